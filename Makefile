@@ -1,0 +1,64 @@
+# `make demo` and `make test` are all that a fresh machine needs. `make help` lists the rest.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+COMPILED := $(shell sed 's|\.|/|g; s|$$|.py|' compiled-modules.txt)
+
+.DEFAULT_GOAL := help
+.PHONY: help setup build demo test test-long check format lock proto bench clean
+
+help: ## Show the targets
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+
+setup: $(VENV)/.ready ## Make the virtual environment with everything in it
+
+$(VENV)/.ready: pyproject.toml setup.py compiled-modules.txt constraints.txt
+	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --upgrade 'pip>=25.1'
+	SEMEL_INTERPRETED=1 $(BIN)/python -m pip install --quiet --constraint constraints.txt \
+		--editable . --group demo --group test --group check
+	touch $@
+
+build: $(VENV)/.built ## Compile the hot modules in place
+
+$(VENV)/.built: $(VENV)/.ready $(COMPILED)
+	$(BIN)/python setup.py --quiet build_ext --inplace --parallel 2
+	touch $@
+
+demo: build ## Run the exactly-once pipeline on real flights, with crashes
+	$(BIN)/semel demo
+
+test: build ## Run all tests that CI runs
+	$(BIN)/python -P -m pytest -n auto
+
+test-long: build ## Run the long ones: chaos, every crash point, fuzzing
+	SEMEL_CHAOS_SECONDS=300 SEMEL_CRASH_POINTS=0 SEMEL_FUZZ_SECONDS=120 \
+		$(BIN)/python -P -m pytest -n 2 --timeout 3000 tests/e2e tests/property tests/compat
+
+bench: build ## Measure everything; BENCH="--quick", or names of benches
+	$(BIN)/python -P bench/run.py $(BENCH)
+
+check: build ## Lint, format check and types
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+
+format: setup ## Format the code
+	$(BIN)/ruff format .
+	$(BIN)/ruff check --fix .
+
+lock: ## Take the newest versions of everything into constraints.txt
+	$(PYTHON) -m venv build/lock
+	build/lock/bin/python -m pip install --quiet --upgrade 'pip>=25.1'
+	SEMEL_INTERPRETED=1 build/lock/bin/python -m pip install --quiet . --group demo --group test --group check
+	build/lock/bin/python -m pip freeze --exclude semel > constraints.txt
+
+# An old generator on purpose: what it makes runs with every protobuf from 6.30 on.
+proto: ## Generate the gRPC code from proto/
+	test -x build/proto/bin/python || $(PYTHON) -m venv build/proto
+	build/proto/bin/python -m pip install --quiet 'grpcio-tools==1.72.*'
+	build/proto/bin/python proto/generate.py
+
+clean: ## Remove what was built
+	rm -rf $(VENV) build dist src/*.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis
+	find . -name '*.so' -not -path './.venv/*' -delete

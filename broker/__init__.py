@@ -1,0 +1,1 @@
+"""A node: logs, metadata, request handlers and listeners."""

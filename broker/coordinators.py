@@ -1,0 +1,137 @@
+"""The two coordinators of a node and the internal topics they live on: created on first use, loaded when led here."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Sequence
+from typing import Protocol
+
+from semel.broker.handlers.producer_ids import ProducerIds
+from semel.broker.handlers.topics import create_internal_topic
+from semel.broker.handlers.write_txn_markers import LocalMarkerWriter
+from semel.broker.metadata.image import TopicImage
+from semel.broker.partition import Partition
+from semel.broker.parts_config import group_config, transaction_config
+from semel.broker.services import Services
+from semel.group_coordinator.service import GroupService
+from semel.protocol.errors import ErrorCode, RetriableError, SemelError
+from semel.protocol.ids import OFFSETS_TOPIC, TRANSACTIONS_TOPIC, TopicPartition
+from semel.txn_coordinator.service import TransactionService
+
+logger = logging.getLogger("semel.coordinators")
+
+FORGET_PAUSE_S = 0.1
+FORGET_PAUSE_S_MAX = 5.0
+
+
+class _Coordinator(Protocol):
+    def load(self, partition: int, leader_epoch: int) -> Awaitable[None]: ...
+
+    def unload(self, partition: int) -> None: ...
+
+
+class Coordinators:
+    """Transactions and groups of this node."""
+
+    def __init__(self, node: Services) -> None:
+        self._node = node
+        config = node.config
+        self.producer_ids = ProducerIds(node.metadata, config.node_id)
+        self.transactions = TransactionService(
+            partition_count=self._partition_count(TRANSACTIONS_TOPIC, config.transaction_state_log_num_partitions),
+            open_log=lambda partition: self._log(TRANSACTIONS_TOPIC, partition),
+            markers=LocalMarkerWriter(node),
+            producer_ids=self.producer_ids,
+            clock=node.clock,
+            config=transaction_config(config),
+        )
+        self.groups = GroupService(
+            partition_count=self._partition_count(OFFSETS_TOPIC, config.offsets_topic_num_partitions),
+            open_log=lambda partition: self._log(OFFSETS_TOPIC, partition),
+            transactions=self.transactions,
+            clock=node.clock,
+            config=group_config(config),
+        )
+        self._loading: dict[str, asyncio.Future[None]] = {}
+        self._ready: set[str] = set()
+        self._deleted_while_loading: set[str] = set()
+
+    def begin_loading(self, topic: TopicImage) -> None:
+        """Read the partitions of an internal topic that this node leads."""
+        coordinator: _Coordinator = self.transactions if topic.name == TRANSACTIONS_TOPIC else self.groups
+        loads = [
+            asyncio.ensure_future(coordinator.load(number, state.leader_epoch))
+            for number, state in enumerate(topic.partitions)
+            if state.leader == self._node.config.node_id
+        ]
+        topics = frozenset(self._node.metadata.image.topics)
+        self._loading[topic.name] = asyncio.ensure_future(self._finish_loading(topic.name, loads, topics))
+
+    async def topic_ready(self, name: str) -> None:
+        """Create an internal topic where it is missing, and wait until its coordinator has read it."""
+        if name in self._ready:
+            return
+        await create_internal_topic(self._node, name)
+        await self._node.caught_up()
+        loading = self._loading.get(name)
+        if loading is None:
+            raise RetriableError(f"{name} is not led by this node", ErrorCode.NOT_COORDINATOR)
+        await asyncio.shield(loading)
+
+    async def all_loaded(self, timeout_s: float) -> bool:
+        """Wait until all that is being read was read, or the time is over; return which."""
+        if not self._loading:
+            return True
+        _, pending = await asyncio.wait(self._loading.values(), timeout=timeout_s)
+        return not pending
+
+    async def topic_deleted(self, name: str) -> None:
+        """Have the groups forget their offsets of a deleted topic. Transactions pass over partitions that are gone."""
+        if OFFSETS_TOPIC not in self._ready:
+            self._deleted_while_loading.add(name)
+            return
+        try:
+            await self.groups.topics_deleted([name])
+        except SemelError as error:
+            # They go at the next start. A topic made anew under the name before that is read from where they say.
+            logger.warning("offsets of the deleted topic %s were not all forgotten: %s", name, error)
+
+    async def close(self) -> None:
+        """Give everything up: what waits is told to find its coordinator again."""
+        for loading in self._loading.values():
+            loading.cancel()
+        await asyncio.gather(*self._loading.values(), return_exceptions=True)
+        await self.transactions.close()
+        self.groups.close()
+
+    async def _finish_loading(self, name: str, loads: Sequence[asyncio.Future[None]], topics: frozenset[str]) -> None:
+        """`topics` are those there were when the loading began; who uses the coordinator waits for the end of this."""
+        await asyncio.gather(*loads)
+        if name == OFFSETS_TOPIC:
+            await self._forget_offsets_of_others(topics)
+        self._ready.add(name)
+        logger.info("the coordinator of %s has read its %d partitions", name, len(loads))
+
+    async def _forget_offsets_of_others(self, topics: frozenset[str]) -> None:
+        """A crash may come between a topic's deletion and that of its offsets, which would count for its successor."""
+        pause_s = FORGET_PAUSE_S
+        while True:
+            try:
+                await self.groups.topics_left(topics - self._deleted_while_loading)
+                return
+            except SemelError as error:
+                logger.warning("offsets of deleted topics could not be forgotten, trying again: %s", error)
+                await asyncio.sleep(pause_s)
+                pause_s = min(pause_s * 2, FORGET_PAUSE_S_MAX)
+
+    def _partition_count(self, topic: str, default: int) -> int:
+        """Keys are bound to the number of partitions that the topic was made with, whatever is configured now."""
+        existing = self._node.metadata.topic(topic)
+        return default if existing is None else len(existing.partitions)
+
+    def _log(self, topic: str, number: int) -> Partition:
+        partition = self._node.partition(TopicPartition(topic, number))
+        if partition is None:
+            raise RetriableError(f"the log of {topic}-{number} is offline", ErrorCode.KAFKA_STORAGE_ERROR)
+        return partition

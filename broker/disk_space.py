@@ -1,0 +1,73 @@
+"""Refuses appends while the disk is nearly full, before a write fails in the middle."""
+
+from __future__ import annotations
+
+import logging
+from typing import Final
+
+from semel.protocol.errors import ErrorCode, RetriableError
+from semel.runtime.storage import Storage
+
+logger = logging.getLogger("semel.disk")
+
+_LOOK_EVERY_BYTES: Final = 16 << 20
+
+
+class DiskSpace:
+    """Counts down what may be written until the file system is asked again.
+
+    Only clients are refused: coordinators' records and markers, which end transactions and so let data be removed,
+    may use the reserve.
+    """
+
+    __slots__ = ("_free_bytes", "_is_refusing", "_left", "_path", "_storage", "min_free_bytes")
+
+    def __init__(self, storage: Storage, path: str, min_free_bytes: int) -> None:
+        self.min_free_bytes = min_free_bytes
+        self._storage = storage
+        self._path = path
+        self._left = 0
+        self._free_bytes = 0
+        self._is_refusing = False
+
+    @property
+    def free_bytes(self) -> int:
+        """What was free when the file system was last asked."""
+        return self._free_bytes
+
+    def refresh(self) -> int:
+        """Ask the file system, and return what is free."""
+        self._free_bytes = self._storage.free_bytes(self._path)
+        self._left = min(self._free_bytes - self.min_free_bytes, _LOOK_EVERY_BYTES)
+        if self._left < 0:
+            self._say_whether_refusing(True)
+        return self._free_bytes
+
+    def take(self, size: int) -> None:
+        """Count `size` bytes that a client is about to append. Raises `RetriableError` (KAFKA_STORAGE_ERROR)."""
+        self._left -= size
+        if self._left < 0:
+            self.refresh()
+            self._left -= size
+            if self._left < 0:
+                self._say_whether_refusing(True)
+                raise RetriableError(
+                    f"the disk of {self._path} is nearly full: {self._free_bytes} bytes are free, and "
+                    f"{self.min_free_bytes} are kept in reserve. Make room, lower a topic's retention, or delete one.",
+                    ErrorCode.KAFKA_STORAGE_ERROR,
+                )
+            self._say_whether_refusing(False)
+
+    def _say_whether_refusing(self, is_refusing: bool) -> None:
+        """Once for each change: clients try again and again, and see the reason only when they give up."""
+        if is_refusing == self._is_refusing:
+            return
+        self._is_refusing = is_refusing
+        if is_refusing:
+            logger.warning(
+                "the disk is nearly full, so producers are refused: %d bytes are free in %s, and %d are kept in "
+                "reserve (disk.min.free.bytes). Make room, lower a topic's retention, or delete one.",
+                self._free_bytes, self._path, self.min_free_bytes,
+            )  # fmt: skip
+        else:
+            logger.info("the disk has room again, and producers are served: %d bytes are free", self._free_bytes)

@@ -1,0 +1,42 @@
+"""DeleteRecords: move a partition's start forward (KIP-107)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from semel.broker.handlers.partitions import partition_of
+from semel.broker.handlers.topic_rules import topic_log_config
+from semel.broker.services import Services
+from semel.protocol.errors import ErrorCode, FatalError, SemelError, UsageError
+from semel.protocol.ids import INTERNAL_TOPICS, TopicPartition
+
+
+@dataclass(frozen=True, slots=True)
+class DeletedRecords:
+    """The partition's new start, -1 with an error."""
+
+    log_start_offset: int
+    error: ErrorCode = ErrorCode.NONE
+    message: str = ""
+
+
+def delete_records(node: Services, before: Mapping[TopicPartition, int]) -> dict[TopicPartition, DeletedRecords]:
+    """Make everything before the given offsets unreadable, -1 for the high watermark; answer for each partition."""
+    return {tp: _delete(node, tp, offset) for tp, offset in before.items()}
+
+
+def _delete(node: Services, tp: TopicPartition, offset: int) -> DeletedRecords:
+    try:
+        if tp.topic in INTERNAL_TOPICS:
+            raise UsageError(f"records of {tp.topic} belong to the coordinators", ErrorCode.INVALID_TOPIC_EXCEPTION)
+        partition = partition_of(node, tp)
+        topic = node.metadata.topic(tp.topic)
+        if topic is not None and not topic_log_config(node.config, topic.configs).is_deleted:
+            raise FatalError(
+                f"records of {tp.topic} can't be deleted: its cleanup.policy is only compact; add delete first",
+                ErrorCode.POLICY_VIOLATION,
+            )
+        return DeletedRecords(partition.delete_records(offset))
+    except SemelError as error:
+        return DeletedRecords(-1, error.code, error.message)

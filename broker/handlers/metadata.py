@@ -1,0 +1,75 @@
+"""Metadata: the cluster's nodes, and topics by name or id, created on the way where that is allowed."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from semel.broker.handlers.descriptions import describe_cluster, describe_topic
+from semel.broker.handlers.topic_rules import check_topic_name
+from semel.broker.handlers.topics import create_internal_topic, create_topics
+from semel.broker.services import Services
+from semel.protocol.api.metadata import ClusterDescription, TopicResult
+from semel.protocol.api.topics import NewTopic
+from semel.protocol.errors import ErrorCode, UsageError
+from semel.protocol.ids import INTERNAL_TOPICS, TopicId, format_topic_id
+
+
+def cluster(node: Services) -> ClusterDescription:
+    """Return the cluster's id, its controller and its nodes."""
+    metadata = node.metadata
+    return describe_cluster(metadata.image, node.config.node_id if metadata.controller_epoch >= 0 else -1)
+
+
+def all_topics(node: Services, *, include_internal: bool) -> tuple[TopicResult, ...]:
+    """Return every topic, by name."""
+    topics = node.metadata.image.topics
+    return tuple(
+        TopicResult(name, topic=describe_topic(topics[name]), topic_id=topics[name].topic_id)
+        for name in sorted(topics)
+        if include_internal or name not in INTERNAL_TOPICS
+    )
+
+
+async def topics_by_name(
+    node: Services, names: Sequence[str], *, allow_auto_create: bool = False
+) -> tuple[TopicResult, ...]:
+    """Return the topics named, in order, creating those that are missing where both caller and node allow it."""
+    if allow_auto_create and node.config.auto_create_topics_enable:
+        await _create_missing(node, names)
+    return tuple(_by_name(node, name) for name in names)
+
+
+def topics_by_id(node: Services, topic_ids: Sequence[TopicId]) -> tuple[TopicResult, ...]:
+    """Return the topics with these ids, in order."""
+    return tuple(_by_id(node, topic_id) for topic_id in topic_ids)
+
+
+async def _create_missing(node: Services, names: Sequence[str]) -> None:
+    missing = dict.fromkeys(name for name in names if node.metadata.topic(name) is None)
+    for name in INTERNAL_TOPICS.intersection(missing):
+        await create_internal_topic(node, name)
+    wanted = [NewTopic(name) for name in missing if name not in INTERNAL_TOPICS]
+    if wanted:
+        # What can't be created is then found missing or wrong by its name, and that is what the caller is told.
+        await create_topics(node, wanted)
+
+
+def _by_name(node: Services, name: str) -> TopicResult:
+    topic = node.metadata.topic(name)
+    if topic is not None:
+        return TopicResult(name, topic=describe_topic(topic), topic_id=topic.topic_id)
+    try:
+        check_topic_name(name)
+    except UsageError as error:
+        return TopicResult(name, error.code, error.message)
+    return TopicResult(
+        name, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"there is no topic {name!r}: create it, or check its name"
+    )
+
+
+def _by_id(node: Services, topic_id: TopicId) -> TopicResult:
+    topic = node.metadata.topic_by_id(topic_id)
+    if topic is None:
+        message = f"there is no topic with the id {format_topic_id(topic_id)}: it may have been deleted"
+        return TopicResult("", ErrorCode.UNKNOWN_TOPIC_ID, message, topic_id=topic_id)
+    return TopicResult(topic.name, topic=describe_topic(topic), topic_id=topic_id)

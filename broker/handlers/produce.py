@@ -1,0 +1,313 @@
+"""Produce: appends clients' batches, answers when they are as durable as was asked for.
+
+Behaviour, by version of the request where it matters:
+- acks 0, 1 and -1 (all); anything else is INVALID_REQUIRED_ACKS for every partition, and nothing is appended.
+- Batches are appended in the order of arrival, within the call; only the answer to acks=all waits, until the high
+  watermark is past the batch or `timeout_ms` is over (REQUEST_TIMED_OUT: the batch may still become durable).
+- A partition's record set is exactly one v2 batch (INVALID_RECORD otherwise); zstd needs version 7.
+- A transactional batch enters a partition only by the transaction coordinator's word (T8, KIP-890). Up to version 11
+  the partition must have been added to the transaction before (it is verified); from version 12 on it is added here.
+  While one batch waits for that, later ones of the same producer to the same partition queue behind it.
+- TRANSACTION_ABORTABLE is sent from version 11 on, before it INVALID_TXN_STATE; KAFKA_STORAGE_ERROR from version 4 on,
+  before it NOT_LEADER_OR_FOLLOWER.
+- Internal topics take no batches from clients: INVALID_TOPIC_EXCEPTION.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Final, TypeAlias
+
+from semel.broker.handlers.verification import TransactionGate, WaitingBatch
+from semel.broker.log.config import AppendOrigin
+from semel.protocol.batch_header import COMPRESSION_MASK, BatchHeader, read_header
+from semel.protocol.compression import Compression
+from semel.protocol.errors import ErrorCode, SemelError, error_for
+from semel.protocol.ids import INTERNAL_TOPICS, ProducerIdAndEpoch, TopicPartition
+from semel.protocol.kafka.produce import (
+    ACKS_ALL,
+    ACKS_LEADER,
+    ACKS_NONE,
+    PRODUCE_MAX_VERSION,
+    ProducePartition,
+    ProducePartitionResponse,
+    ProduceRequest,
+    ProduceResponse,
+)
+
+if TYPE_CHECKING:
+    from semel.broker.log.verification import VerificationGuard
+    from semel.broker.partition import Partition
+    from semel.broker.services import Services
+
+_log = logging.getLogger("semel.produce")
+
+ZSTD_MIN_VERSION: Final = 7
+STORAGE_ERROR_MIN_VERSION: Final = 4
+ABORTABLE_MIN_VERSION: Final = 11
+
+_WRONG_ACKS: Final = "acks must be 0, 1 or -1 (all)"
+
+Done = Callable[[ProduceResponse], None]
+
+Appended: TypeAlias = "tuple[ProducePartitionResponse, Partition | None, int]"
+"""An answer, and the partition and offset whose commit it has to wait for, if any."""
+
+
+class ProduceRun:
+    """One request on its way: an answer for each partition, and how many are still to come."""
+
+    __slots__ = ("_done", "_loop", "_pending", "_responses", "_timer", "handler", "request", "version")
+
+    def __init__(self, handler: ProduceHandler, request: ProduceRequest, version: int, done: Done) -> None:
+        self.handler = handler
+        self.request = request
+        self.version = version
+        self._done: Done | None = done
+        self._responses: list[ProducePartitionResponse | None] = [None] * len(request.partitions)
+        self._pending = len(request.partitions)
+        self._timer: asyncio.TimerHandle | None = None
+        self._loop: asyncio.AbstractEventLoop | None = None
+
+    def settle(self, index: int, response: ProducePartitionResponse) -> None:
+        """Take the answer for one partition. Only the first counts."""
+        if self._responses[index] is not None:
+            return
+        self._responses[index] = response
+        self._pending -= 1
+        if self._pending == 0 and self._loop is not None:
+            self._finish()
+
+    def fail(self, index: int, error: SemelError) -> None:
+        """Answer one partition with an error."""
+        self.handler.refused_batches += 1
+        self.settle(index, refusal(self.request.partitions[index], error.code, error.message, self.version))
+
+    def fail_all(self, code: ErrorCode, message: str) -> None:
+        for index in range(len(self._responses)):
+            if self._responses[index] is None:
+                self.fail(index, error_for(code, message))
+
+    def result(self) -> ProduceResponse | None:
+        """Return the response if it is complete; otherwise `done` is called with it later."""
+        if self._pending == 0:
+            return self._response()
+        self._loop = asyncio.get_running_loop()
+        return None
+
+    def take(self, index: int, appended: Appended) -> None:
+        """Take what became of one partition's batch; where it is to be waited for, answer once it is committed."""
+        answer, partition, offset = appended
+        if partition is None:
+            self.settle(index, answer)
+            return
+
+        def committed(error: SemelError | None) -> None:
+            if error is None:
+                self.settle(index, answer)
+            else:
+                self.fail(index, error)
+
+        partition.when_committed(offset, committed)
+        if self._responses[index] is None and self._timer is None:
+            self._timer = asyncio.get_running_loop().call_later(max(self.request.timeout_ms, 0) / 1000, self._timed_out)
+
+    def _timed_out(self) -> None:
+        self._timer = None
+        self.handler.timed_out_requests += 1
+        self.fail_all(
+            ErrorCode.REQUEST_TIMED_OUT,
+            f"the batch was not durable within timeout_ms={self.request.timeout_ms}; it may still become so",
+        )
+
+    def _response(self) -> ProduceResponse:
+        responses = self._responses
+        return ProduceResponse([response for response in responses if response is not None])
+
+    def _finish(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        done, self._done = self._done, None
+        if done is not None:
+            done(self._response())
+
+
+def refusal(item: ProducePartition, code: ErrorCode, message: str, version: int) -> ProducePartitionResponse:
+    """Return the answer that refuses one partition's batch, with the code that this version knows."""
+    if code is ErrorCode.TRANSACTION_ABORTABLE and version < ABORTABLE_MIN_VERSION:
+        code = ErrorCode.INVALID_TXN_STATE
+    elif code is ErrorCode.KAFKA_STORAGE_ERROR and version < STORAGE_ERROR_MIN_VERSION:
+        code = ErrorCode.NOT_LEADER_OR_FOLLOWER
+    return ProducePartitionResponse(item.topic, item.partition, code, error_message=message)
+
+
+class ProduceHandler:
+    """Produce for one node. All listeners of the node share one, so that batches keep their order across them."""
+
+    def __init__(self, node: Services) -> None:
+        self.node = node
+        self.gate = TransactionGate(node, self.append)
+        self.appended_batches = 0
+        self.appended_bytes = 0
+        self.duplicate_batches = 0
+        self.refused_batches = 0
+        self.timed_out_requests = 0
+
+    @property
+    def verifications(self) -> int:
+        """How often the transaction coordinator was asked."""
+        return self.gate.verifications
+
+    async def produce(self, request: ProduceRequest, version: int = PRODUCE_MAX_VERSION) -> ProduceResponse:
+        """Append and return the answer when it is there. Appending begins before the first suspension."""
+        answered: asyncio.Future[ProduceResponse] = asyncio.get_running_loop().create_future()
+
+        def done(response: ProduceResponse) -> None:
+            if not answered.done():
+                answered.set_result(response)
+
+        response = self.begin(request, version, done)
+        return await answered if response is None else response
+
+    def begin(self, request: ProduceRequest, version: int, done: Done) -> ProduceResponse | None:
+        """Append what may be appended now. Returns the answer, or None where `done` is called with it later."""
+        acks = request.acks
+        if acks == ACKS_ALL or request.transactional_id is not None:
+            run = ProduceRun(self, request, version, done)
+            if acks not in (ACKS_NONE, ACKS_LEADER, ACKS_ALL):
+                run.fail_all(ErrorCode.INVALID_REQUIRED_ACKS, _WRONG_ACKS)
+            elif request.transactional_id is not None:
+                self._begin_transactional(run, request.transactional_id)
+            else:
+                for index, item in enumerate(request.partitions):
+                    appended = self._append_plain(item, acks, version)
+                    run.take(index, appended)
+            return run.result()
+        if acks not in (ACKS_NONE, ACKS_LEADER):
+            self.refused_batches += len(request.partitions)
+            refusals = [
+                refusal(item, ErrorCode.INVALID_REQUIRED_ACKS, _WRONG_ACKS, version) for item in request.partitions
+            ]
+            return ProduceResponse(refusals)
+        return ProduceResponse([self._append_plain(item, acks, version)[0] for item in request.partitions])
+
+    def _append_plain(self, item: ProducePartition, acks: int, version: int) -> Appended:
+        """Append a batch that must not be transactional."""
+        try:
+            partition, header = self._check(item, version)
+            if header.is_transactional:
+                raise error_for(
+                    ErrorCode.INVALID_TXN_STATE,
+                    f"a transactional batch for {partition.tp} came in a request without a transactional id",
+                )
+        except SemelError as error:
+            self.refused_batches += 1
+            return refusal(item, error.code, error.message, version), None, -1
+        return self._append(item, partition, acks, version, False)
+
+    def _begin_transactional(self, run: ProduceRun, transactional_id: str) -> None:
+        """Append what needs no word of the coordinator, and ask for it for all others at once."""
+        batches: list[WaitingBatch] = []
+        producers: set[ProducerIdAndEpoch] = set()
+        for index, item in enumerate(run.request.partitions):
+            try:
+                partition, header = self._check(item, run.version)
+            except SemelError as error:
+                run.fail(index, error)
+                continue
+            producer = ProducerIdAndEpoch(header.producer_id, header.producer_epoch)
+            if header.is_transactional:
+                producers.add(producer)
+            batches.append(WaitingBatch(run, index, partition, producer, header.base_sequence, header.is_transactional))
+        if len(producers) > 1:
+            run.fail_all(
+                ErrorCode.INVALID_PRODUCER_ID_MAPPING,
+                f"one request of {transactional_id!r} has transactional batches of {len(producers)} producers",
+            )
+            return
+        self.gate.admit(transactional_id, run.version, batches)
+
+    def _check(self, item: ProducePartition, version: int) -> tuple[Partition, BatchHeader]:
+        """Return the partition and the header of the one batch for it. Raises `SemelError`."""
+        tp = TopicPartition(item.topic, item.partition)
+        partition = self.node.partition(tp)
+        if partition is None:
+            raise self._no_partition(tp)
+        if item.topic in INTERNAL_TOPICS:
+            raise error_for(ErrorCode.INVALID_TOPIC_EXCEPTION, f"{item.topic} is written by coordinators alone")
+        records = item.records
+        if records is None or len(records) == 0:
+            raise error_for(ErrorCode.INVALID_RECORD, f"the record set for {tp} is empty; send exactly one batch")
+        header = read_header(records)
+        if header.size_bytes != len(records):
+            raise error_for(
+                ErrorCode.INVALID_RECORD,
+                f"the record set for {tp} has {len(records)} bytes and its first batch {header.size_bytes}; "
+                "send exactly one batch",
+            )
+        if version < ZSTD_MIN_VERSION and header.attributes & COMPRESSION_MASK == Compression.ZSTD:
+            raise error_for(
+                ErrorCode.UNSUPPORTED_COMPRESSION_TYPE,
+                f"zstd needs Produce version {ZSTD_MIN_VERSION}, not {version}",
+            )
+        return partition, header
+
+    def _no_partition(self, tp: TopicPartition) -> SemelError:
+        topic = self.node.metadata.topic(tp.topic)
+        if topic is not None and 0 <= tp.partition < len(topic.partitions):
+            return error_for(ErrorCode.KAFKA_STORAGE_ERROR, f"the log of {tp} is offline: see the node's own log")
+        return error_for(
+            ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"there is no partition {tp}: create the topic, or check its name"
+        )
+
+    def append(
+        self, run: ProduceRun, index: int, partition: Partition, verified: bool | VerificationGuard = False
+    ) -> None:
+        """Append one partition's batch and settle its answer, now or when it is committed."""
+        request = run.request
+        item = request.partitions[index]
+        run.take(index, self._append(item, partition, request.acks, run.version, verified))
+
+    def _append(
+        self,
+        item: ProducePartition,
+        partition: Partition,
+        acks: int,
+        version: int,
+        verified: bool | VerificationGuard,
+    ) -> Appended:
+        records = item.records
+        assert records is not None
+        try:
+            result = partition.append(records, origin=AppendOrigin.CLIENT, acks=acks, verified=verified)
+        except SemelError as error:
+            self.refused_batches += 1
+            return refusal(item, error.code, error.message, version), None, -1
+        except Exception:
+            _log.exception("append failed: partition=%s", partition.tp)
+            self.refused_batches += 1
+            message = "the append failed: see the node's own log"
+            return refusal(item, ErrorCode.UNKNOWN_SERVER_ERROR, message, version), None, -1
+        if result.duplicate:
+            self.duplicate_batches += 1
+        else:
+            self.appended_batches += 1
+            self.appended_bytes += len(records)
+        answer = ProducePartitionResponse(
+            item.topic,
+            item.partition,
+            ErrorCode.NONE,
+            result.base_offset,
+            result.log_append_time_ms,
+            partition.log_start_offset,
+        )
+        if acks == ACKS_ALL and result.last_offset >= partition.high_watermark:
+            return answer, partition, result.last_offset
+        return answer, None, -1
+
+    async def close(self) -> None:
+        """Give up what still waits for the coordinator; its batches are refused, to be sent again."""
+        await self.gate.close()

@@ -1,0 +1,88 @@
+"""What a topic may be called and how it may be set up: Kafka's rules, as far as they concern one node."""
+
+from __future__ import annotations
+
+import functools
+import re
+from collections.abc import Iterable, Mapping
+from typing import Final
+
+from semel.broker.config import TOPIC_DEFAULTS, TOPIC_SETTINGS, NodeConfig, value_of
+from semel.broker.log.config import LogConfig
+from semel.broker.settings import ConfigError, did_you_mean
+from semel.protocol.errors import ErrorCode, UsageError
+from semel.protocol.ids import INTERNAL_TOPICS, OFFSETS_TOPIC, TRANSACTIONS_TOPIC
+
+NAME_LENGTH_MAX: Final = 249
+"""The folder `<topic>-<partition>` and a suffix for deletion must fit into a file name."""
+
+RESERVED_NAMES: Final = frozenset({"__cluster_metadata"})
+
+_NAME: Final = re.compile(r"[a-zA-Z0-9._-]+", re.ASCII)
+
+
+def check_topic_name(name: str) -> None:
+    """Raise `UsageError` (INVALID_TOPIC_EXCEPTION) for a name that Kafka refuses."""
+    shown = repr(name[: NAME_LENGTH_MAX + 1])
+    if not name:
+        wrong = "it is empty"
+    elif name in (".", ".."):
+        wrong = f"{shown} means a folder"
+    elif len(name) > NAME_LENGTH_MAX:
+        wrong = f"it has {len(name)} characters, more than {NAME_LENGTH_MAX}"
+    elif not _NAME.fullmatch(name):
+        wrong = f"{shown} has characters other than ASCII letters, digits, '.', '_' and '-'"
+    elif name in RESERVED_NAMES:
+        wrong = f"{shown} is reserved"
+    else:
+        return
+    raise UsageError(f"the topic's name is invalid: {wrong}", ErrorCode.INVALID_TOPIC_EXCEPTION)
+
+
+def colliding_name(name: str, existing: Iterable[str]) -> str | None:
+    """Return a topic that differs from `name` only by '.' and '_', which names of metrics can't tell apart."""
+    if "." not in name and "_" not in name:
+        return None
+    unified = name.replace(".", "_")
+    return next((other for other in existing if other != name and other.replace(".", "_") == unified), None)
+
+
+def check_topic_configs(config: NodeConfig, configs: Mapping[str, str]) -> None:
+    """Raise `UsageError` (INVALID_CONFIG) for an unknown topic setting, a wrong value, or values that contradict."""
+    for name, text in configs.items():
+        known = TOPIC_SETTINGS.get(name)
+        if known is None:
+            raise ConfigError(f"there is no topic setting {name[:200]}{did_you_mean(name[:200], TOPIC_SETTINGS)}")
+        known.parse(text)
+    topic_log_config(config, configs)
+
+
+def topic_log_config(config: NodeConfig, configs: Mapping[str, str]) -> LogConfig:
+    """Return the settings of a topic's logs: its own over the node's."""
+    return LogConfig.from_kafka(configs, node_log_config(config))
+
+
+@functools.lru_cache(maxsize=4)
+def node_log_config(config: NodeConfig) -> LogConfig:
+    """Return the settings of the logs of a topic that has none of its own."""
+    return LogConfig.from_kafka(
+        {
+            topic_name: TOPIC_SETTINGS[topic_name].format(value_of(config, name))
+            for topic_name, name in TOPIC_DEFAULTS.items()
+        }
+    )
+
+
+def internal_topic(config: NodeConfig, name: str) -> tuple[int, dict[str, str]]:
+    """Return the number of partitions and the settings with which an internal topic is created."""
+    assert name in INTERNAL_TOPICS
+    partitions, segment_bytes = {
+        OFFSETS_TOPIC: (config.offsets_topic_num_partitions, config.offsets_topic_segment_bytes),
+        TRANSACTIONS_TOPIC: (config.transaction_state_log_num_partitions, config.transaction_state_log_segment_bytes),
+    }[name]
+    return partitions, {
+        "cleanup.policy": "compact",
+        "compression.type": "producer",
+        "segment.bytes": str(segment_bytes),
+        "message.timestamp.type": "CreateTime",
+    }

@@ -1,0 +1,182 @@
+"""CreateTopics, DeleteTopics, CreatePartitions.
+
+Every topic of a request succeeds or fails for itself. All that succeed are one entry after the other in the metadata's
+log, written together. Behaviour follows Kafka's ReplicationControlManager; replicas are placed on this node alone.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+
+from semel.broker.config import NodeConfig
+from semel.broker.handlers.descriptions import describe_topic
+from semel.broker.handlers.topic_rules import check_topic_configs, check_topic_name, colliding_name, internal_topic
+from semel.broker.metadata.changes import Change, PartitionsAdded, PartitionState, TopicCreated, TopicDeleted
+from semel.broker.metadata.image import MetadataImage, TopicImage
+from semel.broker.services import Services
+from semel.protocol.api.metadata import TopicResult
+from semel.protocol.api.topics import NewTopic
+from semel.protocol.errors import ErrorCode, FatalError, SemelError, UsageError, error_for
+from semel.protocol.ids import INTERNAL_TOPICS, new_topic_id
+
+
+async def create_topics(
+    node: Services, topics: Sequence[NewTopic], *, validate_only: bool = False
+) -> tuple[TopicResult, ...]:
+    """Create topics; answer for each in order. With `validate_only`, only say what would happen."""
+    repeated = {name for name, count in Counter(topic.name for topic in topics).items() if count > 1}
+    results: list[TopicResult] = []
+
+    def decide(image: MetadataImage) -> list[Change]:
+        results.clear()
+        changes: list[Change] = []
+        for topic in topics:
+            try:
+                if topic.name in repeated:
+                    raise UsageError(f"topic {topic.name} is in the request more than once")
+                created = _new_topic(node.config, image, topic)
+            except SemelError as error:
+                results.append(TopicResult(topic.name, error.code, error.message))
+                continue
+            image = image.apply(created, image.sequence + 1)
+            changes.append(created)
+            results.append(_described(image, topic.name))
+        return [] if validate_only else changes
+
+    if validate_only:
+        decide(node.metadata.image)
+    else:
+        await node.metadata.change(decide)
+        await node.caught_up()
+    return tuple(results)
+
+
+async def delete_topics(node: Services, names: Sequence[str]) -> tuple[TopicResult, ...]:
+    """Delete topics with their records, committed offsets and open transactions; answer for each in order."""
+    results: list[TopicResult] = []
+
+    def decide(image: MetadataImage) -> list[Change]:
+        results.clear()
+        changes: list[Change] = []
+        for name in names:
+            try:
+                topic = _deletable(node.config, image, name)
+            except SemelError as error:
+                results.append(TopicResult(name, error.code, error.message))
+                continue
+            deleted = TopicDeleted(topic.name, topic.topic_id)
+            image = image.apply(deleted, image.sequence + 1)
+            changes.append(deleted)
+            results.append(TopicResult(name, topic_id=topic.topic_id))
+        return changes
+
+    await node.metadata.change(decide)
+    await node.caught_up()
+    return tuple(results)
+
+
+async def create_partitions(node: Services, name: str, total_count: int, *, validate_only: bool = False) -> None:
+    """Give a topic more partitions, `total_count` in all. Raises `SemelError`."""
+
+    def decide(image: MetadataImage) -> list[Change]:
+        topic = _existing(image, name)
+        now = len(topic.partitions)
+        if topic.is_internal:
+            raise UsageError(f"{name} is internal: its keys are bound to its {now} partitions")
+        if total_count <= now:
+            raise FatalError(
+                f"topic {name} has {now} partitions: ask for more than that, not {total_count}; none can be taken away",
+                ErrorCode.INVALID_PARTITIONS,
+            )
+        _check_room(node.config, image, total_count - now)
+        states = _single_replica_states(node.config, total_count - now)
+        return [] if validate_only else [PartitionsAdded(name, topic.topic_id, now, states)]
+
+    if validate_only:
+        decide(node.metadata.image)
+    else:
+        await node.metadata.change(decide)
+        await node.caught_up()
+
+
+async def create_internal_topic(node: Services, name: str) -> None:
+    """Create `__consumer_offsets` or `__transaction_state` unless it is there."""
+    if node.metadata.topic(name) is not None:
+        return
+    partitions, configs = internal_topic(node.config, name)
+
+    def decide(image: MetadataImage) -> list[Change]:
+        if name in image.topics:
+            return []
+        states = _single_replica_states(node.config, partitions)
+        return [TopicCreated(name, new_topic_id(), states, configs)]
+
+    await node.metadata.change(decide)
+
+
+def _new_topic(config: NodeConfig, image: MetadataImage, topic: NewTopic) -> TopicCreated:
+    check_topic_name(topic.name)
+    if topic.name in image.topics:
+        raise FatalError(f"topic {topic.name} exists already", ErrorCode.TOPIC_ALREADY_EXISTS)
+    if topic.name in INTERNAL_TOPICS:
+        raise UsageError(
+            f"{topic.name} is internal: the node creates it when it first needs it", ErrorCode.INVALID_TOPIC_EXCEPTION
+        )
+    if (other := colliding_name(topic.name, image.topics)) is not None:
+        raise UsageError(
+            f"topic {topic.name} differs from {other} only by '.' and '_', which metrics can't tell apart",
+            ErrorCode.INVALID_TOPIC_EXCEPTION,
+        )
+    count = config.num_partitions if topic.num_partitions == -1 else topic.num_partitions
+    if count < 1:
+        raise UsageError(
+            f"topic {topic.name} can't have {count} partitions: ask for 1 or more, or -1 for the node's default",
+            ErrorCode.INVALID_PARTITIONS,
+        )
+    replicas = config.default_replication_factor if topic.replication_factor == -1 else topic.replication_factor
+    if not 1 <= replicas <= len(image.brokers):
+        raise UsageError(
+            f"topic {topic.name} can't have {replicas} replicas: there are {len(image.brokers)} nodes",
+            ErrorCode.INVALID_REPLICATION_FACTOR,
+        )
+    _check_room(config, image, count)
+    check_topic_configs(config, topic.configs)
+    return TopicCreated(topic.name, new_topic_id(), _single_replica_states(config, count), dict(topic.configs))
+
+
+def _check_room(config: NodeConfig, image: MetadataImage, more: int) -> None:
+    if image.partition_count + more > config.max_partitions:
+        raise FatalError(
+            f"{more} more partitions are too many: the node has {image.partition_count} and max.partitions is "
+            f"{config.max_partitions}",
+            ErrorCode.INVALID_PARTITIONS,
+        )
+
+
+def _single_replica_states(config: NodeConfig, count: int) -> tuple[PartitionState, ...]:
+    state = PartitionState(leader=config.node_id, leader_epoch=0, replicas=(config.node_id,), isr=(config.node_id,))
+    return (state,) * count
+
+
+def _existing(image: MetadataImage, name: str) -> TopicImage:
+    topic = image.topics.get(name)
+    if topic is None:
+        raise error_for(
+            ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"there is no topic {name[:300]!r}: create it, or check its name"
+        )
+    return topic
+
+
+def _deletable(config: NodeConfig, image: MetadataImage, name: str) -> TopicImage:
+    topic = _existing(image, name)
+    if topic.is_internal:
+        raise UsageError(f"{name} is internal: without it, groups or transactions would be forgotten")
+    if not config.delete_topic_enable:
+        raise FatalError("topics can't be deleted: delete.topic.enable is false", ErrorCode.TOPIC_DELETION_DISABLED)
+    return topic
+
+
+def _described(image: MetadataImage, name: str) -> TopicResult:
+    topic = image.topics[name]
+    return TopicResult(name, topic=describe_topic(topic), topic_id=topic.topic_id)

@@ -1,0 +1,1 @@
+"""Translations at the edge: gRPC and the Kafka protocol."""

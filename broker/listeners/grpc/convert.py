@@ -1,0 +1,90 @@
+"""Conversions that more than one service needs, between protobuf messages and the plain data of protocol/api."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import TypeVar
+from uuid import UUID
+
+from semel.broker.listeners.grpc.errors import item_error
+from semel.protocol.api.metadata import TopicResult
+from semel.protocol.api.topics import IsolationLevel, TopicDescription
+from semel.protocol.errors import UsageError
+from semel.protocol.ids import NO_PRODUCER, ProducerIdAndEpoch, TopicId, TopicPartition
+from semel.protocol.v1 import common_pb2, metadata_pb2
+
+_Value = TypeVar("_Value")
+
+
+def topic_partitions(topics: Iterable[common_pb2.TopicPartitions]) -> tuple[TopicPartition, ...]:
+    """Return the partitions of all topics, in order, each once."""
+    return tuple(dict.fromkeys(TopicPartition(item.topic, number) for item in topics for number in item.partitions))
+
+
+def by_topic(partitions: Iterable[TopicPartition]) -> list[common_pb2.TopicPartitions]:
+    numbers: dict[str, list[int]] = {}
+    for tp in partitions:
+        numbers.setdefault(tp.topic, []).append(tp.partition)
+    return [common_pb2.TopicPartitions(topic=topic, partitions=found) for topic, found in numbers.items()]
+
+
+def unique_items(pairs: Iterable[tuple[TopicPartition, _Value]]) -> Mapping[TopicPartition, _Value]:
+    """Return the items by partition. Raises `UsageError` where a partition comes twice: which one would count?"""
+    found: dict[TopicPartition, _Value] = {}
+    for tp, value in pairs:
+        if tp in found:
+            raise UsageError(f"{tp} is in the request more than once")
+        found[tp] = value
+    return found
+
+
+def producer_of(message: common_pb2.Producer) -> ProducerIdAndEpoch:
+    return ProducerIdAndEpoch(message.producer_id, message.producer_epoch)
+
+
+def optional_producer(message: common_pb2.Producer, present: bool) -> ProducerIdAndEpoch:
+    return producer_of(message) if present else NO_PRODUCER
+
+
+def producer_message(producer: ProducerIdAndEpoch) -> common_pb2.Producer:
+    return common_pb2.Producer(producer_id=producer.producer_id, producer_epoch=producer.producer_epoch)
+
+
+def isolation_of(value: common_pb2.IsolationLevel) -> IsolationLevel:
+    try:
+        return IsolationLevel(value)
+    except ValueError:
+        raise UsageError(f"there is no isolation level {value}: use READ_UNCOMMITTED or READ_COMMITTED") from None
+
+
+def topic_id_of(data: bytes) -> TopicId:
+    if len(data) != 16:
+        raise UsageError(f"a topic id has 16 bytes, not {len(data)}")
+    return TopicId(UUID(bytes=data))
+
+
+def topic_message(result: TopicResult) -> metadata_pb2.Topic:
+    """Return a topic, or its error, as the metadata and topic services show it."""
+    error = item_error(result.error, result.message)
+    if result.topic is None:
+        topic_id = b"" if result.topic_id is None else result.topic_id.bytes
+        return metadata_pb2.Topic(name=result.name, topic_id=topic_id, error=error)
+    return _described(result.topic)
+
+
+def _described(topic: TopicDescription) -> metadata_pb2.Topic:
+    return metadata_pb2.Topic(
+        name=topic.name,
+        topic_id=topic.topic_id.bytes,
+        is_internal=topic.is_internal,
+        partitions=[
+            metadata_pb2.Partition(
+                partition=partition.partition,
+                leader_id=partition.leader_id,
+                leader_epoch=partition.leader_epoch,
+                replicas=partition.replicas,
+                isr=partition.isr,
+            )
+            for partition in topic.partitions
+        ],
+    )

@@ -1,0 +1,290 @@
+"""semel.v1.DataService: produce and fetch as streams, for languages without a Kafka client.
+
+The same handlers as the Kafka listener's stand behind it, so batches keep their order whichever way they come. Flow
+control is gRPC's own for Produce (what is not read is not sent), and credit for Fetch.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import AsyncIterator
+from typing import Final
+
+from semel.broker.handlers.fetch import FetchHandler, FileRange, WaitingFetch
+from semel.broker.handlers.produce import ProduceHandler
+from semel.broker.listeners.grpc.convert import isolation_of, unique_items
+from semel.broker.listeners.grpc.edge import Context
+from semel.broker.listeners.grpc.errors import item_error
+from semel.protocol.api.topics import IsolationLevel
+from semel.protocol.batch_header import read_header
+from semel.protocol.errors import ErrorCode, RetriableError
+from semel.protocol.ids import ZERO_TOPIC_ID, TopicPartition
+from semel.protocol.kafka.fetch import FetchPartition, FetchPartitionResponse, FetchRequest, FetchResponse
+from semel.protocol.kafka.produce import PRODUCE_MAX_VERSION, ProducePartition, ProduceRequest, ProduceResponse
+from semel.protocol.v1 import data_pb2
+
+UNANSWERED_MAX: Final = 64
+RESPONSE_BYTES_MAX: Final = 1 << 20
+"""The most record bytes of one Fetch response (one larger batch excepted): gRPC clients take 4 MiB by default."""
+DEFAULT_PARTITION_BYTES: Final = 1 << 20
+DEFAULT_MAX_WAIT_MS: Final = 500
+DEFAULT_TIMEOUT_MS: Final = 30_000
+
+_FETCH_BY_NAME_VERSION: Final = 12
+
+
+class DataService:
+    """Produce and Fetch."""
+
+    def __init__(self, produce: ProduceHandler, fetch: FetchHandler) -> None:
+        self._produce = produce
+        self._fetch = fetch
+        self._streams: set[_FetchStream] = set()
+        self._stopping = asyncio.Event()
+
+    def finish(self) -> None:
+        """Begin no more: the node stops. What was begun is answered, and the streams end."""
+        self._stopping.set()
+        for stream in self._streams:
+            stream.wake()
+
+    def _check_running(self) -> None:
+        if self._stopping.is_set():
+            raise RetriableError("the node is stopping: go on with another one", ErrorCode.BROKER_NOT_AVAILABLE)
+
+    # --- Produce ------------------------------------------------------------------------------------------------------
+
+    async def produce(
+        self, requests: AsyncIterator[data_pb2.ProduceRequest], _context: Context
+    ) -> AsyncIterator[data_pb2.ProduceResponse]:
+        """Append as requests come, and answer in their order. With 64 unanswered, no more are read."""
+        unanswered: deque[asyncio.Future[ProduceResponse]] = deque()
+        reading = asyncio.ensure_future(anext(requests, None))
+        stopping = asyncio.ensure_future(self._stopping.wait())
+        try:
+            while True:
+                waits: set[asyncio.Future[object]] = set()
+                may_read = reading is not None and len(unanswered) < UNANSWERED_MAX and not self._stopping.is_set()
+                if may_read:
+                    waits |= {reading, stopping}  # type: ignore[arg-type]
+                if unanswered:
+                    waits.add(unanswered[0])  # type: ignore[arg-type]
+                if not waits:
+                    break
+                await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
+                if may_read and reading is not None and reading.done():
+                    request = reading.result()
+                    if request is None:
+                        reading = None  # type: ignore[assignment]
+                    else:
+                        unanswered.append(self._begin_produce(request))
+                        reading = asyncio.ensure_future(anext(requests, None))
+                while unanswered and unanswered[0].done():
+                    yield _produce_response(unanswered.popleft().result())
+            if reading is not None:
+                self._check_running()
+        finally:
+            stopping.cancel()
+            if reading is not None:
+                reading.cancel()
+
+    def _begin_produce(self, request: data_pb2.ProduceRequest) -> asyncio.Future[ProduceResponse]:
+        answered: asyncio.Future[ProduceResponse] = asyncio.get_running_loop().create_future()
+
+        def done(response: ProduceResponse) -> None:
+            if not answered.done():
+                answered.set_result(response)
+
+        partitions = [ProducePartition(item.topic, item.partition, item.record_batches) for item in request.items]
+        response = self._produce.begin(
+            ProduceRequest(
+                partitions, request.transactional_id or None, request.acks, request.timeout_ms or DEFAULT_TIMEOUT_MS
+            ),
+            PRODUCE_MAX_VERSION,
+            done,
+        )
+        if response is not None:
+            done(response)
+        return answered
+
+    # --- Fetch --------------------------------------------------------------------------------------------------------
+
+    async def fetch(
+        self, requests: AsyncIterator[data_pb2.FetchRequest], _context: Context
+    ) -> AsyncIterator[data_pb2.FetchResponse]:
+        """Send what there is, as far as the credit goes, until the client has had enough."""
+        stream = _FetchStream(self._fetch)
+        self._streams.add(stream)
+        reading = asyncio.ensure_future(stream.read(requests))
+        try:
+            while True:
+                self._check_running()
+                if reading.done():
+                    reading.result()  # a bad request ends the stream with its error
+                    if not stream.can_send:
+                        return
+                if not stream.can_send:
+                    await stream.wait()
+                    continue
+                response = await stream.next_response()
+                if response is not None:
+                    yield response
+        finally:
+            reading.cancel()
+            stream.close()
+            self._streams.discard(stream)
+
+
+class _FetchStream:
+    """Where one Fetch stream is: its partitions with their next offsets, and what it may still send."""
+
+    def __init__(self, handler: FetchHandler) -> None:
+        self._handler = handler
+        self._partitions: dict[TopicPartition, FetchPartition] = {}
+        self._isolation = IsolationLevel.READ_UNCOMMITTED
+        self._max_wait_ms = DEFAULT_MAX_WAIT_MS
+        self._min_bytes = 1
+        self._credit_bytes = 0
+        self._waiting: WaitingFetch | None = None
+        self._woken: asyncio.Future[FetchResponse | None] | None = None
+
+    @property
+    def can_send(self) -> bool:
+        return self._credit_bytes > 0 and bool(self._partitions)
+
+    async def read(self, requests: AsyncIterator[data_pb2.FetchRequest]) -> None:
+        """Take over the client's requests as they come."""
+        try:
+            async for request in requests:
+                self._take(request)
+                self.wake()
+        finally:
+            self.wake()
+
+    def _take(self, request: data_pb2.FetchRequest) -> None:
+        self._credit_bytes += max(request.credit_bytes, 0)
+        if not request.items:
+            return
+        self._isolation = isolation_of(request.isolation)
+        self._max_wait_ms = request.max_wait_ms or DEFAULT_MAX_WAIT_MS
+        self._min_bytes = max(request.min_bytes, 1)
+        self._partitions = dict(
+            unique_items(
+                (
+                    TopicPartition(item.topic, item.partition),
+                    FetchPartition(
+                        item.topic,
+                        ZERO_TOPIC_ID,
+                        item.partition,
+                        item.offset,
+                        item.max_bytes or DEFAULT_PARTITION_BYTES,
+                    ),
+                )
+                for item in request.items
+            )
+        )
+
+    async def wait(self) -> None:
+        """Wait for something new from the client, or the end."""
+        self._woken = asyncio.get_running_loop().create_future()
+        await self._woken
+        self._woken = None
+
+    def wake(self) -> None:
+        self._answered(None)
+
+    def _answered(self, response: FetchResponse | None) -> None:
+        if self._woken is not None and not self._woken.done():
+            self._woken.set_result(response)
+
+    async def next_response(self) -> data_pb2.FetchResponse | None:
+        """Return what can be read, waiting for it for a while; None where nothing came or the client asks anew."""
+        request = FetchRequest(
+            list(self._partitions.values()),
+            self._max_wait_ms,
+            self._min_bytes,
+            min(self._credit_bytes, RESPONSE_BYTES_MAX),
+            self._isolation,
+        )
+        self._woken = asyncio.get_running_loop().create_future()
+        begun = self._handler.begin(request, _FETCH_BY_NAME_VERSION, self._answered)
+        if isinstance(begun, FetchResponse):
+            self._woken = None
+            return self._response(begun)
+        self._waiting = begun
+        try:
+            response = await self._woken
+        finally:
+            begun.cancel()
+            self._waiting = self._woken = None
+        return None if response is None else self._response(response)
+
+    def _response(self, response: FetchResponse) -> data_pb2.FetchResponse | None:
+        items = [item for found in response.partitions if (item := self._item(found)) is not None]
+        return data_pb2.FetchResponse(items=items) if items else None
+
+    def _item(self, found: FetchPartitionResponse) -> data_pb2.FetchResponse.Item | None:
+        """Return what to send of a partition, and move on behind it. One with an error is not read again by itself."""
+        tp = TopicPartition(found.topic, found.partition)
+        records = _record_bytes(found)
+        if found.error is not ErrorCode.NONE:
+            self._partitions.pop(tp, None)
+        elif not records:
+            return None
+        else:
+            self._credit_bytes -= len(records)
+            self._partitions[tp].fetch_offset = _next_offset(records)
+        return data_pb2.FetchResponse.Item(
+            topic=tp.topic,
+            partition=tp.partition,
+            high_watermark=found.high_watermark,
+            last_stable_offset=found.last_stable_offset,
+            log_start_offset=found.log_start_offset,
+            aborted_transactions=[
+                data_pb2.FetchResponse.AbortedTransaction(producer_id=producer_id, first_offset=first_offset)
+                for producer_id, first_offset in found.aborted or ()
+            ],
+            record_batches=records,
+            error=item_error(found.error),
+        )
+
+    def close(self) -> None:
+        if self._waiting is not None:
+            self._waiting.cancel()
+
+
+def _record_bytes(found: FetchPartitionResponse) -> bytes:
+    match found.records:
+        case FileRange() as part:
+            return part.read()
+        case bytes() | bytearray() | memoryview() as data:
+            return bytes(data)
+        case _:
+            return b""
+
+
+def _next_offset(records: bytes) -> int:
+    """Return the offset after the last whole batch."""
+    position = next_offset = 0
+    while position < len(records):
+        header = read_header(records, position)
+        position += header.size_bytes
+        next_offset = header.next_offset
+    return next_offset
+
+
+def _produce_response(response: ProduceResponse) -> data_pb2.ProduceResponse:
+    return data_pb2.ProduceResponse(
+        items=[
+            data_pb2.ProduceResponse.Item(
+                topic=item.topic,
+                partition=item.partition,
+                base_offset=item.base_offset,
+                log_append_time_ms=item.log_append_time_ms,
+                log_start_offset=item.log_start_offset,
+                error=item_error(item.error, item.error_message),
+            )
+            for item in response.partitions
+        ]
+    )

@@ -1,0 +1,148 @@
+"""The edge of the gRPC API: what every call goes through, whatever it is about.
+
+`service_handler` binds the methods of an object to a service of the .proto files by their names, and wraps each: the
+caller's trace context is taken over, bounds are checked, errors become a status, and what nobody expected is logged.
+"""
+
+from __future__ import annotations
+
+import logging
+import re
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sized
+from contextlib import contextmanager
+from typing import Any, Final, TypeAlias
+
+import grpc
+from google.protobuf.descriptor import FieldDescriptor, MethodDescriptor, ServiceDescriptor
+from google.protobuf.message import Message
+from google.protobuf.message_factory import GetMessageClass
+from opentelemetry import context as trace_context
+from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
+
+from semel.broker.listeners.grpc.errors import ERROR_METADATA, status_message, status_of
+from semel.protocol.errors import ErrorCode, SemelError, UsageError
+
+logger = logging.getLogger(__name__)
+
+Context: TypeAlias = grpc.aio.ServicerContext[Any, Any]
+UnaryMethod: TypeAlias = Callable[[Any, Context], Awaitable[Any]]
+StreamMethod: TypeAlias = Callable[[AsyncIterator[Any], Context], AsyncIterator[Any]]
+
+_INTERNAL_ERROR: Final = SemelError("the node failed at this request: see its own log")
+_TRACE_HEADERS: Final = frozenset({"traceparent", "tracestate"})
+_propagator: Final = TraceContextTextMapPropagator()
+
+
+def service_handler(
+    service: ServiceDescriptor, methods: object, *, max_array_length: int
+) -> grpc.GenericRpcHandler[Any, Any]:
+    """Return the handler of a service whose method `GetMetadata` is `methods.get_metadata`, and so on for all."""
+    handlers = {
+        method.name: _method_handler(method, getattr(methods, _snake_case(method.name)), max_array_length)
+        for method in service.methods
+    }
+    return grpc.method_handlers_generic_handler(service.full_name, handlers)
+
+
+def _snake_case(name: str) -> str:
+    return re.sub(r"(?<!^)(?=[A-Z])", "_", name).lower()
+
+
+def _method_handler(method: MethodDescriptor, call: Any, max_array_length: int) -> grpc.RpcMethodHandler[Any, Any]:
+    request_class, response_class = GetMessageClass(method.input_type), GetMessageClass(method.output_type)
+    check = _array_check(method, max_array_length)
+    deserialize, serialize = request_class.FromString, response_class.SerializeToString
+    assert method.client_streaming == method.server_streaming, "semel.v1 has calls and two-way streams"
+    if method.server_streaming:
+        return grpc.stream_stream_rpc_method_handler(_stream(call, check), deserialize, serialize)
+    return grpc.unary_unary_rpc_method_handler(_unary(call, check), deserialize, serialize)
+
+
+def _array_check(method: MethodDescriptor, longest: int) -> Callable[[Message], None]:
+    """The message's size bounds its memory; this bounds the work of one request."""
+    fields = [field.name for field in method.input_type.fields if _is_repeated(field)]
+
+    def check(request: Message) -> None:
+        for name in fields:
+            items: Sized = getattr(request, name)
+            if len(items) > longest:
+                raise UsageError(
+                    f"{method.name}: {name} has {len(items)} items, more than grpc.max.array.length = {longest}: "
+                    "send several requests"
+                )
+
+    return check
+
+
+def _is_repeated(field: FieldDescriptor) -> bool:
+    return bool(field.is_repeated)
+
+
+def _unary(call: UnaryMethod, check: Callable[[Message], None]) -> Any:
+    async def handle(request: Message, context: Context) -> Message:
+        with _callers_trace(context):
+            try:
+                check(request)
+                response: Message = await call(request, context)
+                return response
+            except Exception as error:
+                await _refuse(context, error)
+                raise
+
+    return handle
+
+
+def _stream(call: StreamMethod, check: Callable[[Message], None]) -> Any:
+    async def handle(requests: AsyncIterator[Message], context: Context) -> None:
+        async def checked() -> AsyncIterator[Message]:
+            async for request in requests:
+                check(request)
+                yield request
+
+        with _callers_trace(context):
+            try:
+                async for response in call(checked(), context):
+                    await context.write(response)
+            except Exception as error:
+                await _refuse(context, error)
+                raise
+
+    return handle
+
+
+async def _refuse(context: Context, error: Exception) -> None:
+    """Answer with an error. Raises what ends the call, but for errors that gRPC has dealt with itself."""
+    if isinstance(error, grpc.aio.AbortError):
+        return
+    if not isinstance(error, SemelError):
+        logger.error("a gRPC request failed unexpectedly", exc_info=error)
+        error = _INTERNAL_ERROR
+    name = error.code.name if error.code is not ErrorCode.NONE else ErrorCode.UNKNOWN_SERVER_ERROR.name
+    await context.abort(status_of(error), status_message(error), ((ERROR_METADATA, name),))
+
+
+@contextmanager
+def _callers_trace(context: Context) -> Iterator[None]:
+    """Continue the trace of the caller's `traceparent` (W3C), where it sent one (E4)."""
+    carrier = {
+        key: value
+        for key, value in context.invocation_metadata() or ()
+        if key in _TRACE_HEADERS and isinstance(value, str)
+    }
+    if not carrier:
+        yield
+        return
+    token = trace_context.attach(_propagator.extract(carrier))
+    try:
+        yield
+    finally:
+        trace_context.detach(token)
+
+
+def client_host(context: Context) -> str:
+    """Return the caller's address in the form that Kafka's tools show: `/127.0.0.1`."""
+    peer = context.peer()
+    kind, _, rest = peer.partition(":")
+    if kind not in ("ipv4", "ipv6"):
+        return "/" + kind
+    return "/" + rest.rpartition(":")[0].replace("%5B", "").replace("%5D", "").strip("[]")

@@ -1,0 +1,243 @@
+"""semel.v1.GroupService."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from uuid import uuid4
+
+from semel.broker.handlers.offset_commit import commit_offsets
+from semel.broker.listeners.grpc.convert import topic_partitions, unique_items
+from semel.broker.listeners.grpc.edge import Context, client_host
+from semel.broker.listeners.grpc.errors import item_error
+from semel.broker.metadata.image import MetadataImage
+from semel.broker.services import Services
+from semel.group_coordinator.service import GroupService as GroupCoordinator
+from semel.protocol.api.groups import (
+    DeleteGroupRequest,
+    DescribeGroupRequest,
+    GroupProtocol,
+    HeartbeatRequest,
+    JoinGroupRequest,
+    LeaveGroupRequest,
+    ListGroupsRequest,
+    MemberIdentity,
+    OffsetAndMetadata,
+    OffsetCommitRequest,
+    OffsetDeleteRequest,
+    OffsetFetchRequest,
+    SyncGroupRequest,
+)
+from semel.protocol.ids import OFFSETS_TOPIC, TopicPartition
+from semel.protocol.v1 import common_pb2, groups_pb2
+
+
+class PartitionCounts(Mapping[str, int]):
+    """How many partitions each topic has: a view of the metadata, for assignors."""
+
+    def __init__(self, image: MetadataImage) -> None:
+        self._topics = image.topics
+
+    def __getitem__(self, topic: str) -> int:
+        return len(self._topics[topic].partitions)
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._topics)
+
+    def __len__(self) -> int:
+        return len(self._topics)
+
+
+class GroupService:
+    """Consumer groups and committed offsets."""
+
+    def __init__(self, node: Services) -> None:
+        self._node = node
+
+    async def _groups(self) -> GroupCoordinator:
+        await self._node.internal_topic_ready(OFFSETS_TOPIC)
+        return self._node.groups
+
+    async def join_group(self, request: groups_pb2.JoinGroupRequest, context: Context) -> groups_pb2.JoinGroupResponse:
+        groups = await self._groups()
+        response = await groups.join(
+            JoinGroupRequest(
+                group_id=request.group_id,
+                member_id=request.member_id,
+                group_instance_id=request.group_instance_id or None,
+                protocol_type=request.protocol_type,
+                protocols=tuple(GroupProtocol(offer.name, offer.metadata) for offer in request.protocols),
+                session_timeout_ms=request.session_timeout_ms,
+                rebalance_timeout_ms=request.rebalance_timeout_ms,
+                client_id=request.client_id,
+                client_host=client_host(context),
+                new_member_id=f"{request.group_instance_id or request.client_id}-{uuid4()}",
+                reason=request.reason,
+            )
+        )
+        return groups_pb2.JoinGroupResponse(
+            generation_id=response.generation_id,
+            protocol_type=response.protocol_type or "",
+            protocol_name=response.protocol_name or "",
+            leader_id=response.leader_id,
+            member_id=response.member_id,
+            members=[
+                groups_pb2.JoinGroupResponse.Member(
+                    member_id=member.member_id,
+                    group_instance_id=member.group_instance_id or "",
+                    metadata=member.metadata,
+                )
+                for member in response.members
+            ],
+            skip_assignment=response.skip_assignment,
+            error=item_error(response.error),
+        )
+
+    async def sync_group(self, request: groups_pb2.SyncGroupRequest, _context: Context) -> groups_pb2.SyncGroupResponse:
+        groups = await self._groups()
+        response = await groups.sync(
+            SyncGroupRequest(
+                group_id=request.group_id,
+                generation_id=request.generation_id,
+                member_id=request.member_id,
+                group_instance_id=request.group_instance_id or None,
+                assignments={} if request.assign else dict(request.assignments),
+                protocol_type=request.protocol_type or None,
+                protocol_name=request.protocol_name or None,
+                partition_counts=PartitionCounts(self._node.metadata.image) if request.assign else None,
+            )
+        )
+        return groups_pb2.SyncGroupResponse(
+            assignment=response.assignment,
+            protocol_type=response.protocol_type or "",
+            protocol_name=response.protocol_name or "",
+        )
+
+    async def heartbeat(self, request: groups_pb2.HeartbeatRequest, _context: Context) -> groups_pb2.HeartbeatResponse:
+        groups = await self._groups()
+        await groups.heartbeat(
+            HeartbeatRequest(
+                request.group_id, request.generation_id, request.member_id, request.group_instance_id or None
+            )
+        )
+        return groups_pb2.HeartbeatResponse()
+
+    async def leave_group(
+        self, request: groups_pb2.LeaveGroupRequest, _context: Context
+    ) -> groups_pb2.LeaveGroupResponse:
+        groups = await self._groups()
+        members = tuple(
+            MemberIdentity(member.member_id, member.group_instance_id or None, member.reason)
+            for member in request.members
+        )
+        response = await groups.leave(LeaveGroupRequest(request.group_id, members))
+        return groups_pb2.LeaveGroupResponse(
+            # A list of messages has no holes: success is an Error of code 0.
+            errors=[item_error(error) or common_pb2.Error() for error in response.errors]
+        )
+
+    async def commit_offsets(
+        self, request: groups_pb2.CommitOffsetsRequest, _context: Context
+    ) -> groups_pb2.CommitOffsetsResponse:
+        response = await commit_offsets(
+            self._node,
+            OffsetCommitRequest(
+                group_id=request.group_id,
+                generation_id=request.generation_id,
+                member_id=request.member_id,
+                group_instance_id=request.group_instance_id or None,
+                offsets=unique_items(
+                    (
+                        TopicPartition(item.topic, item.partition),
+                        OffsetAndMetadata(item.offset, item.leader_epoch, item.metadata),
+                    )
+                    for item in request.items
+                ),
+            ),
+        )
+        return groups_pb2.CommitOffsetsResponse(
+            items=[
+                groups_pb2.CommitOffsetsResponse.Item(topic=tp.topic, partition=tp.partition, error=item_error(error))
+                for tp, error in response.errors.items()
+            ]
+        )
+
+    async def fetch_offsets(
+        self, request: groups_pb2.FetchOffsetsRequest, _context: Context
+    ) -> groups_pb2.FetchOffsetsResponse:
+        groups = await self._groups()
+        partitions = None if request.all else topic_partitions(request.topics)
+        response = await groups.fetch_offsets(OffsetFetchRequest(request.group_id, partitions, request.require_stable))
+        return groups_pb2.FetchOffsetsResponse(
+            items=[
+                groups_pb2.FetchOffsetsResponse.Item(
+                    topic=tp.topic,
+                    partition=tp.partition,
+                    offset=found.offset,
+                    leader_epoch=found.leader_epoch,
+                    metadata=found.metadata,
+                    error=item_error(found.error),
+                )
+                for tp, found in response.offsets.items()
+            ]
+        )
+
+    async def delete_offsets(
+        self, request: groups_pb2.DeleteOffsetsRequest, _context: Context
+    ) -> groups_pb2.DeleteOffsetsResponse:
+        groups = await self._groups()
+        response = await groups.delete_offsets(OffsetDeleteRequest(request.group_id, topic_partitions(request.topics)))
+        return groups_pb2.DeleteOffsetsResponse(
+            items=[
+                groups_pb2.DeleteOffsetsResponse.Item(topic=tp.topic, partition=tp.partition, error=item_error(error))
+                for tp, error in response.errors.items()
+            ]
+        )
+
+    async def list_groups(
+        self, request: groups_pb2.ListGroupsRequest, _context: Context
+    ) -> groups_pb2.ListGroupsResponse:
+        groups = await self._groups()
+        response = await groups.list(ListGroupsRequest(frozenset(request.states), frozenset(request.types)))
+        return groups_pb2.ListGroupsResponse(
+            items=[
+                groups_pb2.ListGroupsResponse.Item(
+                    group_id=group.group_id,
+                    protocol_type=group.protocol_type,
+                    state=group.state,
+                    group_type=group.group_type,
+                )
+                for group in response.groups
+            ]
+        )
+
+    async def describe_group(
+        self, request: groups_pb2.DescribeGroupRequest, _context: Context
+    ) -> groups_pb2.GroupDescription:
+        groups = await self._groups()
+        group = await groups.describe(DescribeGroupRequest(request.group_id))
+        return groups_pb2.GroupDescription(
+            group_id=group.group_id,
+            state=group.state,
+            protocol_type=group.protocol_type,
+            protocol_name=group.protocol_name,
+            generation_id=group.generation_id,
+            leader_id=group.leader_id,
+            members=[
+                groups_pb2.GroupDescription.Member(
+                    member_id=member.member_id,
+                    group_instance_id=member.group_instance_id or "",
+                    client_id=member.client_id,
+                    client_host=member.client_host,
+                    metadata=member.metadata,
+                    assignment=member.assignment,
+                )
+                for member in group.members
+            ],
+        )
+
+    async def delete_group(
+        self, request: groups_pb2.DeleteGroupRequest, _context: Context
+    ) -> groups_pb2.DeleteGroupResponse:
+        groups = await self._groups()
+        await groups.delete(DeleteGroupRequest(request.group_id))
+        return groups_pb2.DeleteGroupResponse()

@@ -1,0 +1,110 @@
+"""The gRPC server of a node, on the node's own event loop."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+from grpc import aio
+from grpc_health.v1 import health_pb2, health_pb2_grpc
+from grpc_health.v1._async import HealthServicer
+from grpc_reflection.v1alpha import reflection
+
+from semel.broker.config_sources import Address
+from semel.broker.handlers.fetch import FetchHandler
+from semel.broker.handlers.produce import ProduceHandler
+from semel.broker.listeners.grpc.data_service import DataService
+from semel.broker.listeners.grpc.edge import service_handler
+from semel.broker.listeners.grpc.group_service import GroupService
+from semel.broker.listeners.grpc.metadata_service import MetadataService
+from semel.broker.listeners.grpc.topic_service import TopicService
+from semel.broker.listeners.grpc.transaction_service import TransactionService
+from semel.broker.services import Services
+from semel.broker.start_errors import NodeStartError, StartFailure
+from semel.protocol.v1 import data_pb2, groups_pb2, metadata_pb2, topics_pb2, transactions_pb2
+
+_KEEPALIVE_TIMEOUT_MS: Final = 20_000
+_CLIENT_PING_INTERVAL_MS_MIN: Final = 10_000
+_METADATA_BYTES_MAX: Final = 64 << 10
+
+
+class GrpcListener:
+    """Serves semel.v1 with reflection and health."""
+
+    def __init__(self, node: Services, address: Address, produce: ProduceHandler, fetch: FetchHandler) -> None:
+        """`produce` and `fetch` are those of the Kafka listener: all listeners of a node share them."""
+        self.address = address
+        """Where it listens; with the real port once it was started."""
+        self._node = node
+        self._data = DataService(produce, fetch)
+        self._health = HealthServicer()
+        self._server: aio.Server | None = None
+        self._names: list[str] = []
+
+    def bind(self) -> None:
+        """Take the address; nothing is answered yet. Raises `NodeStartError` where it can't be had."""
+        config = self._node.config
+        server = aio.server(
+            options=_options(config.grpc_max_message_bytes, config.grpc_keepalive_ms),
+            maximum_concurrent_rpcs=config.grpc_max_concurrent_rpcs,
+        )
+        services = (
+            (metadata_pb2, "MetadataService", MetadataService(self._node)),
+            (topics_pb2, "TopicService", TopicService(self._node)),
+            (groups_pb2, "GroupService", GroupService(self._node)),
+            (transactions_pb2, "TransactionService", TransactionService(self._node)),
+            (data_pb2, "DataService", self._data),
+        )
+        names = [reflection.SERVICE_NAME, health_pb2.DESCRIPTOR.services_by_name["Health"].full_name]
+        for module, name, methods in services:
+            service = module.DESCRIPTOR.services_by_name[name]
+            handler = service_handler(service, methods, max_array_length=config.grpc_max_array_length)
+            server.add_generic_rpc_handlers((handler,))
+            names.append(service.full_name)
+        health_pb2_grpc.add_HealthServicer_to_server(self._health, server)
+        reflection.enable_server_reflection(names, server)
+        try:
+            port = server.add_insecure_port(str(self.address))
+        except RuntimeError as error:
+            raise self._not_bound() from error
+        if port == 0:
+            raise self._not_bound()
+        self.address = Address(self.address.host, port)
+        self._names = names
+        self._server = server
+
+    async def start(self) -> None:
+        """Answer calls."""
+        assert self._server is not None, "bind first"
+        await self._server.start()
+        for name in self._names:
+            await self._health.set(name, health_pb2.HealthCheckResponse.SERVING)
+
+    def _not_bound(self) -> NodeStartError:
+        return NodeStartError(
+            f"gRPC can't listen on {self.address}: the port is in use, or the host is not this machine's. "
+            "Choose another with --grpc HOST:PORT.",
+            StartFailure.ADDRESS,
+        )
+
+    async def stop(self, grace_s: float) -> None:
+        """Take no new calls, give those in progress `grace_s` seconds, then cut them off."""
+        server, self._server = self._server, None
+        if server is not None:
+            await self._health.enter_graceful_shutdown()
+            self._data.finish()
+            await server.stop(grace_s)
+
+
+def _options(max_message_bytes: int, keepalive_ms: int) -> list[tuple[str, Any]]:
+    return [
+        # Without this, two processes could listen on one port and share its calls.
+        ("grpc.so_reuseport", 0),
+        ("grpc.max_receive_message_length", max_message_bytes),
+        ("grpc.max_send_message_length", max_message_bytes),
+        ("grpc.max_metadata_size", _METADATA_BYTES_MAX),
+        ("grpc.keepalive_time_ms", keepalive_ms),
+        ("grpc.keepalive_timeout_ms", _KEEPALIVE_TIMEOUT_MS),
+        ("grpc.keepalive_permit_without_calls", 1),
+        ("grpc.http2.min_ping_interval_without_data_ms", _CLIENT_PING_INTERVAL_MS_MIN),
+        ("grpc.http2.min_recv_ping_interval_without_data_ms", _CLIENT_PING_INTERVAL_MS_MIN),
+    ]

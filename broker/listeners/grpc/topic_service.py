@@ -1,0 +1,137 @@
+"""semel.v1.TopicService."""
+
+from __future__ import annotations
+
+from semel.broker.handlers import configs, topics
+from semel.broker.handlers.delete_records import delete_records
+from semel.broker.handlers.list_offsets import list_offsets
+from semel.broker.listeners.grpc.convert import isolation_of, topic_message, unique_items
+from semel.broker.listeners.grpc.edge import Context
+from semel.broker.listeners.grpc.errors import item_error
+from semel.broker.services import Services
+from semel.protocol.api.metadata import AlterConfigsRequest, ResourceType
+from semel.protocol.api.topics import ListOffsetsRequest, NewTopic
+from semel.protocol.errors import UsageError
+from semel.protocol.ids import TopicPartition
+from semel.protocol.v1 import topics_pb2
+
+
+class TopicService:
+    """Topics, their settings and their offsets."""
+
+    def __init__(self, node: Services) -> None:
+        self._node = node
+
+    async def create_topics(
+        self, request: topics_pb2.CreateTopicsRequest, _context: Context
+    ) -> topics_pb2.CreateTopicsResponse:
+        wanted = [
+            # 0 is what protobuf sends for a number left out.
+            NewTopic(topic.name, topic.num_partitions or -1, topic.replication_factor or -1, dict(topic.configs))
+            for topic in request.topics
+        ]
+        results = await topics.create_topics(self._node, wanted, validate_only=request.validate_only)
+        return topics_pb2.CreateTopicsResponse(topics=[topic_message(result) for result in results])
+
+    async def delete_topics(
+        self, request: topics_pb2.DeleteTopicsRequest, _context: Context
+    ) -> topics_pb2.DeleteTopicsResponse:
+        results = await topics.delete_topics(self._node, request.topics)
+        return topics_pb2.DeleteTopicsResponse(
+            results=[
+                topics_pb2.TopicResult(topic=result.name, error=item_error(result.error, result.message))
+                for result in results
+            ]
+        )
+
+    async def create_partitions(
+        self, request: topics_pb2.CreatePartitionsRequest, _context: Context
+    ) -> topics_pb2.CreatePartitionsResponse:
+        await topics.create_partitions(
+            self._node, request.topic, request.total_count, validate_only=request.validate_only
+        )
+        return topics_pb2.CreatePartitionsResponse()
+
+    async def describe_configs(
+        self, request: topics_pb2.DescribeConfigsRequest, _context: Context
+    ) -> topics_pb2.DescribeConfigsResponse:
+        kind = _resource_type(request.resource_type)
+        entries = configs.describe_configs(self._node, kind, request.resource_name, request.names)
+        return topics_pb2.DescribeConfigsResponse(
+            entries=[
+                topics_pb2.ConfigEntry(
+                    name=entry.name,
+                    value=entry.value,
+                    source=entry.source,
+                    is_sensitive=entry.is_sensitive,
+                    is_read_only=entry.is_read_only,
+                    documentation=entry.documentation,
+                    type=entry.type,
+                )
+                for entry in entries
+            ]
+        )
+
+    async def alter_configs(
+        self, request: topics_pb2.AlterConfigsRequest, _context: Context
+    ) -> topics_pb2.AlterConfigsResponse:
+        await configs.alter_configs(
+            self._node,
+            AlterConfigsRequest(
+                _resource_type(request.resource_type),
+                request.resource_name,
+                dict(request.set),
+                tuple(request.remove),
+                request.validate_only,
+            ),
+        )
+        return topics_pb2.AlterConfigsResponse()
+
+    async def list_offsets(
+        self, request: topics_pb2.ListOffsetsRequest, _context: Context
+    ) -> topics_pb2.ListOffsetsResponse:
+        timestamps = unique_items(
+            (TopicPartition(item.topic, item.partition), item.timestamp_ms) for item in request.items
+        )
+        found = list_offsets(self._node, ListOffsetsRequest(timestamps, isolation_of(request.isolation)))
+        return topics_pb2.ListOffsetsResponse(
+            items=[
+                topics_pb2.ListOffsetsResponse.Item(
+                    topic=tp.topic,
+                    partition=tp.partition,
+                    offset=item.offset,
+                    timestamp_ms=item.timestamp_ms,
+                    leader_epoch=item.leader_epoch,
+                    error=item_error(item.error),
+                )
+                for tp, item in found.items()
+            ]
+        )
+
+    async def delete_records(
+        self, request: topics_pb2.DeleteRecordsRequest, _context: Context
+    ) -> topics_pb2.DeleteRecordsResponse:
+        before = unique_items(
+            (TopicPartition(item.topic, item.partition), item.before_offset) for item in request.items
+        )
+        return topics_pb2.DeleteRecordsResponse(
+            items=[
+                topics_pb2.DeleteRecordsResponse.Item(
+                    topic=tp.topic,
+                    partition=tp.partition,
+                    log_start_offset=item.log_start_offset,
+                    error=item_error(item.error, item.message),
+                )
+                for tp, item in delete_records(self._node, before).items()
+            ]
+        )
+
+
+def _resource_type(value: topics_pb2.ResourceType) -> ResourceType:
+    match value:
+        case topics_pb2.TOPIC:
+            return ResourceType.TOPIC
+        case topics_pb2.BROKER:
+            return ResourceType.BROKER
+        case _:
+            raise UsageError("resource_type is missing: use TOPIC or BROKER")

@@ -1,0 +1,156 @@
+"""semel.v1.TransactionService. Its callers speak the protocol with an epoch of its own for each transaction (T6)."""
+
+from __future__ import annotations
+
+from semel.broker.handlers.add_partitions import add_partitions
+from semel.broker.handlers.offset_commit import commit_offsets
+from semel.broker.listeners.grpc.convert import (
+    by_topic,
+    optional_producer,
+    producer_message,
+    producer_of,
+    topic_partitions,
+    unique_items,
+)
+from semel.broker.listeners.grpc.edge import Context
+from semel.broker.listeners.grpc.errors import item_error
+from semel.broker.services import Services
+from semel.protocol.api.groups import OffsetAndMetadata, OffsetCommitRequest
+from semel.protocol.api.transactions import (
+    AbortTransactionRequest,
+    AddPartitionsToTxnRequest,
+    DescribeTransactionRequest,
+    EndTxnRequest,
+    InitProducerIdRequest,
+    ListTransactionsRequest,
+)
+from semel.protocol.ids import TRANSACTIONS_TOPIC, TopicPartition
+from semel.protocol.v1 import transactions_pb2
+from semel.txn_coordinator.service import TransactionService as TransactionCoordinator
+
+
+class TransactionService:
+    """Producer ids and transactions."""
+
+    def __init__(self, node: Services) -> None:
+        self._node = node
+
+    async def _transactions(self) -> TransactionCoordinator:
+        await self._node.internal_topic_ready(TRANSACTIONS_TOPIC)
+        return self._node.transactions
+
+    async def init_producer_id(
+        self, request: transactions_pb2.InitProducerIdRequest, _context: Context
+    ) -> transactions_pb2.InitProducerIdResponse:
+        # Idempotence alone needs no coordinator, so no topic is made for it.
+        transactions = await self._transactions() if request.transactional_id else self._node.transactions
+        response = await transactions.init_producer_id(
+            InitProducerIdRequest(
+                request.transactional_id or None,
+                request.transaction_timeout_ms,
+                optional_producer(request.producer, request.HasField("producer")),
+            )
+        )
+        return transactions_pb2.InitProducerIdResponse(producer=producer_message(response.producer))
+
+    async def add_partitions(
+        self, request: transactions_pb2.AddPartitionsRequest, _context: Context
+    ) -> transactions_pb2.AddPartitionsResponse:
+        response = await add_partitions(
+            self._node,
+            AddPartitionsToTxnRequest(
+                request.transactional_id, producer_of(request.producer), topic_partitions(request.topics)
+            ),
+        )
+        return transactions_pb2.AddPartitionsResponse(
+            items=[
+                transactions_pb2.AddPartitionsResponse.Item(
+                    topic=tp.topic, partition=tp.partition, error=item_error(error)
+                )
+                for tp, error in response.errors.items()
+            ]
+        )
+
+    async def commit_offsets(
+        self, request: transactions_pb2.TxnCommitOffsetsRequest, _context: Context
+    ) -> transactions_pb2.TxnCommitOffsetsResponse:
+        response = await commit_offsets(
+            self._node,
+            OffsetCommitRequest(
+                group_id=request.group_id,
+                generation_id=request.generation_id,
+                member_id=request.member_id,
+                group_instance_id=request.group_instance_id or None,
+                offsets=unique_items(
+                    (
+                        TopicPartition(item.topic, item.partition),
+                        OffsetAndMetadata(item.offset, item.leader_epoch, item.metadata),
+                    )
+                    for item in request.items
+                ),
+                transactional_id=request.transactional_id,
+                producer=producer_of(request.producer),
+            ),
+        )
+        return transactions_pb2.TxnCommitOffsetsResponse(
+            items=[
+                transactions_pb2.TxnCommitOffsetsResponse.Item(
+                    topic=tp.topic, partition=tp.partition, error=item_error(error)
+                )
+                for tp, error in response.errors.items()
+            ]
+        )
+
+    async def end_transaction(
+        self, request: transactions_pb2.EndTransactionRequest, _context: Context
+    ) -> transactions_pb2.EndTransactionResponse:
+        transactions = await self._transactions()
+        response = await transactions.end_txn(
+            EndTxnRequest(request.transactional_id, producer_of(request.producer), request.commit)
+        )
+        return transactions_pb2.EndTransactionResponse(producer=producer_message(response.producer))
+
+    async def list_transactions(
+        self, request: transactions_pb2.ListTransactionsRequest, _context: Context
+    ) -> transactions_pb2.ListTransactionsResponse:
+        transactions = await self._transactions()
+        response = await transactions.list(
+            ListTransactionsRequest(
+                frozenset(request.states),
+                frozenset(request.producer_ids),
+                request.min_duration_ms or -1,
+                request.transactional_id_pattern,
+            )
+        )
+        return transactions_pb2.ListTransactionsResponse(
+            items=[
+                transactions_pb2.ListTransactionsResponse.Item(
+                    transactional_id=found.transactional_id, producer_id=found.producer_id, state=found.state
+                )
+                for found in response.transactions
+            ],
+            unknown_states=response.unknown_states,
+        )
+
+    async def describe_transaction(
+        self, request: transactions_pb2.DescribeTransactionRequest, _context: Context
+    ) -> transactions_pb2.TransactionDescription:
+        transactions = await self._transactions()
+        found = await transactions.describe(DescribeTransactionRequest(request.transactional_id))
+        return transactions_pb2.TransactionDescription(
+            transactional_id=found.transactional_id,
+            state=found.state,
+            producer=producer_message(found.producer),
+            timeout_ms=found.timeout_ms,
+            start_time_ms=found.start_time_ms,
+            last_update_ms=found.last_update_ms,
+            coordinator_epoch=found.coordinator_epoch,
+            topics=by_topic(found.partitions),
+        )
+
+    async def abort_transaction(
+        self, request: transactions_pb2.AbortTransactionRequest, _context: Context
+    ) -> transactions_pb2.AbortTransactionResponse:
+        transactions = await self._transactions()
+        await transactions.abort(AbortTransactionRequest(request.transactional_id))
+        return transactions_pb2.AbortTransactionResponse()

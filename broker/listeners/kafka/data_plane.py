@@ -1,0 +1,71 @@
+"""Produce and Fetch on the Kafka listener: bytes to requests, answers to frames, and nothing between."""
+
+from __future__ import annotations
+
+from semel.broker.handlers.fetch import FetchHandler
+from semel.broker.handlers.produce import ProduceHandler
+from semel.broker.listeners.kafka.registry import LATER, Answer, Api, RequestContext
+from semel.protocol.errors import ErrorCode
+from semel.protocol.kafka.api import ApiKey
+from semel.protocol.kafka.fetch import FETCH_MAX_VERSION, FETCH_MIN_VERSION, FetchRequest, FetchResponse
+from semel.protocol.kafka.produce import (
+    ACKS_NONE,
+    PRODUCE_MAX_VERSION,
+    PRODUCE_MIN_VERSION,
+    ProduceRequest,
+    ProduceResponse,
+)
+
+
+def produce_api(handler: ProduceHandler) -> Api:
+    """Return the Produce API. With acks=0 there is no answer, and an error closes the connection, as in Kafka.
+
+    It is advertised from version 0 on, because librdkafka turns compression off otherwise; 3 is the lowest served.
+    """
+
+    def begin(context: RequestContext, frame: memoryview, body: int) -> Answer:
+        version = context.api_version
+        request = ProduceRequest.parse(frame, version, body)
+        if request.acks == ACKS_NONE:
+
+            def dropped(response: ProduceResponse) -> None:
+                _abort_on_error(context, response)
+                context.answer(None)
+
+            response = handler.begin(request, version, dropped)
+            if response is None:
+                return LATER
+            _abort_on_error(context, response)
+            return None
+        response = handler.begin(
+            request, version, lambda response: context.answer(response.frame(version, context.correlation_id))
+        )
+        return LATER if response is None else response.frame(version, context.correlation_id)
+
+    return Api(
+        ApiKey.PRODUCE, PRODUCE_MIN_VERSION, PRODUCE_MAX_VERSION, begin=begin, pipelined=True, advertised_min_version=0
+    )
+
+
+def _abort_on_error(context: RequestContext, response: ProduceResponse) -> None:
+    for item in response.partitions:
+        if item.error is not ErrorCode.NONE:
+            context.abort(f"a batch with acks=0 for {item.topic}-{item.partition} was refused: {item.error.name}")
+            return
+
+
+def fetch_api(handler: FetchHandler) -> Api:
+    """Return the Fetch API. Its records go out as ranges of their files."""
+
+    def begin(context: RequestContext, frame: memoryview, body: int) -> Answer:
+        version = context.api_version
+        request = FetchRequest.parse(frame, version, body)
+        begun = handler.begin(
+            request, version, lambda response: context.answer(response.frame(version, context.correlation_id))
+        )
+        if isinstance(begun, FetchResponse):
+            return begun.frame(version, context.correlation_id)
+        context.on_close = begun.cancel
+        return LATER
+
+    return Api(ApiKey.FETCH, FETCH_MIN_VERSION, FETCH_MAX_VERSION, begin=begin)

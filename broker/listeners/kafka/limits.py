@@ -1,0 +1,44 @@
+"""The bounds of the Kafka listener, with Kafka's names where it has them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class KafkaLimits:
+    """What one listener takes before it refuses or waits.
+
+    socket_request_max_bytes: the largest request; a larger one closes its connection.
+    queued_max_request_bytes: memory for large requests (above 64 KiB) that are being received or are not answered yet,
+        all connections together; the next one waits, unread, until there is room.
+    max_in_flight_requests: unanswered requests of one connection; with more, it is not read until answers are out.
+    max_connections: connections at once; one more is closed as soon as it is accepted.
+    connections_max_idle_ms: a connection with nothing in flight and nothing received for so long is closed.
+    output_max_bytes: answers that wait in memory for a peer that reads slowly; with more, it is not read.
+    fetch_max_bytes: the most that one fetch returns, whatever it asks for (the first batch excepted).
+    fetch_sessions_max: fetch sessions kept at once (KIP-227).
+    fetch_session_partitions_max: partitions of all sessions together.
+    fetch_session_min_idle_ms: a session used within this time is not evicted for another one.
+    """
+
+    socket_request_max_bytes: int = 100 << 20
+    queued_max_request_bytes: int = 512 << 20
+    max_in_flight_requests: int = 512
+    max_connections: int = 10_000
+    connections_max_idle_ms: int = 600_000
+    output_max_bytes: int = 4 << 20
+    fetch_max_bytes: int = 55 << 20
+    fetch_sessions_max: int = 1_000
+    fetch_session_partitions_max: int = 1_000_000
+    fetch_session_min_idle_ms: int = 120_000
+
+    def __post_init__(self) -> None:
+        for name in self.__slots__:
+            if getattr(self, name) < 1:
+                raise ValueError(f"{name} must be at least 1, not {getattr(self, name)}")
+        if self.queued_max_request_bytes < self.socket_request_max_bytes:
+            raise ValueError(
+                f"queued_max_request_bytes={self.queued_max_request_bytes} would never admit a request of "
+                f"socket_request_max_bytes={self.socket_request_max_bytes}"
+            )

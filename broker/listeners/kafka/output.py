@@ -1,0 +1,172 @@
+"""The writing side of a connection: answers in order, small ones together, ranges of files without a copy.
+
+A range of a file goes out by `os.sendfile` on the transport's own socket, which is right only while the transport has
+nothing buffered: so one thing at a time is given to the kernel, and when it takes no more, a piece is handed to the
+transport, whose `resume_writing` tells when to go on. Memory therefore holds a piece, never a whole range.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections import deque
+from collections.abc import Sequence
+from typing import Final
+
+from semel.broker.handlers.fetch import FileRange
+from semel.protocol.kafka.wire import Buffer, Part
+
+SENDFILE_BYTES_MIN: Final = 256 << 10
+"""Smaller ranges are read and written: see bench/RESULTS.md, "sendfile"."""
+
+PIECE_BYTES: Final = 256 << 10
+"""What is read from a file, or sent from memory, at a time."""
+
+SENDFILE_BYTES_MAX: Final = 8 << 20
+"""The most that one call to sendfile is asked for, so that one reader does not hold the loop for long."""
+
+_JOIN_BYTES_MAX: Final = 16 << 10
+"""Up to this the parts of one system call are joined; copying more costs more than giving the kernel a list."""
+
+_PARTS_MAX: Final = 512
+"""The most parts of one system call (Linux takes 1,024)."""
+
+
+class Output:
+    """What a connection still has to send. `queued_bytes` is what of it is held in memory."""
+
+    __slots__ = (
+        "_descriptor",
+        "_parts",
+        "_range",
+        "_range_sent",
+        "_transport",
+        "queued_bytes",
+        "sendfile_bytes",
+        "sent_bytes",
+        "use_sendfile",
+        "writable",
+    )
+
+    def __init__(self, transport: asyncio.Transport) -> None:
+        self._transport = transport
+        # Paused whenever anything is buffered, resumed once nothing is: sendfile must not overtake what is buffered.
+        transport.set_write_buffer_limits(high=0, low=0)
+        socket = transport.get_extra_info("socket")
+        # -1: everything goes through the transport, which encrypts it.
+        plain = socket is not None and transport.get_extra_info("sslcontext") is None
+        self._descriptor: int = socket.fileno() if plain else -1
+        self.use_sendfile = plain
+        self._parts: deque[Part] = deque()
+        self._range: FileRange | None = None
+        self._range_sent = 0
+        self.writable = True
+        self.queued_bytes = 0
+        self.sent_bytes = 0
+        self.sendfile_bytes = 0
+
+    @property
+    def idle(self) -> bool:
+        """Whether everything has been handed to the kernel."""
+        return self.writable and not self._parts and self._range is None
+
+    def add(self, parts: Sequence[Part]) -> None:
+        """Queue one answer. Nothing is sent before `pump`."""
+        for part in parts:
+            self._parts.append(part)
+            if not isinstance(part, FileRange):
+                self.queued_bytes += len(part)
+
+    def pump(self) -> None:
+        """Send until the peer takes no more. Raises `OSError` where a file or the socket fails."""
+        while self.writable:
+            if self._range is not None:
+                self._send_range(self._range)
+            elif self._parts:
+                self._send_next()
+            else:
+                return
+
+    def _send_next(self) -> None:
+        """Send the parts up to the next range of a file, as many at a time as one system call takes."""
+        parts = self._parts
+        first = parts[0]
+        if isinstance(first, FileRange):
+            parts.popleft()
+            self._range, self._range_sent = first, 0
+            return
+        batch: list[Buffer] = []
+        size = 0
+        while parts and size < PIECE_BYTES and len(batch) < _PARTS_MAX:
+            part = parts[0]
+            if isinstance(part, FileRange):
+                break
+            assert isinstance(part, (bytes, bytearray, memoryview))
+            batch.append(part)
+            size += len(part)
+            parts.popleft()
+        if size <= _JOIN_BYTES_MAX or self._descriptor < 0:
+            self._sent(size)
+            self._transport.write(batch[0] if len(batch) == 1 else b"".join(batch))
+            return
+        try:
+            sent = os.writev(self._descriptor, batch)
+        except (BlockingIOError, InterruptedError):
+            sent = 0
+        self._sent(sent)
+        if sent < size:
+            self._wait_for_room(batch, sent)
+
+    def _sent(self, size: int) -> None:
+        self.queued_bytes -= size
+        self.sent_bytes += size
+
+    def _wait_for_room(self, batch: list[Buffer], sent: int) -> None:
+        """Queue again what the socket did not take, but for a piece: the transport tells when that is through."""
+        rest: list[memoryview] = []
+        for part in batch:
+            if sent < len(part):
+                rest.append(memoryview(part)[sent:])
+                sent = 0
+            else:
+                sent -= len(part)
+        first = rest[0]
+        piece = first[:_JOIN_BYTES_MAX]
+        if len(piece) < len(first):
+            rest[0] = first[len(piece) :]
+        else:
+            del rest[0]
+        self._parts.extendleft(reversed(rest))
+        self._sent(len(piece))
+        self._transport.write(piece)
+
+    def _send_range(self, part: FileRange) -> None:
+        left = part.size - self._range_sent
+        position = part.position + self._range_sent
+        source = part.file.fileno() if self.use_sendfile and part.size >= SENDFILE_BYTES_MIN else -1
+        sent = 0
+        if source >= 0:
+            try:
+                sent = os.sendfile(self._descriptor, source, position, min(left, SENDFILE_BYTES_MAX))
+            except (BlockingIOError, InterruptedError):
+                sent = -1
+            if sent == 0:
+                raise OSError(f"a file ends before position {position + left}, which was promised to a peer")
+            self.sendfile_bytes += max(sent, 0)
+        if sent <= 0:
+            # Too small for sendfile, or the socket is full: a piece through the transport, which waits for room.
+            piece = part.file.read_at(min(left, PIECE_BYTES if source < 0 else _JOIN_BYTES_MAX), position)
+            if not piece:
+                raise OSError(f"a file ends before position {position + left}, which was promised to a peer")
+            sent = len(piece)
+            self._transport.write(piece)
+        self.sent_bytes += sent
+        self._range_sent += sent
+        if self._range_sent == part.size:
+            self._range = None
+
+    def clear(self) -> None:
+        """Drop what was not sent: the connection is gone."""
+        self._parts.clear()
+        self._range = None
+        self.queued_bytes = 0

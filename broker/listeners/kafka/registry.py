@@ -1,0 +1,195 @@
+"""The APIs that a Kafka listener serves. Each joins with a module of its own that makes an `Api` and registers it.
+
+    LIST_GROUPS = Api(ApiKey.LIST_GROUPS, 0, 5, handle_list_groups)
+
+    async def handle_list_groups(context: RequestContext, body: memoryview) -> bytes: ...
+
+An API that is not registered does not exist for clients: it is not advertised, and a request for it closes the
+connection, as in Kafka.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Iterator, Sequence
+from dataclasses import dataclass
+from enum import Enum
+from typing import TYPE_CHECKING, Final, Protocol, TypeAlias
+
+from semel.protocol.errors import SemelError
+from semel.protocol.kafka.api import (
+    ApiKey,
+    ApiVersionRange,
+    Buffer,
+    Part,
+    RequestHeader,
+    WireFormatError,
+    frame_response,
+)
+
+if TYPE_CHECKING:
+    from semel.broker.services import Services
+
+_log = logging.getLogger("semel.kafka")
+
+_tasks: set[asyncio.Task[None]] = set()
+"""Holds the tasks of requests in progress, which the event loop itself only refers to weakly."""
+
+
+class Connection(Protocol):
+    """What a request needs of the connection that it came on."""
+
+    @property
+    def peer(self) -> str: ...
+
+    def answered(self, exclusive: bool) -> None:
+        """An answer came for a request that had to wait."""
+        ...
+
+    def abort(self, reason: str) -> None:
+        """Close the connection at once, with one log line."""
+        ...
+
+
+class RequestContext:
+    """One request as its handler sees it, and its place in the order of the connection's answers.
+
+    `on_close` may be set to what is to be called when the connection is lost while the request is not answered.
+    """
+
+    __slots__ = (
+        "_connection",
+        "_exclusive",
+        "answered",
+        "api_key",
+        "api_version",
+        "client_id",
+        "correlation_id",
+        "node",
+        "on_close",
+        "parts",
+        "reserved",
+    )
+
+    def __init__(
+        self, node: Services, connection: Connection, header: RequestHeader, exclusive: bool, reserved: int
+    ) -> None:
+        self.node = node
+        self.api_key = header.api_key
+        self.api_version = header.api_version
+        self.correlation_id = header.correlation_id
+        self.client_id = header.client_id
+        self._connection = connection
+        self._exclusive = exclusive
+        self.reserved = reserved
+        """Memory held for the request until it is answered."""
+        self.answered = False
+        self.parts: Sequence[Part] | None = None
+        self.on_close: Callable[[], None] | None = None
+
+    @property
+    def peer(self) -> str:
+        return self._connection.peer
+
+    def answer(self, parts: Sequence[Part] | None) -> None:
+        """Give the answer of a request that began with LATER. Only the first counts."""
+        if not self.answered:
+            self.parts = parts
+            self.answered = True
+            self._connection.answered(self._exclusive)
+
+    def abort(self, reason: str) -> None:
+        """Close the connection: the answer of the Kafka protocol where it has no other."""
+        self._connection.abort(reason)
+
+
+class Later(Enum):
+    """The type of `LATER`: the answer comes through the context."""
+
+    LATER = "later"
+
+
+LATER: Final = Later.LATER
+
+Answer: TypeAlias = "Sequence[Part] | Later | None"
+"""A whole response frame as parts, LATER, or None where the request has no answer (acks=0)."""
+
+Begin: TypeAlias = "Callable[[RequestContext, memoryview, int], Answer]"
+"""Begins a request: called with the context, the frame, and the position in it where the body begins."""
+
+
+@dataclass(frozen=True, slots=True)
+class Api:
+    """One API: its versions, and the coroutine that answers a request's body with a response's body.
+
+    `pipelined`: the next request of the same connection may begin before this one is answered. Without it the API is
+    handled as Kafka handles all: after everything before it is answered, and before anything after it begins.
+    `advertised_min_version`: what clients are told where it is lower than what is served.
+    """
+
+    key: ApiKey
+    min_version: int
+    max_version: int
+    handle: Callable[[RequestContext, memoryview], Awaitable[Buffer]] | None = None
+    begin: Begin | None = None
+    pipelined: bool = False
+    advertised_min_version: int | None = None
+
+    def __post_init__(self) -> None:
+        if (self.handle is None) == (self.begin is None):
+            raise ValueError(f"{self.key.name}: give either `handle` or `begin`")
+        if not 0 <= self.min_version <= self.max_version:
+            raise ValueError(f"{self.key.name}: versions {self.min_version} to {self.max_version} are no range")
+
+    def start(self, context: RequestContext, frame: memoryview, body: int) -> Answer:
+        """Begin one request. Raises `WireFormatError` for a malformed one."""
+        if self.begin is not None:
+            return self.begin(context, frame, body)
+        task = asyncio.get_running_loop().create_task(self._answer(context, frame[body:]))
+        _tasks.add(task)
+        task.add_done_callback(_tasks.discard)
+        return LATER
+
+    async def _answer(self, context: RequestContext, body: memoryview) -> None:
+        assert self.handle is not None
+        try:
+            answer = await self.handle(context, body)
+            context.answer(frame_response(self.key, context.api_version, context.correlation_id, answer))
+        except WireFormatError as error:
+            context.abort(f"malformed request: {error.message}")
+        except SemelError as error:
+            context.abort(f"{self.key.name} failed: {error}")
+        except Exception:
+            _log.exception("request failed: peer=%s api=%s", context.peer, self.key.name)
+            context.abort(f"{self.key.name} failed")
+
+
+class ApiRegistry:
+    """The APIs of one listener, by key."""
+
+    def __init__(self) -> None:
+        self._apis: dict[int, Api] = {}
+
+    def register(self, api: Api) -> None:
+        """Add an API. Raises `ValueError` for a key that is taken."""
+        if api.key in self._apis:
+            raise ValueError(f"{api.key.name} is registered already")
+        self._apis[int(api.key)] = api
+
+    def get(self, key: int) -> Api | None:
+        return self._apis.get(key)
+
+    def __iter__(self) -> Iterator[Api]:
+        return iter(sorted(self._apis.values(), key=lambda api: api.key))
+
+    def version_ranges(self) -> list[ApiVersionRange]:
+        """Return what ApiVersions advertises."""
+        return [
+            ApiVersionRange(
+                int(api.key),
+                api.min_version if api.advertised_min_version is None else api.advertised_min_version,
+                api.max_version,
+            )
+            for api in self
+        ]

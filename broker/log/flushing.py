@@ -1,0 +1,51 @@
+"""Bringing a log to the disk, in three steps, so that the waiting can be done off the event loop."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from semel.broker.log.checkpoints import write_epochs
+from semel.broker.log.open_files import SharedFile
+from semel.broker.log.recovery import LEADER_EPOCHS_FILE
+from semel.broker.log.segment import Segment
+from semel.runtime.storage import Storage
+
+
+class FlushWork:
+    """What `PartitionLog.begin_flush` found to be done. `run` touches nothing that the log changes meanwhile."""
+
+    __slots__ = ("_epochs", "_files", "_folder", "_folder_changed", "_storage", "end_offset", "generation", "segments")
+
+    def __init__(
+        self,
+        storage: Storage,
+        folder: str,
+        end_offset: int,
+        generation: int,
+        files: Sequence[SharedFile],
+        segments: Sequence[Segment],
+        folder_changed: bool,
+        epochs: Sequence[tuple[int, int]] | None,
+    ) -> None:
+        self._storage = storage
+        self._folder = folder
+        self.end_offset = end_offset
+        """All below it is on the disk after `run`."""
+        self.generation = generation
+        self._files = files
+        self.segments = segments
+        self._folder_changed = folder_changed
+        self._epochs = epochs
+
+    @property
+    def is_empty(self) -> bool:
+        return not (self._files or self._folder_changed or self._epochs is not None)
+
+    def run(self) -> None:
+        """Wait for the disk. May run on another thread. Raises `OSError`."""
+        for file in self._files:
+            file.sync()
+        if self._folder_changed:
+            self._storage.sync_folder(self._folder)
+        if self._epochs is not None:
+            write_epochs(self._storage, f"{self._folder}/{LEADER_EPOCHS_FILE}", self._epochs)

@@ -1,0 +1,635 @@
+"""The node's journal: one sequence of files for all partitions, so that one sync makes appends of many durable.
+
+An append is in the page cache of its partition's log and in the journal. The journal is synced for a whole group of
+appends at once (group commit) and tells who was waiting; the logs are synced in the background, after which the journal
+is cut. After a crash the journal's entries are put back into the logs where these lost them (D1).
+
+A position counts the bytes of all entries since the journal was first opened. An entry carries the position up to
+which the journal was known to be durable when it was written. So a bad entry can be judged: where a later one says that
+the bad one had been durable, the disk lost something acknowledged, and opening fails loudly; otherwise nobody was told
+about it, and the journal ends there (a torn tail).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import bisect
+import heapq
+import itertools
+import logging
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Executor, Future, ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import Final, Self
+
+from semel.broker.log.journal_format import (
+    ENTRY_BYTES_MAX,
+    ENTRY_HEADER_BYTES,
+    FILE_HEADER_BYTES,
+    EntryType,
+    ForwardReader,
+    JournalEntry,
+    build_entry_header,
+    build_file_header,
+    find_entry_headers,
+    read_entry_header,
+    read_file_header,
+)
+from semel.protocol.crc32c import crc32c
+from semel.protocol.errors import ErrorCode, FatalError, RetriableError, SemelError
+from semel.protocol.ids import TopicId
+from semel.runtime.clock import Clock
+from semel.runtime.storage import Buffer, Storage, StorageFile
+
+_log = logging.getLogger("semel.journal")
+
+_SUFFIX: Final = ".journal"
+
+LATENCY_BOUNDS_SECONDS: Final = tuple(0.00005 * 2**n for n in range(16))
+"""Upper bounds of the buckets in which sync times are counted, 50 us to 1.6 s; one bucket more for longer ones."""
+
+
+@dataclass(frozen=True, slots=True)
+class JournalConfig:
+    """Bounds and thresholds of the journal.
+
+    file_bytes:             a file is rolled when it has grown to this.
+    buffer_bytes_max:       appends are collected up to this before they are written (they are synced later anyway).
+    direct_write_bytes:     a payload of this size or more is written at once instead of being copied into the buffer.
+    unsynced_bytes_max:     with this much written and not synced, the next append waits for the disk.
+    inline_sync_bytes_max:  groups up to this are synced on the event loop, larger ones in a thread.
+    inline_sync_seconds_max: only while syncs have lately taken no longer than this, about what a thread costs.
+    """
+
+    file_bytes: int = 64 << 20
+    buffer_bytes_max: int = 1 << 20
+    direct_write_bytes: int = 64 << 10
+    unsynced_bytes_max: int = 128 << 20
+    inline_sync_bytes_max: int = 128 << 10
+    inline_sync_seconds_max: float = 0.0003
+
+    def __post_init__(self) -> None:
+        if self.file_bytes < FILE_HEADER_BYTES + ENTRY_HEADER_BYTES:
+            raise ValueError(f"file_bytes={self.file_bytes} holds no entry")
+        if not 0 < self.direct_write_bytes <= self.buffer_bytes_max <= self.unsynced_bytes_max:
+            raise ValueError(
+                "0 < direct_write_bytes <= buffer_bytes_max <= unsynced_bytes_max must hold: "
+                f"{self.direct_write_bytes}, {self.buffer_bytes_max}, {self.unsynced_bytes_max}"
+            )
+
+
+@dataclass(frozen=True, slots=True)
+class JournalStatistics:
+    """Counts since the journal was opened, and sizes now. `sync_seconds_buckets` counts by LATENCY_BOUNDS_SECONDS."""
+
+    entries: int
+    written_bytes: int
+    syncs: int
+    syncs_inline: int
+    sync_seconds_total: float
+    sync_seconds_recent: float
+    sync_seconds_buckets: tuple[int, ...]
+    size_bytes: int
+    unsynced_bytes: int
+    files: int
+
+
+@dataclass(slots=True)
+class _File:
+    path: str
+    base: int
+    first_sequence: int
+    """-1 where the file header is unreadable: a power cut came while the file was being made."""
+
+
+class Journal:
+    """The journal of one node. Everything but the sync itself runs on the event loop's thread.
+
+    The order is `open`, then `replay` to its end, then `append`.
+    """
+
+    def __init__(
+        self,
+        storage: Storage,
+        folder: str,
+        clock: Clock,
+        config: JournalConfig,
+        on_failure: Callable[[SemelError], None] | None,
+        executor: Executor | None,
+    ) -> None:
+        """Use `open`."""
+        self._storage = storage
+        self._folder = folder
+        self._clock = clock
+        self._config = config
+        self._on_failure = on_failure
+        self._own_executor = executor is None
+        self._executor = executor
+        self._files: list[_File] = []
+        self._file: StorageFile | None = None
+        self._file_size = 0
+        self._position = 0
+        self._written_position = 0
+        self._durable_position = 0
+        self._sequence = 0
+        self._written_sequence = 0
+        self._replayed = False
+        self._buffer = bytearray()
+        self._unsynced_files: list[StorageFile] = []
+        self._folder_unsynced = False
+        self._flush_scheduled = False
+        self._job: _SyncJob | None = None
+        self._error: SemelError | None = None
+        self._closed = False
+        self._listeners: list[Callable[[int], None]] = []
+        self._waiters: list[tuple[int, int, asyncio.Future[None]]] = []
+        self._waiter_numbers = itertools.count()
+        self._syncs = 0
+        self._syncs_inline = 0
+        self._sync_seconds_total = 0.0
+        self._sync_seconds_recent = 0.0
+        self._sync_buckets = [0] * (len(LATENCY_BOUNDS_SECONDS) + 1)
+        self._opened_position = 0
+        self._opened_sequence = 0
+
+    @classmethod
+    def open(
+        cls,
+        storage: Storage,
+        folder: str,
+        *,
+        clock: Clock,
+        config: JournalConfig | None = None,
+        on_failure: Callable[[SemelError], None] | None = None,
+        executor: Executor | None = None,
+    ) -> Self:
+        """Find the journal's files, without reading their entries.
+
+        `on_failure` is called once, when a write or sync has failed and the journal is closed for good.
+        `executor` runs the large syncs; without one the journal makes a thread of its own when it first needs it.
+        Raises `SemelError` for file names that are no journal's, and `OSError`.
+        """
+        journal = cls(storage, folder, clock, config or JournalConfig(), on_failure, executor)
+        if storage.exists(folder):
+            for name in storage.list_folder(folder):
+                journal._files.append(journal._find_file(name))
+        if journal._files:
+            first = journal._files[0]
+            journal._position = first.base
+            journal._sequence = max(0, first.first_sequence)
+        else:
+            journal._replayed = True
+        return journal
+
+    def _find_file(self, name: str) -> _File:
+        digits = name.removesuffix(_SUFFIX)
+        path = f"{self._folder}/{name}"
+        if not name.endswith(_SUFFIX) or not digits.isascii() or not digits.isdigit():
+            raise FatalError(
+                f"{path} is not a file of the journal. Move it out of the journal's folder and start again.",
+                ErrorCode.KAFKA_STORAGE_ERROR,
+            )
+        file = self._storage.open(path)
+        try:
+            head = file.read_at(FILE_HEADER_BYTES, 0)
+        finally:
+            file.close()
+        base = int(digits)
+        found = read_file_header(head)
+        return _File(path, base, found[1] if found is not None and found[0] == base else -1)
+
+    # --- state --------------------------------------------------------------------------------------------------------
+
+    @property
+    def position(self) -> int:
+        """Where the next entry begins."""
+        return self._position
+
+    @property
+    def durable_position(self) -> int:
+        """Every entry that ends at or before this survives a power cut."""
+        return self._durable_position
+
+    @property
+    def size_bytes(self) -> int:
+        """How many bytes a recovery would have to read."""
+        return self._position - (self._files[0].base if self._files else self._written_position)
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether there is nothing to replay, not even a file."""
+        return not self._files
+
+    @property
+    def error(self) -> SemelError | None:
+        """Why the journal is closed for good, or None."""
+        return self._error
+
+    def statistics(self) -> JournalStatistics:
+        return JournalStatistics(
+            entries=self._sequence - self._opened_sequence,
+            written_bytes=self._written_position - self._opened_position,
+            syncs=self._syncs,
+            syncs_inline=self._syncs_inline,
+            sync_seconds_total=self._sync_seconds_total,
+            sync_seconds_recent=self._sync_seconds_recent,
+            sync_seconds_buckets=tuple(self._sync_buckets),
+            size_bytes=self.size_bytes,
+            unsynced_bytes=self._position - self._durable_position,
+            files=len(self._files),
+        )
+
+    def add_listener(self, callback: Callable[[int], None]) -> None:
+        """Call `callback(durable_position)` each time the durable position has moved."""
+        self._listeners.append(callback)
+
+    # --- appending ----------------------------------------------------------------------------------------------------
+
+    def append(self, topic_id: TopicId, partition: int, base_offset: int, buffers: Sequence[Buffer]) -> int:
+        """Append whole batches of a partition and return the position at which they are durable.
+
+        The buffers may be reused after the return. Within an event loop the entry is synced without further ado,
+        together with all others of this turn of the loop; without one, call `sync_now`. Raises `SemelError` where the
+        journal has failed.
+        """
+        return self._append_entry(EntryType.APPEND, topic_id, partition, base_offset, buffers)
+
+    def append_truncation(self, topic_id: TopicId, partition: int, offset: int) -> int:
+        """Say that the partition's log was cut at `offset`, so that a recovery does not bring back what was there."""
+        return self._append_entry(EntryType.TRUNCATE, topic_id, partition, offset, (b"",))
+
+    def _append_entry(
+        self, kind: EntryType, topic_id: TopicId, partition: int, base_offset: int, buffers: Sequence[Buffer]
+    ) -> int:
+        if self._error is not None:
+            raise self._refusal()
+        if self._closed:
+            raise FatalError(f"the journal {self._folder} is closed", ErrorCode.KAFKA_STORAGE_ERROR)
+        assert self._replayed, "entries of an earlier run must be replayed before the first append"
+        payload = buffers[0] if len(buffers) == 1 else b"".join(buffers)
+        length = len(payload)
+        if length > ENTRY_BYTES_MAX:
+            raise FatalError(
+                f"an append of {length} bytes is more than the {ENTRY_BYTES_MAX} that the journal takes at once",
+                ErrorCode.MESSAGE_TOO_LARGE,
+            )
+        header = build_entry_header(
+            kind, self._sequence, self._durable_position, topic_id, partition, base_offset, payload
+        )
+        self._sequence += 1
+        self._position += ENTRY_HEADER_BYTES + length
+        if length >= self._config.direct_write_bytes:
+            self._write(header, payload)
+        else:
+            self._buffer += header
+            self._buffer += payload
+            if len(self._buffer) >= self._config.buffer_bytes_max:
+                self._write()
+        if self._position - self._durable_position > self._config.unsynced_bytes_max:
+            self.sync_now()
+        elif not self._flush_scheduled and self._job is None:
+            self._schedule_flush()
+        if self._error is not None:
+            raise self._refusal()
+        return self._position
+
+    def _schedule_flush(self) -> None:
+        try:
+            loop = asyncio.get_running_loop()
+        except RuntimeError:
+            return
+        self._flush_scheduled = True
+        loop.call_soon(self._flush)
+
+    def _write(self, *more: Buffer) -> None:
+        """Bring the buffer, and then `more`, to the current file: to the page cache, not yet to the disk."""
+        parts: list[Buffer] = [self._buffer, *more] if self._buffer else list(more)
+        if not parts:
+            return
+        try:
+            if self._file is None or self._file_size >= self._config.file_bytes:
+                self._file = self._roll()
+            if not self._unsynced_files or self._unsynced_files[-1] is not self._file:
+                self._unsynced_files.append(self._file)
+            self._file.append(parts)
+        except OSError as error:
+            self._fail("written", error)
+            return
+        size = sum(len(part) for part in parts)
+        self._file_size += size
+        self._written_position += size
+        self._written_sequence = self._sequence
+        self._buffer = bytearray()
+
+    def _roll(self) -> StorageFile:
+        """Begin a new file. It is synced with its first group; the one before stays on the list until that is done."""
+        if not self._storage.exists(self._folder):
+            self._storage.make_folder(self._folder)
+            self._storage.sync_folder(_parent(self._folder))
+        base, first_sequence = self._written_position, self._written_sequence
+        path = f"{self._folder}/{base:020d}{_SUFFIX}"
+        file = self._storage.open(path, create=True)
+        file.truncate(0)
+        file.append([build_file_header(base, first_sequence)])
+        self._files.append(_File(path, base, first_sequence))
+        self._folder_unsynced = True
+        self._file_size = FILE_HEADER_BYTES
+        return file
+
+    # --- group commit -------------------------------------------------------------------------------------------------
+
+    def _flush(self) -> None:
+        """Sync what this turn of the event loop appended, unless a sync is running: then its end begins the next."""
+        self._flush_scheduled = False
+        if self._closed or self._error is not None:
+            return
+        self._write()
+        size = self._written_position - self._durable_position
+        if size == 0 or self._job is not None or self._error is not None:
+            return
+        config = self._config
+        if size <= config.inline_sync_bytes_max and self._sync_seconds_recent <= config.inline_sync_seconds_max:
+            self._sync_inline()
+        else:
+            self._sync_in_thread()
+
+    def sync_now(self) -> None:
+        """Wait until everything appended is durable, blocking the thread. Raises `SemelError` where that fails."""
+        if self._error is None:
+            self._write()
+        if self._job is not None:
+            # A failed sync is reported once per open file, so the running one's outcome must be known before another.
+            self._job.done.exception()
+            self._finish(self._job)
+        if self._error is None and self._written_position > self._durable_position:
+            self._sync_inline()
+        if self._error is not None:
+            raise self._refusal()
+
+    def _begin_job(self) -> _SyncJob:
+        files, self._unsynced_files = self._unsynced_files, []
+        folder = self._folder if self._folder_unsynced else None
+        self._folder_unsynced = False
+        return _SyncJob(self._storage, self._clock, files, folder, self._written_position)
+
+    def _sync_inline(self) -> None:
+        job = self._begin_job()
+        self._syncs_inline += 1
+        try:
+            job.seconds = job.run()
+        except OSError as error:
+            self._fail("synced", error)
+            return
+        self._synced(job)
+
+    def _sync_in_thread(self) -> None:
+        if self._executor is None:
+            self._executor = ThreadPoolExecutor(max_workers=1, thread_name_prefix="semel-journal")
+        loop = asyncio.get_running_loop()
+        job = self._job = self._begin_job()
+        job.done = self._executor.submit(job.run)
+        job.done.add_done_callback(lambda _: loop.call_soon_threadsafe(self._finish, job))
+
+    def _finish(self, job: _SyncJob) -> None:
+        """Take up the outcome of a sync in the thread, once."""
+        if self._job is not job:
+            return
+        self._job = None
+        if self._error is not None:
+            return
+        error = job.done.exception()
+        if isinstance(error, OSError):
+            self._fail("synced", error)
+            return
+        job.seconds = job.done.result()
+        self._synced(job)
+        if not self._closed and self._position > self._durable_position and not self._flush_scheduled:
+            self._schedule_flush()
+
+    def _synced(self, job: _SyncJob) -> None:
+        for file in job.files:
+            # One that was written to while it was synced, and then rolled, is in the next job too.
+            if file is not self._file and file not in self._unsynced_files:
+                file.close()
+        self._syncs += 1
+        self._sync_seconds_total += job.seconds
+        # Large groups take long for their size, not because the disk is slow: they say nothing about small ones.
+        if job.target - self._durable_position <= self._config.inline_sync_bytes_max:
+            self._sync_seconds_recent += 0.125 * (job.seconds - self._sync_seconds_recent)
+        self._sync_buckets[bisect.bisect_left(LATENCY_BOUNDS_SECONDS, job.seconds)] += 1
+        self._durable_position = job.target
+        for listener in self._listeners:
+            try:
+                listener(job.target)
+            except Exception:
+                _log.exception("a listener of the journal failed")
+        waiters = self._waiters
+        while waiters and waiters[0][0] <= job.target:
+            waiter = heapq.heappop(waiters)[2]
+            if not waiter.done():
+                waiter.set_result(None)
+
+    async def wait_durable(self, position: int) -> None:
+        """Wait until entries that end at or before `position` are durable. Raises `SemelError` if that fails."""
+        if position <= self._durable_position:
+            return
+        if self._error is not None:
+            raise self._refusal()
+        waiter = asyncio.get_running_loop().create_future()
+        heapq.heappush(self._waiters, (position, next(self._waiter_numbers), waiter))
+        if not self._flush_scheduled and self._job is None:
+            self._schedule_flush()
+        await waiter
+
+    def _refusal(self) -> SemelError:
+        assert self._error is not None
+        return RetriableError(self._error.message, self._error.code)
+
+    def _fail(self, what: str, cause: OSError) -> None:
+        """Close for good. After a failed sync the kernel may have dropped the bytes, so a second one proves nothing."""
+        self._error = RetriableError(
+            f"the journal {self._folder} could not be {what}: {cause}. The node accepts nothing until it is restarted; "
+            "what it acknowledged is kept. Look after the disk, then restart it.",
+            ErrorCode.KAFKA_STORAGE_ERROR,
+        )
+        _log.critical("%s", self._error)
+        self._buffer = bytearray()
+        waiters, self._waiters = self._waiters, []
+        for _, _, waiter in waiters:
+            if not waiter.done():
+                waiter.set_exception(self._refusal())
+        if self._on_failure is not None:
+            self._on_failure(self._error)
+
+    # --- cutting ------------------------------------------------------------------------------------------------------
+
+    def take_files_below(self, position: int) -> list[str]:
+        """Forget the files that hold nothing at or past `position`, and return their paths for `remove_files`."""
+        if (
+            self._file is not None
+            and position >= self._position == self._durable_position
+            and self._job is None
+            and self._file_size > FILE_HEADER_BYTES
+        ):
+            # All of the current file is in the logs: the next append begins another, so that nothing is left to replay.
+            self._file.close()
+            self._file = None
+        ends = [file.base for file in self._files[1:]]
+        if self._file is None:
+            ends.append(self._position)
+        count = sum(1 for end in ends if end <= min(position, self._durable_position))
+        taken, self._files = self._files[:count], self._files[count:]
+        return [file.path for file in taken]
+
+    def remove_files(self, paths: Sequence[str]) -> None:
+        """Remove files that `take_files_below` gave; safe in another thread.
+
+        Oldest first, each for good before the next: a power cut must not leave a gap.
+        """
+        for path in paths:
+            self._storage.remove(path)
+            self._storage.sync_folder(self._folder)
+
+    def cut(self, position: int) -> None:
+        """Remove what the logs have durably themselves: the files that hold nothing at or past `position`."""
+        self.remove_files(self.take_files_below(position))
+
+    def close(self) -> None:
+        """Sync what is left and close the files. Raises `SemelError` where the sync fails."""
+        if self._closed:
+            return
+        try:
+            if self._error is None:
+                self.sync_now()
+        finally:
+            self._closed = True
+            if self._job is not None:
+                self._job.done.exception()
+                self._job = None
+            for file in {id(file): file for file in (*self._unsynced_files, self._file) if file is not None}.values():
+                file.close()
+            self._unsynced_files = []
+            self._file = None
+            if self._own_executor and isinstance(self._executor, ThreadPoolExecutor):
+                self._executor.shutdown()
+
+    # --- recovery -----------------------------------------------------------------------------------------------------
+
+    def replay(self) -> Iterator[JournalEntry]:
+        """Yield the entries of the run before, oldest first, and then cut a torn tail.
+
+        Raises `SemelError` where something that had been durable cannot be read.
+        """
+        if self._replayed and not self._files:
+            return
+        assert not self._replayed, "the journal is replayed once, before it takes appends"
+        for index, found in enumerate(self._files):
+            if found.first_sequence != self._sequence or found.base != self._position:
+                self._cut_tail(index, 0)
+                break
+            file = self._storage.open(found.path)
+            try:
+                end = file.size()
+                offset = FILE_HEADER_BYTES
+                reader = ForwardReader(file)
+                while offset < end:
+                    entry = self._read_entry(reader, offset, end)
+                    if entry is None:
+                        break
+                    offset += ENTRY_HEADER_BYTES + len(entry.payload)
+                    self._sequence += 1
+                    self._position = entry.end_position
+                    yield entry
+            finally:
+                file.close()
+            if offset < end:
+                self._cut_tail(index, offset)
+                break
+        self._begin()
+
+    def _begin(self) -> None:
+        """Take appends from here on, into a new file."""
+        self._replayed = True
+        self._written_position = self._durable_position = self._opened_position = self._position
+        self._written_sequence = self._opened_sequence = self._sequence
+
+    def _read_entry(self, reader: ForwardReader, offset: int, end: int) -> JournalEntry | None:
+        """Return the entry at `offset`, or None where there is no whole and right one."""
+        head = read_entry_header(reader.read(ENTRY_HEADER_BYTES, offset))
+        if head is None or head.sequence != self._sequence or head.length > end - offset - ENTRY_HEADER_BYTES:
+            return None
+        payload = reader.read(head.length, offset + ENTRY_HEADER_BYTES)
+        if len(payload) != head.length or crc32c(payload) != head.payload_checksum:
+            return None
+        return JournalEntry(
+            type=head.type,
+            sequence=head.sequence,
+            topic_id=head.topic_id,
+            partition=head.partition,
+            base_offset=head.base_offset,
+            payload=payload,
+            end_position=self._position + ENTRY_HEADER_BYTES + head.length,
+        )
+
+    def _cut_tail(self, index: int, offset: int) -> None:
+        """Drop everything from `offset` of a file on, once it is sure that nobody was told it is durable."""
+        for later in range(index, len(self._files)):
+            self._check_unacknowledged(self._files[index], offset, self._files[later].path)
+        bad = self._files[index]
+        dropped = self._files[index:] if offset == 0 else self._files[index + 1 :]
+        for file in reversed(dropped):
+            # Newest first, each for good before the next: what is left never has a gap.
+            self._storage.remove(file.path)
+            self._storage.sync_folder(self._folder)
+        del self._files[len(self._files) - len(dropped) :]
+        if offset > 0:
+            _log.warning("the journal ends at byte %d of %s: a crash tore what followed", offset, bad.path)
+            handle = self._storage.open(bad.path)
+            try:
+                handle.truncate(offset)
+                handle.sync()
+            finally:
+                handle.close()
+
+    def _check_unacknowledged(self, bad: _File, bad_offset: int, path: str) -> None:
+        file = self._storage.open(path)
+        try:
+            for head in find_entry_headers(file):
+                if head.sequence >= self._sequence and head.durable_position > self._position:
+                    raise FatalError(
+                        f"{bad.path} is damaged at byte {bad_offset}: it held records that were acknowledged, and "
+                        f"{path} has later ones. Restore the file from a backup. To go on without the records, move "
+                        f"the folder {self._folder} away and start again: the logs keep all that had been flushed.",
+                        ErrorCode.KAFKA_STORAGE_ERROR,
+                    )
+        finally:
+            file.close()
+
+
+class _SyncJob:
+    """One sync: of which files, up to which position. `run` may be called in another thread."""
+
+    __slots__ = ("_clock", "_folder", "_storage", "done", "files", "seconds", "target")
+
+    def __init__(
+        self, storage: Storage, clock: Clock, files: list[StorageFile], folder: str | None, target: int
+    ) -> None:
+        self._storage = storage
+        self._clock = clock
+        self._folder = folder
+        self.files = files
+        self.target = target
+        self.seconds = 0.0
+        self.done: Future[float] = Future()
+
+    def run(self) -> float:
+        begin = self._clock.monotonic()
+        for file in self.files:
+            file.sync()
+        if self._folder is not None:
+            self._storage.sync_folder(self._folder)
+        return self._clock.monotonic() - begin
+
+
+def _parent(path: str) -> str:
+    return path.rpartition("/")[0] or "."

@@ -1,0 +1,78 @@
+"""Which leader epoch began at which offset (KIP-101, KIP-279): how replicas and readers find where two logs part."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from semel.broker.log.log_types import EpochEndOffset
+from semel.protocol.ids import NO_LEADER_EPOCH
+
+
+class LeaderEpochs:
+    """Epochs and their start offsets, both growing. No IO: `changed` says that the checkpoint file is behind."""
+
+    __slots__ = ("_epochs", "changed", "latest")
+
+    def __init__(self, epochs: Iterable[tuple[int, int]] = ()) -> None:
+        self._epochs: list[tuple[int, int]] = []
+        self.latest = NO_LEADER_EPOCH
+        for epoch, start_offset in epochs:
+            self.assign(epoch, start_offset)
+        self.changed = False
+
+    def assign(self, epoch: int, start_offset: int) -> None:
+        """Note that `epoch` begins at `start_offset`. Entries that contradict it were never committed, and go."""
+        if epoch < 0 or (epoch == self.latest and start_offset >= self._epochs[-1][1]):
+            return
+        while self._epochs and (self._epochs[-1][0] >= epoch or self._epochs[-1][1] >= start_offset):
+            self._epochs.pop()
+        self._epochs.append((epoch, start_offset))
+        self._did_change()
+
+    def end_offset_for(self, epoch: int, log_end_offset: int) -> EpochEndOffset | None:
+        """Return where `epoch` ended: the largest epoch at or below it, with the start of the next; None if unknown.
+
+        For an epoch older than all that are known, itself with the first start offset: what it held is deleted.
+        """
+        if epoch < 0 or not self._epochs or epoch > self.latest:
+            return None
+        if epoch == self.latest:
+            return EpochEndOffset(epoch, log_end_offset)
+        floor = epoch
+        for known, start_offset in self._epochs:
+            if known > epoch:
+                return EpochEndOffset(floor, start_offset)
+            floor = known
+        raise AssertionError("the latest epoch is above the one asked for")
+
+    def epoch_for(self, offset: int) -> int:
+        """Return the epoch that `offset` was, or would be, written in, or -1."""
+        found = NO_LEADER_EPOCH
+        for epoch, start_offset in self._epochs:
+            if start_offset > offset:
+                break
+            found = epoch
+        return found
+
+    def truncate_from_end(self, end_offset: int) -> None:
+        """Forget epochs that begin at `end_offset` or beyond."""
+        while self._epochs and self._epochs[-1][1] >= end_offset:
+            self._epochs.pop()
+            self._did_change()
+
+    def truncate_from_start(self, start_offset: int) -> None:
+        """Let the epoch that holds `start_offset` begin there, and forget earlier ones."""
+        keep = 0
+        while keep + 1 < len(self._epochs) and self._epochs[keep + 1][1] <= start_offset:
+            keep += 1
+        if keep or (self._epochs and self._epochs[0][1] < start_offset):
+            self._epochs[: keep + 1] = [(self._epochs[keep][0], start_offset)]
+            self._did_change()
+
+    def _did_change(self) -> None:
+        self.latest = self._epochs[-1][0] if self._epochs else NO_LEADER_EPOCH
+        self.changed = True
+
+    def entries(self) -> list[tuple[int, int]]:
+        """Return (epoch, start offset) of each epoch, oldest first."""
+        return list(self._epochs)

@@ -1,0 +1,62 @@
+"""What a partition's log answers: plain data, shared by the log, the partition and the handlers."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from semel.runtime.storage import StorageFile
+
+
+class AppendResult(NamedTuple):
+    """Where an append went.
+
+    `duplicate`: the batch was there already (P1); offsets and timestamps are the original's and `appended` is empty.
+    `log_append_time_ms` is -1 where the producer's timestamps stand. `appended`: the bytes as written, for the journal.
+    """
+
+    base_offset: int
+    last_offset: int
+    log_append_time_ms: int
+    duplicate: bool
+    max_timestamp_ms: int
+    appended: Sequence[memoryview]
+
+
+class LogRange(NamedTuple):
+    """Whole batches in a segment's file: `size` bytes from `position`. Empty: `size` is 0 and `file` is None.
+
+    `file` stays readable as long as it is held, even if its segment is deleted meanwhile. `first_offset` is the base
+    offset of the first batch (at or below the offset asked for), `next_offset` the offset to read from next.
+    """
+
+    file: StorageFile | None
+    position: int
+    size: int
+    first_offset: int
+    next_offset: int
+
+
+class AbortedTransaction(NamedTuple):
+    """One entry of the transaction index: records of `producer_id` from `first_offset` on are not to be read (L3)."""
+
+    producer_id: int
+    first_offset: int
+    last_offset: int
+    """The abort marker's offset."""
+    last_stable_offset: int
+
+
+class TimestampOffset(NamedTuple):
+    """A record found by its timestamp."""
+
+    timestamp_ms: int
+    offset: int
+    leader_epoch: int
+
+
+class EpochEndOffset(NamedTuple):
+    """Where a leader epoch ended (KIP-101): the largest epoch at or below the one asked for, and its end offset."""
+
+    leader_epoch: int
+    end_offset: int

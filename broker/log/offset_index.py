@@ -1,0 +1,59 @@
+"""`<base>.index`: where in a segment's file to begin looking for an offset.
+
+Kafka's format, 8 bytes an entry: int32 offset relative to the base, int32 position.
+"""
+
+from __future__ import annotations
+
+import struct
+from typing import ClassVar, Final
+
+from semel.broker.log.sparse_index import SparseIndex
+
+_OFFSET: Final = 0
+_POSITION: Final = 1
+
+
+class OffsetIndex(SparseIndex):
+    """Entries (last offset of a batch, position of that batch), one about every `index.interval.bytes`."""
+
+    __slots__ = ()
+
+    ENTRY: ClassVar[struct.Struct] = struct.Struct(">ii")
+
+    def add(self, offset: int, position: int) -> None:
+        self._add(offset - self.base_offset, position)
+
+    def position_for(self, offset: int) -> int:
+        """Return a position at or before the batch that holds `offset`."""
+        number = self.floor(_OFFSET, offset - self.base_offset)
+        return 0 if number < 0 else self.entry(number)[_POSITION]
+
+    def position_before(self, position: int) -> int:
+        """Return the last indexed position that is at or before `position`."""
+        number = self.floor(_POSITION, position)
+        return 0 if number < 0 else self.entry(number)[_POSITION]
+
+    def last(self) -> tuple[int, int]:
+        """Return the last entry as (offset, position), or (base offset, 0)."""
+        count = len(self)
+        if not count:
+            return self.base_offset, 0
+        relative, position = self.entry(count - 1)
+        return self.base_offset + relative, position
+
+    def truncate_to(self, offset: int) -> None:
+        """Drop the entries of `offset` and beyond."""
+        self.truncate_entries(self.floor(_OFFSET, offset - self.base_offset - 1) + 1)
+
+    def truncate_positions(self, position: int) -> None:
+        """Drop the entries of batches that begin at `position` or beyond."""
+        self.truncate_entries(self.floor(_POSITION, position - 1) + 1)
+
+    def is_sane(self, file_size: int) -> bool:
+        """Say whether the last entry can be true: a cheap check where the file is trusted."""
+        count = len(self)
+        if not count:
+            return True
+        relative, position = self.entry(count - 1)
+        return relative >= 0 and 0 <= position < file_size and relative >= self.entry(0)[_OFFSET]

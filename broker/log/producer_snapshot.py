@@ -1,0 +1,207 @@
+"""`<offset>.snapshot`: the producers' state with all before `offset` taken in, so that recovery replays only what
+follows (P7).
+
+Kafka's format (ProducerSnapshot version 1): int16 version, uint32 CRC-32C of the rest, int32 count, then for each
+producer its id, epoch, last sequence, last offset, offset delta, timestamp, coordinator epoch and open transaction's
+first offset. It holds one batch of each producer; P1 needs five. The other batches follow behind, where Kafka's
+reader, whose checksum covers the whole file, looks no further. A file that Kafka wrote simply has none.
+"""
+
+from __future__ import annotations
+
+import logging
+import struct
+from bisect import bisect_left, bisect_right, insort
+from collections.abc import Iterable, Sequence
+from typing import Final
+
+from semel.broker.log.producer_state import (
+    MAX_SEQUENCE,
+    REMEMBERED_BATCHES,
+    ProducerEntry,
+    ProducerState,
+    RememberedBatch,
+)
+from semel.protocol.crc32c import crc32c
+from semel.protocol.ids import NO_SEQUENCE
+from semel.runtime.storage import Storage, read_whole
+
+logger = logging.getLogger(__name__)
+
+SNAPSHOT_SUFFIX: Final = ".snapshot"
+
+SNAPSHOT_BYTES_MAX: Final = 1 << 30
+_VERSION: Final = 1
+_PREFIX: Final = struct.Struct(">hI")
+_COUNT: Final = struct.Struct(">i")
+_ENTRY: Final = struct.Struct(">qhiqiqiq")
+_EXTENSION_MAGIC: Final = b"SEML\x01"
+_EXTENDED: Final = struct.Struct(">qqb")
+"""Producer id, when the broker last heard of it, number of batches."""
+_BATCH: Final = struct.Struct(">iiqqq")
+
+
+class CorruptSnapshotError(Exception):
+    """The file is no whole snapshot: an older one, or the log, is to be used."""
+
+
+def encode_snapshot(entries: Iterable[ProducerEntry]) -> bytes:
+    """Return the file's bytes."""
+    body = bytearray(_COUNT.size)
+    extension = bytearray(_EXTENSION_MAGIC)
+    count = 0
+    for entry in entries:
+        count += 1
+        last = entry.batches[-1] if entry.batches else RememberedBatch(NO_SEQUENCE, NO_SEQUENCE, -1, -1, -1)
+        body += _ENTRY.pack(
+            entry.producer_id,
+            entry.epoch,
+            last.last_sequence,
+            last.last_offset,
+            last.last_offset - last.first_offset,
+            entry.last_timestamp_ms,
+            entry.coordinator_epoch,
+            entry.transaction_first_offset,
+        )
+        extension += _EXTENDED.pack(entry.producer_id, entry.active_ms, len(entry.batches))
+        for batch in entry.batches:
+            extension += _BATCH.pack(*batch)
+    _COUNT.pack_into(body, 0, count)
+    body += extension
+    return _PREFIX.pack(_VERSION, crc32c(body)) + bytes(body)
+
+
+def decode_snapshot(data: bytes, *, now_ms: int) -> list[ProducerEntry]:
+    """Return the producers. Those of a file that Kafka wrote count as active now.
+
+    Raises `CorruptSnapshotError`.
+    """
+    view = memoryview(data)
+    if len(view) < _PREFIX.size + _COUNT.size:
+        raise CorruptSnapshotError(f"it has {len(view)} bytes")
+    version, crc = _PREFIX.unpack_from(view)
+    if version != _VERSION:
+        raise CorruptSnapshotError(f"its version is {version}")
+    body = view[_PREFIX.size :]
+    if crc32c(body) != crc:
+        raise CorruptSnapshotError("its checksum is wrong")
+    (count,) = _COUNT.unpack_from(body)
+    end = _COUNT.size + count * _ENTRY.size
+    if count < 0 or end > len(body):
+        raise CorruptSnapshotError(f"it names {count} producers in {len(body)} bytes")
+    entries: dict[int, ProducerEntry] = {}
+    for fields in _ENTRY.iter_unpack(body[_COUNT.size : end]):
+        producer_id, epoch, last_sequence, last_offset, delta, timestamp_ms, coordinator_epoch, first_offset = fields
+        batches: Sequence[RememberedBatch] = ()
+        if last_offset >= 0:
+            first_sequence = _first_sequence(last_sequence, delta)
+            batches = (RememberedBatch(first_sequence, last_sequence, last_offset - delta, last_offset, timestamp_ms),)
+        entries[producer_id] = ProducerEntry(
+            producer_id, epoch, coordinator_epoch, timestamp_ms, first_offset, batches, now_ms
+        )
+    _read_extension(body[end:], entries)
+    return list(entries.values())
+
+
+def _first_sequence(last_sequence: int, delta: int) -> int:
+    if last_sequence < 0:
+        return NO_SEQUENCE
+    first = last_sequence - delta
+    return first if first >= 0 else first + MAX_SEQUENCE + 1
+
+
+def _read_extension(view: memoryview, entries: dict[int, ProducerEntry]) -> None:
+    if bytes(view[: len(_EXTENSION_MAGIC)]) != _EXTENSION_MAGIC:
+        return
+    position = len(_EXTENSION_MAGIC)
+    while position < len(view):
+        try:
+            producer_id, active_ms, count = _EXTENDED.unpack_from(view, position)
+            position += _EXTENDED.size
+            if not 0 <= count <= REMEMBERED_BATCHES or producer_id not in entries:
+                raise CorruptSnapshotError(f"it names {count} batches of producer {producer_id}")
+            batches = []
+            for _ in range(count):
+                batches.append(RememberedBatch(*_BATCH.unpack_from(view, position)))
+                position += _BATCH.size
+        except struct.error as error:
+            raise CorruptSnapshotError("its last producer is cut off") from error
+        entries[producer_id].active_ms = active_ms
+        entries[producer_id].batches = batches
+
+
+class SnapshotFiles:
+    """The snapshots in a partition's folder, by offset."""
+
+    __slots__ = ("_folder", "_storage", "offsets")
+
+    def __init__(self, storage: Storage, folder: str, offsets: Iterable[int]) -> None:
+        self._storage = storage
+        self._folder = folder
+        self.offsets = sorted(offsets)
+
+    def path(self, offset: int) -> str:
+        return f"{self._folder}/{offset:020d}{SNAPSHOT_SUFFIX}"
+
+    def write(self, state: ProducerState, *, sync: bool) -> None:
+        """Write the state at its end offset, unless that is there. Raises `OSError`.
+
+        Unsynced, a power cut may leave it broken: then its checksum says so, and an older one serves (P7).
+        """
+        offset = state.end_offset
+        if offset in self.offsets:
+            if sync:
+                self._sync(offset)
+            return
+        file = self._storage.open(self.path(offset), create=True)
+        try:
+            file.truncate(0)
+            file.append([encode_snapshot(state)])
+            if sync:
+                file.sync()
+        finally:
+            file.close()
+        insort(self.offsets, offset)
+
+    def _sync(self, offset: int) -> None:
+        file = self._storage.open(self.path(offset))
+        try:
+            file.sync()
+        finally:
+            file.close()
+
+    def restore(self, state: ProducerState, *, at_most: int, at_least: int, now_ms: int) -> int | None:
+        """Restore the newest whole snapshot with an offset from `at_least` to `at_most`; broken ones are removed.
+
+        Returns its offset, or None, with `state` unchanged.
+        """
+        for offset in reversed(self.offsets[bisect_left(self.offsets, at_least) : bisect_right(self.offsets, at_most)]):
+            try:
+                data = read_whole(self._storage, self.path(offset), size_bytes_max=SNAPSHOT_BYTES_MAX)
+                entries = decode_snapshot(data, now_ms=now_ms)
+            except (CorruptSnapshotError, ValueError, FileNotFoundError) as error:
+                logger.warning("the producer snapshot %s cannot be used: %s", self.path(offset), error)
+                self.remove([offset])
+                continue
+            state.restore(entries, offset)
+            return offset
+        return None
+
+    def remove(self, offsets: Iterable[int]) -> None:
+        """Delete snapshots. One that is gone already is no error."""
+        for offset in offsets:
+            if offset in self.offsets:
+                self.offsets.remove(offset)
+            try:
+                self._storage.remove(self.path(offset))
+            except FileNotFoundError:
+                continue
+
+    def beyond(self, offset: int) -> list[int]:
+        """Return the offsets of snapshots above `offset`."""
+        return self.offsets[bisect_right(self.offsets, offset) :]
+
+    def strays(self, base_offsets: Iterable[int], before: int) -> list[int]:
+        """Return those below `before` that no segment begins at: left by a clean close, and no longer of use."""
+        bases = set(base_offsets)
+        return [offset for offset in self.offsets if offset < before and offset not in bases]

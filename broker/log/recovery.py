@@ -1,0 +1,398 @@
+"""Opening a partition's folder: finish what a crash interrupted, cut what it tore, rebuild what was not kept (D1, D2,
+P7).
+
+After a clean close nothing of the logs is read: the newest snapshot is named for the end of the log. Otherwise
+everything from the recovery point on is walked: checksums decide, the first bad batch and all behind it go, indexes
+and state are built again.
+"""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import dataclass
+from typing import Final
+
+from semel.broker.log.batch_scan import scan_batches, scan_headers
+from semel.broker.log.checkpoints import read_epochs
+from semel.broker.log.config import INT32_MAX, LogConfig
+from semel.broker.log.leader_epochs import LeaderEpochs
+from semel.broker.log.log_types import AbortedTransaction
+from semel.broker.log.open_files import OpenFiles
+from semel.broker.log.producer_snapshot import SNAPSHOT_SUFFIX, SnapshotFiles
+from semel.broker.log.producer_state import CompletedTransaction, ProducerState
+from semel.broker.log.replay import apply_batch
+from semel.broker.log.segment import (
+    CLEANED_SUFFIX,
+    DELETED_SUFFIX,
+    INDEX_SUFFIX,
+    LOG_SUFFIX,
+    SEGMENT_SUFFIXES,
+    SWAP_SUFFIX,
+    TIME_INDEX_SUFFIX,
+    TXN_INDEX_SUFFIX,
+    Segment,
+)
+from semel.broker.log.segments import Segments
+from semel.protocol.errors import SemelError
+from semel.protocol.ids import TopicPartition
+from semel.protocol.record_batch import BatchHeader, CorruptBatchError, validate_batches
+from semel.runtime.storage import Storage
+
+logger = logging.getLogger(__name__)
+
+LEADER_EPOCHS_FILE: Final = "leader-epoch-checkpoint"
+_HEADERS_CHUNK_BYTES: Final = 64 << 10
+_OFFSET_DIGITS: Final = 20
+
+
+@dataclass(slots=True)
+class LoadedLog:
+    """A partition's folder, open. `truncated_bytes` is what recovery had to cut."""
+
+    segments: Segments
+    snapshots: SnapshotFiles
+    producers: ProducerState
+    epochs: LeaderEpochs
+    log_start_offset: int
+    log_end_offset: int
+    truncated_bytes: int
+    names_unsynced: bool
+
+
+def parse_name(name: str) -> tuple[int, str] | None:
+    """Return (offset, suffixes) of a segment's file name, or None for any other file."""
+    digits, suffix = name[:_OFFSET_DIGITS], name[_OFFSET_DIGITS:]
+    if len(digits) == _OFFSET_DIGITS and digits.isascii() and digits.isdigit() and suffix.startswith("."):
+        return int(digits), suffix
+    return None
+
+
+class LogLoader:
+    """Opens one folder. One use."""
+
+    def __init__(
+        self,
+        storage: Storage,
+        folder: str,
+        tp: TopicPartition,
+        config: LogConfig,
+        files: OpenFiles,
+        *,
+        now_ms: int,
+        log_start_offset: int,
+        recovery_point: int,
+        clean: bool,
+    ) -> None:
+        self._storage = storage
+        self._folder = folder
+        self._tp = tp
+        self._config = config
+        self._files = files
+        self._now_ms = now_ms
+        self._log_start_offset = log_start_offset
+        self._recovery_point = recovery_point
+        self._clean = clean
+        self._names: set[str] = set()
+        self._truncated = 0
+        # After a killed process names may be there that no sync has made durable.
+        self._created = not clean
+
+    def load(self) -> LoadedLog:
+        """Return the log. Raises `OSError`, or `SemelError` for a log that cannot be made sense of."""
+        if not self._storage.exists(self._folder):
+            self._storage.make_folder(self._folder)
+            self._created = True
+        self._names = set(self._storage.list_folder(self._folder))
+        self._remove([name for name in self._names if name.endswith((DELETED_SUFFIX, ".tmp"))])
+        self._finish_swaps()
+        self._segments = self._open_segments()
+        self._snapshots = SnapshotFiles(self._storage, self._folder, self._offsets_with(SNAPSHOT_SUFFIX))
+        self._producers = ProducerState(self._tp)
+        self._epochs = self._read_epochs()
+        end = 0
+        if len(self._segments):
+            end = self._load_clean() if self._clean else self._recover()
+            if end < self._log_start_offset:
+                logger.warning(
+                    "%s ends at offset %d, below its start offset %d: it starts again there, empty",
+                    self._tp, end, self._log_start_offset,
+                )  # fmt: skip
+                self._drop(list(self._segments))
+        if not len(self._segments):
+            end = self._log_start_offset
+            self._snapshots.remove(list(self._snapshots.offsets))
+            self._producers.restore((), end)
+            self._epochs.truncate_from_end(0)
+            self._segments.add(self._new_segment(end))
+            # Later segments must never survive a power cut that this one does not: the log would begin at them.
+            self._storage.sync_folder(self._folder)
+        start = max(self._log_start_offset, self._segments.first.base_offset)
+        self._epochs.truncate_from_end(end)
+        self._epochs.truncate_from_start(start)
+        self._producers.forget_below(start)
+        # After a crash nobody knows which names were synced.
+        unsynced = self._created or not self._clean
+        return LoadedLog(
+            self._segments, self._snapshots, self._producers, self._epochs, start, end, self._truncated, unsynced
+        )
+
+    # --- Files -----------------------------------------------------------------------------------------------------
+
+    def _offsets_with(self, suffix: str) -> list[int]:
+        return [parsed[0] for parsed in map(parse_name, self._names) if parsed is not None and parsed[1] == suffix]
+
+    def _remove(self, names: list[str]) -> None:
+        for name in names:
+            self._storage.remove(f"{self._folder}/{name}")
+            self._names.discard(name)
+
+    def _finish_swaps(self) -> None:
+        """Bring a compaction that a crash interrupted to its end, or undo it (see `cleaner`).
+
+        It wrote all four files as `.cleaned`, renamed them to `.swap`, removed the old segments, and renamed to the
+        final names. While one `.cleaned` file is left the old segments are whole, and stay.
+        """
+        cleaned = [name for name in self._names if name.endswith(CLEANED_SUFFIX)]
+        undecided = {self._offset_of(name) for name in cleaned}
+        undone = [name for name in self._names if name.endswith(SWAP_SUFFIX) and self._offset_of(name) in undecided]
+        if undone:
+            self._remove(undone)
+            self._storage.sync_folder(self._folder)  # never to be taken for a swap that was decided
+        self._remove(cleaned)
+        for offset in sorted(self._offsets_with(LOG_SUFFIX + SWAP_SUFFIX)):
+            end = self._swap_end(offset)
+            logger.info("%s: finishing the compaction of offsets %d to %d", self._tp, offset, end)
+            self._remove([name for name in self._names if self._is_replaced(name, offset, end)])
+            self._storage.sync_folder(self._folder)
+        # The log's own file last: while it waits, the others are known to be its.
+        for name in sorted(self._names, key=lambda one: one.endswith(LOG_SUFFIX + SWAP_SUFFIX)):
+            if name.endswith(SWAP_SUFFIX):
+                final = name[: -len(SWAP_SUFFIX)]
+                self._storage.rename(f"{self._folder}/{name}", f"{self._folder}/{final}")
+                self._names.discard(name)
+                self._names.add(final)
+                self._created = True
+
+    def _is_replaced(self, name: str, offset: int, end: int) -> bool:
+        """Say whether the swap of [offset, end) replaces this file. One of its own that has its final name stays."""
+        parsed = parse_name(name)
+        if parsed is None or not offset <= parsed[0] < end or name.endswith(SWAP_SUFFIX):
+            return False
+        return parsed[0] > offset or name + SWAP_SUFFIX in self._names
+
+    @staticmethod
+    def _offset_of(name: str) -> int:
+        parsed = parse_name(name)
+        return -1 if parsed is None else parsed[0]
+
+    def _swap_end(self, offset: int) -> int:
+        segment = Segment(self._storage, self._folder, offset, self._files, created_ms=self._now_ms, suffix=SWAP_SUFFIX)
+        end = offset
+        for _, header in scan_headers(segment.file, 0, segment.size, chunk_bytes=_HEADERS_CHUNK_BYTES):
+            end = header.next_offset
+        segment.release_files()
+        return max(end, offset + 1)
+
+    def _open_segments(self) -> Segments:
+        bases = set(self._offsets_with(LOG_SUFFIX))
+        self._remove(
+            [
+                name
+                for name in self._names
+                for parsed in [parse_name(name)]
+                if parsed is not None and parsed[1] in SEGMENT_SUFFIXES and parsed[0] not in bases
+            ]
+        )
+        transactions = set(self._offsets_with(TXN_INDEX_SUFFIX))
+        return Segments(
+            Segment(
+                self._storage,
+                self._folder,
+                base,
+                self._files,
+                created_ms=self._now_ms,
+                has_transactions=base in transactions,
+            )
+            for base in bases
+        )
+
+    def _new_segment(self, base_offset: int) -> Segment:
+        return Segment(self._storage, self._folder, base_offset, self._files, created_ms=self._now_ms, new=True)
+
+    def _drop(self, segments: list[Segment]) -> None:
+        for segment in segments:
+            self._segments.remove(segment)
+            self._truncated += segment.size
+            segment.release_files()
+            for path in segment.paths():
+                if self._storage.exists(path):
+                    self._storage.remove(path)
+
+    def _read_epochs(self) -> LeaderEpochs:
+        try:
+            return LeaderEpochs(read_epochs(self._storage, f"{self._folder}/{LEADER_EPOCHS_FILE}"))
+        except SemelError as error:
+            # Written atomically, so only a foreign hand breaks it. Empty, it makes replicas compare more than needed.
+            logger.warning("%s: %s; starting with none", self._tp, error)
+            return LeaderEpochs()
+
+    # --- After a clean close ---------------------------------------------------------------------------------------
+
+    def _load_clean(self) -> int:
+        self._repair_indexes(list(self._segments))
+        active = self._segments.active
+        newest = self._snapshots.offsets[-1] if self._snapshots.offsets else -1
+        end = active.base_offset
+        if active.size:
+            end = newest if newest > active.base_offset else active.next_offset()
+        self._snapshots.remove(self._snapshots.beyond(end))
+        self._restore_state(end, upto=end)
+        return end
+
+    def _restore_state(self, at_most: int, *, upto: int) -> int:
+        """Restore from the newest snapshot at or below `at_most`, and replay headers from there up to `upto`."""
+        first = self._segments.first.base_offset
+        start = self._snapshots.restore(self._producers, at_most=at_most, at_least=first, now_ms=self._now_ms)
+        if start is None:
+            start = first
+            self._producers.restore((), start)
+        if start < upto:
+            replay_headers(self._segments, self._producers, start, upto, self._now_ms)
+        self._producers.end_offset = upto
+        return start
+
+    def _repair_indexes(self, segments: list[Segment], *, suspicious: bool = False) -> None:
+        """Build missing (and, where `suspicious`, impossible) indexes of whole segments again, from their batches."""
+        for segment in segments:
+            base = f"{segment.base_offset:020d}"
+            missing = base + INDEX_SUFFIX not in self._names or base + TIME_INDEX_SUFFIX not in self._names
+            if (missing and segment.size) or (suspicious and not self._is_sane(segment)):
+                logger.warning("%s: building the indexes of segment %s again", self._tp, base)
+                self._rebuild_indexes(segment)
+
+    @staticmethod
+    def _is_sane(segment: Segment) -> bool:
+        return (
+            segment.offsets.is_sane(segment.size)
+            and segment.times.is_sane()
+            and segment.transactions.is_sane(segment.base_offset)
+        )
+
+    def _rebuild_indexes(self, segment: Segment) -> None:
+        segment.restart_offsets()
+        for position, header in scan_headers(segment.file, 0, segment.size, chunk_bytes=_HEADERS_CHUNK_BYTES):
+            segment.note_batches(
+                position, header.size_bytes, header.last_offset, header.max_timestamp_ms,
+                self._config.index_interval_bytes,
+            )  # fmt: skip
+        segment.close_indexes()
+
+    # --- After a crash ---------------------------------------------------------------------------------------------
+
+    def _recover(self) -> int:
+        first = self._segments.first.base_offset
+        point = max(self._recovery_point, first)
+        self._snapshots.remove(self._snapshots.beyond(point))
+        start = self._snapshots.restore(self._producers, at_most=point, at_least=first, now_ms=self._now_ms)
+        if start is None:
+            start = first
+            self._producers.restore((), start)
+        self._epochs.truncate_from_end(start)
+        segments = self._segments.from_offset(start)
+        self._repair_indexes([one for one in self._segments if one not in segments], suspicious=True)
+        end = start
+        for number, segment in enumerate(segments):
+            # A gap is the end of a segment that the power cut took: what follows it was never answered.
+            whole = number == 0 or segment.base_offset == end
+            if whole:
+                end, whole = self._recover_segment(segment, start)
+                number += 1
+            if not whole:
+                self._drop(segments[number:])
+                break
+        if end < start:
+            logger.error("%s: the log ends at %d, below what was synced (%d)", self._tp, end, start)
+            self._restore_state(end, upto=end)
+        return end
+
+    def _recover_segment(self, segment: Segment, start: int) -> tuple[int, bool]:
+        """Validate a segment from offset `start`. Returns the offset it ends at, and whether it was whole."""
+        position, end = self._position_of(segment, start)
+        segment.restart_indexes(position, start)
+        size = segment.size
+        try:
+            for at, header, batch in scan_batches(segment.file, position, size):
+                validate_batches(batch, max_batch_bytes=INT32_MAX, strict_count=False)
+                if header.base_offset < end or header.last_offset - segment.base_offset > INT32_MAX:
+                    raise CorruptBatchError(f"offset {header.base_offset} follows offset {end - 1}")
+                if header.base_offset >= start:
+                    self._take_in(segment, header, batch)
+                segment.note_batches(
+                    at, header.size_bytes, header.last_offset, header.max_timestamp_ms,
+                    self._config.index_interval_bytes,
+                )  # fmt: skip
+                end = header.next_offset
+                position = at + header.size_bytes
+        except SemelError as error:
+            logger.warning(
+                "%s: segment %020d is cut at position %d of %d, offset %d: %s",
+                self._tp, segment.base_offset, position, size, end, error,
+            )  # fmt: skip
+        self._producers.end_offset = end
+        if position < size:
+            segment.cut(position)
+            segment.transactions.truncate_to(end)
+            self._truncated += size - position
+        segment.offsets.trim()
+        segment.times.trim()
+        return end, position == size
+
+    def _take_in(self, segment: Segment, header: BatchHeader, batch: memoryview) -> None:
+        completed = apply_batch(self._producers, header, batch, self._now_ms)
+        if completed is not None:
+            note_completed(segment, completed)
+        self._epochs.assign(header.leader_epoch, header.base_offset)
+
+    @staticmethod
+    def _position_of(segment: Segment, offset: int) -> tuple[int, int]:
+        """Return from where to validate, so that all from `offset` on is: a position, and the offset it begins at.
+
+        Where the index misleads, or the log breaks off before, the whole segment.
+        """
+        end = segment.base_offset
+        if offset <= end:
+            return 0, end
+        try:
+            for at, header in scan_headers(segment.file, segment.offsets.position_for(offset), segment.size):
+                if header.base_offset >= offset:
+                    return at, offset
+                end = header.next_offset
+        except CorruptBatchError:
+            return 0, segment.base_offset
+        return segment.size, end
+
+
+def note_completed(segment: Segment, completed: CompletedTransaction) -> None:
+    """Put an aborted transaction into the index of the segment that holds its marker (L3)."""
+    if not completed.committed:
+        segment.transactions.add(
+            AbortedTransaction(
+                completed.producer_id, completed.first_offset, completed.last_offset, completed.last_stable_offset
+            )
+        )
+
+
+def replay_headers(segments: Segments, producers: ProducerState, start: int, upto: int, now_ms: int) -> None:
+    """Take the batches with offsets in [start, upto) into the producers' state, reading no more of them than needed."""
+    for segment in segments.between(start, upto):
+        if not segment.size:
+            continue
+        position = segment.offsets.position_for(start)
+        file = segment.file
+        for at, header in scan_headers(file, position, segment.size, chunk_bytes=_HEADERS_CHUNK_BYTES):
+            if header.last_offset < start:
+                continue
+            if header.base_offset >= upto:
+                break
+            batch = file.read_at(header.size_bytes, at) if header.is_control else b""
+            apply_batch(producers, header, batch, now_ms)

@@ -1,0 +1,199 @@
+"""All segments of one log in order of their base offsets, and the lookups that may cross from one into the next."""
+
+from __future__ import annotations
+
+from bisect import bisect_left, bisect_right
+from collections.abc import Iterable, Iterator, Sequence
+
+from semel.broker.log.batch_scan import scan_headers
+from semel.broker.log.log_types import AbortedTransaction, LogRange, TimestampOffset
+from semel.broker.log.segment import Segment
+from semel.protocol.record_batch import BatchHeader, TimestampType, decode_records
+from semel.runtime.storage import StorageFile
+
+_HINTS_MAX = 16
+
+
+class Segments:
+    """Never empty once the log is open: the last one is active."""
+
+    __slots__ = ("_bases", "_hints", "_segments")
+
+    def __init__(self, segments: Iterable[Segment] = ()) -> None:
+        self._segments = sorted(segments, key=lambda segment: segment.base_offset)
+        self._bases = [segment.base_offset for segment in self._segments]
+        # Offset -> (segment, position) where a read ended: the next one by the same reader begins there.
+        self._hints: dict[int, tuple[Segment, int]] | None = None
+
+    def __iter__(self) -> Iterator[Segment]:
+        return iter(self._segments)
+
+    def __len__(self) -> int:
+        return len(self._segments)
+
+    @property
+    def active(self) -> Segment:
+        return self._segments[-1]
+
+    @property
+    def first(self) -> Segment:
+        return self._segments[0]
+
+    @property
+    def base_offsets(self) -> Sequence[int]:
+        return self._bases
+
+    def inactive(self) -> list[Segment]:
+        return self._segments[:-1]
+
+    def add(self, segment: Segment) -> None:
+        at = bisect_left(self._bases, segment.base_offset)
+        self._segments.insert(at, segment)
+        self._bases.insert(at, segment.base_offset)
+
+    def remove(self, segment: Segment) -> None:
+        at = bisect_left(self._bases, segment.base_offset)
+        assert self._segments[at] is segment
+        del self._segments[at], self._bases[at]
+        self._hints = None
+
+    def forget_hints(self) -> None:
+        """After bytes were cut or replaced."""
+        self._hints = None
+
+    def from_offset(self, offset: int) -> list[Segment]:
+        """Return the segment that holds `offset` and all behind it."""
+        return self._segments[max(0, bisect_right(self._bases, offset) - 1) :]
+
+    def between(self, first_offset: int, upto_offset: int) -> list[Segment]:
+        """Return the segments with offsets in [first_offset, upto_offset)."""
+        begin = max(0, bisect_right(self._bases, first_offset) - 1)
+        return self._segments[begin : max(begin, bisect_left(self._bases, upto_offset))]
+
+    def end_of(self, segment: Segment, log_end_offset: int) -> int:
+        """Return the offset at which the next segment begins, or the log's end."""
+        at = bisect_right(self._bases, segment.base_offset)
+        return self._bases[at] if at < len(self._bases) else log_end_offset
+
+    # --- Reading ---------------------------------------------------------------------------------------------------
+
+    def read(
+        self, offset: int, max_bytes: int, upto_offset: int, log_end_offset: int, *, min_one_batch: bool
+    ) -> LogRange:
+        """Return whole batches from the one that holds `offset`, of one segment, all of offsets below `upto_offset`."""
+        nothing = LogRange(None, 0, 0, offset, offset)
+        if offset >= upto_offset:
+            return nothing
+        hint = self._hints.pop(offset, None) if self._hints else None
+        if hint is not None:
+            segment, start = hint
+            if start >= segment.size:
+                hint = None
+        if hint is None:
+            found = self._locate(offset)
+            if found is None:
+                return nothing
+            segment, start, header = found
+            first_offset = header.base_offset
+            if first_offset >= upto_offset:
+                return nothing
+        else:
+            first_offset = offset
+        segment_end = self.end_of(segment, log_end_offset)
+        if upto_offset >= segment_end:
+            limit, next_offset = segment.size, segment_end
+        else:
+            stop = segment.locate(upto_offset, from_position=start)
+            limit, next_offset = (segment.size, segment_end) if stop is None else (stop[0], stop[1].base_offset)
+            # A batch is all below the limit or not given at all, but never held back for an offset inside it.
+            next_offset = max(next_offset, offset)
+        if limit - start > max_bytes:
+            limit, next_offset = self._fit(segment, start, start + max_bytes, limit, min_one_batch)
+        if limit <= start:
+            return nothing
+        self._remember(next_offset, segment, limit)
+        return LogRange(segment.file, start, limit - start, first_offset, next_offset)
+
+    def _locate(self, offset: int) -> tuple[Segment, int, BatchHeader] | None:
+        for segment in self.from_offset(offset):
+            if segment.size:
+                found = segment.locate(offset)
+                if found is not None:
+                    return segment, *found
+        return None
+
+    @staticmethod
+    def _fit(segment: Segment, start: int, limit: int, end: int, min_one_batch: bool) -> tuple[int, int]:
+        """Return (end position, next offset) of the batches that fit, or of the first alone where it must be given."""
+        stop, next_offset, first_size = segment.end_before(start, limit)
+        if stop > start:
+            return stop, next_offset
+        if not min_one_batch or start + first_size > end:
+            return start, -1
+        stop, next_offset, _ = segment.end_before(start, start + first_size)
+        return stop, next_offset
+
+    def _remember(self, offset: int, segment: Segment, position: int) -> None:
+        hints = self._hints
+        if hints is None:
+            hints = self._hints = {}
+        elif len(hints) >= _HINTS_MAX:
+            del hints[next(iter(hints))]
+        hints[offset] = (segment, position)
+
+    # --- Transactions ----------------------------------------------------------------------------------------------
+
+    def aborted_transactions(self, first_offset: int, upto_offset: int) -> list[AbortedTransaction]:
+        """Return every aborted transaction with offsets in [first_offset, upto_offset), in order of their markers (L3).
+
+        Markers stand behind their data, so only the segment of `first_offset` and later ones can name them.
+        """
+        found: list[AbortedTransaction] = []
+        for segment in self.from_offset(first_offset):
+            if segment.transactions.exists and segment.transactions.collect(first_offset, upto_offset, found):
+                break
+        return found
+
+    # --- Timestamps ------------------------------------------------------------------------------------------------
+
+    def offset_for_timestamp(self, timestamp_ms: int, log_start_offset: int) -> TimestampOffset | None:
+        """Return the first record at or after `timestamp_ms` and at or above `log_start_offset`."""
+        for segment in self.from_offset(log_start_offset):
+            if segment.max_timestamp[0] < timestamp_ms:
+                continue
+            begin = max(segment.times.offset_before(timestamp_ms), log_start_offset)
+            position = segment.offsets.position_for(begin)
+            for at, header in scan_headers(segment.file, position, segment.size):
+                if header.max_timestamp_ms >= timestamp_ms and header.last_offset >= log_start_offset:
+                    found = _record_at(segment.file, at, header, timestamp_ms, log_start_offset)
+                    if found is not None:
+                        return found
+        return None
+
+    def offset_of_max_timestamp(self, log_start_offset: int) -> TimestampOffset | None:
+        """Return the first record with the largest timestamp of the log, or None where no record has one."""
+        candidates = [segment for segment in self.from_offset(log_start_offset) if segment.max_timestamp[0] >= 0]
+        while candidates:
+            segment = max(candidates, key=lambda one: (one.max_timestamp[0], -one.base_offset))
+            timestamp_ms, last_offset = segment.max_timestamp
+            located = segment.locate(last_offset)
+            if located is not None:
+                found = _record_at(segment.file, *located, timestamp_ms, log_start_offset)
+                if found is not None:
+                    return found
+            candidates.remove(segment)
+        return None
+
+
+def _record_at(
+    file: StorageFile, position: int, header: BatchHeader, timestamp_ms: int, log_start_offset: int
+) -> TimestampOffset | None:
+    if header.record_count == 0:
+        return None
+    if header.timestamp_type is TimestampType.LOG_APPEND_TIME:
+        offset = max(header.base_offset, log_start_offset)
+        return TimestampOffset(header.max_timestamp_ms, offset, header.leader_epoch)
+    for record in decode_records(file.read_at(header.size_bytes, position)):
+        if record.timestamp_ms >= timestamp_ms and record.offset >= log_start_offset:
+            return TimestampOffset(record.timestamp_ms, record.offset, header.leader_epoch)
+    return None

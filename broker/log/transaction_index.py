@@ -1,0 +1,144 @@
+"""`<base>.txnindex`: the aborted transactions whose markers are in a segment (L3). Kafka's format, 34 bytes an entry:
+int16 version 0, int64 producer id, first offset, last offset (the marker's), last stable offset at the marker."""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterator
+from typing import Final
+
+from semel.broker.log.log_types import AbortedTransaction
+from semel.broker.log.open_files import OpenFiles, SharedFile
+from semel.runtime.storage import Storage
+
+_ENTRY: Final = struct.Struct(">hqqqq")
+_VERSION: Final = 0
+_UNKNOWN: Final = -1
+
+
+class TransactionIndex:
+    """The file exists only where a transaction was aborted. Entries are in order of their markers, and never lag in
+    memory: readers depend on them."""
+
+    __slots__ = ("_count", "_file", "_files", "_storage", "created", "path", "unsynced")
+
+    def __init__(self, storage: Storage, path: str, files: OpenFiles, *, exists: bool) -> None:
+        self._storage = storage
+        self._files = files
+        self._file: SharedFile | None = None
+        self._count = _UNKNOWN if exists else 0
+        self.path = path
+        self.unsynced = False
+        """Whether the file was written since it was last synced. Whoever syncs it resets it."""
+        self.created = False
+        """Whether the file may be new, so that its name is to be synced too. Whoever does that resets it."""
+
+    @property
+    def exists(self) -> bool:
+        """Whether there is a file: an index without entries may have none."""
+        return self._count != 0
+
+    def __len__(self) -> int:
+        if self._count < 0:
+            self._open()
+        return self._count
+
+    def _open(self) -> SharedFile:
+        file = self._file
+        if file is None:
+            file = self._file = SharedFile(self._storage.open(self.path, create=True))
+            self._files.opened(self)
+            self.created = self.created or self._count == 0
+            if self._count < 0:
+                self._count = file.size() // _ENTRY.size
+        return file
+
+    def add(self, transaction: AbortedTransaction) -> None:
+        file = self._open()
+        self.unsynced = True
+        file.write_at(_ENTRY.pack(_VERSION, *transaction), self._count * _ENTRY.size)
+        self._count += 1
+
+    def entry(self, number: int) -> AbortedTransaction:
+        data = self._open().read_at(_ENTRY.size, number * _ENTRY.size)
+        return AbortedTransaction(*_ENTRY.unpack(data)[1:])
+
+    def __iter__(self) -> Iterator[AbortedTransaction]:
+        return self._from(0)
+
+    def _from(self, number: int) -> Iterator[AbortedTransaction]:
+        count = len(self)
+        while number < count:
+            data = self._open().read_at(min(count - number, 1024) * _ENTRY.size, number * _ENTRY.size)
+            if not data:
+                return
+            for fields in _ENTRY.iter_unpack(data[: len(data) // _ENTRY.size * _ENTRY.size]):
+                yield AbortedTransaction(*fields[1:])
+            number += len(data) // _ENTRY.size
+
+    def _first_ending_at(self, offset: int) -> int:
+        """Return the number of the first entry whose marker is at or after `offset`."""
+        low, high = 0, len(self)
+        while low < high:
+            middle = (low + high) // 2
+            if self.entry(middle).last_offset < offset:
+                low = middle + 1
+            else:
+                high = middle
+        return low
+
+    def collect(self, first_offset: int, upto_offset: int, found: list[AbortedTransaction]) -> bool:
+        """Add to `found` those that overlap [first_offset, upto_offset). Returns whether later segments have none.
+
+        Once the last stable offset at a marker has passed the range, no transaction decided later can reach into it.
+        """
+        if self._count == 0:
+            return False
+        for transaction in self._from(self._first_ending_at(first_offset)):
+            if transaction.first_offset < upto_offset:
+                found.append(transaction)
+            if transaction.last_stable_offset >= upto_offset:
+                return True
+        return False
+
+    def truncate_to(self, offset: int) -> None:
+        """Drop those whose markers are at `offset` or beyond."""
+        if self._count != 0:
+            self.truncate_entries(self._first_ending_at(offset))
+
+    def growing_prefix(self, before_offset: int) -> int:
+        """Return how many entries from the first on are in order, with their markers below `before_offset`.
+
+        Behind what was synced a power cut leaves anything, which no binary search can be trusted with.
+        """
+        last = -1
+        for number, transaction in enumerate(self):
+            _, first_offset, last_offset, _ = transaction
+            if not (last < last_offset < before_offset and 0 <= first_offset <= last_offset):
+                return number
+            last = last_offset
+        return len(self)
+
+    def truncate_entries(self, count: int) -> None:
+        if count < len(self):
+            self.unsynced = True
+            self._open().truncate(count * _ENTRY.size)
+            self._count = count
+
+    def is_sane(self, base_offset: int) -> bool:
+        """Say whether the last entry can be true: a cheap check where the file is trusted."""
+        count = len(self)
+        if not count:
+            return True
+        last = self.entry(count - 1)
+        return last.last_offset >= base_offset and last.first_offset <= last.last_offset
+
+    @property
+    def file(self) -> SharedFile:
+        """The open file, created if need be. Whoever keeps it keeps it open."""
+        return self._open()
+
+    def release_file(self) -> None:
+        if self._file is not None:
+            self._file = None
+            self._files.closed(self)

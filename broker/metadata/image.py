@@ -1,0 +1,238 @@
+"""What the metadata is at one moment: an immutable image, made by applying the change log from its beginning.
+
+`MetadataImage.apply` is the one place where metadata changes: live changes, replay and followers all go through it.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+from types import MappingProxyType
+from typing import Any, Final, TypeVar
+
+from semel.broker.metadata.changes import (
+    BrokerRegistered,
+    Change,
+    ClusterCreated,
+    ConfigsChanged,
+    MetadataCorruptError,
+    PartitionChanged,
+    PartitionsAdded,
+    PartitionState,
+    ProducerIdsAllocated,
+    TopicCreated,
+    TopicDeleted,
+    decode_partition,
+    encode_value,
+    to_json,
+)
+from semel.protocol.ids import INTERNAL_TOPICS, TopicId, TopicPartition, format_topic_id, parse_topic_id
+
+TOPIC_RESOURCE: Final = "TOPIC"
+BROKER_RESOURCE: Final = "BROKER"
+
+_Key = TypeVar("_Key")
+_Item = TypeVar("_Item")
+
+
+@dataclass(frozen=True, slots=True)
+class TopicImage:
+    name: str
+    topic_id: TopicId
+    partitions: tuple[PartitionState, ...]
+    configs: Mapping[str, str]
+
+    @property
+    def is_internal(self) -> bool:
+        return self.name in INTERNAL_TOPICS
+
+
+@dataclass(frozen=True, slots=True)
+class BrokerImage:
+    node_id: int
+    incarnation: str
+    directory_id: str
+    kafka_host: str
+    kafka_port: int
+    grpc_host: str
+    grpc_port: int
+    rack: str
+
+
+@dataclass(frozen=True, slots=True)
+class MetadataImage:
+    """All of the cluster's metadata after the change numbered `sequence` (0: before the first)."""
+
+    sequence: int
+    cluster_id: str
+    brokers: Mapping[int, BrokerImage]
+    topics: Mapping[str, TopicImage]
+    topic_names: Mapping[TopicId, str]
+    broker_configs: Mapping[int, Mapping[str, str]]
+    next_producer_id: int
+    partition_count: int
+
+    def topic(self, name: str) -> TopicImage | None:
+        return self.topics.get(name)
+
+    def topic_by_id(self, topic_id: TopicId) -> TopicImage | None:
+        name = self.topic_names.get(topic_id)
+        return None if name is None else self.topics[name]
+
+    def partition(self, tp: TopicPartition) -> PartitionState | None:
+        topic = self.topics.get(tp.topic)
+        if topic is None or not 0 <= tp.partition < len(topic.partitions):
+            return None
+        return topic.partitions[tp.partition]
+
+    def apply(self, change: Change, sequence: int) -> MetadataImage:
+        """Return the image after `change`, which is numbered `sequence`. Raises `MetadataCorruptError` for a gap."""
+        if sequence != self.sequence + 1:
+            raise MetadataCorruptError(f"metadata change {sequence} came after {self.sequence}: changes are missing")
+        return replace(self._applied(change), sequence=sequence)
+
+    def _applied(self, change: Change) -> MetadataImage:
+        match change:
+            case ClusterCreated(cluster_id=cluster_id):
+                return replace(self, cluster_id=cluster_id)
+            case BrokerRegistered():
+                broker = BrokerImage(**{name: getattr(change, name) for name in BrokerImage.__slots__})
+                return replace(self, brokers=_with(self.brokers, change.node_id, broker))
+            case TopicCreated():
+                topic = TopicImage(change.name, change.topic_id, change.partitions, _frozen(change.configs))
+                return replace(self._with_topic(topic), topic_names=_with(self.topic_names, topic.topic_id, topic.name))
+            case TopicDeleted():
+                gone = self._existing(change.name, change.topic_id)
+                return replace(
+                    self,
+                    topics=_without(self.topics, gone.name),
+                    topic_names=_without(self.topic_names, gone.topic_id),
+                    partition_count=self.partition_count - len(gone.partitions),
+                )
+            case PartitionsAdded():
+                topic = self._existing(change.name, change.topic_id)
+                if change.first != len(topic.partitions):
+                    raise MetadataCorruptError(f"partitions of {topic.name} were added at {change.first}")
+                return self._with_topic(replace(topic, partitions=topic.partitions + change.partitions))
+            case PartitionChanged():
+                return self._with_topic(self._partition_changed(change))
+            case ConfigsChanged():
+                return self._configs_changed(change)
+            case ProducerIdsAllocated():
+                return replace(self, next_producer_id=change.first + change.count)
+
+    def _existing(self, name: str, topic_id: TopicId) -> TopicImage:
+        topic = self.topics.get(name)
+        if topic is None or topic.topic_id != topic_id:
+            raise MetadataCorruptError(
+                f"a change is about topic {name} ({format_topic_id(topic_id)}), which is not there"
+            )
+        return topic
+
+    def _with_topic(self, topic: TopicImage) -> MetadataImage:
+        before = self.topics.get(topic.name)
+        grown = len(topic.partitions) - (len(before.partitions) if before is not None else 0)
+        return replace(self, topics=_with(self.topics, topic.name, topic), partition_count=self.partition_count + grown)
+
+    def _partition_changed(self, change: PartitionChanged) -> TopicImage:
+        topic = self._existing(change.name, change.topic_id)
+        before = topic.partitions[change.partition]
+        if change.state.partition_epoch != before.partition_epoch + 1:
+            raise MetadataCorruptError(
+                f"{topic.name}-{change.partition} goes from partition epoch {before.partition_epoch} "
+                f"to {change.state.partition_epoch}"
+            )
+        states = list(topic.partitions)
+        states[change.partition] = change.state
+        return replace(topic, partitions=tuple(states))
+
+    def _configs_changed(self, change: ConfigsChanged) -> MetadataImage:
+        if change.resource == TOPIC_RESOURCE:
+            topic = self.topics.get(change.name)
+            if topic is None:
+                raise MetadataCorruptError(f"a change of configs is about topic {change.name}, which is not there")
+            return self._with_topic(replace(topic, configs=_changed(topic.configs, change.values)))
+        node_id = int(change.name)
+        configs = _changed(self.broker_configs.get(node_id, {}), change.values)
+        return replace(self, broker_configs=_with(self.broker_configs, node_id, configs))
+
+
+EMPTY_IMAGE: Final = MetadataImage(
+    sequence=0,
+    cluster_id="",
+    brokers=MappingProxyType({}),
+    topics=MappingProxyType({}),
+    topic_names=MappingProxyType({}),
+    broker_configs=MappingProxyType({}),
+    next_producer_id=0,
+    partition_count=0,
+)
+
+
+def encode_image(image: MetadataImage) -> str:
+    """Return the snapshot of an image: JSON that `decode_image` reads."""
+    return to_json(
+        {
+            "format": 1,
+            "sequence": image.sequence,
+            "cluster_id": image.cluster_id,
+            "next_producer_id": image.next_producer_id,
+            "brokers": [
+                {name: getattr(broker, name) for name in BrokerImage.__slots__} for broker in image.brokers.values()
+            ],
+            "topics": [
+                [topic.name, format_topic_id(topic.topic_id), encode_value(topic.partitions), dict(topic.configs)]
+                for topic in image.topics.values()
+            ],
+            "broker_configs": {str(node_id): dict(configs) for node_id, configs in image.broker_configs.items()},
+        }
+    )
+
+
+def decode_image(payload: str) -> MetadataImage:
+    """Return the image of a snapshot. Raises `MetadataCorruptError`."""
+    try:
+        data: dict[str, Any] = json.loads(payload)
+        if data["format"] != 1:
+            raise ValueError(f"its format {data['format']} is unknown: it needs a newer semel")
+        topics = [
+            TopicImage(name, parse_topic_id(topic_id), tuple(map(decode_partition, states)), _frozen(configs))
+            for name, topic_id, states, configs in data["topics"]
+        ]
+        return MetadataImage(
+            sequence=data["sequence"],
+            cluster_id=data["cluster_id"],
+            brokers=_frozen({fields["node_id"]: BrokerImage(**fields) for fields in data["brokers"]}),
+            topics=_frozen({topic.name: topic for topic in topics}),
+            topic_names=_frozen({topic.topic_id: topic.name for topic in topics}),
+            broker_configs=_frozen({int(key): _frozen(configs) for key, configs in data["broker_configs"].items()}),
+            next_producer_id=data["next_producer_id"],
+            partition_count=sum(len(topic.partitions) for topic in topics),
+        )
+    except (TypeError, ValueError, KeyError) as error:
+        raise MetadataCorruptError(f"a snapshot of the metadata can't be read: {error}") from error
+
+
+def replay(image: MetadataImage, changes: Iterable[tuple[int, Change]]) -> MetadataImage:
+    """Apply numbered changes in order."""
+    for sequence, change in changes:
+        image = image.apply(change, sequence)
+    return image
+
+
+def _frozen(items: Mapping[_Key, _Item]) -> Mapping[_Key, _Item]:
+    return MappingProxyType(dict(items))
+
+
+def _with(items: Mapping[_Key, _Item], key: _Key, item: _Item) -> Mapping[_Key, _Item]:
+    return MappingProxyType({**items, key: item})
+
+
+def _without(items: Mapping[_Key, _Item], key: _Key) -> Mapping[_Key, _Item]:
+    return MappingProxyType({existing: item for existing, item in items.items() if existing != key})
+
+
+def _changed(configs: Mapping[str, str], values: Mapping[str, str | None]) -> Mapping[str, str]:
+    merged = {**configs, **values}
+    return MappingProxyType({name: value for name, value in merged.items() if value is not None})

@@ -1,0 +1,422 @@
+"""A node: everything it is made of, started in order and stopped in order.
+
+lock the folder -> metadata -> logs (recovered) -> coordinators (read) -> listeners -> ready
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import secrets
+import socket
+from collections.abc import Coroutine
+from concurrent.futures import Executor
+from typing import Any, Final
+
+from semel.broker.config import DAY_MS, NodeConfig
+from semel.broker.config_sources import Address, LoadedConfig, parse_address, with_dynamic
+from semel.broker.coordinators import Coordinators
+from semel.broker.data_folder import META_FILE
+from semel.broker.handlers.fetch import FetchHandler
+from semel.broker.handlers.produce import ProduceHandler
+from semel.broker.handlers.topic_rules import topic_log_config
+from semel.broker.listeners.grpc.server import GrpcListener
+from semel.broker.listeners.kafka.listener import KafkaListener
+from semel.broker.log.config import LogConfig
+from semel.broker.log_manager import LogManager
+from semel.broker.metadata.changes import (
+    BrokerRegistered,
+    ClusterCreated,
+)
+from semel.broker.metadata.image import MetadataImage
+from semel.broker.metadata.metadata import Metadata
+from semel.broker.metadata.store import MetadataStore, sqlite_url
+from semel.broker.metadata_follower import MetadataFollower
+from semel.broker.partition import Partition
+from semel.broker.parts_config import kafka_limits, log_manager_config
+from semel.broker.settings import ConfigError
+from semel.broker.start_errors import NodeStartError, StartFailure
+from semel.group_coordinator.service import GroupService
+from semel.protocol.compiled import warn_if_interpreted
+from semel.protocol.errors import ErrorCode, SemelError
+from semel.protocol.ids import TopicId, TopicPartition, format_topic_id, new_topic_id
+from semel.runtime.clock import Clock, SystemClock
+from semel.runtime.disk_storage import DiskStorage
+from semel.runtime.storage import Storage, StorageLock
+from semel.txn_coordinator.service import TransactionService
+
+logger = logging.getLogger("semel.node")
+
+NODE_LOCK_FILE: Final = ".semel.lock"
+METADATA_FILE: Final = "metadata.sqlite"
+LOADING_PATIENCE_S: Final = 30.0
+"""So long the listeners wait for coordinators to read their logs; after it, clients are told to come again."""
+
+_PROGRESS_EVERY_S: Final = 2.0
+_WATCH_EVERY_S: Final = 1.0
+_QUICK_CALLS_S: Final = 1.0
+"""Calls that wait for nobody are over by then, when the node stops."""
+
+
+class Node:
+    """A running node. `await Node.start(config)`, then `await node.stop()`.
+
+    `failed` is done, with the reason, once the node can't go on (its disk failed): stop it then.
+    """
+
+    def __init__(self, loaded: LoadedConfig, storage: Storage, clock: Clock, executor: Executor | None) -> None:
+        self._configured = loaded
+        self.loaded_config = loaded
+        self.clock = clock
+        self.data_dir = os.path.abspath(loaded.config.data_dir)
+        self.failed: asyncio.Future[SemelError] = asyncio.get_running_loop().create_future()
+        self._storage = storage
+        self._executor = executor
+        self._lock: StorageLock | None = None
+        self._metadata: Metadata | None = None
+        self._logs: LogManager | None = None
+        self._coordinators: Coordinators | None = None
+        self._follower: MetadataFollower | None = None
+        self._produce: ProduceHandler | None = None
+        self._fetch: FetchHandler | None = None
+        self._grpc: GrpcListener | None = None
+        self._kafka: KafkaListener | None = None
+        self._duties: list[asyncio.Task[None]] = []
+
+    @classmethod
+    async def start(
+        cls,
+        config: NodeConfig | LoadedConfig | None = None,
+        *,
+        storage: Storage | None = None,
+        clock: Clock | None = None,
+        executor: Executor | None = None,
+        listeners: bool = True,
+    ) -> Node:
+        """Start a node and return it when both listeners accept.
+
+        Without `listeners` it takes no address and is called directly: `produce`, `fetch`, and the other handlers with
+        it as their `Services`. `executor` runs what waits for the disk, in place of threads of its own.
+        Raises `ConfigError` and `NodeStartError`, and leaves nothing behind.
+        """
+        warn_if_interpreted()
+        if not isinstance(config, LoadedConfig):
+            config = LoadedConfig(config or NodeConfig(), {})
+        node = cls(config, storage or DiskStorage(), clock or SystemClock(), executor)
+        try:
+            await node._start()
+            await node._serve(listeners)
+        except BaseException:
+            await node.stop(grace_ms=0)
+            raise
+        return node
+
+    # --- What handlers and listeners use (`Services`) -----------------------------------------------------------------
+
+    @property
+    def config(self) -> NodeConfig:
+        return self.loaded_config.config
+
+    @property
+    def metadata(self) -> Metadata:
+        assert self._metadata is not None, "the node is not started"
+        return self._metadata
+
+    @property
+    def logs(self) -> LogManager:
+        assert self._logs is not None, "the node is not started"
+        return self._logs
+
+    @property
+    def transactions(self) -> TransactionService:
+        assert self._coordinators is not None, "the node is not started"
+        return self._coordinators.transactions
+
+    @property
+    def groups(self) -> GroupService:
+        assert self._coordinators is not None, "the node is not started"
+        return self._coordinators.groups
+
+    @property
+    def produce(self) -> ProduceHandler:
+        """Produce, shared by all listeners so that batches keep their order across them."""
+        assert self._produce is not None, "the node is not started"
+        return self._produce
+
+    @property
+    def fetch(self) -> FetchHandler:
+        assert self._fetch is not None, "the node is not started"
+        return self._fetch
+
+    def partition(self, tp: TopicPartition) -> Partition | None:
+        return self.logs.partition(tp)
+
+    async def internal_topic_ready(self, name: str) -> None:
+        assert self._coordinators is not None, "the node is not started"
+        await self._coordinators.topic_ready(name)
+
+    async def caught_up(self) -> None:
+        """Wait until all changes of the metadata so far are carried out here: logs made and deleted, and so on."""
+        assert self._follower is not None, "the node is not started"
+        await self._follower.caught_up()
+
+    @property
+    def kafka_address(self) -> Address:
+        """Where the Kafka protocol is served, with the real port; as configured where there are no listeners."""
+        configured = parse_address("kafka.listen", self.config.kafka_listen)
+        return configured if self._kafka is None else Address(configured.host, self._kafka.port)
+
+    @property
+    def grpc_address(self) -> Address:
+        """Where gRPC is served, with the real port; as configured where there are no listeners."""
+        return parse_address("grpc.listen", self.config.grpc_listen) if self._grpc is None else self._grpc.address
+
+    # --- Starting -----------------------------------------------------------------------------------------------------
+
+    async def _start(self) -> None:
+        self._take_folder()
+        try:
+            await self._open_metadata()
+        except ConfigError:
+            raise
+        except SemelError as error:
+            raise _as_start_error(error, StartFailure.METADATA) from error
+        try:
+            self._open_logs()
+        except (SemelError, OSError, ValueError) as error:
+            raise _as_start_error(error, StartFailure.DATA_FOLDER) from error
+        self._coordinators = Coordinators(self)
+        self._follower = MetadataFollower(self.logs, self._coordinators, self._configure, lambda: self.config)
+        await self._follower.reconcile(self.metadata.image)
+        self.metadata.add_listener(self._follower.follow)
+        self._begin_duty("follow the metadata", self._follower.run())
+        if not await self._coordinators.all_loaded(LOADING_PATIENCE_S):
+            logger.warning("coordinators are still reading their logs; clients are told to come again")
+        self._produce = ProduceHandler(self)
+        self._fetch = FetchHandler(self, kafka_limits(self.config))
+
+    async def _serve(self, listeners: bool) -> None:
+        if listeners:
+            await self._start_kafka()
+            self._grpc = GrpcListener(
+                self, parse_address("grpc.listen", self.config.grpc_listen), self.produce, self.fetch
+            )
+            self._grpc.bind()
+        # Before anybody can ask for the metadata, it has the addresses of this start.
+        await self._register()
+        if self._grpc is not None:
+            await self._grpc.start()
+        self._begin_duty("keep the controller's lease", self.metadata.run())
+        self._begin_duty("look after the logs", self.logs.run())
+        self._begin_duty("watch the logs", self._watch_logs())
+
+    async def _start_kafka(self) -> None:
+        config = self.config
+        self._kafka = KafkaListener(
+            self,
+            *parse_address("kafka.listen", config.kafka_listen),
+            kafka_limits(config),
+            produce=self.produce,
+            fetch=self.fetch,
+        )
+        try:
+            await self._kafka.start()
+        except OSError as error:
+            raise NodeStartError(
+                f"the Kafka listener can't have {config.kafka_listen}: {error.strerror or error}. "
+                "Choose another with --kafka HOST:PORT.",
+                StartFailure.ADDRESS,
+            ) from error
+
+    def _take_folder(self) -> None:
+        try:
+            self._storage.make_folder(self.data_dir)
+            self._lock = self._storage.lock(f"{self.data_dir}/{NODE_LOCK_FILE}")
+        except BlockingIOError:
+            raise NodeStartError(
+                f"the data folder {self.data_dir} is in use by another process. Stop that one, or give this node "
+                "another folder with --data-dir.",
+                StartFailure.DATA_FOLDER,
+            ) from None
+        except OSError as error:
+            raise NodeStartError(
+                f"the data folder {self.data_dir} can't be used: {error.strerror or error}",
+                StartFailure.DATA_FOLDER,
+            ) from error
+
+    async def _open_metadata(self) -> None:
+        config = self.config
+        in_folder = not config.metadata_url
+        url = sqlite_url(f"{self.data_dir}/{METADATA_FILE}") if in_folder else config.metadata_url
+        # In the folder, the folder's lock says that nobody else can hold the lease, so it needs no renewals that keep
+        # the disk awake. Elsewhere the name must tell two nodes apart that were given the same number by mistake, and
+        # be the same again after a crash.
+        holder = (
+            f"node {config.node_id}"
+            if in_folder
+            else f"node {config.node_id} on {socket.gethostname()}:{self.data_dir}"
+        )
+        self._metadata = Metadata(
+            MetadataStore(url, timeout_ms=config.metadata_timeout_ms),
+            self.clock,
+            holder=holder[:255],
+            lease_ms=DAY_MS if in_folder else config.controller_lease_ms,
+            snapshot_changes=config.metadata_snapshot_changes,
+        )
+        await self._metadata.open()
+        if not self._metadata.image.cluster_id:
+            await self._create_cluster()
+        self._configure(self._metadata.image)
+
+    async def _create_cluster(self) -> None:
+        """Without this check, the data of a lost database would be taken for leftovers."""
+        if self._storage.exists(f"{self.data_dir}/{META_FILE}"):
+            raise NodeStartError(
+                f"the metadata in {self.metadata.location} is empty, but {self.data_dir} holds a node's logs: restore "
+                "the metadata from a backup, correct metadata.url, or give this node a new folder",
+                StartFailure.METADATA,
+            )
+        cluster_id = format_topic_id(new_topic_id())
+        await self.metadata.change(lambda image: [] if image.cluster_id else [ClusterCreated(cluster_id)])
+
+    def _open_logs(self) -> None:
+        config, image = self.config, self.metadata.image
+        self._logs = LogManager(
+            self._storage,
+            self.data_dir,
+            self.clock,
+            log_manager_config(config, image.cluster_id),
+            on_failure=self._fail,
+            executor=self._executor,
+        )
+        report = self._logs.open(self._log_config, progress=_Progress(self.clock))
+        if not report.clean or report.partitions:
+            logger.info("opened the logs: %s", report)
+
+    def _log_config(self, tp: TopicPartition, topic_id: TopicId) -> LogConfig:
+        topic = self.metadata.topic_by_id(topic_id)
+        return topic_log_config(self.config, {} if topic is None else topic.configs)
+
+    async def _register(self) -> None:
+        config = self.config
+        kafka = self._advertised("kafka.advertised", config.kafka_advertised, self.kafka_address)
+        grpc = self._advertised("grpc.advertised", config.grpc_advertised, self.grpc_address)
+        registered = BrokerRegistered(
+            node_id=config.node_id,
+            incarnation=secrets.token_hex(8),
+            directory_id=self.metadata.image.cluster_id,
+            kafka_host=kafka.host,
+            kafka_port=kafka.port,
+            grpc_host=grpc.host,
+            grpc_port=grpc.port,
+            rack=config.broker_rack,
+        )
+        await self.metadata.change(lambda _: [registered])
+
+    @staticmethod
+    def _advertised(name: str, text: str, listening: Address) -> Address:
+        if text:
+            return parse_address(name, text)
+        if listening.host in ("0.0.0.0", "::"):  # noqa: S104
+            return Address(socket.gethostname(), listening.port)
+        return listening
+
+    def _configure(self, image: MetadataImage) -> None:
+        """Take over the dynamic settings. One that this version refuses is left out, so that the node can start."""
+        dynamic = image.broker_configs.get(self.config.node_id, {})
+        try:
+            self.loaded_config = with_dynamic(self._configured, dynamic)
+        except SemelError as error:
+            logger.error("the dynamic settings in the metadata are not used: %s", error.message)
+
+    # --- Watching and stopping ----------------------------------------------------------------------------------------
+
+    def _fail(self, error: SemelError) -> None:
+        if not self.failed.done():
+            logger.critical("the node can't go on: %s", error.message)
+            self.failed.set_result(error)
+
+    def _begin_duty(self, what: str, duty: Coroutine[Any, Any, None]) -> None:
+        self._duties.append(asyncio.get_running_loop().create_task(self._run_duty(what, duty), name=what))
+
+    async def _run_duty(self, what: str, duty: Coroutine[Any, Any, None]) -> None:
+        """A duty that ends takes the node with it: without it, the node would rot unseen."""
+        try:
+            await duty
+            self._fail(SemelError(f"the duty {what!r} ended"))
+        except Exception as error:
+            logger.exception("the duty %r failed", what)
+            self._fail(SemelError(f"the duty {what!r} failed: {error}"))
+
+    async def _watch_logs(self) -> None:
+        """A log that goes offline has lost its disk, which all logs of the node share."""
+        while True:
+            await asyncio.sleep(_WATCH_EVERY_S)
+            offline = next((one for one in self.logs.partitions() if one.offline_error is not None), None)
+            if offline is not None and offline.offline_error is not None:
+                self._fail(offline.offline_error)
+
+    async def stop(self, *, grace_ms: int | None = None) -> None:
+        """Take no new requests, finish those in flight within the grace time, flush, and leave a clean folder.
+
+        May be called after a failure, and more than once. Raises the first error of what could not be closed.
+        """
+        grace_s = (self.config.shutdown_grace_ms if grace_ms is None else grace_ms) / 1000
+        errors: list[BaseException] = []
+        errors += await self._stop_listeners(grace_s)
+        for duty in self._duties:
+            duty.cancel()
+        await asyncio.gather(*self._duties, return_exceptions=True)
+        self._duties = []
+        for part in (self._logs, self._metadata):
+            if part is not None:
+                try:
+                    await part.close()
+                except Exception as error:
+                    logger.exception("a part of the node could not be closed")
+                    errors.append(error)
+        self._coordinators = self._logs = self._metadata = None
+        if self._lock is not None:
+            self._lock.release()
+            self._lock = None
+        if errors:
+            raise errors[0]
+
+    async def _stop_listeners(self, grace_s: float) -> list[BaseException]:
+        stops = [
+            asyncio.ensure_future(listener.stop(grace_s))
+            for listener in (self._kafka, self._grpc)
+            if listener is not None
+        ]
+        if stops:
+            await asyncio.wait(stops, timeout=min(grace_s, _QUICK_CALLS_S))
+        self._kafka = self._grpc = None
+        if self._produce is not None:
+            await self._produce.close()
+        if self._coordinators is not None:
+            # What is still there waits for others (a join, the end of a rebalance): it is told to go elsewhere.
+            await self._coordinators.close()
+        outcomes = await asyncio.gather(*stops, return_exceptions=True)
+        return [outcome for outcome in outcomes if isinstance(outcome, BaseException)]
+
+
+class _Progress:
+    """Says how far a long recovery is, not more often than every few seconds."""
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self._next = clock.monotonic() + _PROGRESS_EVERY_S
+
+    def __call__(self, done: int, total: int, tp: TopicPartition) -> None:
+        if self._clock.monotonic() >= self._next:
+            self._next = self._clock.monotonic() + _PROGRESS_EVERY_S
+            logger.info("opened %d of %d logs, the last one %s", done, total, tp)
+
+
+def _as_start_error(error: Exception, failure: StartFailure) -> NodeStartError:
+    if isinstance(error, NodeStartError):
+        return error
+    if isinstance(error, SemelError):
+        return NodeStartError(error.message, failure, error.code)
+    return NodeStartError(f"the logs can't be opened: {error}", failure, ErrorCode.KAFKA_STORAGE_ERROR)

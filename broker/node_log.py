@@ -1,0 +1,65 @@
+"""The node's own log: one line an event, as text for people or JSON for collectors, without secrets."""
+
+from __future__ import annotations
+
+import json
+import logging
+import re
+import sys
+from datetime import UTC, datetime
+from typing import Final, TextIO
+
+_PASSWORD_IN_URL: Final = re.compile(r"(?P<before>[a-zA-Z][a-zA-Z0-9+.-]*://[^\s:/@]*):[^\s@/]+@")
+
+
+def redact(text: str) -> str:
+    """Return `text` with the passwords of URLs taken out."""
+    return _PASSWORD_IN_URL.sub(r"\g<before>:***@", text)
+
+
+class _OneLine(logging.Formatter):
+    """What both forms share: UTC with milliseconds, and tracebacks kept with their event."""
+
+    def formatTime(self, record: logging.LogRecord, datefmt: str | None = None) -> str:  # noqa: N802
+        moment = datetime.fromtimestamp(record.created, UTC)
+        return moment.isoformat(timespec="milliseconds").replace("+00:00", "Z")
+
+    def _traceback(self, record: logging.LogRecord) -> str:
+        return "" if record.exc_info is None else redact(self.formatException(record.exc_info))
+
+
+class TextFormatter(_OneLine):
+    """`2026-11-21T08:00:00.000Z INFO  semel.node started`; line ends within an event are shown as `\\n`."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        text = redact(record.getMessage())
+        traceback = self._traceback(record)
+        whole = f"{text}\n{traceback}" if traceback else text
+        escaped = whole.replace("\\n", "\\\\n").replace("\r", "\\r").replace("\n", "\\n")
+        return f"{self.formatTime(record)} {record.levelname:<7} {record.name} {escaped}"
+
+
+class JsonFormatter(_OneLine):
+    """One JSON object a line: time, level, logger, message, and traceback where there is one."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        event = {
+            "time": self.formatTime(record),
+            "level": record.levelname.lower(),
+            "logger": record.name,
+            "message": redact(record.getMessage()),
+        }
+        if traceback := self._traceback(record):
+            event["traceback"] = traceback
+        return json.dumps(event, ensure_ascii=False)
+
+
+def configure_logging(log_format: str, log_level: str, stream: TextIO | None = None) -> None:
+    """Send the process's log to `stream` (standard error). For a process that is a node; a library must not do this."""
+    handler = logging.StreamHandler(stream or sys.stderr)
+    handler.setFormatter(JsonFormatter() if log_format == "json" else TextFormatter())
+    root = logging.getLogger()
+    for other in root.handlers[:]:
+        root.removeHandler(other)
+    root.addHandler(handler)
+    root.setLevel(log_level.upper())

@@ -1,0 +1,50 @@
+"""What handlers and listeners need of a node: the seam between them and `Node`, and the double in their tests."""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+from semel.broker.config import NodeConfig
+from semel.broker.config_sources import LoadedConfig
+from semel.broker.log_manager import LogManager
+from semel.broker.metadata.metadata import Metadata
+from semel.broker.partition import Partition
+from semel.group_coordinator.service import GroupService
+from semel.protocol.ids import TopicPartition
+from semel.runtime.clock import Clock
+from semel.txn_coordinator.service import TransactionService
+
+
+class Services(Protocol):
+    """The parts of a running node."""
+
+    @property
+    def config(self) -> NodeConfig: ...
+
+    @property
+    def loaded_config(self) -> LoadedConfig: ...
+
+    @property
+    def clock(self) -> Clock: ...
+
+    @property
+    def metadata(self) -> Metadata: ...
+
+    @property
+    def logs(self) -> LogManager: ...
+
+    @property
+    def transactions(self) -> TransactionService: ...
+
+    @property
+    def groups(self) -> GroupService: ...
+
+    def partition(self, tp: TopicPartition) -> Partition | None: ...
+
+    async def caught_up(self) -> None:
+        """Wait until all changes of the metadata so far are carried out on this node."""
+        ...
+
+    async def internal_topic_ready(self, name: str) -> None:
+        """Create an internal topic where it is missing, and wait until its coordinator can answer."""
+        ...

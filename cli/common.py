@@ -1,0 +1,172 @@
+"""What the commands share: the address to talk to, tables and JSON, errors, exit codes."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from enum import IntEnum
+from functools import wraps
+from typing import Annotated, Any, ParamSpec, TypeVar
+
+import typer
+
+from semel.protocol.errors import ErrorCode, RetriableError, SemelError, UsageError
+from semel.protocol.ids import TopicPartition
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+
+class ExitCode(IntEnum):
+    """What the command's exit code says."""
+
+    OK = 0
+    REFUSED = 1
+    """The node refused, or what was asked for is not there."""
+    USAGE = 2
+    """The command line is wrong."""
+    UNREACHABLE = 3
+    """No answer in time: the node is not there, or is not ready. Trying again may help."""
+    FENCED = 4
+    """Another instance has taken this one's place."""
+    INTERRUPTED = 130
+
+
+Bootstrap = Annotated[
+    str,
+    typer.Option(
+        "--bootstrap",
+        "-b",
+        envvar="SEMEL_BOOTSTRAP",
+        metavar="HOST:PORT",
+        help="The gRPC address of a node.",
+        show_default=True,
+    ),
+]
+DEFAULT_BOOTSTRAP = "127.0.0.1:9094"
+
+AsJson = Annotated[bool, typer.Option("--json", help="Print JSON for programs, a document or a line each.")]
+
+
+def fails_well(function: Callable[P, R]) -> Callable[P, R]:
+    """Turn what the library raises into one line on standard error and an exit code."""
+
+    @wraps(function)
+    def wrapped(*args: P.args, **kwargs: P.kwargs) -> R:
+        try:
+            return function(*args, **kwargs)
+        except UsageError as error:
+            raise fail(str(error), ExitCode.USAGE) from error
+        except RetriableError as error:
+            code = ExitCode.REFUSED if error.code in _NOT_THERE else ExitCode.UNREACHABLE
+            raise fail(str(error), code) from error
+        except SemelError as error:
+            raise fail(str(error), ExitCode.REFUSED) from error
+        except BrokenPipeError:
+            sys.stderr.close()
+            raise typer.Exit(ExitCode.OK) from None
+        except OSError as error:
+            # Or the interpreter tries once more at its end, and prints what it thinks of it.
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.__stdout__.fileno() if sys.__stdout__ else 1)
+            raise fail(f"failed: {error}", ExitCode.REFUSED) from error
+        except KeyboardInterrupt:
+            raise typer.Exit(ExitCode.INTERRUPTED) from None
+
+    return wrapped
+
+
+_NOT_THERE = frozenset({ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, ErrorCode.UNKNOWN_TOPIC_ID})
+
+
+def fail(message: str, code: ExitCode) -> typer.Exit:
+    """Say what went wrong on standard error, and return the exit to raise."""
+    print(f"semel: {message}", file=sys.stderr)
+    return typer.Exit(code)
+
+
+def print_json(value: object) -> None:
+    """Print one JSON document on a line."""
+    print(json.dumps(value, ensure_ascii=False, default=str))
+
+
+def print_table(columns: Sequence[str], rows: Iterable[Sequence[object]], *, empty: str) -> None:
+    """Print a table for people; `empty` says what it means that there is nothing in it."""
+    from rich.console import Console
+    from rich.table import Table
+    from rich.text import Text
+
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    for column in columns:
+        table.add_column(column, justify="right" if column in NUMERIC_COLUMNS else "left", overflow="fold")
+    count = 0
+    for row in rows:
+        table.add_row(*(Text("-" if cell is None else str(cell)) for cell in row))
+        count += 1
+    if not count:
+        print(empty)
+        return
+    console = Console(width=None if sys.stdout.isatty() else 200, highlight=False)
+    console.print(table)
+
+
+NUMERIC_COLUMNS = frozenset(
+    {"partitions", "partition", "start", "end", "records", "lag", "offset", "committed", "epoch", "leader", "members"}
+    | {"producer id", "generation", "timeout ms", "open for"}
+)
+
+
+def parse_pairs(pairs: Sequence[str], option: str) -> dict[str, str]:
+    """Return NAME=VALUE options as a mapping. Raises `UsageError`."""
+    found: dict[str, str] = {}
+    for pair in pairs:
+        name, equals, value = pair.partition("=")
+        if not equals or not name:
+            raise UsageError(f"{option} takes NAME=VALUE, not {pair!r}")
+        found[name] = value
+    return found
+
+
+def parse_partition(text: str) -> TopicPartition:
+    """Return TOPIC:PARTITION as a partition. Raises `UsageError`."""
+    topic, colon, number = text.rpartition(":")
+    if not colon or not topic or not number.isdecimal():
+        raise UsageError(f"a partition is TOPIC:NUMBER, for example orders:0, not {text!r}")
+    return TopicPartition(topic, int(number))
+
+
+def format_duration(milliseconds: int) -> str:
+    """Return a duration for people: 850 ms, 12.3 s, 4 min 5 s, 2 h 3 min.
+
+    >>> format_duration(850), format_duration(12_345), format_duration(245_000), format_duration(7_380_000)
+    ('850 ms', '12.3 s', '4 min 5 s', '2 h 3 min')
+    """
+    if milliseconds < 1000:
+        return f"{milliseconds} ms"
+    seconds = milliseconds / 1000
+    if seconds < 60:
+        return f"{seconds:.1f} s"
+    minutes, rest = divmod(int(seconds), 60)
+    if minutes < 60:
+        return f"{minutes} min {rest} s"
+    return f"{minutes // 60} h {minutes % 60} min"
+
+
+def counted(number: int, thing: str) -> str:
+    """Return a number of things in words.
+
+    >>> counted(1, "partition"), counted(1200, "record")
+    ('1 partition', '1200 records')
+    """
+    return f"{number} {thing}" if number == 1 else f"{number} {thing}s"
+
+
+def as_text(data: bytes | None) -> str | None:
+    """Return bytes as text for people; what is no UTF-8 is shown as escapes."""
+    return None if data is None else data.decode("utf-8", "backslashreplace")
+
+
+def rows_of(mapping: Mapping[TopicPartition, Any]) -> list[tuple[TopicPartition, Any]]:
+    """Return a mapping by partition in the order of topics and partition numbers."""
+    return sorted(mapping.items())

@@ -1,0 +1,197 @@
+"""`semel topic`: create, list, describe, grow, configure and delete topics."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from semel.cli.common import (
+    DEFAULT_BOOTSTRAP,
+    AsJson,
+    Bootstrap,
+    counted,
+    fails_well,
+    parse_pairs,
+    parse_partition,
+    print_json,
+    print_table,
+    rows_of,
+)
+from semel.protocol.api.topics import EARLIEST_TIMESTAMP, LATEST_TIMESTAMP, IsolationLevel, TopicDescription
+from semel.protocol.errors import UsageError
+from semel.protocol.ids import TopicPartition, format_topic_id
+from semel.sdk.admin import Admin
+
+app = typer.Typer(
+    add_completion=False, no_args_is_help=True, help="Create, list, describe, grow, configure and delete topics."
+)
+
+Name = Annotated[str, typer.Argument(metavar="TOPIC", help="The topic's name.")]
+
+
+@app.command(epilog="Example: semel topic create orders --partitions 6 --config retention.ms=86400000")
+@fails_well
+def create(
+    name: Name,
+    partitions: Annotated[int, typer.Option(help="How many partitions; -1 takes the node's num.partitions.")] = -1,
+    config: Annotated[
+        list[str] | None, typer.Option("--config", "-c", metavar="NAME=VALUE", help="A setting, by Kafka's name.")
+    ] = None,
+    if_not_exists: Annotated[bool, typer.Option("--if-not-exists", help="Succeed where the topic is there.")] = False,
+    bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
+    as_json: AsJson = False,
+) -> None:
+    """Create a topic."""
+    if partitions == 0 or partitions < -1:
+        raise UsageError(f"--partitions is 1 or more, or -1 for the node's num.partitions, not {partitions}")
+    with Admin(bootstrap) as admin:
+        if if_not_exists and any(topic.name == name for topic in admin.topics()):
+            topic = admin.topic(name)
+        else:
+            topic = admin.create_topic(name, partitions=partitions, configs=parse_pairs(config or [], "--config"))
+    if as_json:
+        print_json(_as_json(topic))
+    else:
+        print(f"{topic.name} has {counted(len(topic.partitions), 'partition')}")
+
+
+@app.command("list", epilog="Example: semel topic list --json")
+@fails_well
+def list_topics(
+    internal: Annotated[bool, typer.Option("--internal", help="Also the internal topics.")] = False,
+    bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
+    as_json: AsJson = False,
+) -> None:
+    """List the topics."""
+    with Admin(bootstrap) as admin:
+        topics = sorted(admin.topics(include_internal=internal), key=lambda topic: topic.name)
+    if as_json:
+        print_json([_as_json(topic) for topic in topics])
+        return
+    print_table(
+        ["topic", "partitions", "id"],
+        [(topic.name, len(topic.partitions), format_topic_id(topic.topic_id)) for topic in topics],
+        empty="no topics; create one with `semel topic create NAME`",
+    )
+
+
+@app.command(epilog="Example: semel topic describe orders")
+@fails_well
+def describe(name: Name, bootstrap: Bootstrap = DEFAULT_BOOTSTRAP, as_json: AsJson = False) -> None:
+    """Show a topic's partitions with their offsets, and the settings that were changed."""
+    with Admin(bootstrap) as admin:
+        topic = admin.topic(name)
+        tps = [TopicPartition(name, partition.partition) for partition in topic.partitions]
+        starts = admin.list_offsets(dict.fromkeys(tps, EARLIEST_TIMESTAMP))
+        ends = admin.list_offsets(dict.fromkeys(tps, LATEST_TIMESTAMP), isolation=IsolationLevel.READ_UNCOMMITTED)
+        stable = admin.list_offsets(dict.fromkeys(tps, LATEST_TIMESTAMP))
+        changed = [entry for entry in admin.topic_configs(name) if entry.source == "DYNAMIC_TOPIC"]
+    if as_json:
+        partitions = [
+            {"partition": tp.partition, "start": starts[tp].offset, "end": ends[tp].offset, "stable": stable[tp].offset}
+            for tp in tps
+        ]
+        configs = {entry.name: entry.value for entry in changed}
+        print_json({**_as_json(topic), "offsets": partitions, "configs": configs})
+        return
+    print(f"{topic.name}  id {format_topic_id(topic.topic_id)}")
+    for entry in changed:
+        print(f"  {entry.name}={entry.value}")
+    print_table(
+        ["partition", "leader", "epoch", "start", "stable end", "end"],
+        [
+            (
+                partition.partition,
+                partition.leader_id,
+                partition.leader_epoch,
+                starts[tp].offset,
+                stable[tp].offset,
+                ends[tp].offset,
+            )
+            for tp, partition in zip(tps, topic.partitions, strict=True)
+        ],
+        empty="no partitions",
+    )
+
+
+@app.command(epilog="Example: semel topic grow orders --partitions 12")
+@fails_well
+def grow(
+    name: Name,
+    partitions: Annotated[int, typer.Option(help="The number of partitions that the topic shall have.")],
+    bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
+) -> None:
+    """Add partitions. Keys then go to other partitions than before; the records that are there stay."""
+    with Admin(bootstrap) as admin:
+        admin.add_partitions(name, partitions)
+    print(f"{name} has {counted(partitions, 'partition')}")
+
+
+@app.command(epilog="Example: semel topic config orders --set retention.ms=3600000 --remove cleanup.policy")
+@fails_well
+def config(
+    name: Name,
+    set_: Annotated[list[str] | None, typer.Option("--set", metavar="NAME=VALUE", help="Change a setting.")] = None,
+    remove: Annotated[list[str] | None, typer.Option(metavar="NAME", help="Take the default again.")] = None,
+    bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
+    as_json: AsJson = False,
+) -> None:
+    """Show a topic's settings, or change them."""
+    with Admin(bootstrap) as admin:
+        if set_ or remove:
+            admin.alter_topic_configs(name, changes=parse_pairs(set_ or [], "--set"), remove=remove or [])
+        entries = admin.topic_configs(name)
+    if as_json:
+        print_json([{"name": entry.name, "value": entry.value, "source": entry.source} for entry in entries])
+        return
+    print_table(
+        ["setting", "value", "from"],
+        [(entry.name, entry.value, entry.source) for entry in entries],
+        empty="no settings",
+    )
+
+
+@app.command(epilog="Example: semel topic delete-records orders:0 --before 1000")
+@fails_well
+def delete_records(
+    partition: Annotated[str, typer.Argument(metavar="TOPIC:PARTITION", help="One partition.")],
+    before: Annotated[int, typer.Option(help="Everything before this offset goes; -1: everything.")],
+    bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
+    as_json: AsJson = False,
+) -> None:
+    """Move the start of a partition forward. What is before it can't be read any more."""
+    with Admin(bootstrap) as admin:
+        starts = admin.delete_records({parse_partition(partition): before})
+    for tp, start in rows_of(starts):
+        if as_json:
+            print_json({"topic": tp.topic, "partition": tp.partition, "start": start})
+        else:
+            print(f"{tp} now starts at offset {start}")
+
+
+@app.command(epilog="Example: semel topic delete orders --yes")
+@fails_well
+def delete(
+    name: Name,
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
+    bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
+) -> None:
+    """Delete a topic and all that is in it."""
+    if not yes:
+        typer.confirm(f"Delete {name} and all of its records?", abort=True)
+    with Admin(bootstrap) as admin:
+        admin.delete_topic(name)
+    print(f"{name} is deleted")
+
+
+def _as_json(topic: TopicDescription) -> dict[str, object]:
+    return {
+        "topic": topic.name,
+        "id": format_topic_id(topic.topic_id),
+        "internal": topic.is_internal,
+        "partitions": [
+            {"partition": partition.partition, "leader": partition.leader_id, "epoch": partition.leader_epoch}
+            for partition in topic.partitions
+        ],
+    }

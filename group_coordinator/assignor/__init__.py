@@ -1,0 +1,1 @@
+"""Partition assignors: range, round-robin, sticky and cooperative-sticky."""

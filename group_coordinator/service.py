@@ -1,0 +1,272 @@
+"""The group coordinator as the rest of the node sees it: one async method for each API.
+
+The shell around the machines: it checks ids and bounds, finds the shard, has transactions verified, decides nothing.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Awaitable, Callable, Iterable, Sequence
+from typing import Any, Protocol
+
+from semel.group_coordinator.config import GroupConfig
+from semel.group_coordinator.limits import check_group_id, check_join, check_leave
+from semel.group_coordinator.machine import GroupMachine
+from semel.group_coordinator.requests import BeginVerification, TopicsDeleted, TopicsLeft, VerifiedCommit
+from semel.protocol.api.groups import (
+    DeleteGroupRequest,
+    DeleteGroupResponse,
+    DescribeGroupRequest,
+    GroupDescription,
+    HeartbeatRequest,
+    HeartbeatResponse,
+    JoinGroupRequest,
+    JoinGroupResponse,
+    LeaveGroupRequest,
+    LeaveGroupResponse,
+    ListGroupsRequest,
+    ListGroupsResponse,
+    OffsetCommitRequest,
+    OffsetCommitResponse,
+    OffsetDeleteRequest,
+    OffsetDeleteResponse,
+    OffsetFetchRequest,
+    OffsetFetchResponse,
+    SyncGroupRequest,
+    SyncGroupResponse,
+)
+from semel.protocol.api.transactions import (
+    AddPartitionsToTxnRequest,
+    AddPartitionsToTxnResponse,
+    TransactionVersion,
+)
+from semel.protocol.errors import ErrorCode, RetriableError, UsageError, error_for
+from semel.protocol.ids import OFFSETS_TOPIC, ProducerIdAndEpoch, TopicPartition
+from semel.runtime.clock import Clock
+from semel.runtime.keys import partition_for_key
+from semel.runtime.shard import ShardLog, ShardRuntime
+
+_log = logging.getLogger("semel.groups")
+
+
+class TransactionVerifier(Protocol):
+    """The transaction coordinator's word on what is in a transaction (T8); `TransactionService` is one."""
+
+    async def add_partitions(self, request: AddPartitionsToTxnRequest) -> AddPartitionsToTxnResponse: ...
+
+    async def verify(self, request: AddPartitionsToTxnRequest) -> AddPartitionsToTxnResponse: ...
+
+
+class GroupService:
+    """The coordinator of the groups whose partitions of `__consumer_offsets` this node leads.
+
+    partition_count: of `__consumer_offsets`; fixed when that topic is made, since it says where each group lives.
+    open_log:        gives the log of one of its partitions.
+    transactions:    is asked before a producer's first offsets of a transaction enter one of them.
+    """
+
+    def __init__(
+        self,
+        *,
+        partition_count: int,
+        open_log: Callable[[int], ShardLog],
+        transactions: TransactionVerifier,
+        clock: Clock,
+        config: GroupConfig | None = None,
+    ) -> None:
+        self.config = config or GroupConfig()
+        self.partition_count = partition_count
+        self._transactions = transactions
+        self._runtime = ShardRuntime(
+            OFFSETS_TOPIC,
+            open_log=open_log,
+            make_machine=lambda partition, leader_epoch: GroupMachine(self.config),
+            on_effects=self._on_effects,
+            clock=clock,
+        )
+
+    # Leading partitions
+
+    def load(self, partition: int, leader_epoch: int) -> Awaitable[None]:
+        """Take a partition over: read its log. Its members have their session timeouts to be heard of."""
+        return self._runtime.load(partition, leader_epoch)
+
+    def unload(self, partition: int) -> None:
+        """Give a partition up; its callers are told to find the coordinator again."""
+        self._runtime.unload(partition)
+
+    def offsets_partition(self, group_id: str) -> TopicPartition:
+        """Return the partition of `__consumer_offsets` whose leader coordinates this group."""
+        return TopicPartition(OFFSETS_TOPIC, partition_for_key(group_id, self.partition_count))
+
+    async def write_marker(
+        self,
+        partition: int,
+        producer: ProducerIdAndEpoch,
+        coordinator_epoch: int,
+        committed: bool,
+        version: TransactionVersion = TransactionVersion.V1,
+    ) -> None:
+        """Write a transaction's marker into `__consumer_offsets`: its offsets then count, or are dropped (O1)."""
+        await self._runtime.write_marker(partition, producer, coordinator_epoch, committed, version)
+
+    def run_due_timers(self) -> None:
+        """For clocks that do not move by themselves: see `ShardRuntime.run_due_timers`."""
+        self._runtime.run_due_timers()
+
+    def close(self) -> None:
+        """Give up all partitions; what waits is answered with NOT_COORDINATOR."""
+        self._runtime.close()
+
+    # Membership
+
+    async def join(self, request: JoinGroupRequest) -> JoinGroupResponse:
+        """Join, or join again. Answered when the rebalance has its members.
+
+        For JoinGroup before version 9 an answer with `skip_assignment` must name another leader than the caller, which
+        would assign otherwise. Raises UNKNOWN_MEMBER_ID, FENCED_INSTANCE_ID, INCONSISTENT_GROUP_PROTOCOL,
+        INVALID_SESSION_TIMEOUT, INVALID_GROUP_ID, GROUP_MAX_SIZE_REACHED, REBALANCE_IN_PROGRESS (a later call by the
+        same member took this one's place).
+        """
+        check_join(request, self.config)
+        response: JoinGroupResponse = await self._submit(request.group_id, request)
+        return response
+
+    async def sync(self, request: SyncGroupRequest) -> SyncGroupResponse:
+        """Get the assignment, and as the leader give it. Answered once it is in the log.
+
+        Raises ILLEGAL_GENERATION, UNKNOWN_MEMBER_ID, FENCED_INSTANCE_ID, REBALANCE_IN_PROGRESS,
+        INCONSISTENT_GROUP_PROTOCOL.
+        """
+        check_group_id(request.group_id, self.config)
+        response: SyncGroupResponse = await self._submit(request.group_id, request)
+        return response
+
+    async def heartbeat(self, request: HeartbeatRequest) -> HeartbeatResponse:
+        """Say that a member lives. Raises REBALANCE_IN_PROGRESS where it is to join again, and as `sync` does."""
+        check_group_id(request.group_id, self.config)
+        try:
+            response: HeartbeatResponse = await self._submit(request.group_id, request)
+        except RetriableError as error:
+            if error.code is not ErrorCode.COORDINATOR_LOAD_IN_PROGRESS:
+                raise
+            # Nobody's session runs while the groups are read into memory.
+            return HeartbeatResponse()
+        return response
+
+    async def leave(self, request: LeaveGroupRequest) -> LeaveGroupResponse:
+        """Take members out of a group, with an answer for each."""
+        check_leave(request, self.config)
+        response: LeaveGroupResponse = await self._submit(request.group_id, request)
+        return response
+
+    # Offsets
+
+    async def commit_offsets(
+        self, request: OffsetCommitRequest, *, version: TransactionVersion = TransactionVersion.V2
+    ) -> OffsetCommitResponse:
+        """Commit offsets; with `request.producer`, inside its transaction (O1). `version` is what its client speaks.
+
+        A client of the newer protocol has the offsets' partition added to its transaction by this call; one of the
+        older has added it itself, which is verified (T8). Raises ILLEGAL_GENERATION, UNKNOWN_MEMBER_ID,
+        FENCED_INSTANCE_ID, REBALANCE_IN_PROGRESS, INVALID_COMMIT_OFFSET_SIZE; for transactions also what the
+        transaction coordinator refuses with, and INVALID_PRODUCER_EPOCH.
+        """
+        check_group_id(request.group_id, self.config, may_be_empty=request.producer is None)
+        if request.producer is None:
+            response: OffsetCommitResponse = await self._submit(request.group_id, request)
+            return response
+        if not request.transactional_id:
+            raise UsageError("a transactional commit of offsets needs its transactional id")
+        guard = await self._submit(request.group_id, BeginVerification(request.producer))
+        if guard is not None:
+            await self._verify(request, request.transactional_id, request.producer, version)
+        verified: OffsetCommitResponse = await self._submit(request.group_id, VerifiedCommit(request, guard))
+        return verified
+
+    async def fetch_offsets(self, request: OffsetFetchRequest) -> OffsetFetchResponse:
+        """Return committed offsets; UNSTABLE_OFFSET_COMMIT where a transaction's outcome is awaited (O2)."""
+        check_group_id(request.group_id, self.config, may_be_empty=True)
+        response: OffsetFetchResponse = await self._submit(request.group_id, request)
+        return response
+
+    async def delete_offsets(self, request: OffsetDeleteRequest) -> OffsetDeleteResponse:
+        """Delete offsets of topics that the group is not subscribed to. Raises GROUP_ID_NOT_FOUND, NON_EMPTY_GROUP."""
+        check_group_id(request.group_id, self.config)
+        response: OffsetDeleteResponse = await self._submit(request.group_id, request)
+        return response
+
+    async def topics_deleted(self, topics: Iterable[str]) -> None:
+        """Drop all groups' offsets of deleted topics, in the partitions that this node leads."""
+        request = TopicsDeleted(frozenset(topics))
+        for partition in self._runtime.partitions():
+            await self._runtime.submit(partition, request)
+
+    async def topics_left(self, topics: Iterable[str]) -> None:
+        """Drop all groups' offsets of topics other than these, deleted while nobody was here to hear of it."""
+        request = TopicsLeft(frozenset(topics))
+        for partition in self._runtime.partitions():
+            await self._runtime.submit(partition, request)
+
+    # Groups as a whole
+
+    async def list(self, request: ListGroupsRequest) -> ListGroupsResponse:
+        """List the groups coordinated here that pass the filters, by id.
+
+        Raises COORDINATOR_LOAD_IN_PROGRESS while any partition loads: a list with holes would mislead.
+        """
+        parts = [await self._runtime.submit(partition, request) for partition in self._runtime.partitions()]
+        groups = (listing for part in parts for listing in part.groups)
+        return ListGroupsResponse(tuple(sorted(groups, key=lambda listing: str(listing.group_id))))
+
+    async def describe(self, request: DescribeGroupRequest) -> GroupDescription:
+        """Describe a group. One that does not exist has the state Dead, as for Kafka's clients."""
+        check_group_id(request.group_id, self.config, may_be_empty=True)
+        description: GroupDescription = await self._submit(request.group_id, request)
+        return description
+
+    async def delete(self, request: DeleteGroupRequest) -> DeleteGroupResponse:
+        """Delete an empty group with its offsets. Raises GROUP_ID_NOT_FOUND, NON_EMPTY_GROUP."""
+        check_group_id(request.group_id, self.config, may_be_empty=True)
+        response: DeleteGroupResponse = await self._submit(request.group_id, request)
+        return response
+
+    # Inside
+
+    async def _submit(self, group_id: str, request: object) -> Any:
+        return await self._runtime.submit(partition_for_key(group_id, self.partition_count), request)
+
+    async def _verify(
+        self,
+        request: OffsetCommitRequest,
+        transactional_id: str,
+        producer: ProducerIdAndEpoch,
+        version: TransactionVersion,
+    ) -> None:
+        """Have the transaction coordinator's word that the offsets' partition is in the transaction (T8)."""
+        partition = self.offsets_partition(request.group_id)
+        asked = AddPartitionsToTxnRequest(
+            transactional_id, producer, (partition,), verify_only=version < TransactionVersion.V2, version=version
+        )
+        if version < TransactionVersion.V2:
+            answer = await self._transactions.verify(asked)
+        else:
+            answer = await self._transactions.add_partitions(asked)
+        code = answer.errors.get(partition, ErrorCode.UNKNOWN_SERVER_ERROR)
+        if code is not ErrorCode.NONE:
+            raise error_for(
+                code,
+                f"{partition} is not in the transaction of {transactional_id!r}, so the offsets of group "
+                f"{request.group_id} cannot be committed in it",
+            )
+
+    def _on_effects(self, partition: int, effects: Sequence[Any]) -> None:
+        for event in effects:
+            _log.info(
+                "group %s group=%s generation=%s partition=%s detail=%s",
+                event.kind.value,
+                event.group_id,
+                event.generation_id,
+                partition,
+                event.detail,
+            )

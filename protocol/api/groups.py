@@ -1,0 +1,243 @@
+"""What the group coordinator is asked and answers (the classic protocol, KIP-345, KIP-394, KIP-429, KIP-447).
+
+A refusal of a whole request is a `SemelError`; errors of single partitions are in the answer.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from semel.protocol.errors import ErrorCode
+from semel.protocol.ids import NO_LEADER_EPOCH, ProducerIdAndEpoch, TopicPartition
+
+NO_GENERATION = -1
+NO_MEMBER_ID = ""
+
+
+@dataclass(frozen=True, slots=True)
+class GroupProtocol:
+    """A protocol (assignor) that a member offers, with its own metadata (a subscription, for consumers)."""
+
+    name: str
+    metadata: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class JoinGroupRequest:
+    """`new_member_id` is the id that the edge made up for a member that has none (machines draw no randomness)."""
+
+    group_id: str
+    member_id: str
+    group_instance_id: str | None
+    protocol_type: str
+    protocols: tuple[GroupProtocol, ...]
+    session_timeout_ms: int
+    rebalance_timeout_ms: int
+    client_id: str
+    client_host: str
+    new_member_id: str
+    require_known_member_id: bool = True
+    reason: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class JoinGroupMember:
+    member_id: str
+    group_instance_id: str | None
+    metadata: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class JoinGroupResponse:
+    """`members` is filled for the leader only. MEMBER_ID_REQUIRED is answered with `error` and the id to use."""
+
+    generation_id: int
+    protocol_type: str | None
+    protocol_name: str | None
+    leader_id: str
+    member_id: str
+    members: tuple[JoinGroupMember, ...] = ()
+    skip_assignment: bool = False
+    error: ErrorCode = ErrorCode.NONE
+
+
+@dataclass(frozen=True, slots=True)
+class SyncGroupRequest:
+    """`assignments` maps member ids to their assignment; empty from all but the leader.
+
+    A leader may leave the work to the coordinator: then the edge sets `partition_counts` (of every topic it knows that
+    a member subscribes to), and the machine runs the chosen assignor itself, over the members' subscriptions.
+    """
+
+    group_id: str
+    generation_id: int
+    member_id: str
+    group_instance_id: str | None
+    assignments: Mapping[str, bytes]
+    protocol_type: str | None = None
+    protocol_name: str | None = None
+    partition_counts: Mapping[str, int] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class SyncGroupResponse:
+    assignment: bytes
+    protocol_type: str | None
+    protocol_name: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class HeartbeatRequest:
+    group_id: str
+    generation_id: int
+    member_id: str
+    group_instance_id: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class HeartbeatResponse:
+    pass
+
+
+@dataclass(frozen=True, slots=True)
+class MemberIdentity:
+    """A member to remove: by id, or by instance id with an empty member id."""
+
+    member_id: str
+    group_instance_id: str | None = None
+    reason: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class LeaveGroupRequest:
+    group_id: str
+    members: tuple[MemberIdentity, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class LeaveGroupResponse:
+    """One error for each member asked, in the same order."""
+
+    errors: tuple[ErrorCode, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class OffsetAndMetadata:
+    """A committed position: the offset of the next record to read. `commit_timestamp_ms` -1: take the clock's."""
+
+    offset: int
+    leader_epoch: int = NO_LEADER_EPOCH
+    metadata: str = ""
+    commit_timestamp_ms: int = -1
+
+
+@dataclass(frozen=True, slots=True)
+class OffsetCommitRequest:
+    """With `producer`, a commit inside that producer's transaction (TxnOffsetCommit): pending until its marker (O1).
+
+    An empty member id with generation -1 is a commit from outside the group ("simple" consumers, resets).
+    """
+
+    group_id: str
+    generation_id: int
+    member_id: str
+    group_instance_id: str | None
+    offsets: Mapping[TopicPartition, OffsetAndMetadata]
+    transactional_id: str | None = None
+    producer: ProducerIdAndEpoch | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class OffsetCommitResponse:
+    errors: Mapping[TopicPartition, ErrorCode]
+
+
+@dataclass(frozen=True, slots=True)
+class OffsetFetchRequest:
+    """`partitions` None asks for all of the group's. `require_stable` as in O2."""
+
+    group_id: str
+    partitions: tuple[TopicPartition, ...] | None
+    require_stable: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class FetchedOffset:
+    """`offset` is -1 where nothing is committed."""
+
+    offset: int
+    leader_epoch: int
+    metadata: str
+    error: ErrorCode = ErrorCode.NONE
+
+
+@dataclass(frozen=True, slots=True)
+class OffsetFetchResponse:
+    offsets: Mapping[TopicPartition, FetchedOffset]
+
+
+@dataclass(frozen=True, slots=True)
+class OffsetDeleteRequest:
+    group_id: str
+    partitions: tuple[TopicPartition, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class OffsetDeleteResponse:
+    errors: Mapping[TopicPartition, ErrorCode]
+
+
+@dataclass(frozen=True, slots=True)
+class ListGroupsRequest:
+    states: frozenset[str] = frozenset()
+    types: frozenset[str] = frozenset()
+
+
+@dataclass(frozen=True, slots=True)
+class GroupListing:
+    group_id: str
+    protocol_type: str
+    state: str
+    group_type: str = "classic"
+
+
+@dataclass(frozen=True, slots=True)
+class ListGroupsResponse:
+    groups: tuple[GroupListing, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class DescribeGroupRequest:
+    group_id: str
+
+
+@dataclass(frozen=True, slots=True)
+class GroupMemberDescription:
+    member_id: str
+    group_instance_id: str | None
+    client_id: str
+    client_host: str
+    metadata: bytes
+    assignment: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class GroupDescription:
+    group_id: str
+    state: str
+    protocol_type: str
+    protocol_name: str
+    generation_id: int
+    leader_id: str
+    members: tuple[GroupMemberDescription, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class DeleteGroupRequest:
+    group_id: str
+
+
+@dataclass(frozen=True, slots=True)
+class DeleteGroupResponse:
+    pass

@@ -1,0 +1,74 @@
+"""What is asked and answered about the cluster: its nodes, topics, and settings."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import Enum
+
+from semel.protocol.api.topics import TopicDescription
+from semel.protocol.errors import ErrorCode
+from semel.protocol.ids import TopicId
+
+
+@dataclass(frozen=True, slots=True)
+class NodeDescription:
+    """A node with the addresses that clients are told."""
+
+    node_id: int
+    kafka_host: str
+    kafka_port: int
+    grpc_host: str
+    grpc_port: int
+    rack: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class ClusterDescription:
+    """`controller_id` is -1 where no node holds the controller's lease as far as this one knows."""
+
+    cluster_id: str
+    controller_id: int
+    nodes: tuple[NodeDescription, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class TopicResult:
+    """The outcome for one topic of a request. `topic` is there where the request made or found it."""
+
+    name: str
+    error: ErrorCode = ErrorCode.NONE
+    message: str = ""
+    topic: TopicDescription | None = None
+    topic_id: TopicId | None = None
+
+
+class ResourceType(Enum):
+    """What can be configured. The values are Kafka's."""
+
+    TOPIC = 2
+    BROKER = 4
+
+
+@dataclass(frozen=True, slots=True)
+class ConfigEntry:
+    """One setting as it stands. `source` is DEFAULT, FILE, ENVIRONMENT, FLAG, DYNAMIC_BROKER or DYNAMIC_TOPIC."""
+
+    name: str
+    value: str
+    source: str
+    is_sensitive: bool
+    is_read_only: bool
+    documentation: str
+    type: str
+
+
+@dataclass(frozen=True, slots=True)
+class AlterConfigsRequest:
+    """Set some values and put others back to their default; the rest stays (KIP-339)."""
+
+    resource_type: ResourceType
+    resource_name: str
+    values: Mapping[str, str] = field(default_factory=dict)
+    remove: tuple[str, ...] = ()
+    validate_only: bool = False

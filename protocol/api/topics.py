@@ -1,0 +1,66 @@
+"""What is asked and answered about topics, their settings and their offsets."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import IntEnum
+
+from semel.protocol.errors import ErrorCode
+from semel.protocol.ids import NO_LEADER_EPOCH, TopicId, TopicPartition
+
+EARLIEST_TIMESTAMP = -2
+LATEST_TIMESTAMP = -1
+MAX_TIMESTAMP = -3
+
+
+class IsolationLevel(IntEnum):
+    """What a reader may see: everything below the high watermark, or committed transactions only (L2, L3)."""
+
+    READ_UNCOMMITTED = 0
+    READ_COMMITTED = 1
+
+
+@dataclass(frozen=True, slots=True)
+class NewTopic:
+    """A topic to create. -1 takes the node's default number of partitions or replicas."""
+
+    name: str
+    num_partitions: int = -1
+    replication_factor: int = -1
+    configs: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionDescription:
+    partition: int
+    leader_id: int
+    leader_epoch: int
+    replicas: tuple[int, ...]
+    isr: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class TopicDescription:
+    name: str
+    topic_id: TopicId
+    is_internal: bool
+    partitions: tuple[PartitionDescription, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class ListOffset:
+    """The answer for one partition. `offset` is -1 where no record is at or after the timestamp asked for."""
+
+    offset: int
+    timestamp_ms: int
+    leader_epoch: int = NO_LEADER_EPOCH
+    error: ErrorCode = ErrorCode.NONE
+
+
+@dataclass(frozen=True, slots=True)
+class ListOffsetsRequest:
+    """Timestamps in milliseconds, or one of EARLIEST_TIMESTAMP, LATEST_TIMESTAMP, MAX_TIMESTAMP."""
+
+    timestamps: Mapping[TopicPartition, int]
+    isolation: IsolationLevel = IsolationLevel.READ_COMMITTED

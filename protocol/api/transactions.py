@@ -1,0 +1,131 @@
+"""What the transaction coordinator is asked and answers (KIP-98, KIP-360, KIP-664, KIP-890).
+
+A refusal of a whole request is a `SemelError`; errors of single partitions are in the answer.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import IntEnum
+
+from semel.protocol.errors import ErrorCode
+from semel.protocol.ids import NO_PRODUCER, ProducerIdAndEpoch, TopicPartition
+
+
+class TransactionVersion(IntEnum):
+    """Which protocol a client speaks: see KIP-890."""
+
+    V0 = 0
+    V1 = 1
+    """The older protocol: partitions are added explicitly, the epoch stays the same between transactions."""
+    V2 = 2
+    """An epoch of its own for each transaction; the broker adds partitions at the first append."""
+
+
+@dataclass(frozen=True, slots=True)
+class InitProducerIdRequest:
+    """Ask for a producer id. With `transactional_id`, fences every older instance of it.
+
+    `producer` is what the caller holds already (KIP-360), for bumping its own epoch.
+    """
+
+    transactional_id: str | None
+    transaction_timeout_ms: int
+    producer: ProducerIdAndEpoch = NO_PRODUCER
+
+
+@dataclass(frozen=True, slots=True)
+class InitProducerIdResponse:
+    producer: ProducerIdAndEpoch
+
+
+@dataclass(frozen=True, slots=True)
+class AddPartitionsToTxnRequest:
+    """Add partitions to the ongoing transaction, or begin it. With `verify_only`, only ask whether they are in (T8)."""
+
+    transactional_id: str
+    producer: ProducerIdAndEpoch
+    partitions: tuple[TopicPartition, ...]
+    verify_only: bool = False
+    version: TransactionVersion = TransactionVersion.V2
+
+
+@dataclass(frozen=True, slots=True)
+class AddPartitionsToTxnResponse:
+    errors: Mapping[TopicPartition, ErrorCode]
+
+
+@dataclass(frozen=True, slots=True)
+class EndTxnRequest:
+    transactional_id: str
+    producer: ProducerIdAndEpoch
+    committed: bool
+    version: TransactionVersion = TransactionVersion.V2
+
+
+@dataclass(frozen=True, slots=True)
+class EndTxnResponse:
+    """`producer` is the id and epoch for the next transaction: bumped, or rotated at the end of the epochs (V2)."""
+
+    producer: ProducerIdAndEpoch
+
+
+@dataclass(frozen=True, slots=True)
+class ListTransactionsRequest:
+    """Filters are alternatives within, and conjunctive between, themselves; empty means all."""
+
+    states: frozenset[str] = frozenset()
+    producer_ids: frozenset[int] = frozenset()
+    min_duration_ms: int = -1
+    transactional_id_pattern: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class TransactionListing:
+    transactional_id: str
+    producer_id: int
+    state: str
+
+
+@dataclass(frozen=True, slots=True)
+class ListTransactionsResponse:
+    transactions: tuple[TransactionListing, ...]
+    unknown_states: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class DescribeTransactionRequest:
+    transactional_id: str
+
+
+@dataclass(frozen=True, slots=True)
+class TransactionDescription:
+    """`start_time_ms` is -1 where no transaction is open."""
+
+    transactional_id: str
+    state: str
+    producer: ProducerIdAndEpoch
+    timeout_ms: int
+    start_time_ms: int
+    last_update_ms: int
+    coordinator_epoch: int
+    partitions: tuple[TopicPartition, ...] = field(default=())
+
+
+@dataclass(frozen=True, slots=True)
+class AbortTransactionRequest:
+    """An operator's abort of whatever this transactional id has open. The producer is fenced."""
+
+    transactional_id: str
+
+
+@dataclass(frozen=True, slots=True)
+class TxnMarker:
+    """One coordinator's decision for one producer, to be written to `partitions` (WriteTxnMarkers)."""
+
+    producer: ProducerIdAndEpoch
+    coordinator_epoch: int
+    committed: bool
+    partitions: tuple[TopicPartition, ...]
+    version: TransactionVersion = TransactionVersion.V2

@@ -1,0 +1,1 @@
+"""The Kafka wire protocol: framing, and the messages of the data plane."""

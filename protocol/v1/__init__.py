@@ -1,0 +1,1 @@
+"""Generated from proto/semel/v1 by `make proto`. Do not edit."""

@@ -1,0 +1,32 @@
+"""Which partition of an internal topic a key lives on: Kafka's rule, which all clients and tools share."""
+
+from __future__ import annotations
+
+from functools import lru_cache
+
+_INT32_MIN = -(2**31)
+
+
+@lru_cache(maxsize=8192)
+def java_string_hash(text: str) -> int:
+    """Return Java's `String.hashCode()`: a signed 32-bit number over the text's UTF-16 code units."""
+    units = text.encode("utf-16-be", "surrogatepass")
+    code = 0
+    for index in range(0, len(units), 2):
+        code = (31 * code + (units[index] << 8 | units[index + 1])) & 0xFFFFFFFF
+    return code - (1 << 32) if code & 0x80000000 else code
+
+
+def partition_for_key(key: str, count: int) -> int:
+    """Return the partition of `key` (a group id or transactional id) in an internal topic of `count` partitions.
+
+    Raises `ValueError` where `count` is not positive.
+
+    >>> partition_for_key("enrich-0", 50)
+    16
+    """
+    if count <= 0:
+        raise ValueError(f"a topic has at least one partition, not {count}")
+    code = java_string_hash(key)
+    # Java's Math.abs leaves the smallest number negative; Kafka's Utils.abs makes it 0.
+    return 0 if code == _INT32_MIN else abs(code) % count

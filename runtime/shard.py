@@ -1,0 +1,471 @@
+"""Runs a coordinator's machines over the partitions of an internal topic.
+
+    handle -> append records -> replay -> answer when committed
+
+One shard is one machine over one partition. The machine decides, the shard appends what it decided and replays it into
+the machine at once, so the next request sees it; but answers and effects leave only when the log has committed all that
+was replayed before them (T2, T3), so nothing uncommitted is ever visible outside. When an append or a commit fails, the
+machine is thrown away and built anew from the log: there is no rollback code.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import deque
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass
+from enum import Enum
+from typing import Any, Protocol
+
+from semel.protocol.api.transactions import TransactionVersion
+from semel.protocol.errors import ErrorCode, FatalError, RetriableError, SemelError
+from semel.protocol.ids import NO_PRODUCER, ProducerIdAndEpoch, TopicPartition
+from semel.protocol.record_batch import ControlType, decode_control, decode_records, encode_batch, iter_batches
+from semel.runtime.clock import Clock
+from semel.runtime.machine import DEFERRED, TICK, CoordinatorRecord, Deferred, Machine, Result, Ticket
+
+_log = logging.getLogger("semel.shard")
+
+LOAD_CHUNK_BYTES = 1 << 20
+RELOAD_PAUSE_S = 0.05
+RELOAD_PAUSE_S_MAX = 5.0
+
+
+class ShardLog(Protocol):
+    """The partition of an internal topic that a shard lives on, as far as the shard needs it."""
+
+    @property
+    def log_start_offset(self) -> int: ...
+
+    @property
+    def log_end_offset(self) -> int: ...
+
+    @property
+    def high_watermark(self) -> int: ...
+
+    def append_batch(self, batch: bytearray) -> int:
+        """Append as a coordinator (P5) and return the base offset. Raises `SemelError`; then nothing was appended."""
+        ...
+
+    def append_marker(
+        self, producer: ProducerIdAndEpoch, coordinator_epoch: int, committed: bool, version: TransactionVersion
+    ) -> int | None:
+        """Append a marker and return its offset, or None where it repeats one that was applied already (P9).
+
+        `version` says whether its epoch is above its data's (KIP-890), so that a late one is known and refused.
+        """
+        ...
+
+    def read_batches(self, offset: int, max_bytes: int) -> bytes | memoryview:
+        """Return whole batches from the one that holds `offset` on: at least one, unless the log ends there."""
+        ...
+
+    async def wait_committed(self, offset: int) -> None:
+        """Wait until the high watermark is past `offset`. Raises `SemelError` where it never will be."""
+        ...
+
+
+class ShardState(Enum):
+    LOADING = "loading"
+    ACTIVE = "active"
+    CLOSED = "closed"
+
+
+@dataclass(slots=True)
+class _Parked:
+    """What leaves the shard once the log has committed `offset`."""
+
+    offset: int
+    answers: Sequence[tuple[Ticket, object]]
+    effects: Sequence[Any]
+
+
+class Shard:
+    """One machine over one partition. Not for use from outside of `ShardRuntime`."""
+
+    def __init__(
+        self,
+        tp: TopicPartition,
+        log: ShardLog,
+        make_machine: Callable[[], Machine],
+        on_effects: Callable[[Sequence[Any]], None],
+        clock: Clock,
+    ) -> None:
+        self.tp = tp
+        self.state = ShardState.LOADING
+        self._log = log
+        self._make_machine = make_machine
+        self._on_effects = on_effects
+        self._clock = clock
+        self._machine = make_machine()
+        self._waiting: dict[Ticket, asyncio.Future[Any]] = {}
+        self._last_ticket = 0
+        self._replayed_offset = -1
+        self._parked: deque[_Parked] = deque()
+        self._release_task: asyncio.Task[None] | None = None
+        self._load_task: asyncio.Task[None] | None = None
+        self._timer: asyncio.TimerHandle | None = None
+        self._timer_ms: int | None = None
+
+    def start(self) -> asyncio.Task[None]:
+        """Begin to load the machine from the log; the task ends when the shard is active."""
+        self._load_task = asyncio.get_running_loop().create_task(self._load(), name=f"load {self.tp}")
+        return self._load_task
+
+    async def submit(self, request: object) -> Any:
+        """Return the machine's answer to a request once all it rests on is committed. Raises `SemelError`."""
+        self._check_active()
+        ticket, answer = self._new_ticket()
+        try:
+            self._decide(request, ticket)
+            return await answer
+        finally:
+            self._waiting.pop(ticket, None)
+            answer.cancel()  # where the refusal came by another way, nobody looks at this one any more
+            if not answer.cancelled():
+                answer.exception()
+
+    async def write_marker(
+        self, producer: ProducerIdAndEpoch, coordinator_epoch: int, committed: bool, version: TransactionVersion
+    ) -> None:
+        """Write a transaction marker into the shard's own partition and apply it to the machine."""
+        self._check_active()
+        now_ms = self._clock.now_ms()
+        offset = self._log.append_marker(producer, coordinator_epoch, committed, version)
+        if offset is not None:
+            self._replayed_offset = offset
+            try:
+                result = self._machine.replay_marker(producer, committed, now_ms)
+            except Exception as error:
+                raise self._broken(error) from error
+            if result is not None:
+                assert not result.records, "a marker's replay appends nothing"
+                self._park(result.answers, result.effects)
+            self._arm_timer()
+        await self._log.wait_committed(self._replayed_offset)
+
+    def run_due_timer(self) -> None:
+        """Give the machine its tick where one is due; the event loop's timer calls this, and so do simulations."""
+        if self.state is not ShardState.ACTIVE:
+            return
+        now_ms = self._clock.now_ms()
+        deadline_ms = self._machine.next_deadline_ms()
+        if deadline_ms is not None and deadline_ms <= now_ms:
+            try:
+                self._decide(TICK, None)
+            except SemelError:
+                return  # the reload that follows arms the timer anew
+        self._timer_ms = None
+        self._arm_timer()
+
+    def close(self) -> None:
+        """Stop, and answer every caller that still waits with NOT_COORDINATOR."""
+        if self.state is ShardState.CLOSED:
+            return
+        self.state = ShardState.CLOSED
+        self._drop_machine(
+            RetriableError(f"{self.tp} moved away; find its coordinator again", ErrorCode.NOT_COORDINATOR)
+        )
+        if self._load_task is not None:
+            self._load_task.cancel()
+
+    def _check_active(self) -> None:
+        if self.state is ShardState.LOADING:
+            raise RetriableError(
+                f"{self.tp} is being read into memory; try again shortly", ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
+            )
+        if self.state is ShardState.CLOSED:
+            raise RetriableError(f"{self.tp} is not led here; find its coordinator again", ErrorCode.NOT_COORDINATOR)
+
+    def _new_ticket(self) -> tuple[Ticket, asyncio.Future[Any]]:
+        self._last_ticket += 1
+        ticket = Ticket(self._last_ticket)
+        answer: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+        self._waiting[ticket] = answer
+        return ticket, answer
+
+    def _decide(self, request: object, ticket: Ticket | None) -> None:
+        """Let the machine decide and carry it out. Raises `SemelError` for what the caller is to be told at once."""
+        now_ms = self._clock.now_ms()
+        result: Result[Any] | None = None
+        try:
+            result = self._machine.handle(request, now_ms, ticket or Ticket(0))
+            self._carry_out(result, ticket, now_ms)
+        except SemelError as error:
+            if result is None:
+                raise self._broken(error) from error
+            raise self._append_failed(result, error) from error
+        except Exception as error:
+            raise self._broken(error) from error
+
+    def _broken(self, error: Exception) -> SemelError:
+        """A bug in the machine: what it holds now may be half of a change, the log is whole. Start again from that."""
+        _log.exception("a coordinator's machine failed partition=%s", self.tp)
+        failure = FatalError(f"{self.tp} failed on this request: {error!r}; its coordinator starts again from its log")
+        self._reload(failure)
+        return failure
+
+    def _carry_out(self, result: Result[Any], ticket: Ticket | None, now_ms: int) -> None:
+        if result.records:
+            self._append_and_replay(result, now_ms)
+        answers = result.answers
+        if ticket is not None and not isinstance(result.response, Deferred):
+            answers = [*answers, (ticket, result.response)]
+        self._park(answers, result.effects)
+        self._arm_timer()
+
+    def _append_and_replay(self, result: Result[Any], now_ms: int) -> None:
+        producer = result.producer or NO_PRODUCER
+        batch = encode_batch(
+            [(now_ms, record.key, record.value, ()) for record in result.records],
+            producer_id=producer.producer_id,
+            producer_epoch=producer.producer_epoch,
+            transactional=result.producer is not None,
+        )
+        offset = self._log.append_batch(bytearray(batch))
+        for record in result.records:
+            self._machine.replay(record, offset, result.producer, now_ms)
+            self._replayed_offset = offset
+            offset += 1
+
+    def _park(self, answers: Sequence[tuple[Ticket, object]], effects: Sequence[Any]) -> None:
+        if not answers and not effects:
+            return
+        if not self._parked and self._log.high_watermark > self._replayed_offset:
+            self._release(answers, effects)
+            return
+        self._parked.append(_Parked(self._replayed_offset, answers, effects))
+        if self._release_task is None:
+            self._release_task = asyncio.get_running_loop().create_task(self._release_parked(), name=f"park {self.tp}")
+
+    async def _release_parked(self) -> None:
+        try:
+            while self._parked:
+                await self._log.wait_committed(self._parked[0].offset)
+                high_watermark = self._log.high_watermark
+                while self._parked and self._parked[0].offset < high_watermark:
+                    parked = self._parked.popleft()
+                    self._release(parked.answers, parked.effects)
+        except SemelError as error:
+            self._release_task = None
+            self._reload(error)
+        except Exception as error:
+            # An effect that was lost, markers above all, is found again in the log (T4).
+            self._release_task = None
+            self._broken(error)
+        else:
+            self._release_task = None
+
+    def _release(self, answers: Sequence[tuple[Ticket, object]], effects: Sequence[Any]) -> None:
+        for ticket, response in answers:
+            future = self._waiting.pop(ticket, None)
+            if future is None or future.done():
+                continue
+            if isinstance(response, SemelError):
+                future.set_exception(response)
+            else:
+                assert response is not DEFERRED
+                future.set_result(response)
+        if effects:
+            self._on_effects(effects)
+
+    def _append_failed(self, result: Result[Any], error: SemelError) -> SemelError:
+        """Return what the caller is told: the log's word about a producer (P4, P6), or that we failed."""
+        if result.producer is not None and not isinstance(error, RetriableError):
+            return error
+        self._reload(error)
+        if error.code is ErrorCode.MESSAGE_TOO_LARGE:
+            return FatalError(f"{self.tp}: {error.message}", ErrorCode.MESSAGE_TOO_LARGE)
+        return RetriableError(f"{self.tp} could not append: {error.message}", ErrorCode.COORDINATOR_NOT_AVAILABLE)
+
+    def _reload(self, error: SemelError) -> None:
+        if self.state is not ShardState.ACTIVE:
+            return
+        _log.error("shard failed, reloading from its log partition=%s error=%s", self.tp, error)
+        self.state = ShardState.LOADING
+        self._drop_machine(
+            RetriableError(f"{self.tp} could not commit: {error.message}", ErrorCode.COORDINATOR_NOT_AVAILABLE)
+        )
+        self.start()
+
+    def _drop_machine(self, error: SemelError) -> None:
+        self._machine.closed()
+        self._parked.clear()
+        if self._release_task is not None:
+            self._release_task.cancel()
+            self._release_task = None
+        if self._timer is not None:
+            self._timer.cancel()
+        self._timer = self._timer_ms = None
+        waiting, self._waiting = self._waiting, {}
+        for future in waiting.values():
+            if not future.done():
+                future.set_exception(error)
+
+    async def _load(self) -> None:
+        pause_s = RELOAD_PAUSE_S
+        while True:
+            try:
+                await self._replay_log()
+                return
+            except SemelError as error:
+                _log.error(
+                    "shard could not load, trying again partition=%s error=%s pause_s=%s", self.tp, error, pause_s
+                )
+            except Exception:
+                _log.exception("shard could not load, trying again partition=%s pause_s=%s", self.tp, pause_s)
+            await asyncio.sleep(pause_s)
+            pause_s = min(pause_s * 2, RELOAD_PAUSE_S_MAX)
+
+    async def _replay_log(self) -> None:
+        machine = self._make_machine()
+        offset = self._log.log_start_offset
+        end_offset = self._log.log_end_offset
+        while offset < end_offset:
+            chunk = self._log.read_batches(offset, LOAD_CHUNK_BYTES)
+            if not len(chunk):
+                break
+            offset = replay_batches(machine, chunk, offset)
+            await asyncio.sleep(0)
+        if end_offset > 0:
+            await self._log.wait_committed(end_offset - 1)
+        self._machine = machine
+        self._replayed_offset = end_offset - 1
+        self.state = ShardState.ACTIVE
+        now_ms = self._clock.now_ms()
+        result = machine.loaded(now_ms)
+        try:
+            self._carry_out(result, None, now_ms)
+        except SemelError as error:
+            self.state = ShardState.LOADING
+            raise RetriableError(f"{self.tp} could not append after loading: {error.message}", error.code) from error
+        except Exception:
+            self.state = ShardState.LOADING
+            raise
+
+    def _arm_timer(self) -> None:
+        deadline_ms = self._machine.next_deadline_ms()
+        if deadline_ms == self._timer_ms:
+            return
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        self._timer_ms = deadline_ms
+        if deadline_ms is not None:
+            delay_s = max(0, deadline_ms - self._clock.now_ms()) / 1000
+            self._timer = asyncio.get_running_loop().call_later(delay_s, self.run_due_timer)
+
+
+def replay_batches(machine: Machine, chunk: bytes | memoryview, from_offset: int) -> int:
+    """Replay the batches of `chunk` from `from_offset` on into `machine`; return the offset after the last one."""
+    next_offset = from_offset
+    view = memoryview(chunk)
+    position = 0
+    for header in iter_batches(view):
+        batch = view[position : position + header.size_bytes]
+        position += header.size_bytes
+        producer = ProducerIdAndEpoch(header.producer_id, header.producer_epoch) if header.is_transactional else None
+        for record in decode_records(batch):
+            if record.offset < from_offset:
+                continue
+            if header.is_control:
+                assert producer is not None, "a marker always names a producer"
+                machine.replay_marker(producer, decode_control(record).type is ControlType.COMMIT, record.timestamp_ms)
+            elif record.key is not None:
+                machine.replay(
+                    CoordinatorRecord(record.key, record.value), record.offset, producer, record.timestamp_ms
+                )
+        next_offset = max(next_offset, header.next_offset)
+    return next_offset
+
+
+class ShardRuntime:
+    """All shards of one internal topic on this node.
+
+    topic:        the internal topic's name.
+    open_log:     gives the log of a partition number.
+    make_machine: gives an empty machine for a partition number and the leader epoch it is led under.
+    on_effects:   is called with the partition number and the effects, once the records they rest on are committed.
+    """
+
+    def __init__(
+        self,
+        topic: str,
+        *,
+        open_log: Callable[[int], ShardLog],
+        make_machine: Callable[[int, int], Machine],
+        on_effects: Callable[[int, Sequence[Any]], None],
+        clock: Clock,
+    ) -> None:
+        self.topic = topic
+        self._open_log = open_log
+        self._make_machine = make_machine
+        self._on_effects = on_effects
+        self._clock = clock
+        self._shards: dict[int, Shard] = {}
+
+    def load(self, partition: int, leader_epoch: int) -> Awaitable[None]:
+        """Take over a partition: read its log into a fresh machine. Awaiting the result waits until it is active."""
+        self.unload(partition)
+        shard = Shard(
+            TopicPartition(self.topic, partition),
+            self._open_log(partition),
+            lambda: self._make_machine(partition, leader_epoch),
+            lambda effects: self._on_effects(partition, effects),
+            self._clock,
+        )
+        self._shards[partition] = shard
+        return shard.start()
+
+    def unload(self, partition: int) -> None:
+        """Give a partition up; its callers are told to find the coordinator again."""
+        shard = self._shards.pop(partition, None)
+        if shard is not None:
+            shard.close()
+
+    def partitions(self) -> list[int]:
+        """Return the numbers of the partitions held here, sorted."""
+        return sorted(self._shards)
+
+    def state(self, partition: int) -> ShardState:
+        shard = self._shards.get(partition)
+        return ShardState.CLOSED if shard is None else shard.state
+
+    async def submit(self, partition: int, request: object) -> Any:
+        """Return the machine's answer to `request`, once it is committed.
+
+        Raises whatever the machine refuses with, NOT_COORDINATOR where the partition is not held here,
+        COORDINATOR_LOAD_IN_PROGRESS while it loads, COORDINATOR_NOT_AVAILABLE where its log fails.
+        """
+        return await self._shard(partition).submit(request)
+
+    async def write_marker(
+        self,
+        partition: int,
+        producer: ProducerIdAndEpoch,
+        coordinator_epoch: int,
+        committed: bool,
+        version: TransactionVersion,
+    ) -> None:
+        """Write a transaction's marker into a partition of this topic, and apply it. Returns once committed."""
+        await self._shard(partition).write_marker(producer, coordinator_epoch, committed, version)
+
+    def run_due_timers(self) -> None:
+        """Give every machine whose deadline has passed its tick (for clocks that do not move by themselves)."""
+        for shard in list(self._shards.values()):
+            shard.run_due_timer()
+
+    def close(self) -> None:
+        """Give up every partition."""
+        for partition in self.partitions():
+            self.unload(partition)
+
+    def _shard(self, partition: int) -> Shard:
+        shard = self._shards.get(partition)
+        if shard is None:
+            raise RetriableError(
+                f"{self.topic}-{partition} is not led by this node; find its coordinator again",
+                ErrorCode.NOT_COORDINATOR,
+            )
+        return shard

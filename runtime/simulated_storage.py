@@ -1,0 +1,588 @@
+"""A file system in memory that can lose power, tear writes, fill up and fail, all from one seed.
+
+It keeps what a program sees apart from what a disk would still hold after a power cut. Bytes become durable by
+`StorageFile.sync`, names by `sync_folder`; everything else may survive, vanish, or survive in parts (whole pages,
+in any order, a file longer than the bytes that reached it). A process kill (`crash(power=False)`) keeps all writes.
+It is stricter than common file systems: syncing a new file does not save its name.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import posixpath
+import random
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from types import TracebackType
+from typing import Final, Self, TypeAlias
+
+from semel.runtime.storage import Buffer, StorageFile, StorageLock
+
+_PAGE: Final = 4096
+_UNLIMITED: Final = 1 << 62
+
+
+class SimulatedCrash(BaseException):
+    """The simulated machine stopped here. Not an `Exception`: no error handling may survive it, as in a real crash."""
+
+
+@dataclass(slots=True)
+class _Change:
+    """One write or truncation that no sync has made durable. `lost`: a sync failed over it, so none ever will."""
+
+    position: int
+    data: bytes | None
+    """The bytes written, or None for a truncation to `position`."""
+    lost: bool = False
+
+
+@dataclass(slots=True)
+class _FileNode:
+    live: bytearray = field(default_factory=bytearray)
+    durable: bytes = b""
+    pending: list[_Change] = field(default_factory=list)
+
+
+@dataclass(slots=True)
+class _FolderNode:
+    live: dict[str, _Node] = field(default_factory=dict)
+    durable: dict[str, _Node] = field(default_factory=dict)
+
+
+_Node: TypeAlias = _FileNode | _FolderNode
+
+
+@dataclass(slots=True)
+class _NameChange:
+    """A creation, removal or rename of names that no `sync_folder` has made durable: all its parts happen or none."""
+
+    parts: list[tuple[_FolderNode, str, _Node | None]]
+
+
+@dataclass(slots=True)
+class _Fault:
+    operation: str
+    error: Exception
+    path_part: str
+    remaining: int
+
+
+def _apply(content: bytearray, change: _Change) -> None:
+    if change.data is None:
+        if change.position < len(content):
+            del content[change.position :]
+        else:
+            content.extend(bytes(change.position - len(content)))
+        return
+    end = change.position + len(change.data)
+    if end > len(content):
+        content.extend(bytes(end - len(content)))
+    content[change.position : end] = change.data
+
+
+class SimulatedFile:
+    """An open simulated file. After a crash it only raises."""
+
+    __slots__ = ("_closed", "_generation", "_node", "_storage", "path")
+
+    def __init__(self, storage: SimulatedStorage, path: str, node: _FileNode, generation: int) -> None:
+        self.path = path
+        self._storage = storage
+        self._node = node
+        self._generation = generation
+        self._closed = False
+
+    def _usable(self) -> None:
+        self._storage._check_alive()
+        if self._generation != self._storage.generation:
+            raise SimulatedCrash(f"{self.path} was opened before the crash")
+        if self._closed:
+            raise OSError(errno.EBADF, "the file is closed", self.path)
+
+    def append(self, buffers: Sequence[Buffer]) -> int:
+        with self._storage._operation("append", self.path, self._usable):
+            begin = len(self._node.live)
+            self._write(b"".join(buffers), begin, "append")
+            return begin
+
+    def write_at(self, data: Buffer, position: int) -> None:
+        with self._storage._operation("write_at", self.path, self._usable):
+            self._write(bytes(data), position, "write_at")
+
+    def _write(self, data: bytes, position: int, operation: str) -> None:
+        storage = self._storage
+        fault = storage._take_fault(operation, self.path)
+        crash = storage._reaches_crash_point()
+        growth = max(0, position + len(data) - len(self._node.live))
+        room = storage._available()
+        full = growth > room
+        if fault is not None or crash:
+            data = data[: storage.random.randint(0, len(data))]
+        elif full:
+            data = data[: max(0, len(data) - (growth - room))]
+        if data:
+            change = _Change(position, data)
+            _apply(self._node.live, change)
+            self._node.pending.append(change)
+        if crash:
+            storage._die(f"{operation} {self.path}")
+        if fault is not None:
+            raise fault
+        if full:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), self.path)
+
+    def read_at(self, size: int, position: int) -> bytes:
+        with self._storage._operation("read_at", self.path, self._usable, mutates=False):
+            return bytes(self._node.live[position : position + size])
+
+    def map(self, size: int) -> memoryview:
+        """Return a copy of the first `size` bytes: unlike a real map it does not show later writes."""
+        with self._storage._operation("map", self.path, self._usable, mutates=False):
+            if size > len(self._node.live):
+                raise ValueError(f"{self.path} has {len(self._node.live)} bytes, so {size} cannot be mapped")
+            return memoryview(bytes(self._node.live[:size]))
+
+    def size(self) -> int:
+        self._usable()
+        return len(self._node.live)
+
+    def truncate(self, size: int) -> None:
+        with self._storage._operation("truncate", self.path, self._usable):
+            self._storage._mutation("truncate", self.path)
+            change = _Change(size, None)
+            _apply(self._node.live, change)
+            self._node.pending.append(change)
+
+    def sync(self) -> None:
+        with self._storage._operation("sync", self.path, self._usable):
+            storage = self._storage
+            fault = storage._take_fault("sync", self.path)
+            if storage._reaches_crash_point():
+                storage._die(f"sync {self.path}")
+            if fault is not None:
+                # The kernel marks pages clean after a failed write-back: no later sync will write them (fsyncgate).
+                for change in self._node.pending:
+                    change.lost = True
+                raise fault
+            storage.sync_count += 1
+            self._node.durable = storage._durable_after_sync(self._node)
+            self._node.pending = []
+
+    def fileno(self) -> int:
+        return -1
+
+    def close(self) -> None:
+        self._closed = True
+
+
+class SimulatedLock:
+    __slots__ = ("_generation", "_path", "_storage")
+
+    def __init__(self, storage: SimulatedStorage, path: str) -> None:
+        self._storage = storage
+        self._path = path
+        self._generation = storage.generation
+
+    def release(self) -> None:
+        if self._generation == self._storage.generation:
+            self._storage._locks.discard(self._path)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.release()
+
+
+class SimulatedStorage:
+    """A whole simulated disk. Thread-safe as the real one is, so syncs may run in an executor.
+
+    operations counts the mutating operations since the last crash; `crash_at` counts from the same point.
+    """
+
+    def __init__(self, seed: int = 0) -> None:
+        self.random = random.Random(seed)  # noqa: S311
+        self.generation = 0
+        self.operations = 0
+        self.sync_count = 0
+        self.capacity_bytes = _UNLIMITED
+        self._root = _FolderNode()
+        self._names_pending: list[_NameChange] = []
+        self._faults: list[_Fault] = []
+        self._crash_point: int | None = None
+        self._dead = False
+        self._locks: set[str] = set()
+        self._mutex = threading.RLock()
+
+    # --- faults -----------------------------------------------------------------------------------------------------
+
+    def fail_next(self, operation: str, error: Exception, *, path_part: str = "", times: int = 1) -> None:
+        """Let the next `times` calls of an operation (a method's name) on paths with `path_part` in them fail."""
+        self._faults.append(_Fault(operation, error, path_part, times))
+
+    def fail_nothing(self) -> None:
+        """Take back all that `fail_next` ordered."""
+        self._faults.clear()
+
+    def crash_at(self, operation: int | None) -> None:
+        """Raise `SimulatedCrash` at the n-th mutating operation from now (1 is the next), having done it in part.
+
+        None takes that back.
+        """
+        if operation is not None and operation < 1:
+            raise ValueError(f"operations are counted from 1: {operation}")
+        self._crash_point = None if operation is None else self.operations + operation
+
+    @property
+    def crashed(self) -> bool:
+        """Whether a crash point was reached and `crash` has not been called since."""
+        return self._dead
+
+    def crash(self, *, power: bool) -> None:
+        """Stop the machine's processes (`power=False`) or the machine, and start it again with what is left.
+
+        Every open file and lock becomes void.
+        """
+        with self._mutex:
+            self.generation += 1
+            self.operations = 0
+            self._dead = False
+            self._crash_point = None
+            self._faults.clear()
+            self._locks.clear()
+            if power:
+                self._lose_power()
+
+    def set_free_bytes(self, free_bytes: int | None) -> None:
+        """Leave room for so many more bytes; None lifts the limit."""
+        with self._mutex:
+            self.capacity_bytes = _UNLIMITED if free_bytes is None else self._used() + free_bytes
+
+    def unsynced_bytes(self) -> int:
+        """Return how many written bytes a power cut could take."""
+        return sum(
+            len(change.data) for node in self._files(self._root) for change in node.pending if change.data is not None
+        )
+
+    @contextmanager
+    def looked_into(self) -> Iterator[None]:
+        """Let a checker read what programs saw, also when the machine has just died and `crash` was not called yet."""
+        dead, self._dead = self._dead, False
+        faults, self._faults = self._faults, []
+        try:
+            yield
+        finally:
+            self._dead, self._faults = dead, faults
+
+    def corrupt(self, path: str, position: int, data: bytes) -> None:
+        """Change bytes on the disk behind everybody's back, as a failing disk does."""
+        node = self._file(path)
+        node.live[position : position + len(data)] = data
+        durable = bytearray(node.durable)
+        durable[position : position + len(data)] = data
+        node.durable = bytes(durable)
+
+    # --- Storage ----------------------------------------------------------------------------------------------------
+
+    def open(self, path: str, *, create: bool = False) -> StorageFile:
+        with self._operation("open", path):
+            folder, name = self._parent(path)
+            node = folder.live.get(name)
+            if isinstance(node, _FolderNode):
+                raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), path)
+            if node is None:
+                if not create:
+                    raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), path)
+                self._mutation("open", path)
+                node = _FileNode()
+                self._change_names([(folder, name, node)])
+            else:
+                fault = self._take_fault("open", path)
+                if fault is not None:
+                    raise fault
+            return SimulatedFile(self, path, node, self.generation)
+
+    def exists(self, path: str) -> bool:
+        with self._operation("exists", path, mutates=False):
+            return self._find(path) is not None
+
+    def list_folder(self, path: str) -> list[str]:
+        with self._operation("list_folder", path, mutates=False):
+            return sorted(self._folder(path).live)
+
+    def make_folder(self, path: str) -> None:
+        with self._operation("make_folder", path):
+            folder = self._root
+            for name in _parts(path):
+                node = folder.live.get(name)
+                if node is None:
+                    self._mutation("make_folder", path)
+                    node = _FolderNode()
+                    self._change_names([(folder, name, node)])
+                elif isinstance(node, _FileNode):
+                    raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), path)
+                folder = node
+
+    def rename(self, source: str, target: str) -> None:
+        with self._operation("rename", source):
+            from_folder, from_name = self._parent(source)
+            node = from_folder.live.get(from_name)
+            if node is None:
+                raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), source)
+            to_folder, to_name = self._parent(target)
+            replaced = to_folder.live.get(to_name)
+            if isinstance(replaced, _FolderNode) and (isinstance(node, _FileNode) or replaced.live):
+                raise OSError(errno.ENOTEMPTY, os.strerror(errno.ENOTEMPTY), target)
+            self._mutation("rename", source)
+            self._change_names([(from_folder, from_name, None), (to_folder, to_name, node)])
+
+    def remove(self, path: str) -> None:
+        with self._operation("remove", path):
+            folder, name = self._parent(path)
+            node = folder.live.get(name)
+            if node is None:
+                raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), path)
+            if isinstance(node, _FolderNode):
+                raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), path)
+            self._mutation("remove", path)
+            self._change_names([(folder, name, None)])
+
+    def remove_tree(self, path: str) -> None:
+        """Remove a folder one entry at a time, as the real one does, so that a crash can leave a part of it."""
+        with self._operation("remove_tree", path):
+            folder, name = self._parent(path)
+            node = folder.live.get(name)
+            if node is None:
+                raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), path)
+            if isinstance(node, _FileNode):
+                raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR), path)
+            self._remove_entries(node, path)
+            self._mutation("remove_tree", path)
+            self._change_names([(folder, name, None)])
+
+    def sync_folder(self, path: str) -> None:
+        with self._operation("sync_folder", path):
+            folder = self._folder(path)
+            self._mutation("sync_folder", path)
+            self.sync_count += 1
+            rest = []
+            for change in self._names_pending:
+                if any(part[0] is folder for part in change.parts):
+                    _apply_names(change)
+                else:
+                    rest.append(change)
+            self._names_pending = rest
+
+    def free_bytes(self, path: str) -> int:
+        with self._operation("free_bytes", path, mutates=False):
+            return max(0, self._available())
+
+    def lock(self, path: str) -> StorageLock:
+        with self._operation("lock", path):
+            key = posixpath.normpath(path)
+            if key in self._locks:
+                raise BlockingIOError(errno.EAGAIN, "held by another process of the simulation", path)
+            folder, name = self._parent(path)
+            if name not in folder.live:
+                self._mutation("lock", path)
+                self._change_names([(folder, name, _FileNode())])
+            self._locks.add(key)
+            return SimulatedLock(self, key)
+
+    # --- inside -----------------------------------------------------------------------------------------------------
+
+    @contextmanager
+    def _operation(
+        self, operation: str, path: str, usable: Callable[[], None] | None = None, *, mutates: bool = True
+    ) -> Iterator[None]:
+        with self._mutex:
+            if usable is None:
+                self._check_alive()
+            else:
+                usable()
+            if not mutates:
+                fault = self._take_fault(operation, path)
+                if fault is not None:
+                    raise fault
+            yield
+
+    def _check_alive(self) -> None:
+        if self._dead:
+            raise SimulatedCrash("the simulated machine is down")
+
+    def _die(self, where: str) -> None:
+        self._dead = True
+        raise SimulatedCrash(where)
+
+    def _mutation(self, operation: str, path: str) -> None:
+        """Count a change of names or size that happens wholly or not at all, and fail or crash where told to."""
+        fault = self._take_fault(operation, path)
+        if fault is not None:
+            raise fault
+        if self._reaches_crash_point():
+            self._die(f"{operation} {path}")
+
+    def _reaches_crash_point(self) -> bool:
+        self.operations += 1
+        return self._crash_point is not None and self.operations >= self._crash_point
+
+    def _take_fault(self, operation: str, path: str) -> Exception | None:
+        for fault in self._faults:
+            if fault.operation == operation and fault.path_part in path:
+                fault.remaining -= 1
+                if fault.remaining == 0:
+                    self._faults.remove(fault)
+                return fault.error
+        return None
+
+    def _remove_entries(self, folder: _FolderNode, path: str) -> None:
+        for name, node in list(folder.live.items()):
+            if isinstance(node, _FolderNode):
+                self._remove_entries(node, f"{path}/{name}")
+            self._mutation("remove_tree", path)
+            self._change_names([(folder, name, None)])
+
+    def _change_names(self, parts: list[tuple[_FolderNode, str, _Node | None]]) -> None:
+        for folder, name, node in parts:
+            if node is None:
+                folder.live.pop(name, None)
+            else:
+                folder.live[name] = node
+        self._names_pending.append(_NameChange(parts))
+
+    def _durable_after_sync(self, node: _FileNode) -> bytes:
+        if not any(change.lost for change in node.pending):
+            return bytes(node.live)
+        content = bytearray(node.durable)
+        for change in node.pending:
+            for piece in _pages(change):
+                if not change.lost or self.random.random() < 0.5:
+                    _apply(content, piece)
+        return bytes(content)
+
+    def _lose_power(self) -> None:
+        for change in self._names_pending:
+            if self.random.random() < 0.5:
+                _apply_names(change)
+        self._names_pending.clear()
+        self._restore_names(self._root)
+        for node in self._files(self._root):
+            if node.pending:
+                node.durable = self._torn(node)
+                node.pending = []
+            node.live = bytearray(node.durable)
+
+    def _torn(self, node: _FileNode) -> bytes:
+        """Return what a power cut may leave of a file: nothing new, all, a prefix, or pages in any order with holes."""
+        way = self.random.randrange(4)
+        content = bytearray(node.durable)
+        if way == 0:
+            return bytes(content)
+        if way == 1:
+            for change in node.pending:
+                if not change.lost:
+                    _apply(content, change)
+            return bytes(content)
+        pieces = [piece for change in node.pending for piece in _pages(change)]
+        if way == 2:
+            kept = self.random.randint(0, len(pieces))
+            for piece in pieces[:kept]:
+                _apply(content, piece)
+            if kept < len(pieces) and pieces[kept].data:
+                piece = pieces[kept]
+                assert piece.data is not None
+                _apply(content, _Change(piece.position, piece.data[: self.random.randint(1, len(piece.data))]))
+            return bytes(content)
+        longest = len(content)
+        for piece in pieces:
+            if piece.data is not None:
+                longest = max(longest, piece.position + len(piece.data))
+            if self.random.random() < 0.6:
+                _apply(content, piece)
+        if len(content) < longest and self.random.random() < 0.5:
+            # The new size reached the disk, the bytes did not: zeros, or whatever the blocks held before.
+            missing = longest - len(content)
+            content.extend(self.random.randbytes(missing) if self.random.random() < 0.3 else bytes(missing))
+        return bytes(content)
+
+    def _restore_names(self, folder: _FolderNode) -> None:
+        folder.live = dict(folder.durable)
+        for node in folder.live.values():
+            if isinstance(node, _FolderNode):
+                self._restore_names(node)
+
+    def _files(self, folder: _FolderNode) -> Iterator[_FileNode]:
+        for node in folder.live.values():
+            if isinstance(node, _FolderNode):
+                yield from self._files(node)
+            else:
+                yield node
+
+    def _used(self) -> int:
+        return sum(len(node.live) for node in self._files(self._root))
+
+    def _available(self) -> int:
+        if self.capacity_bytes == _UNLIMITED:
+            return _UNLIMITED
+        return self.capacity_bytes - self._used()
+
+    def _find(self, path: str) -> _Node | None:
+        node: _Node = self._root
+        for name in _parts(path):
+            if not isinstance(node, _FolderNode):
+                return None
+            found = node.live.get(name)
+            if found is None:
+                return None
+            node = found
+        return node
+
+    def _folder(self, path: str) -> _FolderNode:
+        node = self._find(path)
+        if node is None:
+            raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), path)
+        if isinstance(node, _FileNode):
+            raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR), path)
+        return node
+
+    def _file(self, path: str) -> _FileNode:
+        node = self._find(path)
+        if not isinstance(node, _FileNode):
+            raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), path)
+        return node
+
+    def _parent(self, path: str) -> tuple[_FolderNode, str]:
+        parts = _parts(path)
+        if not parts:
+            raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), path)
+        return self._folder("/".join(parts[:-1])), parts[-1]
+
+
+def _parts(path: str) -> list[str]:
+    return [part for part in posixpath.normpath("/" + path).split("/") if part]
+
+
+def _pages(change: _Change) -> Iterator[_Change]:
+    """Split a write where pages end: a disk writes pages whole, in any order."""
+    if change.data is None:
+        yield change
+        return
+    begin = 0
+    while begin < len(change.data):
+        position = change.position + begin
+        end = min(len(change.data), begin + _PAGE - position % _PAGE)
+        yield _Change(position, change.data[begin:end], change.lost)
+        begin = end
+
+
+def _apply_names(change: _NameChange) -> None:
+    for folder, name, node in change.parts:
+        if node is None:
+            folder.durable.pop(name, None)
+        else:
+            folder.durable[name] = node

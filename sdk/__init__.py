@@ -1,0 +1,1 @@
+"""The client library: Producer, Consumer, Admin and transactions."""

@@ -1,0 +1,191 @@
+"""The administrator's client: topics, settings, offsets, groups and transactions."""
+
+from __future__ import annotations
+
+from collections.abc import Coroutine, Iterable, Mapping, Sequence
+from types import TracebackType
+from typing import Any, Self, TypeVar
+
+from semel.protocol.api.groups import FetchedOffset, GroupDescription, GroupListing, OffsetAndMetadata
+from semel.protocol.api.topics import IsolationLevel, ListOffset, TopicDescription
+from semel.protocol.api.transactions import TransactionDescription, TransactionListing
+from semel.protocol.ids import TopicPartition
+from semel.sdk.admin_core import AdminCore, ConfigEntry, PartitionLag, group_owners
+from semel.sdk.client import ClientCore
+from semel.sdk.options import ClientOptions, checked_names
+
+T = TypeVar("T")
+
+
+class Admin:
+    """Creates, shows and changes what is on a cluster. May be used by several threads.
+
+    bootstrap:          the gRPC address of a node, or several
+    api_timeout_ms:     how long one call may take, retries included
+    request_timeout_ms: how long one attempt may take
+
+    Every call raises `SemelError`: `RetriableError` where the cluster can't be reached in time, `FatalError` for what
+    it refuses.
+    """
+
+    @checked_names
+    def __init__(
+        self,
+        bootstrap: str | Sequence[str] = "localhost:9094",
+        *,
+        client_id: str = "semel",
+        api_timeout_ms: int = 30_000,
+        request_timeout_ms: int = 30_000,
+    ) -> None:
+        options = ClientOptions.checked(
+            bootstrap, client_id=client_id, api_timeout_ms=api_timeout_ms, request_timeout_ms=request_timeout_ms
+        )
+        self._core = AdminCore(ClientCore("Admin", options))
+
+    # topics
+
+    def create_topic(
+        self,
+        name: str,
+        *,
+        partitions: int = -1,
+        replication_factor: int = -1,
+        configs: Mapping[str, str] | None = None,
+        validate_only: bool = False,
+    ) -> TopicDescription:
+        """Create a topic and return it. -1 takes the node's num.partitions and default.replication.factor.
+
+        Raises `FatalError` TOPIC_ALREADY_EXISTS, INVALID_TOPIC_EXCEPTION, INVALID_PARTITIONS, INVALID_CONFIG ...
+        """
+        return self._run(self._core.create_topic(name, partitions, replication_factor, configs or {}, validate_only))
+
+    def delete_topic(self, name: str) -> None:
+        """Delete a topic with all of its records."""
+        self._run(self._core.delete_topic(name))
+
+    def topics(self, *, include_internal: bool = False) -> list[TopicDescription]:
+        """Return all topics."""
+        return self._run(self._core.topics(include_internal))
+
+    def topic(self, name: str) -> TopicDescription:
+        """Return one topic. Raises `FatalError` UNKNOWN_TOPIC_OR_PARTITION."""
+        return self._run(self._core.topic(name))
+
+    def add_partitions(self, topic: str, total_count: int, *, validate_only: bool = False) -> None:
+        """Give a topic more partitions, `total_count` in all."""
+        self._run(self._core.add_partitions(topic, total_count, validate_only))
+
+    def topic_configs(self, topic: str, names: Sequence[str] = ()) -> list[ConfigEntry]:
+        """Return a topic's settings by Kafka's names; all where none is named."""
+        return self._run(self._core.topic_configs(topic, names))
+
+    def node_configs(self, node_id: int, names: Sequence[str] = ()) -> list[ConfigEntry]:
+        """Return a node's settings; all where none is named."""
+        return self._run(self._core.node_configs(node_id, names))
+
+    def alter_topic_configs(
+        self,
+        topic: str,
+        *,
+        changes: Mapping[str, str] | None = None,
+        remove: Iterable[str] = (),
+        validate_only: bool = False,
+    ) -> None:
+        """Change some of a topic's settings, and give others their default back."""
+        self._run(self._core.alter_topic_configs(topic, changes or {}, remove, validate_only))
+
+    def alter_node_configs(
+        self,
+        node_id: int,
+        *,
+        changes: Mapping[str, str] | None = None,
+        remove: Iterable[str] = (),
+        validate_only: bool = False,
+    ) -> None:
+        """Change some of a node's dynamic settings, and give others back what its configuration says."""
+        self._run(self._core.alter_node_configs(node_id, changes or {}, remove, validate_only))
+
+    def list_offsets(
+        self,
+        timestamps: Mapping[TopicPartition, int],
+        *,
+        isolation: IsolationLevel = IsolationLevel.READ_COMMITTED,
+    ) -> dict[TopicPartition, ListOffset]:
+        """Return offsets by timestamp (ms since 1970), or by -2 earliest, -1 latest, -3 the largest timestamp."""
+        return self._run(self._core.list_offsets(timestamps, isolation))
+
+    def delete_records(self, before: Mapping[TopicPartition, int]) -> dict[TopicPartition, int]:
+        """Move the start of partitions forward to an offset (-1: to the end) and return where they start then."""
+        return self._run(self._core.delete_records(before))
+
+    # groups
+
+    def groups(self, *, states: Iterable[str] = ()) -> list[GroupListing]:
+        """Return the groups; with `states`, only those in one of them."""
+        return self._run(self._core.groups(states))
+
+    def group(self, group: str) -> GroupDescription:
+        """Return a group with its members. Raises `FatalError` GROUP_ID_NOT_FOUND."""
+        return self._run(self._core.group(group))
+
+    def group_owners(self, group: GroupDescription) -> dict[TopicPartition, str]:
+        """Return which member each partition is assigned to."""
+        return group_owners(group)
+
+    def group_offsets(self, group: str) -> dict[TopicPartition, FetchedOffset]:
+        """Return all that a group has committed."""
+        return self._run(self._core.group_offsets(group))
+
+    def group_lag(self, group: str) -> dict[TopicPartition, PartitionLag]:
+        """Return how far a group is behind the end of what read_committed readers may see."""
+        return self._run(self._core.group_lag(group))
+
+    def alter_group_offsets(self, group: str, offsets: Mapping[TopicPartition, OffsetAndMetadata | int]) -> None:
+        """Move the committed offsets of a group that has no members."""
+        self._run(self._core.alter_group_offsets(group, offsets))
+
+    def delete_group_offsets(self, group: str, partitions: Iterable[TopicPartition]) -> None:
+        """Forget committed offsets of partitions that no member of the group subscribes to."""
+        self._run(self._core.delete_group_offsets(group, partitions))
+
+    def delete_group(self, group: str) -> None:
+        """Delete a group that has no members, with its committed offsets."""
+        self._run(self._core.delete_group(group))
+
+    # transactions
+
+    def transactions(
+        self,
+        *,
+        states: Iterable[str] = (),
+        producer_ids: Iterable[int] = (),
+        min_duration_ms: int = -1,
+        pattern: str = "",
+    ) -> list[TransactionListing]:
+        """Return transactional ids with the state of their latest transaction; each filter narrows."""
+        return self._run(self._core.transactions(states, producer_ids, min_duration_ms, pattern))
+
+    def transaction(self, transactional_id: str) -> TransactionDescription:
+        """Return one transactional id. Raises `FatalError` TRANSACTIONAL_ID_NOT_FOUND."""
+        return self._run(self._core.transaction(transactional_id))
+
+    def abort_transaction(self, transactional_id: str) -> None:
+        """Abort what a transactional id has open; its producer is fenced."""
+        self._run(self._core.abort_transaction(transactional_id))
+
+    # life
+
+    def close(self) -> None:
+        """Close. Does nothing the second time."""
+        self._core.client.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def _run(self, call: Coroutine[Any, Any, T]) -> T:
+        return self._core.client.run(call)

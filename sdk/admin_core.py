@@ -1,0 +1,379 @@
+"""The administrative calls, as coroutines on the IO thread, for `Admin` and its asyncio twin."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from uuid import UUID
+
+from semel.protocol.api.groups import (
+    NO_GENERATION,
+    FetchedOffset,
+    GroupDescription,
+    GroupListing,
+    GroupMemberDescription,
+    OffsetAndMetadata,
+)
+from semel.protocol.api.topics import (
+    EARLIEST_TIMESTAMP,
+    LATEST_TIMESTAMP,
+    IsolationLevel,
+    ListOffset,
+    PartitionDescription,
+    TopicDescription,
+)
+from semel.protocol.api.transactions import TransactionDescription, TransactionListing
+from semel.protocol.consumer_protocol import CONSUMER_PROTOCOL_TYPE, decode_assignment
+from semel.protocol.errors import AbortTransactionError, ErrorCode, FatalError, UsageError
+from semel.protocol.ids import ProducerIdAndEpoch, TopicId, TopicPartition
+from semel.protocol.v1 import common_pb2, groups_pb2, metadata_pb2, topics_pb2, transactions_pb2
+from semel.sdk import control as rpc
+from semel.sdk.arguments import as_offsets, check_partitions
+from semel.sdk.client import ClientCore
+from semel.sdk.control import check_item
+from semel.sdk.offset_lookup import list_offsets
+from semel.sdk.options import check_int, check_text
+
+
+@dataclass(frozen=True, slots=True)
+class ConfigEntry:
+    """A setting. `source` says where its value is from; `value` is empty for a sensitive one."""
+
+    name: str
+    value: str
+    source: str
+    is_read_only: bool
+    is_sensitive: bool
+    documentation: str
+    type: str
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionLag:
+    """How far a group is behind in a partition. `committed` is -1 where it has committed nothing."""
+
+    committed: int
+    end_offset: int
+    lag: int
+
+
+class AdminCore:
+    """Every method raises `SemelError` of the kind that says what to do."""
+
+    def __init__(self, client: ClientCore) -> None:
+        self.client = client
+        self._control = client.control
+
+    # topics
+
+    async def create_topic(
+        self,
+        name: str,
+        partitions: int,
+        replication_factor: int,
+        configs: Mapping[str, str],
+        validate_only: bool,
+    ) -> TopicDescription:
+        new = topics_pb2.NewTopic(
+            name=check_text("name", name),
+            num_partitions=check_int("partitions", partitions, -1),
+            replication_factor=check_int("replication_factor", replication_factor, -1, 32767),
+            configs=_texts(configs),
+        )
+        request = topics_pb2.CreateTopicsRequest(topics=[new], validate_only=validate_only)
+        response = await self._control.call(rpc.CREATE_TOPICS, request)
+        (topic,) = response.topics
+        check_item(topic.error, f"topic {name!r}")
+        return _topic(topic)
+
+    async def delete_topic(self, name: str) -> None:
+        check_text("name", name)
+        response = await self._control.call(rpc.DELETE_TOPICS, topics_pb2.DeleteTopicsRequest(topics=[name]))
+        for result in response.results:
+            check_item(result.error, f"topic {name!r}")
+
+    async def topics(self, include_internal: bool) -> list[TopicDescription]:
+        request = metadata_pb2.GetMetadataRequest(all_topics=True, include_internal=include_internal)
+        response = await self._control.call(rpc.GET_METADATA, request)
+        return [_topic(topic) for topic in response.topics if not topic.error.code]
+
+    async def topic(self, name: str) -> TopicDescription:
+        request = metadata_pb2.GetMetadataRequest(topics=[check_text("name", name)])
+        response = await self._control.call(rpc.GET_METADATA, request)
+        for topic in response.topics:
+            if topic.error.code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
+                break
+            check_item(topic.error, f"topic {name!r}")
+            return _topic(topic)
+        close = difflib.get_close_matches(name, [topic.name for topic in await self.topics(False)], n=1)
+        advice = f"did you mean {close[0]!r}?" if close else "`semel topic list` shows those that are"
+        raise FatalError(f"there is no topic {name!r}; {advice}", ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
+
+    async def add_partitions(self, topic: str, total_count: int, validate_only: bool) -> None:
+        request = topics_pb2.CreatePartitionsRequest(
+            topic=check_text("topic", topic),
+            total_count=check_int("total_count", total_count, 1),
+            validate_only=validate_only,
+        )
+        await self._control.call(rpc.CREATE_PARTITIONS, request)
+
+    async def topic_configs(self, topic: str, names: Sequence[str]) -> list[ConfigEntry]:
+        return await self._configs(topics_pb2.TOPIC, check_text("topic", topic), names)
+
+    async def node_configs(self, node_id: int, names: Sequence[str]) -> list[ConfigEntry]:
+        return await self._configs(topics_pb2.BROKER, str(check_int("node_id", node_id, 0)), names)
+
+    async def _configs(self, kind: topics_pb2.ResourceType, name: str, names: Sequence[str]) -> list[ConfigEntry]:
+        request = topics_pb2.DescribeConfigsRequest(resource_type=kind, resource_name=name, names=names)
+        response = await self._control.call(rpc.DESCRIBE_CONFIGS, request)
+        return [
+            ConfigEntry(
+                entry.name,
+                entry.value,
+                entry.source,
+                entry.is_read_only,
+                entry.is_sensitive,
+                entry.documentation,
+                entry.type,
+            )
+            for entry in response.entries
+        ]
+
+    async def alter_topic_configs(
+        self, topic: str, changes: Mapping[str, str], remove: Iterable[str], validate_only: bool
+    ) -> None:
+        await self._alter_configs(topics_pb2.TOPIC, check_text("topic", topic), changes, remove, validate_only)
+
+    async def alter_node_configs(
+        self, node_id: int, changes: Mapping[str, str], remove: Iterable[str], validate_only: bool
+    ) -> None:
+        name = str(check_int("node_id", node_id, 0))
+        await self._alter_configs(topics_pb2.BROKER, name, changes, remove, validate_only)
+
+    async def _alter_configs(
+        self,
+        kind: topics_pb2.ResourceType,
+        name: str,
+        changed: Mapping[str, str],
+        removed: Iterable[str],
+        validate_only: bool,
+    ) -> None:
+        request = topics_pb2.AlterConfigsRequest(
+            resource_type=kind,
+            resource_name=name,
+            set=_texts(changed),
+            remove=check_names("remove", removed),
+            validate_only=validate_only,
+        )
+        await self._control.call(rpc.ALTER_CONFIGS, request)
+
+    async def list_offsets(
+        self, timestamps: Mapping[TopicPartition, int], isolation: IsolationLevel
+    ) -> dict[TopicPartition, ListOffset]:
+        return await list_offsets(self._control, timestamps, isolation)
+
+    async def delete_records(self, before: Mapping[TopicPartition, int]) -> dict[TopicPartition, int]:
+        items = [
+            topics_pb2.DeleteRecordsRequest.Item(
+                topic=tp.topic,
+                partition=tp.partition,
+                before_offset=check_int(f"offset of {tp}", offset, -1, 2**63 - 1),
+            )
+            for tp, offset in before.items()
+        ]
+        response = await self._control.call(rpc.DELETE_RECORDS, topics_pb2.DeleteRecordsRequest(items=items))
+        starts = {}
+        for item in response.items:
+            tp = TopicPartition(item.topic, item.partition)
+            check_item(item.error, str(tp))
+            starts[tp] = item.log_start_offset
+        return starts
+
+    # groups
+
+    async def groups(self, states: Iterable[str]) -> list[GroupListing]:
+        response = await self._control.call(rpc.LIST_GROUPS, groups_pb2.ListGroupsRequest(states=states))
+        return [GroupListing(item.group_id, item.protocol_type, item.state, item.group_type) for item in response.items]
+
+    async def group(self, group: str) -> GroupDescription:
+        check_text("group", group)
+        found = await self._control.call(rpc.DESCRIBE_GROUP, groups_pb2.DescribeGroupRequest(group_id=group))
+        members = tuple(
+            GroupMemberDescription(
+                member.member_id,
+                member.group_instance_id or None,
+                member.client_id,
+                member.client_host,
+                member.metadata,
+                member.assignment,
+            )
+            for member in found.members
+        )
+        return GroupDescription(
+            found.group_id,
+            found.state,
+            found.protocol_type,
+            found.protocol_name,
+            found.generation_id,
+            found.leader_id,
+            members,
+        )
+
+    async def group_offsets(self, group: str) -> dict[TopicPartition, FetchedOffset]:
+        request = groups_pb2.FetchOffsetsRequest(group_id=check_text("group", group), all=True, require_stable=False)
+        response = await self._control.call(rpc.FETCH_OFFSETS, request)
+        found = {}
+        for item in response.items:
+            tp = TopicPartition(item.topic, item.partition)
+            check_item(item.error, f"offset of group {group!r} in {tp}")
+            found[tp] = FetchedOffset(item.offset, item.leader_epoch, item.metadata)
+        return found
+
+    async def group_lag(self, group: str) -> dict[TopicPartition, PartitionLag]:
+        offsets = await self.group_offsets(group)
+        committed = {tp: place.offset for tp, place in offsets.items() if place.offset >= 0}
+        # Where members read and nothing is committed yet, all that is there is still before them.
+        uncommitted = {*group_owners(await self.group(group)), *offsets} - committed.keys()
+        ends = await self.list_offsets(
+            dict.fromkeys([*committed, *uncommitted], LATEST_TIMESTAMP), IsolationLevel.READ_COMMITTED
+        )
+        starts = await self.list_offsets(dict.fromkeys(uncommitted, EARLIEST_TIMESTAMP), IsolationLevel.READ_COMMITTED)
+        return {
+            **{tp: PartitionLag(at, ends[tp].offset, max(0, ends[tp].offset - at)) for tp, at in committed.items()},
+            **{tp: PartitionLag(-1, ends[tp].offset, ends[tp].offset - starts[tp].offset) for tp in uncommitted},
+        }
+
+    async def alter_group_offsets(self, group: str, offsets: Mapping[TopicPartition, OffsetAndMetadata | int]) -> None:
+        request = groups_pb2.CommitOffsetsRequest(
+            group_id=check_text("group", group),
+            generation_id=NO_GENERATION,
+            items=[
+                groups_pb2.CommitOffsetsRequest.Item(
+                    topic=tp.topic,
+                    partition=tp.partition,
+                    offset=place.offset,
+                    leader_epoch=place.leader_epoch,
+                    metadata=place.metadata,
+                )
+                for tp, place in as_offsets(offsets).items()
+            ],
+        )
+        try:
+            response = await self._control.call(rpc.COMMIT_OFFSETS, request)
+            for item in response.items:
+                check_item(item.error, f"offset of group {group!r} in {TopicPartition(item.topic, item.partition)}")
+        except AbortTransactionError as error:
+            if error.code is not ErrorCode.UNKNOWN_MEMBER_ID:
+                raise
+            raise FatalError(
+                f"group {group!r} has members, whose next commit would undo this; stop them first, then try again",
+                ErrorCode.NON_EMPTY_GROUP,
+            ) from error
+
+    async def delete_group_offsets(self, group: str, partitions: Iterable[TopicPartition]) -> None:
+        topics: dict[str, list[int]] = {}
+        check_text("group", group)
+        for tp in check_partitions(partitions):
+            topics.setdefault(tp.topic, []).append(tp.partition)
+        request = groups_pb2.DeleteOffsetsRequest(
+            group_id=group,
+            topics=[common_pb2.TopicPartitions(topic=name, partitions=numbers) for name, numbers in topics.items()],
+        )
+        response = await self._control.call(rpc.DELETE_OFFSETS, request)
+        for item in response.items:
+            check_item(item.error, f"offset of group {group!r} in {TopicPartition(item.topic, item.partition)}")
+
+    async def delete_group(self, group: str) -> None:
+        check_text("group", group)
+        await self._control.call(rpc.DELETE_GROUP, groups_pb2.DeleteGroupRequest(group_id=group))
+
+    # transactions
+
+    async def transactions(
+        self, states: Iterable[str], producer_ids: Iterable[int], min_duration_ms: int, pattern: str
+    ) -> list[TransactionListing]:
+        request = transactions_pb2.ListTransactionsRequest(
+            states=states,
+            producer_ids=producer_ids,
+            min_duration_ms=max(0, min_duration_ms),
+            transactional_id_pattern=pattern,
+        )
+        response = await self._control.call(rpc.LIST_TRANSACTIONS, request)
+        if response.unknown_states:
+            raise FatalError(
+                f"there is no transaction state {', '.join(response.unknown_states)}; the states are Empty, Ongoing, "
+                "PrepareCommit, PrepareAbort, CompleteCommit, CompleteAbort and Dead",
+                ErrorCode.INVALID_REQUEST,
+            )
+        return [TransactionListing(item.transactional_id, item.producer_id, item.state) for item in response.items]
+
+    async def transaction(self, transactional_id: str) -> TransactionDescription:
+        check_text("transactional_id", transactional_id)
+        request = transactions_pb2.DescribeTransactionRequest(transactional_id=transactional_id)
+        found = await self._control.call(rpc.DESCRIBE_TRANSACTION, request)
+        return TransactionDescription(
+            found.transactional_id,
+            found.state,
+            ProducerIdAndEpoch(found.producer.producer_id, found.producer.producer_epoch),
+            found.timeout_ms,
+            found.start_time_ms,
+            found.last_update_ms,
+            found.coordinator_epoch,
+            tuple(TopicPartition(topic.topic, number) for topic in found.topics for number in topic.partitions),
+        )
+
+    async def abort_transaction(self, transactional_id: str) -> None:
+        check_text("transactional_id", transactional_id)
+        request = transactions_pb2.AbortTransactionRequest(transactional_id=transactional_id)
+        await self._control.call(rpc.ABORT_TRANSACTION, request)
+
+
+def group_owners(group: GroupDescription) -> dict[TopicPartition, str]:
+    """Return which member each partition is assigned to, for a group of consumers."""
+    if group.protocol_type != CONSUMER_PROTOCOL_TYPE:
+        return {}
+    return {
+        tp: member.member_id
+        for member in group.members
+        if member.assignment
+        for tp in decode_assignment(member.assignment).partitions
+    }
+
+
+def _topic(topic: metadata_pb2.Topic) -> TopicDescription:
+    return TopicDescription(
+        topic.name,
+        TopicId(UUID(bytes=topic.topic_id)) if len(topic.topic_id) == 16 else TopicId(UUID(int=0)),
+        topic.is_internal,
+        tuple(
+            PartitionDescription(
+                partition.partition,
+                partition.leader_id,
+                partition.leader_epoch,
+                tuple(partition.replicas),
+                tuple(partition.isr),
+            )
+            for partition in topic.partitions
+        ),
+    )
+
+
+def _texts(configs: Mapping[str, object]) -> dict[str, str]:
+    """Return settings as text, as Kafka has them: True as true. Raises `UsageError`."""
+    texts = {}
+    for name, value in configs.items():
+        if isinstance(value, bool):
+            texts[name] = "true" if value else "false"
+        elif isinstance(value, (str, int, float)):
+            texts[name] = str(value)
+        else:
+            raise UsageError(f"setting {name} must be text or a number, not {type(value).__name__}")
+    return texts
+
+
+def check_names(option: str, names: object) -> list[str]:
+    """Return names as a list. Raises `UsageError`: a single text would be taken for its letters."""
+    if isinstance(names, str) or not isinstance(names, Iterable):
+        raise UsageError(f"{option} takes a list of names, not {names!r}")
+    return [check_text(option, name) for name in names]

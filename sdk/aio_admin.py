@@ -1,0 +1,186 @@
+"""The asyncio face of the administrator's client: the calls of `semel.Admin`, awaited."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Coroutine, Iterable, Mapping, Sequence
+from types import TracebackType
+from typing import Any, Self, TypeVar
+
+from semel.protocol.api.groups import FetchedOffset, GroupDescription, GroupListing, OffsetAndMetadata
+from semel.protocol.api.topics import IsolationLevel, ListOffset, TopicDescription
+from semel.protocol.api.transactions import TransactionDescription, TransactionListing
+from semel.protocol.ids import TopicPartition
+from semel.sdk.admin_core import AdminCore, ConfigEntry, PartitionLag, group_owners
+from semel.sdk.client import ClientCore
+from semel.sdk.options import ClientOptions, checked_names
+
+T = TypeVar("T")
+
+
+class Admin:
+    """`semel.Admin` for asyncio: the same options, calls and errors, with `await`. Any number of tasks may use it."""
+
+    @checked_names
+    def __init__(
+        self,
+        bootstrap: str | Sequence[str] = "localhost:9094",
+        *,
+        client_id: str = "semel",
+        api_timeout_ms: int = 30_000,
+        request_timeout_ms: int = 30_000,
+    ) -> None:
+        options = ClientOptions.checked(
+            bootstrap, client_id=client_id, api_timeout_ms=api_timeout_ms, request_timeout_ms=request_timeout_ms
+        )
+        self._core = AdminCore(ClientCore("Admin", options))
+
+    # topics
+
+    async def create_topic(
+        self,
+        name: str,
+        *,
+        partitions: int = -1,
+        replication_factor: int = -1,
+        configs: Mapping[str, str] | None = None,
+        validate_only: bool = False,
+    ) -> TopicDescription:
+        """Create a topic and return it. -1 takes the node's num.partitions and default.replication.factor.
+
+        Raises `FatalError` TOPIC_ALREADY_EXISTS, INVALID_TOPIC_EXCEPTION, INVALID_PARTITIONS, INVALID_CONFIG ...
+        """
+        return await self._run(
+            self._core.create_topic(name, partitions, replication_factor, configs or {}, validate_only)
+        )
+
+    async def delete_topic(self, name: str) -> None:
+        """Delete a topic with all of its records."""
+        await self._run(self._core.delete_topic(name))
+
+    async def topics(self, *, include_internal: bool = False) -> list[TopicDescription]:
+        """Return all topics."""
+        return await self._run(self._core.topics(include_internal))
+
+    async def topic(self, name: str) -> TopicDescription:
+        """Return one topic. Raises `FatalError` UNKNOWN_TOPIC_OR_PARTITION."""
+        return await self._run(self._core.topic(name))
+
+    async def add_partitions(self, topic: str, total_count: int, *, validate_only: bool = False) -> None:
+        """Give a topic more partitions, `total_count` in all."""
+        await self._run(self._core.add_partitions(topic, total_count, validate_only))
+
+    async def topic_configs(self, topic: str, names: Sequence[str] = ()) -> list[ConfigEntry]:
+        """Return a topic's settings by Kafka's names; all where none is named."""
+        return await self._run(self._core.topic_configs(topic, names))
+
+    async def node_configs(self, node_id: int, names: Sequence[str] = ()) -> list[ConfigEntry]:
+        """Return a node's settings; all where none is named."""
+        return await self._run(self._core.node_configs(node_id, names))
+
+    async def alter_topic_configs(
+        self,
+        topic: str,
+        *,
+        changes: Mapping[str, str] | None = None,
+        remove: Iterable[str] = (),
+        validate_only: bool = False,
+    ) -> None:
+        """Change some of a topic's settings, and give others their default back."""
+        await self._run(self._core.alter_topic_configs(topic, changes or {}, remove, validate_only))
+
+    async def alter_node_configs(
+        self,
+        node_id: int,
+        *,
+        changes: Mapping[str, str] | None = None,
+        remove: Iterable[str] = (),
+        validate_only: bool = False,
+    ) -> None:
+        """Change some of a node's dynamic settings, and give others back what its configuration says."""
+        await self._run(self._core.alter_node_configs(node_id, changes or {}, remove, validate_only))
+
+    async def list_offsets(
+        self,
+        timestamps: Mapping[TopicPartition, int],
+        *,
+        isolation: IsolationLevel = IsolationLevel.READ_COMMITTED,
+    ) -> dict[TopicPartition, ListOffset]:
+        """Return offsets by timestamp (ms since 1970), or by -2 earliest, -1 latest, -3 the largest timestamp."""
+        return await self._run(self._core.list_offsets(timestamps, isolation))
+
+    async def delete_records(self, before: Mapping[TopicPartition, int]) -> dict[TopicPartition, int]:
+        """Move the start of partitions forward to an offset (-1: to the end) and return where they start then."""
+        return await self._run(self._core.delete_records(before))
+
+    # groups
+
+    async def groups(self, *, states: Iterable[str] = ()) -> list[GroupListing]:
+        """Return the groups; with `states`, only those in one of them."""
+        return await self._run(self._core.groups(states))
+
+    async def group(self, group: str) -> GroupDescription:
+        """Return a group with its members. Raises `FatalError` GROUP_ID_NOT_FOUND."""
+        return await self._run(self._core.group(group))
+
+    def group_owners(self, group: GroupDescription) -> dict[TopicPartition, str]:
+        """Return which member each partition is assigned to."""
+        return group_owners(group)
+
+    async def group_offsets(self, group: str) -> dict[TopicPartition, FetchedOffset]:
+        """Return all that a group has committed."""
+        return await self._run(self._core.group_offsets(group))
+
+    async def group_lag(self, group: str) -> dict[TopicPartition, PartitionLag]:
+        """Return how far a group is behind the end of what read_committed readers may see."""
+        return await self._run(self._core.group_lag(group))
+
+    async def alter_group_offsets(self, group: str, offsets: Mapping[TopicPartition, OffsetAndMetadata | int]) -> None:
+        """Move the committed offsets of a group that has no members."""
+        await self._run(self._core.alter_group_offsets(group, offsets))
+
+    async def delete_group_offsets(self, group: str, partitions: Iterable[TopicPartition]) -> None:
+        """Forget committed offsets of partitions that no member of the group subscribes to."""
+        await self._run(self._core.delete_group_offsets(group, partitions))
+
+    async def delete_group(self, group: str) -> None:
+        """Delete a group that has no members, with its committed offsets."""
+        await self._run(self._core.delete_group(group))
+
+    # transactions
+
+    async def transactions(
+        self,
+        *,
+        states: Iterable[str] = (),
+        producer_ids: Iterable[int] = (),
+        min_duration_ms: int = -1,
+        pattern: str = "",
+    ) -> list[TransactionListing]:
+        """Return transactional ids with the state of their latest transaction; each filter narrows."""
+        return await self._run(self._core.transactions(states, producer_ids, min_duration_ms, pattern))
+
+    async def transaction(self, transactional_id: str) -> TransactionDescription:
+        """Return one transactional id. Raises `FatalError` TRANSACTIONAL_ID_NOT_FOUND."""
+        return await self._run(self._core.transaction(transactional_id))
+
+    async def abort_transaction(self, transactional_id: str) -> None:
+        """Abort what a transactional id has open; its producer is fenced."""
+        await self._run(self._core.abort_transaction(transactional_id))
+
+    # life
+
+    async def close(self) -> None:
+        """Close. Does nothing the second time."""
+        await asyncio.to_thread(self._core.client.close)
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.close()
+
+    async def _run(self, call: Coroutine[Any, Any, T]) -> T:
+        return await asyncio.wrap_future(self._core.client.io.submit(call))

@@ -1,0 +1,154 @@
+"""Fetched bytes on their way to the user: decoded when asked for, without aborted transactions and markers (L3)."""
+
+from __future__ import annotations
+
+import heapq
+import struct
+from collections.abc import Iterable
+
+from semel.protocol.errors import SemelError
+from semel.protocol.ids import TopicPartition
+from semel.protocol.record_batch import (
+    BATCH_OVERHEAD,
+    BatchHeader,
+    ControlType,
+    Record,
+    decode_control,
+    decode_records,
+    read_header,
+)
+
+_LENGTH_AT = 8
+_LENGTH_END = 12
+_LAST_OFFSET_DELTA_AT = 23
+_INT32 = struct.Struct(">i")
+_INT64 = struct.Struct(">q")
+
+
+def whole_batches(data: memoryview) -> tuple[int, int]:
+    """Return where the last whole batch of `data` ends, and the offset after it; (0, -1) where there is none."""
+    position, next_offset = 0, -1
+    while position + BATCH_OVERHEAD <= len(data):
+        (length,) = _INT32.unpack_from(data, position + _LENGTH_AT)
+        end = position + _LENGTH_END + length
+        if length < BATCH_OVERHEAD - _LENGTH_END or end > len(data):
+            break
+        (base_offset,) = _INT64.unpack_from(data, position)
+        (last_offset_delta,) = _INT32.unpack_from(data, position + _LAST_OFFSET_DELTA_AT)
+        position, next_offset = end, base_offset + last_offset_delta + 1
+    return position, next_offset
+
+
+class FetchedChunk:
+    """The record batches that one fetch returned for one partition.
+
+    data:         whole batches, perhaps followed by a part of one, which is ignored.
+    from_offset:  the offset asked for; the first batch may begin before it.
+    aborted:      (producer id, first offset) of each aborted transaction that overlaps the data, in any order, or None
+                  for a reader of uncommitted records, which sees all but markers.
+    """
+
+    __slots__ = (
+        "_aborted",
+        "_aborting",
+        "_data",
+        "_decoded",
+        "_decoded_index",
+        "_next_batch_offset",
+        "_position",
+        "next_offset",
+        "tp",
+    )
+
+    def __init__(
+        self,
+        tp: TopicPartition,
+        data: memoryview,
+        from_offset: int,
+        aborted: Iterable[tuple[int, int]] | None,
+    ) -> None:
+        self.tp = tp
+        self.next_offset = from_offset
+        self._data = data
+        self._position = 0
+        self._next_batch_offset = from_offset
+        self._decoded: list[Record] = []
+        self._decoded_index = 0
+        self._aborted: list[tuple[int, int]] | None = None
+        self._aborting: set[int] = set()
+        if aborted is not None:
+            self._aborted = [(first_offset, producer_id) for producer_id, first_offset in aborted]
+            heapq.heapify(self._aborted)
+
+    @property
+    def size_bytes(self) -> int:
+        return len(self._data)
+
+    def take(self, max_records: int) -> list[Record]:
+        """Return up to `max_records` next records, and move `next_offset` past them and past what is not for readers.
+
+        An empty list says that the chunk is used up. Raises `CorruptBatchError` for bytes that are no batches, again
+        and again: nothing is skipped.
+        """
+        taken: list[Record] = []
+        while len(taken) < max_records:
+            left = len(self._decoded) - self._decoded_index
+            if left == 0:
+                try:
+                    if not self._decode_next_batch():
+                        break
+                except SemelError:
+                    if taken:
+                        break  # what is before it is good, and the next call meets it again
+                    raise
+                continue
+            room = max_records - len(taken)
+            if left <= room:
+                some = self._decoded[self._decoded_index :] if self._decoded_index else self._decoded
+                self._decoded, self._decoded_index = [], 0
+                # The batch may end in offsets that compaction took away: the next record is after all of them.
+                self.next_offset = self._next_batch_offset
+            else:
+                some = self._decoded[self._decoded_index : self._decoded_index + room]
+                self._decoded_index += room
+                self.next_offset = some[-1].offset + 1
+            if taken:
+                taken += some
+            else:
+                taken = some
+        return taken
+
+    @property
+    def is_used_up(self) -> bool:
+        """Whether there is nothing left to take, not even something to pass over."""
+        return not self._decoded and len(self._data) - self._position < BATCH_OVERHEAD
+
+    def _decode_next_batch(self) -> bool:
+        """Decode the next batch that holds records for the reader; return whether there was one."""
+        while len(self._data) - self._position >= BATCH_OVERHEAD:
+            header = read_header(self._data, self._position)
+            if header.size_bytes > len(self._data) - self._position:
+                return False
+            records: list[Record] = []
+            if self._is_for_reader(header):
+                records = decode_records(self._data, self._position, topic=self.tp.topic, partition=self.tp.partition)
+                if records and records[0].offset < self.next_offset:
+                    records = [record for record in records if record.offset >= self.next_offset]
+            self._position += header.size_bytes
+            self._next_batch_offset = header.next_offset
+            if records:
+                self._decoded, self._decoded_index = records, 0
+                return True
+            self.next_offset = max(self.next_offset, header.next_offset)
+        return False
+
+    def _is_for_reader(self, header: BatchHeader) -> bool:
+        if self._aborted is not None:
+            while self._aborted and self._aborted[0][0] <= header.last_offset:
+                self._aborting.add(heapq.heappop(self._aborted)[1])
+            if header.is_control:
+                if decode_control(decode_records(self._data, self._position)[0]).type is ControlType.ABORT:
+                    self._aborting.discard(header.producer_id)
+            elif header.is_transactional and header.producer_id in self._aborting:
+                return False
+        return not header.is_control

@@ -1,0 +1,564 @@
+"""The producer behind both of its faces, sync and asyncio: the shell that feeds the sender and asks the coordinator."""
+
+from __future__ import annotations
+
+import asyncio
+import atexit
+import logging
+import os
+import random
+import threading
+import time
+import weakref
+from collections.abc import Coroutine
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any, cast
+
+from semel.protocol.errors import (
+    ErrorCode,
+    FatalError,
+    RetriableError,
+    SemelError,
+    UsageError,
+)
+from semel.protocol.ids import TopicPartition
+from semel.protocol.kafka.produce import (
+    ACKS_NONE,
+    PRODUCE,
+    PRODUCE_MAX_VERSION,
+    PRODUCE_MIN_VERSION,
+    ProducePartition,
+    ProduceRequest,
+    ProduceResponse,
+)
+from semel.runtime.clock import Clock, SystemClock
+from semel.sdk.accumulator import Accumulator, AccumulatorOptions
+from semel.sdk.client import ClientCore
+from semel.sdk.cluster import NodeInfo
+from semel.sdk.connection import Buffer, Connection, ConnectionLostError
+from semel.sdk.delivery import ProducerBatch
+from semel.sdk.options import ClientOptions
+from semel.sdk.partitioner import Partitioner
+from semel.sdk.sender import Attempt, Outcome, Sender, SenderOptions
+from semel.sdk.serialization import Serializer
+from semel.sdk.transaction_calls import TransactionCalls, init_producer_id
+
+_log = logging.getLogger(__name__)
+
+_TRANSACTIONAL_VERSION_MIN = 12
+"""The first version of Produce in which the node adds partitions to the transaction itself (KIP-890)."""
+
+_LAST_CLOSE_TIMEOUT_S = 5.0
+"""How long the end of a program may wait for a producer that nobody closed."""
+
+_cores: weakref.WeakSet[ProducerCore] = weakref.WeakSet()
+
+
+@dataclass(frozen=True, slots=True)
+class ProducerOptions:
+    """Everything a producer was told, checked."""
+
+    client: ClientOptions
+    accumulator: AccumulatorOptions = field(default_factory=AccumulatorOptions)
+    sender: SenderOptions = field(default_factory=SenderOptions)
+    transactional_id: str | None = None
+    acks: int = -1
+    max_block_ms: int = 60_000
+    transaction_timeout_ms: int = 60_000
+    auto_create_topics: bool = False
+    partitioner: Partitioner | None = None
+    key_serializer: Serializer | None = None
+    value_serializer: Serializer | None = None
+
+
+class NoRoomError(Exception):
+    """Raised through `send` to the asyncio face, which waits in place of the thread."""
+
+    def __init__(self, size_bytes: int) -> None:
+        self.size_bytes = size_bytes
+
+
+class NoTopicError(Exception):
+    """Raised through `send` to the asyncio face, which asks for the topic in place of the thread."""
+
+
+class ProducerCore:
+    """One producer. Public methods without `async` may be called from any thread; the others run on the IO thread."""
+
+    def __init__(self, options: ProducerOptions, *, blocking: bool, clock: Clock | None = None) -> None:
+        """`blocking` says whether `send` may wait on the thread that calls it."""
+        self.options = options
+        self.client = ClientCore("Producer", options.client)
+        self._clock = clock or SystemClock()
+        self._blocking = blocking
+        self.accumulator = Accumulator(
+            options.accumulator,
+            self._clock,
+            partitioner=options.partitioner,
+            key_serializer=options.key_serializer,
+            value_serializer=options.value_serializer,
+            client_id=options.client.client_id,
+            seed=random.randrange(1 << 30),  # noqa: S311
+        )
+        self.accumulator.open_topic = self._open_topic
+        self.accumulator.wait_room = self._wait_room
+        self.accumulator.wake = self._wake
+        self.accumulator.refuse = self._refuse
+        self.sender = Sender(self.accumulator, options.sender, self._leader_of, self._batch_failed)
+        self.transactions = self._make_transactions()
+        self._room = threading.Condition()
+        self._room_waiters = 0
+        self._closing = False
+        self._stopped = False
+        self._timer: asyncio.TimerHandle | None = None
+        self._step_soon = False
+        self._flushes: list[tuple[int, asyncio.Future[None]]] = []
+        self._room_futures: list[asyncio.Future[None]] = []
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._connecting: set[int] = set()
+        self._asking_metadata = False
+        self._asking_producer = False
+        self._failed_count = 0
+        self._first_failure: SemelError | None = None
+        self._update_gate()
+        _cores.add(self)
+
+    def _make_transactions(self) -> TransactionCalls | None:
+        options = self.options
+        if options.transactional_id is None:
+            return None
+        return TransactionCalls(
+            options.transactional_id,
+            options.transaction_timeout_ms,
+            options.client,
+            self.client.control,
+            self.sender,
+            self.flush,
+            self._abandon,
+            self._update_gate,
+        )
+
+    # the gate: whether `send` goes through
+
+    def _update_gate(self) -> None:
+        transactions = self.transactions
+        closed = self._closing or self.client.io.closed or (transactions is not None and not transactions.may_send)
+        self.accumulator.gate_closed = closed
+
+    def _refuse(self) -> None:
+        """Raise what a send is to raise now."""
+        self.client.io.check()
+        if self._closing:
+            raise UsageError("this Producer is closed; make a new one")
+        if self.transactions is not None:
+            self.transactions.check_sending()
+        raise RetriableError("the transaction changed while a record was sent into it")
+
+    # waiting on the threads that send
+
+    def _open_topic(self, topic: str) -> None:
+        self.client.io.check()
+        if not self._blocking:
+            raise NoTopicError(topic)
+        self.client.run(self.open_topic(topic), self.options.max_block_ms + 1_000)
+
+    def _wait_room(self, size_bytes: int) -> None:
+        if not self._blocking:
+            raise NoRoomError(size_bytes)
+        if self.client.io.on_thread():
+            raise self._no_room(0)
+        deadline = time.monotonic() + self.options.max_block_ms / 1000
+        with self._room:
+            self._room_waiters += 1
+            try:
+                self.client.io.call_soon(self._hurry)
+                while not self.accumulator.has_room(size_bytes) and not self.accumulator.gate_closed:
+                    left = deadline - time.monotonic()
+                    if left <= 0:
+                        raise self._no_room(self.options.max_block_ms)
+                    self._room.wait(left)
+            finally:
+                self._room_waiters -= 1
+
+    def _no_room(self, waited_ms: int) -> RetriableError:
+        return RetriableError(
+            f"buffer_memory_bytes ({self.options.accumulator.buffer_memory_bytes}) is full of unacknowledged records, "
+            f"and no room came free within {waited_ms} ms: the node is slower than the sending, or away; try again",
+            ErrorCode.REQUEST_TIMED_OUT,
+        )
+
+    def _wake(self) -> None:
+        self.client.io.call_soon(self._step)
+
+    # the IO thread
+
+    async def open_topic(self, topic: str) -> None:
+        """Make a topic known to the accumulator. Raises `FatalError` if there is none of that name."""
+        info = await self.client.cluster.topic(
+            topic, timeout_ms=self.options.max_block_ms, allow_auto_create=self.options.auto_create_topics
+        )
+        self.accumulator.add_topic(topic, len(info.partitions))
+
+    async def wait_room(self, size_bytes: int) -> None:
+        """Wait until a record of this size would be taken. Raises `RetriableError` after max_block_ms."""
+        try:
+            async with asyncio.timeout(self.options.max_block_ms / 1000):
+                self._hurry()
+                while not self.accumulator.has_room(size_bytes) and not self.accumulator.gate_closed:
+                    future = asyncio.get_running_loop().create_future()
+                    self._room_futures.append(future)
+                    await future
+        except TimeoutError:
+            raise self._no_room(self.options.max_block_ms) from None
+
+    async def flush(self) -> None:
+        """Wait until everything sent before is acknowledged or has failed."""
+        serial = self.accumulator.last_serial
+        self._hurry()
+        first = self.accumulator.first_incomplete()
+        if first is None or first > serial:
+            return
+        future = asyncio.get_running_loop().create_future()
+        self._flushes.append((serial, future))
+        await future
+
+    def take_failures(self) -> SemelError | None:
+        """Return an error for what has failed since the last call, or None."""
+        count, first = self._failed_count, self._first_failure
+        self._failed_count, self._first_failure = 0, None
+        if first is None:
+            return None
+        return type(first)(
+            f"{count} records sent since the last flush failed, the first of them: {first.message}", first.code
+        )
+
+    def _hurry(self) -> None:
+        """Let nothing linger that is buffered now."""
+        self.sender.flush_serial = self.accumulator.last_serial
+        self._step()
+
+    def _now_ms(self) -> int:
+        return int(self._clock.monotonic() * 1000)
+
+    def _step_later(self) -> None:
+        if not self._step_soon:
+            self._step_soon = True
+            asyncio.get_running_loop().call_soon(self._step)
+
+    def _step(self) -> None:
+        self._step_soon = False
+        if self._stopped:
+            return
+        now_ms = self._now_ms()
+        sender = self.sender
+        try:
+            for attempt in sender.poll(now_ms, self._room_at):
+                self._transmit(attempt)
+            for node_id in sender.wanted_nodes:
+                if node_id not in self._connecting and self.client.connections.opened(node_id) is None:
+                    self._connecting.add(node_id)
+                    self._spawn(self._connect(node_id))
+            sender.wanted_nodes.clear()
+            if (sender.wants_metadata or self.client.cluster.is_stale) and not self._asking_metadata:
+                self._asking_metadata = True
+                sender.wants_metadata = False
+                self._spawn(self._refresh())
+            if sender.wants_producer and not self._asking_producer and self.transactions is None:
+                self._asking_producer = True
+                self._spawn(self._new_producer_id())
+        finally:
+            if self._timer is not None:
+                self._timer.cancel()
+                self._timer = None
+            wake_ms = sender.next_wake_ms
+            if wake_ms is not None:
+                delay_s = max(wake_ms - now_ms, 1) / 1000
+                self._timer = asyncio.get_running_loop().call_later(delay_s, self._step)
+        self._settle()
+
+    def _room_at(self, node_id: int) -> int:
+        connection = self.client.connections.opened(node_id)
+        if connection is None:
+            return 0
+        return self.options.client.connection_in_flight_max - connection.in_flight
+
+    def _leader_of(self, tp: TopicPartition) -> int | None:
+        info = self.client.cluster.snapshot.leader(tp)
+        return None if info is None else info.leader_id
+
+    def _transmit(self, attempt: Attempt) -> None:
+        options = self.options
+        attempt.batches.sort(key=lambda batch: batch.topic)
+        request = ProduceRequest(
+            [ProducePartition(batch.topic, batch.partition, batch.data) for batch in attempt.batches],
+            options.transactional_id,
+            options.acks,
+            options.client.request_timeout_ms,
+        )
+        connection = self.client.connections.opened(attempt.node_id)
+        try:
+            if connection is None:
+                raise RetriableError(f"no connection to node {attempt.node_id}", ErrorCode.BROKER_NOT_AVAILABLE)
+            version = self._version(connection)
+            body = cast(list[Buffer], request.build_parts(version))
+            if options.acks == ACKS_NONE:
+                connection.send_unanswered(PRODUCE, version, body)
+                outcomes = {TopicPartition(batch.topic, batch.partition): _SENT for batch in attempt.batches}
+                self.sender.answered(attempt, outcomes, self._now_ms())
+                self._step_later()
+                return
+            future = connection.request(PRODUCE, version, body, timeout_ms=options.client.request_timeout_ms)
+        except RetriableError as error:
+            self.sender.lost(attempt, error, self._now_ms())
+            return
+        except SemelError as error:
+            self._fail(attempt, error)
+            return
+        future.add_done_callback(partial(self._answered, attempt, version))
+
+    def _version(self, connection: Connection) -> int:
+        if self.transactions is None:
+            return connection.highest_version(PRODUCE, PRODUCE_MIN_VERSION, PRODUCE_MAX_VERSION)
+        return connection.highest_version(PRODUCE, _TRANSACTIONAL_VERSION_MIN, PRODUCE_MAX_VERSION)
+
+    def _answered(self, attempt: Attempt, version: int, future: asyncio.Future[memoryview]) -> None:
+        now_ms = self._now_ms()
+        try:
+            response = ProduceResponse.parse(future.result(), version)
+        except (SemelError, asyncio.CancelledError) as error:
+            _log.debug("no answer of node %d: %s", attempt.node_id, error)
+            lost = (
+                error if isinstance(error, ConnectionLostError) else ConnectionLostError(f"unreadable answer: {error}")
+            )
+            self.sender.lost(attempt, lost, now_ms)
+        else:
+            self._take_leaders(response)
+            outcomes = {
+                TopicPartition(item.topic, item.partition): Outcome(
+                    item.error, item.base_offset, item.log_append_time_ms, item.error_message
+                )
+                for item in response.partitions
+            }
+            self.sender.answered(attempt, outcomes, now_ms)
+        self._step_later()
+
+    def _take_leaders(self, response: ProduceResponse) -> None:
+        if not response.node_endpoints:
+            return
+        nodes = {node.node_id: node for node in response.node_endpoints}
+        for item in response.partitions:
+            node = nodes.get(item.leader_id)
+            if node is not None:
+                known = self.client.cluster.snapshot.nodes.get(node.node_id)
+                info = known or NodeInfo(node.node_id, node.host, node.port, "", 0, node.rack or "")
+                tp = TopicPartition(item.topic, item.partition)
+                self.client.cluster.apply_leader(tp, item.leader_id, item.leader_epoch, info)
+
+    def _fail(self, attempt: Attempt, error: SemelError) -> None:
+        """Nothing of this request can ever be sent (a node that is too old)."""
+        outcomes = {
+            TopicPartition(batch.topic, batch.partition): Outcome(error.code, message=error.message)
+            for batch in attempt.batches
+        }
+        self.sender.answered(attempt, outcomes, self._now_ms())
+        self._step_later()
+
+    def _settle(self) -> None:
+        """Tell those who wait for acknowledgements or for memory."""
+        if self._flushes:
+            first = self.accumulator.first_incomplete()
+            waiting = []
+            for serial, future in self._flushes:
+                if first is not None and first <= serial:
+                    waiting.append((serial, future))
+                elif not future.done():
+                    future.set_result(None)
+            self._flushes = waiting
+        if self._room_waiters:
+            with self._room:
+                self._room.notify_all()
+        if self._room_futures:
+            futures, self._room_futures = self._room_futures, []
+            for future in futures:
+                if not future.done():
+                    future.set_result(None)
+
+    def _batch_failed(self, batch: ProducerBatch, error: SemelError) -> None:
+        self._failed_count += batch.record_count
+        if self._first_failure is None:
+            self._first_failure = error
+        _log.warning("not delivered: %s", error)
+        if self.transactions is not None:
+            self.transactions.part_failed(error)
+
+    def _spawn(self, coroutine: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.get_running_loop().create_task(coroutine)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def _connect(self, node_id: int) -> None:
+        try:
+            await self.client.connections.get(node_id)
+        except RetriableError as error:
+            _log.debug("no connection to node %d: %s", node_id, error)
+            self.sender.wants_metadata = True
+        finally:
+            self._connecting.discard(node_id)
+            self._step_later()
+
+    async def _refresh(self) -> None:
+        """Ask where everything is, and fail what is for topics that are gone."""
+        cluster = self.client.cluster
+        before = cluster.snapshot.topics
+        try:
+            after = (await cluster.refresh(timeout_ms=self.options.client.request_timeout_ms)).topics
+        except SemelError as error:
+            _log.debug("no metadata: %s", error)
+            await asyncio.sleep(self.options.client.retry_backoff_ms / 1000)
+            self.sender.wants_metadata = True
+        else:
+            for name in before.keys() - after.keys():
+                cluster.forget([name])
+                self.accumulator.remove_topic(name)
+                gone = FatalError(f"topic {name!r} was deleted", ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
+                self.sender.fail_topic(name, gone)
+            for name, info in after.items():
+                if self.accumulator.knows(name):
+                    self.accumulator.add_topic(name, len(info.partitions))
+            await asyncio.sleep(self.options.client.retry_backoff_ms / 1000)  # not more often than that
+        finally:
+            self._asking_metadata = False
+            self._step_later()
+
+    # producer ids and transactions
+
+    async def _new_producer_id(self) -> None:
+        try:
+            timeout_ms = self.options.client.request_timeout_ms
+            producer = await init_producer_id(self.client.control, None, 0, timeout_ms=timeout_ms)
+            self.sender.set_producer(producer)
+        except RetriableError as error:
+            _log.debug("no producer id yet: %s", error)
+        except SemelError as error:
+            _log.error("no producer id: %s", error)
+            self.sender.abandon(error)
+            self._failed_count += 1
+            self._first_failure = self._first_failure or error
+        finally:
+            self._asking_producer = False
+            self._step_later()
+
+    def transactional(self) -> TransactionCalls:
+        """Return the transactions. Raises `UsageError` for a producer without, after close, and after a fork."""
+        self.client.io.check()
+        if self.transactions is None:
+            raise UsageError(
+                'this Producer has no transactional_id; make it with Producer(..., transactional_id="name"), a name '
+                "that stays the same when the process restarts"
+            )
+        return self.transactions
+
+    @property
+    def needs_initializing(self) -> bool:
+        """Whether the next transaction must first get its identity from the coordinator."""
+        return self.transactions is not None and self.transactions.needs_initializing
+
+    def begin(self) -> None:
+        """Open a transaction. `initialize` must have run."""
+        transactions = self.transactional()
+        if self._closing:
+            raise UsageError("this Producer is closed; make a new one")
+        transactions.begin()
+
+    def _abandon(self, error: SemelError) -> None:
+        self.sender.abandon(error)
+        self.take_failures()
+        self._step()
+
+    # the end
+
+    def begin_close(self) -> bool:
+        """Refuse further sends. Returns False if the producer is closed already, or is another process's."""
+        if self.client.io.closed or self.client.io.forked or self._closing:
+            return False
+        if self.client.io.on_thread():
+            raise UsageError("close() was called inside a delivery callback, where it could never end; close elsewhere")
+        self._closing = True
+        self._update_gate()
+        return True
+
+    async def finish(self) -> None:
+        """Bring to the node what was sent; abort a transaction that is open."""
+        if self.transactions is not None and self.transactions.is_open:
+            await self.transactions.abort()
+        else:
+            await self.flush()
+
+    def close(self, timeout_s: float | None = None) -> None:
+        """Refuse further sends, finish, and stop, waiting on this thread. Raises what failed since the last flush."""
+        if not self.begin_close():
+            return
+        failure: SemelError | None = None
+        try:
+            self.client.run(self.finish(), None if timeout_s is None else timeout_s * 1000)
+        except SemelError as error:
+            failure = error
+        finally:
+            self.end_close()
+        failure = self.take_failures() or failure
+        if failure is not None:
+            raise failure
+
+    def end_close(self) -> None:
+        """Fail what is left, and stop the thread."""
+        error = RetriableError("the producer was closed before an acknowledgement came", ErrorCode.REQUEST_TIMED_OUT)
+
+        async def abandon() -> None:
+            self._stopped = True
+            self.sender.abandon(error)
+            self._settle()
+
+        if not self.client.io.closed and not self.client.io.forked:
+            self.client.run(abandon())
+        self.client.close()
+        self._update_gate()
+
+
+_SENT = Outcome(ErrorCode.NONE)
+
+
+def _close_gates_in_child() -> None:
+    for core in _cores:
+        core.accumulator.gate_closed = True
+
+
+def close_when_dropped(face: object, core: ProducerCore) -> weakref.finalize[..., Any]:
+    """Close `core` when `face` is collected without having been closed. Detach the result at a close."""
+    finalizer = weakref.finalize(face, _close_dropped, core)
+    finalizer.atexit = False  # then all are closed one after the other, below
+    return finalizer
+
+
+def _close_dropped(core: ProducerCore) -> None:
+    # On a thread of its own: the collector may run on the IO thread, which can't wait for itself.
+    if not core.client.io.forked:
+        threading.Thread(target=_close_quietly, args=(core,), name="semel-close").start()
+
+
+def _close_quietly(core: ProducerCore) -> None:
+    unsent = core.accumulator.incomplete_records()
+    try:
+        core.close(_LAST_CLOSE_TIMEOUT_S)
+    except SemelError as error:
+        _log.error("%d records of a producer that was not closed may be lost: %s", unsent, error)
+
+
+def _close_at_exit() -> None:
+    """Bring what a program sent without flush or close to the node before it ends."""
+    for core in list(_cores):
+        _close_quietly(core)
+
+
+atexit.register(_close_at_exit)
+os.register_at_fork(after_in_child=_close_gates_in_child)

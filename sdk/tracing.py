@@ -1,0 +1,160 @@
+"""Traces: W3C trace context in record headers and gRPC metadata, and spans by OpenTelemetry's messaging conventions.
+
+Only the OpenTelemetry API is used, and it is imported when an SDK is there: without one, `active()` is one look into a
+dictionary and nothing else here runs.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from opentelemetry.context import Context
+    from opentelemetry.trace import Link, Span
+
+Headers = Sequence[tuple[str, bytes | None]]
+
+TRACE_HEADERS = ("traceparent", "tracestate")
+
+
+def active() -> bool:
+    """Whether the program has set an OpenTelemetry SDK, so that spans go anywhere."""
+    if "opentelemetry.sdk.trace" not in sys.modules:
+        return False
+    from opentelemetry.trace import ProxyTracerProvider, get_tracer_provider
+
+    return not isinstance(get_tracer_provider(), ProxyTracerProvider)
+
+
+def inject(headers: Headers, context: Context | None = None) -> Headers:
+    """Return record headers with the trace context of `context` (None: the current one) added.
+
+    A traceparent that the caller gave stays as it is.
+    """
+    if any(name in TRACE_HEADERS for name, _ in headers):
+        return headers
+    carrier = _carrier(context)
+    if not carrier:
+        return headers
+    return (*headers, *((name, value.encode("ascii", "ignore")) for name, value in carrier.items()))
+
+
+def extract(headers: Headers) -> Context | None:
+    """Return the trace context that record headers carry, or None."""
+    carrier = {
+        name: value.decode("ascii", "ignore") for name, value in headers if name in TRACE_HEADERS and value is not None
+    }
+    if "traceparent" not in carrier:
+        return None
+    from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
+
+    return TraceContextTextMapPropagator().extract(carrier)
+
+
+def metadata() -> tuple[tuple[str, str], ...]:
+    """Return the current trace context as gRPC metadata; empty without one."""
+    return tuple(_carrier(None).items()) if active() else ()
+
+
+def start_span(
+    operation: str,
+    destination: str,
+    *,
+    kind: str,
+    client_id: str,
+    parent: Context | None = None,
+    links: Iterable[Headers] = (),
+    **attributes: str | int,
+) -> Span:
+    """Start a span named "operation destination". `kind` is producer, consumer or client.
+
+    `links` are the headers of the records that a batch operation is about. Attributes are named without their
+    "messaging." and with "__" for dots. Call only where `active()`.
+    """
+    from opentelemetry.trace import SpanKind, get_tracer
+
+    kinds = {"producer": SpanKind.PRODUCER, "consumer": SpanKind.CONSUMER, "client": SpanKind.CLIENT}
+    types = {"poll": "receive", "commit": "settle", "abort": "settle"}
+    named: dict[str, Any] = {
+        "messaging.system": "kafka",
+        "messaging.operation.name": operation,
+        "messaging.operation.type": types.get(operation, operation),
+        "messaging.client.id": client_id,
+    }
+    if destination:
+        named["messaging.destination.name"] = destination
+    named.update({f"messaging.{name.replace('__', '.')}": value for name, value in attributes.items()})
+    return get_tracer("semel").start_span(
+        f"{operation} {destination}".rstrip(),
+        context=parent,
+        kind=kinds[kind],
+        attributes=named,
+        links=list(_links(links)),
+    )
+
+
+def current_context() -> Context | None:
+    """Return the caller's trace context, to be used on another thread; None without an SDK."""
+    if not active():
+        return None
+    from opentelemetry.context import get_current
+
+    return get_current()
+
+
+def context_with(span: Span, parent: Context | None = None) -> Context:
+    """Return `parent` (None: the current context) with `span` as its current span."""
+    from opentelemetry.trace import set_span_in_context
+
+    return set_span_in_context(span, parent)
+
+
+def attached(context: Context | None) -> AbstractContextManager[None]:
+    """Return a context manager inside of which `context` is the current one. None changes nothing."""
+    return nullcontext() if context is None else _attached(context)
+
+
+def end_span(span: Span, error: BaseException | None = None, **attributes: str | int) -> None:
+    """End a span, with what is known by now and the error if there was one."""
+    for name, value in attributes.items():
+        span.set_attribute(f"messaging.{name.replace('__', '.')}", value)
+    if error is not None:
+        from opentelemetry.trace import Status, StatusCode
+
+        code = getattr(error, "code", None)
+        span.set_attribute("error.type", getattr(code, "name", None) or type(error).__name__)
+        span.set_status(Status(StatusCode.ERROR, str(error)))
+    span.end()
+
+
+@contextmanager
+def _attached(context: Context) -> Iterator[None]:
+    from opentelemetry.context import attach, detach
+
+    token = attach(context)
+    try:
+        yield
+    finally:
+        detach(token)
+
+
+def _carrier(context: Context | None) -> dict[str, str]:
+    from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
+
+    carrier: dict[str, str] = {}
+    TraceContextTextMapPropagator().inject(carrier, context)
+    return carrier
+
+
+def _links(headers: Iterable[Headers]) -> Iterator[Link]:
+    from opentelemetry.trace import Link, get_current_span
+
+    for one in headers:
+        context = extract(one)
+        if context is not None:
+            span = get_current_span(context).get_span_context()
+            if span.is_valid:
+                yield Link(span)

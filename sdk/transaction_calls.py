@@ -1,0 +1,338 @@
+"""A producer's transactions: what is asked of the coordinator, and what its answers mean for the states."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import time
+from collections.abc import Callable, Coroutine, Iterator, Mapping
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+from semel.protocol.api.groups import OffsetAndMetadata
+from semel.protocol.errors import (
+    AbortTransactionError,
+    ErrorCode,
+    FatalError,
+    FencedError,
+    RetriableError,
+    SemelError,
+)
+from semel.protocol.ids import NO_PRODUCER, ProducerIdAndEpoch, TopicPartition
+from semel.protocol.v1 import common_pb2, transactions_pb2
+from semel.sdk import tracing
+from semel.sdk.control import END_TRANSACTION, INIT_PRODUCER_ID, TXN_COMMIT_OFFSETS, Control, item_error
+from semel.sdk.options import ClientOptions
+from semel.sdk.sender import Sender
+from semel.sdk.transaction import CommitSource, GroupMetadata
+from semel.sdk.transaction_manager import State, TransactionManager
+
+if TYPE_CHECKING:
+    from opentelemetry.context import Context
+    from opentelemetry.trace import Span
+
+
+async def init_producer_id(
+    control: Control,
+    transactional_id: str | None,
+    transaction_timeout_ms: int,
+    held: ProducerIdAndEpoch = NO_PRODUCER,
+    timeout_ms: int | None = None,
+) -> ProducerIdAndEpoch:
+    """Ask for a producer id; with what is `held` already, for the next epoch of the same one (KIP-360)."""
+    request = transactions_pb2.InitProducerIdRequest(
+        transactional_id=transactional_id or "",
+        transaction_timeout_ms=transaction_timeout_ms if transactional_id else 0,
+    )
+    if held != NO_PRODUCER:
+        request.producer.CopyFrom(_message(held))
+    response = await control.call(INIT_PRODUCER_ID, request, timeout_ms=timeout_ms)
+    return ProducerIdAndEpoch(response.producer.producer_id, response.producer.producer_epoch)
+
+
+class TransactionCalls:
+    """The transactions of one producer. Coroutines run on the IO thread, everything else on any."""
+
+    def __init__(
+        self,
+        transactional_id: str,
+        transaction_timeout_ms: int,
+        options: ClientOptions,
+        control: Control,
+        sender: Sender,
+        flush: Callable[[], Coroutine[Any, Any, None]],
+        abandon: Callable[[SemelError], object],
+        on_change: Callable[[], object],
+    ) -> None:
+        """`flush` waits for everything sent, `abandon` fails it; `on_change` hears when `may_send` may have changed."""
+        self._manager = TransactionManager(transactional_id)
+        self._timeout_ms = transaction_timeout_ms
+        self._options = options
+        self._control = control
+        self._sender = sender
+        self._flush = flush
+        self._abandon = abandon
+        self._on_change = on_change
+        self._lock = threading.RLock()
+        self._offsets_sent = False
+        self._commits: CommitSource | None = None
+        self._span: Span | None = None
+
+    @property
+    def may_send(self) -> bool:
+        return self._manager.may_send
+
+    def check_sending(self) -> None:
+        """Raise what a send is to raise now."""
+        with self._lock:
+            self._manager.check_sending()
+
+    def part_failed(self, error: SemelError) -> None:
+        """A record failed for good."""
+        with self._lock:
+            self._manager.failed_part(error)
+            self._on_change()
+
+    @property
+    def needs_initializing(self) -> bool:
+        """Whether the next transaction must first get its identity from the coordinator."""
+        return self._manager.needs_initializing
+
+    async def initialize(self) -> None:
+        """Get an identity, and fence older instances with the same transactional id."""
+        if not self._manager.needs_initializing:
+            return
+        try:
+            producer = await self._identity(NO_PRODUCER)
+        except (FencedError, FatalError) as error:
+            raise self._stop(error) from error
+        with self._lock:
+            self._manager.initialized(producer)
+        self._sender.set_producer(producer)
+
+    def begin(self) -> None:
+        """Open a transaction. `initialize` must have run."""
+        with self._lock:
+            self._manager.begin()
+            self._offsets_sent = False
+            self._on_change()
+        if tracing.active():
+            name, client_id = self._manager.transactional_id, self._options.client_id
+            self._span = tracing.start_span("transaction", name, kind="client", client_id=client_id)
+
+    @property
+    def context(self) -> Context | None:
+        """The trace context that sends of the open transaction are made in; None without tracing."""
+        return None if self._span is None else tracing.context_with(self._span)
+
+    @contextmanager
+    def _settling(self, operation: str) -> Iterator[None]:
+        """A span around the decision, always below the transaction's own (E4)."""
+        if self._span is None:
+            yield
+            return
+        name, client_id = self._manager.transactional_id, self._options.client_id
+        context = self.context
+        span = tracing.start_span(operation, name, kind="client", client_id=client_id, parent=context)
+        try:
+            with tracing.attached(tracing.context_with(span, context)):
+                yield
+        except BaseException as error:
+            tracing.end_span(span, error)
+            if self.has_stopped:
+                self._end_span(error)
+            raise
+        tracing.end_span(span)
+
+    def _end_span(self, error: BaseException | None) -> None:
+        if self._span is not None:
+            tracing.end_span(self._span, error)
+            self._span = None
+
+    @property
+    def has_stopped(self) -> bool:
+        """Whether the producer is fenced or has failed for good."""
+        return self._manager.state in (State.FENCED, State.FAILED)
+
+    @property
+    def is_open(self) -> bool:
+        """Whether there is a transaction that can be aborted: not ended, and its commit not asked for."""
+        return self._manager.state in (
+            State.IN_TRANSACTION,
+            State.FLUSHING,
+            State.ABORTABLE,
+            State.ABORTING,
+        )
+
+    async def send_offsets(self, offsets: Mapping[TopicPartition, OffsetAndMetadata], group: GroupMetadata) -> None:
+        """Commit offsets inside the transaction (O1). Raises `AbortTransactionError` when they can't be."""
+        with self._lock:
+            self._manager.check_sending(offsets=True)
+        if not offsets:
+            return
+        request = transactions_pb2.TxnCommitOffsetsRequest(
+            transactional_id=self._manager.transactional_id,
+            producer=_message(self._manager.producer),
+            group_id=group.group_id,
+            generation_id=group.generation_id,
+            member_id=group.member_id,
+            group_instance_id=group.group_instance_id or "",
+            items=[
+                transactions_pb2.TxnCommitOffsetsRequest.Item(
+                    topic=tp.topic,
+                    partition=tp.partition,
+                    offset=position.offset,
+                    leader_epoch=position.leader_epoch,
+                    metadata=position.metadata,
+                )
+                for tp, position in offsets.items()
+            ],
+        )
+        self._offsets_sent = True
+        try:
+            await self._commit_offsets(request, group.group_id)
+        except SemelError as error:
+            abort = AbortTransactionError(
+                f"offsets of group {group.group_id!r} can't be committed: {error.message}", error.code
+            )
+            with self._lock:
+                self._manager.failed_part(abort)
+                self._on_change()
+            raise abort from error
+
+    async def _commit_offsets(self, request: transactions_pb2.TxnCommitOffsetsRequest, group_id: str) -> None:
+        deadline = time.monotonic() + self._options.api_timeout_ms / 1000
+        pause_s = 0.001
+        while True:
+            left_ms = (deadline - time.monotonic()) * 1000
+            response = await self._control.call(TXN_COMMIT_OFFSETS, request, timeout_ms=max(left_ms, 1))
+            errors = [
+                item_error(item.error, f"{item.topic}-{item.partition}") for item in response.items if item.error.code
+            ]
+            if not errors:
+                return
+            fatal = next((error for error in errors if not isinstance(error, RetriableError)), None)
+            if fatal is not None or time.monotonic() + pause_s >= deadline:
+                raise fatal or errors[0]
+            await asyncio.sleep(pause_s)
+            pause_s = min(pause_s * 2, self._options.retry_backoff_max_ms / 1000)
+
+    async def commit(self, commits: CommitSource | None = None) -> None:
+        """Flush, commit the offsets of `commits`, and decide. Safe to call again while the outcome is not known."""
+        with self._lock:
+            flush = self._manager.begin_commit()
+            self._on_change()
+        if flush:
+            self._commits = commits
+            await self._complete(commits)
+            with self._lock:
+                if not self._manager.decide(anything_sent=self._sender.sent_any or self._offsets_sent):
+                    self._end_span(None)
+                    return
+        with self._settling("commit"):
+            try:
+                producer = await self._end(commit=True)
+            except SemelError as error:
+                failure = await self._not_committed(error)
+                if self._commits is not None and isinstance(failure, AbortTransactionError):
+                    # Learnt by a later call, the block that would do this may have ended long ago.
+                    self._commits.rewind()
+                raise failure from (None if failure is error else error)
+        self._ended(producer)
+
+    async def _not_committed(self, error: SemelError) -> SemelError:
+        """The coordinator did not say yes. Returns what to raise."""
+        if isinstance(error, FencedError):
+            return await self._fenced_or_timed_out(error)
+        with self._lock:
+            return self._manager.refused_commit(error)
+
+    async def _complete(self, commits: CommitSource | None) -> None:
+        """Bring everything that belongs to the transaction to the node: records and offsets at the same time."""
+        if commits is None:
+            await self._flush()
+            return
+        offsets = asyncio.ensure_future(self.send_offsets(commits.next_offsets, commits.group_metadata))
+        try:
+            await self._flush()
+        finally:
+            # Its error is in the transaction's state already, as are those of records.
+            await asyncio.wait([offsets])
+        if not offsets.cancelled():
+            failure = offsets.exception()
+            if failure is not None and not isinstance(failure, SemelError):
+                raise failure  # a bug: what is not understood must never end in a commit
+
+    async def abort(self) -> None:
+        """Drop everything that was not acknowledged, and abort. Safe to call again while it is not confirmed."""
+        with self._lock:
+            tell = self._manager.begin_abort()
+            self._on_change()
+        self._abandon(AbortTransactionError("the transaction was aborted", ErrorCode.TRANSACTION_ABORTABLE))
+        if not tell:
+            self._ended(self._manager.producer)
+            return
+        if not self._sender.sent_any and not self._offsets_sent:
+            with self._lock:
+                self._manager.ended(None)
+            self._end_span(None)
+            return
+        with self._settling("abort"):
+            try:
+                producer = await self._end(commit=False)
+            except (FencedError, AbortTransactionError) as error:
+                # A transaction that timed out was aborted and fenced by the coordinator. This instance may go on if no
+                # other one has come since: the coordinator knows, by what this one holds (KIP-360).
+                try:
+                    producer = await self._identity(self._manager.producer)
+                except FencedError as fenced:
+                    raise self._stop(fenced) from error
+            except FatalError as error:
+                raise self._stop(error) from error
+        self._ended(producer)
+
+    async def _fenced_or_timed_out(self, error: FencedError) -> SemelError:
+        """The commit was refused because of the epoch. Returns what to raise."""
+        try:
+            producer = await self._identity(self._manager.producer)
+        except FencedError as fenced:
+            return self._stop(fenced)
+        except SemelError as unknown:
+            # The commit may have happened, and another instance have come since: the next call asks on.
+            with self._lock:
+                return self._manager.refused_commit(unknown)
+        message = (
+            f"the coordinator has aborted it already, after more than transaction_timeout_ms "
+            f"({self._timeout_ms}) or by an operator's order"
+        )
+        with self._lock:
+            return self._manager.timed_out(producer, message)
+
+    async def _identity(self, held: ProducerIdAndEpoch) -> ProducerIdAndEpoch:
+        return await init_producer_id(self._control, self._manager.transactional_id, self._timeout_ms, held)
+
+    def _stop(self, error: SemelError) -> SemelError:
+        """Nothing can go on. Returns what to raise."""
+        with self._lock:
+            self._manager.stop(error)
+            self._on_change()
+            return self._manager.stopped_error()
+
+    async def _end(self, *, commit: bool) -> ProducerIdAndEpoch:
+        request = transactions_pb2.EndTransactionRequest(
+            transactional_id=self._manager.transactional_id,
+            producer=_message(self._manager.producer),
+            commit=commit,
+        )
+        response = await self._control.call(END_TRANSACTION, request)
+        return ProducerIdAndEpoch(response.producer.producer_id, response.producer.producer_epoch)
+
+    def _ended(self, producer: ProducerIdAndEpoch) -> None:
+        with self._lock:
+            self._manager.ended(producer)
+        self._sender.set_producer(producer)
+        self._end_span(None)
+
+
+def _message(producer: ProducerIdAndEpoch) -> common_pb2.Producer:
+    return common_pb2.Producer(producer_id=producer.producer_id, producer_epoch=producer.producer_epoch)

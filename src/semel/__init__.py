@@ -1,0 +1,98 @@
+"""Semel: an exactly-once transactional log that any Kafka client can use.
+
+The public names. Each is loaded at its first use (PEP 562), so that `import semel` is quick.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    __version__: str
+
+    from semel import aio
+    from semel.protocol.api.groups import OffsetAndMetadata
+    from semel.protocol.errors import (
+        AbortTransactionError,
+        ErrorCode,
+        FatalError,
+        FencedError,
+        RetriableError,
+        SemelError,
+        UsageError,
+    )
+    from semel.protocol.ids import TopicPartition
+    from semel.protocol.record_batch import Record
+    from semel.sdk.admin import Admin
+    from semel.sdk.batch import Batch
+    from semel.sdk.consumer import Consumer
+    from semel.sdk.delivery import Delivery, RecordMetadata
+    from semel.sdk.listener import RebalanceListener
+    from semel.sdk.producer import Producer
+    from semel.sdk.transaction import CommitSource, GroupMetadata, Transaction
+
+__all__ = [
+    "AbortTransactionError",
+    "Admin",
+    "Batch",
+    "CommitSource",
+    "Consumer",
+    "Delivery",
+    "ErrorCode",
+    "FatalError",
+    "FencedError",
+    "GroupMetadata",
+    "OffsetAndMetadata",
+    "Producer",
+    "RebalanceListener",
+    "Record",
+    "RecordMetadata",
+    "RetriableError",
+    "SemelError",
+    "TopicPartition",
+    "Transaction",
+    "UsageError",
+    "aio",
+]
+
+_MODULES = {
+    "AbortTransactionError": "protocol.errors",
+    "Admin": "sdk.admin",
+    "Batch": "sdk.batch",
+    "CommitSource": "sdk.transaction",
+    "Consumer": "sdk.consumer",
+    "Delivery": "sdk.delivery",
+    "ErrorCode": "protocol.errors",
+    "FatalError": "protocol.errors",
+    "FencedError": "protocol.errors",
+    "GroupMetadata": "sdk.transaction",
+    "OffsetAndMetadata": "protocol.api.groups",
+    "Producer": "sdk.producer",
+    "RebalanceListener": "sdk.listener",
+    "Record": "protocol.record_batch",
+    "RecordMetadata": "sdk.delivery",
+    "RetriableError": "protocol.errors",
+    "SemelError": "protocol.errors",
+    "TopicPartition": "protocol.ids",
+    "Transaction": "sdk.transaction",
+    "UsageError": "protocol.errors",
+}
+_SUBMODULES = frozenset({"aio"})
+
+
+def __getattr__(name: str) -> Any:
+    if name in _MODULES:
+        value = getattr(importlib.import_module(f"semel.{_MODULES[name]}"), name)
+    elif name in _SUBMODULES:
+        value = importlib.import_module(f"semel.{name}")
+    elif name == "__version__":
+        value = importlib.import_module("importlib.metadata").version("semel")
+    else:
+        raise AttributeError(f"module 'semel' has no attribute {name!r}")
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted([*globals(), *__all__])

@@ -1,0 +1,439 @@
+"""Crashes at any point, with all that a disk may lose: what was acknowledged is there, once, byte for byte.
+
+Hypothesis draws what producers, coordinators, an operator and the node do on a simulated disk, and where the process is
+killed or the power fails, also in the middle of recoveries. The model is what was appended and what was acknowledged.
+Proves D1, D2, D3, P1, P7 and L1 over crashes.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import errno
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any, TypeAlias
+from uuid import UUID
+
+from hypothesis import HealthCheck, event, given, settings
+from hypothesis import strategies as st
+from inline_executor import InlineExecutor
+
+from semel.broker.log.config import LogConfig
+from semel.broker.log.journal import JournalConfig
+from semel.broker.log_manager import LogManager, LogManagerConfig
+from semel.broker.partition import Partition
+from semel.protocol.api.topics import LATEST_TIMESTAMP, IsolationLevel
+from semel.protocol.errors import ErrorCode, SemelError
+from semel.protocol.ids import ProducerIdAndEpoch, TopicId, TopicPartition
+from semel.protocol.record_batch import encode_batch, iter_batches
+from semel.runtime.clock import ManualClock
+from semel.runtime.simulated_storage import SimulatedCrash, SimulatedStorage
+
+PARTITIONS = 3
+PRODUCERS = 3
+DELETED = -2
+TOPIC_ID = TopicId(UUID(int=77))
+LOG_CONFIG = LogConfig(segment_bytes=3000, index_interval_bytes=200, file_delete_delay_ms=0, retention_ms=-1)
+CONFIG = LogManagerConfig(
+    journal=JournalConfig(file_bytes=1000, buffer_bytes_max=1500, direct_write_bytes=700, inline_sync_bytes_max=2500),
+    min_free_bytes=0,
+)
+
+Op: TypeAlias = tuple[Any, ...]
+
+
+@dataclass
+class Batch:
+    """One batch that the model knows of. `sequence` is -1 for markers, DELETED for one sent anew after its deletion."""
+
+    offset: int
+    last_offset: int
+    data: bytes
+    producer: ProducerIdAndEpoch
+    sequence: int
+    transactional: bool
+    acknowledged: bool = False
+
+
+@dataclass
+class Sent:
+    """What a producer is about to send, or to send again, because nobody told it that it arrived."""
+
+    sequence: int
+    count: int
+    transactional: bool
+
+
+@dataclass
+class PartitionModel:
+    history: list[Batch] = field(default_factory=list)
+    start: int = 0
+    """The log start offset that was asked for last."""
+    sequences: dict[int, int] = field(default_factory=dict)
+    unanswered: dict[int, Sent] = field(default_factory=dict)
+    attempt: tuple[int, int] | None = None
+    """Producer id and sequence of an append that has not returned: a crash in it may leave the batch in the log."""
+
+    def open_transactions(self, below: int) -> dict[int, int]:
+        """Producer ids with a transaction open at offset `below`, and where it begins."""
+        found: dict[int, int] = {}
+        for batch in self.history:
+            if batch.offset >= below:
+                break
+            if batch.sequence == -1:
+                found.pop(batch.producer.producer_id, None)
+            elif batch.transactional:
+                found.setdefault(batch.producer.producer_id, batch.offset)
+        return found
+
+    def last_stable_offset(self, high_watermark: int) -> int:
+        """L1: the start of a transaction that is open, or whose marker is not below the high watermark."""
+        return min(self.open_transactions(high_watermark).values(), default=high_watermark)
+
+
+class World:
+    """A node on a simulated disk, its clients, and the model."""
+
+    def __init__(self, seed: int) -> None:
+        self.storage = SimulatedStorage(seed)
+        self.storage.make_folder("/n")
+        self.storage.sync_folder("/")
+        self.clock = ManualClock()
+        self.models = [PartitionModel() for _ in range(PARTITIONS)]
+        self.loop = asyncio.new_event_loop()
+        self.loop.set_exception_handler(self._loop_error)
+        self.errors: list[BaseException] = []
+        self.logs = self._new_manager()
+        self.logs.open(lambda tp, topic_id: LOG_CONFIG)
+        for number in range(PARTITIONS):
+            self.logs.create_partition(TopicPartition("t", number), TOPIC_ID, LOG_CONFIG)
+        self.storage_failed = False
+
+    def _loop_error(self, loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+        error = context.get("exception")
+        if not isinstance(error, SimulatedCrash):
+            self.errors.append(error or RuntimeError(context["message"]))
+
+    def _new_manager(self) -> LogManager:
+        return LogManager(self.storage, "/n/data", self.clock, CONFIG, executor=InlineExecutor())
+
+    def partition(self, number: int) -> Partition:
+        partition = self.logs.partition(TopicPartition("t", number))
+        assert partition is not None
+        return partition
+
+    def turn(self) -> None:
+        async def turns() -> None:
+            for _ in range(4):
+                await asyncio.sleep(0)
+
+        self.loop.run_until_complete(turns())
+
+    # --- what can happen ----------------------------------------------------------------------------------------------
+
+    def append(self, number: int, producer_id: int, size: int, count: int, transactional: bool) -> None:
+        """Send the producer's next batch, or again what it got no answer for (P1)."""
+        model = self.models[number]
+        sent = model.unanswered.get(producer_id)
+        if sent is None:
+            opened = producer_id in model.open_transactions(1 << 60)
+            sent = Sent(model.sequences.get(producer_id, 0), count, transactional or opened)
+        model.unanswered[producer_id] = sent
+        producer = ProducerIdAndEpoch(producer_id, 0)
+        batch = bytearray(
+            encode_batch(
+                [(1, b"%d" % sent.sequence, bytes([65 + n % 26]) * size, ()) for n in range(sent.count)],
+                producer_id=producer_id,
+                producer_epoch=0,
+                base_sequence=sent.sequence,
+                transactional=sent.transactional,
+            )
+        )
+
+        async def append() -> None:
+            model.attempt = (producer_id, sent.sequence)
+            try:
+                result = self.partition(number).append(batch, verified=True)
+            except SemelError as error:
+                self.check_refusal(error)
+                return
+            finally:
+                if not self.storage.crashed:
+                    model.attempt = None
+            if result.duplicate:
+                (known,) = [one for one in model.history if one.offset == result.base_offset]
+                assert (known.producer, known.sequence) == (producer, sent.sequence), "P1: the original's offset"
+            else:
+                for one in model.history:
+                    if (one.producer, one.sequence) == (producer, sent.sequence):
+                        start = self.partition(number).log_start_offset
+                        assert one.last_offset < start, "nothing is appended twice, unless the first was deleted"
+                        one.sequence = DELETED
+                known = Batch(
+                    result.base_offset,
+                    result.last_offset,
+                    b"".join(result.appended),
+                    producer,
+                    sent.sequence,
+                    sent.transactional,
+                )
+                model.history.append(known)
+            self.partition(number).when_committed(result.last_offset, lambda error: answered(known, error))
+
+        def answered(known: Batch, error: SemelError | None) -> None:
+            if error is None:
+                known.acknowledged = True
+                model.sequences[producer_id] = sent.sequence + sent.count
+                if model.unanswered.get(producer_id) is sent:
+                    del model.unanswered[producer_id]
+
+        self.loop.run_until_complete(append())
+
+    def marker(self, number: int, producer_id: int, committed: bool) -> None:
+        model = self.models[number]
+        if producer_id in model.unanswered:
+            return
+        producer = ProducerIdAndEpoch(producer_id, 0)
+
+        async def mark() -> None:
+            partition = self.partition(number)
+            end = partition.log_end_offset
+            model.attempt = (producer_id, -1)
+            try:
+                offset = partition.append_marker(producer, 0, committed)
+                if offset is None:
+                    return
+                assert offset == end
+                # A crash may come here, too: the first read of a log opens its file.
+                data = partition.read_batches(offset, 1 << 20)
+            except SemelError as error:
+                self.check_refusal(error)
+                return
+            finally:
+                if not self.storage.crashed:
+                    model.attempt = None
+            known = Batch(offset, offset, data, producer, -1, True)
+            model.history.append(known)
+            partition.when_committed(offset, lambda error: setattr(known, "acknowledged", error is None))
+
+        self.loop.run_until_complete(mark())
+
+    def check_refusal(self, error: SemelError) -> None:
+        assert error.code is ErrorCode.KAFKA_STORAGE_ERROR
+        assert self.storage_failed, "only a disk that fails refuses"
+
+    def fill_disk(self) -> None:
+        """Let the next write to a log fail after a part of it: the log takes it back."""
+        self.storage_failed = True
+        self.storage.fail_next("append", OSError(errno.ENOSPC, "No space left on device"), path_part=".log")
+
+    def delete_records(self, number: int, part: int) -> None:
+        partition = self.partition(number)
+        before = partition.log_start_offset + (partition.high_watermark - partition.log_start_offset) * part // 4
+        model = self.models[number]
+        model.start = max(model.start, before)
+        assert partition.delete_records(before) == before
+
+    def retain(self) -> None:
+        self.loop.run_until_complete(self.logs.check_retention())
+        self.clock.advance(ms=10)
+
+    def flush(self) -> None:
+        self.loop.run_until_complete(self.logs.flush())
+
+    def restart(self) -> None:
+        self.loop.run_until_complete(self.logs.close())
+        self.turn()
+        self.logs = self._new_manager()
+        report = self.logs.open(lambda tp, topic_id: LOG_CONFIG)
+        assert report.clean
+        assert report.journal_entries == 0
+        self.check_recovered(lost_power=False)
+
+    def crash(self, power: bool, crash_points: list[tuple[int, bool]]) -> None:
+        """Stop, and start again; the recoveries themselves crash where told to."""
+        lost_power = power
+        self.storage.crash(power=power)
+        for point, power_again in crash_points:
+            self.storage.crash_at(point)
+            self.logs = self._new_manager()
+            with contextlib.suppress(SimulatedCrash):
+                self.logs.open(lambda tp, topic_id: LOG_CONFIG)
+            if self.storage.crashed:
+                event("crashed while recovering")
+            lost_power = lost_power or power_again
+            self.storage.crash(power=power_again)
+        self.logs = self._new_manager()
+        self.logs.open(lambda tp, topic_id: LOG_CONFIG)
+        self.check_recovered(lost_power=lost_power)
+
+    # --- what must hold -----------------------------------------------------------------------------------------------
+
+    def check_recovered(self, *, lost_power: bool) -> None:
+        for number, model in enumerate(self.models):
+            partition = self.partition(number)
+            start, end = partition.log_start_offset, partition.log_end_offset
+            assert start <= max(model.start, 0), "nothing is deleted that nobody asked to"
+            assert partition.high_watermark == end, "one replica: all that was recovered is committed"
+            found = dict(self.read_all(partition))
+            self.adopt_attempt(model, found)
+            kept = [batch for batch in model.history if batch.offset < end]
+            lost = [batch for batch in model.history if batch.offset >= end]
+            assert not [batch for batch in lost if batch.acknowledged], "D1: what was acknowledged survives"
+            if not lost_power:
+                assert not lost, "D1: what was appended survives a killed process"
+            assert end == (kept[-1].last_offset + 1 if kept else 0) or (end == start and not kept), (
+                "D3: offsets never go back"
+            )
+            expected = {batch.offset: batch.data for batch in kept if batch.last_offset >= start}
+            assert found == expected, "D3: the same bytes at the same offsets"
+            model.history = kept
+            for batch in kept:
+                batch.acknowledged = True
+            self.check_state(partition, model)
+
+    def adopt_attempt(self, model: PartitionModel, found: dict[int, bytes]) -> None:
+        """Take up the batch whose append was cut short, if it reached the log."""
+        attempt, model.attempt = model.attempt, None
+        end = model.history[-1].last_offset + 1 if model.history else 0
+        if attempt is None or end not in found:
+            return
+        (header,) = iter_batches(found[end])
+        assert (header.producer_id, header.base_sequence) == attempt
+        producer = ProducerIdAndEpoch(header.producer_id, header.producer_epoch)
+        model.history.append(Batch(end, header.last_offset, found[end], producer, attempt[1], header.is_transactional))
+
+    def check_state(self, partition: Partition, model: PartitionModel) -> None:
+        """P7, P1, L1: the state is what the log says."""
+        start = partition.log_start_offset
+        for producer_id in range(PRODUCERS):
+            mine = [one for one in model.history if one.producer.producer_id == producer_id and one.sequence >= 0]
+            if mine and mine[-1].offset >= start:
+                known = partition.log.producer_state.find_duplicate(
+                    producer_id, 0, mine[-1].sequence, mine[-1].sequence + mine[-1].last_offset - mine[-1].offset
+                )
+                assert known is not None
+                assert known.first_offset == mine[-1].offset, "P7: the last batch is known again"
+        opened = {pid: first for pid, first in model.open_transactions(1 << 60).items() if first >= start}
+        for producer_id, first in opened.items():
+            assert partition.log.producer_state.has_ongoing_transaction(ProducerIdAndEpoch(producer_id, 0)), first
+        if not [first for first in model.open_transactions(1 << 60).values() if first < start]:
+            assert partition.last_stable_offset == model.last_stable_offset(partition.high_watermark), "L1"
+
+    def check_visible(self) -> None:
+        """L1, L2: a reader sees what is committed, and no more."""
+        for number, model in enumerate(self.models):
+            partition = self.partition(number)
+            mark = partition.high_watermark
+            shown = [batch for batch in model.history if batch.last_offset < mark]
+            assert all(batch.acknowledged for batch in shown)
+            assert not [batch for batch in model.history if batch.offset < mark <= batch.last_offset]
+            if not [first for first in model.open_transactions(1 << 60).values() if first < partition.log_start_offset]:
+                assert partition.last_stable_offset == model.last_stable_offset(mark)
+            latest = partition.list_offset(LATEST_TIMESTAMP, IsolationLevel.READ_COMMITTED)
+            assert latest.offset == partition.last_stable_offset
+            for isolation, end in (
+                (IsolationLevel.READ_UNCOMMITTED, mark),
+                (IsolationLevel.READ_COMMITTED, partition.last_stable_offset),
+            ):
+                offset = partition.log_start_offset
+                while offset < end:
+                    found = partition.read(offset, max_bytes=1000, isolation=isolation)
+                    assert found.size > 0
+                    for header in iter_batches(found.read()):
+                        assert header.last_offset < end
+                    assert found.next_offset > offset
+                    offset = found.next_offset
+
+    def read_all(self, partition: Partition) -> Iterator[tuple[int, bytes]]:
+        offset = partition.log_start_offset
+        while offset < partition.log_end_offset:
+            data = partition.read_batches(offset, 2000)
+            position = 0
+            for header in iter_batches(data):
+                yield header.base_offset, data[position : position + header.size_bytes]
+                position += header.size_bytes
+                offset = header.next_offset
+            assert position == len(data) > 0
+
+    def finish(self) -> None:
+        """Every producer gets its answer in the end, the sequences in the log have no gap and no repetition."""
+        for number, model in enumerate(self.models):
+            for producer_id in list(model.unanswered):
+                # Twice, where the disk is still to fail once.
+                self.append(number, producer_id, 1, 1, False)
+                if producer_id in model.unanswered:
+                    self.append(number, producer_id, 1, 1, False)
+        self.turn()
+        self.flush()
+        for model in self.models:
+            assert not model.unanswered
+            assert all(batch.acknowledged for batch in model.history)
+            for producer_id in range(PRODUCERS):
+                expected = 0
+                for batch in model.history:
+                    if batch.producer.producer_id == producer_id and batch.sequence >= 0:
+                        assert batch.sequence == expected, "nothing is lost and nothing repeated"
+                        expected += batch.last_offset - batch.offset + 1
+        self.check_visible()
+        self.restart()
+        self.loop.run_until_complete(self.logs.close())
+        self.turn()
+        assert not self.errors, self.errors
+
+    def do(self, op: Op) -> None:
+        getattr(self, op[0])(*op[1:])
+
+
+partitions = st.integers(0, PARTITIONS - 1)
+producers = st.integers(0, PRODUCERS - 1)
+operations: st.SearchStrategy[Op] = st.one_of(
+    st.tuples(
+        st.just("append"), partitions, producers, st.sampled_from([1, 40, 300, 900]), st.integers(1, 3), st.booleans()
+    ),
+    st.tuples(
+        st.just("append"), partitions, producers, st.sampled_from([1, 40, 300, 900]), st.integers(1, 3), st.booleans()
+    ),
+    st.tuples(st.just("marker"), partitions, producers, st.booleans()),
+    st.tuples(st.just("turn")),
+    st.tuples(st.just("turn")),
+    st.tuples(st.just("flush")),
+    st.tuples(st.just("delete_records"), partitions, st.integers(0, 4)),
+    st.tuples(st.just("retain")),
+    st.tuples(st.just("restart")),
+    st.tuples(st.just("fill_disk")),
+    st.tuples(st.just("check_visible")),
+)
+crashes = st.tuples(
+    st.integers(1, 40),
+    st.booleans(),
+    st.lists(st.tuples(st.integers(1, 25), st.booleans()), max_size=2),
+)
+"""The mutating operation at which to stop, whether the power goes too, and where recoveries are to be stopped."""
+
+
+@settings(deadline=None, max_examples=200, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large])
+@given(
+    seed=st.integers(0, 1 << 32),
+    chapters=st.lists(st.tuples(st.lists(operations, max_size=25), crashes), min_size=1, max_size=4),
+)
+def test_D1_D2_D3_P7_L1_acknowledged_records_survive_any_crash_once(
+    seed: int, chapters: list[tuple[list[Op], tuple[int, bool, list[tuple[int, bool]]]]]
+) -> None:
+    world = World(seed)
+    try:
+        for ops, (point, power, in_recovery) in chapters:
+            world.storage.crash_at(point)
+            try:
+                for op in ops:
+                    world.do(op)
+                    if world.storage.crashed:
+                        break
+            except SimulatedCrash:
+                pass
+            event("crashed in the middle" if world.storage.crashed else "crashed after a chapter")
+            world.crash(power, in_recovery)
+        world.finish()
+    finally:
+        world.loop.close()

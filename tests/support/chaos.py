@@ -1,0 +1,287 @@
+"""Runs a pipeline for a bounded time while its processes are killed and its answers lost; records what clients saw."""
+
+from __future__ import annotations
+
+import random
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from history import History, Outcome, Read, Send, Transaction, load_transactions
+from lossy_proxy import LossyProxy
+
+import semel
+from semel.cli.demo.processes import NodeProcess
+from semel.protocol.api.topics import LATEST_TIMESTAMP
+
+SUPPORT = Path(__file__).parent
+SOURCE, TARGET, GROUP = "source", "target", "pipeline"
+PARTITIONS = 3
+
+
+@dataclass(frozen=True, slots=True)
+class Chaos:
+    """What happens during a run. Weights say how often each fault is drawn; `loss` is a probability for each answer."""
+
+    seed: int
+    duration_s: float
+    kill_instance: int = 6
+    kill_node: int = 3
+    freeze_instance: int = 2
+    loss: float = 0.003
+    abort_rate: float = 0.1
+    instances: int = 3
+    static_members: bool = False
+    fault: str | None = None
+    settle_s: float = 90.0
+
+
+@dataclass(slots=True)
+class Report:
+    """What was done to the pipeline, beside its history."""
+
+    history: History
+    faults: dict[str, int] = field(default_factory=dict)
+    settled: bool = False
+    node_log: str = ""
+
+
+class Feeder(threading.Thread):
+    """Sends numbered values to the source, through kills and lost answers, and records what was acknowledged."""
+
+    def __init__(self, bootstrap: str) -> None:
+        super().__init__(daemon=True)
+        self.transactions: list[Transaction] = []
+        self._address = bootstrap
+        self._stopping = threading.Event()
+        self._outcomes: dict[int, Outcome] = {}
+        self._sends: list[Send] = []
+        self.error: BaseException | None = None
+
+    def run(self) -> None:
+        try:
+            with semel.Producer(self._address, linger_ms=1) as producer:
+                while not self._stopping.wait(0.002):
+                    number = len(self._sends)
+                    send = Send(SOURCE, number % PARTITIONS, f"s{number}")
+                    self._sends.append(send)
+                    producer.send(
+                        SOURCE, send.value.encode(), partition=send.partition, on_delivery=self._delivered(number)
+                    )
+                producer.flush(60)
+        except BaseException as error:
+            self.error = error
+
+    def finish(self) -> None:
+        self._stopping.set()
+        self.join(90)
+        assert not self.is_alive(), "the feeder's flush did not end"
+        if self.error is not None:
+            raise self.error
+        self.transactions = [
+            Transaction("feeder", (send,), self._outcomes.get(number, Outcome.UNKNOWN))
+            for number, send in enumerate(self._sends)
+        ]
+
+    def _delivered(self, number: int):  # type: ignore[no-untyped-def]
+        def record(_: object, error: BaseException | None) -> None:
+            if error is None:
+                self._outcomes[number] = Outcome.COMMITTED
+
+        return record
+
+
+class LiveReader(threading.Thread):
+    """Reads the target while everything happens, never seeking."""
+
+    def __init__(self, bootstrap: str) -> None:
+        super().__init__(daemon=True)
+        self.records: dict[int, list[tuple[int, str]]] = {number: [] for number in range(PARTITIONS)}
+        self.error: BaseException | None = None
+        self._address = bootstrap
+        self._stopping = threading.Event()
+
+    def run(self) -> None:
+        try:
+            with semel.Consumer(self._address) as reader:
+                reader.assign([semel.TopicPartition(TARGET, number) for number in range(PARTITIONS)])
+                while not self._stopping.is_set():
+                    for record in reader.poll(0.2) or ():
+                        self.records[record.partition].append((record.offset, (record.value or b"").decode()))
+        except BaseException as error:
+            self.error = error
+
+    def finish(self) -> list[Read]:
+        self._stopping.set()
+        self.join(30)
+        if self.error is not None:
+            raise self.error
+        return [Read("live", TARGET, number, tuple(records)) for number, records in self.records.items()]
+
+
+class Workers:
+    """The instances of the pipeline, by number; each may have frozen predecessors."""
+
+    def __init__(self, chaos: Chaos, bootstrap: str, folder: Path) -> None:
+        self._chaos = chaos
+        self._history = folder / "history"
+        self._history.mkdir()
+        self._log = (folder / "workers.log").open("ab")
+        self._bootstrap = bootstrap
+        self._running: list[subprocess.Popen[bytes] | None] = [None] * chaos.instances
+        self._frozen: list[tuple[float, subprocess.Popen[bytes]]] = []
+
+    def start_missing(self) -> None:
+        for number, process in enumerate(self._running):
+            if process is None or process.poll() is not None:
+                command = [sys.executable, str(SUPPORT / "pipeline_worker.py"), "--bootstrap", self._bootstrap]
+                command += ["--instance", str(number), "--history", str(self._history), "--seed", str(self._chaos.seed)]
+                command += ["--abort-rate", str(self._chaos.abort_rate), "--partitions", str(PARTITIONS)]
+                if self._chaos.static_members:
+                    command.append("--static")
+                self._running[number] = subprocess.Popen(command, stdout=self._log, stderr=self._log)
+
+    def kill(self, number: int) -> None:
+        process = self._running[number]
+        if process is not None:
+            process.kill()
+            process.wait(20)
+
+    def freeze(self, number: int, seconds: float) -> None:
+        process = self._running[number]
+        if process is not None and process.poll() is None:
+            process.send_signal(signal.SIGSTOP)
+            self._frozen.append((time.monotonic() + seconds, process))
+            self._running[number] = None
+
+    def thaw_due(self, *, everything: bool = False) -> None:
+        now = time.monotonic()
+        for due, process in self._frozen:
+            if everything or due <= now:
+                with suppress(ProcessLookupError):
+                    process.send_signal(signal.SIGCONT)
+
+    def stop(self) -> None:
+        for process in [*self._running, *(process for _, process in self._frozen)]:
+            if process is not None:
+                with suppress(ProcessLookupError):
+                    process.send_signal(signal.SIGKILL)
+                process.wait(20)
+        self._log.close()
+
+    def transactions(self) -> list[Transaction]:
+        return load_transactions(self._history.glob("*.jsonl"))
+
+
+def run_chaos(chaos: Chaos, folder: Path) -> Report:
+    """Run the pipeline under `chaos`, let it finish without faults, and return what clients saw."""
+    draw = random.Random(chaos.seed)
+    program: Sequence[str] = ("-P", "-m", "semel.cli")
+    if chaos.fault is not None:
+        program = (str(SUPPORT / "faulty_node.py"), chaos.fault)
+    settings = ["offsets.topic.num.partitions=4", "transaction.state.log.num.partitions=4"]
+    node = NodeProcess(folder / "data", program=program, settings=settings)
+    kafka, grpc = (
+        LossyProxy(int(address.rpartition(":")[2]), chaos.seed + number)
+        for number, address in enumerate((node.kafka_address, node.bootstrap))
+    )
+    bootstrap = f"127.0.0.1:{grpc.port}"
+    node.add_setting(f"kafka.advertised=127.0.0.1:{kafka.port}")
+    node.start()
+    workers = Workers(chaos, bootstrap, folder)
+    report = Report(History())
+    try:
+        with semel.Admin(node.bootstrap) as admin:
+            for topic in (SOURCE, TARGET):
+                admin.create_topic(topic, partitions=PARTITIONS)
+        feeder, reader = Feeder(bootstrap), LiveReader(bootstrap)
+        feeder.start()
+        reader.start()
+        workers.start_missing()
+        kafka.loss = grpc.loss = chaos.loss
+        _strike(chaos, draw, node, workers, report)
+        kafka.loss = grpc.loss = 0.0
+        report.faults["answers lost"] = kafka.lost + grpc.lost
+        feeder.finish()
+        report.settled = _settle(node, workers, chaos.settle_s)
+        workers.stop()
+        report.history.reads += reader.finish()
+        report.history.reads += _read_everything(node.bootstrap)
+        report.history.transactions = [*feeder.transactions, *workers.transactions()]
+        with semel.Admin(node.bootstrap) as admin:
+            report.history.source_end_offsets = _source_ends(admin)
+        return report
+    finally:
+        workers.stop()
+        node.stop()
+        kafka.close()
+        grpc.close()
+
+
+def _strike(chaos: Chaos, draw: random.Random, node: NodeProcess, workers: Workers, report: Report) -> None:
+    kinds = ["kill instance"] * chaos.kill_instance + ["kill node"] * chaos.kill_node
+    kinds += ["freeze instance"] * chaos.freeze_instance
+    end = time.monotonic() + chaos.duration_s
+    while (left_s := end - time.monotonic()) > 0:
+        time.sleep(min(left_s, draw.uniform(0.3, 1.5)))
+        workers.thaw_due()
+        workers.start_missing()
+        if not node.is_running:
+            node.start()  # a planted fault has ended it
+        if not kinds:
+            continue
+        kind = draw.choice(kinds)
+        report.faults[kind] = report.faults.get(kind, 0) + 1
+        if kind == "kill node":
+            node.kill()
+            node.start()
+        elif kind == "kill instance":
+            workers.kill(draw.randrange(chaos.instances))
+        else:
+            workers.freeze(draw.randrange(chaos.instances), draw.uniform(0.5, 4.0))
+    workers.thaw_due(everything=True)
+    if not node.is_running:
+        node.start()
+
+
+def _settle(node: NodeProcess, workers: Workers, patience_s: float) -> bool:
+    """Wait until the group has worked off the source: liveness, once the faults have ended."""
+    deadline = time.monotonic() + patience_s
+    with semel.Admin(node.bootstrap) as admin:
+        ends = _source_ends(admin)
+        while time.monotonic() < deadline:
+            workers.start_missing()
+            if not node.is_running:
+                node.start()
+            committed = {(tp.topic, tp.partition): place.offset for tp, place in admin.group_offsets(GROUP).items()}
+            if all(committed.get(partition, 0) >= end for partition, end in ends.items()):
+                return True
+            time.sleep(0.2)
+    return False
+
+
+def _source_ends(admin: semel.Admin) -> dict[tuple[str, int], int]:
+    tps = [semel.TopicPartition(SOURCE, number) for number in range(PARTITIONS)]
+    found = admin.list_offsets(dict.fromkeys(tps, LATEST_TIMESTAMP))
+    return {(tp.topic, tp.partition): place.offset for tp, place in found.items()}
+
+
+def _read_everything(bootstrap: str) -> list[Read]:
+    reads = []
+    for topic in (SOURCE, TARGET):
+        tps = [semel.TopicPartition(topic, number) for number in range(PARTITIONS)]
+        records: dict[int, list[tuple[int, str]]] = {number: [] for number in range(PARTITIONS)}
+        with semel.Consumer(bootstrap) as reader:
+            reader.assign(tps)
+            ends = reader.end_offsets(tps)
+            while any((reader.position(tp) or 0) < ends[tp] for tp in tps):
+                for record in reader.poll(1.0) or ():
+                    records[record.partition].append((record.offset, (record.value or b"").decode()))
+        reads += [Read("final", topic, number, tuple(found)) for number, found in records.items()]
+    return reads

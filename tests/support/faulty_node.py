@@ -1,0 +1,88 @@
+"""A node with a fault planted in it, to show that the checker sees it: `faulty_node.py FAULT serve ...`."""
+
+from __future__ import annotations
+
+import random
+import sys
+from collections.abc import Callable
+from typing import Any
+
+from semel.broker.handlers.write_txn_markers import LocalMarkerWriter
+from semel.broker.log.producer_state import ProducerState
+from semel.broker.partition import Partition
+from semel.cli.main import main
+from semel.protocol.api.topics import IsolationLevel
+from semel.protocol.api.transactions import (
+    AbortTransactionRequest,
+    DescribeTransactionRequest,
+    EndTxnRequest,
+    EndTxnResponse,
+    TxnMarker,
+)
+from semel.protocol.ids import OFFSETS_TOPIC
+from semel.txn_coordinator.service import TransactionService
+
+ABORT_RATE = 0.1
+
+
+def dedupe_off() -> None:
+    """Append whatever comes: a batch that is sent again stands twice (against P1 and P2)."""
+    check = ProducerState.check_batch
+
+    def check_batch(self: ProducerState, *args: Any, check_sequence: bool, verified: bool) -> None:
+        check(self, *args, check_sequence=False, verified=verified)
+
+    ProducerState.follows = lambda self, *_: False  # type: ignore[method-assign]
+    ProducerState.find_duplicate = lambda self, *_: None  # type: ignore[method-assign]
+    ProducerState.check_batch = check_batch  # type: ignore[method-assign]
+
+
+def lso_ignored() -> None:
+    """Give readers of committed records everything (against L2 and L3)."""
+    read = Partition.read
+
+    def read_all(self: Partition, *args: Any, **more: Any) -> Any:
+        found = read(self, *args, **{**more, "isolation": IsolationLevel.READ_UNCOMMITTED})
+        return found._replace(aborted_transactions=())
+
+    Partition.read = read_all  # type: ignore[method-assign, assignment]
+
+
+def marker_before_decision() -> None:
+    """Write a first marker before the decision, which now and then is another (against T3).
+
+    What a crash in between does, when the client is gone, too, and the transaction times out.
+    """
+    end_txn = TransactionService.end_txn
+    init = LocalMarkerWriter.__init__
+    writers: list[LocalMarkerWriter] = []
+    draw = random.Random()
+
+    def remember(self: LocalMarkerWriter, *args: Any) -> None:
+        init(self, *args)
+        writers.append(self)
+
+    async def decide_otherwise(self: TransactionService, request: EndTxnRequest) -> EndTxnResponse:
+        if request.committed and draw.random() < ABORT_RATE:
+            found = await self.describe(DescribeTransactionRequest(request.transactional_id))
+            first = next((tp for tp in found.partitions if tp.topic != OFFSETS_TOPIC), None)
+            if first is not None and found.producer == request.producer:
+                bumped = request.producer._replace(producer_epoch=request.producer.producer_epoch + 1)
+                marker = TxnMarker(bumped, found.coordinator_epoch, True, (first,))
+                await writers[-1].write_markers(marker)
+                await self.abort(AbortTransactionRequest(request.transactional_id))
+        return await end_txn(self, request)
+
+    LocalMarkerWriter.__init__ = remember  # type: ignore[method-assign]
+    TransactionService.end_txn = decide_otherwise  # type: ignore[method-assign]
+
+
+FAULTS: dict[str, Callable[[], None]] = {
+    "dedupe-off": dedupe_off,
+    "lso-ignored": lso_ignored,
+    "marker-before-decision": marker_before_decision,
+}
+
+if __name__ == "__main__":
+    FAULTS[sys.argv.pop(1)]()
+    main()

@@ -1,0 +1,141 @@
+"""A whole node on a thread of its own, for tests of clients that block; and the asyncio consumer for such tests."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future
+from pathlib import Path
+from typing import Any, Self
+
+from running_node import SMALL
+
+import semel
+from semel.broker.config import NodeConfig
+from semel.broker.node import Node
+
+FAST: dict[str, Any] = {
+    **SMALL,
+    "group_initial_rebalance_delay_ms": 0,
+    "group_min_session_timeout_ms": 50,
+}
+"""Settings of a node whose groups begin and end fast."""
+
+
+class LiveNode:
+    """Runs from `start` to `stop`, and on the same ports after another `start`. A context manager."""
+
+    def __init__(self, folder: Path, **settings: Any) -> None:
+        self._settings = {**FAST, "data_dir": str(folder / "data"), **settings}
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._thread: threading.Thread | None = None
+        self.node: Node
+        self.bootstrap = ""
+
+    def start(self) -> None:
+        started: Future[Node] = Future()
+        self._thread = threading.Thread(target=lambda: asyncio.run(self._main(started)), daemon=True)
+        self._thread.start()
+        self.node = started.result(30)
+        self.bootstrap = str(self.node.grpc_address)
+        self._settings["grpc_listen"] = self.bootstrap
+        self._settings["kafka_listen"] = str(self.node.kafka_address)
+
+    def stop(self) -> None:
+        if self._loop is not None and self._thread is not None:
+            self._loop.call_soon_threadsafe(self._stopping.set)
+            self._thread.join(30)
+            self._loop = None
+
+    def run(self, call: Callable[[], Any]) -> Any:
+        """Run a function that may return a coroutine on the node's loop."""
+
+        async def work() -> Any:
+            result = call()
+            return await result if asyncio.iscoroutine(result) else result
+
+        assert self._loop is not None
+        return asyncio.run_coroutine_threadsafe(work(), self._loop).result(30)
+
+    async def _main(self, started: Future[Node]) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._stopping = asyncio.Event()
+        try:
+            node = await Node.start(NodeConfig(**self._settings))
+        except BaseException as error:
+            started.set_exception(error)
+            raise
+        started.set_result(node)
+        try:
+            await self._stopping.wait()
+        finally:
+            await node.stop(grace_ms=200)
+
+    def __enter__(self) -> Self:
+        self.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.stop()
+
+
+class BlockingAioConsumer:
+    """`semel.aio.Consumer` with the methods of `semel.Consumer`: each is run on a loop of its own until it is done."""
+
+    def __init__(self, *args: Any, **options: Any) -> None:
+        self._loop = asyncio.new_event_loop()
+        try:
+            self._consumer = semel.aio.Consumer(*args, **options)
+        except BaseException:
+            self._loop.close()
+            raise
+
+    def __getattr__(self, name: str) -> Any:
+        method = getattr(self._consumer, name)
+        if not callable(method):
+            return method
+
+        def call(*args: Any, **options: Any) -> Any:
+            async def work() -> Any:
+                result = method(*args, **options)
+                return await result if asyncio.iscoroutine(result) else result
+
+            if self._loop.is_closed():
+                with asyncio.Runner() as runner:
+                    return runner.run(work())
+            return self._loop.run_until_complete(work())
+
+        return call
+
+    def batches(self, *args: Any, **options: Any) -> Iterator[semel.Batch]:
+        return self._blocking(self._consumer.batches(*args, **options))
+
+    def __iter__(self) -> Iterator[semel.Record]:
+        return self._blocking(self._consumer.__aiter__())
+
+    def _blocking(self, items: Any) -> Iterator[Any]:
+        try:
+            while True:
+                try:
+                    yield self._loop.run_until_complete(anext(items))
+                except StopAsyncIteration:
+                    return
+        finally:
+            self._loop.run_until_complete(items.aclose())
+
+    def close(self, *args: Any) -> None:
+        if self._loop.is_closed():
+            return
+        self._loop.run_until_complete(self._consumer.close(*args))
+        self._loop.run_until_complete(self._loop.shutdown_default_executor())
+        self._loop.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: Any, error: Any, trace: Any) -> None:
+        if self._loop.is_closed():
+            return
+        self._loop.run_until_complete(self._consumer.__aexit__(kind, error, trace))
+        self.close()

@@ -1,0 +1,100 @@
+"""Helpers for tests of a partition's log: building batches, reading everything back, and a dump of what a log knows."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from semel.broker.log.config import LogConfig
+from semel.broker.log.partition_log import PartitionLog
+from semel.protocol.ids import NO_PRODUCER, ProducerIdAndEpoch, TopicPartition, new_topic_id
+from semel.protocol.record_batch import (
+    BatchHeader,
+    Compression,
+    ControlType,
+    Record,
+    decode_control,
+    decode_records,
+    encode_batch,
+    iter_batches,
+)
+from semel.runtime.simulated_storage import SimulatedStorage
+
+TP = TopicPartition("t", 0)
+NOW = 1_700_000_000_000
+FOLDER = "data/t-0"
+TOPIC_ID = new_topic_id()
+
+
+def open_log(storage: SimulatedStorage, config: LogConfig, *, folder: str = FOLDER, **options: Any) -> PartitionLog:
+    return PartitionLog.open(storage, folder, TP, TOPIC_ID, config, **{"now_ms": NOW, **options})
+
+
+def make_batch(
+    records: list[tuple[bytes | None, bytes | None]],
+    *,
+    producer: ProducerIdAndEpoch = NO_PRODUCER,
+    sequence: int = -1,
+    transactional: bool = False,
+    timestamp_ms: int = NOW,
+    compression: Compression = Compression.NONE,
+) -> bytearray:
+    return bytearray(
+        encode_batch(
+            [(timestamp_ms + n, key, value, ()) for n, (key, value) in enumerate(records)],
+            producer_id=producer.producer_id,
+            producer_epoch=producer.producer_epoch,
+            base_sequence=sequence,
+            transactional=transactional,
+            compression=compression,
+        )
+    )
+
+
+def read_batches(log: PartitionLog, offset: int | None = None) -> list[tuple[BatchHeader, bytes]]:
+    """Return all batches of a log from `offset` on, as a reader gets them."""
+    found: list[tuple[BatchHeader, bytes]] = []
+    offset = log.log_start_offset if offset is None else offset
+    while offset < log.log_end_offset:
+        part = log.read(offset, 1 << 20, log.log_end_offset)
+        if part.file is None:
+            break
+        data = part.file.read_at(part.size, part.position)
+        found += [
+            (header, data[header.position : header.position + header.size_bytes]) for header in iter_batches(data)
+        ]
+        assert part.next_offset > offset
+        offset = part.next_offset
+    return found
+
+
+def read_committed(log: PartitionLog) -> list[Record]:
+    """Return what a read_committed consumer that reads everything from the start sees, filtering as clients do (L3)."""
+    stable = log.first_unstable_offset(log.log_end_offset)
+    stable = log.log_end_offset if stable is None else stable
+    records: list[Record] = []
+    aborted = sorted(log.aborted_transactions(log.log_start_offset, stable), key=lambda one: one.first_offset)
+    ongoing: set[int] = set()
+    for header, data in read_batches(log):
+        if header.base_offset >= stable:
+            break
+        while aborted and aborted[0].first_offset <= header.last_offset:
+            ongoing.add(aborted.pop(0).producer_id)
+        if header.is_control:
+            if header.record_count and decode_control(decode_records(data)[0]).type is ControlType.ABORT:
+                ongoing.discard(header.producer_id)
+        elif not (header.is_transactional and header.producer_id in ongoing):
+            records += [record for record in decode_records(data) if record.offset >= log.log_start_offset]
+    return records
+
+
+def indexes(log: PartitionLog) -> list[tuple[int, list[tuple[int, int]], list[tuple[int, int]], list[Any]]]:
+    """Return all entries of all indexes of all segments."""
+    return [
+        (
+            segment.base_offset,
+            [segment.offsets.entry(n) for n in range(len(segment.offsets))],
+            [segment.times.entry(n) for n in range(len(segment.times))],
+            list(segment.transactions),
+        )
+        for segment in log.segments
+    ]

@@ -1,0 +1,238 @@
+"""A node's settings: where they come from, what they may be, and what is said when one is wrong."""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+from pathlib import Path
+
+import pytest
+
+from semel.broker import parts_config
+from semel.broker.config import SETTINGS, TOPIC_DEFAULTS, TOPIC_SETTINGS, NodeConfig, attribute_of, value_of
+from semel.broker.config_docs import configuration_page
+from semel.broker.config_sources import (
+    Address,
+    LoadedConfig,
+    Source,
+    check_config,
+    environment_name,
+    load_config,
+    parse_address,
+    with_dynamic,
+)
+from semel.broker.handlers.topic_rules import node_log_config
+from semel.broker.listeners.kafka.limits import KafkaLimits
+from semel.broker.log.config import LogConfig
+from semel.broker.log_manager import LogManagerConfig
+from semel.broker.settings import INT64_MAX, ConfigError
+from semel.group_coordinator.config import GroupConfig
+from semel.txn_coordinator.config import TransactionConfig
+
+ROOT = Path(__file__).parents[2]
+
+
+def load(
+    tmp_path: Path, toml: str = "", environment: dict[str, str] | None = None, flags: dict[str, object] | None = None
+) -> LoadedConfig:
+    file = tmp_path / "semel.toml"
+    file.write_text(toml)
+    return load_config(
+        file=file,
+        environment=environment or {},
+        flags=[(f"--set {name}", name, value) for name, value in (flags or {}).items()],
+    )
+
+
+def test_defaults_are_valid_and_named_as_defaults() -> None:
+    loaded = load_config(environment={})
+    assert loaded.config == NodeConfig()
+    assert {loaded.source(name) for name in SETTINGS} == {Source.DEFAULT}
+
+
+def test_flag_beats_environment_beats_file_beats_default(tmp_path: Path) -> None:
+    toml = "[log.retention]\nms = 1\nbytes = 1\n[log.segment]\nbytes = 1000\n"
+    environment = {"SEMEL_LOG_RETENTION_MS": "2", "SEMEL_LOG_RETENTION_BYTES": "2"}
+    loaded = load(tmp_path, toml, environment, {"log.retention.ms": "3"})
+    assert (loaded.config.log_retention_ms, loaded.source("log.retention.ms")) == (3, Source.FLAG)
+    assert (loaded.config.log_retention_bytes, loaded.source("log.retention.bytes")) == (2, Source.ENVIRONMENT)
+    assert (loaded.config.log_segment_bytes, loaded.source("log.segment.bytes")) == (1000, Source.FILE)
+    assert loaded.source("num.partitions") is Source.DEFAULT
+
+
+@pytest.mark.parametrize("toml", ["log.retention.ms = 7", '"log.retention.ms" = 7', "[log]\nretention.ms = 7"])
+def test_toml_may_nest_names_or_not(tmp_path: Path, toml: str) -> None:
+    assert load(tmp_path, toml).config.log_retention_ms == 7
+
+
+def test_file_can_be_named_in_the_environment(tmp_path: Path) -> None:
+    file = tmp_path / "node.toml"
+    file.write_text("node.id = 9")
+    assert load_config(environment={"SEMEL_CONFIG": str(file)}).config.node_id == 9
+
+
+@pytest.mark.parametrize(
+    ("toml", "environment", "flags", "said"),
+    [
+        ("log.retenton.ms = 1", {}, {}, r"semel\.toml: .*log\.retenton\.ms; did you mean log\.retention\.ms\?"),
+        ("", {"SEMEL_LOG_RETENTON_MS": "1"}, {}, r"SEMEL_LOG_RETENTON_MS .*did you mean SEMEL_LOG_RETENTION_MS\?"),
+        ("", {}, {"num.partition": "1"}, r"--set num\.partition: .*did you mean num\.partitions\?"),
+        ("", {}, {"zzzzqqqq": "1"}, r"there is no setting zzzzqqqq$"),
+        ("num.partitions = 0", {}, {}, r"semel\.toml: num\.partitions = 0 is out of range: 1 to 100000"),
+        ("num.partitions = 1.5", {}, {}, r"num\.partitions = 1\.5 is not a int"),
+        ("num.partitions = true", {}, {}, r"num\.partitions = True is not a int"),
+        ("", {"SEMEL_NUM_PARTITIONS": "many"}, {}, r"environment variable SEMEL_NUM_PARTITIONS: .*'many' is not a int"),
+        ("", {"SEMEL_NUM_PARTITIONS": "9" * 5000}, {}, r"is not a int"),
+        ("", {"SEMEL_NUM_PARTITIONS": "٣"}, {}, r"is not a int"),
+        ('durability = "disc"', {}, {}, r"durability = disc is not known: use disk or os; did you mean disk\?"),
+        ("", {}, {"log.cleanup.policy": "delete,compct"}, r"use delete or compact; did you mean compact\?"),
+        ("auto.create.topics.enable = 1", {}, {}, r"not a boolean: true or false"),
+        ("log.cleaner.min.cleanable.ratio = 1.5", {}, {}, r"out of range: 0 to 1"),
+        ("", {}, {"log.cleaner.min.cleanable.ratio": "nan"}, r"not a double"),
+        ('kafka.listen = "9092"', {}, {}, r"kafka\.listen = 9092 is not HOST:PORT"),
+        ('grpc.advertised = "host:0"', {}, {}, r"port 0 cannot be advertised"),
+        ("group.min.session.timeout.ms = 10\ngroup.max.session.timeout.ms = 5", {}, {}, r"is more than"),
+        ('data.dir = ""', {}, {}, r"data\.dir is empty"),
+        ("journal.max.bytes = 2000000", {}, {}, r"journal\.flush\.bytes = .* is more than journal\.max\.bytes"),
+        ("not toml", {}, {}, r"is not TOML"),
+        ("log = 1", {}, {}, r"there is no setting log"),
+    ],
+)
+def test_wrong_settings_say_where_and_what_is_right(
+    tmp_path: Path, toml: str, environment: dict[str, str], flags: dict[str, object], said: str
+) -> None:
+    with pytest.raises(ConfigError, match=said):
+        load(tmp_path, toml, environment, flags)
+
+
+def test_missing_file_is_said_plainly(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"missing\.toml can't be read: No such file"):
+        load_config(file=tmp_path / "missing.toml", environment={})
+
+
+def test_variables_of_others_are_not_settings() -> None:
+    environment = {
+        "SEMEL_BOOTSTRAP": "x",
+        "SEMEL_SERVICE_HOST": "10.0.0.1",
+        "SEMEL_SERVICE_PORT_GRPC": "9094",
+        "SEMEL_PORT_9092_TCP_ADDR": "10.0.0.1",
+        "SEMEL_NODE_0_SERVICE_HOST": "10.0.0.1",
+        "PATH": "/bin",
+    }
+    assert load_config(environment=environment).config == NodeConfig()
+
+
+def test_no_setting_looks_like_a_kubernetes_service_variable() -> None:
+    for name in SETTINGS:
+        value = SETTINGS[name].format(value_of(NodeConfig(), name)) or "sqlite:///x"
+        if name.endswith("advertised"):
+            value = "host:1"
+        assert load_config(environment={environment_name(name): value}).source(name) is Source.ENVIRONMENT
+
+
+def test_no_name_is_a_table_of_another() -> None:
+    """`a = 1` and `a.b = 1` can't stand in one TOML file."""
+    for name in SETTINGS:
+        assert not any(other.startswith(name + ".") for other in SETTINGS), name
+
+
+def test_every_default_is_what_its_own_text_says() -> None:
+    for setting in SETTINGS.values():
+        assert setting.parse(setting.format(setting.default)) == setting.default
+        assert setting.documentation.endswith("."), setting.name
+        assert setting.section
+
+
+def test_every_setting_is_used_somewhere() -> None:
+    """No option is accepted and ignored."""
+    own = {"config.py", "config_sources.py", "config_docs.py"}
+    sources = [path for path in (ROOT / "broker").rglob("*.py") if path.name not in own]
+    code = "\n".join(path.read_text() for path in (*sources, ROOT / "cli" / "serve.py"))
+    unused = [
+        setting.name
+        for setting in SETTINGS.values()
+        if setting.topic_name is None and not re.search(rf"\b{attribute_of(setting.name)}\b", code)
+    ]
+    assert not unused
+
+
+def test_topic_settings_are_those_of_the_logs_with_the_same_defaults_and_bounds() -> None:
+    assert set(TOPIC_SETTINGS) == set(TOPIC_DEFAULTS) == set(LogConfig().to_kafka())
+    assert node_log_config(NodeConfig()) == LogConfig()
+    for name, setting in TOPIC_SETTINGS.items():
+        for bound in (setting.minimum, setting.maximum):
+            if bound is not None and not setting.choices:
+                value = setting.format(type(setting.default)(bound))  # type: ignore[call-arg]
+                base = LogConfig(max_compaction_lag_ms=INT64_MAX)
+                LogConfig.from_kafka({name: value}, base)
+
+
+def test_dynamic_settings_win_and_are_checked() -> None:
+    loaded = LoadedConfig(NodeConfig(num_partitions=2), {"num.partitions": Source.FLAG})
+    changed = with_dynamic(loaded, {"num.partitions": "5"})
+    assert (changed.config.num_partitions, changed.source("num.partitions")) == (5, Source.DYNAMIC_BROKER)
+    assert with_dynamic(loaded, {}) is loaded
+    with pytest.raises(ConfigError, match="out of range"):
+        with_dynamic(loaded, {"num.partitions": "0"})
+
+
+@pytest.mark.parametrize(
+    ("text", "address"),
+    [("127.0.0.1:0", Address("127.0.0.1", 0)), ("[::1]:9092", Address("::1", 9092)), ("a.b-c:1", Address("a.b-c", 1))],
+)
+def test_addresses(text: str, address: Address) -> None:
+    assert parse_address("kafka.listen", text) == address
+    assert str(address) == text
+
+
+@pytest.mark.parametrize("text", ["", "host", ":1", "host:", "host:65536", "::1:9", "a b:1", "host:1x", "[host]:1"])
+def test_wrong_addresses(text: str) -> None:
+    with pytest.raises(ConfigError, match=r"HOST:PORT"):
+        parse_address("kafka.listen", text)
+
+
+def test_configuration_is_immutable() -> None:
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        NodeConfig().node_id = 3  # type: ignore[misc]
+
+
+def test_the_page_about_configuration_is_up_to_date() -> None:
+    """Write it anew with: .venv/bin/python -P -m semel.broker.config_docs > docs/configuration.md"""
+    assert (ROOT / "docs" / "configuration.md").read_text() == configuration_page()
+
+
+def test_parts_get_their_own_defaults_and_every_bound_has_a_name() -> None:
+    """A part's setting that no setting of the node reaches would be a bound without a name."""
+    config = NodeConfig()
+    internal = {"cluster_id", "node_id", "durability", "journal", "direct_write_bytes", "inline_sync_bytes_max"}
+    internal |= {"inline_sync_seconds_max", "record_bytes_max", "tick_records_max", "group_records_max_bytes"}
+    logs = parts_config.log_manager_config(config, "c")
+    assert dataclasses.replace(logs, node_id=0, cluster_id=None) == LogManagerConfig()
+    made = [logs, logs.journal, parts_config.kafka_limits(config)]
+    made += [parts_config.transaction_config(config), parts_config.group_config(config)]
+    assert made[2:] == [KafkaLimits(), TransactionConfig(), GroupConfig()]
+    code = Path(parts_config.__file__).read_text()
+    unreached = [
+        f"{type(part).__name__}.{field.name}"
+        for part in made
+        for field in dataclasses.fields(part)
+        if field.name not in internal and not re.search(rf"\b{field.name}=config\.", code)
+    ]
+    assert not unreached
+
+
+@pytest.mark.parametrize("bound", ["minimum", "maximum"])
+def test_parts_take_every_value_that_the_settings_allow(bound: str) -> None:
+    for name, setting in SETTINGS.items():
+        value = getattr(setting, bound)
+        if value is None or setting.topic_name is not None or name == "data.dir":
+            continue
+        config = dataclasses.replace(NodeConfig(), **{attribute_of(name): type(setting.default)(value)})  # type: ignore[arg-type, call-arg]
+        try:
+            check_config(config)
+        except ConfigError:
+            continue  # it contradicts another setting's default
+        parts_config.log_manager_config(config, "c")
+        parts_config.kafka_limits(config)
+        parts_config.transaction_config(config)
+        parts_config.group_config(config)

@@ -1,0 +1,44 @@
+"""The reserve of the disk: who is refused, and that the node's own log says so once."""
+
+from __future__ import annotations
+
+import logging
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+
+from semel.broker.disk_space import DiskSpace
+from semel.protocol.errors import RetriableError
+
+
+def test_a_nearly_full_disk_is_said_once_and_its_end_too(caplog: pytest.LogCaptureFixture) -> None:
+    free = 100
+    storage = cast("Any", SimpleNamespace(free_bytes=lambda _: free))
+    space = DiskSpace(storage, "/data", min_free_bytes=1000)
+    with caplog.at_level(logging.INFO, logger="semel.disk"):
+        for _ in range(3):
+            with pytest.raises(RetriableError, match="nearly full"):
+                space.take(10)
+        assert [record.levelname for record in caplog.records] == ["WARNING"]
+        assert "producers are refused: 100 bytes are free in /data" in caplog.text
+        free = 5000
+        space.take(10)
+        space.take(10)
+    assert [record.levelname for record in caplog.records] == ["WARNING", "INFO"]
+
+
+def test_a_disk_that_is_full_from_the_start_is_said_at_the_start(caplog: pytest.LogCaptureFixture) -> None:
+    space = DiskSpace(cast("Any", SimpleNamespace(free_bytes=lambda _: 5)), "/data", min_free_bytes=1000)
+    space.refresh()
+    assert "the disk is nearly full" in caplog.text
+
+
+def test_an_append_beyond_the_reserve_does_not_flap(caplog: pytest.LogCaptureFixture) -> None:
+    """Just above the reserve each look finds room, and each append none."""
+    space = DiskSpace(cast("Any", SimpleNamespace(free_bytes=lambda _: 1005)), "/data", min_free_bytes=1000)
+    with caplog.at_level(logging.INFO, logger="semel.disk"):
+        for _ in range(3):
+            with pytest.raises(RetriableError):
+                space.take(10)
+    assert [record.levelname for record in caplog.records] == ["WARNING"]

@@ -1,0 +1,458 @@
+"""The group coordinator's shell, over the real shard runtime and a log in memory."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Coroutine
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from group_driver import assignment, commit, fetch, subscription
+
+from semel.group_coordinator.config import GroupConfig
+from semel.group_coordinator.service import GroupService
+from semel.protocol.api.groups import (
+    DeleteGroupRequest,
+    DescribeGroupRequest,
+    GroupProtocol,
+    HeartbeatRequest,
+    HeartbeatResponse,
+    JoinGroupRequest,
+    JoinGroupResponse,
+    LeaveGroupRequest,
+    ListGroupsRequest,
+    MemberIdentity,
+    OffsetDeleteRequest,
+    SyncGroupRequest,
+)
+from semel.protocol.api.transactions import (
+    AddPartitionsToTxnRequest,
+    AddPartitionsToTxnResponse,
+    TransactionVersion,
+)
+from semel.protocol.errors import ErrorCode, FencedError, RetriableError, SemelError, UsageError
+from semel.protocol.ids import OFFSETS_TOPIC, ProducerIdAndEpoch, TopicPartition
+from semel.protocol.record_batch import ControlType, encode_control_batch, iter_batches, set_base_offset
+from semel.runtime.clock import ManualClock
+
+P0 = TopicPartition("orders", 0)
+PRODUCER = ProducerIdAndEpoch(4001, 3)
+PARTITIONS = 5
+
+
+class Log:
+    """A log in memory. Appends are committed at once, or when the test says so."""
+
+    log_start_offset = 0
+
+    def __init__(self) -> None:
+        self.batches: list[tuple[int, bytes]] = []
+        self.log_end_offset = 0
+        self.high_watermark = 0
+        self.auto_commit = True
+        self.refuse: SemelError | None = None
+        self._changed = asyncio.Condition()
+
+    def append_batch(self, batch: bytearray) -> int:
+        if self.refuse is not None:
+            error, self.refuse = self.refuse, None
+            raise error
+        set_base_offset(batch, 0, self.log_end_offset, 0)
+        [header] = iter_batches(batch)
+        self.batches.append((self.log_end_offset, bytes(batch)))
+        base_offset, self.log_end_offset = self.log_end_offset, header.next_offset
+        if self.auto_commit:
+            self.high_watermark = self.log_end_offset
+        return base_offset
+
+    def append_marker(
+        self, producer: ProducerIdAndEpoch, coordinator_epoch: int, committed: bool, version: TransactionVersion
+    ) -> int | None:
+        marker = encode_control_batch(
+            ControlType.COMMIT if committed else ControlType.ABORT,
+            producer_id=producer.producer_id,
+            producer_epoch=producer.producer_epoch,
+            coordinator_epoch=coordinator_epoch,
+            timestamp_ms=0,
+        )
+        return self.append_batch(bytearray(marker))
+
+    def read_batches(self, offset: int, max_bytes: int) -> bytes:
+        return b"".join(data for base, data in self.batches if base >= offset)
+
+    async def wait_committed(self, offset: int) -> None:
+        async with self._changed:
+            await self._changed.wait_for(lambda: self.high_watermark > offset)
+
+    async def commit(self) -> None:
+        async with self._changed:
+            self.high_watermark = self.log_end_offset
+            self._changed.notify_all()
+
+
+class Transactions:
+    """A transaction coordinator that notes what it is asked, and answers as it is told."""
+
+    def __init__(self) -> None:
+        self.added: list[AddPartitionsToTxnRequest] = []
+        self.verified: list[AddPartitionsToTxnRequest] = []
+        self.code = ErrorCode.NONE
+        self.meanwhile: Coroutine[Any, Any, None] | None = None
+
+    async def add_partitions(self, request: AddPartitionsToTxnRequest) -> AddPartitionsToTxnResponse:
+        self.added.append(request)
+        return await self._answer(request)
+
+    async def verify(self, request: AddPartitionsToTxnRequest) -> AddPartitionsToTxnResponse:
+        self.verified.append(request)
+        return await self._answer(request)
+
+    async def _answer(self, request: AddPartitionsToTxnRequest) -> AddPartitionsToTxnResponse:
+        if self.meanwhile is not None:
+            await self.meanwhile
+            self.meanwhile = None
+        return AddPartitionsToTxnResponse(dict.fromkeys(request.partitions, self.code))
+
+
+class World:
+    def __init__(self, config: GroupConfig | None = None) -> None:
+        self.logs = {number: Log() for number in range(PARTITIONS)}
+        self.transactions = Transactions()
+        self.clock = ManualClock()
+        self.service = GroupService(
+            partition_count=PARTITIONS,
+            open_log=self.logs.__getitem__,
+            transactions=self.transactions,
+            clock=self.clock,
+            config=config,
+        )
+        self._members = 0
+
+    async def load(self) -> GroupService:
+        for number in self.logs:
+            await self.service.load(number, 0)
+        return self.service
+
+    def join(self, group_id: str = "enrich", member_id: str = "", **changes: Any) -> JoinGroupRequest:
+        self._members += 1
+        request = JoinGroupRequest(
+            group_id,
+            member_id,
+            None,
+            "consumer",
+            (GroupProtocol("range", subscription("orders")),),
+            10_000,
+            60_000,
+            "client",
+            "host",
+            f"client-{self._members}",
+        )
+        return replace(request, **changes)
+
+    async def stable(self, group_id: str = "enrich") -> JoinGroupResponse:
+        promised = await self.service.join(self.join(group_id))
+        response = await self.service.join(self.join(group_id, promised.member_id))
+        request = SyncGroupRequest(
+            group_id, response.generation_id, response.member_id, None, {response.member_id: assignment(0)}
+        )
+        assert (await self.service.sync(request)).assignment == assignment(0)
+        return response
+
+
+def run(test: Coroutine[Any, Any, None]) -> None:
+    asyncio.run(asyncio.wait_for(test, 20))
+
+
+async def code_of(call: Coroutine[Any, Any, object]) -> ErrorCode:
+    with pytest.raises(SemelError) as caught:
+        await call
+    return caught.value.code
+
+
+def test_a_member_joins_syncs_commits_restarts_and_leaves() -> None:
+    async def test() -> None:
+        world = World()
+        groups = await world.load()
+        member = await world.stable()
+        beat = HeartbeatRequest("enrich", 1, member.member_id, None)
+        assert await groups.heartbeat(beat) == HeartbeatResponse()
+        await groups.commit_offsets(commit({P0: 9}, generation=1, member_id=member.member_id))
+        await groups.load(groups.offsets_partition("enrich").partition, 1)
+        assert await groups.heartbeat(beat) == HeartbeatResponse()
+        assert (await groups.fetch_offsets(fetch(P0))).offsets[P0].offset == 9
+        assert (await groups.describe(DescribeGroupRequest("enrich"))).state == "Stable"
+        left = await groups.leave(LeaveGroupRequest("enrich", (MemberIdentity(member.member_id),)))
+        assert left.errors == (ErrorCode.NONE,)
+        await groups.delete(DeleteGroupRequest("enrich"))
+        assert (await groups.describe(DescribeGroupRequest("enrich"))).state == "Dead"
+        groups.close()
+
+    run(test())
+
+
+def test_deferred_joins_are_answered_when_everybody_is_there() -> None:
+    async def test() -> None:
+        world = World()
+        groups = await world.load()
+        first = await world.stable()
+        promised = await groups.join(world.join())
+        waiting = asyncio.create_task(groups.join(world.join(member_id=promised.member_id)))
+        await asyncio.sleep(0)
+        assert await code_of(groups.heartbeat(HeartbeatRequest("enrich", 1, first.member_id, None))) is (
+            ErrorCode.REBALANCE_IN_PROGRESS
+        )
+        leader = await groups.join(world.join(member_id=first.member_id))
+        assert len(leader.members) == 2
+        assert (await waiting).generation_id == 2
+        groups.close()
+
+    run(test())
+
+
+def test_unload_answers_who_waits() -> None:
+    async def test() -> None:
+        world = World()
+        groups = await world.load()
+        await world.stable()
+        promised = await groups.join(world.join())
+        waiting = asyncio.create_task(groups.join(world.join(member_id=promised.member_id)))
+        await asyncio.sleep(0)
+        groups.unload(groups.offsets_partition("enrich").partition)
+        assert await code_of(_result(waiting)) is ErrorCode.NOT_COORDINATOR
+        assert await code_of(groups.describe(DescribeGroupRequest("enrich"))) is ErrorCode.NOT_COORDINATOR
+        groups.close()
+
+    run(test())
+
+
+async def _result(task: asyncio.Task[Any]) -> object:
+    return await task
+
+
+def test_sync_is_answered_only_when_its_record_is_committed() -> None:
+    async def test() -> None:
+        world = World()
+        groups = await world.load()
+        log = world.logs[groups.offsets_partition("enrich").partition]
+        promised = await groups.join(world.join())
+        response = await groups.join(world.join(member_id=promised.member_id))
+        log.auto_commit = False
+        request = SyncGroupRequest("enrich", response.generation_id, response.member_id, None, {})
+        waiting = asyncio.create_task(groups.sync(request))
+        for _ in range(5):
+            await asyncio.sleep(0)
+        assert not waiting.done()
+        await log.commit()
+        assert (await waiting).assignment == b""
+        groups.close()
+
+    run(test())
+
+
+def test_heartbeats_are_answered_while_groups_load() -> None:
+    async def test() -> None:
+        world = World()
+        groups = await world.load()
+        loading = asyncio.ensure_future(groups.load(groups.offsets_partition("enrich").partition, 1))
+        assert await groups.heartbeat(HeartbeatRequest("enrich", 1, "any", None)) == HeartbeatResponse()
+        assert await code_of(groups.list(ListGroupsRequest())) is ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
+        await loading
+        groups.unload(groups.offsets_partition("enrich").partition)
+        assert await code_of(groups.heartbeat(HeartbeatRequest("enrich", 1, "any", None))) is ErrorCode.NOT_COORDINATOR
+        groups.close()
+
+    run(test())
+
+
+def test_list_gathers_all_partitions() -> None:
+    async def test() -> None:
+        world = World()
+        groups = await world.load()
+        names = [f"group-{number}" for number in range(12)]
+        for name in names:
+            await groups.commit_offsets(commit({P0: 1}, group=name))
+        assert [listing.group_id for listing in (await groups.list(ListGroupsRequest())).groups] == sorted(names)
+        assert len({groups.offsets_partition(name) for name in names}) > 1
+        assert groups.offsets_partition(names[0]).topic == OFFSETS_TOPIC
+        await groups.topics_deleted(["orders"])
+        assert (await groups.list(ListGroupsRequest())).groups == ()
+        groups.close()
+
+    run(test())
+
+
+# Transactions
+
+
+def test_O1_transactional_offsets_wait_for_the_marker() -> None:
+    async def test() -> None:
+        world = World()
+        groups = await world.load()
+        partition = groups.offsets_partition("enrich")
+        await groups.commit_offsets(commit({P0: 5}, producer=PRODUCER))
+        assert (await groups.fetch_offsets(fetch(P0))).offsets[P0].error is ErrorCode.UNSTABLE_OFFSET_COMMIT
+        await groups.write_marker(partition.partition, PRODUCER, 0, True)
+        assert (await groups.fetch_offsets(fetch(P0))).offsets[P0].offset == 5
+        groups.close()
+
+    run(test())
+
+
+@pytest.mark.parametrize("version", list(TransactionVersion))
+def test_T8_first_commit_of_a_transaction_is_verified_or_adds_its_partition(version: TransactionVersion) -> None:
+    async def test() -> None:
+        world = World()
+        groups = await world.load()
+        await groups.commit_offsets(commit({P0: 5}, producer=PRODUCER), version=version)
+        await groups.commit_offsets(commit({P0: 6}, producer=PRODUCER), version=version)
+        asked = world.transactions.added if version is TransactionVersion.V2 else world.transactions.verified
+        [request] = asked
+        assert len(world.transactions.added) + len(world.transactions.verified) == 1
+        assert request.partitions == (groups.offsets_partition("enrich"),)
+        assert (request.transactional_id, request.producer, request.version) == ("txn", PRODUCER, version)
+        assert request.verify_only is (version < TransactionVersion.V2)
+        groups.close()
+
+    run(test())
+
+
+def test_T8_commit_that_is_not_in_the_transaction_is_refused() -> None:
+    async def test() -> None:
+        world = World()
+        groups = await world.load()
+        world.transactions.code = ErrorCode.TRANSACTION_ABORTABLE
+        refused = groups.commit_offsets(commit({P0: 5}, producer=PRODUCER), version=TransactionVersion.V1)
+        assert await code_of(refused) is ErrorCode.TRANSACTION_ABORTABLE
+        assert not any(log.batches for log in world.logs.values())
+        groups.close()
+
+    run(test())
+
+
+def test_T8_transaction_that_ends_during_the_verification_leaves_nothing_hanging() -> None:
+    async def test() -> None:
+        world = World()
+        groups = await world.load()
+        partition = groups.offsets_partition("enrich").partition
+        world.transactions.meanwhile = groups.write_marker(partition, PRODUCER, 0, False)
+        late = groups.commit_offsets(commit({P0: 5}, producer=PRODUCER))
+        assert await code_of(late) is ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
+        assert (await groups.fetch_offsets(fetch(P0))).offsets[P0].error is ErrorCode.NONE
+        await groups.commit_offsets(commit({P0: 5}, producer=PRODUCER))
+        groups.close()
+
+    run(test())
+
+
+def test_producer_that_the_log_fences_is_told_so_and_the_group_goes_on() -> None:
+    async def test() -> None:
+        world = World()
+        groups = await world.load()
+        member = await world.stable()
+        log = world.logs[groups.offsets_partition("enrich").partition]
+        log.refuse = FencedError("epoch 3 is old", ErrorCode.INVALID_PRODUCER_EPOCH)
+        zombie = commit({P0: 5}, generation=1, member_id=member.member_id, producer=PRODUCER)
+        assert await code_of(groups.commit_offsets(zombie)) is ErrorCode.INVALID_PRODUCER_EPOCH
+        assert await groups.heartbeat(HeartbeatRequest("enrich", 1, member.member_id, None)) == HeartbeatResponse()
+        groups.close()
+
+    run(test())
+
+
+def test_failed_append_reloads_the_group_from_its_log() -> None:
+    async def test() -> None:
+        world = World()
+        groups = await world.load()
+        member = await world.stable()
+        partition = groups.offsets_partition("enrich").partition
+        world.logs[partition].refuse = RetriableError("the disk is slow", ErrorCode.KAFKA_STORAGE_ERROR)
+        plain = commit({P0: 5}, generation=1, member_id=member.member_id)
+        assert await code_of(groups.commit_offsets(plain)) is ErrorCode.COORDINATOR_NOT_AVAILABLE
+        for _ in range(20):
+            await asyncio.sleep(0)
+        await groups.commit_offsets(plain)
+        assert (await groups.fetch_offsets(fetch(P0))).offsets[P0].offset == 5
+        groups.close()
+
+    run(test())
+
+
+# Time, events, and what is refused at the door
+
+
+def test_silent_member_is_removed_by_the_clock(caplog: pytest.LogCaptureFixture) -> None:
+    async def test() -> None:
+        world = World()
+        groups = await world.load()
+        member = await world.stable()
+        world.clock.advance(ms=10_000)
+        groups.run_due_timers()
+        beat = HeartbeatRequest("enrich", 1, member.member_id, None)
+        assert await code_of(groups.heartbeat(beat)) is ErrorCode.UNKNOWN_MEMBER_ID
+        groups.close()
+
+    with caplog.at_level(logging.INFO, logger="semel.groups"):
+        run(test())
+    assert "group member removed group=enrich generation=1" in caplog.text
+
+
+@pytest.mark.parametrize(
+    ("changes", "code"),
+    [
+        ({"group_id": ""}, ErrorCode.INVALID_GROUP_ID),
+        ({"group_id": "x" * 1025}, ErrorCode.INVALID_GROUP_ID),
+        ({"session_timeout_ms": 5_999}, ErrorCode.INVALID_SESSION_TIMEOUT),
+        ({"session_timeout_ms": 1_800_001}, ErrorCode.INVALID_SESSION_TIMEOUT),
+        ({"member_id": "x" * 5_000}, ErrorCode.INVALID_REQUEST),
+        ({"group_instance_id": "x" * 5_000}, ErrorCode.INVALID_REQUEST),
+        ({"client_id": "x" * 5_000}, ErrorCode.INVALID_REQUEST),
+        ({"new_member_id": ""}, ErrorCode.INVALID_REQUEST),
+        ({"protocols": (GroupProtocol("p", bytes(300_000)),)}, ErrorCode.INVALID_REQUEST),
+        ({"protocols": tuple(GroupProtocol(str(n), b"") for n in range(65))}, ErrorCode.INVALID_REQUEST),
+    ],
+)
+def test_joins_out_of_bounds_are_refused(changes: dict[str, Any], code: ErrorCode) -> None:
+    async def test() -> None:
+        world = World()
+        groups = await world.load()
+        assert await code_of(groups.join(world.join(**changes))) is code
+        groups.close()
+
+    run(test())
+
+
+def test_empty_group_id_is_for_old_offsets_only() -> None:
+    async def test() -> None:
+        world = World()
+        groups = await world.load()
+        await groups.commit_offsets(commit({P0: 1}, group=""))
+        assert (await groups.fetch_offsets(fetch(P0, group=""))).offsets[P0].offset == 1
+        assert (await groups.describe(DescribeGroupRequest(""))).state == "Empty"
+        await groups.delete(DeleteGroupRequest(""))
+        for call in (
+            groups.sync(SyncGroupRequest("", 1, "m", None, {})),
+            groups.heartbeat(HeartbeatRequest("", 1, "m", None)),
+            groups.leave(LeaveGroupRequest("", ())),
+            groups.delete_offsets(OffsetDeleteRequest("", ())),
+            groups.commit_offsets(commit({P0: 1}, group="", producer=PRODUCER)),
+        ):
+            assert await code_of(call) is ErrorCode.INVALID_GROUP_ID
+        groups.close()
+
+    run(test())
+
+
+def test_leave_of_more_members_than_a_group_has_and_commit_without_its_id_are_refused() -> None:
+    async def test() -> None:
+        world = World(GroupConfig(group_max_size=2))
+        groups = await world.load()
+        many = LeaveGroupRequest("enrich", tuple(MemberIdentity(str(number)) for number in range(3)))
+        assert await code_of(groups.leave(many)) is ErrorCode.INVALID_REQUEST
+        nameless = replace(commit({P0: 1}, producer=PRODUCER), transactional_id=None)
+        with pytest.raises(UsageError, match="transactional id"):
+            await groups.commit_offsets(nameless)
+        groups.close()
+
+    run(test())

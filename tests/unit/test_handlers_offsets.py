@@ -1,0 +1,144 @@
+"""Listing offsets, deleting records, committing offsets of what exists."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+
+from running_node import create_topic, running_node
+
+from semel.broker.handlers.delete_records import delete_records
+from semel.broker.handlers.list_offsets import list_offsets
+from semel.broker.handlers.offset_commit import commit_offsets
+from semel.broker.node import Node
+from semel.protocol.api.groups import OffsetAndMetadata, OffsetCommitRequest, OffsetFetchRequest
+from semel.protocol.api.topics import (
+    EARLIEST_TIMESTAMP,
+    LATEST_TIMESTAMP,
+    MAX_TIMESTAMP,
+    IsolationLevel,
+    ListOffsetsRequest,
+)
+from semel.protocol.api.transactions import InitProducerIdRequest
+from semel.protocol.errors import ErrorCode
+from semel.protocol.ids import OFFSETS_TOPIC, TRANSACTIONS_TOPIC, TopicPartition
+from semel.protocol.record_batch import encode_batch
+
+TP = TopicPartition("a", 0)
+
+
+def with_node(folder: Path, test: Callable[[Node], Awaitable[None]]) -> None:
+    async def main() -> None:
+        async with running_node(folder) as node:
+            await create_topic(node, "a")
+            await test(node)
+
+    asyncio.run(main())
+
+
+async def append(node: Node, *timestamps_ms: int, producer_id: int = -1) -> None:
+    partition = node.partition(TP)
+    assert partition is not None
+    for timestamp_ms in timestamps_ms:
+        options = {"producer_id": producer_id, "producer_epoch": 0, "base_sequence": 0, "transactional": True}
+        records = [(timestamp_ms, b"k", b"v", ())]
+        data = encode_batch(records) if producer_id < 0 else encode_batch(records, **options)  # type: ignore[arg-type]
+        result = partition.append(bytearray(data), verified=producer_id >= 0)
+        await partition.wait_committed(result.last_offset)
+
+
+def offset(node: Node, timestamp_ms: int, isolation: IsolationLevel = IsolationLevel.READ_COMMITTED) -> tuple[int, int]:
+    found = list_offsets(node, ListOffsetsRequest({TP: timestamp_ms}, isolation))[TP]
+    assert found.error is ErrorCode.NONE
+    return found.offset, found.timestamp_ms
+
+
+def test_offsets_by_time(tmp_path: Path) -> None:
+    async def test(node: Node) -> None:
+        assert (offset(node, EARLIEST_TIMESTAMP)[0], offset(node, LATEST_TIMESTAMP)[0], offset(node, 0)[0]) == (
+            0,
+            0,
+            -1,
+        )
+        await append(node, 100, 300, 200)
+        assert offset(node, EARLIEST_TIMESTAMP) == (0, -1)
+        assert offset(node, LATEST_TIMESTAMP) == (3, -1)
+        assert offset(node, MAX_TIMESTAMP) == (1, 300)
+        assert offset(node, 101) == (1, 300)
+        assert offset(node, 301) == (-1, -1)
+
+    with_node(tmp_path, test)
+
+
+def test_L2_the_latest_offset_of_committed_records_is_the_last_stable_one(tmp_path: Path) -> None:
+    async def test(node: Node) -> None:
+        await append(node, 100)
+        await append(node, 200, producer_id=5)
+        assert offset(node, LATEST_TIMESTAMP) == (1, -1)
+        assert offset(node, LATEST_TIMESTAMP, IsolationLevel.READ_UNCOMMITTED) == (2, -1)
+        assert offset(node, 150) == (-1, -1)
+
+    with_node(tmp_path, test)
+
+
+def test_unknown_partitions_have_their_own_errors(tmp_path: Path) -> None:
+    async def test(node: Node) -> None:
+        asked = {TP: -1, TopicPartition("a", 1): -1, TopicPartition("b", 0): -1, TopicPartition("a", -1): -1}
+        found = list_offsets(node, ListOffsetsRequest(asked))
+        assert [item.error for item in found.values()] == [ErrorCode.NONE] + [ErrorCode.UNKNOWN_TOPIC_OR_PARTITION] * 3
+
+    with_node(tmp_path, test)
+
+
+def test_deleting_records_moves_the_start(tmp_path: Path) -> None:
+    async def test(node: Node) -> None:
+        await append(node, 1, 2, 3)
+        assert delete_records(node, {TP: 2})[TP].log_start_offset == 2
+        assert offset(node, EARLIEST_TIMESTAMP)[0] == 2
+        assert delete_records(node, {TP: -1})[TP].log_start_offset == 3
+        refused = delete_records(node, {TP: 4})[TP]
+        assert (refused.error, refused.log_start_offset) == (ErrorCode.OFFSET_OUT_OF_RANGE, -1)
+        assert delete_records(node, {TP: -2})[TP].error is ErrorCode.OFFSET_OUT_OF_RANGE
+        missing = TopicPartition("b", 0)
+        assert delete_records(node, {missing: 0})[missing].error is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+
+    with_node(tmp_path, test)
+
+
+def test_records_of_compacted_and_internal_topics_stay(tmp_path: Path) -> None:
+    async def test(node: Node) -> None:
+        await create_topic(node, "table", cleanup_policy="compact")
+        await create_topic(node, "both", cleanup_policy="compact,delete")
+        await node.internal_topic_ready(OFFSETS_TOPIC)
+        table, both, internal = (TopicPartition(name, 0) for name in ("table", "both", OFFSETS_TOPIC))
+        found = delete_records(node, {table: 0, both: 0, internal: 0})
+        assert found[table].error is ErrorCode.POLICY_VIOLATION
+        assert found[both].error is ErrorCode.NONE
+        assert found[internal].error is ErrorCode.INVALID_TOPIC_EXCEPTION
+
+    with_node(tmp_path, test)
+
+
+def test_offsets_of_unknown_partitions_are_refused_and_the_others_committed(tmp_path: Path) -> None:
+    async def test(node: Node) -> None:
+        unknown = TopicPartition("b", 0)
+        offsets = {TP: OffsetAndMetadata(4, metadata="m"), unknown: OffsetAndMetadata(5)}
+        response = await commit_offsets(node, OffsetCommitRequest("g", -1, "", None, offsets))
+        assert response.errors == {TP: ErrorCode.NONE, unknown: ErrorCode.UNKNOWN_TOPIC_OR_PARTITION}
+        found = await node.groups.fetch_offsets(OffsetFetchRequest("g", None))
+        assert {tp: (item.offset, item.metadata) for tp, item in found.offsets.items()} == {TP: (4, "m")}
+
+    with_node(tmp_path, test)
+
+
+def test_T8_offsets_join_their_transaction_by_the_coordinators_word(tmp_path: Path) -> None:
+    async def test(node: Node) -> None:
+        await node.internal_topic_ready(TRANSACTIONS_TOPIC)
+        producer = (await node.transactions.init_producer_id(InitProducerIdRequest("t", 60_000))).producer
+        request = OffsetCommitRequest("g", -1, "", None, {TP: OffsetAndMetadata(4)}, "t", producer)
+        assert (await commit_offsets(node, request)).errors == {TP: ErrorCode.NONE}
+        found = await node.groups.fetch_offsets(OffsetFetchRequest("g", (TP,)))
+        assert found.offsets[TP].error is ErrorCode.UNSTABLE_OFFSET_COMMIT
+
+    with_node(tmp_path, test)

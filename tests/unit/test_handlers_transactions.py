@@ -1,0 +1,171 @@
+"""Producer ids, adding partitions, and markers into ordinary partitions and into the groups' topic."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from running_node import batch, create_topic, running_node
+
+from semel.broker.handlers.add_partitions import add_partitions
+from semel.broker.handlers.offset_commit import commit_offsets
+from semel.broker.handlers.produce import ProduceHandler
+from semel.broker.handlers.topics import delete_topics
+from semel.broker.handlers.write_txn_markers import LocalMarkerWriter
+from semel.broker.node import Node
+from semel.protocol.api.groups import OffsetAndMetadata, OffsetCommitRequest, OffsetFetchRequest
+from semel.protocol.api.transactions import (
+    AddPartitionsToTxnRequest,
+    DescribeTransactionRequest,
+    EndTxnRequest,
+    InitProducerIdRequest,
+    TxnMarker,
+)
+from semel.protocol.errors import ErrorCode
+from semel.protocol.ids import OFFSETS_TOPIC, TRANSACTIONS_TOPIC, ProducerIdAndEpoch, TopicPartition
+from semel.protocol.kafka.produce import ProducePartition, ProduceRequest
+
+TP = TopicPartition("a", 0)
+
+
+def with_node(folder: Path, test: Callable[[Node], Awaitable[None]], **settings: Any) -> None:
+    async def main() -> None:
+        async with running_node(folder, **settings) as node:
+            await create_topic(node, "a", 2)
+            await test(node)
+
+    asyncio.run(main())
+
+
+async def begin(node: Node, transactional_id: str = "t") -> ProducerIdAndEpoch:
+    await node.internal_topic_ready(TRANSACTIONS_TOPIC)
+    request = InitProducerIdRequest(transactional_id, 60_000)
+    return (await node.transactions.init_producer_id(request)).producer
+
+
+async def produce(node: Node, producer: ProducerIdAndEpoch, tp: TopicPartition = TP) -> None:
+    data = batch(
+        b"v",
+        producer_id=producer.producer_id,
+        producer_epoch=producer.producer_epoch,
+        base_sequence=0,
+        transactional=True,
+    )
+    request = ProduceRequest([ProducePartition(tp.topic, tp.partition, data)], "t", -1, 5_000)
+    response = await ProduceHandler(node).produce(request)
+    assert response.partitions[0].error is ErrorCode.NONE, response
+
+
+def test_producer_ids_are_never_given_twice(tmp_path: Path) -> None:
+    async def main() -> None:
+        given: list[int] = []
+        for _ in range(2):
+            async with running_node(tmp_path) as node:
+                request = InitProducerIdRequest(None, 0)
+                answers = await asyncio.gather(*(node.transactions.init_producer_id(request) for _ in range(1500)))
+                given += [answer.producer.producer_id for answer in answers]
+        assert len(set(given)) == len(given) == 3000
+        assert max(given) < 4000
+
+    asyncio.run(main())
+
+
+def test_all_partitions_join_or_none(tmp_path: Path) -> None:
+    async def test(node: Node) -> None:
+        producer = await begin(node)
+        unknown = TopicPartition("nope", 0)
+        internal = TopicPartition(OFFSETS_TOPIC, 0)
+        response = await add_partitions(node, AddPartitionsToTxnRequest("t", producer, (TP, unknown, internal)))
+        assert response.errors == {
+            TP: ErrorCode.OPERATION_NOT_ATTEMPTED,
+            unknown: ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
+            internal: ErrorCode.INVALID_TOPIC_EXCEPTION,
+        }
+        assert (await node.transactions.describe(DescribeTransactionRequest("t"))).partitions == ()
+        response = await add_partitions(node, AddPartitionsToTxnRequest("t", producer, (TP,)))
+        assert response.errors == {TP: ErrorCode.NONE}
+
+    with_node(tmp_path, test)
+
+
+@pytest.mark.parametrize("committed", [True, False])
+def test_O1_markers_end_records_and_offsets_together(tmp_path: Path, committed: bool) -> None:
+    async def test(node: Node) -> None:
+        producer = await begin(node)
+        await produce(node, producer)
+        offsets = {TP: OffsetAndMetadata(9)}
+        await commit_offsets(node, OffsetCommitRequest("g", -1, "", None, offsets, "t", producer))
+        partition = node.partition(TP)
+        assert partition is not None
+        assert partition.last_stable_offset == 0
+        await node.transactions.end_txn(EndTxnRequest("t", producer, committed))
+        # The next transaction waits for the markers, so they are there when partitions can be added again.
+        again = ProducerIdAndEpoch(producer.producer_id, producer.producer_epoch + 1)
+        response = await add_partitions(node, AddPartitionsToTxnRequest("t", again, (TP,)))
+        assert response.errors == {TP: ErrorCode.NONE}
+        assert partition.last_stable_offset == 2
+        found = (await node.groups.fetch_offsets(OffsetFetchRequest("g", (TP,)))).offsets[TP]
+        assert (found.error, found.offset) == (ErrorCode.NONE, 9 if committed else -1)
+
+    with_node(tmp_path, test)
+
+
+def test_T11_a_transaction_ends_though_a_topic_in_it_was_deleted(tmp_path: Path) -> None:
+    async def test(node: Node) -> None:
+        await create_topic(node, "b")
+        producer = await begin(node)
+        await produce(node, producer, TopicPartition("b", 0))
+        await produce(node, producer)
+        await delete_topics(node, ["b"])
+        await node.transactions.end_txn(EndTxnRequest("t", producer, True))
+        again = ProducerIdAndEpoch(producer.producer_id, producer.producer_epoch + 1)
+        await add_partitions(node, AddPartitionsToTxnRequest("t", again, (TP,)))
+        partition = node.partition(TP)
+        assert partition is not None
+        assert partition.last_stable_offset == 2
+
+    with_node(tmp_path, test)
+
+
+def test_markers_say_for_each_partition_how_it_went(tmp_path: Path) -> None:
+    async def test(node: Node) -> None:
+        writer = LocalMarkerWriter(node)
+        missing = TopicPartition("nope", 0)
+        marker = TxnMarker(ProducerIdAndEpoch(7, 0), 3, True, (TP, missing, TopicPartition("a", 1)))
+        assert await writer.write_markers(marker) == {
+            TP: ErrorCode.NONE,
+            missing: ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
+            TopicPartition("a", 1): ErrorCode.NONE,
+        }
+        assert (writer.partition_exists(TP), writer.partition_exists(missing)) == (True, False)
+
+    with_node(tmp_path, test)
+
+
+def test_P9_a_marker_of_an_older_coordinator_is_refused(tmp_path: Path) -> None:
+    async def test(node: Node) -> None:
+        writer = LocalMarkerWriter(node)
+        producer = ProducerIdAndEpoch(7, 0)
+        assert (await writer.write_markers(TxnMarker(producer, 3, True, (TP,))))[TP] is ErrorCode.NONE
+        old = await writer.write_markers(TxnMarker(producer, 2, True, (TP,)))
+        assert old[TP] is ErrorCode.TRANSACTION_COORDINATOR_FENCED
+
+    with_node(tmp_path, test)
+
+
+def test_P9_a_repeated_marker_succeeds_and_adds_nothing(tmp_path: Path) -> None:
+    async def test(node: Node) -> None:
+        writer = LocalMarkerWriter(node)
+        producer = await begin(node)
+        await produce(node, producer)
+        marker = TxnMarker(ProducerIdAndEpoch(producer.producer_id, producer.producer_epoch + 1), 0, True, (TP,))
+        partition = node.partition(TP)
+        assert partition is not None
+        for _ in range(2):
+            assert (await writer.write_markers(marker))[TP] is ErrorCode.NONE
+            assert partition.log_end_offset == 2
+
+    with_node(tmp_path, test)

@@ -1,0 +1,251 @@
+"""A node as a whole: what a start makes up for, how it stops, and what it does when its disk fails."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+from pathlib import Path
+
+import grpc
+import pytest
+from running_node import SMALL, batch, channel_to, create_topic, running_node
+
+from semel.broker.config import NodeConfig
+from semel.broker.config_sources import LoadedConfig
+from semel.broker.handlers.configs import alter_configs
+from semel.broker.metadata.changes import Change, ConfigsChanged, PartitionState, TopicCreated, TopicDeleted
+from semel.broker.metadata.store import MetadataStore, sqlite_url
+from semel.broker.node import METADATA_FILE, Node
+from semel.broker.settings import ConfigError
+from semel.broker.start_errors import NodeStartError, StartFailure
+from semel.cli.serve import _stop_on_signals
+from semel.protocol.api.groups import OffsetAndMetadata, OffsetCommitRequest, OffsetFetchRequest
+from semel.protocol.api.metadata import AlterConfigsRequest, ResourceType
+from semel.protocol.errors import ErrorCode, SemelError
+from semel.protocol.ids import OFFSETS_TOPIC, TopicPartition, new_topic_id
+from semel.protocol.v1 import groups_pb2, groups_pb2_grpc
+from semel.runtime.disk_storage import DiskStorage
+from semel.runtime.storage import StorageFile
+
+TP = TopicPartition("a", 0)
+
+
+def write_metadata(folder: Path, *changes: Change) -> None:
+    """Write changes as a node would that was killed before it could do anything else about them."""
+    store = MetadataStore(sqlite_url(str(folder / "data" / METADATA_FILE)))
+    image = store.load()
+    lease = store.acquire_lease("node 1", duration_ms=1, now_ms=0)
+    store.append(changes, after=image.sequence, lease=lease, now_ms=0)
+    store.close()
+
+
+def test_a_start_makes_the_logs_that_a_crash_left_out_and_deletes_those_it_left(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with running_node(tmp_path) as node:
+            await create_topic(node, "a")
+            await create_topic(node, "b")
+            old = node.metadata.topic_id("a")
+            assert old is not None
+        state = PartitionState(1, 0, (1,), (1,))
+        again = new_topic_id()
+        write_metadata(tmp_path, TopicDeleted("a", old), TopicCreated("a", again, (state,) * 2))
+        async with running_node(tmp_path) as node:
+            partitions = {partition.tp: partition.topic_id for partition in node.logs.partitions()}
+            assert partitions == {
+                TP: again,
+                TopicPartition("a", 1): again,
+                TopicPartition("b", 0): node.metadata.topic_id("b"),
+            }
+
+    asyncio.run(main())
+
+
+def test_a_log_that_can_not_be_made_is_offline_and_made_at_the_next_start(tmp_path: Path) -> None:
+    async def main() -> None:
+        blocker = tmp_path / "data" / "a-0" / "something"
+        async with running_node(tmp_path) as node:
+            blocker.parent.mkdir()
+            blocker.write_text("in the way")
+            await create_topic(node, "a", 2)
+            assert node.partition(TP) is None
+            assert node.partition(TopicPartition("a", 1)) is not None
+        blocker.unlink()
+        blocker.parent.rmdir()
+        async with running_node(tmp_path) as node:
+            assert node.partition(TP) is not None
+
+    asyncio.run(main())
+
+
+def test_committed_offsets_survive_a_restart(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with running_node(tmp_path) as node:
+            await create_topic(node, "a")
+            await node.internal_topic_ready(OFFSETS_TOPIC)
+            await node.groups.commit_offsets(OffsetCommitRequest("g", -1, "", None, {TP: OffsetAndMetadata(3)}))
+        async with running_node(tmp_path) as node:
+            # The coordinators have read their logs before the listeners accept: nothing has to be waited for.
+            found = await node.groups.fetch_offsets(OffsetFetchRequest("g", (TP,)))
+            assert found.offsets[TP].offset == 3
+
+    asyncio.run(main())
+
+
+def test_dynamic_settings_that_this_version_refuses_do_not_keep_it_from_starting(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def main() -> None:
+        async with running_node(tmp_path) as node:
+            await alter_configs(node, AlterConfigsRequest(ResourceType.BROKER, "1", {"num.partitions": "4"}))
+        write_metadata(tmp_path, ConfigsChanged("BROKER", "1", {"setting.of.the.future": "1"}))
+        async with running_node(tmp_path) as node:
+            assert node.config.num_partitions == 1
+            assert "setting.of.the.future" in caplog.text
+
+    asyncio.run(main())
+
+
+def test_a_start_that_fails_leaves_nothing_behind(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with running_node(tmp_path) as node:
+            taken = {**SMALL, "data_dir": str(tmp_path / "other"), "grpc_listen": str(node.grpc_address)}
+            with pytest.raises(NodeStartError) as caught:
+                await Node.start(NodeConfig(**taken))
+            assert caught.value.failure is StartFailure.ADDRESS
+            second = await Node.start(NodeConfig(**{**taken, "grpc_listen": "127.0.0.1:0"}))
+            await second.stop()
+        with pytest.raises(ConfigError, match=r"metadata\.url names"):
+            await Node.start(NodeConfig(**{**SMALL, "data_dir": str(tmp_path), "metadata_url": "mysql://x"}))
+        assert len(asyncio.all_tasks()) == 1
+
+    asyncio.run(main())
+
+
+def test_stopping_twice_is_no_error(tmp_path: Path) -> None:
+    async def main() -> None:
+        node = await Node.start(LoadedConfig(NodeConfig(data_dir=str(tmp_path), **SMALL), {}))
+        await node.stop()
+        await node.stop()
+        assert len(asyncio.all_tasks()) == 1
+
+    asyncio.run(main())
+
+
+def test_a_member_that_waits_for_others_does_not_hold_up_a_stop(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with running_node(tmp_path) as node, channel_to(node) as channel:
+            groups = groups_pb2_grpc.GroupServiceStub(channel)
+
+            def join(member_id: str = "") -> grpc.aio.UnaryUnaryCall[object, groups_pb2.JoinGroupResponse]:
+                return groups.JoinGroup(
+                    groups_pb2.JoinGroupRequest(
+                        group_id="g",
+                        member_id=member_id,
+                        protocol_type="consumer",
+                        protocols=[groups_pb2.GroupProtocol(name="range", metadata=b"\0\0\0\0\0\0\xff\xff\xff\xff")],
+                        session_timeout_ms=30_000,
+                        rebalance_timeout_ms=300_000,
+                        client_id="c",
+                    )
+                )
+
+            members = [(await join()).member_id for _ in range(2)]
+            await join(members[0])
+            waiting = asyncio.ensure_future(join(members[1]))  # type: ignore[arg-type]
+            while (await groups.DescribeGroup(groups_pb2.DescribeGroupRequest(group_id="g"))).state == "Stable":
+                pass
+            await asyncio.wait_for(node.stop(grace_ms=60_000), 30)
+            with pytest.raises(grpc.aio.AioRpcError) as error:
+                await waiting
+            assert error.value.code() is grpc.StatusCode.UNAVAILABLE
+
+    asyncio.run(main())
+
+
+class FailingStorage(DiskStorage):
+    """A disk whose syncs fail once `broken` is set."""
+
+    broken = False
+
+    def open(self, path: str, *, create: bool = False) -> StorageFile:
+        file = super().open(path, create=create)
+        sync = file.sync
+
+        def failing() -> None:
+            if self.broken:
+                raise OSError(5, "Input/output error")
+            sync()
+
+        return _Patched(file, failing)  # type: ignore[return-value]
+
+
+class _Patched:
+    def __init__(self, file: StorageFile, sync: object) -> None:
+        self._file = file
+        self.sync = sync
+
+    def __getattr__(self, name: str) -> object:
+        return getattr(self._file, name)
+
+
+def test_D1_a_node_whose_disk_fails_acknowledges_nothing_and_stops(tmp_path: Path) -> None:
+    async def main() -> None:
+        storage = FailingStorage()
+        config = NodeConfig(data_dir=str(tmp_path), **SMALL)
+        node = await Node.start(config, storage=storage)
+        await create_topic(node, "a")
+        partition = node.partition(TP)
+        assert partition is not None
+        storage.broken = True
+
+        async def append() -> None:
+            partition.append(bytearray(batch(b"x")))
+            await partition.wait_committed(0)
+
+        with pytest.raises(SemelError) as caught:
+            await append()
+        assert caught.value.code is ErrorCode.KAFKA_STORAGE_ERROR
+        failure = await asyncio.wait_for(node.failed, 30)
+        assert failure.code is ErrorCode.KAFKA_STORAGE_ERROR
+        await node.stop(grace_ms=0)
+        assert not (tmp_path / ".kafka_cleanshutdown").exists()
+        node = await Node.start(config)
+        assert node.partition(TP) is not None
+        await node.stop()
+
+    asyncio.run(main())
+
+
+def test_one_log_that_goes_offline_stops_the_node(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with running_node(tmp_path) as node:
+            await create_topic(node, "a")
+            partition = node.partition(TP)
+            assert partition is not None
+            partition.go_offline(SemelError("the disk is gone", ErrorCode.KAFKA_STORAGE_ERROR))
+            assert (await asyncio.wait_for(node.failed, 30)).message == "the disk is gone"
+
+    asyncio.run(main())
+
+
+def test_a_second_signal_ends_the_process_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def main() -> None:
+        codes: list[int] = []
+        ended = asyncio.Event()
+
+        def end(code: int) -> None:
+            codes.append(code)
+            ended.set()
+
+        monkeypatch.setattr(os, "_exit", end)
+        stop = _stop_on_signals()
+        os.kill(os.getpid(), signal.SIGTERM)
+        await stop
+        os.kill(os.getpid(), signal.SIGINT)
+        await ended.wait()
+        assert codes == [130]
+        for number in (signal.SIGTERM, signal.SIGINT):
+            asyncio.get_running_loop().remove_signal_handler(number)
+
+    asyncio.run(main())

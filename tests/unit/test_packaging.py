@@ -1,0 +1,34 @@
+"""The source archive holds what an install from it needs: PyPI and `pip wheel` build from it, not from a checkout."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import tarfile
+from pathlib import Path
+
+ROOT = Path(__file__).parents[2]
+
+
+def test_source_archive_has_what_the_compiled_modules_are_built_from(tmp_path: Path) -> None:
+    command = ["setup.py", "--quiet", "egg_info", "--egg-base", str(tmp_path), "sdist", "--dist-dir", str(tmp_path)]
+    subprocess.run(
+        [sys.executable, *command],
+        cwd=ROOT,
+        env={**os.environ, "SEMEL_INTERPRETED": "1"},
+        check=True,
+        capture_output=True,
+        timeout=120,
+    )
+    with tarfile.open(next(tmp_path.glob("*.tar.gz"))) as archive:
+        held = {name.partition("/")[2] for name in archive.getnames()}
+    compiled = (ROOT / "compiled-modules.txt").read_text().split()
+    sources = {f"src/semel/{name.replace('.', '/')}.py" for name in compiled}
+    declarations = {f"src/semel/{path.relative_to(ROOT)}" for path in ROOT.glob("*/**/*.pxd") if _is_ours(path)}
+    assert declarations
+    assert {"compiled-modules.txt", "setup.py", "pyproject.toml", *sources, *declarations} <= held
+
+
+def _is_ours(path: Path) -> bool:
+    return path.relative_to(ROOT).parts[0] in {"protocol", "sdk", "broker", "runtime"}

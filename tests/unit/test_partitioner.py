@@ -1,0 +1,41 @@
+"""Keys go where Kafka's default partitioner puts them. The vectors are those of Kafka's own test of murmur2."""
+
+from __future__ import annotations
+
+from types import ModuleType
+
+import pytest
+from interpreted import interpreted
+
+import semel.sdk.partitioner as imported
+
+VECTORS = {
+    b"21": -973932308,
+    b"foobar": -790332482,
+    b"a-little-bit-long-string": -985981536,
+    b"a-little-bit-longer-string": -1486304829,
+    b"lkjh234lh9fiuh90y23oiuhsafujhadof229phr9h19h89h8": -58897971,
+    b"abc": 479470107,
+}
+
+
+@pytest.fixture(params=["as installed", "interpreted"])
+def partitioner(request: pytest.FixtureRequest) -> ModuleType:
+    return imported if request.param == "as installed" else interpreted("semel.sdk.partitioner")[0]
+
+
+@pytest.mark.parametrize(("key", "expected"), VECTORS.items())
+def test_murmur2_is_kafkas(partitioner: ModuleType, key: bytes, expected: int) -> None:
+    assert partitioner.murmur2(key) == expected & 0xFFFFFFFF
+
+
+def test_partition_for_key_takes_the_positive_hash(partitioner: ModuleType) -> None:
+    assert partitioner.partition_for_key(b"21", 7) == (-973932308 & 0x7FFFFFFF) % 7
+    assert partitioner.partition_for_key(b"abc", 1) == 0
+
+
+def test_both_ways_of_running_agree() -> None:
+    (other,) = interpreted("semel.sdk.partitioner")
+    for size in range(70):
+        key = bytes((size * 37 + position * 101) & 0xFF for position in range(size))
+        assert imported.murmur2(key) == other.murmur2(key)

@@ -1,0 +1,403 @@
+"""The shard runtime with a machine of a few lines and a log whose commits the test controls."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Coroutine, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+
+from semel.protocol.api.transactions import TransactionVersion
+from semel.protocol.errors import ErrorCode, FatalError, FencedError, RetriableError, SemelError
+from semel.protocol.ids import ProducerIdAndEpoch
+from semel.protocol.record_batch import ControlType, encode_control_batch, iter_batches, set_base_offset
+from semel.runtime.clock import ManualClock
+from semel.runtime.machine import DEFERRED, CoordinatorRecord, Result, Tick, Ticket
+from semel.runtime.shard import ShardRuntime, ShardState
+
+
+class FakeLog:
+    """A log in memory. Appends are committed at once, or when the test says so."""
+
+    def __init__(self, *, auto_commit: bool = True) -> None:
+        self.batches: list[tuple[int, bytes]] = []
+        self.log_start_offset = 0
+        self.log_end_offset = 0
+        self.high_watermark = 0
+        self.auto_commit = auto_commit
+        self.refuse: SemelError | None = None
+        self.broken: SemelError | None = None
+        self._changed = asyncio.Condition()
+
+    def append_batch(self, batch: bytearray) -> int:
+        if self.refuse is not None:
+            error, self.refuse = self.refuse, None
+            raise error
+        set_base_offset(batch, 0, self.log_end_offset, 0)
+        header = next(iter(iter_batches(batch)))
+        self.batches.append((self.log_end_offset, bytes(batch)))
+        base_offset, self.log_end_offset = self.log_end_offset, header.next_offset
+        if self.auto_commit:
+            self.high_watermark = self.log_end_offset
+        return base_offset
+
+    def append_marker(
+        self, producer: ProducerIdAndEpoch, coordinator_epoch: int, committed: bool, version: TransactionVersion
+    ) -> int | None:
+        marker = ControlType.COMMIT if committed else ControlType.ABORT
+        batch = encode_control_batch(
+            marker,
+            producer_id=producer.producer_id,
+            producer_epoch=producer.producer_epoch,
+            coordinator_epoch=coordinator_epoch,
+            timestamp_ms=0,
+        )
+        return self.append_batch(bytearray(batch))
+
+    def read_batches(self, offset: int, max_bytes: int) -> bytes:
+        return b"".join(data for base, data in self.batches if base >= offset)
+
+    async def wait_committed(self, offset: int) -> None:
+        async with self._changed:
+            await self._changed.wait_for(lambda: self.high_watermark > offset or self.broken is not None)
+        if self.broken is not None:
+            error, self.broken = self.broken, None
+            raise error
+
+    async def commit(self) -> None:
+        async with self._changed:
+            self.high_watermark = self.log_end_offset
+            self._changed.notify_all()
+
+    async def break_commit(self, error: SemelError) -> None:
+        async with self._changed:
+            self.broken = error
+            self.log_end_offset = self.high_watermark
+            self.batches = [batch for batch in self.batches if batch[0] < self.high_watermark]
+            self._changed.notify_all()
+
+
+@dataclass(frozen=True)
+class Put:
+    key: bytes
+    value: bytes
+    producer: ProducerIdAndEpoch | None = None
+
+
+@dataclass(frozen=True)
+class Get:
+    key: bytes
+
+
+@dataclass(frozen=True)
+class WaitFor:
+    key: bytes
+
+
+@dataclass(frozen=True)
+class Poison:
+    pass
+
+
+@dataclass(frozen=True)
+class WakeAt:
+    deadline_ms: int
+
+
+class Dictionary:
+    """A key-value store as a machine: puts are records, transactional ones wait for their marker."""
+
+    def __init__(self) -> None:
+        self.values: dict[bytes, bytes | None] = {}
+        self.pending: dict[ProducerIdAndEpoch, list[CoordinatorRecord]] = {}
+        self.waiting: dict[bytes, Ticket] = {}
+        self.deadline_ms: int | None = None
+        self.poisonous = False
+
+    def handle(self, request: Any, now_ms: int, ticket: Ticket) -> Result[Any]:
+        match request:
+            case Put(key, value, producer):
+                answers = [(self.waiting.pop(key), value)] if key in self.waiting else []
+                record = CoordinatorRecord(key, value)
+                return Result(b"put", [record], answers=answers, effects=[("put", key)], producer=producer)
+            case Get(b"arm"):
+                self.poisonous = True
+                return Result(b"armed")
+            case Get(key) if key in self.values:
+                return Result(self.values[key])
+            case Get(key):
+                return Result(FatalError(f"no {key!r}", ErrorCode.INVALID_REQUEST))
+            case WaitFor(key):
+                self.waiting[key] = ticket
+                return Result(DEFERRED)
+            case Poison():
+                return Result(b"never", [CoordinatorRecord(b"half", b"done"), CoordinatorRecord(b"poison", b"")])
+            case WakeAt(deadline_ms):
+                self.deadline_ms = deadline_ms
+                return Result(None)
+            case Tick():
+                self.deadline_ms = None
+                return Result(None, [CoordinatorRecord(b"tick", b"%d" % now_ms)])
+        raise AssertionError(request)
+
+    def replay(self, record: CoordinatorRecord, offset: int, producer: ProducerIdAndEpoch | None, now_ms: int) -> None:
+        if record.key == b"poison" and self.poisonous:
+            raise RuntimeError("a bug")
+        if producer is None:
+            self.values[record.key] = record.value
+        else:
+            self.pending.setdefault(producer, []).append(record)
+
+    def replay_marker(self, producer: ProducerIdAndEpoch, committed: bool, now_ms: int) -> Result[None] | None:
+        for record in self.pending.pop(producer, ()):
+            if committed:
+                self.values[record.key] = record.value
+        return None
+
+    def loaded(self, now_ms: int) -> Result[None]:
+        return Result(None, effects=[("loaded", len(self.values))])
+
+    def next_deadline_ms(self) -> int | None:
+        return self.deadline_ms
+
+    def closed(self) -> Sequence[Ticket]:
+        return list(self.waiting.values())
+
+
+class Fixture:
+    def __init__(self, *, auto_commit: bool = True) -> None:
+        self.log = FakeLog(auto_commit=auto_commit)
+        self.clock = ManualClock()
+        self.effects: list[Any] = []
+        self.effects_broken = False
+        self.runtime = ShardRuntime(
+            "__toy",
+            open_log=lambda partition: self.log,
+            make_machine=lambda partition, epoch: Dictionary(),
+            on_effects=self._take_effects,
+            clock=self.clock,
+        )
+
+    def _take_effects(self, partition: int, effects: Sequence[Any]) -> None:
+        if self.effects_broken:
+            raise RuntimeError("a bug")
+        self.effects.extend(effects)
+
+    async def loaded(self) -> Fixture:
+        await self.runtime.load(0, leader_epoch=0)
+        self.effects.clear()
+        return self
+
+    def start(self, request: object) -> asyncio.Task[Any]:
+        return asyncio.ensure_future(self.runtime.submit(0, request))
+
+
+async def settle() -> None:
+    for _ in range(10):
+        await asyncio.sleep(0)
+
+
+def run(test: Coroutine[Any, Any, None]) -> None:
+    asyncio.run(test)
+
+
+PRODUCER = ProducerIdAndEpoch(7, 1)
+
+
+def test_T2_an_answer_leaves_only_when_its_record_is_committed() -> None:
+    async def scenario() -> None:
+        it = await Fixture(auto_commit=False).loaded()
+        put = it.start(Put(b"k", b"v"))
+        get = it.start(Get(b"k"))
+        await settle()
+        assert not put.done()
+        assert not get.done(), "a read saw what was not committed"
+        assert it.effects == []
+        await it.log.commit()
+        assert await put == b"put"
+        assert await get == b"v"
+        assert it.effects == [("put", b"k")]
+
+    run(scenario())
+
+
+def test_T3_effects_run_after_the_commit_and_in_order() -> None:
+    async def scenario() -> None:
+        it = await Fixture(auto_commit=False).loaded()
+        puts = [it.start(Put(b"%d" % n, b"v")) for n in range(5)]
+        await settle()
+        assert it.effects == []
+        await it.log.commit()
+        await asyncio.gather(*puts)
+        assert it.effects == [("put", b"%d" % n) for n in range(5)]
+
+    run(scenario())
+
+
+def test_refusals_are_raised_to_the_caller() -> None:
+    async def scenario() -> None:
+        it = await Fixture().loaded()
+        with pytest.raises(FatalError, match="no b'k'"):
+            await it.runtime.submit(0, Get(b"k"))
+
+    run(scenario())
+
+
+def test_a_deferred_answer_comes_with_the_request_that_releases_it() -> None:
+    async def scenario() -> None:
+        it = await Fixture().loaded()
+        waiting = it.start(WaitFor(b"k"))
+        await settle()
+        assert not waiting.done()
+        await it.runtime.submit(0, Put(b"k", b"v"))
+        assert await waiting == b"v"
+
+    run(scenario())
+
+
+def test_a_failed_commit_drops_the_machine_and_reloads_it_from_the_log() -> None:
+    async def scenario() -> None:
+        it = await Fixture(auto_commit=False).loaded()
+        first = it.start(Put(b"kept", b"1"))
+        await settle()
+        await it.log.commit()
+        await first
+        lost = it.start(Put(b"lost", b"2"))
+        deferred = it.start(WaitFor(b"other"))
+        await settle()
+        await it.log.break_commit(RetriableError("the disk is gone", ErrorCode.KAFKA_STORAGE_ERROR))
+        for caller in (lost, deferred):
+            with pytest.raises(RetriableError) as refused:
+                await caller
+            assert refused.value.code is ErrorCode.COORDINATOR_NOT_AVAILABLE
+        await settle()
+        assert it.runtime.state(0) is ShardState.ACTIVE
+        assert await it.runtime.submit(0, Get(b"kept")) == b"1"
+        with pytest.raises(FatalError):
+            await it.runtime.submit(0, Get(b"lost"))
+
+    run(scenario())
+
+
+def test_a_failed_append_is_retriable_and_reloads() -> None:
+    async def scenario() -> None:
+        it = await Fixture().loaded()
+        it.log.refuse = RetriableError("disk full", ErrorCode.KAFKA_STORAGE_ERROR)
+        with pytest.raises(RetriableError) as refused:
+            await it.runtime.submit(0, Put(b"k", b"v"))
+        assert refused.value.code is ErrorCode.COORDINATOR_NOT_AVAILABLE
+        await settle()
+        await it.runtime.submit(0, Put(b"k", b"v"))
+        assert await it.runtime.submit(0, Get(b"k")) == b"v"
+
+    run(scenario())
+
+
+def test_P4_a_zombies_transactional_append_is_its_own_error_and_disturbs_nobody() -> None:
+    async def scenario() -> None:
+        it = await Fixture().loaded()
+        waiting = it.start(WaitFor(b"k"))
+        await settle()
+        it.log.refuse = FencedError("epoch 0 is older than 1", ErrorCode.INVALID_PRODUCER_EPOCH)
+        with pytest.raises(FencedError):
+            await it.runtime.submit(0, Put(b"z", b"v", PRODUCER))
+        assert it.runtime.state(0) is ShardState.ACTIVE
+        await it.runtime.submit(0, Put(b"k", b"v"))
+        assert await waiting == b"v"
+
+    run(scenario())
+
+
+@pytest.mark.parametrize("committed", [True, False])
+def test_O1_transactional_records_wait_for_their_marker_also_after_a_reload(committed: bool) -> None:
+    async def scenario() -> None:
+        it = await Fixture().loaded()
+        await it.runtime.submit(0, Put(b"k", b"old"))
+        await it.runtime.submit(0, Put(b"k", b"new", PRODUCER))
+        assert await it.runtime.submit(0, Get(b"k")) == b"old"
+        await it.runtime.load(0, leader_epoch=1)
+        assert await it.runtime.submit(0, Get(b"k")) == b"old"
+        await it.runtime.write_marker(0, PRODUCER, 0, committed, TransactionVersion.V2)
+        expected = b"new" if committed else b"old"
+        assert await it.runtime.submit(0, Get(b"k")) == expected
+        await it.runtime.load(0, leader_epoch=2)
+        assert await it.runtime.submit(0, Get(b"k")) == expected
+
+    run(scenario())
+
+
+def test_T4_effects_that_could_not_be_handed_on_are_found_again_in_the_log() -> None:
+    async def scenario() -> None:
+        it = await Fixture(auto_commit=False).loaded()
+        hand_on, it.effects_broken = it.effects_broken, True
+        first, second = it.start(Put(b"a", b"1")), it.start(Put(b"b", b"2"))
+        await settle()
+        await it.log.commit()
+        assert await first == b"put"
+        with pytest.raises(RetriableError) as refused:
+            await second
+        assert refused.value.code is ErrorCode.COORDINATOR_NOT_AVAILABLE
+        it.effects_broken = hand_on
+        await settle()
+        assert it.runtime.state(0) is ShardState.ACTIVE
+        assert it.effects == [("loaded", 2)]
+        assert await it.runtime.submit(0, Get(b"b")) == b"2"
+
+    run(scenario())
+
+
+def test_a_machine_that_breaks_in_the_midst_of_a_change_starts_again_from_the_log() -> None:
+    async def scenario() -> None:
+        it = await Fixture().loaded()
+        await it.runtime.submit(0, Put(b"kept", b"1"))
+        await it.runtime.submit(0, Get(b"arm"))
+        with pytest.raises(FatalError, match="a bug"):
+            await it.runtime.submit(0, Poison())
+        await settle()
+        assert it.runtime.state(0) is ShardState.ACTIVE
+        assert await it.runtime.submit(0, Get(b"kept")) == b"1"
+        assert await it.runtime.submit(0, Get(b"half")) == b"done", "the log has it, so the machine does"
+
+    run(scenario())
+
+
+def test_a_tick_comes_when_the_machines_deadline_has_passed() -> None:
+    async def scenario() -> None:
+        it = await Fixture().loaded()
+        await it.runtime.submit(0, WakeAt(it.clock.now_ms() + 60_000))
+        it.runtime.run_due_timers()
+        with pytest.raises(FatalError):
+            await it.runtime.submit(0, Get(b"tick"))
+        it.clock.advance(ms=60_000)
+        it.runtime.run_due_timers()
+        assert await it.runtime.submit(0, Get(b"tick")) == b"%d" % it.clock.now_ms()
+
+    run(scenario())
+
+
+def test_a_partition_that_is_given_up_answers_its_waiters_and_refuses_new_ones() -> None:
+    async def scenario() -> None:
+        it = await Fixture().loaded()
+        waiting = it.start(WaitFor(b"k"))
+        await settle()
+        it.runtime.unload(0)
+        for caller in (waiting, it.start(Get(b"k"))):
+            with pytest.raises(RetriableError) as refused:
+                await caller
+            assert refused.value.code is ErrorCode.NOT_COORDINATOR
+
+    run(scenario())
+
+
+def test_requests_while_loading_are_told_to_come_again() -> None:
+    async def scenario() -> None:
+        it = Fixture()
+        loading = it.runtime.load(0, leader_epoch=0)
+        with pytest.raises(RetriableError) as refused:
+            await it.runtime.submit(0, Get(b"k"))
+        assert refused.value.code is ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
+        await loading
+
+    run(scenario())

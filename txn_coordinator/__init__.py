@@ -1,0 +1,1 @@
+"""The transaction coordinator: two-phase commit with markers over partitions."""

@@ -1,0 +1,115 @@
+"""Who calls: the current producer, one that repeats what was answered before, or one that was fenced."""
+
+from __future__ import annotations
+
+from semel.protocol.api.transactions import EndTxnRequest, EndTxnResponse, TransactionVersion
+from semel.protocol.errors import ErrorCode, SemelError, error_for
+from semel.protocol.ids import MAX_PRODUCER_EPOCH, NO_PRODUCER, NO_PRODUCER_EPOCH, ProducerIdAndEpoch
+from semel.runtime.machine import Result
+from semel.txn_coordinator.state import COMPLETED, PREPARED, TransactionMetadata, TransactionState
+
+
+class RefusalError(Exception):
+    """Carries a refusal out of a handler; `handle` makes it the result."""
+
+    def __init__(self, error: SemelError) -> None:
+        super().__init__(error)
+        self.error = error
+
+
+def refuse(code: ErrorCode, message: str) -> RefusalError:
+    return RefusalError(error_for(code, message))
+
+
+def refuse_while_completing(txn: TransactionMetadata) -> None:
+    """Pending work comes before ids and epochs: the producer may hold an id that takes effect with it (KAFKA-18464)."""
+    if txn.state in PREPARED:
+        raise refuse(
+            ErrorCode.CONCURRENT_TRANSACTIONS,
+            f"the previous transaction of {txn.transactional_id!r} is still completing; try again shortly",
+        )
+
+
+def refuse_other_epoch(txn: TransactionMetadata, producer: ProducerIdAndEpoch) -> None:
+    # The fencing epoch is nobody's, even where it is the current one (KAFKA-20090).
+    if producer.producer_epoch != txn.producer_epoch or txn.producer_epoch > MAX_PRODUCER_EPOCH:
+        raise _fenced(txn, producer)
+
+
+def _fenced(txn: TransactionMetadata, producer: ProducerIdAndEpoch) -> RefusalError:
+    return refuse(
+        ErrorCode.PRODUCER_FENCED,
+        f"transactional id {txn.transactional_id!r}: epoch {producer.producer_epoch} of producer id "
+        f"{producer.producer_id} was fenced (the current one is {txn.producer_id}, epoch {txn.producer_epoch})",
+    )
+
+
+def wrong_id(txn: TransactionMetadata, producer: ProducerIdAndEpoch) -> RefusalError:
+    return refuse(
+        ErrorCode.INVALID_PRODUCER_ID_MAPPING,
+        f"transactional id {txn.transactional_id!r} has producer id {txn.producer_id}, not {producer.producer_id}",
+    )
+
+
+def _is_former(txn: TransactionMetadata, producer: ProducerIdAndEpoch) -> bool:
+    """Whether `producer` is the identity from which the current one was reached by the producer's own doing."""
+    if txn.producer_epoch > MAX_PRODUCER_EPOCH or txn.last_producer_epoch == NO_PRODUCER_EPOCH:
+        return False
+    if producer.producer_epoch != txn.last_producer_epoch:
+        return False
+    if producer.producer_id == txn.producer_id:
+        return producer.producer_epoch == txn.producer_epoch - 1
+    return (
+        producer.producer_id == txn.previous_producer_id
+        and producer.producer_epoch >= MAX_PRODUCER_EPOCH
+        and txn.producer_epoch == 0
+    )
+
+
+def is_repeated_init(txn: TransactionMetadata, producer: ProducerIdAndEpoch) -> bool:
+    return producer != NO_PRODUCER and producer != txn.producer and _is_former(txn, producer)
+
+
+def epoch_of_caller(txn: TransactionMetadata, producer: ProducerIdAndEpoch) -> int:
+    """Return the epoch that the caller of InitProducerId holds by right, -1 if it names none (KIP-360, T5).
+
+    It is the current one, or the one before if its answer was lost; and where that one fenced the last epoch itself, it
+    may still move on to another producer id. Everybody else was fenced.
+    """
+    if producer == NO_PRODUCER:
+        return NO_PRODUCER_EPOCH
+    if producer == txn.producer and producer.producer_epoch <= MAX_PRODUCER_EPOCH:
+        return producer.producer_epoch
+    last = ProducerIdAndEpoch(txn.producer_id, txn.last_producer_epoch)
+    fenced_last_epoch_itself = producer == last and last.producer_epoch == MAX_PRODUCER_EPOCH
+    if txn.state is not TransactionState.ONGOING and (_is_former(txn, producer) or fenced_last_epoch_itself):
+        return producer.producer_epoch
+    raise _fenced(txn, producer)
+
+
+def is_repeated_end(txn: TransactionMetadata, request: EndTxnRequest) -> bool:
+    """T7: whether this transaction was ended by the same producer already, and its answer may have been lost."""
+    if txn.state not in COMPLETED:
+        return False
+    if request.version >= TransactionVersion.V2 and txn.version >= TransactionVersion.V2:
+        return _is_former(txn, request.producer)
+    if txn.version >= TransactionVersion.V2 or request.producer != txn.producer:
+        return False
+    # Without an epoch of its own, a transaction's end can't be told from its repetition. An abort by a client that now
+    # bumps epochs is taken for a new one: it costs an epoch, and shuts out batches still on their way.
+    return request.version < TransactionVersion.V2 or request.committed
+
+
+def answer_repeated_end(txn: TransactionMetadata, request: EndTxnRequest) -> Result[EndTxnResponse]:
+    committed = txn.state is TransactionState.COMPLETE_COMMIT
+    if committed == request.committed:
+        return Result(EndTxnResponse(txn.producer))
+    raise refuse(
+        ErrorCode.INVALID_TXN_STATE,
+        f"the transaction of {txn.transactional_id!r} was {'committed' if committed else 'aborted'} already; "
+        f"it is too late to {verb(request.committed)} it",
+    )
+
+
+def verb(committed: bool) -> str:
+    return "commit" if committed else "abort"

@@ -1,0 +1,35 @@
+"""Settings of the transaction coordinator, by Kafka's names where Kafka has them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class TransactionConfig:
+    """What bounds the coordinator. Times are in milliseconds.
+
+    transaction_max_timeout_ms:     the longest timeout that a producer may ask for (`transaction.max.timeout.ms`).
+    transactional_id_expiration_ms: an id without a transaction is forgotten so long after its last one
+                                    (`transactional.id.expiration.ms`).
+    record_bytes_max:               the largest record of `__transaction_state`; more partitions than fit are refused.
+    tick_records_max:               how many timed-out or expired ids one tick takes up; the next follows at once.
+    add_partitions_wait_ms:         how long adding partitions waits for the producer's previous transaction to complete
+                                    before it is told to come again (KIP-890: saves the client its back-off).
+    marker_writes_in_flight_max:    marker requests under way at the same time.
+    marker_retry_backoff_ms, marker_retry_backoff_max_ms: pauses between attempts to write a marker.
+    """
+
+    transaction_max_timeout_ms: int = 900_000
+    transactional_id_expiration_ms: int = 604_800_000
+    record_bytes_max: int = 900_000
+    tick_records_max: int = 1_000
+    add_partitions_wait_ms: int = 100
+    marker_writes_in_flight_max: int = 1_000
+    marker_retry_backoff_ms: int = 20
+    marker_retry_backoff_max_ms: int = 5_000
+
+    def __post_init__(self) -> None:
+        for name in self.__slots__:
+            if getattr(self, name) <= 0:
+                raise ValueError(f"{name} must be positive, not {getattr(self, name)}")

@@ -1,0 +1,57 @@
+"""What the machine wants done, and what the shell tells it back: plain data.
+
+Effects leave the shard only once the records they rest on are committed (T3).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+from semel.protocol.api.transactions import EndTxnRequest, InitProducerIdRequest, TxnMarker
+from semel.protocol.ids import ProducerIdAndEpoch, TopicPartition
+
+
+@dataclass(frozen=True, slots=True)
+class SendMarkers:
+    """Write `marker` to its partitions until each has it, then report `MarkersWritten`.
+
+    `decided_ms` names the decision, together with the transactional id: no later one has the same.
+    """
+
+    transactional_id: str
+    decided_ms: int
+    marker: TxnMarker
+
+
+@dataclass(frozen=True, slots=True)
+class TransactionCompleted:
+    """Nothing is pending for this id any more: whoever waits for that may try again."""
+
+    transactional_id: str
+
+
+@dataclass(frozen=True, slots=True)
+class MarkersWritten:
+    """The report: each of `partitions` has the decision's marker below its high watermark, or is gone for good."""
+
+    transactional_id: str
+    decided_ms: int
+    producer: ProducerIdAndEpoch
+    partitions: frozenset[TopicPartition]
+
+
+@dataclass(frozen=True, slots=True)
+class ProducerIdNeeded:
+    """The type of `PRODUCER_ID_NEEDED`: an answer that asks the shell to come again `WithProducerId`."""
+
+
+PRODUCER_ID_NEEDED: Final = ProducerIdNeeded()
+
+
+@dataclass(frozen=True, slots=True)
+class WithProducerId:
+    """A request together with a producer id that nobody else has (machines draw none themselves)."""
+
+    request: InitProducerIdRequest | EndTxnRequest
+    producer_id: int

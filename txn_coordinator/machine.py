@@ -1,0 +1,428 @@
+"""The transaction coordinator's machine: the transactional ids of one partition of `__transaction_state`.
+
+Its state is what the records say, changed in `replay` alone; the two timer heaps beside it follow from them. What Kafka
+calls a pending transition is here a state like any other: a decision is replayed at once, and the shard lets nothing
+out, neither answers nor markers, before its record is committed (T2, T3). So pending is a decision whose markers
+are under way, Prepare*, and it is looked at before ids and epochs (KAFKA-18464).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+from semel.protocol.api.transactions import (
+    AbortTransactionRequest,
+    AddPartitionsToTxnRequest,
+    AddPartitionsToTxnResponse,
+    DescribeTransactionRequest,
+    EndTxnRequest,
+    EndTxnResponse,
+    InitProducerIdRequest,
+    InitProducerIdResponse,
+    ListTransactionsRequest,
+    ListTransactionsResponse,
+    TransactionDescription,
+    TransactionListing,
+    TransactionVersion,
+    TxnMarker,
+)
+from semel.protocol.errors import ErrorCode, UsageError
+from semel.protocol.ids import NO_PRODUCER_EPOCH, NO_PRODUCER_ID, NO_TIMESTAMP, ProducerIdAndEpoch
+from semel.runtime.machine import CoordinatorRecord, Result, Tick, Ticket
+from semel.txn_coordinator.callers import (
+    RefusalError,
+    answer_repeated_end,
+    epoch_of_caller,
+    is_repeated_end,
+    is_repeated_init,
+    refuse,
+    refuse_other_epoch,
+    refuse_while_completing,
+    verb,
+    wrong_id,
+)
+from semel.txn_coordinator.config import TransactionConfig
+from semel.txn_coordinator.effects import (
+    PRODUCER_ID_NEEDED,
+    MarkersWritten,
+    SendMarkers,
+    TransactionCompleted,
+    WithProducerId,
+)
+from semel.txn_coordinator.pattern import compile_pattern
+from semel.txn_coordinator.prepare import (
+    prepare_add_partitions,
+    prepare_complete,
+    prepare_dead,
+    prepare_end,
+    prepare_epoch_bump,
+    prepare_epoch_fence,
+    prepare_id_rotation,
+    prepare_new,
+    prepare_same_epoch,
+)
+from semel.txn_coordinator.schemas import decode_key, decode_value, encode_key, encode_value
+from semel.txn_coordinator.state import OPEN, PREPARED, STATE_NAMES, TransactionMetadata, TransactionState
+from semel.txn_coordinator.timers import Timers
+
+_NO_ID: Final = NO_PRODUCER_ID
+
+
+@dataclass(frozen=True, slots=True)
+class _DecidedRecord(CoordinatorRecord):
+    """A record that this machine just made: what its bytes say is at hand, so its replay needs no decoding.
+
+    Nearly half of a transaction's cost would be that. The model in tests/property holds both ways equal, step by step.
+    """
+
+    txn: TransactionMetadata
+
+
+class TransactionMachine:
+    """A `Machine`. `coordinator_epoch` is the leader epoch of its partition; markers carry it (P9)."""
+
+    def __init__(self, partition: int, coordinator_epoch: int, config: TransactionConfig | None = None) -> None:
+        self.partition = partition
+        self.coordinator_epoch = coordinator_epoch
+        self._config = config or TransactionConfig()
+        self._transactions: dict[str, TransactionMetadata] = {}
+        self._timeouts = Timers()
+        self._expirations = Timers()
+        self._handlers: dict[type, Callable[[Any, int], Result[Any]]] = {
+            InitProducerIdRequest: lambda request, now_ms: self._init_producer_id(request, _NO_ID, now_ms),
+            AddPartitionsToTxnRequest: self._add_partitions,
+            EndTxnRequest: lambda request, now_ms: self._end_txn(request, _NO_ID, now_ms),
+            WithProducerId: self._with_producer_id,
+            MarkersWritten: self._markers_written,
+            Tick: self._tick,
+            AbortTransactionRequest: self._abort,
+            DescribeTransactionRequest: self._describe,
+            ListTransactionsRequest: self._list,
+        }
+
+    # -- the Machine protocol
+
+    def handle(self, request: Any, now_ms: int, ticket: Ticket) -> Result[Any]:
+        try:
+            return self._handlers[type(request)](request, now_ms)
+        except RefusalError as refusal:
+            return Result(refusal.error)
+        except UsageError as error:
+            return Result(error)
+
+    def replay(self, record: CoordinatorRecord, offset: int, producer: ProducerIdAndEpoch | None, now_ms: int) -> None:
+        if isinstance(record, _DecidedRecord):
+            self._apply(record.txn)
+            return
+        transactional_id = decode_key(record.key)
+        if transactional_id is None:
+            return
+        if record.value is None:
+            self._transactions.pop(transactional_id, None)
+        else:
+            self._apply(decode_value(transactional_id, record.value))
+
+    def _apply(self, txn: TransactionMetadata) -> None:
+        self._transactions[txn.transactional_id] = txn
+        if txn.state is TransactionState.ONGOING:
+            self._timeouts.want(txn.transactional_id, txn.start_ms + txn.timeout_ms)
+        elif txn.state not in PREPARED:
+            expires_ms = txn.last_update_ms + self._config.transactional_id_expiration_ms
+            self._expirations.want(txn.transactional_id, expires_ms)
+
+    def replay_marker(self, producer: ProducerIdAndEpoch, committed: bool, now_ms: int) -> Result[None] | None:
+        """Nothing: no transaction ever includes `__transaction_state` itself."""
+        return None
+
+    def loaded(self, now_ms: int) -> Result[None]:
+        """T4: whatever was decided and not completed gets its markers (again). Only the log is needed for that."""
+        return Result(
+            None, effects=[self._markers_of(txn) for txn in self._transactions.values() if txn.state in PREPARED]
+        )
+
+    def next_deadline_ms(self) -> int | None:
+        deadlines = (self._timeouts.next_ms(), self._expirations.next_ms())
+        return min((deadline for deadline in deadlines if deadline is not None), default=None)
+
+    def closed(self) -> Sequence[Ticket]:
+        return ()
+
+    # -- producer ids (T5, T10, KIP-360)
+
+    def _with_producer_id(self, request: WithProducerId, now_ms: int) -> Result[Any]:
+        inner = request.request
+        if isinstance(inner, EndTxnRequest):
+            return self._end_txn(inner, request.producer_id, now_ms)
+        return self._init_producer_id(inner, request.producer_id, now_ms)
+
+    def _init_producer_id(self, request: InitProducerIdRequest, spare_id: int, now_ms: int) -> Result[Any]:
+        assert request.transactional_id is not None, "idempotent producers need no coordinator"
+        if not 0 < request.transaction_timeout_ms <= self._config.transaction_max_timeout_ms:
+            raise refuse(
+                ErrorCode.INVALID_TRANSACTION_TIMEOUT,
+                f"transactional id {request.transactional_id!r}: a transaction timeout of "
+                f"{request.transaction_timeout_ms} ms is not between 1 and {self._config.transaction_max_timeout_ms} "
+                "(transaction.max.timeout.ms)",
+            )
+        txn = self._transactions.get(request.transactional_id)
+        if txn is None:
+            if spare_id == _NO_ID:
+                return Result(PRODUCER_ID_NEEDED)
+            return self._initialized(
+                prepare_new(request.transactional_id, spare_id, request.transaction_timeout_ms, now_ms)
+            )
+        refuse_while_completing(txn)
+        from_epoch = epoch_of_caller(txn, request.producer)
+        if txn.state is TransactionState.ONGOING:
+            return self._fence_and_retry(txn, from_epoch, now_ms)
+        if is_repeated_init(txn, request.producer):
+            return self._initialized(prepare_same_epoch(txn, request.transaction_timeout_ms, now_ms))
+        if not txn.epochs_exhausted:
+            return self._initialized(
+                prepare_epoch_bump(txn, request.transaction_timeout_ms, now_ms, from_epoch=from_epoch)
+            )
+        if spare_id == _NO_ID:
+            return Result(PRODUCER_ID_NEEDED)
+        return self._initialized(
+            prepare_id_rotation(txn, spare_id, request.transaction_timeout_ms, now_ms, from_epoch=from_epoch)
+        )
+
+    def _initialized(self, txn: TransactionMetadata) -> Result[InitProducerIdResponse]:
+        return Result(InitProducerIdResponse(txn.producer), [_record(txn)])
+
+    def _fence_and_retry(self, txn: TransactionMetadata, from_epoch: int, now_ms: int) -> Result[Any]:
+        """T5: an open transaction is fenced and aborted; the caller comes again when its markers are written."""
+        refusal = refuse(
+            ErrorCode.CONCURRENT_TRANSACTIONS,
+            f"the open transaction of {txn.transactional_id!r} is being aborted first; try again shortly",
+        )
+        records, effects = self._fence(txn, now_ms, from_epoch=from_epoch)
+        return Result(refusal.error, records, effects=effects)
+
+    # -- partitions (T8, T11)
+
+    def _add_partitions(self, request: AddPartitionsToTxnRequest, now_ms: int) -> Result[AddPartitionsToTxnResponse]:
+        txn = self._known(request.transactional_id)
+        refuse_while_completing(txn)
+        if request.producer.producer_id != txn.producer_id:
+            raise wrong_id(txn, request.producer)
+        refuse_other_epoch(txn, request.producer)
+        if request.verify_only:
+            return Result(
+                AddPartitionsToTxnResponse(
+                    {
+                        tp: ErrorCode.NONE if tp in txn.partitions else ErrorCode.TRANSACTION_ABORTABLE
+                        for tp in request.partitions
+                    }
+                )
+            )
+        response = AddPartitionsToTxnResponse(dict.fromkeys(request.partitions, ErrorCode.NONE))
+        if txn.state is TransactionState.ONGOING and txn.partitions.issuperset(request.partitions):
+            return Result(response)
+        record = _record(prepare_add_partitions(txn, request.partitions, request.version, now_ms))
+        if _size(record) > self._config.record_bytes_max:
+            raise refuse(
+                ErrorCode.MESSAGE_TOO_LARGE,
+                f"the transaction of {txn.transactional_id!r} would have too many partitions for one record of "
+                f"{self._config.record_bytes_max} bytes; end it, and spread its partitions over several",
+            )
+        return Result(response, [record])
+
+    # -- the end (T3, T6, T7, T11)
+
+    def _end_txn(self, request: EndTxnRequest, spare_id: int, now_ms: int) -> Result[Any]:
+        txn = self._known(request.transactional_id)
+        refuse_while_completing(txn)
+        if is_repeated_end(txn, request):
+            return answer_repeated_end(txn, request)
+        if request.producer.producer_id != txn.producer_id:
+            raise wrong_id(txn, request.producer)
+        refuse_other_epoch(txn, request.producer)
+        bumps = request.version >= TransactionVersion.V2
+        if txn.state is not TransactionState.ONGOING and (request.committed or not bumps):
+            raise refuse(
+                ErrorCode.INVALID_TXN_STATE,
+                f"transactional id {txn.transactional_id!r} has no transaction to {verb(request.committed)}: "
+                f"its state is {txn.state.label}",
+            )
+        rotates = bumps and txn.epochs_exhausted
+        if rotates and spare_id == _NO_ID:
+            return Result(PRODUCER_ID_NEEDED)
+        decided = prepare_end(
+            txn,
+            committed=request.committed,
+            version=request.version,
+            now_ms=now_ms,
+            next_producer_id=spare_id if rotates else _NO_ID,
+        )
+        records, effects = self._decision(decided, now_ms)
+        return Result(EndTxnResponse(decided.next_producer), records, effects=effects)
+
+    def _decision(self, txn: TransactionMetadata, now_ms: int) -> tuple[list[CoordinatorRecord], list[Any]]:
+        """The record of a decision, and its markers. Without partitions it completes at once."""
+        if txn.partitions:
+            return [_record(txn)], [self._markers_of(txn)]
+        return [_record(txn), _record(prepare_complete(txn, now_ms))], [TransactionCompleted(txn.transactional_id)]
+
+    def _markers_of(self, txn: TransactionMetadata) -> SendMarkers:
+        return SendMarkers(
+            txn.transactional_id,
+            txn.last_update_ms,
+            TxnMarker(
+                producer=txn.producer,
+                coordinator_epoch=self.coordinator_epoch,
+                committed=txn.state is TransactionState.PREPARE_COMMIT,
+                partitions=tuple(sorted(txn.partitions)),
+                version=txn.version,
+            ),
+        )
+
+    def _markers_written(self, report: MarkersWritten, now_ms: int) -> Result[bool]:
+        """Complete, if the report is about the decision that is pending, and all of it (T3). Answers whether it was."""
+        txn = self._transactions.get(report.transactional_id)
+        if (
+            txn is None
+            or txn.state not in PREPARED
+            or txn.last_update_ms != report.decided_ms
+            or txn.producer != report.producer
+            or not txn.partitions <= report.partitions
+        ):
+            return Result(False)
+        return Result(
+            True,
+            [_record(prepare_complete(txn, now_ms))],
+            effects=[TransactionCompleted(report.transactional_id)],
+        )
+
+    def _fence(
+        self, txn: TransactionMetadata, now_ms: int, *, from_epoch: int = NO_PRODUCER_EPOCH
+    ) -> tuple[list[CoordinatorRecord], list[Any]]:
+        """Take the epoch from whoever holds it, and abort what it has open. One bump in all (KAFKA-19367)."""
+        fenced = prepare_epoch_fence(txn, from_epoch=from_epoch)
+        return self._decision(prepare_end(fenced, committed=False, version=fenced.version, now_ms=now_ms), now_ms)
+
+    # -- time (T9, expiry)
+
+    def _tick(self, request: Tick, now_ms: int) -> Result[None]:
+        """Abort what timed out and forget what expired, up to a bound; the rest stays due, so the next tick follows."""
+        records: list[CoordinatorRecord] = []
+        effects: list[Any] = []
+        size = 0
+        while self._has_room(records, size) and (due := self._timeouts.pop_due(now_ms)):
+            txn = self._transactions.get(due)
+            if txn is None or txn.state is not TransactionState.ONGOING:
+                continue
+            deadline_ms = txn.start_ms + txn.timeout_ms
+            if deadline_ms > now_ms:
+                self._timeouts.want(due, deadline_ms)
+                continue
+            fencing, markers = self._fence(txn, now_ms)
+            records += fencing
+            effects += markers
+            size += sum(map(_size, fencing))
+        while self._has_room(records, size) and (due := self._expirations.pop_due(now_ms)):
+            txn = self._transactions.get(due)
+            # An open transaction never expires; when it is complete, the replay of that asks for this timer again.
+            if txn is None or txn.state in OPEN:
+                continue
+            deadline_ms = txn.last_update_ms + self._config.transactional_id_expiration_ms
+            if deadline_ms > now_ms:
+                self._expirations.want(due, deadline_ms)
+                continue
+            records.append(_tombstone(txn))
+            size += _size(records[-1])
+        return Result(None, records, effects=effects)
+
+    def _has_room(self, records: Sequence[CoordinatorRecord], size: int) -> bool:
+        return len(records) < self._config.tick_records_max and size <= self._config.record_bytes_max // 2
+
+    # -- operators (KIP-664)
+
+    def _abort(self, request: AbortTransactionRequest, now_ms: int) -> Result[None]:
+        txn = self._existing(request.transactional_id)
+        if txn.state in (TransactionState.PREPARE_ABORT, TransactionState.COMPLETE_ABORT):
+            return Result(None)
+        if txn.state is not TransactionState.ONGOING:
+            raise refuse(
+                ErrorCode.INVALID_TXN_STATE,
+                f"transactional id {txn.transactional_id!r} has no transaction that could still be aborted: "
+                f"its state is {txn.state.label}",
+            )
+        records, effects = self._fence(txn, now_ms)
+        return Result(None, records, effects=effects)
+
+    def _describe(self, request: DescribeTransactionRequest, now_ms: int) -> Result[TransactionDescription]:
+        txn = self._existing(request.transactional_id)
+        return Result(
+            TransactionDescription(
+                transactional_id=txn.transactional_id,
+                state=txn.state.label,
+                producer=txn.producer,
+                timeout_ms=txn.timeout_ms,
+                start_time_ms=txn.start_ms if txn.state in OPEN else NO_TIMESTAMP,
+                last_update_ms=txn.last_update_ms,
+                coordinator_epoch=self.coordinator_epoch,
+                partitions=tuple(sorted(txn.partitions)),
+            )
+        )
+
+    def _list(self, request: ListTransactionsRequest, now_ms: int) -> Result[ListTransactionsResponse]:
+        return Result(
+            ListTransactionsResponse(
+                tuple(
+                    TransactionListing(txn.transactional_id, txn.producer_id, txn.state.label)
+                    for txn in _filtered(self._transactions.values(), request, now_ms)
+                ),
+                tuple(sorted(request.states - STATE_NAMES)),
+            )
+        )
+
+    # -- looking up
+
+    def _known(self, transactional_id: str) -> TransactionMetadata:
+        """For producers: an id that is not known has no mapping to a producer id any more."""
+        txn = self._transactions.get(transactional_id)
+        if txn is None:
+            raise refuse(
+                ErrorCode.INVALID_PRODUCER_ID_MAPPING,
+                f"transactional id {transactional_id!r} is not known here, or expired; call InitProducerId first",
+            )
+        return txn
+
+    def _existing(self, transactional_id: str) -> TransactionMetadata:
+        """For operators."""
+        txn = self._transactions.get(transactional_id)
+        if txn is None:
+            raise refuse(ErrorCode.TRANSACTIONAL_ID_NOT_FOUND, f"there is no transactional id {transactional_id!r}")
+        return txn
+
+
+def _filtered(
+    transactions: Iterable[TransactionMetadata], request: ListTransactionsRequest, now_ms: int
+) -> list[TransactionMetadata]:
+    found = transactions
+    if request.states:
+        found = (txn for txn in found if txn.state.label in request.states)
+    if request.producer_ids:
+        found = (txn for txn in found if txn.producer_id in request.producer_ids)
+    if request.min_duration_ms >= 0:
+        # Kafka counts ids without a transaction too, from the year 1970 on; a duration has only what is open.
+        found = (txn for txn in found if txn.state in OPEN and now_ms - txn.start_ms > request.min_duration_ms)
+    if request.transactional_id_pattern:
+        matches = compile_pattern(request.transactional_id_pattern).fullmatch
+        found = (txn for txn in found if matches(txn.transactional_id))
+    return sorted(found, key=lambda txn: txn.transactional_id)
+
+
+def _record(txn: TransactionMetadata) -> CoordinatorRecord:
+    return _DecidedRecord(encode_key(txn.transactional_id), encode_value(txn), txn)
+
+
+def _tombstone(txn: TransactionMetadata) -> CoordinatorRecord:
+    return CoordinatorRecord(encode_key(prepare_dead(txn).transactional_id), None)
+
+
+def _size(record: CoordinatorRecord) -> int:
+    return len(record.key) + len(record.value or b"")

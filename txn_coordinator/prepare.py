@@ -1,0 +1,179 @@
+"""Where a transactional id goes next. Each function takes what is and returns what shall be, and changes nothing.
+
+The result takes effect when its record is replayed. Every function checks its move against the table of T1.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import replace
+
+from semel.protocol.api.transactions import TransactionVersion
+from semel.protocol.ids import NO_PRODUCER_EPOCH, NO_PRODUCER_ID, NO_TIMESTAMP, TopicPartition
+from semel.txn_coordinator.state import (
+    FENCING_EPOCH,
+    IllegalTransitionError,
+    TransactionMetadata,
+    TransactionState,
+    is_legal,
+)
+
+
+def prepare_new(transactional_id: str, producer_id: int, timeout_ms: int, now_ms: int) -> TransactionMetadata:
+    """A transactional id that was not known: epoch 0 of a new producer id."""
+    assert producer_id >= 0, f"a producer id is not negative: {producer_id}"
+    return TransactionMetadata(
+        transactional_id=transactional_id,
+        producer_id=producer_id,
+        producer_epoch=0,
+        timeout_ms=timeout_ms,
+        state=TransactionState.EMPTY,
+        last_update_ms=now_ms,
+    )
+
+
+def prepare_epoch_bump(
+    txn: TransactionMetadata, timeout_ms: int, now_ms: int, *, from_epoch: int = NO_PRODUCER_EPOCH
+) -> TransactionMetadata:
+    """The next epoch of the same producer id. `from_epoch` is the caller's own, if it named one (KIP-360)."""
+    _check_move(txn, TransactionState.EMPTY)
+    assert not txn.epochs_exhausted, f"the epochs of producer id {txn.producer_id} ran out"
+    return replace(
+        _emptied(txn, timeout_ms, now_ms), producer_epoch=txn.producer_epoch + 1, last_producer_epoch=from_epoch
+    )
+
+
+def prepare_same_epoch(txn: TransactionMetadata, timeout_ms: int, now_ms: int) -> TransactionMetadata:
+    """A repeated InitProducerId: no other bump, and the repetition can still be told (T5)."""
+    _check_move(txn, TransactionState.EMPTY)
+    return _emptied(txn, timeout_ms, now_ms)
+
+
+def prepare_id_rotation(
+    txn: TransactionMetadata, producer_id: int, timeout_ms: int, now_ms: int, *, from_epoch: int = NO_PRODUCER_EPOCH
+) -> TransactionMetadata:
+    """Epoch 0 of a new producer id, because the old one's epochs ran out (T10)."""
+    _check_move(txn, TransactionState.EMPTY)
+    assert producer_id not in (txn.producer_id, NO_PRODUCER_ID), f"not a new producer id: {producer_id}"
+    return replace(
+        _emptied(txn, timeout_ms, now_ms),
+        producer_id=producer_id,
+        producer_epoch=0,
+        previous_producer_id=txn.producer_id,
+        last_producer_epoch=from_epoch,
+    )
+
+
+def prepare_add_partitions(
+    txn: TransactionMetadata, partitions: Iterable[TopicPartition], version: TransactionVersion, now_ms: int
+) -> TransactionMetadata:
+    """The ongoing transaction with more partitions, or the beginning of one."""
+    _check_move(txn, TransactionState.ONGOING)
+    ongoing = txn.state is TransactionState.ONGOING
+    return replace(
+        txn,
+        state=TransactionState.ONGOING,
+        partitions=txn.partitions.union(partitions),
+        start_ms=txn.start_ms if ongoing else now_ms,
+        last_update_ms=max(now_ms, txn.last_update_ms),
+        version=version,
+        # Whoever begins under this epoch has been told of it: nothing of an earlier one is repeated any more.
+        last_producer_epoch=NO_PRODUCER_EPOCH,
+    )
+
+
+def prepare_epoch_fence(txn: TransactionMetadata, *, from_epoch: int = NO_PRODUCER_EPOCH) -> TransactionMetadata:
+    """The step before an abort that the producer did not ask for: its epoch is taken from it. Never stored.
+
+    The bump to 32767 is allowed here, so that the last epoch can be fenced; an id that is there already stays there.
+    `from_epoch` is set where the producer fences itself (KIP-360), so that its next call is known again.
+    """
+    _check_move(txn, TransactionState.PREPARE_EPOCH_FENCE)
+    bumped = txn.producer_epoch < FENCING_EPOCH
+    return replace(
+        txn,
+        state=TransactionState.PREPARE_EPOCH_FENCE,
+        producer_epoch=txn.producer_epoch + 1 if bumped else FENCING_EPOCH,
+        last_producer_epoch=from_epoch,
+        # A V2 marker is accepted only above the epoch of the data (KIP-890), so without a bump it must not be one.
+        version=TransactionVersion.V2 if bumped else TransactionVersion.V1,
+    )
+
+
+def prepare_end(
+    txn: TransactionMetadata,
+    *,
+    committed: bool,
+    version: TransactionVersion,
+    now_ms: int,
+    next_producer_id: int = NO_PRODUCER_ID,
+) -> TransactionMetadata:
+    """The decision. With V2 the epoch moves on with it, and past the last one the producer id does (T6, T10)."""
+    after = TransactionState.PREPARE_COMMIT if committed else TransactionState.PREPARE_ABORT
+    _check_move(txn, after, version)
+    decided = replace(
+        txn,
+        state=after,
+        # New with each decision, so that a late word about an earlier one's markers can't pass for this one's.
+        last_update_ms=max(now_ms, txn.last_update_ms + 1),
+        start_ms=now_ms if txn.state not in _BEGUN else txn.start_ms,
+    )
+    if txn.state is TransactionState.PREPARE_EPOCH_FENCE:
+        return decided  # bumped already, and only once (KAFKA-19367)
+    if version < TransactionVersion.V2:
+        return replace(decided, version=version)
+    assert txn.producer_epoch < FENCING_EPOCH, f"{txn.transactional_id} holds the fencing epoch"
+    assert txn.epochs_exhausted == (next_producer_id != NO_PRODUCER_ID), "an id follows exactly when the epochs run out"
+    return replace(
+        decided,
+        version=version,
+        producer_epoch=txn.producer_epoch + 1,
+        last_producer_epoch=txn.producer_epoch,
+        next_producer_id=next_producer_id,
+    )
+
+
+def prepare_complete(txn: TransactionMetadata, now_ms: int) -> TransactionMetadata:
+    """The end: every marker is written. A producer id that ran out of epochs gives way to the next one (T10)."""
+    committed = txn.state is TransactionState.PREPARE_COMMIT
+    after = TransactionState.COMPLETE_COMMIT if committed else TransactionState.COMPLETE_ABORT
+    _check_move(txn, after)
+    completed = replace(txn, state=after, partitions=frozenset(), last_update_ms=max(now_ms, txn.last_update_ms))
+    if txn.next_producer_id == NO_PRODUCER_ID:
+        return completed
+    return replace(
+        completed,
+        producer_id=txn.next_producer_id,
+        producer_epoch=0,
+        previous_producer_id=txn.producer_id,
+        next_producer_id=NO_PRODUCER_ID,
+    )
+
+
+def prepare_dead(txn: TransactionMetadata) -> TransactionMetadata:
+    """About to be forgotten: what is written is a tombstone."""
+    _check_move(txn, TransactionState.DEAD)
+    return replace(txn, state=TransactionState.DEAD)
+
+
+_BEGUN = frozenset({TransactionState.ONGOING, TransactionState.PREPARE_EPOCH_FENCE})
+
+
+def _emptied(txn: TransactionMetadata, timeout_ms: int, now_ms: int) -> TransactionMetadata:
+    return replace(
+        txn,
+        state=TransactionState.EMPTY,
+        timeout_ms=timeout_ms,
+        partitions=frozenset(),
+        start_ms=NO_TIMESTAMP,
+        last_update_ms=max(now_ms, txn.last_update_ms),
+    )
+
+
+def _check_move(
+    txn: TransactionMetadata, after: TransactionState, version: TransactionVersion = TransactionVersion.V0
+) -> None:
+    if not is_legal(txn.state, after, version):
+        raise IllegalTransitionError(
+            f"transactional id {txn.transactional_id!r} can't go from {txn.state.label} to {after.label}"
+        )

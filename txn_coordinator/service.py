@@ -1,0 +1,274 @@
+"""The transaction coordinator as the rest of the node sees it: one async method for each API.
+
+The shell around the machines: it checks ids, finds the shard, draws producer ids, sends markers, and decides nothing.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from typing import Any, Final, Protocol
+
+from semel.protocol.api.transactions import (
+    AbortTransactionRequest,
+    AddPartitionsToTxnRequest,
+    AddPartitionsToTxnResponse,
+    DescribeTransactionRequest,
+    EndTxnRequest,
+    EndTxnResponse,
+    InitProducerIdRequest,
+    InitProducerIdResponse,
+    ListTransactionsRequest,
+    ListTransactionsResponse,
+    TransactionDescription,
+)
+from semel.protocol.errors import ErrorCode, RetriableError, UsageError
+from semel.protocol.ids import NO_PRODUCER_EPOCH, NO_PRODUCER_ID, TRANSACTIONS_TOPIC, ProducerIdAndEpoch
+from semel.runtime.clock import Clock
+from semel.runtime.keys import partition_for_key
+from semel.runtime.machine import Machine
+from semel.runtime.shard import ShardLog, ShardRuntime
+from semel.txn_coordinator.config import TransactionConfig
+from semel.txn_coordinator.effects import (
+    PRODUCER_ID_NEEDED,
+    MarkersWritten,
+    SendMarkers,
+    TransactionCompleted,
+    WithProducerId,
+)
+from semel.txn_coordinator.machine import TransactionMachine
+from semel.txn_coordinator.markers import MarkerSender, MarkerWriter
+from semel.txn_coordinator.pattern import compile_pattern
+from semel.txn_coordinator.state import STATE_NAMES
+
+TRANSACTIONAL_ID_BYTES_MAX: Final = 2**15 - 1
+"""What the string in the record's key can hold."""
+
+
+class ProducerIdSource(Protocol):
+    """Gives producer ids, each once for the whole cluster and for good."""
+
+    async def next_producer_id(self) -> int:
+        """Raises `SemelError` where none can be had."""
+        ...
+
+
+class TransactionService:
+    """The coordinator of the transactional ids whose partitions of `__transaction_state` this node leads.
+
+    partition_count: of `__transaction_state`; fixed when that topic is made, since it says where each id lives.
+    open_log:        gives the log of one of its partitions.
+    sleep:           how to pause between attempts to write a marker (simulations and tests have their own).
+    """
+
+    def __init__(
+        self,
+        *,
+        partition_count: int,
+        open_log: Callable[[int], ShardLog],
+        markers: MarkerWriter,
+        producer_ids: ProducerIdSource,
+        clock: Clock,
+        config: TransactionConfig | None = None,
+        sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
+    ) -> None:
+        self.config = config or TransactionConfig()
+        self.partition_count = partition_count
+        self._producer_ids = producer_ids
+        self._runtime = ShardRuntime(
+            TRANSACTIONS_TOPIC,
+            open_log=open_log,
+            make_machine=self._make_machine,
+            on_effects=self._on_effects,
+            clock=clock,
+        )
+        self._sender = MarkerSender(markers, self._report, self.config, sleep=sleep)
+        self._completions: dict[str, _Completion] = {}
+
+    # -- leading partitions
+
+    def load(self, partition: int, leader_epoch: int) -> Awaitable[None]:
+        """Take a partition over: read its log, then send again the markers of all that is decided in it (T4)."""
+        self._sender.cancel(partition)
+        return self._runtime.load(partition, leader_epoch)
+
+    def unload(self, partition: int) -> None:
+        """Give a partition up; its callers are told to find the coordinator again."""
+        self._runtime.unload(partition)
+        self._sender.cancel(partition)
+
+    def partition_for(self, transactional_id: str) -> int:
+        """Return the partition of `__transaction_state` whose leader coordinates this id."""
+        return partition_for_key(transactional_id, self.partition_count)
+
+    def pending_markers(self) -> int:
+        """Return how many decided transactions still have markers on their way."""
+        return self._sender.pending()
+
+    def run_due_timers(self) -> None:
+        """For clocks that do not move by themselves: see `ShardRuntime.run_due_timers`."""
+        self._runtime.run_due_timers()
+
+    async def close(self) -> None:
+        """Give up all partitions. Nothing is lost: whoever leads them next reads it from the log."""
+        self._runtime.close()
+        await self._sender.close()
+
+    # -- the APIs
+
+    async def init_producer_id(self, request: InitProducerIdRequest) -> InitProducerIdResponse:
+        """Give a producer id. With a transactional id, every older producer of it is fenced first (T5).
+
+        Raises CONCURRENT_TRANSACTIONS while an earlier transaction is completed or aborted: come again shortly.
+        PRODUCER_FENCED: the caller named an identity that is not the current one. INVALID_TRANSACTION_TIMEOUT.
+        """
+        if request.transactional_id is None:
+            return InitProducerIdResponse(ProducerIdAndEpoch(await self._producer_ids.next_producer_id(), 0))
+        _check_id(request.transactional_id)
+        if (request.producer.producer_id == NO_PRODUCER_ID) != (request.producer.producer_epoch == NO_PRODUCER_EPOCH):
+            raise UsageError(f"a producer id and its epoch are given together or not at all: {request.producer}")
+        response: InitProducerIdResponse = await self._submit_with_producer_id(request.transactional_id, request)
+        return response
+
+    async def add_partitions(self, request: AddPartitionsToTxnRequest) -> AddPartitionsToTxnResponse:
+        """Add partitions to the transaction, or begin it with them. With `verify_only`, see `verify`.
+
+        Waits a moment for the producer's previous transaction to complete, instead of sending it away (KIP-890).
+        Raises INVALID_PRODUCER_ID_MAPPING, PRODUCER_FENCED, CONCURRENT_TRANSACTIONS, MESSAGE_TOO_LARGE.
+        """
+        _check_id(request.transactional_id)
+        try:
+            return await self._submit_add(request)
+        except RetriableError as error:
+            if request.verify_only or error.code is not ErrorCode.CONCURRENT_TRANSACTIONS:
+                raise
+        deadline = asyncio.get_running_loop().time() + self.config.add_partitions_wait_ms / 1000
+        with self._completion(request.transactional_id) as completion:
+            while True:
+                happened = completion.happened  # taken before asking, so that nothing is missed in between
+                try:
+                    return await self._submit_add(request)
+                except RetriableError as error:
+                    if error.code is not ErrorCode.CONCURRENT_TRANSACTIONS:
+                        raise
+                    try:
+                        async with asyncio.timeout_at(deadline):
+                            await happened.wait()
+                    except TimeoutError:
+                        raise error from None
+
+    async def verify(self, request: AddPartitionsToTxnRequest) -> AddPartitionsToTxnResponse:
+        """Say for each partition whether it is in the transaction: NONE, or TRANSACTION_ABORTABLE (T8).
+
+        Answered from committed state, and changes nothing. Raises INVALID_PRODUCER_ID_MAPPING, PRODUCER_FENCED,
+        CONCURRENT_TRANSACTIONS.
+        """
+        _check_id(request.transactional_id)
+        return await self._submit_add(replace(request, verify_only=True))
+
+    async def end_txn(self, request: EndTxnRequest) -> EndTxnResponse:
+        """Decide. Answers once the decision is durable (T3); repeated, it gives the same answer (T7).
+
+        Raises INVALID_TXN_STATE: nothing is open, or it was decided the other way. CONCURRENT_TRANSACTIONS: the markers
+        of a decision are under way. INVALID_PRODUCER_ID_MAPPING, PRODUCER_FENCED.
+        """
+        _check_id(request.transactional_id)
+        response: EndTxnResponse = await self._submit_with_producer_id(request.transactional_id, request)
+        return response
+
+    async def list(self, request: ListTransactionsRequest) -> ListTransactionsResponse:
+        """List the ids coordinated here that pass all filters, by id.
+
+        Raises COORDINATOR_LOAD_IN_PROGRESS while any partition loads (a list with holes would mislead), and
+        INVALID_REGULAR_EXPRESSION.
+        """
+        if request.transactional_id_pattern:
+            compile_pattern(request.transactional_id_pattern)
+        parts = [await self._runtime.submit(partition, request) for partition in self._runtime.partitions()]
+        return ListTransactionsResponse(
+            tuple(
+                sorted((item for part in parts for item in part.transactions), key=lambda item: item.transactional_id)
+            ),
+            tuple(sorted(request.states - STATE_NAMES)),
+        )
+
+    async def describe(self, request: DescribeTransactionRequest) -> TransactionDescription:
+        """Describe one id. Raises TRANSACTIONAL_ID_NOT_FOUND."""
+        _check_id(request.transactional_id)
+        description: TransactionDescription = await self._submit(request.transactional_id, request)
+        return description
+
+    async def abort(self, request: AbortTransactionRequest) -> None:
+        """Abort what the id has open, and fence its producer. Succeeds too where it was aborted already.
+
+        Raises TRANSACTIONAL_ID_NOT_FOUND, and INVALID_TXN_STATE where nothing is open or a commit was decided.
+        """
+        _check_id(request.transactional_id)
+        await self._submit(request.transactional_id, request)
+
+    # -- inside
+
+    async def _submit(self, transactional_id: str, request: object) -> Any:
+        return await self._runtime.submit(self.partition_for(transactional_id), request)
+
+    async def _submit_add(self, request: AddPartitionsToTxnRequest) -> AddPartitionsToTxnResponse:
+        response: AddPartitionsToTxnResponse = await self._submit(request.transactional_id, request)
+        return response
+
+    async def _submit_with_producer_id(
+        self, transactional_id: str, request: InitProducerIdRequest | EndTxnRequest
+    ) -> Any:
+        """Draw a producer id only where one is needed: for a new transactional id, and when epochs ran out (T10)."""
+        response = await self._submit(transactional_id, request)
+        if response is not PRODUCER_ID_NEEDED:
+            return response
+        producer_id = await self._producer_ids.next_producer_id()
+        return await self._submit(transactional_id, WithProducerId(request, producer_id))
+
+    def _make_machine(self, partition: int, leader_epoch: int) -> Machine:
+        return TransactionMachine(partition, leader_epoch, self.config)
+
+    def _on_effects(self, partition: int, effects: Sequence[Any]) -> None:
+        for effect in effects:
+            match effect:
+                case SendMarkers():
+                    self._sender.send(partition, effect)
+                case TransactionCompleted(transactional_id):
+                    completion = self._completions.get(transactional_id)
+                    if completion is not None:
+                        completion.happened.set()
+                        completion.happened = asyncio.Event()
+                case _:
+                    raise AssertionError(f"an effect that nobody carries out: {effect}")
+
+    async def _report(self, partition: int, report: MarkersWritten) -> object:
+        return await self._runtime.submit(partition, report)
+
+    @contextmanager
+    def _completion(self, transactional_id: str) -> Iterator[_Completion]:
+        completion = self._completions.setdefault(transactional_id, _Completion(asyncio.Event()))
+        completion.waiting += 1
+        try:
+            yield completion
+        finally:
+            completion.waiting -= 1
+            if completion.waiting == 0:
+                del self._completions[transactional_id]
+
+
+@dataclass(slots=True)
+class _Completion:
+    """Those who wait for a transactional id's pending transaction to complete."""
+
+    happened: asyncio.Event
+    waiting: int = 0
+
+
+def _check_id(transactional_id: str) -> None:
+    if not transactional_id:
+        raise UsageError("a transactional id must not be empty")
+    size = len(transactional_id.encode("utf-8", "surrogatepass"))
+    if size > TRANSACTIONAL_ID_BYTES_MAX:
+        raise UsageError(f"a transactional id has at most {TRANSACTIONAL_ID_BYTES_MAX} bytes, not {size}")

@@ -1,0 +1,156 @@
+"""The states of a transaction and the only legal moves between them (T1), as data.
+
+Everything that decides whether a move is legal is in this file; `transition_diagram` draws the picture of it for the
+documentation.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import Enum
+from types import MappingProxyType
+from typing import Final
+
+from semel.protocol.api.transactions import TransactionVersion
+from semel.protocol.errors import ErrorCode, FatalError
+from semel.protocol.ids import (
+    MAX_PRODUCER_EPOCH,
+    NO_PRODUCER_EPOCH,
+    NO_PRODUCER_ID,
+    NO_TIMESTAMP,
+    ProducerIdAndEpoch,
+    TopicPartition,
+)
+
+FENCING_EPOCH: Final = MAX_PRODUCER_EPOCH + 1
+"""32767: markers carry it when the last epoch ends or is fenced. No producer is ever given it (T10)."""
+
+
+class TransactionState(Enum):
+    """The state of a transactional id: its number in Kafka's log schema, and its name in Kafka's tools."""
+
+    EMPTY = (0, "Empty")
+    ONGOING = (1, "Ongoing")
+    PREPARE_COMMIT = (2, "PrepareCommit")
+    PREPARE_ABORT = (3, "PrepareAbort")
+    COMPLETE_COMMIT = (4, "CompleteCommit")
+    COMPLETE_ABORT = (5, "CompleteAbort")
+    DEAD = (6, "Dead")
+    """About to be forgotten; its record is a tombstone."""
+    PREPARE_EPOCH_FENCE = (7, "PrepareEpochFence")
+    """A step inside one decision, on the way from Ongoing to PrepareAbort. Never stored."""
+
+    def __init__(self, number: int, label: str) -> None:
+        self.number = number
+        self.label = label
+
+
+_STATES_BY_NUMBER: Final = {state.number: state for state in TransactionState}
+STATE_NAMES: Final = frozenset(state.label for state in TransactionState)
+
+PREPARED: Final = frozenset({TransactionState.PREPARE_COMMIT, TransactionState.PREPARE_ABORT})
+"""Decided, and markers still under way: the pending work that every request waits for."""
+
+COMPLETED: Final = frozenset({TransactionState.COMPLETE_COMMIT, TransactionState.COMPLETE_ABORT})
+
+OPEN: Final = PREPARED | {TransactionState.ONGOING}
+"""The states in which partitions may hold data of the transaction. Such an id never expires."""
+
+LEGAL_PREDECESSORS: Final[Mapping[TransactionState, frozenset[TransactionState]]] = MappingProxyType(
+    {
+        TransactionState.EMPTY: frozenset({TransactionState.EMPTY}) | COMPLETED,
+        TransactionState.ONGOING: frozenset({TransactionState.ONGOING, TransactionState.EMPTY}) | COMPLETED,
+        TransactionState.PREPARE_COMMIT: frozenset({TransactionState.ONGOING}),
+        TransactionState.PREPARE_ABORT: frozenset({TransactionState.ONGOING, TransactionState.PREPARE_EPOCH_FENCE}),
+        TransactionState.COMPLETE_COMMIT: frozenset({TransactionState.PREPARE_COMMIT}),
+        TransactionState.COMPLETE_ABORT: frozenset({TransactionState.PREPARE_ABORT}),
+        TransactionState.PREPARE_EPOCH_FENCE: frozenset({TransactionState.ONGOING}),
+        TransactionState.DEAD: frozenset({TransactionState.EMPTY}) | COMPLETED,
+    }
+)
+"""T1. For each state, the states that it may follow."""
+
+LEGAL_PREDECESSORS_WITH_EPOCH_BUMP: Final[Mapping[TransactionState, frozenset[TransactionState]]] = MappingProxyType(
+    {TransactionState.PREPARE_ABORT: frozenset({TransactionState.EMPTY}) | COMPLETED}
+)
+"""What is legal besides, where each transaction has its own epoch (KIP-890): aborting nothing still bumps the epoch, so
+that a batch still on its way can't join the next transaction."""
+
+
+class IllegalTransitionError(FatalError):
+    """A move that T1 does not allow was asked for: a broken invariant, never a client's mistake."""
+
+
+def state_by_number(number: int) -> TransactionState:
+    """Return the state that Kafka's log schema gives `number`. Raises `FatalError` for a number it does not have."""
+    state = _STATES_BY_NUMBER.get(number)
+    if state is None:
+        raise FatalError(f"{number} is no state of a transaction", ErrorCode.CORRUPT_MESSAGE)
+    return state
+
+
+def is_legal(before: TransactionState, after: TransactionState, version: TransactionVersion) -> bool:
+    """Say whether T1 allows the move from `before` to `after` for a client that speaks `version`."""
+    if before in LEGAL_PREDECESSORS[after]:
+        return True
+    return version >= TransactionVersion.V2 and before in LEGAL_PREDECESSORS_WITH_EPOCH_BUMP.get(after, frozenset())
+
+
+@dataclass(frozen=True, slots=True)
+class TransactionMetadata:
+    """All that the coordinator knows about one transactional id. Immutable: a change is a new value (see prepare.py).
+
+    previous_producer_id: the id before the last rotation, -1 without one.
+    next_producer_id:     set between the decision and its completion when the epochs ran out: the id that the producer
+                          was already told to go on with (KIP-890).
+    last_producer_epoch:  the epoch from which this producer itself moved on, so that its repeated calls are known again
+                          (T5, T7); -1 after a fence, when no earlier epoch has a say any more.
+    start_ms:             when the transaction began; kept after its end, as Kafka does; -1 before the first.
+    last_update_ms:       never goes back, and is new with each decision: with the id it names one decision for good.
+    version:              the protocol that the transaction was begun or ended with.
+    """
+
+    transactional_id: str
+    producer_id: int
+    producer_epoch: int
+    timeout_ms: int
+    state: TransactionState
+    last_update_ms: int
+    partitions: frozenset[TopicPartition] = frozenset()
+    start_ms: int = NO_TIMESTAMP
+    version: TransactionVersion = TransactionVersion.V0
+    previous_producer_id: int = NO_PRODUCER_ID
+    next_producer_id: int = NO_PRODUCER_ID
+    last_producer_epoch: int = NO_PRODUCER_EPOCH
+
+    @property
+    def producer(self) -> ProducerIdAndEpoch:
+        return ProducerIdAndEpoch(self.producer_id, self.producer_epoch)
+
+    @property
+    def next_producer(self) -> ProducerIdAndEpoch:
+        """What the producer goes on with: the current id and epoch, or the next id where the epochs ran out."""
+        if self.next_producer_id != NO_PRODUCER_ID:
+            return ProducerIdAndEpoch(self.next_producer_id, 0)
+        return self.producer
+
+    @property
+    def epochs_exhausted(self) -> bool:
+        """Whether the producer id has no epoch left to move on to (T10)."""
+        return self.producer_epoch >= MAX_PRODUCER_EPOCH
+
+
+def transition_diagram() -> str:
+    """Return the table above as a Mermaid state diagram, for docs/transactions.md (a test keeps the two equal)."""
+    lines = ["stateDiagram-v2", "    [*] --> Empty"]
+    for after, predecessors in LEGAL_PREDECESSORS.items():
+        lines += [f"    {before.label} --> {after.label}" for before in _in_order(predecessors)]
+    for after, predecessors in LEGAL_PREDECESSORS_WITH_EPOCH_BUMP.items():
+        lines += [f"    {before.label} --> {after.label}: epoch bump" for before in _in_order(predecessors)]
+    lines.append("    Dead --> [*]")
+    return "\n".join(lines) + "\n"
+
+
+def _in_order(states: frozenset[TransactionState]) -> list[TransactionState]:
+    return sorted(states, key=lambda state: state.number)
