@@ -46,7 +46,10 @@ def test_api_versions_says_what_is_served(tmp_path: Path, version: int) -> None:
         ranges = {each.api_key: (each.min_version, each.max_version) for each in answer.apis}
         assert answer.error is ErrorCode.NONE
         # From 0 on, or librdkafka would not compress.
-        assert ranges == {ApiKey.PRODUCE: (0, 12), ApiKey.FETCH: (4, 17), ApiKey.API_VERSIONS: (0, 4)}
+        assert ranges[ApiKey.PRODUCE] == (0, 12)
+        assert ranges[ApiKey.FETCH] == (4, 17)
+        assert ranges[ApiKey.API_VERSIONS] == (0, 4)
+        assert ranges == {api.key: ranges[api.key] for api in listener.registry}
         if version >= 3:
             assert [(each.name, each.max_version_level) for each in answer.finalized_features] == [
                 ("transaction.version", 2)
@@ -456,7 +459,7 @@ def test_statistics_count_requests_and_bytes(tmp_path: Path) -> None:
         await client.produce(produce(b"a"))
         await client.fetch(fetch_one())
         statistics = listener.statistics()
-        assert statistics.requests == {"PRODUCE": 1, "FETCH": 1, "API_VERSIONS": 0}
+        assert {name: count for name, count in statistics.requests.items() if count} == {"PRODUCE": 1, "FETCH": 1}
         assert statistics.appended_batches == 1
         assert statistics.fetched_bytes == statistics.appended_bytes == len(batch(b"a"))
         assert statistics.received_bytes > 0

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Final
 
 from semel.broker.handlers.fetch import FetchHandler
 from semel.broker.handlers.produce import ProduceHandler
+from semel.broker.listeners.kafka.all_apis import ALL_APIS
 from semel.broker.listeners.kafka.api_versions import api_versions_api
 from semel.broker.listeners.kafka.connection import KafkaConnection
 from semel.broker.listeners.kafka.data_plane import fetch_api, produce_api
@@ -87,6 +88,8 @@ class KafkaListener:
         self.fetch = fetch or FetchHandler(node, self.limits)
         self.registry.register(produce_api(self.produce))
         self.registry.register(fetch_api(self.fetch))
+        for api in ALL_APIS:
+            self.registry.register(api)
         self.registry.register(api_versions_api(self.registry))
         self.loop: asyncio.AbstractEventLoop
         self._host = host

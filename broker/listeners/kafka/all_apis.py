@@ -1,0 +1,10 @@
+"""All APIs of the Kafka listener but the data plane's and ApiVersions."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from semel.broker.listeners.kafka.apis.delete_records import DELETE_RECORDS
+from semel.broker.listeners.kafka.registry import Api
+
+ALL_APIS: Sequence[Api] = (DELETE_RECORDS,)

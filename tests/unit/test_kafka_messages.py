@@ -1,0 +1,78 @@
+"""Requests and responses of the Kafka protocol through kio's classes: every API, every version."""
+
+from __future__ import annotations
+
+import importlib.util
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from kio.serial import entity_reader, entity_writer
+
+from semel.protocol.errors import ErrorCode
+from semel.protocol.kafka import messages
+from semel.protocol.kafka.api import ApiKey, WireFormatError
+from semel.protocol.kafka.messages import build_response, parse_request, to_topic_id
+
+
+def versions(key: ApiKey) -> Iterator[int]:
+    name = f"kio.schema.{key.name.lower()}"
+    return (version for version in range(20) if importlib.util.find_spec(f"{name}.v{version}") is not None)
+
+
+def values_of(entity: type[Any]) -> dict[str, Any]:
+    """Two of each array of structures, so that nothing is left out because it is empty."""
+    found: dict[str, Any] = {}
+    for field in messages._fields_of(entity):
+        if field.nested is not None:
+            found[field.name] = [values_of(field.nested)] * 2 if field.is_array else values_of(field.nested)
+    return found
+
+
+@pytest.mark.parametrize(
+    "key", [key for key in ApiKey if importlib.util.find_spec(f"kio.schema.{key.name.lower()}") is not None]
+)
+def test_every_version_of_a_response_is_built_from_plain_values(key: ApiKey) -> None:
+    for version in versions(key):
+        entity = messages._entity(key, version, "response")
+        body = build_response(key, version, **values_of(entity))
+        assert entity_reader(entity)(body, 0)[1] == len(body)
+
+
+def test_values_that_a_version_lacks_are_left_out_and_unknown_names_are_refused() -> None:
+    topics = [{"name": "t", "partitions": [{"partition_index": 3, "error_code": ErrorCode.ILLEGAL_GENERATION}]}]
+    body = build_response(ApiKey.OFFSET_COMMIT, 2, throttle_time=5, topics=topics)
+    read = entity_reader(messages._entity(ApiKey.OFFSET_COMMIT, 2, "response"))
+    assert read(body, 0)[0].topics[0].partitions[0].error_code == ErrorCode.ILLEGAL_GENERATION
+    with pytest.raises(KeyError, match="nmae"):
+        build_response(ApiKey.OFFSET_COMMIT, 2, topics=[{"nmae": "t"}])
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        b"",
+        b"\x7f\xff\xff\xff",
+        b"\xff\xff\xff\xfe",
+        b"\x00\x00\x00\x01\x00\x05ab",
+        b"\x00\x00\x00\x01\x00\x02\xff\xff",
+    ],
+)
+def test_bytes_that_are_no_request_are_a_wire_format_error(body: bytes) -> None:
+    with pytest.raises(WireFormatError, match="METADATA version 1"):
+        parse_request(ApiKey.METADATA, 1, body)
+
+
+def test_a_request_beyond_the_bound_is_refused_before_it_is_read() -> None:
+    with pytest.raises(WireFormatError, match="larger"):
+        parse_request(ApiKey.METADATA, 1, bytes(messages.MAX_MESSAGE_BYTES + 1))
+
+
+def test_a_topic_id_of_zeros_and_none_are_the_same() -> None:
+    entity = messages._entity(ApiKey.METADATA, 12, "request")
+    topic = next(field.nested for field in messages._fields_of(entity) if field.name == "topics")
+    assert topic is not None
+    request = entity(topics=(topic(topic_id=None, name="t"),), include_topic_authorized_operations=False)
+    sink = messages._Sink()
+    entity_writer(entity)(sink, request)  # type: ignore[arg-type]
+    assert to_topic_id(parse_request(ApiKey.METADATA, 12, b"".join(sink.parts)).topics[0].topic_id) == bytes(16)
