@@ -57,7 +57,7 @@ class Batch(Sequence[Record]):
         """
         if self._group_metadata is None:
             raise UsageError("offsets are committed for a group: make the consumer with Consumer(..., group='name')")
-        return self._core.metadata_for(self._handout.marks, self._group_metadata)
+        return self._core.metadata_for(self._handout.states, self._group_metadata)
 
     def begin(self) -> None:
         """Begin to process these records in a transaction, perhaps again after an abort (`transaction()` calls this).
@@ -67,7 +67,7 @@ class Batch(Sequence[Record]):
         if self._is_rewound:
             is_ours = self._core.go_on_after(self._handout)
         else:
-            is_ours = not self._core.is_superseded(self._handout.marks)
+            is_ours = not self._core.is_superseded(self._handout)
         if not is_ours:
             raise UsageError(
                 f"{self!r} was rewound, and its records come again with later polls; process those batches instead"
@@ -83,11 +83,11 @@ class Batch(Sequence[Record]):
         """
         if self._is_rewound:
             return
-        partitions = set(self._handout.marks)
+        partitions = set(self._handout.states)
         self._go_back()
         for later in self._outstanding.after(self):
-            if not later._has_begun and not partitions.isdisjoint(later._handout.marks):
-                partitions.update(later._handout.marks)
+            if not later._has_begun and not partitions.isdisjoint(later._handout.states):
+                partitions.update(later._handout.states)
                 later._go_back()
 
     def _go_back(self) -> None:

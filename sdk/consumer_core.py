@@ -9,9 +9,10 @@ from __future__ import annotations
 import asyncio
 import threading
 import time
+import weakref
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from semel.protocol.api.groups import OffsetAndMetadata
 from semel.protocol.api.topics import IsolationLevel
@@ -32,14 +33,18 @@ TURN_RECORDS_MAX = 2_000
 """How many records of one partition are handed out before it is another one's turn."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False, weakref_slot=True)
 class Handout:
-    """Records of one poll, where each partition's reader stood before them, and each one's rewinds at that time."""
+    """Records of one poll, and where the reader of each of their partitions stood before and after them.
+
+    come_again: the partitions in which another handout was rewound to before this one's records.
+    """
 
     records: list[Record]
     first_offsets: dict[TopicPartition, int]
     next_offsets: dict[TopicPartition, OffsetAndMetadata]
-    marks: dict[PartitionState, int]
+    states: tuple[PartitionState, ...]
+    come_again: set[PartitionState] = field(default_factory=set)
 
 
 class ConsumerCore:
@@ -52,6 +57,7 @@ class ConsumerCore:
         self.on_ready: Callable[[], None] = lambda: None
         self._fetch_options = fetch
         self._lock = threading.Lock()
+        self._handouts: weakref.WeakSet[Handout] = weakref.WeakSet()
         self._fetcher: Fetcher | None = None
         self._member: GroupMember | None = None
         self._watch = TopicWatch(client, self.subscription, self._lock, self._topics_changed, lambda: self.on_ready())
@@ -167,29 +173,34 @@ class ConsumerCore:
                     else:
                         records = some
             handout = _hand_out(records, first)
+            if handout is not None:
+                self._handouts.add(handout)
         if has_room:
             self.wake_fetcher()
         return handout
 
     def rewind(self, handout: Handout, offsets: Mapping[TopicPartition, int]) -> None:
-        """Go back to `offsets` in each partition that is still ours and was not rewound since it was handed out.
+        """Go back to `offsets` in each partition that is still ours and whose records don't come again anyway.
 
-        Others have a new owner with a place of its own, or come again anyway. Notes the rewinds in the handout's marks.
+        A partition that is no longer ours has a new owner with a place of its own.
         """
         with self._lock:
-            for state, mark in handout.marks.items():
+            for state in handout.states:
                 offset = offsets.get(state.tp)
-                if offset is not None and self.subscription.is_current(state) and state.rewinds == mark:
-                    state.rewind_to(offset)
-                    handout.marks[state] = state.rewinds
+                if offset is None or state in handout.come_again or not self.subscription.is_current(state):
+                    continue
+                state.rewind_to(offset)
+                for other in self._handouts:
+                    if other is not handout and state in other.states and other.first_offsets[state.tp] >= offset:
+                        other.come_again.add(state)
         self.wake_fetcher()
 
     def go_on_after(self, handout: Handout) -> bool:
         """Move on past what was rewound, where nothing of it was handed out since; return whether that was so."""
         with self._lock:
-            ours = [state for state in handout.marks if self.subscription.is_current(state)]
+            ours = [state for state in handout.states if self.subscription.is_current(state)]
             for state in ours:
-                if state.rewinds != handout.marks[state] or state.position != handout.first_offsets[state.tp]:
+                if state in handout.come_again or state.position != handout.first_offsets[state.tp]:
                     return False
             for state in ours:
                 state.move_to(handout.next_offsets[state.tp].offset)
@@ -197,10 +208,10 @@ class ConsumerCore:
         self.wake_fetcher()
         return True
 
-    def is_superseded(self, marks: Mapping[PartitionState, int]) -> bool:
+    def is_superseded(self, handout: Handout) -> bool:
         """Whether any of the partitions was rewound since, so that its records come again."""
         with self._lock:
-            return any(state.rewinds != mark and self.subscription.is_current(state) for state, mark in marks.items())
+            return any(self.subscription.is_current(state) for state in handout.come_again)
 
     def handed_out(self) -> dict[TopicPartition, OffsetAndMetadata]:
         """Return the offset after what was handed out, of each partition that is ours."""
@@ -531,8 +542,7 @@ def _hand_out(records: list[Record], first: dict[PartitionState, int]) -> Handou
     for state in first:
         assert state.position is not None
         next_offsets[state.tp] = OffsetAndMetadata(state.position)
-    marks = {state: state.rewinds for state in first}
-    return Handout(records, {state.tp: offset for state, offset in first.items()}, next_offsets, marks)
+    return Handout(records, {state.tp: offset for state, offset in first.items()}, next_offsets, tuple(first))
 
 
 def _commit_error(error: SemelError, what: str, committer: GroupMetadata) -> SemelError:

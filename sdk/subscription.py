@@ -39,7 +39,6 @@ class PartitionState:
     fetch_offset: the offset to ask for next: the position, plus what is buffered.
     handed_out:   what `commit` commits: the offset after what was handed out, or that the user went to. None: nothing.
     epoch:        grows with each seek, so that an answer to an older fetch is recognised and dropped.
-    rewinds:      grows with each rewind, so that batches handed out before it know that their records come again.
     topic_id:     the topic that the position is in: one made anew under the same name has another.
     failures:     how often in a row it could not be read or located.
     is_ready:     whether it waits in the subscription's queue for its turn to be handed out.
@@ -63,7 +62,6 @@ class PartitionState:
     log_start_offset: int = -1
     retry_at: float = 0.0
     failures: int = 0
-    rewinds: int = 0
 
     def move_to(self, offset: int, leader_epoch: int = NO_LEADER_EPOCH) -> None:
         """Continue at `offset`; whatever was fetched for another place is dropped."""
@@ -86,7 +84,6 @@ class PartitionState:
         """Go back to `offset`, so that all that was handed out from there on comes again."""
         self.move_to(offset)
         self.handed_out = offset
-        self.rewinds += 1
 
 
 class Subscription:

@@ -104,6 +104,36 @@ def test_a_rewind_takes_later_batches_of_the_same_partitions_along(kit: Kit) -> 
     assert {reader.position(tp) for tp in (a, b, c)} == {2}
 
 
+def test_a_rewind_goes_back_before_a_later_one_of_the_same_partition(kit: Kit) -> None:
+    """It was taken for a repetition of the later one, and the records between the two were lost."""
+    (a,) = kit.create(1)
+    reader = kit.member()
+    kit.fill("a0")
+    first = take(reader, 1)
+    kit.fill("a1")
+    second = take(reader, 1)
+    second.rewind()
+    first.rewind()
+    assert reader.position(a) == 0
+    with pytest.raises(UsageError, match="come again"):
+        second.begin()
+    assert read(reader, 2) == ["a0", "a1"]
+
+
+def test_a_batch_that_came_again_is_not_rewound_by_its_predecessor(kit: Kit) -> None:
+    (a,) = kit.create(1)
+    reader = kit.member()
+    kit.fill("a0")
+    first = take(reader, 1)
+    first.rewind()
+    again = take(reader, 1)
+    again.begin()
+    first.rewind()
+    assert reader.position(a) == 1
+    with pytest.raises(UsageError, match="come again"):
+        first.begin()
+
+
 def read_as_one(consumer: semel.Consumer, expected: set[str]) -> semel.Batch:
     """Poll until one batch has exactly these records; what came apart is put back first."""
     for _ in range(100):
