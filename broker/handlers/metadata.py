@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from semel.broker.handlers.descriptions import describe_cluster, describe_topic
 from semel.broker.handlers.topic_rules import check_topic_name
@@ -10,7 +10,7 @@ from semel.broker.handlers.topics import create_internal_topic, create_topics
 from semel.broker.services import Services
 from semel.protocol.api.metadata import ClusterDescription, TopicResult
 from semel.protocol.api.topics import NewTopic
-from semel.protocol.errors import ErrorCode, UsageError
+from semel.protocol.errors import ErrorCode, SemelError, UsageError
 from semel.protocol.ids import INTERNAL_TOPICS, TopicId, format_topic_id
 
 
@@ -34,9 +34,10 @@ async def topics_by_name(
     node: Services, names: Sequence[str], *, allow_auto_create: bool = False
 ) -> tuple[TopicResult, ...]:
     """Return the topics named, in order, creating those that are missing where both caller and node allow it."""
+    refused: Mapping[str, TopicResult] = {}
     if allow_auto_create and node.config.auto_create_topics_enable:
-        await _create_missing(node, names)
-    return tuple(_by_name(node, name) for name in names)
+        refused = await _create_missing(node, names)
+    return tuple(refused.get(name) or topic_by_name(node, name) for name in names)
 
 
 def topics_by_id(node: Services, topic_ids: Sequence[TopicId]) -> tuple[TopicResult, ...]:
@@ -44,17 +45,25 @@ def topics_by_id(node: Services, topic_ids: Sequence[TopicId]) -> tuple[TopicRes
     return tuple(_by_id(node, topic_id) for topic_id in topic_ids)
 
 
-async def _create_missing(node: Services, names: Sequence[str]) -> None:
+async def _create_missing(node: Services, names: Sequence[str]) -> Mapping[str, TopicResult]:
+    """Create the topics that are missing. Returns those that could not be, each with its error."""
     missing = dict.fromkeys(name for name in names if node.metadata.topic(name) is None)
-    for name in INTERNAL_TOPICS.intersection(missing):
-        await create_internal_topic(node, name)
-    wanted = [NewTopic(name) for name in missing if name not in INTERNAL_TOPICS]
-    if wanted:
-        # What can't be created is then found missing or wrong by its name, and that is what the caller is told.
-        await create_topics(node, wanted)
+    try:
+        for name in INTERNAL_TOPICS.intersection(missing):
+            await create_internal_topic(node, name)
+        wanted = [NewTopic(name) for name in missing if name not in INTERNAL_TOPICS]
+        results = await create_topics(node, wanted) if wanted else ()
+    except SemelError as error:
+        # Nothing can be created now, which is no reason to say nothing of the topics that are there.
+        results = tuple(TopicResult(name, error.code, error.message) for name in missing)
+    # Another request may have been faster.
+    return {
+        each.name: each for each in results if each.error is not ErrorCode.NONE and not node.metadata.topic(each.name)
+    }
 
 
-def _by_name(node: Services, name: str) -> TopicResult:
+def topic_by_name(node: Services, name: str) -> TopicResult:
+    """Return one topic, or the error that says why there is none."""
     topic = node.metadata.topic(name)
     if topic is not None:
         return TopicResult(name, topic=describe_topic(topic), topic_id=topic.topic_id)

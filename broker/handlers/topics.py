@@ -113,6 +113,7 @@ async def create_internal_topic(node: Services, name: str) -> None:
         return [TopicCreated(name, new_topic_id(), states, configs)]
 
     await node.metadata.change(decide)
+    await node.caught_up()
 
 
 def _new_topic(config: NodeConfig, image: MetadataImage, topic: NewTopic) -> TopicCreated:

@@ -42,7 +42,8 @@ def parse_request(key: ApiKey, version: int, body: Buffer) -> Any:
         raise WireFormatError(f"{key.name} of {size} bytes is larger than {MAX_MESSAGE_BYTES}")
     read = _reader(key, version)
     try:
-        return read(body, 0)[0]
+        # A copy, because frames lie in blocks that may be written to, which kio refuses.
+        return read(bytes(body), 0)[0]
     except Exception as error:
         # kio's own errors and what Python's types raise for values out of their range: all come from the bytes.
         raise WireFormatError(f"{key.name} version {version}: {error or type(error).__name__}") from error

@@ -147,7 +147,7 @@ HOSTILE = {
     "short header": struct.pack(">ih", 2, 0),
     "unknown api": struct.pack(">ihhih", 10, 1234, 0, 1, -1),
     "negative api": struct.pack(">ihhih", 10, -7, 0, 1, -1),
-    "unserved api": struct.pack(">ihhih", 10, ApiKey.METADATA, 0, 1, -1),
+    "unserved api": struct.pack(">ihhih", 10, ApiKey.ALTER_REPLICA_LOG_DIRS, 1, 1, -1),
     "old produce": struct.pack(">ihhih", 10, ApiKey.PRODUCE, 2, 1, -1),
     "future fetch": struct.pack(">ihhihb", 11, ApiKey.FETCH, 99, 1, -1, 0),
     "body of nonsense": struct.pack(">ihhih", 20, ApiKey.PRODUCE, 9, 1, -1) + b"\xff" * 10,

@@ -76,3 +76,10 @@ def test_a_topic_id_of_zeros_and_none_are_the_same() -> None:
     sink = messages._Sink()
     entity_writer(entity)(sink, request)  # type: ignore[arg-type]
     assert to_topic_id(parse_request(ApiKey.METADATA, 12, b"".join(sink.parts)).topics[0].topic_id) == bytes(16)
+
+
+def test_a_request_is_read_from_memory_that_may_be_written_to() -> None:
+    frame = bytearray(b"\x00\x00\x00\x01\x00\x01t")
+    request = parse_request(ApiKey.METADATA, 1, memoryview(frame))
+    frame[-1:] = b"x"
+    assert request.topics[0].name == "t"

@@ -5,6 +5,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from semel.broker.listeners.kafka.apis.delete_records import DELETE_RECORDS
+from semel.broker.listeners.kafka.apis.describe_cluster import DESCRIBE_CLUSTER
+from semel.broker.listeners.kafka.apis.describe_topic_partitions import DESCRIBE_TOPIC_PARTITIONS
+from semel.broker.listeners.kafka.apis.metadata import METADATA
 from semel.broker.listeners.kafka.registry import Api
 
-ALL_APIS: Sequence[Api] = (DELETE_RECORDS,)
+ALL_APIS: Sequence[Api] = (
+    DELETE_RECORDS,
+    DESCRIBE_CLUSTER,
+    DESCRIBE_TOPIC_PARTITIONS,
+    METADATA,
+)

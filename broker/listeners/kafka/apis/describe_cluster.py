@@ -1,0 +1,61 @@
+"""DescribeCluster, versions 0 to 2 (KIP-700): the nodes and the controller.
+
+From version 1 on a client says whether it wants brokers or controllers (KIP-919). This listener speaks for brokers. No
+node is ever fenced without being gone, so that version 2's question for fenced ones adds none.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+from semel.broker.handlers import metadata
+from semel.broker.listeners.kafka.authorized_operations import CLUSTER_OPERATIONS, NOT_ASKED_FOR
+from semel.broker.listeners.kafka.registry import Api, RequestContext
+from semel.protocol.errors import ErrorCode
+from semel.protocol.kafka.api import ApiKey
+from semel.protocol.kafka.messages import build_response, parse_request
+
+_BROKERS: Final = 1
+_CONTROLLERS: Final = 2
+
+
+async def handle_describe_cluster(context: RequestContext, body: memoryview) -> bytes:
+    version = context.api_version
+    request = parse_request(ApiKey.DESCRIBE_CLUSTER, version, body)
+    asked_for = getattr(request, "endpoint_type", _BROKERS)
+    return build_response(
+        ApiKey.DESCRIBE_CLUSTER,
+        version,
+        endpoint_type=_BROKERS,
+        **(_nodes(context, request) if asked_for == _BROKERS else _refusal(asked_for)),
+    )
+
+
+def _nodes(context: RequestContext, request: Any) -> dict[str, Any]:
+    cluster = metadata.cluster(context.node)
+    return {
+        "cluster_id": cluster.cluster_id,
+        "controller_id": cluster.controller_id,
+        "brokers": [
+            {"broker_id": each.node_id, "host": each.kafka_host, "port": each.kafka_port, "rack": each.rack or None}
+            for each in cluster.nodes
+        ],
+        "cluster_authorized_operations": (
+            CLUSTER_OPERATIONS if request.include_cluster_authorized_operations else NOT_ASKED_FOR
+        ),
+    }
+
+
+def _refusal(endpoint_type: int) -> dict[str, Any]:
+    if endpoint_type == _CONTROLLERS:
+        return {
+            "error_code": ErrorCode.MISMATCHED_ENDPOINT_TYPE,
+            "error_message": "this is a listener for brokers: ask for brokers, one of which is the controller",
+        }
+    return {
+        "error_code": ErrorCode.UNSUPPORTED_ENDPOINT_TYPE,
+        "error_message": f"endpoint type {endpoint_type} is unknown: ask for brokers, {_BROKERS}",
+    }
+
+
+DESCRIBE_CLUSTER = Api(ApiKey.DESCRIBE_CLUSTER, 0, 2, handle_describe_cluster)

@@ -1,0 +1,85 @@
+"""DescribeTopicPartitions, version 0 (KIP-966): topics by name in pages, for clusters with many partitions.
+
+Topics come in the order of their names. A page ends after so many partitions, and its cursor says where the next
+begins; where the cursor's topic has been deleted since, that is the topic after it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Final, NamedTuple
+
+from semel.broker.handlers import metadata
+from semel.broker.listeners.kafka.apis.topic_values import partition_values, topic_values
+from semel.broker.listeners.kafka.authorized_operations import TOPIC_OPERATIONS
+from semel.broker.listeners.kafka.registry import Api, RequestContext
+from semel.broker.services import Services
+from semel.protocol.api.metadata import TopicResult
+from semel.protocol.errors import ErrorCode
+from semel.protocol.kafka.api import ApiKey
+from semel.protocol.kafka.messages import build_response, parse_request
+
+PARTITIONS_MAX: Final = 2_000
+"""The most partitions of one answer (Kafka's default of max.request.partition.size.limit)."""
+
+
+class _Cursor(NamedTuple):
+    """Where a page begins."""
+
+    topic_name: str
+    partition_index: int
+
+
+async def handle_describe_topic_partitions(context: RequestContext, body: memoryview) -> bytes:
+    version = context.api_version
+    request = parse_request(ApiKey.DESCRIBE_TOPIC_PARTITIONS, version, body)
+    names = sorted({each.name for each in request.topics})
+    cursor = request.cursor
+    begin = _Cursor("", 0) if cursor is None else _Cursor(cursor.topic_name, cursor.partition_index)
+    following: _Cursor | None = None
+    if begin.partition_index < 0:
+        refused = [TopicResult(name, ErrorCode.INVALID_REQUEST) for name in names]
+        topics = [{**topic_values(each, TOPIC_OPERATIONS), "partitions": ()} for each in refused]
+    else:
+        names = names or sorted(context.node.metadata.image.topics)
+        limit = max(1, min(request.response_partition_limit, PARTITIONS_MAX))
+        topics, following = _page(context.node, [name for name in names if name >= begin.topic_name], begin, limit)
+    return build_response(
+        ApiKey.DESCRIBE_TOPIC_PARTITIONS,
+        version,
+        topics=topics,
+        next_cursor=None if following is None else following._asdict(),
+    )
+
+
+def _page(
+    node: Services, names: Sequence[str], begin: _Cursor, limit: int
+) -> tuple[list[dict[str, Any]], _Cursor | None]:
+    topics: list[dict[str, Any]] = []
+    for name in names:
+        if limit == 0:
+            return topics, _Cursor(name, 0)
+        result = metadata.topic_by_name(node, name)
+        first = begin.partition_index if name == begin.topic_name else 0
+        partitions = () if result.topic is None else result.topic.partitions
+        taken = partitions[first : first + limit]
+        topics.append(
+            {
+                **topic_values(result, TOPIC_OPERATIONS),
+                "partitions": [
+                    {
+                        **partition_values(node, name, each),
+                        "eligible_leader_replicas": (),
+                        "last_known_elr": (),
+                    }
+                    for each in taken
+                ],
+            }
+        )
+        if first + len(taken) < len(partitions):
+            return topics, _Cursor(name, first + len(taken))
+        limit -= len(taken)
+    return topics, None
+
+
+DESCRIBE_TOPIC_PARTITIONS = Api(ApiKey.DESCRIBE_TOPIC_PARTITIONS, 0, 0, handle_describe_topic_partitions)

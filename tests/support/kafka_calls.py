@@ -1,0 +1,38 @@
+"""Calls any API of a Kafka listener, in any version, with plain values, through kio's classes."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+from kio.serial import entity_reader, entity_writer
+
+from semel.protocol.kafka import messages
+from semel.protocol.kafka.api import ApiKey, build_request_header, parse_response_header
+
+
+def request_body(key: ApiKey, version: int, **values: Any) -> bytes:
+    """Return a request's body; values that the version has not are left out."""
+    entity = messages._entity(key, version, "request")
+    sink = messages._Sink()
+    # Misspelt names are found by the tests themselves, whose requests would lack what they are about.
+    entity_writer(entity)(sink, messages._build(entity, values, lambda: frozenset(values)))  # type: ignore[arg-type]
+    return b"".join(sink.parts)
+
+
+async def call(port: int, key: ApiKey, version: int, **values: Any) -> Any:
+    """Send one request on a connection of its own and return kio's response."""
+    reader, writer = await asyncio.open_connection("127.0.0.1", port)
+    try:
+        frame = build_request_header(key, version, 7, "test") + request_body(key, version, **values)
+        writer.write(len(frame).to_bytes(4, "big") + frame)
+        size = int.from_bytes(await reader.readexactly(4), "big")
+        answer = await reader.readexactly(size)
+    finally:
+        writer.close()
+        await writer.wait_closed()
+    correlation_id, body = parse_response_header(answer, key, version)
+    assert correlation_id == 7
+    response, read = entity_reader(messages._entity(key, version, "response"))(answer, body)
+    assert body + read == size
+    return response
