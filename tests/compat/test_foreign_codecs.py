@@ -121,8 +121,7 @@ def test_semel_writes_and_aiokafka_reads(
     assert [record.offset for record in records] == list(range(99, 99 + len(RECORDS)))
 
 
-# kafka-python needs further packages for the other codecs; aiokafka and librdkafka prove those.
-@pytest.mark.parametrize("compression", [Compression.NONE, Compression.GZIP])
+@pytest.mark.parametrize("compression", list(Compression))
 @pytest.mark.parametrize(("transactional", "producer_id", "epoch", "sequence"), PRODUCERS)
 def test_kafka_python_both_ways(
     codec: Any, compression: Compression, transactional: bool, producer_id: int, epoch: int, sequence: int
