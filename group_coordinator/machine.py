@@ -121,8 +121,12 @@ class GroupMachine:
                 self._offsets.replay_delete(key)
                 self._forget_if_unused(key.group_id)
             else:
-                self._offsets.replay_commit(key, decode_offset_value(record.value), offset, producer)
+                value = decode_offset_value(record.value)
+                self._offsets.replay_commit(key, value, offset, producer)
                 self._group_of_offsets(key.group_id, now_ms)
+                if self._is_loaded and value.expire_timestamp_ms != -1:
+                    deadline_ms = now_ms + self._config.offsets_retention_check_interval_ms
+                    self._timers.hasten(TimerKey(TimerKind.EXPIRY, key.group_id), deadline_ms)
                 if producer is not None:
                     self._guards.pop(producer.producer_id, None)
         elif isinstance(key, GroupMetadataKey):
@@ -227,7 +231,8 @@ class GroupMachine:
             if errors[partition] is not ErrorCode.NONE:
                 continue
             timestamp_ms = turn.now_ms if offset.commit_timestamp_ms == -1 else offset.commit_timestamp_ms
-            value = OffsetCommitValue(offset.offset, offset.leader_epoch, offset.metadata, timestamp_ms)
+            expiry_ms = -1 if request.retention_ms is None else turn.now_ms + request.retention_ms
+            value = OffsetCommitValue(offset.offset, offset.leader_epoch, offset.metadata, timestamp_ms, expiry_ms)
             record = offset_record(request.group_id, partition, value)
             turn.records.append(record)
             size_bytes += record_size_bytes(record)

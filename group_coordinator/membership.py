@@ -11,6 +11,8 @@ had causes a rebalance, which in Kafka it would not.
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from semel.group_coordinator.assignment import assign_partitions, is_unfinished
 from semel.group_coordinator.classic_group import ClassicGroup
 from semel.group_coordinator.config import GroupConfig
@@ -170,6 +172,7 @@ class Membership:
         self._send_away(group, old, _fenced(group, old), turn)
         self._timers.cancel(_session_key(group, old.member_id))
         topics_before = _topics(group, old)
+        leader_before = group.leader_id
         was_unfinished = is_unfinished(group.protocol_name, group.members.values())
         member = group.replace_static(old, request.new_member_id)
         self._update(group, member, request, turn)
@@ -193,7 +196,12 @@ class Membership:
             turn.records.append(group_record(group.group_id, group.stored(turn.now_ms, assignments)))
             is_leader = group.leader_id == member.member_id
             self._take_join_ticket(group, member)
-            turn.reply(group.join_response(member, skip_assignment=is_leader))
+            if is_leader and not request.supports_skip_assignment:
+                # Named as the leader it would assign, and nobody would hear of that: so it is told of its old self.
+                answer = replace(group.join_response(member), leader_id=leader_before or "", members=())
+            else:
+                answer = group.join_response(member, skip_assignment=is_leader)
+            turn.reply(answer)
 
     # Rebalance
 

@@ -1,6 +1,7 @@
 """Keys and values of `__consumer_offsets`, byte for byte as Kafka's coordinator writes them.
 
-Written are the versions that every Kafka since 2.3 reads (keys 1 and 2, values 3); read are all versions.
+Written are the versions that every Kafka since 2.3 reads (keys 1 and 2, values 3, and 1 for an offset with an expiry
+of its own); read are all versions.
 Source: Kafka's message definitions OffsetCommitKey, OffsetCommitValue, GroupMetadataKey, GroupMetadataValue.
 """
 
@@ -19,6 +20,7 @@ OFFSET_KEY_VERSION: Final = 1
 OFFSET_KEY_VERSIONS: Final = frozenset({0, 1})
 GROUP_KEY_VERSION: Final = 2
 OFFSET_VALUE_VERSION: Final = 3
+OFFSET_VALUE_VERSION_WITH_EXPIRY: Final = 1
 OFFSET_VALUE_VERSION_MAX: Final = 4
 GROUP_VALUE_VERSION: Final = 3
 GROUP_VALUE_VERSION_MAX: Final = 4
@@ -109,14 +111,17 @@ def decode_key(key: bytes) -> OffsetCommitKey | GroupMetadataKey | UnknownKey:
 
 
 def encode_offset_value(value: OffsetCommitValue) -> bytes:
-    """Return the value in version 3. Only version 1, which is not written any more, can hold an expiry."""
-    assert value.expire_timestamp_ms == -1, "an expiry of its own is only ever read"
+    """Return the value in version 3, or with an expiry of its own in version 1, the only one that has room for it."""
+    has_expiry = value.expire_timestamp_ms != -1
     writer = Writer()
-    writer.int16(OFFSET_VALUE_VERSION)
+    writer.int16(OFFSET_VALUE_VERSION_WITH_EXPIRY if has_expiry else OFFSET_VALUE_VERSION)
     writer.int64(value.offset)
-    writer.int32(value.leader_epoch)
+    if not has_expiry:
+        writer.int32(value.leader_epoch)
     writer.string(value.metadata)
     writer.int64(value.commit_timestamp_ms)
+    if has_expiry:
+        writer.int64(value.expire_timestamp_ms)
     return writer.to_bytes()
 
 

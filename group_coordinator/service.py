@@ -123,8 +123,7 @@ class GroupService:
     async def join(self, request: JoinGroupRequest) -> JoinGroupResponse:
         """Join, or join again. Answered when the rebalance has its members.
 
-        For JoinGroup before version 9 an answer with `skip_assignment` must name another leader than the caller, which
-        would assign otherwise. Raises UNKNOWN_MEMBER_ID, FENCED_INSTANCE_ID, INCONSISTENT_GROUP_PROTOCOL,
+        Raises UNKNOWN_MEMBER_ID, FENCED_INSTANCE_ID, INCONSISTENT_GROUP_PROTOCOL,
         INVALID_SESSION_TIMEOUT, INVALID_GROUP_ID, GROUP_MAX_SIZE_REACHED, REBALANCE_IN_PROGRESS (a later call by the
         same member took this one's place).
         """

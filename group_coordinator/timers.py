@@ -35,6 +35,11 @@ class Timers(Generic[Key]):
         if queued_ms is None or queued_ms > deadline_ms:
             self._push(key, deadline_ms)
 
+    def hasten(self, key: Key, deadline_ms: int) -> None:
+        """Set the deadline of `key`, unless it has an earlier one."""
+        if deadline_ms < self._deadlines.get(key, deadline_ms + 1):
+            self.schedule(key, deadline_ms)
+
     def cancel(self, key: Key) -> None:
         """Forget `key`, whether it had a deadline or not."""
         self._deadlines.pop(key, None)

@@ -25,7 +25,10 @@ class GroupProtocol:
 
 @dataclass(frozen=True, slots=True)
 class JoinGroupRequest:
-    """`new_member_id` is the id that the edge made up for a member that has none (machines draw no randomness)."""
+    """`new_member_id` is the id that the edge made up for a member that has none (machines draw no randomness).
+
+    `supports_skip_assignment`: the client can be told that it leads and need not assign (KIP-814).
+    """
 
     group_id: str
     member_id: str
@@ -39,6 +42,7 @@ class JoinGroupRequest:
     new_member_id: str
     require_known_member_id: bool = True
     reason: str = ""
+    supports_skip_assignment: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,7 +140,9 @@ class OffsetAndMetadata:
 class OffsetCommitRequest:
     """With `producer`, a commit inside that producer's transaction (TxnOffsetCommit): pending until its marker (O1).
 
-    An empty member id with generation -1 is a commit from outside the group ("simple" consumers, resets).
+    An empty member id with generation -1 is a commit from outside the group ("simple" consumers, resets). An epoch of
+    a member of a consumer group (KIP-848) takes the place of the generation. `retention_ms`: how long an old client
+    wants its offsets kept, None for as long as the node keeps them (KIP-211).
     """
 
     group_id: str
@@ -146,6 +152,7 @@ class OffsetCommitRequest:
     offsets: Mapping[TopicPartition, OffsetAndMetadata]
     transactional_id: str | None = None
     producer: ProducerIdAndEpoch | None = None
+    retention_ms: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,11 +162,16 @@ class OffsetCommitResponse:
 
 @dataclass(frozen=True, slots=True)
 class OffsetFetchRequest:
-    """`partitions` None asks for all of the group's. `require_stable` as in O2."""
+    """`partitions` None asks for all of the group's. `require_stable` as in O2.
+
+    Members of consumer groups (KIP-848) say who they are, others leave `member_id` None and `member_epoch` -1.
+    """
 
     group_id: str
     partitions: tuple[TopicPartition, ...] | None
     require_stable: bool = True
+    member_id: str | None = None
+    member_epoch: int = -1
 
 
 @dataclass(frozen=True, slots=True)

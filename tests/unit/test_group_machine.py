@@ -571,6 +571,18 @@ def test_G4_static_member_returns_without_a_rebalance() -> None:
         assert driver.ask(driver.heartbeat(returned, instance=instance)) == HeartbeatResponse()
 
 
+def test_G4_a_returned_leader_that_cannot_skip_its_assignment_is_told_of_another_leader() -> None:
+    driver = GroupDriver()
+    leader, _ = driver.stable_group(2, instances=True)
+    request = replace(driver.join_request(instance="instance-0"), supports_skip_assignment=False)
+    returned = driver.ask(request)
+    assert (returned.leader_id, returned.members) == (leader.member_id, ())
+    assert not returned.skip_assignment
+    assert returned.member_id != leader.member_id
+    assert returned.generation_id == leader.generation_id
+    assert driver.synced(driver.sync(returned, instance="instance-0")) == assignment(0)
+
+
 def test_G4_assignment_survives_the_coordinator_in_between() -> None:
     driver = GroupDriver()
     _, follower = driver.stable_group(2, instances=True)

@@ -370,6 +370,25 @@ def test_expiry_goes_on_after_a_restart() -> None:
     assert driver.machine.durable_state()["committed"] == {}
 
 
+def test_a_commit_with_a_retention_of_its_own_is_kept_for_so_long() -> None:
+    driver = GroupDriver(retention())
+    driver.ask(commit({P1: 7}))
+    driver.ask(replace(commit({P0: 5}), retention_ms=20 * MINUTE_MS))
+    driver.advance(19 * MINUTE_MS)
+    assert offset(driver, P0) == 5
+    driver.reload()
+    driver.advance(12 * MINUTE_MS)
+    assert set(driver.ask(fetch()).offsets) == {P1}
+
+
+def test_a_short_retention_of_its_own_does_not_wait_for_the_others() -> None:
+    driver = GroupDriver(retention())
+    driver.ask(commit({P1: 7}))
+    driver.ask(replace(commit({P0: 5}), retention_ms=1))
+    driver.advance(11 * MINUTE_MS)
+    assert set(driver.ask(fetch()).offsets) == {P1}
+
+
 def test_old_values_with_an_expiry_of_their_own_keep_it() -> None:
     driver = GroupDriver(retention())
     writer = Writer()

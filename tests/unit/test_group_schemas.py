@@ -165,6 +165,20 @@ def test_offset_value_is_kafkas_bytes() -> None:
     assert decode_offset_value(golden) == OFFSET
 
 
+def test_offset_value_with_an_expiry_of_its_own_is_kafkas_version_1() -> None:
+    value = OffsetCommitValue(42, -1, "naïve", 1_700_000_000_000, 1_700_000_099_000)
+    golden = encode(
+        OFFSET_VALUE,
+        1,
+        offset=42,
+        metadata="naïve",
+        commit_timestamp=1_700_000_000_000,
+        expire_timestamp=1_700_000_099_000,
+    )
+    assert encode_offset_value(value) == golden
+    assert decode_offset_value(golden) == value
+
+
 @pytest.mark.parametrize("version", range(5))
 def test_offset_values_of_all_versions_are_read(version: int) -> None:
     values: dict[str, Any] = {"offset": 42, "metadata": "naïve", "commit_timestamp": 1_700_000_000_000}
