@@ -233,6 +233,9 @@ class LogManager:
                 progress(done, len(found), tp)
         if clean:
             self.recovery = RecoveryReport(clean=True, partitions=len(logs))
+            for log in logs.values():
+                if log.recovery_point < log.log_end_offset:
+                    log.flush()  # it was not as the last stop had left it
         else:
             self.recovery = replay_journal(journal, logs, recovery_points, self._clock.now_ms())
             for log in logs.values():

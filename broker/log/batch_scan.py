@@ -11,6 +11,9 @@ from semel.runtime.storage import StorageFile
 NEAR_BYTES: Final = 8 << 10
 """What a lookup reads at a time: the next batch is rarely farther than `index.interval.bytes`."""
 
+WALK_BYTES: Final = 64 << 10
+"""What a walk over the headers of a whole segment reads at a time."""
+
 FAR_BYTES: Final = 1 << 20
 """What a walk over a whole segment reads at a time."""
 

@@ -26,8 +26,15 @@ class OffsetIndex(SparseIndex):
 
     def position_for(self, offset: int) -> int:
         """Return a position at or before the batch that holds `offset`."""
+        return self.place_for(offset)[1]
+
+    def place_for(self, offset: int) -> tuple[int, int]:
+        """Return the last entry at or before `offset` as (offset, position), or (base offset, 0)."""
         number = self.floor(_OFFSET, offset - self.base_offset)
-        return 0 if number < 0 else self.entry(number)[_POSITION]
+        if number < 0:
+            return self.base_offset, 0
+        relative, position = self.entry(number)
+        return self.base_offset + relative, position
 
     def position_before(self, position: int) -> int:
         """Return the last indexed position that is at or before `position`."""
@@ -50,10 +57,10 @@ class OffsetIndex(SparseIndex):
         """Drop the entries of batches that begin at `position` or beyond."""
         self.truncate_entries(self.floor(_POSITION, position - 1) + 1)
 
-    def is_sane(self, file_size: int) -> bool:
-        """Say whether the last entry can be true: a cheap check where the file is trusted."""
-        count = len(self)
-        if not count:
-            return True
-        relative, position = self.entry(count - 1)
-        return relative >= 0 and 0 <= position < file_size and relative >= self.entry(0)[_OFFSET]
+    def is_sane(self, file_size: int, end_offset: int | None = None) -> bool:
+        """Say whether the entries can be true, by some of them: a cheap check where the file is trusted."""
+        last = self.sample()
+        if not last:
+            return last is not None
+        relative, position = last
+        return 0 <= position < file_size and (end_offset is None or self.base_offset + relative < end_offset)

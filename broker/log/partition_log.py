@@ -6,8 +6,8 @@ Everything is called on one thread, except `FlushWork.run` and `Compaction.run`,
 from __future__ import annotations
 
 import errno
-from collections.abc import Sequence
-from typing import Final, NoReturn
+from collections.abc import Callable, Sequence
+from typing import Final, NoReturn, TypeVar
 
 from semel.broker.log.append_validation import check_client_batch, is_plain, recompress
 from semel.broker.log.config import INT32_MAX, AppendOrigin, CompressionSetting, TimestampType
@@ -32,6 +32,8 @@ from semel.protocol.record_batch import (
     validate_batches,
 )
 from semel.runtime.storage import Buffer
+
+T = TypeVar("T")
 
 _NO_SPACE: Final = frozenset({errno.ENOSPC, errno.EDQUOT})
 
@@ -344,6 +346,9 @@ class PartitionLog(StoredLog):
         """Return every aborted transaction that overlaps [first_offset, upto_offset) (L3)."""
         try:
             return self._segments.aborted_transactions(first_offset, upto_offset)
+        except CorruptBatchError as error:
+            # Without it readers would see aborted records (L3); recovery writes it anew.
+            self._go_offline("reading the transaction index", error)
         except OSError as error:
             raise self._unreadable(error) from error
 
@@ -368,10 +373,13 @@ class PartitionLog(StoredLog):
                 ErrorCode.OFFSET_OUT_OF_RANGE,
                 f"{self.tp}: offset {offset} is not within {self.log_start_offset} to {self.log_end_offset}",
             )
+        end = self.log_end_offset
         try:
-            return self._segments.read(
-                offset, max_bytes, min(upto_offset, self.log_end_offset), self.log_end_offset,
-                min_one_batch=min_one_batch,
+            return self._segments.read(offset, max_bytes, min(upto_offset, end), end, min_one_batch=min_one_batch)
+        except CorruptBatchError as error:
+            return self._again(
+                offset, error,
+                lambda: self._segments.read(offset, max_bytes, min(upto_offset, end), end, min_one_batch=min_one_batch),
             )  # fmt: skip
         except OSError as error:
             raise self._unreadable(error) from error
@@ -382,11 +390,26 @@ class PartitionLog(StoredLog):
         None where there is none. Raises `SemelError` (KAFKA_STORAGE_ERROR, CORRUPT_MESSAGE).
         """
         try:
-            if timestamp_ms == MAX_TIMESTAMP:
-                return self._segments.offset_of_max_timestamp(self.log_start_offset)
-            return self._segments.offset_for_timestamp(timestamp_ms, self.log_start_offset)
+            return self._find_timestamp(timestamp_ms)
+        except CorruptBatchError as error:
+            return self._again(self.log_start_offset, error, lambda: self._find_timestamp(timestamp_ms))
         except OSError as error:
             raise self._unreadable(error) from error
+
+    def _find_timestamp(self, timestamp_ms: int) -> TimestampOffset | None:
+        if timestamp_ms == MAX_TIMESTAMP:
+            return self._segments.offset_of_max_timestamp(self.log_start_offset)
+        return self._segments.offset_for_timestamp(timestamp_ms, self.log_start_offset)
+
+    def _again(self, offset: int, error: CorruptBatchError, look_up: Callable[[], T]) -> T:
+        """Look up once more, after the indexes from `offset` on were built again, or raise what can't be mended."""
+        try:
+            self.rebuild_misleading_indexes(offset, error)
+            return look_up()
+        except CorruptBatchError as second:
+            raise self.report_broken(offset, second) from second
+        except OSError as second:
+            raise self._unreadable(second) from second
 
     def _unreadable(self, error: OSError) -> SemelError:
         return error_for(ErrorCode.KAFKA_STORAGE_ERROR, f"{self.tp}: the log cannot be read: {error}")

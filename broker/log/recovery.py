@@ -1,9 +1,10 @@
 """Opening a partition's folder: finish what a crash interrupted, cut what it tore, rebuild what was not kept (D1, D2,
 P7).
 
-After a clean close nothing of the logs is read: the newest snapshot is named for the end of the log. Otherwise
-everything from the recovery point on is walked: checksums decide, the first bad batch and all behind it go, indexes
-and state are built again.
+After a clean close the newest snapshot is named for the end of the log, and only what follows each segment's last index
+entry is looked at (`clean_check`). Otherwise, and from a segment on that is not as it was left, everything from the
+recovery point on is walked: checksums decide, the first bad batch and all behind it go, indexes and state are built
+again.
 """
 
 from __future__ import annotations
@@ -12,8 +13,9 @@ import logging
 from dataclasses import dataclass
 from typing import Final
 
-from semel.broker.log.batch_scan import scan_batches, scan_headers
+from semel.broker.log.batch_scan import WALK_BYTES, scan_batches, scan_headers
 from semel.broker.log.checkpoints import read_epochs
+from semel.broker.log.clean_check import indexes_are_sane, stand_in, tail_fault, transactions_are_sane, walk_fault
 from semel.broker.log.config import INT32_MAX, LogConfig
 from semel.broker.log.leader_epochs import LeaderEpochs
 from semel.broker.log.log_types import AbortedTransaction
@@ -34,20 +36,21 @@ from semel.broker.log.segment import (
 )
 from semel.broker.log.segments import Segments
 from semel.protocol.errors import SemelError
-from semel.protocol.ids import TopicPartition
+from semel.protocol.ids import NO_TIMESTAMP, TopicPartition
 from semel.protocol.record_batch import BatchHeader, CorruptBatchError, validate_batches
 from semel.runtime.storage import Storage
 
 logger = logging.getLogger(__name__)
 
 LEADER_EPOCHS_FILE: Final = "leader-epoch-checkpoint"
-_HEADERS_CHUNK_BYTES: Final = 64 << 10
 _OFFSET_DIGITS: Final = 20
 
 
 @dataclass(slots=True)
 class LoadedLog:
-    """A partition's folder, open. `truncated_bytes` is what recovery had to cut."""
+    """A partition's folder, open. `truncated_bytes` is what recovery had to cut; below `recovery_point` all is on the
+    disk.
+    """
 
     segments: Segments
     snapshots: SnapshotFiles
@@ -55,6 +58,7 @@ class LoadedLog:
     epochs: LeaderEpochs
     log_start_offset: int
     log_end_offset: int
+    recovery_point: int
     truncated_bytes: int
     names_unsynced: bool
 
@@ -94,6 +98,9 @@ class LogLoader:
         self._clean = clean
         self._names: set[str] = set()
         self._truncated = 0
+        self._kept_end = 0
+        """Up to here nothing is a torn tail, because a clean stop left it whole: what is missing of it is lost."""
+        self._lost: list[tuple[int, int]] = []
         # After a killed process names may be there that no sync has made durable.
         self._created = not clean
 
@@ -110,6 +117,9 @@ class LogLoader:
         self._producers = ProducerState(self._tp)
         self._epochs = self._read_epochs()
         end = 0
+        if self._clean:
+            # Both were written by the stop; with a damaged checkpoint the newest snapshot is left.
+            self._kept_end = self._recovery_point or max(self._snapshots.offsets, default=0)
         if len(self._segments):
             end = self._load_clean() if self._clean else self._recover()
             if end < self._log_start_offset:
@@ -119,21 +129,26 @@ class LogLoader:
                 )  # fmt: skip
                 self._drop(list(self._segments))
         if not len(self._segments):
-            end = self._log_start_offset
+            end = max(self._log_start_offset, self._kept_end)
+            if end > self._log_start_offset:
+                self._lost.append((self._log_start_offset, end))
+                logger.warning("%s: %s has no segment, and the last stop left some", self._tp, self._folder)
             self._snapshots.remove(list(self._snapshots.offsets))
             self._producers.restore((), end)
             self._epochs.truncate_from_end(0)
             self._segments.add(self._new_segment(end))
             # Later segments must never survive a power cut that this one does not: the log would begin at them.
             self._storage.sync_folder(self._folder)
+        self._say_what_is_lost()
         start = max(self._log_start_offset, self._segments.first.base_offset)
         self._epochs.truncate_from_end(end)
         self._epochs.truncate_from_start(start)
         self._producers.forget_below(start)
         # After a crash nobody knows which names were synced.
         unsynced = self._created or not self._clean
+        point = end if self._clean else min(self._recovery_point, end)
         return LoadedLog(
-            self._segments, self._snapshots, self._producers, self._epochs, start, end, self._truncated, unsynced
+            self._segments, self._snapshots, self._producers, self._epochs, start, end, point, self._truncated, unsynced
         )
 
     # --- Files -----------------------------------------------------------------------------------------------------
@@ -188,7 +203,7 @@ class LogLoader:
     def _swap_end(self, offset: int) -> int:
         segment = Segment(self._storage, self._folder, offset, self._files, created_ms=self._now_ms, suffix=SWAP_SUFFIX)
         end = offset
-        for _, header in scan_headers(segment.file, 0, segment.size, chunk_bytes=_HEADERS_CHUNK_BYTES):
+        for _, header in scan_headers(segment.file, 0, segment.size, chunk_bytes=WALK_BYTES):
             end = header.next_offset
         segment.release_files()
         return max(end, offset + 1)
@@ -240,14 +255,56 @@ class LogLoader:
 
     def _load_clean(self) -> int:
         self._repair_indexes(list(self._segments))
+        expected = list(self._segments.base_offsets[1:])
         active = self._segments.active
-        newest = self._snapshots.offsets[-1] if self._snapshots.offsets else -1
+        # Without a snapshot behind the active segment's beginning nobody noted where it ends.
+        known = self._kept_end > active.base_offset or not active.size
+        for segment, end in zip(self._segments, [*expected, self._kept_end if known else None], strict=True):
+            fault = self._find_fault(segment, end)
+            if fault is not None:
+                return self._recover_damaged(segment, fault)
         end = active.base_offset
         if active.size:
-            end = newest if newest > active.base_offset else active.next_offset()
+            end = self._kept_end if known else active.next_offset()
         self._snapshots.remove(self._snapshots.beyond(end))
         self._restore_state(end, upto=end)
         return end
+
+    def _find_fault(self, segment: Segment, end: int | None) -> str | None:
+        """Say why a segment is to be validated again, or None. Indexes that are wrong are built again from it."""
+        if not segment.size:
+            return None if end is None or end <= segment.base_offset else f"it is empty, and ended at offset {end}"
+        if not transactions_are_sane(segment, end):
+            return f"{segment.path(TXN_INDEX_SUFFIX)} cannot be true"
+        active = segment is self._segments.active
+        fault = None if indexes_are_sane(segment, end) else "its indexes cannot be true"
+        fault = fault or tail_fault(segment, end, checksums=active)
+        if fault is not None and walk_fault(segment, end) is None:
+            # The batches are where they should be, so it is the indexes that mislead.
+            self._rebuild_indexes(segment, fault)
+            fault = tail_fault(segment, end, checksums=active)
+        return fault
+
+    def _recover_damaged(self, segment: Segment, fault: str) -> int:
+        logger.warning(
+            "%s: segment %020d is not as the last stop left it: %s. The log is validated again from offset %d on",
+            self._tp, segment.base_offset, fault, segment.base_offset,
+        )  # fmt: skip
+        self._clean = False
+        self._created = True
+        self._recovery_point = segment.base_offset
+        return self._recover()
+
+    def _say_what_is_lost(self) -> None:
+        if self._lost:
+            lost = ", ".join(f"{first} to {end - 1}" for first, end in self._lost)
+            logger.warning(
+                "%s: the records at offsets %s are lost. They had been acknowledged, and were gone from %s when the "
+                "node started. The node goes on without them, and gives their offsets to no other record; producers of "
+                "the lost records may be refused until they begin anew. To have them back, stop the node and restore "
+                "the folder from a backup.",
+                self._tp, lost, self._folder,
+            )  # fmt: skip
 
     def _restore_state(self, at_most: int, *, upto: int) -> int:
         """Restore from the newest snapshot at or below `at_most`, and replay headers from there up to `upto`."""
@@ -266,32 +323,26 @@ class LogLoader:
         for segment in segments:
             base = f"{segment.base_offset:020d}"
             missing = base + INDEX_SUFFIX not in self._names or base + TIME_INDEX_SUFFIX not in self._names
-            if (missing and segment.size) or (suspicious and not self._is_sane(segment)):
-                logger.warning("%s: building the indexes of segment %s again", self._tp, base)
-                self._rebuild_indexes(segment)
+            if missing and segment.size:
+                self._rebuild_indexes(segment, "they are missing")
+            elif suspicious and not indexes_are_sane(segment, None):
+                self._rebuild_indexes(segment, "they cannot be true")
 
-    @staticmethod
-    def _is_sane(segment: Segment) -> bool:
-        return (
-            segment.offsets.is_sane(segment.size)
-            and segment.times.is_sane()
-            and segment.transactions.is_sane(segment.base_offset)
-        )
-
-    def _rebuild_indexes(self, segment: Segment) -> None:
-        segment.restart_offsets()
-        for position, header in scan_headers(segment.file, 0, segment.size, chunk_bytes=_HEADERS_CHUNK_BYTES):
-            segment.note_batches(
-                position, header.size_bytes, header.last_offset, header.max_timestamp_ms,
-                self._config.index_interval_bytes,
-            )  # fmt: skip
-        segment.close_indexes()
+    def _rebuild_indexes(self, segment: Segment, why: str) -> None:
+        logger.warning("%s: building the indexes of segment %020d again: %s", self._tp, segment.base_offset, why)
+        segment.rebuild_indexes(self._config.index_interval_bytes)
 
     # --- After a crash ---------------------------------------------------------------------------------------------
 
     def _recover(self) -> int:
         first = self._segments.first.base_offset
         point = max(self._recovery_point, first)
+        for segment in self._segments:
+            # Which transactions were aborted is found again only where the state is built again, too (L3).
+            if segment.base_offset < point and not transactions_are_sane(segment, None):
+                logger.warning("%s: %s cannot be true: it is built again", self._tp, segment.path(TXN_INDEX_SUFFIX))
+                point = segment.base_offset
+                break
         self._snapshots.remove(self._snapshots.beyond(point))
         start = self._snapshots.restore(self._producers, at_most=point, at_least=first, now_ms=self._now_ms)
         if start is None:
@@ -307,6 +358,10 @@ class LogLoader:
             if whole:
                 end, whole = self._recover_segment(segment, start)
                 number += 1
+                until = segments[number].base_offset if number < len(segments) else self._kept_end
+                if end < until <= self._kept_end and until - segment.base_offset <= INT32_MAX:
+                    self._fill(segment, end, until)
+                    end, whole = until, True
             if not whole:
                 self._drop(segments[number:])
                 break
@@ -346,6 +401,13 @@ class LogLoader:
         segment.offsets.trim()
         segment.times.trim()
         return end, position == size
+
+    def _fill(self, segment: Segment, end: int, until: int) -> None:
+        """Let a batch without records stand for what is lost between `end` and `until`."""
+        self._lost.append((end, until))
+        batch = stand_in(end, until, self._epochs.latest)
+        segment.append((batch,), len(batch), until - 1, NO_TIMESTAMP, self._config.index_interval_bytes)
+        self._producers.end_offset = until
 
     def _take_in(self, segment: Segment, header: BatchHeader, batch: memoryview) -> None:
         completed = apply_batch(self._producers, header, batch, self._now_ms)
@@ -389,7 +451,7 @@ def replay_headers(segments: Segments, producers: ProducerState, start: int, upt
             continue
         position = segment.offsets.position_for(start)
         file = segment.file
-        for at, header in scan_headers(file, position, segment.size, chunk_bytes=_HEADERS_CHUNK_BYTES):
+        for at, header in scan_headers(file, position, segment.size, chunk_bytes=WALK_BYTES):
             if header.last_offset < start:
                 continue
             if header.base_offset >= upto:

@@ -7,7 +7,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final
 
-from semel.broker.log.batch_scan import NEAR_BYTES, scan_headers
+from semel.broker.log.batch_scan import NEAR_BYTES, WALK_BYTES, scan_headers
 from semel.broker.log.config import INT32_MAX, LogConfig
 from semel.broker.log.log_types import AbortedTransaction
 from semel.broker.log.offset_index import OffsetIndex
@@ -252,6 +252,16 @@ class Segment:
         self._first_timestamp_ms = None
         self._unindexed_bytes = 0
 
+    def rebuild_indexes(self, interval_bytes: int) -> None:
+        """Build the offset and time indexes again from the headers of all batches, and bring them into their files.
+
+        Raises `OSError`, and `CorruptBatchError` where the batches themselves are broken.
+        """
+        self.restart_offsets()
+        for position, header in scan_headers(self.file, 0, self.size, chunk_bytes=WALK_BYTES):
+            self.note_batches(position, header.size_bytes, header.last_offset, header.max_timestamp_ms, interval_bytes)
+        self.close_indexes()
+
     def _is_true_offset(self, offset: int, position: int) -> bool:
         try:
             return read_header(self.file.read_at(BATCH_OVERHEAD, position)).last_offset == offset
@@ -311,11 +321,23 @@ class Segment:
     # --- Looking up ------------------------------------------------------------------------------------------------
 
     def locate(self, offset: int, *, from_position: int = 0) -> tuple[int, BatchHeader] | None:
-        """Return position and header of the first batch that ends at or after `offset`, or None if there is none."""
-        position = max(from_position, self.offsets.position_for(offset))
+        """Return position and header of the first batch that ends at or after `offset`, or None if there is none.
+
+        Raises `CorruptBatchError` where the batches are broken, or the index misleads.
+        """
+        indexed, position = self.offsets.place_for(offset)
+        if from_position > position:
+            position = from_position
+        elif position > self.size:
+            raise CorruptBatchError(f"{self.offsets.path} names position {position} of {self.size} bytes")
         for found in scan_headers(self.file, position, self.size):
             header = found[1]
             if header.base_offset + header.last_offset_delta >= offset:
+                if header.base_offset > indexed and found[0] == position > from_position:
+                    raise CorruptBatchError(
+                        f"{self.offsets.path} says that offset {indexed} is at position {position}, where offset "
+                        f"{header.base_offset} is"
+                    )
                 return found
         return None
 

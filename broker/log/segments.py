@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from semel.broker.log.batch_scan import scan_headers
 from semel.broker.log.log_types import AbortedTransaction, LogRange, TimestampOffset
 from semel.broker.log.segment import Segment
-from semel.protocol.record_batch import BatchHeader, TimestampType, decode_records
+from semel.protocol.record_batch import BatchHeader, CorruptBatchError, TimestampType, decode_records
 from semel.runtime.storage import StorageFile
 
 _HINTS_MAX = 16
@@ -90,10 +90,7 @@ class Segments:
             if start >= segment.size:
                 hint = None
         if hint is None:
-            found = self._locate(offset)
-            if found is None:
-                return nothing
-            segment, start, header = found
+            segment, start, header = self._locate(offset)
             first_offset = header.base_offset
             if first_offset >= upto_offset:
                 return nothing
@@ -114,13 +111,14 @@ class Segments:
         self._remember(next_offset, segment, limit)
         return LogRange(segment.file, start, limit - start, first_offset, next_offset)
 
-    def _locate(self, offset: int) -> tuple[Segment, int, BatchHeader] | None:
+    def _locate(self, offset: int) -> tuple[Segment, int, BatchHeader]:
         for segment in self.from_offset(offset):
             if segment.size:
                 found = segment.locate(offset)
                 if found is not None:
                     return segment, *found
-        return None
+        # The last batch of a log ends at the log's end, so there is one, and it is an index that misleads.
+        raise CorruptBatchError(f"no batch from offset {offset} on is found")
 
     @staticmethod
     def _fit(segment: Segment, start: int, limit: int, end: int, min_one_batch: bool) -> tuple[int, int]:

@@ -15,6 +15,7 @@ from semel.runtime.storage import Storage
 
 _PENDING_BYTES_MAX: Final = 4096
 _UNKNOWN: Final = -1
+_SAMPLES: Final = 32
 
 
 class SparseIndex:
@@ -28,6 +29,7 @@ class SparseIndex:
         "_mapped",
         "_pending",
         "_storage",
+        "_torn",
         "base_offset",
         "created",
         "path",
@@ -45,6 +47,8 @@ class SparseIndex:
         self._pending: bytearray | None = None
         self._count = 0 if empty else _UNKNOWN
         """Entries in the file, or _UNKNOWN before it was opened."""
+        self._torn = False
+        """Whether the file ended within an entry when it was opened."""
         self.path = path
         self.base_offset = base_offset
         self.unsynced = False
@@ -71,7 +75,9 @@ class SparseIndex:
             self.created = self.created or self._count == 0
             if self._count < 0:
                 # A torn last entry (a crash, a foreign file) is no entry.
-                self._count = self._count_valid(file.size() // self.ENTRY.size)
+                count, rest = divmod(file.size(), self.ENTRY.size)
+                self._torn = rest > 0
+                self._count = self._count_valid(count)
         return file
 
     def _count_valid(self, count: int) -> int:
@@ -149,6 +155,23 @@ class SparseIndex:
                 return number
             last_first, last_second = entry
         return len(self)
+
+    def sample(self) -> tuple[int, int] | tuple[()] | None:
+        """Look at some entries, the first and the last among them, and return the last one as stored.
+
+        Nothing () where there is none; None where the file ends within one, or they do not grow in both fields.
+        """
+        count = len(self)
+        if self._torn:
+            return None
+        step = max(1, count // _SAMPLES)
+        before: tuple[int, int] | tuple[()] = ()
+        for number in sorted({*range(0, count, step), count - 1} - {-1}):
+            entry = self.entry(number)
+            if entry[0] < 0 or entry[1] < 0 or (before and (entry[0] <= before[0] or entry[1] <= before[1])):
+                return None
+            before = entry
+        return before
 
     def truncate_entries(self, count: int) -> None:
         """Keep the first `count` entries."""

@@ -9,6 +9,7 @@ import logging
 from collections.abc import Sequence
 from typing import Final, NoReturn, Self
 
+from semel.broker.log.clean_check import walk_fault
 from semel.broker.log.config import LogConfig
 from semel.broker.log.flushing import FlushWork
 from semel.broker.log.leader_epochs import LeaderEpochs
@@ -27,6 +28,7 @@ from semel.runtime.storage import Storage
 
 logger = logging.getLogger(__name__)
 
+_BROKEN_PLACES_MAX: Final = 100
 DEFAULT_PRODUCER_ID_EXPIRATION_MS: Final = 24 * 60 * 60 * 1000
 
 
@@ -38,12 +40,14 @@ class StoredLog:
     """
 
     __slots__ = (
+        "_broken",
         "_closed",
         "_deleted",
         "_files",
         "_folder",
         "_folder_changed",
         "_generation",
+        "_rebuilt",
         "_segments",
         "_snapshots",
         "_storage",
@@ -71,7 +75,6 @@ class StoredLog:
         config: LogConfig,
         loaded: LoadedLog,
         files: OpenFiles,
-        recovery_point: int,
         producer_id_expiration_ms: int,
     ) -> None:
         self._storage = storage
@@ -86,7 +89,7 @@ class StoredLog:
         self.epochs: LeaderEpochs = loaded.epochs
         self.log_start_offset = loaded.log_start_offset
         self.log_end_offset = loaded.log_end_offset
-        self.recovery_point = min(recovery_point, loaded.log_end_offset)
+        self.recovery_point = loaded.recovery_point
         self.recovered_bytes_cut = loaded.truncated_bytes
         self.producer_id_expiration_ms = producer_id_expiration_ms
         self.offline_error: SemelError | None = None
@@ -100,6 +103,9 @@ class StoredLog:
         ]
         self._folder_changed = loaded.names_unsynced
         self._generation = 0
+        # Base offsets of segments whose indexes misled a reader, and what is known to be broken.
+        self._rebuilt: set[int] = set()
+        self._broken: set[str] = set()
         self._closed = False
 
     @classmethod
@@ -120,9 +126,10 @@ class StoredLog:
     ) -> Self:
         """Open the log in `folder`, creating it if it is not there.
 
-        `clean`: the last close was a clean one, so nothing is validated and no batches are read. Otherwise all from
-        `recovery_point` on is validated and what follows the first broken batch is cut (D2). `files` bounds the open
-        files, shared by all logs of a node. Raises `OSError`, or `SemelError` for a log that cannot be made sense of.
+        `clean`: the last close was a clean one, so only the last batches of each segment are looked at. Otherwise all
+        from `recovery_point` on is validated and what follows the first broken batch is cut (D2). `files` bounds the
+        open files, shared by all logs of a node. Raises `OSError`, or `SemelError` for a log that cannot be made sense
+        of.
         """
         files = files if files is not None else OpenFiles()
         loader = LogLoader(
@@ -130,8 +137,7 @@ class StoredLog:
             now_ms=now_ms, log_start_offset=log_start_offset, recovery_point=recovery_point, clean=clean,
         )  # fmt: skip
         loaded = loader.load()
-        point = loaded.log_end_offset if clean else recovery_point
-        return cls(storage, folder, tp, topic_id, config, loaded, files, point, max_producer_id_expiration_ms)
+        return cls(storage, folder, tp, topic_id, config, loaded, files, max_producer_id_expiration_ms)
 
     @property
     def size_bytes(self) -> int:
@@ -201,6 +207,36 @@ class StoredLog:
                 "kept; mend the disk and restart the node to recover",
             )
         raise self.offline_error from error
+
+    def rebuild_misleading_indexes(self, offset: int, error: CorruptBatchError) -> None:
+        """Build the indexes of the segments from `offset` on again, where a look-up failed: each once, because what
+        fails then is in the batches. Raises `CorruptBatchError` where it is, and `OSError`.
+        """
+        self._segments.forget_hints()
+        for segment in self._segments.from_offset(offset):
+            if segment.base_offset in self._rebuilt or not segment.size:
+                continue
+            fault = walk_fault(segment)
+            if fault is not None:
+                raise CorruptBatchError(f"segment {segment.path(LOG_SUFFIX)}: {fault}")
+            self._rebuilt.add(segment.base_offset)
+            logger.warning(
+                "%s: building the indexes of segment %020d again: %s", self.tp, segment.base_offset, error.message
+            )
+            segment.rebuild_indexes(self.config.index_interval_bytes)
+            if self._end_of(segment) > offset:
+                return
+
+    def report_broken(self, offset: int, error: CorruptBatchError) -> SemelError:
+        """Return what a reader is told who met broken batches, and tell the operator once about each place."""
+        message = (
+            f"the records of {self.tp} at offset {offset} can't be read: {error.message}. Stop the node and restore "
+            f"{self._folder} from a backup; or, to go on without them, let readers begin behind them"
+        )
+        if error.message not in self._broken and len(self._broken) < _BROKEN_PLACES_MAX:
+            self._broken.add(error.message)
+            logger.error("%s", message)
+        return error_for(ErrorCode.CORRUPT_MESSAGE, message)
 
     # --- Cutting ---------------------------------------------------------------------------------------------------
 

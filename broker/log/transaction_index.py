@@ -5,10 +5,12 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Iterator
+from contextlib import suppress
 from typing import Final
 
 from semel.broker.log.log_types import AbortedTransaction
 from semel.broker.log.open_files import OpenFiles, SharedFile
+from semel.protocol.record_batch import CorruptBatchError
 from semel.runtime.storage import Storage
 
 _ENTRY: Final = struct.Struct(">hqqqq")
@@ -73,6 +75,8 @@ class TransactionIndex:
             if not data:
                 return
             for fields in _ENTRY.iter_unpack(data[: len(data) // _ENTRY.size * _ENTRY.size]):
+                if fields[0] != _VERSION or not 0 <= fields[2] <= fields[3]:
+                    raise CorruptBatchError(f"{self.path} is damaged: it has an entry {fields}")
                 yield AbortedTransaction(*fields[1:])
             number += len(data) // _ENTRY.size
 
@@ -112,12 +116,14 @@ class TransactionIndex:
         Behind what was synced a power cut leaves anything, which no binary search can be trusted with.
         """
         last = -1
-        for number, transaction in enumerate(self):
-            _, first_offset, last_offset, _ = transaction
-            if not (last < last_offset < before_offset and 0 <= first_offset <= last_offset):
-                return number
-            last = last_offset
-        return len(self)
+        number = 0
+        with suppress(CorruptBatchError):
+            for _, first_offset, last_offset, _ in self:
+                if not (last < last_offset < before_offset and 0 <= first_offset <= last_offset):
+                    break
+                last = last_offset
+                number += 1
+        return number
 
     def truncate_entries(self, count: int) -> None:
         if count < len(self):
@@ -125,13 +131,19 @@ class TransactionIndex:
             self._open().truncate(count * _ENTRY.size)
             self._count = count
 
-    def is_sane(self, base_offset: int) -> bool:
-        """Say whether the last entry can be true: a cheap check where the file is trusted."""
-        count = len(self)
-        if not count:
-            return True
-        last = self.entry(count - 1)
-        return last.last_offset >= base_offset and last.first_offset <= last.last_offset
+    def is_sane(self, base_offset: int, end_offset: int | None = None) -> bool:
+        """Say whether the entries can be true: whole, in order, and of markers in this segment."""
+        if self._open().size() % _ENTRY.size:
+            return False
+        before = base_offset - 1
+        try:
+            for _, first_offset, last_offset, _ in self:
+                if not (before < last_offset and 0 <= first_offset <= last_offset):
+                    return False
+                before = last_offset
+        except CorruptBatchError:
+            return False
+        return end_offset is None or before < end_offset
 
     @property
     def file(self) -> SharedFile:

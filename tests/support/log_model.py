@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from typing import Any
 
 from semel.broker.log.config import LogConfig
@@ -23,6 +24,7 @@ TP = TopicPartition("t", 0)
 NOW = 1_700_000_000_000
 FOLDER = "data/t-0"
 TOPIC_ID = new_topic_id()
+SMALL_SEGMENTS = LogConfig(segment_bytes=2000, index_interval_bytes=200)
 
 
 def open_log(storage: SimulatedStorage, config: LogConfig, *, folder: str = FOLDER, **options: Any) -> PartitionLog:
@@ -98,3 +100,34 @@ def indexes(log: PartitionLog) -> list[tuple[int, list[tuple[int, int]], list[tu
         )
         for segment in log.segments
     ]
+
+
+def fill(log: PartitionLog, count: int = 150) -> None:
+    """Several producers, some in transactions of both outcomes, one left open."""
+    sequences = Counter[int]()
+    for n in range(count):
+        producer = ProducerIdAndEpoch(n % 4, n % 2)
+        transactional = n % 4 < 2
+        data = make_batch(
+            [(b"k", b"v" * (n % 30))] * (1 + n % 3),
+            producer=producer,
+            sequence=sequences[n % 4],
+            transactional=transactional,
+            timestamp_ms=NOW + n,
+        )
+        sequences[n % 4] += 1 + n % 3
+        log.append(data, leader_epoch=n // 50, now_ms=NOW, verified=True)
+        if transactional and n % 12 > 8:
+            log.append_marker(producer, 1, n % 8 < 4, NOW, leader_epoch=n // 50)
+
+
+def dump(log: PartitionLog) -> tuple[Any, ...]:
+    return (
+        log.log_start_offset,
+        log.log_end_offset,
+        [data for _, data in read_batches(log)],
+        repr(log.producer_state),
+        log.epochs.entries(),
+        log.aborted_transactions(0, 10_000),
+        [txn for _, _, _, txns in indexes(log) for txn in txns],
+    )

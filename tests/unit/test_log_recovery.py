@@ -8,50 +8,14 @@ import struct
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import replace
-from typing import Any
 
 import pytest
-from log_model import FOLDER, NOW, indexes, make_batch, open_log, read_batches
+from log_model import FOLDER, NOW, SMALL_SEGMENTS, dump, fill, indexes, make_batch, open_log, read_batches
 
-from semel.broker.log.config import LogConfig
-from semel.broker.log.partition_log import PartitionLog
 from semel.protocol.crc32c import crc32c
 from semel.protocol.ids import ProducerIdAndEpoch
 from semel.protocol.record_batch import BatchHeader
 from semel.runtime.simulated_storage import SimulatedFile, SimulatedStorage
-
-CONFIG = LogConfig(segment_bytes=2000, index_interval_bytes=200)
-
-
-def fill(log: PartitionLog, count: int = 150) -> None:
-    """Several producers, some in transactions of both outcomes, one left open."""
-    sequences = Counter[int]()
-    for n in range(count):
-        producer = ProducerIdAndEpoch(n % 4, n % 2)
-        transactional = n % 4 < 2
-        data = make_batch(
-            [(b"k", b"v" * (n % 30))] * (1 + n % 3),
-            producer=producer,
-            sequence=sequences[n % 4],
-            transactional=transactional,
-            timestamp_ms=NOW + n,
-        )
-        sequences[n % 4] += 1 + n % 3
-        log.append(data, leader_epoch=n // 50, now_ms=NOW, verified=True)
-        if transactional and n % 12 > 8:
-            log.append_marker(producer, 1, n % 8 < 4, NOW, leader_epoch=n // 50)
-
-
-def dump(log: PartitionLog) -> tuple[Any, ...]:
-    return (
-        log.log_start_offset,
-        log.log_end_offset,
-        [data for _, data in read_batches(log)],
-        repr(log.producer_state),
-        log.epochs.entries(),
-        log.aborted_transactions(0, 10_000),
-        [txn for _, _, _, txns in indexes(log) for txn in txns],
-    )
 
 
 class CountedReads:
@@ -69,22 +33,30 @@ class CountedReads:
         monkeypatch.setattr(SimulatedFile, "read_at", counted_read)
 
 
-def test_a_clean_start_reads_no_batches(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_clean_start_reads_only_what_follows_the_last_index_entries(monkeypatch: pytest.MonkeyPatch) -> None:
     storage = SimulatedStorage()
-    log = open_log(storage, CONFIG)
+    log = open_log(storage, SMALL_SEGMENTS)
     fill(log)
     expected = dump(log)
+    batches = read_batches(log)
     log.close()
     snapshot = storage.open(f"{FOLDER}/{log.log_end_offset:020d}.snapshot").size()
+    names = storage.list_folder(FOLDER)
+    aborted = sum(storage.open(f"{FOLDER}/{name}").size() for name in names if name.endswith(".txnindex"))
     reads = CountedReads(monkeypatch)
-    log = open_log(storage, CONFIG, clean=True)
-    assert reads.bytes["log"] == 0
+    log = open_log(storage, SMALL_SEGMENTS, clean=True)
+    segments = log.segment_count
+    largest = max(header.size_bytes for header, _ in batches)
+    # Entries are this far apart, give or take a batch, and the last batch follows.
+    assert reads.bytes["log"] <= segments * (SMALL_SEGMENTS.index_interval_bytes + 2 * largest)
     assert reads.bytes["snapshot"] == snapshot, "one snapshot"
-    assert reads.bytes["index"] == reads.bytes["timeindex"] == reads.bytes["txnindex"] == 0
+    assert reads.bytes["index"] <= 8 * segments
+    assert reads.bytes["timeindex"] <= 12 * segments
+    assert reads.bytes["txnindex"] == aborted
     assert log.recovery_point == log.log_end_offset
+    read = reads.bytes["log"]
     log.append(make_batch([(b"k", b"v")]), leader_epoch=2, now_ms=NOW)
-    assert reads.bytes["log"] <= 61, "the age of the segment, once, at the first append"
-    assert reads.bytes["timeindex"] <= 12
+    assert reads.bytes["log"] - read <= 61, "the age of the segment, once, at the first append"
     log.truncate_to(log.log_end_offset - 1, now_ms=NOW)
     monkeypatch.undo()
     assert dump(log) == expected
@@ -92,11 +64,11 @@ def test_a_clean_start_reads_no_batches(monkeypatch: pytest.MonkeyPatch) -> None
 
 def test_D1_a_killed_process_loses_nothing_that_was_appended() -> None:
     storage = SimulatedStorage()
-    log = open_log(storage, CONFIG)
+    log = open_log(storage, SMALL_SEGMENTS)
     fill(log)
     expected, entries = dump(log), indexes(log)
     storage.crash(power=False)
-    again = open_log(storage, CONFIG)
+    again = open_log(storage, SMALL_SEGMENTS)
     assert dump(again) == expected
     assert again.recovered_bytes_cut == 0
     assert [one[:2] for one in indexes(again)] == [one[:2] for one in entries], "the same offset indexes"
@@ -105,7 +77,7 @@ def test_D1_a_killed_process_loses_nothing_that_was_appended() -> None:
 def test_D2_a_broken_batch_and_all_behind_it_are_cut_and_nothing_before() -> None:
     for offset in (0, 1, 40, 150, 200):
         storage = SimulatedStorage()
-        log = open_log(storage, CONFIG)
+        log = open_log(storage, SMALL_SEGMENTS)
         fill(log)
         batches = read_batches(log)
         found = log.read(offset, 1, log.log_end_offset)
@@ -113,12 +85,12 @@ def test_D2_a_broken_batch_and_all_behind_it_are_cut_and_nothing_before() -> Non
         kept = [data for header, data in batches if header.last_offset < found.first_offset]
         storage.crash(power=False)
         storage.corrupt(segment.path(".log"), found.position + 40, b"\xff\x00\xff")
-        again = open_log(storage, CONFIG)
+        again = open_log(storage, SMALL_SEGMENTS)
         assert [data for _, data in read_batches(again)] == kept
         assert again.log_end_offset == found.first_offset
         assert again.recovered_bytes_cut > 0
         # State and indexes are those of a log that never had more.
-        other = open_log(SimulatedStorage(), CONFIG)
+        other = open_log(SimulatedStorage(), SMALL_SEGMENTS)
         for data in kept:
             other.replay_append(None, data, now_ms=NOW)
         assert dump(again)[1:] == dump(other)[1:]
@@ -128,18 +100,18 @@ def test_D2_a_broken_batch_and_all_behind_it_are_cut_and_nothing_before() -> Non
 @pytest.mark.parametrize("torn", [1, 60, 61, 70])
 def test_D2_a_torn_tail_is_cut(torn: int) -> None:
     storage = SimulatedStorage()
-    log = open_log(storage, CONFIG)
+    log = open_log(storage, SMALL_SEGMENTS)
     fill(log, 20)
     expected = dump(log)
     path = log.segments.active.path(".log")
     storage.crash(power=False)
     storage.open(path).append([bytes(make_batch([(b"k", b"v" * 50)]))[:torn]])
-    again = open_log(storage, CONFIG)
+    again = open_log(storage, SMALL_SEGMENTS)
     assert dump(again) == expected
     assert again.recovered_bytes_cut == torn
     storage.crash(power=False)
     storage.open(path).append([bytes(torn)])  # a file that grew without its bytes
-    assert dump(open_log(storage, CONFIG)) == expected
+    assert dump(open_log(storage, SMALL_SEGMENTS)) == expected
 
 
 @pytest.mark.parametrize("damaged", [1, 2, 3, 99])
@@ -147,7 +119,7 @@ def test_D2_a_torn_tail_is_cut(torn: int) -> None:
 @pytest.mark.parametrize("options", ["clean", "flushed", "unflushed"])
 def test_P7_snapshots_only_shorten_the_replay(damaged: int, how: str, options: str) -> None:
     storage = SimulatedStorage()
-    log = open_log(storage, CONFIG)
+    log = open_log(storage, SMALL_SEGMENTS)
     fill(log)
     expected = dump(log)
     log.close()
@@ -163,7 +135,7 @@ def test_P7_snapshots_only_shorten_the_replay(damaged: int, how: str, options: s
             storage.open(path).truncate(0)
     again = open_log(
         storage,
-        CONFIG,
+        SMALL_SEGMENTS,
         clean=options == "clean",
         recovery_point=log.log_end_offset if options == "flushed" else 0,
     )
@@ -172,7 +144,7 @@ def test_P7_snapshots_only_shorten_the_replay(damaged: int, how: str, options: s
 
 def test_recovery_reads_only_from_the_recovery_point(monkeypatch: pytest.MonkeyPatch) -> None:
     storage = SimulatedStorage()
-    log = open_log(storage, CONFIG)
+    log = open_log(storage, SMALL_SEGMENTS)
     fill(log, 100)
     point = log.flush()
     fill_more = make_batch([(b"k", b"v" * 50)])
@@ -181,8 +153,8 @@ def test_recovery_reads_only_from_the_recovery_point(monkeypatch: pytest.MonkeyP
     expected = dump(log)
     storage.crash(power=False)
     reads = CountedReads(monkeypatch)
-    again = open_log(storage, CONFIG, recovery_point=point)
-    assert reads.bytes["log"] < 3 * CONFIG.segment_bytes < again.size_bytes
+    again = open_log(storage, SMALL_SEGMENTS, recovery_point=point)
+    assert reads.bytes["log"] < 3 * SMALL_SEGMENTS.segment_bytes < again.size_bytes
     monkeypatch.undo()
     assert dump(again) == expected
 
@@ -190,7 +162,7 @@ def test_recovery_reads_only_from_the_recovery_point(monkeypatch: pytest.MonkeyP
 def test_L3_indexes_that_recovery_built_anew_below_the_recovery_point_are_synced_with_it() -> None:
     """A second power cut took the list of aborted transactions of a segment whose snapshot the first one had torn."""
     storage = SimulatedStorage()
-    log = open_log(storage, CONFIG)
+    log = open_log(storage, SMALL_SEGMENTS)
     fill(log, 100)
     point = log.flush()
     storage.sync_folder("data")
@@ -200,20 +172,20 @@ def test_L3_indexes_that_recovery_built_anew_below_the_recovery_point_are_synced
     for name in storage.list_folder(FOLDER):
         if name.endswith(".snapshot"):
             storage.corrupt(f"{FOLDER}/{name}", 0, b"torn")
-    again = open_log(storage, CONFIG, recovery_point=point)
+    again = open_log(storage, SMALL_SEGMENTS, recovery_point=point)
     assert again.flush() == point
     assert storage.unsynced_bytes() == 0
     for seed in range(20):
         storage.random.seed(seed)
         storage.crash(power=True)
-        again = open_log(storage, CONFIG, recovery_point=point, clean=True)
+        again = open_log(storage, SMALL_SEGMENTS, recovery_point=point, clean=True)
         assert again.aborted_transactions(0, point) == expected
 
 
 @pytest.mark.parametrize("behind", [True, False])
 def test_L3_aborted_transactions_are_kept_where_a_power_cut_tears_what_recovery_begins_with(behind: bool) -> None:
     """Whether the first batch behind the snapshot is torn, or, as no disk should, one before it."""
-    config = replace(CONFIG, segment_bytes=100_000, index_interval_bytes=100_000)
+    config = replace(SMALL_SEGMENTS, segment_bytes=100_000, index_interval_bytes=100_000)
     storage = SimulatedStorage()
     log = open_log(storage, config)
     fill(log, 100)
@@ -249,45 +221,45 @@ def places(batches: list[tuple[BatchHeader, bytes]]) -> Iterator[tuple[int, Batc
 
 def test_missing_and_impossible_indexes_are_built_again() -> None:
     storage = SimulatedStorage()
-    log = open_log(storage, CONFIG)
+    log = open_log(storage, SMALL_SEGMENTS)
     fill(log)
     expected, entries = dump(log), indexes(log)
     log.close()
     bases = list(log.segments.base_offsets)
     storage.remove(f"{FOLDER}/{bases[0]:020d}.index")
     storage.remove(f"{FOLDER}/{bases[2]:020d}.timeindex")
-    again = open_log(storage, CONFIG, clean=True)
+    again = open_log(storage, SMALL_SEGMENTS, clean=True)
     assert dump(again) == expected
     assert [one[1] for one in indexes(again)] == [one[1] for one in entries]
     assert [one[2] for one in indexes(again)][:-1] == [one[2] for one in entries][:-1]
     storage.crash(power=False)
     size = storage.open(f"{FOLDER}/{bases[1]:020d}.index").size()
     storage.corrupt(f"{FOLDER}/{bases[1]:020d}.index", size - 4, b"\x7f\xff\xff\xff")
-    again = open_log(storage, CONFIG, recovery_point=again.log_end_offset)
+    again = open_log(storage, SMALL_SEGMENTS, recovery_point=again.log_end_offset)
     assert [one[1] for one in indexes(again)] == [one[1] for one in entries]
 
 
 def test_zeros_that_kafka_left_in_an_index_are_no_entries() -> None:
     storage = SimulatedStorage()
-    log = open_log(storage, CONFIG)
+    log = open_log(storage, SMALL_SEGMENTS)
     fill(log)
     expected, entries = dump(log), indexes(log)
     log.close()
     for suffix in (".index", ".timeindex"):
         path = log.segments.active.path(suffix)
         storage.open(path).append([bytes(1200)])
-    again = open_log(storage, CONFIG, clean=True)
+    again = open_log(storage, SMALL_SEGMENTS, clean=True)
     assert dump(again) == expected
     assert indexes(again)[-1][1] == entries[-1][1]
 
 
 def test_a_start_offset_beyond_the_end_begins_an_empty_log() -> None:
     storage = SimulatedStorage()
-    log = open_log(storage, CONFIG)
+    log = open_log(storage, SMALL_SEGMENTS)
     fill(log)
     end = log.log_end_offset
     log.close()
-    again = open_log(storage, CONFIG, log_start_offset=end + 100)
+    again = open_log(storage, SMALL_SEGMENTS, log_start_offset=end + 100)
     assert (again.log_start_offset, again.log_end_offset, again.size_bytes) == (end + 100, end + 100, 0)
     assert len(again.producer_state) == 0
     result = again.append(make_batch([(b"k", b"v")]), leader_epoch=0, now_ms=NOW)
@@ -296,25 +268,25 @@ def test_a_start_offset_beyond_the_end_begins_an_empty_log() -> None:
 
 def test_the_start_offset_is_kept_by_its_checkpoint() -> None:
     storage = SimulatedStorage()
-    log = open_log(storage, CONFIG)
+    log = open_log(storage, SMALL_SEGMENTS)
     fill(log)
     log.delete_records(100)
     log.close()
-    again = open_log(storage, CONFIG, clean=True, log_start_offset=100)
+    again = open_log(storage, SMALL_SEGMENTS, clean=True, log_start_offset=100)
     assert again.log_start_offset == 100
     assert read_batches(again)[0][0].last_offset >= 100
 
 
 def test_leftovers_are_removed() -> None:
     storage = SimulatedStorage()
-    open_log(storage, CONFIG).close()
+    open_log(storage, SMALL_SEGMENTS).close()
     for name in (
         "00000000000000000099.index", "00000000000000000099.txnindex", "00000000000000000000.log.deleted",
         "00000000000000000007.log.cleaned", "leader-epoch-checkpoint.tmp",
     ):  # fmt: skip
         storage.open(f"{FOLDER}/{name}", create=True)
     storage.open(f"{FOLDER}/partition.metadata", create=True)
-    open_log(storage, CONFIG)
+    open_log(storage, SMALL_SEGMENTS)
     names = storage.list_folder(FOLDER)
     assert "partition.metadata" in names
     assert not any("099" in name or name.endswith((".deleted", ".cleaned", ".tmp")) for name in names)
@@ -323,7 +295,7 @@ def test_leftovers_are_removed() -> None:
 def test_files_are_in_kafkas_formats() -> None:
     """Byte for byte as Kafka's OffsetIndex, TimeIndex, TransactionIndex and ProducerStateManager read them."""
     storage = SimulatedStorage()
-    log = open_log(storage, replace(CONFIG, index_interval_bytes=0, segment_bytes=10_000))
+    log = open_log(storage, replace(SMALL_SEGMENTS, index_interval_bytes=0, segment_bytes=10_000))
     producer = ProducerIdAndEpoch(77, 3)
     for n in range(3):
         log.append(
@@ -350,4 +322,4 @@ def test_files_are_in_kafkas_formats() -> None:
     assert (version, count) == (1, 1)
     assert crc == crc32c(snapshot[6:])
     assert struct.unpack_from(">qhiqiqiq", snapshot, 10) == (77, 3, 5, 5, 1, NOW + 50, 9, -1)
-    assert content(".log") == b"".join(data for _, data in read_batches(open_log(storage, CONFIG, clean=True)))
+    assert content(".log") == b"".join(data for _, data in read_batches(open_log(storage, SMALL_SEGMENTS, clean=True)))

@@ -1,0 +1,202 @@
+"""Files that were cut or overwritten by hand between a clean stop and the next start, and indexes that mislead a reader
+(D2, D3, P7, L3).
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from log_model import FOLDER, NOW, SMALL_SEGMENTS, dump, fill, indexes, make_batch, open_log, read_batches
+
+from semel.broker.log.config import LogConfig
+from semel.broker.log.partition_log import PartitionLog
+from semel.protocol.errors import ErrorCode, SemelError
+from semel.protocol.ids import ProducerIdAndEpoch
+from semel.protocol.record_batch import BatchHeader
+from semel.runtime.simulated_storage import SimulatedStorage
+
+ONE_SEGMENT = replace(SMALL_SEGMENTS, segment_bytes=100_000)
+
+
+def stopped(
+    config: LogConfig = SMALL_SEGMENTS, count: int = 150
+) -> tuple[SimulatedStorage, PartitionLog, list[tuple[BatchHeader, bytes]], Any]:
+    """A log that was closed cleanly: its storage, itself, its batches, and what it knew."""
+    storage = SimulatedStorage()
+    log = open_log(storage, config)
+    fill(log, count)
+    expected = dump(log)
+    batches = read_batches(log)
+    log.close()
+    return storage, log, batches, expected
+
+
+def cut(storage: SimulatedStorage, path: str, size: int) -> None:
+    file = storage.open(path)
+    file.truncate(file.size() - size if size > 0 else -size)
+
+
+@pytest.mark.parametrize("size", [1, 61, 100, 700])
+@pytest.mark.parametrize("noted", ["checkpoint", "snapshot"])
+def test_D3_a_tail_that_was_cut_after_a_clean_stop_is_found_and_its_offsets_are_not_given_away(
+    size: int, noted: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The snapshot said where the log ended, so a new record was acknowledged behind a hole and never read."""
+    storage, log, batches, _ = stopped(ONE_SEGMENT)
+    end = log.log_end_offset
+    path = log.segments.active.path(".log")
+    cut(storage, path, size)
+    again = open_log(storage, ONE_SEGMENT, clean=True, recovery_point=end if noted == "checkpoint" else 0)
+    left = storage.open(path).size() - 61
+    kept, position = [], 0
+    for header, data in batches:
+        position += len(data)
+        if position <= left:
+            kept.append((header, data))
+    assert 0 < len(kept) < len(batches)
+    lost = kept[-1][0].next_offset
+    found = read_batches(again)
+    assert [data for _, data in found[:-1]] == [data for _, data in kept]
+    assert (found[-1][0].base_offset, found[-1][0].next_offset, found[-1][0].record_count) == (lost, end, 0)
+    assert again.log_end_offset == end
+    assert again.recovery_point <= lost, "what was mended is to be synced"
+    [warning] = [each.getMessage() for each in caplog.records if "are lost" in each.getMessage()]
+    assert f"t-0: the records at offsets {lost} to {end - 1} are lost" in warning
+    assert FOLDER in warning
+    # P7: the state is the log's, not the snapshot's, which knew of the lost batches.
+    model = open_log(SimulatedStorage(), ONE_SEGMENT)
+    for _, data in found:
+        model.replay_append(None, data, now_ms=NOW)
+    assert dump(again)[1:] == dump(model)[1:]
+    offset = again.append(make_batch([(b"k", b"new")]), leader_epoch=9, now_ms=NOW).base_offset
+    assert offset == end
+    assert read_batches(again, end)[0][0].base_offset == end
+    again.close()
+    caplog.clear()
+    once_more = open_log(storage, ONE_SEGMENT, clean=True, recovery_point=end + 1)
+    assert not caplog.records, "once is enough"
+    assert once_more.log_end_offset == end + 1
+
+
+def test_D2_a_tail_whose_bytes_were_changed_after_a_clean_stop_is_found() -> None:
+    storage, log, batches, _ = stopped(ONE_SEGMENT)
+    path = log.segments.active.path(".log")
+    storage.corrupt(path, storage.open(path).size() - 3, b"\xff\xff\xff")
+    again = open_log(storage, ONE_SEGMENT, clean=True)
+    assert [data for _, data in read_batches(again)[:-1]] == [data for _, data in batches[:-1]]
+    assert again.log_end_offset == log.log_end_offset
+
+
+@pytest.mark.parametrize("size", [100, 0])
+def test_D2_an_older_segment_that_was_cut_loses_its_own_tail_alone(size: int, caplog: pytest.LogCaptureFixture) -> None:
+    storage, log, batches, _ = stopped()
+    segment, after = list(log.segments)[1:3]
+    cut(storage, segment.path(".log"), size)
+    again = open_log(storage, SMALL_SEGMENTS, clean=True)
+    found = read_batches(again)
+    stand_in = next(header for header, _ in found if header.record_count == 0)
+    assert segment.base_offset <= stand_in.base_offset < stand_in.next_offset == after.base_offset
+    expected = [
+        data for header, data in batches if not stand_in.base_offset <= header.base_offset < stand_in.next_offset
+    ]
+    assert [data for header, data in found if header.record_count] == expected
+    assert again.log_end_offset == log.log_end_offset
+    assert f"offsets {stand_in.base_offset} to {stand_in.last_offset} are lost" in caplog.text
+    # A crash now must find a log without a gap.
+    again.flush()
+    storage.crash(power=False)
+    assert [data for _, data in read_batches(open_log(storage, SMALL_SEGMENTS))] == [data for _, data in found]
+
+
+def test_D3_a_log_whose_segments_are_all_gone_goes_on_at_its_old_end(caplog: pytest.LogCaptureFixture) -> None:
+    storage, log, _, _ = stopped()
+    for segment in log.segments:
+        storage.remove(segment.path(".log"))
+    again = open_log(storage, SMALL_SEGMENTS, clean=True)
+    assert (again.log_start_offset, again.log_end_offset) == (log.log_end_offset,) * 2
+    assert f"offsets 0 to {log.log_end_offset - 1} are lost" in caplog.text
+
+
+SPOILT = [
+    (suffix, how, which)
+    for suffix in (".index", ".timeindex", ".txnindex")
+    for how in ("garbage", "torn", "cut", "shuffled")
+    for which in (1, -1)
+    # Without reading the log it cannot be told that a list of aborted transactions lacks whole entries.
+    if (suffix, how) != (".txnindex", "cut") and (suffix, how, which) != (".txnindex", "shuffled", 1)
+]
+
+
+@pytest.mark.parametrize(("suffix", "how", "which"), SPOILT)
+def test_an_index_that_was_spoilt_after_a_clean_stop_is_built_again(
+    suffix: str, how: str, which: int, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Consumers waited for ever at the first offset that the index misled them about."""
+    config = SMALL_SEGMENTS if which == 1 else ONE_SEGMENT
+    storage, log, _, expected = stopped(config)
+    segment = list(log.segments)[which]
+    path = segment.path(suffix)
+    file = storage.open(path)
+    size = file.size()
+    assert size > 0
+    if how == "garbage":
+        storage.corrupt(path, 0, b"\x01garbage\xff" * (size // 9) + bytes([7] * (size % 9)))
+    elif how == "torn":
+        cut(storage, path, 5)
+    elif how == "cut":
+        cut(storage, path, 0)
+    else:
+        entry = {".index": 8, ".timeindex": 12, ".txnindex": 34}[suffix]
+        data = file.read_at(size, 0)
+        assert size >= 2 * entry
+        storage.corrupt(path, 0, data[-entry:] + data[entry:-entry] + data[:entry])
+    again = open_log(storage, config, clean=True)
+    assert dump(again) == expected
+    if (suffix, how) != (".index", "cut"):  # fewer entries make look-ups slower, not wrong
+        assert "again" in caplog.text
+    for offset in range(again.log_end_offset):
+        assert again.read(offset, 1 << 20, again.log_end_offset).size > 0
+    assert "are lost" not in caplog.text
+    assert indexes(again)
+
+
+def test_a_lookup_that_an_index_misleads_builds_it_again_once(caplog: pytest.LogCaptureFixture) -> None:
+    storage, _, batches, _ = stopped(ONE_SEGMENT)
+    again = open_log(storage, ONE_SEGMENT, clean=True)
+    path = again.segments.active.path(".index")
+    data = storage.open(path).read_at(1 << 20, 0)
+    entry = len(data) // 16 * 8
+    first = int.from_bytes(data[entry : entry + 4], "big")
+    for position in (int.from_bytes(data[-4:], "big"), int.from_bytes(data[entry + 4 : entry + 8], "big") + 3, 1 << 30):
+        caplog.clear()
+        again.release_files()
+        storage.corrupt(path, entry + 4, position.to_bytes(4, "big"))
+        found = again.read(first, 1 << 20, again.log_end_offset)
+        assert found.first_offset <= first < found.next_offset
+        assert [each.levelname for each in caplog.records] == ["WARNING"]
+        assert "building the indexes" in caplog.text
+        assert [one for _, one in read_batches(again)] == [one for _, one in batches]
+        again = open_log(storage, ONE_SEGMENT, clean=True)
+
+
+def test_a_batch_that_cannot_be_read_is_a_clear_error_and_one_line_in_the_log(caplog: pytest.LogCaptureFixture) -> None:
+    storage, _, batches, _ = stopped(ONE_SEGMENT)
+    again = open_log(storage, ONE_SEGMENT, clean=True)
+    header = batches[len(batches) // 2][0]
+    position = sum(len(data) for other, data in batches if other.base_offset < header.base_offset)
+    storage.corrupt(again.segments.active.path(".log"), position, bytes(61))
+    for _ in range(3):
+        with pytest.raises(SemelError) as caught:
+            again.read(header.base_offset, 1 << 20, again.log_end_offset)
+        assert caught.value.code is ErrorCode.CORRUPT_MESSAGE
+        assert f"t-0 at offset {header.base_offset} can't be read" in caught.value.message
+    errors = [each.getMessage() for each in caplog.records if each.levelname == "ERROR"]
+    assert len(errors) == 1
+    assert f"restore {FOLDER} from a backup" in errors[0]
+    last = batches[-1][0]
+    assert again.read(last.base_offset, 1 << 20, again.log_end_offset).first_offset == last.base_offset
+    assert again.append(
+        make_batch([(b"k", b"v")], producer=ProducerIdAndEpoch(99, 0), sequence=0), leader_epoch=9, now_ms=NOW
+    )
