@@ -23,6 +23,7 @@ class Admin:
     bootstrap:          the gRPC address of a node, or several
     api_timeout_ms:     how long one call may take, retries included
     request_timeout_ms: how long one attempt may take
+    connect_timeout_ms: how long to try where no node has ever answered: it is more likely a wrong address
 
     Every call raises `SemelError`: `RetriableError` where the cluster can't be reached in time, `FatalError` for what
     it refuses.
@@ -36,9 +37,14 @@ class Admin:
         client_id: str = "semel",
         api_timeout_ms: int = 30_000,
         request_timeout_ms: int = 30_000,
+        connect_timeout_ms: int = 3_000,
     ) -> None:
         options = ClientOptions.checked(
-            bootstrap, client_id=client_id, api_timeout_ms=api_timeout_ms, request_timeout_ms=request_timeout_ms
+            bootstrap,
+            client_id=client_id,
+            api_timeout_ms=api_timeout_ms,
+            request_timeout_ms=request_timeout_ms,
+            connect_timeout_ms=connect_timeout_ms,
         )
         self._core = AdminCore(ClientCore("Admin", options))
 

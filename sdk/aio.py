@@ -20,12 +20,9 @@ from semel.sdk import tracing
 from semel.sdk.aio_admin import Admin
 from semel.sdk.aio_consumer import Consumer, RebalanceListener
 from semel.sdk.delivery import Delivery, DeliveryCallback
-from semel.sdk.options import checked_names
-from semel.sdk.partitioner import Partitioner
-from semel.sdk.producer import producer_options
-from semel.sdk.producer_core import NoRoomError, NoTopicError, ProducerCore, close_when_dropped
-from semel.sdk.sender import IN_FLIGHT_MAX
-from semel.sdk.serialization import HeadersArgument, Serializer
+from semel.sdk.producer_base import ProducerBase
+from semel.sdk.producer_core import NoRoomError, NoTopicError
+from semel.sdk.serialization import HeadersArgument
 from semel.sdk.transaction import CommitSource, GroupMetadata, check_commits
 
 __all__ = ["Admin", "Consumer", "Producer", "RebalanceListener", "Transaction"]
@@ -33,73 +30,10 @@ __all__ = ["Admin", "Consumer", "Producer", "RebalanceListener", "Transaction"]
 T = TypeVar("T")
 
 
-class Producer:
+class Producer(ProducerBase):
     """Sends records to topics, from asyncio. See `semel.Producer` for what it guarantees and for its options."""
 
-    @checked_names
-    def __init__(
-        self,
-        bootstrap: str,
-        *,
-        transactional_id: str | None = None,
-        acks: str | int = "all",
-        idempotent: bool | None = None,
-        linger_ms: int = 5,
-        batch_size_bytes: int = 1 << 18,
-        compression: str | None = None,
-        compression_level: int | None = None,
-        buffer_memory_bytes: int = 64 << 20,
-        record_bytes_max: int = 1_048_000,
-        request_bytes_max: int = 4 << 20,
-        max_in_flight: int = IN_FLIGHT_MAX,
-        partitioner: Partitioner | None = None,
-        key_serializer: Serializer | None = None,
-        value_serializer: Serializer | None = None,
-        delivery_timeout_ms: int = 120_000,
-        request_timeout_ms: int = 30_000,
-        max_block_ms: int = 60_000,
-        transaction_timeout_ms: int = 60_000,
-        retry_backoff_ms: int = 20,
-        retry_backoff_max_ms: int = 1_000,
-        metadata_max_age_ms: int = 300_000,
-        auto_create_topics: bool = False,
-        client_id: str = "semel-producer",
-    ) -> None:
-        """Check the options, which are those of `semel.Producer`. Raises `UsageError`."""
-        self._core = ProducerCore(
-            producer_options(
-                bootstrap,
-                transactional_id=transactional_id,
-                acks=acks,
-                idempotent=idempotent,
-                linger_ms=linger_ms,
-                batch_size_bytes=batch_size_bytes,
-                compression=compression,
-                compression_level=compression_level,
-                buffer_memory_bytes=buffer_memory_bytes,
-                record_bytes_max=record_bytes_max,
-                request_bytes_max=request_bytes_max,
-                max_in_flight=max_in_flight,
-                partitioner=partitioner,
-                key_serializer=key_serializer,
-                value_serializer=value_serializer,
-                delivery_timeout_ms=delivery_timeout_ms,
-                request_timeout_ms=request_timeout_ms,
-                max_block_ms=max_block_ms,
-                transaction_timeout_ms=transaction_timeout_ms,
-                retry_backoff_ms=retry_backoff_ms,
-                retry_backoff_max_ms=retry_backoff_max_ms,
-                metadata_max_age_ms=metadata_max_age_ms,
-                auto_create_topics=auto_create_topics,
-                client_id=client_id,
-            ),
-            blocking=False,
-        )
-        self._dropped = close_when_dropped(self, self._core)
-
-    @property
-    def transactional_id(self) -> str | None:
-        return self._core.options.transactional_id
+    _blocking = False
 
     async def send(
         self,

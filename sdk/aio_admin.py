@@ -29,9 +29,14 @@ class Admin:
         client_id: str = "semel",
         api_timeout_ms: int = 30_000,
         request_timeout_ms: int = 30_000,
+        connect_timeout_ms: int = 3_000,
     ) -> None:
         options = ClientOptions.checked(
-            bootstrap, client_id=client_id, api_timeout_ms=api_timeout_ms, request_timeout_ms=request_timeout_ms
+            bootstrap,
+            client_id=client_id,
+            api_timeout_ms=api_timeout_ms,
+            request_timeout_ms=request_timeout_ms,
+            connect_timeout_ms=connect_timeout_ms,
         )
         self._core = AdminCore(ClientCore("Admin", options))
 

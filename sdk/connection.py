@@ -34,6 +34,8 @@ _CHUNK_BYTES: Final = 64 << 10
 _JOIN_BYTES: Final = 4 << 10
 _SIZE = struct.Struct(">i")
 _HEADER = struct.Struct(">ihhih")
+_HTTP_2_SETTINGS: Final = b"\x04\x00\x00\x00\x00\x00"
+"""Type, flags and stream of the first frame of an HTTP/2 server, after three bytes of its length."""
 
 
 class ConnectionLostError(RetriableError):
@@ -77,7 +79,8 @@ class Connection(asyncio.BufferedProtocol):
         self._transport: asyncio.Transport | None = None
         self._waiting: deque[_Waiting] = deque()
         self._room_waiters: deque[asyncio.Future[None]] = deque()
-        self._next_correlation_id = 0
+        # Not from 0: what comes in its place says whether another protocol is spoken here (`_split`).
+        self._next_correlation_id = 1
         self._timer: asyncio.TimerHandle | None = None
         self._lost: Exception | None = None
         # Sending: at most one buffer is with the transport beyond what the socket took; the rest waits here, uncopied.
@@ -228,6 +231,12 @@ class Connection(asyncio.BufferedProtocol):
 
     def _split(self) -> None:
         position, filled = 0, self._filled
+        if not self.versions and self._chunk[3:9] == _HTTP_2_SETTINGS:
+            self.close(
+                "this is an HTTP/2 listener, as gRPC's are, and not the Kafka one; does the node's kafka.advertised "
+                "give its gRPC address?"
+            )
+            return
         while filled - position >= 4:
             (size,) = _SIZE.unpack_from(self._chunk, position)
             if not 4 <= size <= MAX_RESPONSE_BYTES:
@@ -382,6 +391,10 @@ class Connections:
             self._opening[node_id] = task
             task.add_done_callback(lambda done: self._opened(node_id, done))
         return await asyncio.shield(task)
+
+    def failures(self, node_id: int) -> int:
+        """Return how many attempts at a node have failed since the last that did not."""
+        return self._failures.get(node_id, 0)
 
     def close(self) -> None:
         """Close all connections; what is in flight fails as lost."""

@@ -42,6 +42,7 @@ class Consumer(ConsumerBase[RebalanceListener]):
     max_wait_ms, min_bytes, max_bytes, max_partition_bytes, buffered_bytes_max: how it fetches; see `FetchOptions`
     api_timeout_ms:       how long one call may take, retries included
     request_timeout_ms:   how long one attempt may take
+    connect_timeout_ms:   how long to try where no node has ever answered: it is more likely a wrong address
 
     >>> Consumer("localhost:9094", group="enrich", topics="orders")
     Traceback (most recent call last):

@@ -77,6 +77,7 @@ class ConsumerBase(ABC, Generic[Listener]):
         rack: str = "",
         request_timeout_ms: int = 30_000,
         api_timeout_ms: int = 60_000,
+        connect_timeout_ms: int = 3_000,
     ) -> None:
         self._listener = _check_listener(listener)
         self._auto_commit_s = None
@@ -106,6 +107,7 @@ class ConsumerBase(ABC, Generic[Listener]):
             rack=rack,
             request_timeout_ms=request_timeout_ms,
             api_timeout_ms=api_timeout_ms,
+            connect_timeout_ms=connect_timeout_ms,
         )
         self._auto_committing: Future[None] | None = None
         self._auto_commit_due = math.inf

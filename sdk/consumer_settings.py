@@ -38,10 +38,15 @@ def make_core(
     rack: str,
     request_timeout_ms: int,
     api_timeout_ms: int,
+    connect_timeout_ms: int,
 ) -> ConsumerCore:
     """Return a core that reads `topics` or `pattern` where they are given. Raises `UsageError`."""
     client = ClientOptions.checked(
-        bootstrap, client_id=client_id, request_timeout_ms=request_timeout_ms, api_timeout_ms=api_timeout_ms
+        bootstrap,
+        client_id=client_id,
+        request_timeout_ms=request_timeout_ms,
+        api_timeout_ms=api_timeout_ms,
+        connect_timeout_ms=connect_timeout_ms,
     )
     fetch = FetchOptions(
         max_wait_ms=check_int("max_wait_ms", max_wait_ms, 0),

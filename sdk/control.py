@@ -15,13 +15,14 @@ from typing import Any, Generic, TypeVar
 
 import grpc
 from google.protobuf.message import Message
-from tenacity import AsyncRetrying, RetryCallState, retry_if_exception_type, stop_before_delay
+from tenacity import AsyncRetrying, RetryCallState, retry_if_exception_type
 
 from semel.protocol.errors import ErrorCode, FatalError, RetriableError, SemelError, error_for
 from semel.protocol.v1 import common_pb2, groups_pb2, metadata_pb2, topics_pb2, transactions_pb2
 from semel.runtime.retrying import attempted
 from semel.sdk import tracing
 from semel.sdk.options import ClientOptions
+from semel.sdk.unreachable import Trouble, UnreachableError, speaks_kafka, trouble_at, unreachable
 
 Request = TypeVar("Request", bound=Message)
 Response = TypeVar("Response", bound=Message)
@@ -34,7 +35,8 @@ _CHANNEL_OPTIONS = (
     ("grpc.max_send_message_length", _MAX_MESSAGE_BYTES),
     # A node that was killed is back within a second or two: gRPC's own minute-long pauses would outlast it.
     ("grpc.initial_reconnect_backoff_ms", 50),
-    ("grpc.min_reconnect_backoff_ms", 100),
+    # Called a pause, this is how long one attempt to connect may take: a busy or distant node needs its time.
+    ("grpc.min_reconnect_backoff_ms", 2_000),
     ("grpc.max_reconnect_backoff_ms", 1_000),
     ("grpc.enable_http_proxy", 0),
     # Channels to one address share a connection by default, also with clients that have other settings.
@@ -137,6 +139,8 @@ class Control:
         self._channels: dict[str, grpc.Channel] = {}
         self._calls: dict[tuple[str, str], Any] = {}
         self._address_index = 0
+        self._has_reached = False
+        self._unreachable: dict[str, UnreachableError] = {}
         self._closed = False
 
     async def call(
@@ -155,13 +159,16 @@ class Control:
         pauses until `timeout_ms` (None: the client's api_timeout_ms) has passed; one attempt lasts `attempt_timeout_ms`
         at most (None: the client's request_timeout_ms). With `retry` False there is one attempt.
         `address` names a node ("host:port") in place of any of the bootstrap ones.
-        Raises `SemelError` of the kind that the node's error code says.
+        Raises `SemelError` of the kind that the node's error code says. As long as no node has ever been reached, the
+        address is more likely wrong than the node away: then `connect_timeout_ms` bounds the attempts.
         """
         budget_s = (self._options.api_timeout_ms if timeout_ms is None else timeout_ms) / 1000
         attempt_s = (self._options.request_timeout_ms if attempt_timeout_ms is None else attempt_timeout_ms) / 1000
         if not retry:
             return await self._attempt(rpc, request, min(attempt_s, budget_s), address)
-        deadline = time.monotonic() + budget_s
+        started = time.monotonic()
+        deadline = started + budget_s
+        contact_deadline = min(deadline, started + self._options.connect_timeout_ms / 1000)
 
         def left_s() -> float:
             return max(deadline - time.monotonic(), 0.001)
@@ -169,16 +176,27 @@ class Control:
         async def attempt() -> Response:
             return await self._attempt(rpc, request, min(attempt_s, left_s()), address)
 
+        def is_over(state: RetryCallState) -> bool:
+            error = state.outcome.exception() if state.outcome is not None else None
+            is_first_contact = isinstance(error, UnreachableError) and not self._has_reached
+            return time.monotonic() + state.upcoming_sleep >= (contact_deadline if is_first_contact else deadline)
+
         def retrying() -> AsyncRetrying:
             return AsyncRetrying(
                 retry=retry_if_exception_type(RetriableError),
-                stop=stop_before_delay(left_s()),
+                stop=is_over,
                 wait=self._pause_s,
                 sleep=asyncio.sleep,
                 reraise=True,
             )
 
-        return await attempted(attempt, RetriableError, retrying)
+        try:
+            return await attempted(attempt, RetriableError, retrying)
+        except UnreachableError as error:
+            if self._has_reached or len(self._unreachable) < 2:
+                raise
+            each = "; ".join(str(one.message) for one in self._unreachable.values())
+            raise UnreachableError(f"none of the nodes can be reached: {each}", error.code) from None
 
     def close(self) -> None:
         """Close the channels; calls under way fail."""
@@ -209,8 +227,29 @@ class Control:
         except grpc.RpcError as error:
             if address is None and error.code() in (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.DEADLINE_EXCEEDED):
                 self._address_index += 1  # the next attempt asks another node
-            raise to_semel_error(error, rpc.name, target, timeout_s) from None
+            failure = to_semel_error(error, rpc.name, target, timeout_s)
+            if isinstance(failure, UnreachableError):
+                failure = await self._explained(target, failure)
+            elif error.code() is not grpc.StatusCode.DEADLINE_EXCEEDED:
+                self._has_reached = True
+            raise failure from None
+        self._has_reached = True
         return response
+
+    async def _explained(self, target: str, error: UnreachableError) -> SemelError:
+        """Return what to raise for a node that was not reached. Where all are Kafka listeners, no retry will help."""
+        if self._has_reached:
+            return error
+        known = self._unreachable.get(target)
+        if known is not None and known.trouble is Trouble.KAFKA:
+            error = known
+        elif known is None and error.trouble.may_be_another_protocol and await speaks_kafka(target):
+            error = trouble_at(target, Trouble.KAFKA)
+        self._unreachable[target] = error
+        troubles = [self._unreachable.get(address) for address in self._options.addresses]
+        if all(one is not None and one.trouble is Trouble.KAFKA for one in troubles):
+            return FatalError(error.message, ErrorCode.NETWORK_EXCEPTION)
+        return error
 
     def _callable(self, rpc: Rpc[Request, Response], target: str) -> Any:
         key = (target, rpc.path)
@@ -238,16 +277,17 @@ def to_semel_error(error: grpc.RpcError, name: str, target: str, timeout_s: floa
             with suppress(KeyError):
                 return error_for(ErrorCode[value], details)
     if status is grpc.StatusCode.UNAVAILABLE:
-        return RetriableError(
-            f"the node at {target} can't be reached ({details}); is it running, and is this its gRPC address?",
-            ErrorCode.NETWORK_EXCEPTION,
-        )
+        return unreachable(target, details)
     if status is grpc.StatusCode.DEADLINE_EXCEEDED:
         return RetriableError(
             f"the node at {target} did not answer {name} within {timeout_s * 1000:.0f} ms", ErrorCode.REQUEST_TIMED_OUT
         )
     if status is grpc.StatusCode.RESOURCE_EXHAUSTED or status is grpc.StatusCode.ABORTED:
         return RetriableError(f"the node at {target} refused {name} for now: {details}")
+    if status is grpc.StatusCode.UNIMPLEMENTED and "http2 header" in details:
+        return FatalError(
+            f"{target} is an HTTP/2 server, but no node of Semel ({details})", ErrorCode.UNSUPPORTED_VERSION
+        )
     if status is grpc.StatusCode.UNIMPLEMENTED:
         return FatalError(
             f"the node at {target} has no {name}: it is older than this client", ErrorCode.UNSUPPORTED_VERSION

@@ -117,6 +117,7 @@ class ClientOptions:
 
     api_timeout_ms:           how long one call of the API may take, retries included
     request_timeout_ms:       how long one attempt at one node may take
+    connect_timeout_ms:       how long to try where no node has ever answered: it is more likely a wrong address
     retry_backoff_ms:         the first pause before a retry; doubles up to retry_backoff_max_ms, with jitter
     metadata_max_age_ms:      when what is known about topics and nodes is asked for again
     connection_in_flight_max: how many requests may wait for their answer on one data connection
@@ -126,6 +127,7 @@ class ClientOptions:
     client_id: str = "semel"
     api_timeout_ms: int = 60_000
     request_timeout_ms: int = 30_000
+    connect_timeout_ms: int = 3_000
     retry_backoff_ms: int = 20
     retry_backoff_max_ms: int = 1_000
     metadata_max_age_ms: int = 300_000

@@ -49,6 +49,8 @@ _log = logging.getLogger(__name__)
 _TRANSACTIONAL_VERSION_MIN = 12
 """The first version of Produce in which the node adds partitions to the transaction itself (KIP-890)."""
 
+_FAILURES_BEFORE_WARNING = 5
+
 _LAST_CLOSE_TIMEOUT_S = 5.0
 """How long the end of a program may wait for a producer that nobody closed."""
 
@@ -401,7 +403,9 @@ class ProducerCore:
         try:
             await self.client.connections.get(node_id)
         except RetriableError as error:
-            _log.debug("no connection to node %d: %s", node_id, error)
+            failures = self.client.connections.failures(node_id)
+            level = logging.WARNING if failures == _FAILURES_BEFORE_WARNING else logging.DEBUG
+            _log.log(level, "no connection to node %d, trying on: %s", node_id, error)
             self.sender.wants_metadata = True
         finally:
             self._connecting.discard(node_id)

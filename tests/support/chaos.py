@@ -66,7 +66,7 @@ class Feeder(threading.Thread):
 
     def run(self) -> None:
         try:
-            with semel.Producer(self._address, linger_ms=1) as producer:
+            with semel.Producer(self._address, linger_ms=1, connect_timeout_ms=60_000) as producer:
                 while not self._stopping.wait(0.002):
                     number = len(self._sends)
                     send = Send(SOURCE, number % PARTITIONS, f"s{number}")
@@ -109,7 +109,7 @@ class LiveReader(threading.Thread):
 
     def run(self) -> None:
         try:
-            with semel.Consumer(self._address) as reader:
+            with semel.Consumer(self._address, connect_timeout_ms=60_000) as reader:
                 reader.assign([semel.TopicPartition(TARGET, number) for number in range(PARTITIONS)])
                 while not self._stopping.is_set():
                     for record in reader.poll(0.2) or ():

@@ -59,7 +59,9 @@ class FakeNode:
         self.on_produce: Callable[[], object] = lambda: None
         self.lock = threading.RLock()
         self._versions = produce_versions
-        self._kafka_port = 0
+        self.kafka_port = 0
+        self.advertised_kafka_port: int | None = None
+        """What the metadata says in place of `kafka_port`."""
         self._grpc_port = 0
         self._loop: asyncio.AbstractEventLoop | None = None
         self._thread: threading.Thread | None = None
@@ -81,7 +83,7 @@ class FakeNode:
         self._held.clear()
         self._thread = threading.Thread(target=lambda: asyncio.run(self._listen(started)), daemon=True)
         self._thread.start()
-        self._kafka_port = started.result(10)
+        self.kafka_port = started.result(10)
         self._server = grpc.server(futures.ThreadPoolExecutor(8), options=[("grpc.so_reuseport", 0)])
         metadata_pb2_grpc.add_MetadataServiceServicer_to_server(_Metadata(self), self._server)
         transactions_pb2_grpc.add_TransactionServiceServicer_to_server(_Transactions(self), self._server)
@@ -115,7 +117,7 @@ class FakeNode:
     async def _listen(self, started: futures.Future[int]) -> None:
         self._loop = asyncio.get_running_loop()
         self._stopping = asyncio.Event()
-        server = await asyncio.start_server(self._serve, "127.0.0.1", self._kafka_port, limit=1 << 26)
+        server = await asyncio.start_server(self._serve, "127.0.0.1", self.kafka_port, limit=1 << 26)
         started.set_result(server.sockets[0].getsockname()[1])
         await self._stopping.wait()
         server.close()
@@ -217,7 +219,7 @@ class FakeNode:
         node = metadata_pb2.Node(
             node_id=NODE_ID,
             kafka_host="127.0.0.1",
-            kafka_port=self._kafka_port,
+            kafka_port=self.advertised_kafka_port or self.kafka_port,
             grpc_host="127.0.0.1",
             grpc_port=self._grpc_port,
         )

@@ -28,7 +28,10 @@ def main() -> int:
     draw = random.Random(f"{arguments.seed}/{name}")
     writer = HistoryWriter(Path(arguments.history) / f"{name}.jsonl", name)
     producer = semel.Producer(
-        arguments.bootstrap, transactional_id=f"{arguments.group}-{arguments.instance}", transaction_timeout_ms=5_000
+        arguments.bootstrap,
+        transactional_id=f"{arguments.group}-{arguments.instance}",
+        transaction_timeout_ms=5_000,
+        connect_timeout_ms=60_000,
     )
     consumer = semel.Consumer(
         arguments.bootstrap,
@@ -37,6 +40,7 @@ def main() -> int:
         instance_id=f"i{arguments.instance}" if arguments.static else None,
         session_timeout_ms=6_000,
         max_poll_interval_ms=10_000,
+        connect_timeout_ms=60_000,
     )
     print("started", flush=True)
     try:

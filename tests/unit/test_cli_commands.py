@@ -139,7 +139,7 @@ def test_output_that_can_not_be_written_is_said_in_a_line(bootstrap: str) -> Non
 def test_without_a_node_it_says_so(tmp_path: Path) -> None:
     result = CliRunner().invoke(app, ["topic", "list"], env={"SEMEL_BOOTSTRAP": "127.0.0.1:1"})
     assert result.exit_code == ExitCode.UNREACHABLE
-    assert "is it running" in result.stderr
+    assert "Is the node running?" in result.stderr
 
 
 def test_version() -> None:

@@ -150,7 +150,7 @@ def test_a_request_without_an_answer_in_time_ends_the_connection_and_all_on_it()
         (struct.pack(">i", -1), "announced an answer of -1 bytes; is this a Kafka listener"),
         (struct.pack(">i", 2**31 - 1), "announced an answer of 2147483647 bytes"),
         (struct.pack(">ii", 4, 999), r"an answer nobody waits for \(correlation id 999\)"),
-        (struct.pack(">iib", 5, 1, 3), "unreadable answer"),
+        (struct.pack(">iib", 5, 2, 3), "unreadable answer"),
     ],
 )
 def test_a_broken_stream_ends_the_connection(answer: bytes, message: str) -> None:
@@ -170,7 +170,7 @@ def test_a_broken_stream_ends_the_connection(answer: bytes, message: str) -> Non
 def test_what_is_no_kafka_listener_is_told_so() -> None:
     async def http(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await reader.read(10)
-        writer.write(struct.pack(">iihi", 10, 0, 35, 0))
+        writer.write(struct.pack(">iihi", 10, 1, 35, 0))
         await writer.drain()
         await reader.read()
 

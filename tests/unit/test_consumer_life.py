@@ -300,9 +300,9 @@ def test_poll_is_in_time_where_there_is_no_node_and_says_so_in_the_end() -> None
     for face in FACES.values():
         with face("127.0.0.1:1", group="g", topics=["t"], api_timeout_ms=400) as reader:
             assert reader.poll(0.05) is None
-            with pytest.raises(RetriableError, match=r"the node at 127.0.0.1:1 can't be reached.*is it running"):
+            with pytest.raises(RetriableError, match=r"nothing listens on 127.0.0.1:1: connection refused"):
                 reader.poll(10)
-            with pytest.raises(RetriableError, match="can't be reached"):
+            with pytest.raises(RetriableError, match="nothing listens on"):
                 reader.poll()
 
 
