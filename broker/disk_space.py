@@ -1,4 +1,4 @@
-"""Refuses appends while the disk is nearly full, before a write fails in the middle."""
+"""Refuses appends while the disk is nearly full, before a write fails in the middle; and says when writes do fail."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from semel.runtime.storage import Storage
 logger = logging.getLogger("semel.disk")
 
 _LOOK_EVERY_BYTES: Final = 16 << 20
+_REPEAT_SECONDS: Final = 60.0
 
 
 class DiskSpace:
@@ -71,3 +72,35 @@ class DiskSpace:
             )  # fmt: skip
         else:
             logger.info("the disk has room again, and producers are served: %d bytes are free", self._free_bytes)
+
+
+class WriteFailures:
+    """Says in the node's own log that appends fail: clients try again and again, and see the reason only when they give
+    up. At once, then not more often than every minute, and when it is over.
+    """
+
+    __slots__ = ("_count", "_next", "_said", "last")
+
+    def __init__(self) -> None:
+        self.last = ""
+        """Why an append failed; empty once one succeeded."""
+        self._count = 0
+        self._next = 0.0
+        self._said = False
+
+    def failed(self, now: float, message: str) -> None:
+        """Note an append that failed at `now`, by the monotonic clock in seconds."""
+        self.last = message
+        self._count += 1
+        if now >= self._next:
+            self._next = now + _REPEAT_SECONDS
+            self._said = True
+            logger.error("%s (appends that failed so far: %d)", message, self._count)
+
+    def succeeded(self) -> None:
+        """Note that an append succeeded after others had failed."""
+        if self._said:
+            logger.info("appends succeed again, after %d had failed", self._count)
+        self.last = ""
+        self._count = 0
+        self._said = False

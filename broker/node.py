@@ -24,6 +24,7 @@ from semel.broker.handlers.topic_rules import topic_log_config
 from semel.broker.listeners.grpc.server import GrpcListener
 from semel.broker.listeners.kafka.listener import KafkaListener
 from semel.broker.log.config import LogConfig
+from semel.broker.log.disk_errors import remedy
 from semel.broker.log_manager import LogManager
 from semel.broker.metadata.changes import (
     BrokerRegistered,
@@ -419,4 +420,8 @@ def _as_start_error(error: Exception, failure: StartFailure) -> NodeStartError:
         return error
     if isinstance(error, SemelError):
         return NodeStartError(error.message, failure, error.code)
-    return NodeStartError(f"the logs can't be opened: {error}", failure, ErrorCode.KAFKA_STORAGE_ERROR)
+    return NodeStartError(
+        f"the logs can't be opened: {error}. Now {remedy(error)}, and start again; nothing is lost by the attempt",
+        failure,
+        ErrorCode.KAFKA_STORAGE_ERROR,
+    )

@@ -15,7 +15,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Final, NamedTuple
 
-from semel.broker.disk_space import DiskSpace
+from semel.broker.disk_space import DiskSpace, WriteFailures
 from semel.broker.log.config import AppendOrigin, LogConfig
 from semel.broker.log.journal import Journal
 from semel.broker.log.log_types import AbortedTransaction, AppendResult, LogRange
@@ -76,6 +76,7 @@ class Durability:
         "_pending",
         "dirty",
         "dirty_bytes",
+        "failures",
         "flush_bytes",
         "flush_wanted",
         "journal",
@@ -105,6 +106,7 @@ class Durability:
         self.dirty: dict[Partition, None] = {}
         """Partitions with appends since their last flush."""
         self.dirty_bytes = 0
+        self.failures = WriteFailures()
         self._pending: deque[tuple[int, Partition, int]] = deque()
         if journal is not None:
             journal.add_listener(self._durable)
@@ -123,6 +125,8 @@ class Durability:
     def appended(self, partition: Partition, base_offset: int, next_offset: int, buffers: Sequence[Buffer]) -> None:
         """Take up what was just appended to a partition's log. Raises `SemelError` where the journal has failed."""
         self.dirty[partition] = None
+        if self.failures.last:
+            self.failures.succeeded()
         for buffer in buffers:
             self.dirty_bytes += len(buffer)
         if self.dirty_bytes >= self.flush_bytes and not self.flush_wanted:
@@ -269,8 +273,8 @@ class Partition:
             result = self.log.append(
                 buffer, origin=origin, leader_epoch=self.leader_epoch, now_ms=self._clock.now_ms(), verified=verified
             )
-        except SemelError:
-            self._look_after_log()
+        except SemelError as error:
+            self._look_after_log(error)
             raise
         if result.appended:
             durability.appended(self, result.base_offset, result.last_offset + 1, result.appended)
@@ -301,8 +305,8 @@ class Partition:
                 leader_epoch=self.leader_epoch,
                 version=version,
             )
-        except SemelError:
-            self._look_after_log()
+        except SemelError as error:
+            self._look_after_log(error)
             raise
         if not result.appended:
             return None
@@ -486,10 +490,12 @@ class Partition:
             _call(callback, self._refusal())
         self._notify()
 
-    def _look_after_log(self) -> None:
+    def _look_after_log(self, error: SemelError) -> None:
         if self.log.offline_error is not None:
             _log.critical("%s is offline: %s", self.tp, self.log.offline_error)
             self.go_offline(self.log.offline_error)
+        elif error.code is ErrorCode.KAFKA_STORAGE_ERROR:
+            self._durability.failures.failed(self._clock.monotonic(), error.message)
 
     def _check_online(self) -> None:
         if self._offline_error is not None:

@@ -22,6 +22,7 @@ from concurrent.futures import Executor, Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Final, Self
 
+from semel.broker.log.disk_errors import remedy
 from semel.broker.log.journal_format import (
     ENTRY_BYTES_MAX,
     ENTRY_HEADER_BYTES,
@@ -449,7 +450,7 @@ class Journal:
         """Close for good. After a failed sync the kernel may have dropped the bytes, so a second one proves nothing."""
         self._error = RetriableError(
             f"the journal {self._folder} could not be {what}: {cause}. The node accepts nothing until it is restarted; "
-            "what it acknowledged is kept. Look after the disk, then restart it.",
+            f"what it acknowledged is kept. Now {remedy(cause)}, and then restart it.",
             ErrorCode.KAFKA_STORAGE_ERROR,
         )
         _log.critical("%s", self._error)

@@ -5,12 +5,12 @@ Everything is called on one thread, except `FlushWork.run` and `Compaction.run`,
 
 from __future__ import annotations
 
-import errno
 from collections.abc import Callable, Sequence
-from typing import Final, NoReturn, TypeVar
+from typing import NoReturn, TypeVar
 
 from semel.broker.log.append_validation import check_client_batch, is_plain, recompress
 from semel.broker.log.config import INT32_MAX, AppendOrigin, CompressionSetting, TimestampType
+from semel.broker.log.disk_errors import remedy
 from semel.broker.log.log_types import AbortedTransaction, AppendResult, EpochEndOffset, LogRange, TimestampOffset
 from semel.broker.log.producer_state import MarkerVerdict
 from semel.broker.log.recovery import note_completed
@@ -34,8 +34,6 @@ from semel.protocol.record_batch import (
 from semel.runtime.storage import Buffer
 
 T = TypeVar("T")
-
-_NO_SPACE: Final = frozenset({errno.ENOSPC, errno.EDQUOT})
 
 
 class PartitionLog(StoredLog):
@@ -317,9 +315,10 @@ class PartitionLog(StoredLog):
             segment.offsets.truncate_positions(keep)
         except (OSError, CorruptBatchError) as second:
             self._go_offline("cutting off a failed write", second)
-        hint = "the disk is full; free some space" if error.errno in _NO_SPACE else "see the disk's health"
         raise error_for(
-            ErrorCode.KAFKA_STORAGE_ERROR, f"{self.tp}: nothing was appended, because writing failed ({error}): {hint}"
+            ErrorCode.KAFKA_STORAGE_ERROR,
+            f"{self.tp}: nothing was appended, because writing in {self._folder} failed ({error}): {remedy(error)}; "
+            "producers may try again meanwhile",
         ) from error
 
     # --- Transactions and producers --------------------------------------------------------------------------------

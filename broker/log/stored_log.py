@@ -11,6 +11,7 @@ from typing import Final, NoReturn, Self
 
 from semel.broker.log.clean_check import walk_fault
 from semel.broker.log.config import LogConfig
+from semel.broker.log.disk_errors import remedy
 from semel.broker.log.flushing import FlushWork
 from semel.broker.log.leader_epochs import LeaderEpochs
 from semel.broker.log.open_files import OpenFiles
@@ -204,7 +205,7 @@ class StoredLog:
             self.offline_error = error_for(
                 ErrorCode.KAFKA_STORAGE_ERROR,
                 f"{self.tp} is offline, because {doing} in {self._folder} failed ({error}). What was acknowledged is "
-                "kept; mend the disk and restart the node to recover",
+                f"kept; {remedy(error)}, and restart the node to recover",
             )
         raise self.offline_error from error
 

@@ -8,7 +8,7 @@ from typing import Any, cast
 
 import pytest
 
-from semel.broker.disk_space import DiskSpace
+from semel.broker.disk_space import DiskSpace, WriteFailures
 from semel.protocol.errors import RetriableError
 
 
@@ -42,3 +42,15 @@ def test_an_append_beyond_the_reserve_does_not_flap(caplog: pytest.LogCaptureFix
             with pytest.raises(RetriableError):
                 space.take(10)
     assert [record.levelname for record in caplog.records] == ["WARNING"]
+
+
+def test_appends_that_fail_now_and_then_are_said_once_a_minute(caplog: pytest.LogCaptureFixture) -> None:
+    """On a disk that is just full, small appends succeed between the large ones that fail."""
+    failures = WriteFailures()
+    with caplog.at_level(logging.INFO, logger="semel.disk"):
+        for second in range(61):
+            failures.failed(1000.0 + second, "the disk is full")
+            failures.failed(1000.0 + second, "the disk is full")
+            failures.succeeded()
+    assert [record.levelname for record in caplog.records] == ["ERROR", "INFO", "ERROR", "INFO"]
+    assert not failures.last

@@ -620,6 +620,33 @@ def test_D1_failed_journal_takes_every_log_offline_and_the_stop_is_not_clean() -
     asyncio.run(run())
 
 
+def test_D1_a_disk_that_is_full_for_the_journal_loses_nothing_that_was_acknowledged() -> None:
+    async def run() -> None:
+        node = Node()
+        node.start()
+        partition = node.create()
+        for _ in range(3):
+            await append(partition)
+        expected = read_all(partition)
+        node.storage.fail_next("append", OSError(errno.ENOSPC, "No space left on device"), path_part="journal")
+        with pytest.raises(RetriableError, match="No space left"):
+            await append(partition)
+        assert [failure.code for failure in node.failures] == [ErrorCode.KAFKA_STORAGE_ERROR]
+        assert "make room on the disk" in node.failures[0].message
+        with pytest.raises(SemelError, match="make room"):
+            await append(partition)
+        await node.logs.close()
+        assert not node.storage.exists("/data/.kafka_cleanshutdown")
+        node.storage.crash(power=True)
+        node.start()
+        found = read_all(node.get())
+        assert found[: len(expected)] == expected
+        assert await append(node.get()) == node.get().high_watermark - 1
+        await node.logs.close()
+
+    asyncio.run(run())
+
+
 def test_D1_log_that_cannot_be_flushed_goes_offline_and_the_journal_is_kept() -> None:
     async def run() -> None:
         node = Node(SimulatedStorage(2))

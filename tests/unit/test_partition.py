@@ -321,6 +321,26 @@ def test_D1_failed_journal_refuses_waiters_readers_and_writers(operation: str) -
         assert caught.value.code is ErrorCode.KAFKA_STORAGE_ERROR
 
 
+def test_a_full_disk_is_said_once_in_the_nodes_own_log_and_when_it_is_over(caplog: pytest.LogCaptureFixture) -> None:
+    """Clients tried again for ever, and nobody was told why."""
+    caplog.set_level("INFO")
+    place = Place()
+    partition = place.partition()
+    place.storage.fail_next("append", OSError(errno.ENOSPC, "No space left on device"), path_part=".log", times=3)
+    for _ in range(3):
+        with pytest.raises(RetriableError, match="make room") as caught:
+            partition.append(batch())
+        assert caught.value.code is ErrorCode.KAFKA_STORAGE_ERROR
+    [error] = [record.getMessage() for record in caplog.records if record.levelname == "ERROR"]
+    assert f"{partition.tp}: nothing was appended, because writing in {partition.log.folder} failed" in error
+    assert "make room on the disk" in error
+    for _ in range(2):
+        partition.append(batch())
+    assert [record.getMessage() for record in caplog.records if record.levelname == "INFO"] == [
+        "appends succeed again, after 3 had failed"
+    ]
+
+
 def test_failed_write_to_the_log_appends_nothing_and_the_next_one_goes_on() -> None:
     place = Place()
     partition = place.partition()
