@@ -18,11 +18,14 @@ from typing import Final, NamedTuple
 from semel.broker.disk_space import DiskSpace, WriteFailures
 from semel.broker.log.config import AppendOrigin, LogConfig
 from semel.broker.log.journal import Journal
-from semel.broker.log.log_types import AbortedTransaction, AppendResult, LogRange
+from semel.broker.log.log_types import AbortedTransaction, AppendResult, EpochEndOffset, LogRange
 from semel.broker.log.partition_log import PartitionLog
 from semel.broker.log.verification import VerificationGuard
 from semel.protocol.api.topics import (
+    EARLIEST_LOCAL_TIMESTAMP,
+    EARLIEST_PENDING_UPLOAD_TIMESTAMP,
     EARLIEST_TIMESTAMP,
+    LATEST_TIERED_TIMESTAMP,
     LATEST_TIMESTAMP,
     IsolationLevel,
     ListOffset,
@@ -447,18 +450,38 @@ class Partition:
 
         EARLIEST is the start of the log; LATEST the high watermark, under read_committed the last stable offset (L2);
         MAX_TIMESTAMP the record with the largest timestamp (KIP-734); a timestamp the first record at or after it, and
-        -1 where no visible record is.
+        -1 where no visible record is. There is no tiered storage, so the earliest local offset is the earliest, and
+        the offsets that tell how far it has come are -1 (KIP-405, KIP-1005, KIP-1023).
         """
         self._check_online()
         end = self._last_stable_offset if isolation is IsolationLevel.READ_COMMITTED else self._high_watermark
-        if timestamp_ms == EARLIEST_TIMESTAMP:
-            return ListOffset(self.log.log_start_offset, -1, self.leader_epoch)
+        if timestamp_ms in (EARLIEST_TIMESTAMP, EARLIEST_LOCAL_TIMESTAMP):
+            return self._earliest_offset()
+        if timestamp_ms in (LATEST_TIERED_TIMESTAMP, EARLIEST_PENDING_UPLOAD_TIMESTAMP):
+            return ListOffset(-1, -1)
         if timestamp_ms == LATEST_TIMESTAMP:
             return ListOffset(end, -1, self.leader_epoch)
         found = self.log.offset_for_timestamp(timestamp_ms)
         if found is None or found.offset >= end:
             return ListOffset(-1, -1)
         return ListOffset(found.offset, found.timestamp_ms, found.leader_epoch)
+
+    def _earliest_offset(self) -> ListOffset:
+        """The epoch is that of the first record, because a reader that begins there asks where that one ended."""
+        start = self.log.log_start_offset
+        nothing_there = start == self.log.log_end_offset
+        return ListOffset(start, -1, self.leader_epoch if nothing_there else self.log.epochs.epoch_for(start))
+
+    def end_offset_for_epoch(self, leader_epoch: int) -> EpochEndOffset | None:
+        """Return where a leader epoch ended (KIP-101): the largest at or below it that is known, None if none is.
+
+        An epoch in which nothing was written is not in the log; it ends where the log does.
+        """
+        self._check_online()
+        if not 0 <= leader_epoch <= self.leader_epoch:
+            return None
+        found = self.log.end_offset_for_epoch(leader_epoch) if leader_epoch < self.leader_epoch else None
+        return found or EpochEndOffset(leader_epoch, self.log.log_end_offset)
 
     def delete_records(self, before_offset: int) -> int:
         """Let the log start at `before_offset`, or HIGH_WATERMARK, and return where it starts now.

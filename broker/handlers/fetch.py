@@ -389,7 +389,7 @@ class FetchHandler:
         """Tell a reader whose last epoch ended earlier here where the logs part (KIP-595)."""
         if item.last_fetched_epoch < 0:
             return False
-        end = partition.log.end_offset_for_epoch(item.last_fetched_epoch)
+        end = partition.end_offset_for_epoch(item.last_fetched_epoch)
         if end is None:
             response.error = ErrorCode.OFFSET_OUT_OF_RANGE
             return True

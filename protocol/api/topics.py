@@ -12,6 +12,10 @@ from semel.protocol.ids import NO_LEADER_EPOCH, TopicId, TopicPartition
 EARLIEST_TIMESTAMP = -2
 LATEST_TIMESTAMP = -1
 MAX_TIMESTAMP = -3
+EARLIEST_LOCAL_TIMESTAMP = -4
+LATEST_TIERED_TIMESTAMP = -5
+EARLIEST_PENDING_UPLOAD_TIMESTAMP = -6
+SPECIAL_TIMESTAMPS = frozenset(range(EARLIEST_PENDING_UPLOAD_TIMESTAMP, 0))
 
 
 class IsolationLevel(IntEnum):
@@ -60,7 +64,11 @@ class ListOffset:
 
 @dataclass(frozen=True, slots=True)
 class ListOffsetsRequest:
-    """Timestamps in milliseconds, or one of EARLIEST_TIMESTAMP, LATEST_TIMESTAMP, MAX_TIMESTAMP."""
+    """Timestamps in milliseconds, or one of SPECIAL_TIMESTAMPS.
+
+    `leader_epochs`: the epochs of those partitions' leaders that the caller knows, to be told where they are over.
+    """
 
     timestamps: Mapping[TopicPartition, int]
     isolation: IsolationLevel = IsolationLevel.READ_COMMITTED
+    leader_epochs: Mapping[TopicPartition, int] = field(default_factory=dict)
