@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 COMPILED := $(shell sed 's|\.|/|g; s|$$|.py|' compiled-modules.txt)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup build demo test test-long check format lock proto bench clean
+.PHONY: help setup build demo test test-long compat-java check format lock proto bench clean
 
 help: ## Show the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -34,6 +34,9 @@ test: build ## Run all tests that CI runs
 test-long: build ## Run the long ones: chaos, every crash point, fuzzing
 	SEMEL_CHAOS_SECONDS=300 SEMEL_CRASH_POINTS=0 SEMEL_FUZZ_SECONDS=120 \
 		$(BIN)/python -P -m pytest -n 2 --timeout 3000 tests/e2e tests/property tests/compat
+
+compat-java: build ## Run Apache Kafka's own clients and tools against a node (Java 17, Maven)
+	$(BIN)/python -P -m pytest --timeout 600 tests/compat/java
 
 bench: build ## Measure everything; BENCH="--quick", or names of benches
 	$(BIN)/python -P bench/run.py $(BENCH)

@@ -1,0 +1,76 @@
+"""Apache Kafka's own jars, for tests and benches against it: `kafka_jars.py [VERSION]` prints the folder they are in.
+
+Maven takes the broker, the clients and the tools of one release, with all they depend on, from where it is set up to
+take things from, checks its checksums, and copies them to build/java/VERSION. The second time nothing is fetched.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent.parent
+POM = ROOT / "tests" / "compat" / "java" / "pom.xml"
+CACHE = ROOT / "build" / "java"
+
+NEWEST = "4.3.0"
+"""The newest release that this is tested with. 4.x needs Java 17 for brokers and tools."""
+OLDER = "3.9.2"
+"""The last line before 4.0: its clients still know protocols that 4.x dropped."""
+JAVA_VERSION_MIN = 17
+MAVEN_TIMEOUT_S = 600
+
+
+class JavaMissingError(Exception):
+    """Java or Maven is not on this machine, or Maven could not fetch; the text says which, and what to do."""
+
+
+def java() -> str:
+    """Return the `java` to run: JAVA_HOME's, else the one on the path. Raises `JavaMissingError`."""
+    home = os.environ.get("JAVA_HOME")
+    found = shutil.which(f"{home}/bin/java") if home else shutil.which("java")
+    if found is None:
+        raise JavaMissingError(f"no Java found; install Java {JAVA_VERSION_MIN} or newer, or set JAVA_HOME")
+    words = subprocess.run([found, "-version"], capture_output=True, text=True, timeout=60, check=True).stderr.split()
+    version = next((word.strip('"') for word in words if word.startswith('"')), "0")
+    if int(version.split(".")[0].split("-")[0]) < JAVA_VERSION_MIN:
+        raise JavaMissingError(f"{found} is Java {version}; {JAVA_VERSION_MIN} or newer is needed")
+    return found
+
+
+def jars(version: str = NEWEST) -> Path:
+    """Return the folder with the jars of a release, fetched where they are missing. Raises `JavaMissingError`."""
+    folder = CACHE / version
+    if folder.is_dir():
+        return folder
+    maven = shutil.which("mvn")
+    if maven is None:
+        raise JavaMissingError(
+            "no Maven found to fetch Apache Kafka's jars with; install it (Debian: apt install maven)"
+        )
+    CACHE.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=CACHE, prefix=f"{version}-") as taken:
+        command = [
+            maven,
+            "--quiet",
+            "--batch-mode",
+            "--strict-checksums",
+            "--file",
+            str(POM),
+            f"-Dkafka.version={version}",
+        ]
+        command += ["dependency:copy-dependencies", f"-DoutputDirectory={taken}/jars"]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=MAVEN_TIMEOUT_S, check=False)
+        if done.returncode:
+            raise JavaMissingError(f"Maven could not fetch Apache Kafka {version}:\n{done.stdout[-2000:]}")
+        if not folder.is_dir():  # another process may have been faster
+            Path(taken, "jars").rename(folder)
+    return folder
+
+
+if __name__ == "__main__":
+    print(jars(*sys.argv[1:2]))
