@@ -40,7 +40,7 @@ from semel.protocol.api.transactions import (
     AddPartitionsToTxnResponse,
     TransactionVersion,
 )
-from semel.protocol.errors import ErrorCode, RetriableError, UsageError, error_for
+from semel.protocol.errors import ErrorCode, FatalError, RetriableError, UsageError, error_for
 from semel.protocol.ids import OFFSETS_TOPIC, ProducerIdAndEpoch, TopicPartition
 from semel.runtime.clock import Clock
 from semel.runtime.keys import partition_for_key
@@ -202,9 +202,14 @@ class GroupService:
             await self._runtime.submit(partition, request)
 
     async def topics_left(self, topics: Iterable[str]) -> None:
-        """Drop all groups' offsets of topics other than these, deleted while nobody was here to hear of it."""
+        """Drop all groups' offsets of topics other than these, deleted while nobody was here to hear of it.
+
+        A partition that can't be read is passed over: it must not keep those from working that can.
+        """
         request = TopicsLeft(frozenset(topics))
         for partition in self._runtime.partitions():
+            if partition in self._runtime.unreadable():
+                continue
             await self._runtime.submit(partition, request)
 
     # Groups as a whole
@@ -212,8 +217,15 @@ class GroupService:
     async def list(self, request: ListGroupsRequest) -> ListGroupsResponse:
         """List the groups coordinated here that pass the filters, by id.
 
-        Raises COORDINATOR_LOAD_IN_PROGRESS while any partition loads: a list with holes would mislead.
+        Raises COORDINATOR_LOAD_IN_PROGRESS while any partition loads (a list with holes would mislead), and
+        UNKNOWN_SERVER_ERROR where one can't be read.
         """
+        unreadable = self._runtime.unreadable()
+        if unreadable:
+            raise FatalError(
+                "groups can't be listed, because some of their coordinators' partitions can't be read: "
+                f"{'; '.join(error.message for error in unreadable.values())}. The node's log says what to do"
+            )
         parts = [await self._runtime.submit(partition, request) for partition in self._runtime.partitions()]
         groups = (listing for part in parts for listing in part.groups)
         return ListGroupsResponse(tuple(sorted(groups, key=lambda listing: str(listing.group_id))))

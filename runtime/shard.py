@@ -13,7 +13,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import deque
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from typing import Any, Protocol
@@ -21,7 +21,16 @@ from typing import Any, Protocol
 from semel.protocol.api.transactions import TransactionVersion
 from semel.protocol.errors import ErrorCode, FatalError, RetriableError, SemelError
 from semel.protocol.ids import NO_PRODUCER, ProducerIdAndEpoch, TopicPartition
-from semel.protocol.record_batch import ControlType, decode_control, decode_records, encode_batch, iter_batches
+from semel.protocol.record_batch import (
+    BatchHeader,
+    ControlType,
+    CorruptBatchError,
+    Record,
+    decode_control,
+    decode_records,
+    encode_batch,
+    iter_batches,
+)
 from semel.runtime.clock import Clock
 from semel.runtime.machine import DEFERRED, TICK, CoordinatorRecord, Deferred, Machine, Result, Ticket
 
@@ -29,7 +38,8 @@ _log = logging.getLogger("semel.shard")
 
 LOAD_CHUNK_BYTES = 1 << 20
 RELOAD_PAUSE_S = 0.05
-RELOAD_PAUSE_S_MAX = 5.0
+RELOAD_PAUSE_S_MAX = 300.0
+"""A log that cannot be read is looked at again ever more rarely: somebody may mend it while the node runs."""
 
 
 class ShardLog(Protocol):
@@ -105,13 +115,23 @@ class Shard:
         self._parked: deque[_Parked] = deque()
         self._release_task: asyncio.Task[None] | None = None
         self._load_task: asyncio.Task[None] | None = None
+        self._load_error: SemelError | None = None
         self._timer: asyncio.TimerHandle | None = None
         self._timer_ms: int | None = None
 
-    def start(self) -> asyncio.Task[None]:
-        """Begin to load the machine from the log; the task ends when the shard is active."""
-        self._load_task = asyncio.get_running_loop().create_task(self._load(), name=f"load {self.tp}")
-        return self._load_task
+    @property
+    def load_error(self) -> SemelError | None:
+        """Why the last attempt to read the log failed, or None."""
+        return self._load_error
+
+    def start(self) -> asyncio.Future[None]:
+        """Begin to load the machine from the log. Done when the shard is active, or the first attempt has failed:
+        callers then wait for nothing, they are told why (COORDINATOR_NOT_AVAILABLE), and the attempts go on.
+        """
+        tried: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._load_task = asyncio.get_running_loop().create_task(self._load(tried), name=f"load {self.tp}")
+        self._load_task.add_done_callback(lambda _: tried.cancel())
+        return tried
 
     async def submit(self, request: object) -> Any:
         """Return the machine's answer to a request once all it rests on is committed. Raises `SemelError`."""
@@ -172,6 +192,8 @@ class Shard:
 
     def _check_active(self) -> None:
         if self.state is ShardState.LOADING:
+            if self._load_error is not None:
+                raise RetriableError(self._load_error.message, ErrorCode.COORDINATOR_NOT_AVAILABLE)
             raise RetriableError(
                 f"{self.tp} is being read into memory; try again shortly", ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
             )
@@ -303,20 +325,40 @@ class Shard:
             if not future.done():
                 future.set_exception(error)
 
-    async def _load(self) -> None:
+    async def _load(self, tried: asyncio.Future[None]) -> None:
         pause_s = RELOAD_PAUSE_S
+        failures = 0
         while True:
             try:
                 await self._replay_log()
+            except Exception as error:
+                failures += 1
+                self._note_load_error(error)
+            else:
+                if self._load_error is not None:
+                    _log.info("%s could be read at attempt %d, and is coordinated again", self.tp, failures + 1)
+                    self._load_error = None
+            if not tried.done():
+                tried.set_result(None)
+            if self.state is not ShardState.LOADING:
                 return
-            except SemelError as error:
-                _log.error(
-                    "shard could not load, trying again partition=%s error=%s pause_s=%s", self.tp, error, pause_s
-                )
-            except Exception:
-                _log.exception("shard could not load, trying again partition=%s pause_s=%s", self.tp, pause_s)
             await asyncio.sleep(pause_s)
             pause_s = min(pause_s * 2, RELOAD_PAUSE_S_MAX)
+
+    def _note_load_error(self, error: Exception) -> None:
+        """Say why the log cannot be read, once: it is the same at every attempt."""
+        message = error.message if isinstance(error, SemelError) else f"{type(error).__name__}: {error}"
+        known, failure = self._load_error, RetriableError(f"{self.tp} can't be read: {message}")
+        if known is not None and known.message == failure.message:
+            return
+        self._load_error = failure
+        unexpected = not isinstance(error, SemelError)
+        _log.error(
+            "%s. What it coordinates is refused until it can be read; that is tried again, ever more rarely. Stop the "
+            "node and restore the folder %s from a backup; without one, move the folder away: what it coordinates then "
+            "begins anew",
+            failure.message, self.tp, exc_info=error if unexpected else None,
+        )  # fmt: skip
 
     async def _replay_log(self) -> None:
         machine = self._make_machine()
@@ -362,11 +404,11 @@ def replay_batches(machine: Machine, chunk: bytes | memoryview, from_offset: int
     next_offset = from_offset
     view = memoryview(chunk)
     position = 0
-    for header in iter_batches(view):
+    for header in _batches(view, from_offset):
         batch = view[position : position + header.size_bytes]
         position += header.size_bytes
         producer = ProducerIdAndEpoch(header.producer_id, header.producer_epoch) if header.is_transactional else None
-        for record in decode_records(batch):
+        for record in _records(batch, header):
             if record.offset < from_offset:
                 continue
             if header.is_control:
@@ -378,6 +420,23 @@ def replay_batches(machine: Machine, chunk: bytes | memoryview, from_offset: int
                 )
         next_offset = max(next_offset, header.next_offset)
     return next_offset
+
+
+def _batches(view: memoryview, from_offset: int) -> Iterator[BatchHeader]:
+    next_offset = from_offset
+    try:
+        for header in iter_batches(view):
+            next_offset = header.next_offset
+            yield header
+    except CorruptBatchError as error:
+        raise CorruptBatchError(f"the batch at offset {next_offset} is broken: {error.message}") from error
+
+
+def _records(batch: memoryview, header: BatchHeader) -> Sequence[Record]:
+    try:
+        return decode_records(batch)
+    except CorruptBatchError as error:
+        raise CorruptBatchError(f"the batch at offset {header.base_offset} is broken: {error.message}") from error
 
 
 class ShardRuntime:
@@ -406,7 +465,10 @@ class ShardRuntime:
         self._shards: dict[int, Shard] = {}
 
     def load(self, partition: int, leader_epoch: int) -> Awaitable[None]:
-        """Take over a partition: read its log into a fresh machine. Awaiting the result waits until it is active."""
+        """Take over a partition: read its log into a fresh machine.
+
+        Awaiting the result waits until it is active, or could not be read: then it is refused, and tried again.
+        """
         self.unload(partition)
         shard = Shard(
             TopicPartition(self.topic, partition),
@@ -428,6 +490,10 @@ class ShardRuntime:
         """Return the numbers of the partitions held here, sorted."""
         return sorted(self._shards)
 
+    def unreadable(self) -> Mapping[int, SemelError]:
+        """Return the partitions whose logs could not be read, and why. What they coordinate is refused."""
+        return {number: error for number, shard in self._shards.items() if (error := shard.load_error) is not None}
+
     def state(self, partition: int) -> ShardState:
         shard = self._shards.get(partition)
         return ShardState.CLOSED if shard is None else shard.state
@@ -436,7 +502,7 @@ class ShardRuntime:
         """Return the machine's answer to `request`, once it is committed.
 
         Raises whatever the machine refuses with, NOT_COORDINATOR where the partition is not held here,
-        COORDINATOR_LOAD_IN_PROGRESS while it loads, COORDINATOR_NOT_AVAILABLE where its log fails.
+        COORDINATOR_LOAD_IN_PROGRESS while it loads, COORDINATOR_NOT_AVAILABLE where its log fails or can't be read.
         """
         return await self._shard(partition).submit(request)
 

@@ -24,7 +24,7 @@ from semel.protocol.api.transactions import (
     ListTransactionsResponse,
     TransactionDescription,
 )
-from semel.protocol.errors import ErrorCode, RetriableError, UsageError
+from semel.protocol.errors import ErrorCode, FatalError, RetriableError, UsageError
 from semel.protocol.ids import NO_PRODUCER_EPOCH, NO_PRODUCER_ID, TRANSACTIONS_TOPIC, ProducerIdAndEpoch
 from semel.runtime.clock import Clock
 from semel.runtime.keys import partition_for_key
@@ -181,11 +181,17 @@ class TransactionService:
     async def list(self, request: ListTransactionsRequest) -> ListTransactionsResponse:
         """List the ids coordinated here that pass all filters, by id.
 
-        Raises COORDINATOR_LOAD_IN_PROGRESS while any partition loads (a list with holes would mislead), and
-        INVALID_REGULAR_EXPRESSION.
+        Raises COORDINATOR_LOAD_IN_PROGRESS while any partition loads (a list with holes would mislead),
+        UNKNOWN_SERVER_ERROR where one can't be read, and INVALID_REGULAR_EXPRESSION.
         """
         if request.transactional_id_pattern:
             compile_pattern(request.transactional_id_pattern)
+        unreadable = self._runtime.unreadable()
+        if unreadable:
+            raise FatalError(
+                "transactions can't be listed, because some of their coordinators' partitions can't be read: "
+                f"{'; '.join(error.message for error in unreadable.values())}. The node's log says what to do"
+            )
         parts = [await self._runtime.submit(partition, request) for partition in self._runtime.partitions()]
         return ListTransactionsResponse(
             tuple(

@@ -460,7 +460,7 @@ def test_full_disk_fails_the_journal_and_keeps_what_was_durable() -> None:
     journal.sync_now()
     storage.set_free_bytes(10)
     journal.append(TOPIC, 0, 1, [b"lost"])
-    with pytest.raises(RetriableError, match="No space left.*is kept. Now make room on the disk .*then restart"):
+    with pytest.raises(RetriableError, match=r"No space left.*is kept\. Now make room on the disk .*then restart"):
         journal.sync_now()
     storage.crash(power=True)
     assert bodies(storage) == [b"kept"]

@@ -13,6 +13,7 @@ from semel.protocol.api.transactions import TransactionVersion
 from semel.protocol.errors import ErrorCode, FatalError, FencedError, RetriableError, SemelError
 from semel.protocol.ids import ProducerIdAndEpoch
 from semel.protocol.record_batch import ControlType, encode_control_batch, iter_batches, set_base_offset
+from semel.runtime import shard
 from semel.runtime.clock import ManualClock
 from semel.runtime.machine import DEFERRED, CoordinatorRecord, Result, Tick, Ticket
 from semel.runtime.shard import ShardRuntime, ShardState
@@ -387,6 +388,44 @@ def test_a_partition_that_is_given_up_answers_its_waiters_and_refuses_new_ones()
             with pytest.raises(RetriableError) as refused:
                 await caller
             assert refused.value.code is ErrorCode.NOT_COORDINATOR
+
+    run(scenario())
+
+
+def test_a_log_that_cannot_be_read_is_said_once_and_its_callers_are_told(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Three errors every five seconds said what was wrong and not what to do, and clients waited for ever."""
+    monkeypatch.setattr(shard, "RELOAD_PAUSE_S", 0.0)
+    caplog.set_level("INFO")
+
+    async def scenario() -> None:
+        it = await Fixture().loaded()
+        for n in range(3):
+            await it.runtime.submit(0, Put(b"k%d" % n, b"v"))
+        base_offset, good = it.log.batches[1]
+        it.log.batches[1] = base_offset, good[:-1] + bytes([good[-1] ^ 255])
+        caplog.clear()
+        await asyncio.wait_for(asyncio.ensure_future(it.runtime.load(0, leader_epoch=0)), 30)
+        for _ in range(3):
+            await settle()
+            with pytest.raises(
+                RetriableError, match=r"__toy-0 can't be read: the batch at offset 1 is broken"
+            ) as caught:
+                await it.runtime.submit(0, Get(b"k0"))
+            assert caught.value.code is ErrorCode.COORDINATOR_NOT_AVAILABLE
+        assert list(it.runtime.unreadable()) == [0]
+        [record] = caplog.records
+        assert record.levelname == "ERROR"
+        assert record.exc_info is None
+        for word in ("__toy-0", "offset 1", "restore the folder", "from a backup"):
+            assert word in record.getMessage()
+        it.log.batches[1] = base_offset, good
+        while it.runtime.state(0) is not ShardState.ACTIVE:  # noqa: ASYNC110 - it ends by itself
+            await asyncio.sleep(0)
+        assert await it.runtime.submit(0, Get(b"k2")) == b"v"
+        assert not it.runtime.unreadable()
+        assert [each.levelname for each in caplog.records] == ["ERROR", "INFO"]
 
     run(scenario())
 
