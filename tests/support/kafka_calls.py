@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from kio.serial import entity_reader, entity_writer
@@ -11,16 +12,27 @@ from semel.protocol.kafka import messages
 from semel.protocol.kafka.api import ApiKey, build_request_header, parse_response_header
 
 
-def request_body(key: ApiKey, version: int, **values: Any) -> bytes:
+def request_body(key: ApiKey, version: int, /, **values: Any) -> bytes:
     """Return a request's body; values that the version has not are left out."""
     entity = messages._entity(key, version, "request")
     sink = messages._Sink()
     # Misspelt names are found by the tests themselves, whose requests would lack what they are about.
-    entity_writer(entity)(sink, messages._build(entity, values, lambda: frozenset(values)))  # type: ignore[arg-type]
+    entity_writer(entity)(sink, messages._build(entity, values, lambda: frozenset(_names(values))))  # type: ignore[arg-type]
     return b"".join(sink.parts)
 
 
-async def call(port: int, key: ApiKey, version: int, **values: Any) -> Any:
+def _names(value: Any) -> Iterator[str]:
+    """All names in nested values."""
+    if isinstance(value, Mapping):
+        yield from value
+        for item in value.values():
+            yield from _names(item)
+    elif isinstance(value, (list, tuple)):
+        for item in value:
+            yield from _names(item)
+
+
+async def call(port: int, key: ApiKey, version: int, /, **values: Any) -> Any:
     """Send one request on a connection of its own and return kio's response."""
     reader, writer = await asyncio.open_connection("127.0.0.1", port)
     try:

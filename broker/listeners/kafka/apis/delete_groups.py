@@ -1,0 +1,33 @@
+"""DeleteGroups, versions 0 to 2 (KIP-229): deletes empty groups with their offsets."""
+
+from __future__ import annotations
+
+from semel.broker.listeners.kafka.apis.coordinator_errors import coordinator_code
+from semel.broker.listeners.kafka.registry import Api, RequestContext
+from semel.protocol.api.groups import DeleteGroupRequest
+from semel.protocol.errors import ErrorCode, SemelError
+from semel.protocol.ids import OFFSETS_TOPIC
+from semel.protocol.kafka.api import ApiKey
+from semel.protocol.kafka.messages import build_response, parse_request
+
+
+async def handle_delete_groups(context: RequestContext, body: memoryview) -> bytes:
+    version = context.api_version
+    request = parse_request(ApiKey.DELETE_GROUPS, version, body)
+    results = [
+        {"group_id": group_id, "error_code": await _delete(context, group_id)}
+        for group_id in dict.fromkeys(request.groups_names)
+    ]
+    return build_response(ApiKey.DELETE_GROUPS, version, results=results)
+
+
+async def _delete(context: RequestContext, group_id: str) -> ErrorCode:
+    try:
+        await context.node.internal_topic_ready(OFFSETS_TOPIC)
+        await context.node.groups.delete(DeleteGroupRequest(group_id))
+    except SemelError as error:
+        return coordinator_code(error)
+    return ErrorCode.NONE
+
+
+DELETE_GROUPS = Api(ApiKey.DELETE_GROUPS, 0, 2, handle_delete_groups)

@@ -1,0 +1,75 @@
+"""FindCoordinator, versions 0 to 6: which node coordinates a group or a transactional id (KIP-699: many at once).
+
+The internal topic that says where keys live is created when it is first needed. Keys of share groups are refused, as by
+a Kafka without them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from semel.broker.listeners.kafka.apis.coordinator_errors import coordinator_code
+from semel.broker.listeners.kafka.registry import Api, RequestContext
+from semel.broker.services import Services
+from semel.protocol.errors import ErrorCode, SemelError, UsageError, error_for
+from semel.protocol.ids import OFFSETS_TOPIC, TRANSACTIONS_TOPIC
+from semel.protocol.kafka.api import ApiKey
+from semel.protocol.kafka.messages import Values, build_response, parse_request
+from semel.runtime.keys import partition_for_key
+
+KEY_TYPE_TOPICS: Final = {0: OFFSETS_TOPIC, 1: TRANSACTIONS_TOPIC}
+FIRST_BATCHED_VERSION: Final = 4
+
+
+@dataclass(frozen=True, slots=True)
+class _Found:
+    key: str
+    node_id: int = -1
+    host: str = ""
+    port: int = -1
+    error_code: ErrorCode = ErrorCode.NONE
+    error_message: str | None = None
+
+    def values(self) -> Values:
+        return {name: getattr(self, name) for name in self.__slots__}
+
+
+async def handle_find_coordinator(context: RequestContext, body: memoryview) -> bytes:
+    version = context.api_version
+    request = parse_request(ApiKey.FIND_COORDINATOR, version, body)
+    key_type = request.key_type if version >= 1 else 0
+    if version >= FIRST_BATCHED_VERSION:
+        found = await _find(context.node, key_type, request.coordinator_keys)
+        return build_response(ApiKey.FIND_COORDINATOR, version, coordinators=[each.values() for each in found])
+    [one] = await _find(context.node, key_type, (request.key,))
+    values = {name: value for name, value in one.values().items() if name != "key"}
+    return build_response(ApiKey.FIND_COORDINATOR, version, **values)
+
+
+async def _find(node: Services, key_type: int, keys: Sequence[str]) -> list[_Found]:
+    topic = KEY_TYPE_TOPICS.get(key_type)
+    try:
+        if topic is None:
+            raise UsageError(f"there is no coordinator of key type {key_type}: 0 is a group's, 1 a transactional id's")
+        if node.metadata.topic(topic) is None:
+            await node.internal_topic_ready(topic)
+        return [_of_key(node, topic, key) for key in keys]
+    except SemelError as error:
+        return [_Found(key, error_code=coordinator_code(error), error_message=error.message) for key in keys]
+
+
+def _of_key(node: Services, topic: str, key: str) -> _Found:
+    image = node.metadata.topic(topic)
+    if image is None:
+        raise error_for(ErrorCode.COORDINATOR_NOT_AVAILABLE, f"{topic} is not there; try again")
+    number = partition_for_key(key, len(image.partitions))
+    broker = node.metadata.image.brokers.get(image.partitions[number].leader)
+    if broker is None:
+        message = f"{topic}-{number} has no leader; try again"
+        return _Found(key, error_code=ErrorCode.COORDINATOR_NOT_AVAILABLE, error_message=message)
+    return _Found(key, broker.node_id, broker.kafka_host, broker.kafka_port)
+
+
+FIND_COORDINATOR = Api(ApiKey.FIND_COORDINATOR, 0, 6, handle_find_coordinator)

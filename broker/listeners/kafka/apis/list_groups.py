@@ -1,0 +1,38 @@
+"""ListGroups, versions 0 to 5: the groups coordinated here, by state (KIP-518) and type (KIP-848) where asked."""
+
+from __future__ import annotations
+
+from semel.broker.listeners.kafka.apis.coordinator_errors import coordinator_code
+from semel.broker.listeners.kafka.registry import Api, RequestContext
+from semel.protocol.api.groups import ListGroupsRequest
+from semel.protocol.errors import SemelError
+from semel.protocol.ids import OFFSETS_TOPIC
+from semel.protocol.kafka.api import ApiKey
+from semel.protocol.kafka.messages import build_response, parse_request
+
+
+async def handle_list_groups(context: RequestContext, body: memoryview) -> bytes:
+    version = context.api_version
+    request = parse_request(ApiKey.LIST_GROUPS, version, body)
+    wanted = ListGroupsRequest(
+        frozenset(request.states_filter if version >= 4 else ()),
+        frozenset(request.types_filter if version >= 5 else ()),
+    )
+    try:
+        await context.node.internal_topic_ready(OFFSETS_TOPIC)
+        response = await context.node.groups.list(wanted)
+    except SemelError as error:
+        return build_response(ApiKey.LIST_GROUPS, version, error_code=coordinator_code(error))
+    groups = [
+        {
+            "group_id": group.group_id,
+            "protocol_type": group.protocol_type,
+            "group_state": group.state,
+            "group_type": group.group_type,
+        }
+        for group in response.groups
+    ]
+    return build_response(ApiKey.LIST_GROUPS, version, groups=groups)
+
+
+LIST_GROUPS = Api(ApiKey.LIST_GROUPS, 0, 5, handle_list_groups)

@@ -1,0 +1,87 @@
+"""OffsetCommit, versions 2 to 10: a group's positions; topics by id from version 10 on (KIP-848).
+
+A retention of the offsets' own (versions 2 to 4) is honoured (KIP-211).
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+from semel.broker.handlers.offset_commit import commit_offsets
+from semel.broker.listeners.kafka.apis.coordinator_errors import coordinator_code
+from semel.broker.listeners.kafka.registry import Api, RequestContext
+from semel.broker.services import Services
+from semel.protocol.api.groups import OffsetAndMetadata, OffsetCommitRequest
+from semel.protocol.errors import ErrorCode, SemelError
+from semel.protocol.ids import NO_LEADER_EPOCH, TopicPartition
+from semel.protocol.kafka.api import ApiKey
+from semel.protocol.kafka.messages import build_response, parse_request, to_ms, to_topic_id
+
+FIRST_VERSION_WITH_TOPIC_IDS: Final = 10
+
+
+async def handle_offset_commit(context: RequestContext, body: memoryview) -> bytes:
+    version = context.api_version
+    request = parse_request(ApiKey.OFFSET_COMMIT, version, body)
+    names = [_topic_name(context.node, topic, version) for topic in request.topics]
+    offsets = {
+        TopicPartition(name, item.partition_index): OffsetAndMetadata(
+            item.committed_offset,
+            item.committed_leader_epoch if version >= 6 else NO_LEADER_EPOCH,
+            item.committed_metadata or "",
+        )
+        for name, topic in zip(names, request.topics, strict=True)
+        if name is not None
+        for item in topic.partitions
+    }
+    retention_ms = to_ms(request.retention_time) if version <= 4 else -1
+    errors: dict[TopicPartition, ErrorCode] = {}
+    try:
+        response = await commit_offsets(
+            context.node,
+            OffsetCommitRequest(
+                group_id=request.group_id,
+                generation_id=request.generation_id_or_member_epoch,
+                member_id=request.member_id,
+                group_instance_id=request.group_instance_id if version >= 7 else None,
+                offsets=offsets,
+                retention_ms=None if retention_ms < 0 else retention_ms,
+            ),
+        )
+        errors.update(response.errors)
+    except SemelError as error:
+        errors.update(dict.fromkeys(offsets, coordinator_code(error)))
+    return build_response(
+        ApiKey.OFFSET_COMMIT,
+        version,
+        topics=[
+            {
+                **_name_of(topic, version),
+                "partitions": [
+                    {
+                        "partition_index": item.partition_index,
+                        "error_code": ErrorCode.UNKNOWN_TOPIC_ID
+                        if name is None
+                        else errors[TopicPartition(name, item.partition_index)],
+                    }
+                    for item in topic.partitions
+                ],
+            }
+            for name, topic in zip(names, request.topics, strict=True)
+        ],
+    )
+
+
+def _topic_name(node: Services, topic: Any, version: int) -> str | None:
+    """Return a topic's name, None where there is no topic with its id."""
+    if version < FIRST_VERSION_WITH_TOPIC_IDS:
+        return str(topic.name)
+    found = None if topic.topic_id is None else node.metadata.image.topic_by_id(topic.topic_id)
+    return None if found is None else found.name
+
+
+def _name_of(topic: Any, version: int) -> dict[str, Any]:
+    return {"name": topic.name} if version < FIRST_VERSION_WITH_TOPIC_IDS else {"topic_id": to_topic_id(topic.topic_id)}
+
+
+OFFSET_COMMIT = Api(ApiKey.OFFSET_COMMIT, 2, 10, handle_offset_commit)
