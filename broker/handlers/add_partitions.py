@@ -1,16 +1,32 @@
-"""AddPartitionsToTxn: all partitions of a request join the transaction, or none does."""
+"""AddPartitionsToTxn and AddOffsetsToTxn: what is to be in a transaction, and what is in it."""
 
 from __future__ import annotations
 
 from semel.broker.services import Services
-from semel.protocol.api.transactions import AddPartitionsToTxnRequest, AddPartitionsToTxnResponse
-from semel.protocol.errors import ErrorCode
-from semel.protocol.ids import INTERNAL_TOPICS, TRANSACTIONS_TOPIC, TopicPartition
+from semel.protocol.api.transactions import (
+    AddPartitionsToTxnRequest,
+    AddPartitionsToTxnResponse,
+    TransactionVersion,
+)
+from semel.protocol.errors import ErrorCode, UsageError, error_for
+from semel.protocol.ids import (
+    INTERNAL_TOPICS,
+    OFFSETS_TOPIC,
+    TRANSACTIONS_TOPIC,
+    ProducerIdAndEpoch,
+    TopicPartition,
+)
 
 
-async def add_partitions(node: Services, request: AddPartitionsToTxnRequest) -> AddPartitionsToTxnResponse:
-    """Add partitions; where one can't be, the others get OPERATION_NOT_ATTEMPTED, as in Kafka."""
-    wrong = {tp: error for tp in request.partitions if (error := _check(node, tp)) is not ErrorCode.NONE}
+async def add_partitions(
+    node: Services, request: AddPartitionsToTxnRequest, *, offsets_allowed: bool = False
+) -> AddPartitionsToTxnResponse:
+    """Add partitions, all or none; where one can't be, the others get OPERATION_NOT_ATTEMPTED, as in Kafka.
+
+    `offsets_allowed`: the caller is a coordinator of groups, which may add partitions of `__consumer_offsets`.
+    """
+    allowed = frozenset({OFFSETS_TOPIC}) if offsets_allowed else frozenset()
+    wrong = {tp: error for tp in request.partitions if (error := _check(node, tp, allowed)) is not ErrorCode.NONE}
     if wrong:
         return AddPartitionsToTxnResponse(
             {tp: wrong.get(tp, ErrorCode.OPERATION_NOT_ATTEMPTED) for tp in request.partitions}
@@ -19,8 +35,29 @@ async def add_partitions(node: Services, request: AddPartitionsToTxnRequest) -> 
     return await node.transactions.add_partitions(request)
 
 
-def _check(node: Services, tp: TopicPartition) -> ErrorCode:
-    if tp.topic in INTERNAL_TOPICS:
+async def verify_partitions(node: Services, request: AddPartitionsToTxnRequest) -> AddPartitionsToTxnResponse:
+    """Say for each partition whether it is in the transaction (T8). Raises as `TransactionService.verify` does."""
+    await node.internal_topic_ready(TRANSACTIONS_TOPIC)
+    return await node.transactions.verify(request)
+
+
+async def add_offsets(node: Services, transactional_id: str, producer: ProducerIdAndEpoch, group_id: str) -> None:
+    """Add the partition where a group's offsets live, for a client of the older protocol. Raises `SemelError`."""
+    if not group_id:
+        raise UsageError("offsets are committed for a group: give its id", ErrorCode.INVALID_GROUP_ID)
+    await node.internal_topic_ready(OFFSETS_TOPIC)
+    await node.internal_topic_ready(TRANSACTIONS_TOPIC)
+    partition = node.groups.offsets_partition(group_id)
+    answer = await node.transactions.add_partitions(
+        AddPartitionsToTxnRequest(transactional_id, producer, (partition,), version=TransactionVersion.V1)
+    )
+    code = answer.errors[partition]
+    if code is not ErrorCode.NONE:
+        raise error_for(code, f"{partition} could not be added to the transaction of {transactional_id!r}")
+
+
+def _check(node: Services, tp: TopicPartition, allowed: frozenset[str]) -> ErrorCode:
+    if tp.topic in INTERNAL_TOPICS and tp.topic not in allowed:
         return ErrorCode.INVALID_TOPIC_EXCEPTION
     if node.metadata.image.partition(tp) is None:
         return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION

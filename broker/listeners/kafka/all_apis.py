@@ -4,41 +4,59 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from semel.broker.listeners.kafka.apis.add_offsets_to_txn import ADD_OFFSETS_TO_TXN
+from semel.broker.listeners.kafka.apis.add_partitions_to_txn import ADD_PARTITIONS_TO_TXN
 from semel.broker.listeners.kafka.apis.delete_groups import DELETE_GROUPS
 from semel.broker.listeners.kafka.apis.delete_records import DELETE_RECORDS
 from semel.broker.listeners.kafka.apis.describe_cluster import DESCRIBE_CLUSTER
 from semel.broker.listeners.kafka.apis.describe_groups import DESCRIBE_GROUPS
+from semel.broker.listeners.kafka.apis.describe_producers import DESCRIBE_PRODUCERS
 from semel.broker.listeners.kafka.apis.describe_topic_partitions import DESCRIBE_TOPIC_PARTITIONS
+from semel.broker.listeners.kafka.apis.describe_transactions import DESCRIBE_TRANSACTIONS
+from semel.broker.listeners.kafka.apis.end_txn import END_TXN
 from semel.broker.listeners.kafka.apis.find_coordinator import FIND_COORDINATOR
 from semel.broker.listeners.kafka.apis.heartbeat import HEARTBEAT
+from semel.broker.listeners.kafka.apis.init_producer_id import INIT_PRODUCER_ID
 from semel.broker.listeners.kafka.apis.join_group import JOIN_GROUP
 from semel.broker.listeners.kafka.apis.leave_group import LEAVE_GROUP
 from semel.broker.listeners.kafka.apis.list_groups import LIST_GROUPS
 from semel.broker.listeners.kafka.apis.list_offsets import LIST_OFFSETS
+from semel.broker.listeners.kafka.apis.list_transactions import LIST_TRANSACTIONS
 from semel.broker.listeners.kafka.apis.metadata import METADATA
 from semel.broker.listeners.kafka.apis.offset_commit import OFFSET_COMMIT
 from semel.broker.listeners.kafka.apis.offset_delete import OFFSET_DELETE
 from semel.broker.listeners.kafka.apis.offset_fetch import OFFSET_FETCH
 from semel.broker.listeners.kafka.apis.offset_for_leader_epoch import OFFSET_FOR_LEADER_EPOCH
 from semel.broker.listeners.kafka.apis.sync_group import SYNC_GROUP
+from semel.broker.listeners.kafka.apis.txn_offset_commit import TXN_OFFSET_COMMIT
+from semel.broker.listeners.kafka.apis.write_txn_markers import WRITE_TXN_MARKERS
 from semel.broker.listeners.kafka.registry import Api
 
 ALL_APIS: Sequence[Api] = (
+    ADD_OFFSETS_TO_TXN,
+    ADD_PARTITIONS_TO_TXN,
     DELETE_GROUPS,
     DELETE_RECORDS,
     DESCRIBE_CLUSTER,
     DESCRIBE_GROUPS,
+    DESCRIBE_PRODUCERS,
     DESCRIBE_TOPIC_PARTITIONS,
+    DESCRIBE_TRANSACTIONS,
+    END_TXN,
     FIND_COORDINATOR,
     HEARTBEAT,
+    INIT_PRODUCER_ID,
     JOIN_GROUP,
     LEAVE_GROUP,
     LIST_GROUPS,
     LIST_OFFSETS,
+    LIST_TRANSACTIONS,
     METADATA,
     OFFSET_COMMIT,
     OFFSET_DELETE,
     OFFSET_FETCH,
     OFFSET_FOR_LEADER_EPOCH,
     SYNC_GROUP,
+    TXN_OFFSET_COMMIT,
+    WRITE_TXN_MARKERS,
 )

@@ -1,0 +1,36 @@
+"""AddOffsetsToTxn, versions 0 to 4 (KIP-98): the older protocol's way to commit a group's offsets in a transaction.
+
+It adds the partition of `__consumer_offsets` where the group lives; TxnOffsetCommit then writes to it. Before version 2
+a fenced producer is told INVALID_PRODUCER_EPOCH.
+"""
+
+from __future__ import annotations
+
+from semel.broker.handlers.add_partitions import add_offsets
+from semel.broker.listeners.kafka.apis.transaction_codes import TransactionCodes
+from semel.broker.listeners.kafka.registry import Api, RequestContext
+from semel.protocol.errors import ErrorCode, SemelError
+from semel.protocol.ids import ProducerIdAndEpoch
+from semel.protocol.kafka.api import ApiKey
+from semel.protocol.kafka.messages import build_response, parse_request
+
+_CODES = TransactionCodes(fenced_from=2, abortable_from=4)
+
+
+async def handle_add_offsets_to_txn(context: RequestContext, body: memoryview) -> bytes:
+    version = context.api_version
+    request = parse_request(ApiKey.ADD_OFFSETS_TO_TXN, version, body)
+    code = ErrorCode.NONE
+    try:
+        await add_offsets(
+            context.node,
+            request.transactional_id,
+            ProducerIdAndEpoch(request.producer_id, request.producer_epoch),
+            request.group_id,
+        )
+    except SemelError as error:
+        code = _CODES.known(error.code, version)
+    return build_response(ApiKey.ADD_OFFSETS_TO_TXN, version, error_code=code)
+
+
+ADD_OFFSETS_TO_TXN = Api(ApiKey.ADD_OFFSETS_TO_TXN, 0, 4, handle_add_offsets_to_txn)

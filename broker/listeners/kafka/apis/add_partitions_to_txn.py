@@ -1,0 +1,99 @@
+"""AddPartitionsToTxn: versions 0 to 3 from clients of the older protocol, 4 and 5 from nodes (KIP-98, KIP-890).
+
+A client adds partitions to its own transaction before it writes to them. A node asks for several transactions at once:
+with `verify_only` whether their partitions are in them (T8), without it to add them on behalf of a client whose
+transactions have an epoch each. Before version 2 a fenced producer is told INVALID_PRODUCER_EPOCH.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from semel.broker.handlers.add_partitions import add_partitions, verify_partitions
+from semel.broker.listeners.kafka.apis.in_slices import in_slices
+from semel.broker.listeners.kafka.apis.transaction_codes import TransactionCodes
+from semel.broker.listeners.kafka.registry import Api, RequestContext
+from semel.broker.services import Services
+from semel.protocol.api.transactions import AddPartitionsToTxnRequest, TransactionVersion
+from semel.protocol.errors import ErrorCode, SemelError
+from semel.protocol.ids import ProducerIdAndEpoch, TopicPartition
+from semel.protocol.kafka.api import ApiKey
+from semel.protocol.kafka.messages import build_response, parse_request
+
+_CODES = TransactionCodes(fenced_from=2, abortable_from=4)
+_BATCHED_MIN_VERSION = 4
+
+_Errors = Mapping[TopicPartition, ErrorCode]
+
+
+async def handle_add_partitions_to_txn(context: RequestContext, body: memoryview) -> bytes:
+    version = context.api_version
+    request = parse_request(ApiKey.ADD_PARTITIONS_TO_TXN, version, body)
+    if version < _BATCHED_MIN_VERSION:
+        topics = request.v3_and_below_topics
+        errors = await _outcome(
+            context.node,
+            AddPartitionsToTxnRequest(
+                request.v3_and_below_transactional_id,
+                ProducerIdAndEpoch(request.v3_and_below_producer_id, request.v3_and_below_producer_epoch),
+                _partitions(topics),
+                version=TransactionVersion.V1,
+            ),
+        )
+        return build_response(
+            ApiKey.ADD_PARTITIONS_TO_TXN, version, results_by_topic_v3_and_below=_results(topics, errors, version)
+        )
+    outcomes = await in_slices(request.transactions, lambda item: _outcome(context.node, _of_node(item)))
+    return build_response(
+        ApiKey.ADD_PARTITIONS_TO_TXN,
+        version,
+        results_by_transaction=[
+            {"transactional_id": item.transactional_id, "topic_results": _results(item.topics, errors, version)}
+            for item, errors in zip(request.transactions, outcomes, strict=True)
+        ],
+    )
+
+
+def _of_node(item: Any) -> AddPartitionsToTxnRequest:
+    return AddPartitionsToTxnRequest(
+        item.transactional_id,
+        ProducerIdAndEpoch(item.producer_id, item.producer_epoch),
+        _partitions(item.topics),
+        verify_only=item.verify_only,
+        version=TransactionVersion.V1 if item.verify_only else TransactionVersion.V2,
+    )
+
+
+async def _outcome(node: Services, request: AddPartitionsToTxnRequest) -> _Errors:
+    """What became of each partition; a refusal of the whole request is one of all its partitions."""
+    try:
+        if request.verify_only:
+            return (await verify_partitions(node, request)).errors
+        by_a_node = request.version >= TransactionVersion.V2
+        return (await add_partitions(node, request, offsets_allowed=by_a_node)).errors
+    except SemelError as error:
+        return dict.fromkeys(request.partitions, error.code)
+
+
+def _partitions(topics: Iterable[Any]) -> tuple[TopicPartition, ...]:
+    return tuple(dict.fromkeys(TopicPartition(topic.name, number) for topic in topics for number in topic.partitions))
+
+
+def _results(topics: Iterable[Any], errors: _Errors, version: int) -> list[dict[str, Any]]:
+    return [
+        {
+            "name": topic.name,
+            "results_by_partition": [
+                {
+                    "partition_index": number,
+                    "partition_error_code": _CODES.known(errors[TopicPartition(topic.name, number)], version),
+                }
+                for number in topic.partitions
+            ],
+        }
+        for topic in topics
+    ]
+
+
+ADD_PARTITIONS_TO_TXN = Api(ApiKey.ADD_PARTITIONS_TO_TXN, 0, 5, handle_add_partitions_to_txn)

@@ -1,0 +1,59 @@
+"""DescribeTransactions, version 0 (KIP-664): state, producer and partitions of transactional ids coordinated here."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from semel.broker.listeners.kafka.apis.in_slices import in_slices
+from semel.broker.listeners.kafka.registry import Api, RequestContext
+from semel.broker.services import Services
+from semel.protocol.api.transactions import DescribeTransactionRequest
+from semel.protocol.errors import ErrorCode, SemelError
+from semel.protocol.ids import NO_PRODUCER_EPOCH, NO_PRODUCER_ID, NO_TIMESTAMP, TRANSACTIONS_TOPIC
+from semel.protocol.kafka.api import ApiKey
+from semel.protocol.kafka.messages import build_response, parse_request
+
+
+async def handle_describe_transactions(context: RequestContext, body: memoryview) -> bytes:
+    version = context.api_version
+    request = parse_request(ApiKey.DESCRIBE_TRANSACTIONS, version, body)
+    return build_response(
+        ApiKey.DESCRIBE_TRANSACTIONS,
+        version,
+        transaction_states=await in_slices(request.transactional_ids, lambda name: _state(context.node, name)),
+    )
+
+
+async def _state(node: Services, transactional_id: str) -> dict[str, Any]:
+    try:
+        if node.metadata.topic(TRANSACTIONS_TOPIC) is None:
+            return _refusal(transactional_id, ErrorCode.TRANSACTIONAL_ID_NOT_FOUND)  # nobody had a transaction yet
+        await node.internal_topic_ready(TRANSACTIONS_TOPIC)
+        found = await node.transactions.describe(DescribeTransactionRequest(transactional_id))
+    except SemelError as error:
+        return _refusal(transactional_id, error.code)
+    topics: dict[str, list[int]] = {}
+    for tp in found.partitions:
+        topics.setdefault(tp.topic, []).append(tp.partition)
+    return {
+        "transactional_id": transactional_id,
+        "transaction_state": found.state,
+        "transaction_timeout": found.timeout_ms,
+        "transaction_start_time": found.start_time_ms,
+        "producer_id": found.producer.producer_id,
+        "producer_epoch": found.producer.producer_epoch,
+        "topics": [{"topic": name, "partitions": numbers} for name, numbers in topics.items()],
+    }
+
+
+def _refusal(transactional_id: str, code: ErrorCode) -> dict[str, Any]:
+    return {
+        "transactional_id": transactional_id,
+        "error_code": code,
+        "transaction_start_time": NO_TIMESTAMP,
+        "producer_id": NO_PRODUCER_ID,
+        "producer_epoch": NO_PRODUCER_EPOCH,
+    }
+
+
+DESCRIBE_TRANSACTIONS = Api(ApiKey.DESCRIBE_TRANSACTIONS, 0, 0, handle_describe_transactions)

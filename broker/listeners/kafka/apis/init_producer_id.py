@@ -1,0 +1,50 @@
+"""InitProducerId, versions 0 to 5 (KIP-98, KIP-360, KIP-890): a producer id, and with a transactional id its epoch.
+
+Version 3 names the producer id and epoch that the caller holds already. Before version 4 a fenced producer is told
+INVALID_PRODUCER_EPOCH. Version 6 is for transactions that are prepared (KIP-939), which do not exist here.
+"""
+
+from __future__ import annotations
+
+from semel.broker.listeners.kafka.apis.transaction_codes import TransactionCodes
+from semel.broker.listeners.kafka.registry import Api, RequestContext
+from semel.protocol.api.transactions import InitProducerIdRequest
+from semel.protocol.errors import SemelError
+from semel.protocol.ids import NO_PRODUCER, NO_PRODUCER_EPOCH, NO_PRODUCER_ID, TRANSACTIONS_TOPIC, ProducerIdAndEpoch
+from semel.protocol.kafka.api import ApiKey
+from semel.protocol.kafka.messages import build_response, parse_request, to_ms
+
+_CODES = TransactionCodes(fenced_from=4, abortable_from=5)
+_HELD_MIN_VERSION = 3
+
+
+async def handle_init_producer_id(context: RequestContext, body: memoryview) -> bytes:
+    version = context.api_version
+    request = parse_request(ApiKey.INIT_PRODUCER_ID, version, body)
+    held = NO_PRODUCER
+    if version >= _HELD_MIN_VERSION:
+        held = ProducerIdAndEpoch(request.producer_id, request.producer_epoch)
+    node = context.node
+    try:
+        if request.transactional_id:
+            await node.internal_topic_ready(TRANSACTIONS_TOPIC)
+        answer = await node.transactions.init_producer_id(
+            InitProducerIdRequest(request.transactional_id, to_ms(request.transaction_timeout), held)
+        )
+    except SemelError as error:
+        return build_response(
+            ApiKey.INIT_PRODUCER_ID,
+            version,
+            error_code=_CODES.known(error.code, version),
+            producer_id=NO_PRODUCER_ID,
+            producer_epoch=NO_PRODUCER_EPOCH,
+        )
+    return build_response(
+        ApiKey.INIT_PRODUCER_ID,
+        version,
+        producer_id=answer.producer.producer_id,
+        producer_epoch=answer.producer.producer_epoch,
+    )
+
+
+INIT_PRODUCER_ID = Api(ApiKey.INIT_PRODUCER_ID, 0, 5, handle_init_producer_id)

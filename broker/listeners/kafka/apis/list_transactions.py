@@ -1,0 +1,53 @@
+"""ListTransactions, versions 0 to 2 (KIP-664, KIP-994, KIP-1152): the transactional ids coordinated here, filtered.
+
+By states and producer ids; from version 1 on by how long they are open, from version 2 on by a pattern of the whole id.
+"""
+
+from __future__ import annotations
+
+from semel.broker.listeners.kafka.registry import Api, RequestContext
+from semel.protocol.api.transactions import ListTransactionsRequest, ListTransactionsResponse
+from semel.protocol.errors import SemelError
+from semel.protocol.ids import TRANSACTIONS_TOPIC
+from semel.protocol.kafka.api import ApiKey
+from semel.protocol.kafka.messages import build_response, parse_request
+from semel.txn_coordinator.state import STATE_NAMES
+
+_DURATION_MIN_VERSION = 1
+_PATTERN_MIN_VERSION = 2
+
+
+async def handle_list_transactions(context: RequestContext, body: memoryview) -> bytes:
+    version = context.api_version
+    request = parse_request(ApiKey.LIST_TRANSACTIONS, version, body)
+    asked = ListTransactionsRequest(
+        frozenset(request.state_filters),
+        frozenset(request.producer_id_filters),
+        request.duration_filter if version >= _DURATION_MIN_VERSION else -1,
+        (request.transactional_id_pattern or "") if version >= _PATTERN_MIN_VERSION else "",
+    )
+    node = context.node
+    try:
+        if node.metadata.topic(TRANSACTIONS_TOPIC) is None:
+            found = ListTransactionsResponse((), tuple(sorted(asked.states - STATE_NAMES)))
+        else:
+            await node.internal_topic_ready(TRANSACTIONS_TOPIC)
+            found = await node.transactions.list(asked)
+    except SemelError as error:
+        return build_response(ApiKey.LIST_TRANSACTIONS, version, error_code=error.code)
+    return build_response(
+        ApiKey.LIST_TRANSACTIONS,
+        version,
+        unknown_state_filters=found.unknown_states,
+        transaction_states=[
+            {
+                "transactional_id": item.transactional_id,
+                "producer_id": item.producer_id,
+                "transaction_state": item.state,
+            }
+            for item in found.transactions
+        ],
+    )
+
+
+LIST_TRANSACTIONS = Api(ApiKey.LIST_TRANSACTIONS, 0, 2, handle_list_transactions)

@@ -1,0 +1,91 @@
+"""TxnOffsetCommit, versions 0 to 5 (KIP-98, KIP-447, KIP-890): offsets that count when the transaction commits (O1).
+
+Version 3 names the group's member and generation, so that zombies are fenced (O4); older versions cannot, and are let
+through as from outside the group. Up to version 4 the offsets' partition must have been added with AddOffsetsToTxn,
+which is verified (T8); version 5 adds it. A fenced producer is told INVALID_PRODUCER_EPOCH in every version.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from semel.broker.handlers.offset_commit import commit_offsets
+from semel.broker.listeners.kafka.apis.transaction_codes import TransactionCodes
+from semel.broker.listeners.kafka.registry import Api, RequestContext
+from semel.protocol.api.groups import NO_GENERATION, NO_MEMBER_ID, OffsetAndMetadata, OffsetCommitRequest
+from semel.protocol.api.transactions import TransactionVersion
+from semel.protocol.errors import ErrorCode, SemelError
+from semel.protocol.ids import NO_LEADER_EPOCH, ProducerIdAndEpoch, TopicPartition
+from semel.protocol.kafka.api import ApiKey
+from semel.protocol.kafka.messages import build_response, parse_request
+
+_MAX_VERSION = 5
+_CODES = TransactionCodes(fenced_from=_MAX_VERSION + 1, abortable_from=4)
+_LOADING_MIN_VERSION = 2
+_LEADER_EPOCH_MIN_VERSION = 2
+_MEMBER_MIN_VERSION = 3
+_ADDS_MIN_VERSION = 5
+
+
+async def handle_txn_offset_commit(context: RequestContext, body: memoryview) -> bytes:
+    version = context.api_version
+    request = parse_request(ApiKey.TXN_OFFSET_COMMIT, version, body)
+    commit = _commit(request, version)
+    errors: Mapping[TopicPartition, ErrorCode]
+    try:
+        protocol = TransactionVersion.V2 if version >= _ADDS_MIN_VERSION else TransactionVersion.V1
+        errors = (await commit_offsets(context.node, commit, protocol)).errors
+    except SemelError as error:
+        errors = dict.fromkeys(commit.offsets, error.code)
+    return build_response(
+        ApiKey.TXN_OFFSET_COMMIT,
+        version,
+        topics=[
+            {
+                "name": topic.name,
+                "partitions": [
+                    {
+                        "partition_index": item.partition_index,
+                        "error_code": _code(errors[TopicPartition(topic.name, item.partition_index)], version),
+                    }
+                    for item in topic.partitions
+                ],
+            }
+            for topic in request.topics
+        ],
+    )
+
+
+def _commit(request: Any, version: int) -> OffsetCommitRequest:
+    named = version >= _MEMBER_MIN_VERSION
+    return OffsetCommitRequest(
+        group_id=request.group_id,
+        generation_id=request.generation_id if named else NO_GENERATION,
+        member_id=request.member_id if named else NO_MEMBER_ID,
+        group_instance_id=request.group_instance_id if named else None,
+        offsets={
+            TopicPartition(topic.name, item.partition_index): OffsetAndMetadata(
+                item.committed_offset,
+                item.committed_leader_epoch if version >= _LEADER_EPOCH_MIN_VERSION else NO_LEADER_EPOCH,
+                item.committed_metadata or "",
+            )
+            for topic in request.topics
+            for item in topic.partitions
+        },
+        transactional_id=request.transactional_id,
+        producer=ProducerIdAndEpoch(request.producer_id, request.producer_epoch),
+    )
+
+
+def _code(code: ErrorCode, version: int) -> ErrorCode:
+    if code is ErrorCode.CONCURRENT_TRANSACTIONS and version < _ADDS_MIN_VERSION:
+        # To these clients it is fatal, and yet all they need is to come again, to hear that they were fenced.
+        code = ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
+    if code is ErrorCode.COORDINATOR_LOAD_IN_PROGRESS and version < _LOADING_MIN_VERSION:
+        # Clients of these versions stop at it (KAFKA-7296).
+        return ErrorCode.COORDINATOR_NOT_AVAILABLE
+    return _CODES.known(code, version)
+
+
+TXN_OFFSET_COMMIT = Api(ApiKey.TXN_OFFSET_COMMIT, 0, _MAX_VERSION, handle_txn_offset_commit)
