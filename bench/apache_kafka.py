@@ -1,0 +1,174 @@
+"""Apache Kafka on this machine, to measure against: one node (KRaft), from the jars of tests/support/kafka_jars.py.
+
+    python -P bench/apache_kafka.py [--fsync]      runs one until Ctrl-C, and prints its address
+
+The configuration is that of a release's `config/server.properties` for a single node, and its start script's options
+for the JVM: 1 GB of heap, G1. Two things differ: it logs warnings alone, which spares it writing, and `--fsync` sets
+`log.flush.interval.messages=1`, so that it syncs before it answers, as Semel's `durability = "disk"` does.
+"""
+
+from __future__ import annotations
+
+import argparse
+import base64
+import contextlib
+import os
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parent))
+
+from harness import PAGE_BYTES, ROOT, data_folder, process_cpu_s
+
+sys.path.insert(0, str(ROOT / "tests" / "support"))
+
+import kafka_jars
+
+START_TIMEOUT_S = 90.0
+STOP_TIMEOUT_S = 60.0
+HEAP = ("-Xmx1G", "-Xms1G")
+JVM = (
+    "-server",
+    "-XX:+UseG1GC",
+    "-XX:MaxGCPauseMillis=20",
+    "-XX:InitiatingHeapOccupancyPercent=35",
+    "-XX:+ExplicitGCInvokesConcurrent",
+    "-Djava.awt.headless=true",
+)
+LOGGING = ("-Dorg.slf4j.simpleLogger.defaultLogLevel=warn", "-Dorg.slf4j.simpleLogger.log.kafka.server=info")
+STARTED = "Kafka Server started"
+
+
+@dataclass
+class KafkaProcess:
+    """A running broker, with the same face as the harness's `NodeProcess`."""
+
+    process: subprocess.Popen[bytes]
+    folder: str
+    address: tuple[str, int]
+
+    @property
+    def pid(self) -> int:
+        return self.process.pid
+
+    @property
+    def bootstrap(self) -> str:
+        return f"{self.address[0]}:{self.address[1]}"
+
+    def cpu_s(self) -> float:
+        return process_cpu_s(self.pid)
+
+    def memory_mb(self) -> float:
+        return int(Path(f"/proc/{self.pid}/statm").read_text().split()[1]) * PAGE_BYTES / 1e6
+
+    def stop(self) -> None:
+        """End it with SIGTERM; it ends with 143 then, as JVMs do."""
+        self.process.send_signal(signal.SIGTERM)
+        code = self.process.wait(STOP_TIMEOUT_S)
+        assert code in (0, 143), f"the broker ended with {code}"
+
+    def kill(self) -> None:
+        self.process.kill()
+        self.process.wait()
+
+
+def free_ports(count: int) -> list[int]:
+    with contextlib.ExitStack() as stack:
+        sockets = [stack.enter_context(socket.socket()) for _ in range(count)]
+        for one in sockets:
+            one.bind(("127.0.0.1", 0))
+        return [one.getsockname()[1] for one in sockets]
+
+
+def properties(folder: str, broker_port: int, controller_port: int, *, fsync: bool) -> str:
+    lines = [
+        "process.roles=broker,controller",
+        "node.id=1",
+        f"controller.quorum.voters=1@127.0.0.1:{controller_port}",
+        f"listeners=PLAINTEXT://127.0.0.1:{broker_port},CONTROLLER://127.0.0.1:{controller_port}",
+        f"advertised.listeners=PLAINTEXT://127.0.0.1:{broker_port}",
+        "controller.listener.names=CONTROLLER",
+        f"log.dirs={folder}",
+        "offsets.topic.replication.factor=1",
+        "transaction.state.log.replication.factor=1",
+        "transaction.state.log.min.isr=1",
+        "share.coordinator.state.topic.replication.factor=1",
+        "share.coordinator.state.topic.min.isr=1",
+        "group.initial.rebalance.delay.ms=0",
+    ]
+    if fsync:
+        lines.append("log.flush.interval.messages=1")
+    return "\n".join(lines) + "\n"
+
+
+def prepare(folder: str, *, fsync: bool = False, version: str = kafka_jars.NEWEST) -> tuple[str, int]:
+    """Write `<folder>.properties` and format the folder. Returns the address that the broker will have."""
+    broker_port, controller_port = free_ports(2)
+    config = f"{folder}.properties"
+    Path(config).write_text(properties(folder, broker_port, controller_port, fsync=fsync))
+    cluster = base64.urlsafe_b64encode(os.urandom(16)).decode().strip("=").replace("-", "A")
+    subprocess.run(
+        [*command(version), "kafka.tools.StorageTool", "format", "-t", cluster, "-c", config],
+        check=True,
+        stdout=subprocess.DEVNULL,
+        timeout=START_TIMEOUT_S,
+    )
+    return "127.0.0.1", broker_port
+
+
+def command(version: str) -> list[str]:
+    return [kafka_jars.java(), *HEAP, *JVM, *LOGGING, "-cp", f"{kafka_jars.jars(version)}/*"]
+
+
+def start_prepared(folder: str, address: tuple[str, int], version: str = kafka_jars.NEWEST) -> KafkaProcess:
+    """Start the broker and return at once; its log goes to `<folder>.log`."""
+    with open(f"{folder}.log", "ab") as log:
+        arguments = [*command(version), "kafka.Kafka", f"{folder}.properties"]
+        return KafkaProcess(
+            subprocess.Popen(arguments, stdout=log, stderr=log, start_new_session=True), folder, address
+        )
+
+
+def wait_started(kafka: KafkaProcess) -> None:
+    """Wait until its log says that it has started. Raises `RuntimeError` with the end of its log."""
+    path = Path(f"{kafka.folder}.log")
+    deadline = time.monotonic() + START_TIMEOUT_S
+    while STARTED not in path.read_text(errors="replace"):
+        if kafka.process.poll() is not None or time.monotonic() > deadline:
+            kafka.kill()
+            raise RuntimeError(f"Apache Kafka did not start; its log says:\n{path.read_text(errors='replace')[-2000:]}")
+        time.sleep(0.02)
+
+
+@contextlib.contextmanager
+def running_kafka(*, fsync: bool = False, version: str = kafka_jars.NEWEST) -> Iterator[KafkaProcess]:
+    """Run a broker on an empty folder, which goes away with it."""
+    with data_folder() as folder:
+        kafka = start_prepared(folder, prepare(folder, fsync=fsync, version=version), version)
+        try:
+            wait_started(kafka)
+            yield kafka
+        finally:
+            kafka.kill()
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--fsync", action="store_true", help="sync each append before it is answered")
+    parser.add_argument("--version", default=kafka_jars.NEWEST, help=f"which release (default {kafka_jars.NEWEST})")
+    arguments = parser.parse_args()
+    with running_kafka(fsync=arguments.fsync, version=arguments.version) as kafka:
+        print(f"ready: kafka {kafka.bootstrap} pid {kafka.pid}", flush=True)
+        with contextlib.suppress(KeyboardInterrupt):
+            threading.Event().wait()
+
+
+if __name__ == "__main__":
+    main()
