@@ -48,7 +48,19 @@ is kept in the metadata and wins over all of the above.
 | 5 | a port is in use, or a host is not this machine's |
 | 6 | the node ran and stopped because its disk failed; what was acknowledged is kept |
 
-A second SIGTERM or SIGINT ends the process at once with 128 plus the signal's number; the next start recovers.
+A second SIGTERM or SIGINT ends the process at once with 128 plus the signal's number; the next start recovers. The same
+signal again counts as a second one only from 0.3 seconds after the first, because some tools send each signal twice;
+the other signal counts at once. While the node still starts, the first signal ends it at once: with 0 for SIGTERM, 130
+for SIGINT.
+
+## A lost data folder
+
+Where metadata.url names a database, the metadata can outlive the node's logs. A node whose data folder is empty,
+although the metadata says that it has partitions, does not start (exit code 3): empty logs in their place would give
+offsets that readers are past to new records, and forget transactions and committed offsets. Mount or restore the
+folder; or start the node under a new `node.id`, which leaves those partitions to the lost one; or, if the records are
+really gone, start it once with `semel serve --accept-data-loss`, which makes the partitions anew, empty. Not with every
+start: that would take away the protection.
 """
 
 _TOPICS: Final = """\

@@ -9,6 +9,7 @@ from typing import Final
 from semel.broker.log.journal import Journal
 from semel.broker.log.journal_format import EntryType, JournalEntry
 from semel.broker.log.partition_log import PartitionLog
+from semel.broker.node_log import counted
 from semel.protocol.errors import ErrorCode, FatalError
 from semel.protocol.ids import TopicId, TopicPartition
 from semel.protocol.record_batch import iter_batches
@@ -31,12 +32,14 @@ class RecoveryReport:
 
     def __str__(self) -> str:
         if self.clean:
-            return f"{self.partitions} partitions, after a clean stop"
+            return f"{counted(self.partitions, 'partition')}, after a clean stop"
         if not self.partitions and not self.journal_entries:
             return "none yet"
         return (
-            f"{self.partitions} partitions, recovered after a crash: {self.journal_entries} entries of the journal "
-            f"read, {self.restored_batches} batches restored, {self.skipped_entries} of deleted partitions skipped"
+            f"{counted(self.partitions, 'partition')}, recovered after a crash: "
+            f"{counted(self.journal_entries, 'entry', 'entries')} of the journal read, "
+            f"{counted(self.restored_batches, 'batch', 'batches')} restored, "
+            f"{self.skipped_entries} of deleted partitions skipped"
         )
 
 

@@ -15,6 +15,7 @@ from semel.broker.handlers.topic_rules import topic_log_config
 from semel.broker.log_manager import LogManager, NewPartition
 from semel.broker.metadata.changes import Change, ConfigsChanged, PartitionsAdded, TopicCreated, TopicDeleted
 from semel.broker.metadata.image import BROKER_RESOURCE, MetadataImage, TopicImage
+from semel.broker.node_log import counted
 from semel.protocol.errors import SemelError
 from semel.protocol.ids import TopicPartition
 
@@ -102,9 +103,10 @@ class MetadataFollower:
         ]
         if missing:
             logger.warning(
-                "%d logs are not in the data folder and are made anew, empty: %s%s. If they had records, stop the node "
-                "and bring their folders back before anything is written",
-                len(missing), ", ".join(missing[:_NAMED_MAX]), ", ..." if len(missing) > _NAMED_MAX else "",
+                "%s not in the data folder, to be made anew, empty: %s%s. If there were records, stop the node and bring "
+                "the folders back before anything is written",
+                counted(len(missing), "log"), ", ".join(missing[:_NAMED_MAX]),
+                ", ..." if len(missing) > _NAMED_MAX else "",
             )  # fmt: skip
 
     async def _carry_out(self, change: Change, image: MetadataImage) -> None:

@@ -34,6 +34,7 @@ from semel.broker.metadata.image import MetadataImage
 from semel.broker.metadata.metadata import Metadata
 from semel.broker.metadata.store import MetadataStore, sqlite_url
 from semel.broker.metadata_follower import MetadataFollower
+from semel.broker.node_log import counted
 from semel.broker.partition import Partition
 from semel.broker.parts_config import kafka_limits, log_manager_config
 from semel.broker.settings import ConfigError
@@ -54,6 +55,7 @@ METADATA_FILE: Final = "metadata.sqlite"
 LOADING_PATIENCE_S: Final = 30.0
 """So long the listeners wait for coordinators to read their logs; after it, clients are told to come again."""
 
+_NAMED_MAX: Final = 10
 _PROGRESS_EVERY_S: Final = 2.0
 _WATCH_EVERY_S: Final = 1.0
 _QUICK_CALLS_S: Final = 1.0
@@ -66,8 +68,17 @@ class Node:
     `failed` is done, with the reason, once the node can't go on (its disk failed): stop it then.
     """
 
-    def __init__(self, loaded: LoadedConfig, storage: Storage, clock: Clock, executor: Executor | None) -> None:
+    def __init__(
+        self,
+        loaded: LoadedConfig,
+        storage: Storage,
+        clock: Clock,
+        executor: Executor | None,
+        *,
+        accept_data_loss: bool = False,
+    ) -> None:
         self._configured = loaded
+        self._accept_data_loss = accept_data_loss
         self.loaded_config = loaded
         self.clock = clock
         self.data_dir = os.path.abspath(loaded.config.data_dir)
@@ -94,17 +105,22 @@ class Node:
         clock: Clock | None = None,
         executor: Executor | None = None,
         listeners: bool = True,
+        accept_data_loss: bool = False,
     ) -> Node:
         """Start a node and return it when both listeners accept.
 
         Without `listeners` it takes no address and is called directly: `produce`, `fetch`, and the other handlers with
         it as their `Services`. `executor` runs what waits for the disk, in place of threads of its own.
+        With `accept_data_loss` it starts also in an empty folder though the metadata says that it has partitions, and
+        makes them anew.
         Raises `ConfigError` and `NodeStartError`, and leaves nothing behind.
         """
         warn_if_interpreted()
         if not isinstance(config, LoadedConfig):
             config = LoadedConfig(config or NodeConfig(), {})
-        node = cls(config, storage or DiskStorage(), clock or SystemClock(), executor)
+        node = cls(
+            config, storage or DiskStorage(), clock or SystemClock(), executor, accept_data_loss=accept_data_loss
+        )
         try:
             await node._start()
             await node._serve(listeners)
@@ -281,7 +297,40 @@ class Node:
         cluster_id = format_topic_id(new_topic_id())
         await self.metadata.change(lambda image: [] if image.cluster_id else [ClusterCreated(cluster_id)])
 
+    def _check_folder_is_not_lost(self) -> None:
+        """An empty folder, where the metadata outlived it, must not be filled as if nothing had been there (D1, D3)."""
+        image, node_id = self.metadata.image, self.config.node_id
+        held = [
+            TopicPartition(topic.name, number)
+            for topic in image.topics.values()
+            for number, state in enumerate(topic.partitions)
+            if node_id in state.replicas
+        ]
+        if (
+            node_id not in image.brokers
+            or not held
+            or self._storage.exists(f"{self.data_dir}/{META_FILE}")
+            or any(self._storage.exists(f"{self.data_dir}/{tp}") for tp in held)
+        ):
+            return
+        named = f"{', '.join(map(str, held[:_NAMED_MAX]))}{', ...' if len(held) > _NAMED_MAX else ''}"
+        if self._accept_data_loss:
+            logger.warning(
+                "the data folder %s is empty, and as --accept-data-loss says, what this node held is given up: %s",
+                self.data_dir, named,
+            )  # fmt: skip
+            return
+        raise NodeStartError(
+            f"the data folder {self.data_dir} is empty, but the metadata in {self.metadata.location} says that node "
+            f"{node_id} holds {counted(len(held), 'partition')}: {named}. Mount or restore the folder, or correct "
+            "data.dir or metadata.url; or give this node a new node.id; or, if the records are gone for good, start it "
+            "once with --accept-data-loss, which makes the partitions anew, empty",
+            StartFailure.DATA_FOLDER,
+            ErrorCode.KAFKA_STORAGE_ERROR,
+        )
+
     def _open_logs(self) -> None:
+        self._check_folder_is_not_lost()
         config, image = self.config, self.metadata.image
         self._logs = LogManager(
             self._storage,

@@ -17,6 +17,11 @@ def redact(text: str) -> str:
     return _PASSWORD_IN_URL.sub(r"\g<before>:***@", text)
 
 
+def counted(number: int, noun: str, plural: str = "") -> str:
+    """Return `1 log`, `2 logs`. `plural` for nouns that take no s."""
+    return f"{number} {noun if number == 1 else plural or noun + 's'}"
+
+
 class _OneLine(logging.Formatter):
     """What both forms share: UTC with milliseconds, and tracebacks kept with their event."""
 

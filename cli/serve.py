@@ -101,6 +101,14 @@ LogFormat = Annotated[
     str | None,
     typer.Option("--log-format", metavar="text|json", help=_or_default("The form of log lines.", "log.format")),
 ]
+AcceptDataLoss = Annotated[
+    bool,
+    typer.Option(
+        "--accept-data-loss",
+        help="Start in an empty data folder though the metadata's database says that this node holds partitions, and "
+        "make them anew, empty. For one start, after the folder was lost.",
+    ),
+]
 ShowSettings = Annotated[bool, typer.Option("--settings", help="Print all settings with their values, and exit.")]
 
 
@@ -112,6 +120,7 @@ def serve(
     config: ConfigFile = None,
     assignments: Assignments = None,
     log_format: LogFormat = None,
+    accept_data_loss: AcceptDataLoss = False,
     settings: ShowSettings = False,
 ) -> None:
     """Run a node until SIGTERM or SIGINT (Ctrl-C).
@@ -136,7 +145,7 @@ def serve(
         return
     configure_logging(loaded.config.log_format, loaded.config.log_level)
     _stop_at_once_on_signals()
-    raise typer.Exit(asyncio.run(_serve(loaded)))
+    raise typer.Exit(asyncio.run(_serve(loaded, accept_data_loss)))
 
 
 def _assignment(text: str) -> tuple[str, str, object]:
@@ -163,7 +172,7 @@ def _stop_at_once_on_signals() -> None:
     signal.signal(signal.SIGINT, lambda *_: os._exit(128 + signal.SIGINT))
 
 
-async def _serve(loaded: LoadedConfig) -> int:
+async def _serve(loaded: LoadedConfig, accept_data_loss: bool) -> int:
     # What starting makes is kept for good: looking through it for garbage costs a tenth of the start, and later would
     # hold up every request for as long, each time.
     gc.disable()
@@ -173,7 +182,7 @@ async def _serve(loaded: LoadedConfig) -> int:
 
     raise_open_files_limit()
     try:
-        node = await Node.start(loaded)
+        node = await Node.start(loaded, accept_data_loss=accept_data_loss)
     except ConfigError as error:
         return int(_fail(error.message, ServeExit.CONFIGURATION).exit_code)
     except NodeStartError as error:

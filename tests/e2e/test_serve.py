@@ -212,7 +212,7 @@ def test_a_log_that_is_gone_is_told_of(tmp_path: Path) -> None:
     with serving(tmp_path / "data") as node:
         assert node.topics() == {"kept", "gone"}
         _, errors = node.end(signal.SIGTERM)
-    assert "1 logs are not in the data folder and are made anew, empty: gone-0." in errors
+    assert "1 log not in the data folder, to be made anew, empty: gone-0." in errors
 
 
 def test_json_log_lines_are_json_one_an_event(tmp_path: Path) -> None:

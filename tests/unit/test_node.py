@@ -78,6 +78,58 @@ def test_a_log_that_can_not_be_made_is_offline_and_made_at_the_next_start(tmp_pa
     asyncio.run(main())
 
 
+def test_D3_a_node_whose_folder_is_lost_does_not_begin_anew_in_an_empty_one(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """With the metadata in a database of its own it started with a warning, and gave old offsets to new records."""
+
+    async def main() -> None:
+        url = f"sqlite:///{tmp_path}/shared.sqlite"
+        async with running_node(tmp_path, metadata_url=url):
+            pass
+        (tmp_path / "data").rename(tmp_path / "first")
+        async with running_node(tmp_path, metadata_url=url) as node:  # it holds nothing yet
+            await create_topic(node, "a")
+            cluster_id = node.metadata.image.cluster_id
+        (tmp_path / "data").rename(tmp_path / "elsewhere")
+        config = NodeConfig(data_dir=str(tmp_path / "data"), metadata_url=url, **SMALL)
+        for _ in range(2):
+            with pytest.raises(
+                NodeStartError, match=r"is empty.* node 1 holds 1 partition: a-0\..*--accept-data-loss"
+            ) as error:
+                await Node.start(config)
+            assert error.value.failure is StartFailure.DATA_FOLDER
+            for advice in (str(tmp_path / "data"), "restore the folder", "new node.id"):
+                assert advice in error.value.message
+        (tmp_path / "data").rename(tmp_path / "refused")
+        (tmp_path / "elsewhere").rename(tmp_path / "data")
+        async with running_node(tmp_path, metadata_url=url) as node:
+            assert node.partition(TP) is not None
+        (tmp_path / "data").rename(tmp_path / "elsewhere")
+        caplog.clear()
+        node = await Node.start(config, accept_data_loss=True)
+        assert "what this node held is given up: a-0" in caplog.text
+        assert "1 log not in the data folder" in caplog.text
+        assert node.partition(TP) is not None
+        assert node.metadata.image.cluster_id == cluster_id
+        await node.stop()
+        async with running_node(tmp_path, metadata_url=url, node_id=1) as node:  # from now on as any other folder
+            assert node.partition(TP) is not None
+
+    asyncio.run(main())
+
+
+def test_a_node_with_a_new_id_starts_in_an_empty_folder_beside_the_lost_ones_partitions(tmp_path: Path) -> None:
+    async def main() -> None:
+        url = f"sqlite:///{tmp_path}/shared.sqlite"
+        async with running_node(tmp_path / "one", metadata_url=url) as node:
+            await create_topic(node, "a")
+        async with running_node(tmp_path / "two", metadata_url=url, node_id=2) as node:
+            assert node.partition(TP) is None
+
+    asyncio.run(main())
+
+
 def test_committed_offsets_survive_a_restart(tmp_path: Path) -> None:
     async def main() -> None:
         async with running_node(tmp_path) as node:
