@@ -103,8 +103,8 @@ class MetadataFollower:
         ]
         if missing:
             logger.warning(
-                "%s not in the data folder, to be made anew, empty: %s%s. If there were records, stop the node and bring "
-                "the folders back before anything is written",
+                "%s not in the data folder, to be made anew, empty: %s%s. If there were records, stop the node and "
+                "bring the folders back before anything is written",
                 counted(len(missing), "log"), ", ".join(missing[:_NAMED_MAX]),
                 ", ..." if len(missing) > _NAMED_MAX else "",
             )  # fmt: skip
