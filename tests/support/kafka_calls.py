@@ -10,14 +10,15 @@ from kio.serial import entity_reader, entity_writer
 
 from semel.protocol.kafka import messages
 from semel.protocol.kafka.api import ApiKey, build_request_header, parse_response_header
+from semel.protocol.kafka.entities import load_entity
 
 
 def request_body(key: ApiKey, version: int, /, **values: Any) -> bytes:
     """Return a request's body; values that the version has not are left out."""
-    entity = messages._entity(key, version, "request")
-    sink = messages._Sink()
+    entity = load_entity(key, version, "request")
+    sink = messages.Sink()
     # Misspelt names are found by the tests themselves, whose requests would lack what they are about.
-    entity_writer(entity)(sink, messages._build(entity, values, lambda: frozenset(_names(values))))  # type: ignore[arg-type]
+    entity_writer(entity)(sink, messages.build_entity(entity, values, lambda: frozenset(_names(values))))  # type: ignore[arg-type]
     return b"".join(sink.parts)
 
 
@@ -45,6 +46,6 @@ async def call(port: int, key: ApiKey, version: int, /, **values: Any) -> Any:
         await writer.wait_closed()
     correlation_id, body = parse_response_header(answer, key, version)
     assert correlation_id == 7
-    response, read = entity_reader(messages._entity(key, version, "response"))(answer, body)
+    response, read = entity_reader(load_entity(key, version, "response"))(answer, body)
     assert body + read == size
     return response
