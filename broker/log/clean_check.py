@@ -36,38 +36,41 @@ def tail_fault(segment: Segment, end_offset: int | None, *, checksums: bool) -> 
 
     `end_offset` is where the segment is to end; None where that is not known.
     """
-    position = segment.offsets.last()[1]
+    end, position = segment.offsets.last()
+    newest_ms = NO_TIMESTAMP
     try:
         if position > segment.size:
             return f"it has {segment.size} bytes, and its index names position {position}"
-        end = segment.base_offset
-        newest_ms = NO_TIMESTAMP
         if checksums and segment.size - position <= _CHECKSUMS_BYTES_MAX:
-            for _, header, batch in scan_batches(segment.file, position, segment.size):
+            for at, header, batch in scan_batches(segment.file, position, segment.size):
                 check_crc32c(batch, read_header(batch))
                 end, newest_ms = header.next_offset, max(newest_ms, header.max_timestamp_ms)
+                position = at + header.size_bytes
         else:
-            for _, header in scan_headers(segment.file, position, segment.size):
+            for at, header in scan_headers(segment.file, position, segment.size):
                 end, newest_ms = header.next_offset, max(newest_ms, header.max_timestamp_ms)
+                position = at + header.size_bytes
         # Retention and look-ups by time believe the last entry, which closing the segment wrote.
         known_ms = segment.times.last()[0]
         if newest_ms > known_ms or (known_ms < 0 and segment.first_timestamp_ms >= 0):
             return "its time index lacks the largest timestamp"
     except CorruptBatchError as error:
-        return f"it has {segment.size} bytes, and {error.message}"
+        return f"it has {segment.size} bytes, and no whole batch at position {position} (offset {end}): {error.message}"
     return _misses(segment, end, end_offset)
 
 
 def walk_fault(segment: Segment, end_offset: int | None = None) -> str | None:
     """Say what is wrong with the segment by the headers of all its batches, without its indexes, or None."""
     end = segment.base_offset
+    position = 0
     try:
-        for _, header in scan_headers(segment.file, 0, segment.size, chunk_bytes=WALK_BYTES):
+        for position, header in scan_headers(segment.file, 0, segment.size, chunk_bytes=WALK_BYTES):
             if header.base_offset < end:
-                return f"offset {header.base_offset} follows offset {end - 1}"
+                return f"offset {header.base_offset} follows offset {end - 1} at position {position}"
             end = header.next_offset
+            position += header.size_bytes
     except CorruptBatchError as error:
-        return error.message
+        return f"no whole batch at position {position} (offset {end}): {error.message}"
     return _misses(segment, end, end_offset)
 
 
