@@ -16,6 +16,7 @@ from semel.protocol.batch_header import check_crc32c
 from semel.protocol.crc32c import crc32c
 from semel.protocol.ids import NO_TIMESTAMP
 from semel.protocol.record_batch import (
+    BatchHeader,
     CorruptBatchError,
     encode_batch,
     read_header,
@@ -24,32 +25,26 @@ from semel.protocol.record_batch import (
 )
 
 _CHECKSUMS_BYTES_MAX: Final = 64 << 10
-"""A tail up to this is read whole for its checksums; of a longer one, which ends in a large batch, the headers."""
+"""A tail up to this is read for its checksums."""
 _CHECKSUM: Final = struct.Struct(">I")
 _CRC: Final = 17
 _OFFSETS_AND_TIMES: Final = struct.Struct(">iqq")
 _LAST_OFFSET_DELTA: Final = 23
 
 
-def tail_fault(segment: Segment, end_offset: int | None, *, checksums: bool) -> str | None:
-    """Say what is wrong with the batches behind the segment's last index entry, or None.
+def tail_fault(segment: Segment, end_offset: int | None) -> str | None:
+    """Say what is wrong with the batches behind the segment's last index entry by their headers, or None.
 
     `end_offset` is where the segment is to end; None where that is not known.
     """
     end, position = segment.offsets.last()
     newest_ms = NO_TIMESTAMP
+    if position > segment.size:
+        return f"it has {segment.size} bytes, and its index names position {position}"
     try:
-        if position > segment.size:
-            return f"it has {segment.size} bytes, and its index names position {position}"
-        if checksums and segment.size - position <= _CHECKSUMS_BYTES_MAX:
-            for at, header, batch in scan_batches(segment.file, position, segment.size):
-                check_crc32c(batch, read_header(batch))
-                end, newest_ms = header.next_offset, max(newest_ms, header.max_timestamp_ms)
-                position = at + header.size_bytes
-        else:
-            for at, header in scan_headers(segment.file, position, segment.size):
-                end, newest_ms = header.next_offset, max(newest_ms, header.max_timestamp_ms)
-                position = at + header.size_bytes
+        for at, header in scan_headers(segment.file, position, segment.size):
+            end, newest_ms = header.next_offset, max(newest_ms, header.max_timestamp_ms)
+            position = at + header.size_bytes
         # Retention and look-ups by time believe the last entry, which closing the segment wrote.
         known_ms = segment.times.last()[0]
         if newest_ms > known_ms or (known_ms < 0 and segment.first_timestamp_ms >= 0):
@@ -57,6 +52,28 @@ def tail_fault(segment: Segment, end_offset: int | None, *, checksums: bool) -> 
     except CorruptBatchError as error:
         return f"it has {segment.size} bytes, and no whole batch at position {position} (offset {end}): {error.message}"
     return _misses(segment, end, end_offset)
+
+
+def broken_tail_batch(segment: Segment) -> BatchHeader | None:
+    """Return the first batch behind the segment's last index entry whose checksum is wrong, or None.
+
+    A tail that ends in a large batch is not read for this.
+    """
+    position = segment.offsets.last()[1]
+    if segment.size - position <= _CHECKSUMS_BYTES_MAX:
+        for _, header, batch in scan_batches(segment.file, position, segment.size):
+            if not is_intact(batch):
+                return header
+    return None
+
+
+def is_intact(batch: memoryview) -> bool:
+    """Say whether a batch has its checksum."""
+    try:
+        check_crc32c(batch, read_header(batch))
+    except CorruptBatchError:
+        return False
+    return True
 
 
 def walk_fault(segment: Segment, end_offset: int | None = None) -> str | None:

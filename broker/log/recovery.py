@@ -13,9 +13,17 @@ import logging
 from dataclasses import dataclass
 from typing import Final
 
-from semel.broker.log.batch_scan import WALK_BYTES, scan_batches, scan_headers
+from semel.broker.log.batch_scan import FAR_BYTES, WALK_BYTES, scan_batches, scan_headers
 from semel.broker.log.checkpoints import read_epochs
-from semel.broker.log.clean_check import indexes_are_sane, stand_in, tail_fault, transactions_are_sane, walk_fault
+from semel.broker.log.clean_check import (
+    broken_tail_batch,
+    indexes_are_sane,
+    is_intact,
+    stand_in,
+    tail_fault,
+    transactions_are_sane,
+    walk_fault,
+)
 from semel.broker.log.config import INT32_MAX, LogConfig
 from semel.broker.log.leader_epochs import LeaderEpochs
 from semel.broker.log.log_types import AbortedTransaction
@@ -276,14 +284,26 @@ class LogLoader:
             return None if end is None or end <= segment.base_offset else f"it is empty, and ended at offset {end}"
         if not transactions_are_sane(segment, end):
             return f"{segment.path(TXN_INDEX_SUFFIX)} cannot be true"
-        active = segment is self._segments.active
         fault = None if indexes_are_sane(segment, end) else "its indexes cannot be true"
-        fault = fault or tail_fault(segment, end, checksums=active)
+        fault = fault or tail_fault(segment, end)
         if fault is not None and walk_fault(segment, end) is None:
             # The batches are where they should be, so it is the indexes that mislead.
             self._rebuild_indexes(segment, fault)
-            fault = tail_fault(segment, end, checksums=active)
+            fault = tail_fault(segment, end)
+        if fault is None and segment is self._segments.active:
+            broken = broken_tail_batch(segment)
+            if broken is not None:
+                self._say_broken(segment, broken)
         return fault
+
+    def _say_broken(self, segment: Segment, header: BatchHeader) -> None:
+        """A batch with all its bytes and a wrong checksum stays: readers can tell, and nothing else is lost for it."""
+        logger.error(
+            "%s: the records at offsets %d to %d can't be read: their checksum in %s is wrong. They are left as they "
+            "are. Stop the node and restore the folder from a backup; or, to go on without them, let readers begin "
+            "behind them",
+            self._tp, header.base_offset, header.last_offset, segment.path(LOG_SUFFIX),
+        )  # fmt: skip
 
     def _recover_damaged(self, segment: Segment, fault: str) -> int:
         logger.warning(
@@ -377,10 +397,15 @@ class LogLoader:
         size = segment.size
         try:
             for at, header, batch in scan_batches(segment.file, position, size):
-                validate_batches(batch, max_batch_bytes=INT32_MAX, strict_count=False)
+                is_broken = self._kept_end > 0 and not is_intact(batch)
+                if not is_broken:
+                    validate_batches(batch, max_batch_bytes=INT32_MAX, strict_count=False)
                 if header.base_offset < end or header.last_offset - segment.base_offset > INT32_MAX:
                     raise CorruptBatchError(f"offset {header.base_offset} follows offset {end - 1}")
-                if header.base_offset >= start:
+                if is_broken:
+                    # All had been written well: what one batch suffered says nothing about those behind it.
+                    self._say_broken(segment, header)
+                elif header.base_offset >= start:
                     self._take_in(segment, header, batch)
                 segment.note_batches(
                     at, header.size_bytes, header.last_offset, header.max_timestamp_ms,
@@ -395,12 +420,27 @@ class LogLoader:
             )  # fmt: skip
         self._producers.end_offset = end
         if position < size:
+            if self._kept_end:
+                self._put_aside(segment, position)
             segment.cut(position)
             segment.transactions.truncate_to(end)
             self._truncated += size - position
         segment.offsets.trim()
         segment.times.trim()
         return end, position == size
+
+    def _put_aside(self, segment: Segment, position: int) -> None:
+        """Copy what is about to be cut: it had been whole once, and an expert may save records out of it."""
+        path = f"{segment.path(LOG_SUFFIX)}.{position}.cut"
+        copy = self._storage.open(path, create=True)
+        try:
+            copy.truncate(0)
+            for at in range(position, segment.size, FAR_BYTES):
+                copy.append([segment.file.read_at(FAR_BYTES, at)])
+            copy.sync()
+        finally:
+            copy.close()
+        logger.warning("%s: the %d bytes that are cut are kept in %s", self._tp, segment.size - position, path)
 
     def _fill(self, segment: Segment, end: int, until: int) -> None:
         """Let a batch without records stand for what is lost between `end` and `until`."""

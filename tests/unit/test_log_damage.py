@@ -80,13 +80,43 @@ def test_D3_a_tail_that_was_cut_after_a_clean_stop_is_found_and_its_offsets_are_
     assert once_more.log_end_offset == end + 1
 
 
-def test_D2_a_tail_whose_bytes_were_changed_after_a_clean_stop_is_found() -> None:
+@pytest.mark.parametrize("cut_too", [False, True])
+def test_D2_a_batch_with_a_wrong_checksum_is_said_and_stays_and_costs_no_other(
+    cut_too: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    """To cut there would take acknowledged records that are whole, decisions of transactions among them."""
     storage, log, batches, _ = stopped(ONE_SEGMENT)
     path = log.segments.active.path(".log")
-    storage.corrupt(path, storage.open(path).size() - 3, b"\xff\xff\xff")
+    header, data = batches[-2]
+    position = sum(len(one) for _, one in batches[:-2])
+    storage.corrupt(path, position + len(data) - 3, b"\xff\xff\xff")
+    if cut_too:
+        cut(storage, path, 10)
     again = open_log(storage, ONE_SEGMENT, clean=True)
-    assert [data for _, data in read_batches(again)[:-1]] == [data for _, data in batches[:-1]]
     assert again.log_end_offset == log.log_end_offset
+    [error] = [each.getMessage() for each in caplog.records if each.levelname == "ERROR"]
+    assert f"t-0: the records at offsets {header.base_offset} to {header.last_offset} can't be read" in error
+    assert "from a backup" in error
+    found = read_batches(again)
+    assert [one for _, one in found[:-2]] == [one for _, one in batches[:-2]]
+    assert found[-2][0].base_offset == header.base_offset
+    assert (found[-1][1] == batches[-1][1]) is not cut_too
+    assert found[-1][0].record_count == (0 if cut_too else batches[-1][0].record_count)
+
+
+def test_D2_bytes_that_are_cut_after_a_clean_stop_are_kept_beside_the_log(caplog: pytest.LogCaptureFixture) -> None:
+    storage, log, batches, _ = stopped(ONE_SEGMENT)
+    path = log.segments.active.path(".log")
+    position = sum(len(one) for _, one in batches[:-1])
+    storage.corrupt(path, position, bytes(61))
+    expected = storage.open(path).read_at(1 << 20, position)
+    again = open_log(storage, ONE_SEGMENT, clean=True)
+    assert [one for _, one in read_batches(again)[:-1]] == [one for _, one in batches[:-1]]
+    assert again.log_end_offset == log.log_end_offset
+    assert storage.open(f"{path}.{position}.cut").read_at(1 << 20, 0) == expected
+    assert f"{path}.{position}.cut" in caplog.text
+    again.close()
+    assert read_batches(open_log(storage, ONE_SEGMENT, clean=True)) == read_batches(again)
 
 
 @pytest.mark.parametrize("size", [100, 0])
