@@ -7,7 +7,7 @@ import threading
 import time
 from collections.abc import Callable, Coroutine, Iterator, Mapping
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from semel.protocol.api.groups import OffsetAndMetadata
 from semel.protocol.errors import (
@@ -50,6 +50,17 @@ async def init_producer_id(
     return ProducerIdAndEpoch(response.producer.producer_id, response.producer.producer_epoch)
 
 
+_OF_A_TIMEOUT: Final = frozenset(
+    {
+        ErrorCode.TRANSACTION_ABORTABLE,
+        ErrorCode.INVALID_PRODUCER_EPOCH,
+        ErrorCode.PRODUCER_FENCED,
+        ErrorCode.INVALID_TXN_STATE,
+    }
+)
+"""What a call is refused with in a transaction that the coordinator has aborted because of its time."""
+
+
 class TransactionCalls:
     """The transactions of one producer. Coroutines run on the IO thread, everything else on any."""
 
@@ -77,6 +88,7 @@ class TransactionCalls:
         self._offsets_sent = False
         self._commits: CommitSource | None = None
         self._span: Span | None = None
+        self._begun_at = 0.0
 
     @property
     def may_send(self) -> bool:
@@ -90,7 +102,7 @@ class TransactionCalls:
     def part_failed(self, error: SemelError) -> None:
         """A record failed for good."""
         with self._lock:
-            self._manager.failed_part(error)
+            self._manager.failed_part(self._explained(error))
             self._on_change()
 
     @property
@@ -110,10 +122,22 @@ class TransactionCalls:
             self._manager.initialized(producer)
         self._sender.set_producer(producer)
 
+    def _explained(self, error: SemelError) -> SemelError:
+        """Say that the timeout is behind it, where it must be: this instance may go on, as its abort will show (T9)."""
+        open_ms = (time.monotonic() - self._begun_at) * 1000
+        if error.code not in _OF_A_TIMEOUT or open_ms < self._timeout_ms:
+            return error
+        return AbortTransactionError(f"{self._timed_out} ({error.message})", error.code)
+
+    @property
+    def _timed_out(self) -> str:
+        return f"it timed out after {self._timeout_ms} ms (transaction_timeout_ms), and the coordinator has aborted it"
+
     def begin(self) -> None:
         """Open a transaction. `initialize` must have run."""
         with self._lock:
             self._manager.begin()
+            self._begun_at = time.monotonic()
             self._offsets_sent = False
             self._on_change()
         if tracing.active():
@@ -192,8 +216,10 @@ class TransactionCalls:
         try:
             await self._commit_offsets(request, group.group_id)
         except SemelError as error:
-            abort = AbortTransactionError(
-                f"offsets of group {group.group_id!r} can't be committed: {error.message}", error.code
+            abort = self._explained(
+                AbortTransactionError(
+                    f"offsets of group {group.group_id!r} can't be committed: {error.message}", error.code
+                )
             )
             with self._lock:
                 self._manager.failed_part(abort)
@@ -245,7 +271,7 @@ class TransactionCalls:
         if isinstance(error, FencedError):
             return await self._fenced_or_timed_out(error)
         with self._lock:
-            return self._manager.refused_commit(error)
+            return self._manager.refused_commit(self._explained(error))
 
     async def _complete(self, commits: CommitSource | None) -> None:
         """Bring everything that belongs to the transaction to the node: records and offsets at the same time."""
@@ -301,12 +327,8 @@ class TransactionCalls:
             # The commit may have happened, and another instance have come since: the next call asks on.
             with self._lock:
                 return self._manager.refused_commit(unknown)
-        message = (
-            f"the coordinator has aborted it already, after more than transaction_timeout_ms "
-            f"({self._timeout_ms}) or by an operator's order"
-        )
         with self._lock:
-            return self._manager.timed_out(producer, message)
+            return self._manager.timed_out(producer, self._timed_out)
 
     async def _identity(self, held: ProducerIdAndEpoch) -> ProducerIdAndEpoch:
         return await init_producer_id(self._control, self._manager.transactional_id, self._timeout_ms, held)

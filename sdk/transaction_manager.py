@@ -230,9 +230,8 @@ class TransactionManager:
         assert self._error is not None
         if self._state is State.FENCED:
             return FencedError(
-                f"another producer with transactional_id {self.transactional_id!r} has taken over, or a transaction "
-                "was open for longer than transaction_timeout_ms and was aborted; close this one "
-                f"({self._error.message})",
+                f"another producer with transactional_id {self.transactional_id!r} has taken over, or an operator has "
+                f"aborted this one's transaction; close this one ({self._error.message})",
                 self._error.code,
             )
         return FatalError(

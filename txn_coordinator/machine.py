@@ -318,7 +318,8 @@ class TransactionMachine:
             if deadline_ms > now_ms:
                 self._timeouts.want(due, deadline_ms)
                 continue
-            fencing, markers = self._fence(txn, now_ms)
+            # Nobody has come in the producer's place: it may go on, with the epoch that fences it now (KIP-588).
+            fencing, markers = self._fence(txn, now_ms, from_epoch=txn.producer_epoch)
             records += fencing
             effects += markers
             size += sum(map(_size, fencing))

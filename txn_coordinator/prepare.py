@@ -86,7 +86,8 @@ def prepare_epoch_fence(txn: TransactionMetadata, *, from_epoch: int = NO_PRODUC
     """The step before an abort that the producer did not ask for: its epoch is taken from it. Never stored.
 
     The bump to 32767 is allowed here, so that the last epoch can be fenced; an id that is there already stays there.
-    `from_epoch` is set where the producer fences itself (KIP-360), so that its next call is known again.
+    `from_epoch` is set where nobody else takes the epoch, so that the producer's next call is known again: it fences
+    itself (KIP-360), or its transaction has timed out (KIP-588).
     """
     _check_move(txn, TransactionState.PREPARE_EPOCH_FENCE)
     bumped = txn.producer_epoch < FENCING_EPOCH

@@ -104,8 +104,8 @@ class TransactionMetadata:
     previous_producer_id: the id before the last rotation, -1 without one.
     next_producer_id:     set between the decision and its completion when the epochs ran out: the id that the producer
                           was already told to go on with (KIP-890).
-    last_producer_epoch:  the epoch from which this producer itself moved on, so that its repeated calls are known again
-                          (T5, T7); -1 after a fence, when no earlier epoch has a say any more.
+    last_producer_epoch:  the epoch from which this producer itself moved on, or was moved on by a timeout, so that its
+                          calls are known again (T5, T7); -1 after any other fence, when no earlier epoch has a say.
     start_ms:             when the transaction began; kept after its end, as Kafka does; -1 before the first.
     last_update_ms:       never goes back, and is new with each decision: with the id it names one decision for good.
     version:              the protocol that the transaction was begun or ended with.

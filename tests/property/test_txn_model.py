@@ -87,9 +87,13 @@ class Producer:
     busy: bool = False
     ending: bool | None = None
     """The outcome asked for, until it is answered: it may only be repeated."""
+    refused: bool = False
+    """A call was refused: it can only ask whether it may go on, by what it holds (KIP-360, KIP-588)."""
     fenced: bool = False
     undisturbed_since: int = -1
-    """How much had happened that may fence a producer, when this one got its identity."""
+    """How much had happened that may refuse a producer, when this one got its identity."""
+    unreplaced_since: int = -1
+    """How much of that was more than the passing of time: what may fence it for good."""
 
     @property
     def current(self) -> Transaction:
@@ -97,7 +101,7 @@ class Producer:
 
     @property
     def ready(self) -> bool:
-        return self.producer != NO_PRODUCER and not self.busy and not self.fenced
+        return self.producer != NO_PRODUCER and not self.busy and not self.fenced and not self.refused
 
     @property
     def may_write(self) -> bool:
@@ -114,6 +118,7 @@ class Sent:
     partition: TopicPartition | None = None
     value: int = -1
     disturbances: int = -1
+    replacements: int = -1
 
 
 @dataclass
@@ -149,6 +154,7 @@ class TransactionWorld(RuleBasedStateMachine):
         self.next_id = 100
         self.next_value = 0
         self.disturbances = 0
+        self.replacements = 0
         self.last_owner = -1
 
     @initialize(epoch=st.sampled_from([None, MAX_PRODUCER_EPOCH - 3, MAX_PRODUCER_EPOCH - 1, MAX_PRODUCER_EPOCH]))
@@ -335,11 +341,22 @@ class TransactionWorld(RuleBasedStateMachine):
     def bump_own_epoch(self, data: st.DataObject, heard: bool) -> None:
         self.send_init(data.draw(st.sampled_from([p for p in self.producers if p.ready])), heard)
 
+    @precondition(lambda self: any(p.refused and not p.busy and not p.fenced for p in self.producers))
+    @rule(data=st.data(), heard=st.booleans())
+    def ask_to_go_on(self, data: st.DataObject, heard: bool) -> None:
+        """What the SDK does after a refusal: a timeout has ended its transaction, or another instance has come."""
+        waiting = [p for p in self.producers if p.refused and not p.busy and not p.fenced]
+        self.send_init(data.draw(st.sampled_from(waiting)), heard)
+
     def send_init(self, producer: Producer, heard: bool = True) -> None:
         producer.busy = True
         self.disturbances += 1
+        self.replacements += 1
         request = InitProducerIdRequest(ID, TIMEOUT_MS, producer.producer)
-        self.send(Sent(request, producer, producer.current, disturbances=self.disturbances), heard=heard)
+        if producer.unreplaced_since == self.replacements - 1:
+            producer.unreplaced_since = self.replacements  # nobody can replace itself
+        sent = Sent(request, producer, producer.current, disturbances=self.disturbances, replacements=self.replacements)
+        self.send(sent, heard=heard)
 
     @precondition(lambda self: any(p.may_write for p in self.producers))
     @rule(data=st.data(), tp=st.sampled_from(PARTITIONS), delayed=st.booleans())
@@ -379,6 +396,7 @@ class TransactionWorld(RuleBasedStateMachine):
         commit=st.booleans(),
         ends=st.booleans(),
         heard=st.booleans(),
+        dawdles=st.booleans(),
         completes=st.booleans(),
     )
     def work(
@@ -389,9 +407,13 @@ class TransactionWorld(RuleBasedStateMachine):
         commit: bool,
         ends: bool,
         heard: bool,
+        dawdles: bool,
         completes: bool,
     ) -> None:
         """Get on with the job for a while, so that there is something to disturb."""
+        for refused in [p for p in self.producers if p.refused and not p.busy and not p.fenced]:
+            self.complete_all()
+            self.send_init(refused)
         ready = [p for p in self.producers if p.ready]
         if not ready:
             ready = [Producer(len(self.producers), version)]
@@ -404,6 +426,8 @@ class TransactionWorld(RuleBasedStateMachine):
         for tp in tps:
             if producer.may_write:
                 self.write_to(producer, tp)
+        if dawdles:
+            self.time_passes(TIMEOUT_MS)
         if ends and producer.ready:
             self.end(producer, commit, heard)
         if completes:
@@ -419,7 +443,9 @@ class TransactionWorld(RuleBasedStateMachine):
             return  # nothing in the older protocol tells this from the next transaction's end
         if older and isinstance(sent.request, AddPartitionsToTxnRequest) and self.has_ended(sent):
             self.reopened.add(sent.transaction)
-        self.disturbances += isinstance(sent.request, InitProducerIdRequest)
+        is_init = isinstance(sent.request, InitProducerIdRequest)
+        self.disturbances += is_init
+        self.replacements += is_init
         self.deliver(sent, lambda answer: None)
 
     @staticmethod
@@ -438,6 +464,7 @@ class TransactionWorld(RuleBasedStateMachine):
             return
         opposite = dataclasses.replace(sent.request, committed=not sent.request.committed)
         self.disturbances += 1
+        self.replacements += 1
         self.deliver(dataclasses.replace(sent, request=opposite), lambda answer: None)
 
     def send(self, sent: Sent, *, heard: bool = True) -> None:
@@ -480,6 +507,7 @@ class TransactionWorld(RuleBasedStateMachine):
                 ErrorCode.PRODUCER_FENCED,
                 ErrorCode.INVALID_PRODUCER_ID_MAPPING,
                 ErrorCode.INVALID_TXN_STATE,
+                ErrorCode.TRANSACTION_ABORTABLE,
             }
             return
         if isinstance(sent.request, EndTxnRequest):
@@ -498,11 +526,16 @@ class TransactionWorld(RuleBasedStateMachine):
         if isinstance(answer, SemelError):
             if answer.code is not ErrorCode.CONCURRENT_TRANSACTIONS:
                 assert producer.undisturbed_since != self.disturbances, f"refused without a cause: {answer}"
-                producer.fenced = True
+                if isinstance(sent.request, InitProducerIdRequest):
+                    assert producer.unreplaced_since != self.replacements, f"fenced by time alone: {answer} (T9)"
+                    producer.fenced = True
+                producer.refused = True
             return
         if isinstance(sent.request, InitProducerIdRequest):
             producer.producer = answer.producer
+            producer.refused = False
             producer.undisturbed_since = sent.disturbances
+            producer.unreplaced_since = sent.replacements
             self.next_transaction(producer)
         elif isinstance(sent.request, AddPartitionsToTxnRequest):
             producer.wrote = True
@@ -521,11 +554,16 @@ class TransactionWorld(RuleBasedStateMachine):
     # -- time and operators
 
     @rule(ms=st.sampled_from([0, 1, TIMEOUT_MS // 2, TIMEOUT_MS, 8 * 24 * 3600 * 1000]))
+    def wait(self, ms: int) -> None:
+        self.time_passes(ms)
+
     def time_passes(self, ms: int) -> None:
         self.now_ms += ms
         deadline_ms = self.machine.next_deadline_ms()
         if deadline_ms is not None and deadline_ms <= self.now_ms:
             self.disturbances += 1
+            txn = self.stored()
+            self.replacements += txn is not None and txn.state not in OPEN  # it expires: whoever held it begins anew
             self.submit(TICK, lambda answer: None)
 
     @rule()
@@ -534,6 +572,7 @@ class TransactionWorld(RuleBasedStateMachine):
             assert answer is None or answer.code in (ErrorCode.INVALID_TXN_STATE, ErrorCode.TRANSACTIONAL_ID_NOT_FOUND)
 
         self.disturbances += 1
+        self.replacements += 1
         self.submit(AbortTransactionRequest(ID), answered)
 
     # -- what must hold

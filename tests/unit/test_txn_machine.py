@@ -676,12 +676,88 @@ def test_T9_a_transaction_past_its_timeout_is_fenced_then_aborted(version: Trans
     assert shard.state() == "PrepareAbort"
     assert shard.markers().marker.producer == (producer.producer_id, 1)
     shard.write_markers()
-    for commit in (True, False):
-        request = EndTxnRequest(ID, producer, commit, version)
-        assert shard.refused(request) is ErrorCode.PRODUCER_FENCED
-    for request in (add_request(producer, version), InitProducerIdRequest(ID, TIMEOUT_MS, producer)):
-        assert shard.refused(request) is ErrorCode.PRODUCER_FENCED
+    assert shard.refused(add_request(producer, version)) is ErrorCode.PRODUCER_FENCED
+    assert shard.refused(verify_request(producer)) is ErrorCode.PRODUCER_FENCED
+    refusal = ErrorCode.TRANSACTION_ABORTABLE if version is V2 else ErrorCode.PRODUCER_FENCED
+    assert shard.refused(EndTxnRequest(ID, producer, True, version)) is refusal
     assert shard.init() == (producer.producer_id, 2)
+
+
+@pytest.mark.parametrize("version", [V1, V2])
+def test_T9_a_timeout_was_the_end_of_the_producer_whose_transaction_it_was(version: TransactionVersion) -> None:
+    """KIP-588: nobody has taken its place, so it goes on with the epoch that fenced the transaction."""
+    shard, producer = timed_out(version)
+    for _ in range(2):
+        shard.reload()
+        assert shard.init(producer) == (producer.producer_id, 1), "without another bump, however often it asks"
+    after = shard.init(producer)
+    shard.run(after, version=version)
+    for late in (InitProducerIdRequest(ID, TIMEOUT_MS, producer), add_request(producer, version)):
+        assert shard.refused(late) is ErrorCode.PRODUCER_FENCED
+
+
+def test_T9_aborting_what_timed_out_is_answered_with_the_epoch_to_go_on_with() -> None:
+    shard, producer = timed_out(V2)
+    for _ in range(2):
+        assert shard.refused(EndTxnRequest(ID, producer, True, V2)) is ErrorCode.TRANSACTION_ABORTABLE
+        assert shard.end(producer, commit=False) == (producer.producer_id, 1)
+        shard.reload()
+    shard.run(ProducerIdAndEpoch(producer.producer_id, 1))
+    assert shard.refused(EndTxnRequest(ID, producer, False, V2)) is ErrorCode.PRODUCER_FENCED
+
+
+@pytest.mark.parametrize("when", ["before", "amid the markers", "after", "after it went on", "an operator"])
+def test_T5_a_zombie_whose_transaction_timed_out_is_fenced_all_the_same(when: str) -> None:
+    shard = Shard()
+    producer = shard.init()
+    shard.add(producer, P0)
+    newer = InitProducerIdRequest(ID, TIMEOUT_MS)
+    shard.now_ms += TIMEOUT_MS
+    if when == "before":
+        assert shard_codes(shard, newer) is ErrorCode.CONCURRENT_TRANSACTIONS
+    elif when == "an operator":
+        shard.submit(AbortTransactionRequest(ID))
+    shard.tick()
+    if when == "amid the markers":
+        assert shard_codes(shard, newer) is ErrorCode.CONCURRENT_TRANSACTIONS
+        assert shard_codes(shard, replace(newer, producer=producer)) is ErrorCode.CONCURRENT_TRANSACTIONS
+    shard.write_markers()
+    held = [producer]
+    if when == "after it went on":
+        held.append(shard.init(producer))
+    if when != "an operator":
+        shard.init()
+    for zombie, commit in product(held, (True, False)):
+        assert shard.refused(InitProducerIdRequest(ID, TIMEOUT_MS, zombie)) is ErrorCode.PRODUCER_FENCED
+        assert shard.refused(EndTxnRequest(ID, zombie, commit, V2)) is ErrorCode.PRODUCER_FENCED
+        assert shard.refused(add_request(zombie)) is ErrorCode.PRODUCER_FENCED
+
+
+def test_T10_a_timeout_under_the_last_epoch_moves_its_producer_on_to_a_new_id_once() -> None:
+    shard = Shard()
+    shard.put(state=S.ONGOING, producer_epoch=32766, partitions=frozenset({P0}), start_ms=START_MS)
+    last = ProducerIdAndEpoch(5, 32766)
+    shard.now_ms += TIMEOUT_MS
+    shard.tick()
+    assert shard.markers().marker.producer == (5, 32767)
+    shard.write_markers()
+    assert shard.refused(EndTxnRequest(ID, last, False)) is ErrorCode.PRODUCER_FENCED
+    for _ in range(2):
+        assert shard.init(last) == (1001, 0)
+        shard.reload()
+    assert shard.init() == (1001, 1)
+    assert shard.refused(InitProducerIdRequest(ID, TIMEOUT_MS, last)) is ErrorCode.PRODUCER_FENCED
+
+
+def timed_out(version: TransactionVersion) -> tuple[Shard, ProducerIdAndEpoch]:
+    """A transaction that was aborted because of its time, and whose it was."""
+    shard = Shard()
+    producer = shard.init()
+    shard.add(producer, P0, version=version)
+    shard.now_ms += TIMEOUT_MS
+    shard.tick()
+    shard.write_markers()
+    return shard, producer
 
 
 def test_T9_the_timeout_counts_from_the_first_partition_and_from_the_log_alone() -> None:
@@ -800,7 +876,9 @@ def test_T10_fencing_the_last_epoch_bumps_once_and_the_next_initialising_rotates
         assert shard.refused(EndTxnRequest(ID, producer, commit, version)) is ErrorCode.PRODUCER_FENCED
     for producer in (last, fencing):
         assert shard.refused(add_request(producer)) is ErrorCode.PRODUCER_FENCED
-        assert shard.refused(InitProducerIdRequest(ID, TIMEOUT_MS, producer)) is ErrorCode.PRODUCER_FENCED
+        if how != "timeout":
+            assert shard.refused(InitProducerIdRequest(ID, TIMEOUT_MS, producer)) is ErrorCode.PRODUCER_FENCED
+    assert shard.refused(InitProducerIdRequest(ID, TIMEOUT_MS, fencing)) is ErrorCode.PRODUCER_FENCED
     assert shard.init() == (1001, 0)
 
 

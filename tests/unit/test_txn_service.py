@@ -726,7 +726,7 @@ def test_T9_time_runs_through_the_shell() -> None:
         node.service.run_due_timers()
         await node.settled()
         assert node.log.states()[-2:] == ["PrepareAbort", "CompleteAbort"]
-        assert await code_of(node.end(producer)) is ErrorCode.PRODUCER_FENCED
+        assert await code_of(node.end(producer)) is ErrorCode.TRANSACTION_ABORTABLE
         node.clock.advance(ms=8 * 24 * 3600 * 1000)
         node.service.run_due_timers()
         await spin()
