@@ -299,10 +299,10 @@ class LogLoader:
     def _say_broken(self, segment: Segment, header: BatchHeader) -> None:
         """A batch with all its bytes and a wrong checksum stays: readers can tell, and nothing else is lost for it."""
         logger.error(
-            "%s: the records at offsets %d to %d can't be read: their checksum in %s is wrong. They are left as they "
+            "%s: the records at %s can't be read: their checksum in %s is wrong. They are left as they "
             "are. Stop the node and restore the folder from a backup; or, to go on without them, let readers begin "
             "behind them",
-            self._tp, header.base_offset, header.last_offset, segment.path(LOG_SUFFIX),
+            self._tp, _offsets(header.base_offset, header.next_offset), segment.path(LOG_SUFFIX),
         )  # fmt: skip
 
     def _recover_damaged(self, segment: Segment, fault: str) -> int:
@@ -317,9 +317,9 @@ class LogLoader:
 
     def _say_what_is_lost(self) -> None:
         if self._lost:
-            lost = ", ".join(f"{first} to {end - 1}" for first, end in self._lost)
+            lost = ", ".join(_offsets(first, end) for first, end in self._lost)
             logger.warning(
-                "%s: the records at offsets %s are lost. They had been acknowledged, and were gone from %s when the "
+                "%s: the records at %s are lost. They had been acknowledged, and were gone from %s when the "
                 "node started. The node goes on without them, and gives their offsets to no other record; producers of "
                 "the lost records may be refused until they begin anew. To have them back, stop the node and restore "
                 "the folder from a backup.",
@@ -472,6 +472,10 @@ class LogLoader:
         except CorruptBatchError:
             return 0, segment.base_offset
         return segment.size, end
+
+
+def _offsets(first: int, end: int) -> str:
+    return f"offset {first}" if end == first + 1 else f"offsets {first} to {end - 1}"
 
 
 def note_completed(segment: Segment, completed: CompletedTransaction) -> None:
