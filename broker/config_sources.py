@@ -6,7 +6,7 @@ import dataclasses
 import os
 import re
 import tomllib
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from pathlib import Path
@@ -27,8 +27,9 @@ class Source(Enum):
     FILE = 1
     ENVIRONMENT = 2
     FLAG = 3
-    DYNAMIC_BROKER = 4
-    DYNAMIC_TOPIC = 5
+    DYNAMIC_DEFAULT_BROKER = 4
+    DYNAMIC_BROKER = 5
+    DYNAMIC_TOPIC = 6
 
 
 class Address(NamedTuple):
@@ -43,13 +44,28 @@ class Address(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class LoadedConfig:
-    """A configuration with the source of every value that is not a default."""
+    """A configuration with the source of every value that is not a default.
+
+    `layers` are what AlterConfigs put on top of the configuration that the node was started with, strongest first.
+    """
 
     config: NodeConfig
     sources: Mapping[str, Source]
+    layers: Sequence[tuple[Source, Mapping[str, Value]]] = ()
+    started_with: LoadedConfig | None = None
 
     def source(self, name: str) -> Source:
         return self.sources.get(name, Source.DEFAULT)
+
+    def given(self, name: str) -> Iterator[tuple[Source, Value]]:
+        """Yield every value that the setting `name` was given, strongest first, and its default last."""
+        for source, values in self.layers:
+            if name in values:
+                yield source, values[name]
+        static = self.started_with or self
+        yield static.source(name), value_of(static.config, name)
+        if static.source(name) is not Source.DEFAULT:
+            yield Source.DEFAULT, SETTINGS[name].default
 
 
 def environment_name(name: str) -> str:
@@ -86,15 +102,25 @@ def load_config(
     return LoadedConfig(config, MappingProxyType(sources))
 
 
-def with_dynamic(loaded: LoadedConfig, dynamic: Mapping[str, str]) -> LoadedConfig:
-    """Return the configuration with the values that AlterConfigs gave this node on top."""
-    if not dynamic:
+def with_dynamic(
+    loaded: LoadedConfig, dynamic: Mapping[str, str], all_nodes: Mapping[str, str] = MappingProxyType({})
+) -> LoadedConfig:
+    """Return the configuration with the values that AlterConfigs gave this node, over those for all nodes, on top."""
+    layers = [
+        (source, {name: _parse("dynamic", name, text) for name, text in values.items()})
+        for source, values in ((Source.DYNAMIC_BROKER, dynamic), (Source.DYNAMIC_DEFAULT_BROKER, all_nodes))
+        if values
+    ]
+    if not layers:
         return loaded
-    values = {attribute_of(name): _parse("dynamic", name, text) for name, text in dynamic.items()}
-    config = dataclasses.replace(loaded.config, **values)  # type: ignore[arg-type]
+    sources = dict(loaded.sources)
+    changed: dict[str, Value] = {}
+    for source, values in reversed(layers):
+        changed |= {attribute_of(name): value for name, value in values.items()}
+        sources |= dict.fromkeys(values, source)
+    config = dataclasses.replace(loaded.config, **changed)  # type: ignore[arg-type]
     check_config(config)
-    sources = {**loaded.sources, **dict.fromkeys(dynamic, Source.DYNAMIC_BROKER)}
-    return LoadedConfig(config, MappingProxyType(sources))
+    return LoadedConfig(config, MappingProxyType(sources), layers, loaded)
 
 
 def check_config(config: NodeConfig) -> None:

@@ -30,7 +30,7 @@ from semel.broker.metadata.changes import (
     BrokerRegistered,
     ClusterCreated,
 )
-from semel.broker.metadata.image import MetadataImage
+from semel.broker.metadata.image import ALL_NODES_ID, MetadataImage
 from semel.broker.metadata.metadata import Metadata
 from semel.broker.metadata.store import MetadataStore, sqlite_url
 from semel.broker.metadata_follower import MetadataFollower
@@ -375,8 +375,9 @@ class Node:
     def _configure(self, image: MetadataImage) -> None:
         """Take over the dynamic settings. One that this version refuses is left out, so that the node can start."""
         dynamic = image.broker_configs.get(self.config.node_id, {})
+        all_nodes = image.broker_configs.get(ALL_NODES_ID, {})
         try:
-            self.loaded_config = with_dynamic(self._configured, dynamic)
+            self.loaded_config = with_dynamic(self._configured, dynamic, all_nodes)
         except SemelError as error:
             logger.error("the dynamic settings in the metadata are not used: %s", error.message)
 

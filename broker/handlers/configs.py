@@ -1,11 +1,13 @@
-"""DescribeConfigs and IncrementalAlterConfigs, for topics and for the node.
+"""DescribeConfigs, AlterConfigs and IncrementalAlterConfigs, for topics and for the node.
 
 A topic's setting is its own value, else the node's setting that is its default. The node's own settings are fixed
-but for the dynamic ones, whose changes are kept in the metadata and win over flags, environment and file.
+but for the dynamic ones, whose changes are kept in the metadata and win over flags, environment and file: those for
+this node over those for all nodes.
 """
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Final
 
@@ -13,10 +15,10 @@ from semel.broker.config import SETTINGS, TOPIC_DEFAULTS, TOPIC_SETTINGS, value_
 from semel.broker.config_sources import Source, find_setting, with_dynamic
 from semel.broker.handlers.topic_rules import check_topic_configs
 from semel.broker.metadata.changes import Change, ConfigsChanged
-from semel.broker.metadata.image import BROKER_RESOURCE, TOPIC_RESOURCE, MetadataImage, TopicImage
+from semel.broker.metadata.image import ALL_NODES_ID, BROKER_RESOURCE, TOPIC_RESOURCE, MetadataImage, TopicImage
 from semel.broker.services import Services
-from semel.broker.settings import Setting
-from semel.protocol.api.metadata import AlterConfigsRequest, ConfigEntry, ResourceType
+from semel.broker.settings import Setting, ValueType
+from semel.protocol.api.metadata import ALL_NODES, AlterConfigsRequest, ConfigEntry, ConfigSynonym, ResourceType
 from semel.protocol.errors import ErrorCode, SemelError, UsageError, error_for
 
 _FIXED_FOR_INTERNAL_TOPICS: Final = frozenset({"cleanup.policy", "message.timestamp.type"})
@@ -25,12 +27,23 @@ _FIXED_FOR_INTERNAL_TOPICS: Final = frozenset({"cleanup.policy", "message.timest
 def describe_configs(
     node: Services, resource_type: ResourceType, resource_name: str, names: Sequence[str] = ()
 ) -> tuple[ConfigEntry, ...]:
-    """Return the settings asked for (all where none is named; unknown names are left out, as in Kafka)."""
+    """Return the settings asked for (all where none is named; unknown names are left out, as in Kafka).
+
+    Of ALL_NODES, those that were given. Raises UNKNOWN_TOPIC_OR_PARTITION, INVALID_REQUEST.
+    """
     if resource_type is ResourceType.TOPIC:
-        topic = _topic(node.metadata.image, resource_name)
-        return tuple(_topic_entry(node, topic, setting) for setting in _chosen(TOPIC_SETTINGS, names))
-    _check_node(node, resource_name)
-    return tuple(_node_entry(node, setting) for setting in _chosen(SETTINGS, names))
+        return topic_entries(node, _topic(node.metadata.image, resource_name).configs, names)
+    node_id = _node_id(node, resource_name)
+    chosen = _chosen(SETTINGS, names)
+    if node_id == ALL_NODES_ID:
+        given = node.metadata.image.broker_configs.get(ALL_NODES_ID, {})
+        return tuple(_all_nodes_entry(setting, given[setting.name]) for setting in chosen if setting.name in given)
+    return tuple(_node_entry(node, setting) for setting in chosen)
+
+
+def topic_entries(node: Services, own: Mapping[str, str], names: Sequence[str] = ()) -> tuple[ConfigEntry, ...]:
+    """Return the settings of a topic that has values of its `own` for some."""
+    return tuple(_topic_entry(node, own, setting) for setting in _chosen(TOPIC_SETTINGS, names))
 
 
 def _chosen(settings: Mapping[str, Setting], names: Sequence[str]) -> list[Setting]:
@@ -39,19 +52,22 @@ def _chosen(settings: Mapping[str, Setting], names: Sequence[str]) -> list[Setti
 
 async def alter_configs(node: Services, request: AlterConfigsRequest) -> None:
     """Change settings, all or none. Raises INVALID_CONFIG, UNKNOWN_TOPIC_OR_PARTITION, INVALID_REQUEST."""
-    both = set(request.values) & set(request.remove)
-    if both:
-        raise UsageError(f"{', '.join(sorted(both))} can't be set and removed in one request")
-    values: dict[str, str | None] = {**request.values, **dict.fromkeys(request.remove)}
+    asked = Counter((*request.values, *request.remove, *request.append, *request.subtract))
+    repeated = sorted(name[:200] for name, times in asked.items() if times > 1)
+    if repeated:
+        raise UsageError(f"{', '.join(repeated)} can't be changed in two ways in one request")
 
     def decide(image: MetadataImage) -> list[Change]:
         if request.resource_type is ResourceType.TOPIC:
-            _check_topic_change(node, _topic(image, request.resource_name), values)
+            topic = _topic(image, request.resource_name)
+            values = _changed_values(node, request, topic.configs, TOPIC_SETTINGS)
+            _check_topic_change(node, topic, values)
             change = ConfigsChanged(TOPIC_RESOURCE, request.resource_name, values)
         else:
-            _check_node(node, request.resource_name)
-            _check_node_change(node, image, values)
-            change = ConfigsChanged(BROKER_RESOURCE, str(node.config.node_id), values)
+            node_id = _node_id(node, request.resource_name)
+            values = _changed_values(node, request, image.broker_configs.get(node_id, {}), SETTINGS)
+            _check_node_change(node, image, node_id, values)
+            change = ConfigsChanged(BROKER_RESOURCE, str(node_id), values)
         return [] if request.validate_only or not values else [change]
 
     if request.validate_only:
@@ -61,26 +77,63 @@ async def alter_configs(node: Services, request: AlterConfigsRequest) -> None:
         await node.caught_up()
 
 
-def _topic_entry(node: Services, topic: TopicImage, setting: Setting) -> ConfigEntry:
-    value = topic.configs.get(setting.name)
-    source = Source.DYNAMIC_TOPIC
-    if value is None:
-        default = TOPIC_DEFAULTS[setting.name]
-        value = setting.format(value_of(node.config, default))
-        source = node.loaded_config.source(default)
-    return ConfigEntry(setting.name, value, source.name, False, False, setting.documentation, setting.type.value)
+def _changed_values(
+    node: Services, request: AlterConfigsRequest, own: Mapping[str, str], settings: Mapping[str, Setting]
+) -> dict[str, str | None]:
+    """Return what the resource's own values become, None for those that go."""
+    values: dict[str, str | None] = dict.fromkeys(own) if request.replace else {}
+    values |= {**request.values, **dict.fromkeys(request.remove)}
+    for name, text in (*request.append.items(), *request.subtract.items()):
+        setting = find_setting(name, settings)
+        if setting.type is not ValueType.LIST:
+            raise UsageError(
+                f"{name} is no list, so nothing can be appended to it or subtracted: set it", ErrorCode.INVALID_CONFIG
+            )
+        now = setting.parse(own[name]) if name in own else value_of(node.config, TOPIC_DEFAULTS.get(name, name))
+        words = setting.parse(text)
+        assert isinstance(now, tuple)
+        assert isinstance(words, tuple)
+        if name in request.append:
+            values[name] = setting.format((*now, *(word for word in words if word not in now)))
+        else:
+            values[name] = setting.format(tuple(word for word in now if word not in words))
+    return values
+
+
+def _topic_entry(node: Services, own: Mapping[str, str], setting: Setting) -> ConfigEntry:
+    default = TOPIC_DEFAULTS[setting.name]
+    synonyms = tuple(
+        ConfigSynonym(default, setting.format(value), source.name)
+        for source, value in node.loaded_config.given(default)
+    )
+    if setting.name in own:
+        synonyms = (ConfigSynonym(setting.name, own[setting.name], Source.DYNAMIC_TOPIC.name), *synonyms)
+    return _entry(setting, synonyms)
 
 
 def _node_entry(node: Services, setting: Setting) -> ConfigEntry:
-    value = "" if setting.sensitive else setting.format(value_of(node.config, setting.name))
+    synonyms = tuple(
+        ConfigSynonym(setting.name, "" if setting.sensitive else setting.format(value), source.name)
+        for source, value in node.loaded_config.given(setting.name)
+    )
+    return _entry(setting, synonyms)
+
+
+def _all_nodes_entry(setting: Setting, text: str) -> ConfigEntry:
+    value = "" if setting.sensitive else text
+    return _entry(setting, (ConfigSynonym(setting.name, value, Source.DYNAMIC_DEFAULT_BROKER.name),))
+
+
+def _entry(setting: Setting, synonyms: tuple[ConfigSynonym, ...]) -> ConfigEntry:
     return ConfigEntry(
         setting.name,
-        value,
-        node.loaded_config.source(setting.name).name,
+        synonyms[0].value,
+        synonyms[0].source,
         setting.sensitive,
         not setting.dynamic,
         setting.documentation,
         setting.type.value,
+        synonyms,
     )
 
 
@@ -91,15 +144,18 @@ def _topic(image: MetadataImage, name: str) -> TopicImage:
     return topic
 
 
-def _check_node(node: Services, name: str) -> None:
+def _node_id(node: Services, name: str) -> int:
+    if name == ALL_NODES:
+        return ALL_NODES_ID
     if name not in ("", str(node.config.node_id)):
         raise UsageError(f"there is no node {name[:100]!r} here: this is node {node.config.node_id}")
+    return node.config.node_id
 
 
 def _check_topic_change(node: Services, topic: TopicImage, values: Mapping[str, str | None]) -> None:
     for name in values:
         find_setting(name, TOPIC_SETTINGS)
-        if topic.is_internal and name in _FIXED_FOR_INTERNAL_TOPICS:
+        if topic.is_internal and name in _FIXED_FOR_INTERNAL_TOPICS and values[name] != topic.configs.get(name):
             raise UsageError(
                 f"{name} of {topic.name} can't be changed: coordinators live on it", ErrorCode.INVALID_CONFIG
             )
@@ -107,7 +163,7 @@ def _check_topic_change(node: Services, topic: TopicImage, values: Mapping[str, 
     check_topic_configs(node.config, {name: value for name, value in merged.items() if value is not None})
 
 
-def _check_node_change(node: Services, image: MetadataImage, values: Mapping[str, str | None]) -> None:
+def _check_node_change(node: Services, image: MetadataImage, node_id: int, values: Mapping[str, str | None]) -> None:
     for name in values:
         if not find_setting(name).dynamic:
             raise UsageError(
@@ -115,8 +171,12 @@ def _check_node_change(node: Services, image: MetadataImage, values: Mapping[str
                 "start it again",
                 ErrorCode.INVALID_CONFIG,
             )
-    merged = {**image.broker_configs.get(node.config.node_id, {}), **values}
+    dynamic = {**image.broker_configs, node_id: {**image.broker_configs.get(node_id, {}), **values}}
+    own, all_nodes = (
+        {name: value for name, value in dynamic.get(each, {}).items() if value is not None}
+        for each in (node.config.node_id, ALL_NODES_ID)
+    )
     try:
-        with_dynamic(node.loaded_config, {name: value for name, value in merged.items() if value is not None})
+        with_dynamic(node.loaded_config.started_with or node.loaded_config, own, all_nodes)
     except SemelError as error:
         raise UsageError(error.message, error.code) from None

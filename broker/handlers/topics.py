@@ -11,6 +11,7 @@ from collections.abc import Sequence
 
 from semel.broker.config import NodeConfig
 from semel.broker.handlers.descriptions import describe_topic
+from semel.broker.handlers.replica_placement import placed_as_assigned, placed_here
 from semel.broker.handlers.topic_rules import check_topic_configs, check_topic_name, colliding_name, internal_topic
 from semel.broker.metadata.changes import Change, PartitionsAdded, PartitionState, TopicCreated, TopicDeleted
 from semel.broker.metadata.image import MetadataImage, TopicImage
@@ -18,7 +19,7 @@ from semel.broker.services import Services
 from semel.protocol.api.metadata import TopicResult
 from semel.protocol.api.topics import NewTopic
 from semel.protocol.errors import ErrorCode, FatalError, SemelError, UsageError, error_for
-from semel.protocol.ids import INTERNAL_TOPICS, new_topic_id
+from semel.protocol.ids import INTERNAL_TOPICS, TopicId, format_topic_id, new_topic_id
 
 
 async def create_topics(
@@ -52,23 +53,31 @@ async def create_topics(
     return tuple(results)
 
 
-async def delete_topics(node: Services, names: Sequence[str]) -> tuple[TopicResult, ...]:
-    """Delete topics with their records, committed offsets and open transactions; answer for each in order."""
+async def delete_topics(node: Services, wanted: Sequence[str | TopicId]) -> tuple[TopicResult, ...]:
+    """Delete topics by name or id, with their records, committed offsets and open transactions; answer in order.
+
+    A topic that is asked for more than once is INVALID_REQUEST and stays.
+    """
     results: list[TopicResult] = []
 
     def decide(image: MetadataImage) -> list[Change]:
         results.clear()
         changes: list[Change] = []
-        for name in names:
+        found = [image.topic(each) if isinstance(each, str) else image.topic_by_id(each) for each in wanted]
+        times = Counter(topic.name for topic in found if topic is not None)
+        for each, topic in zip(wanted, found, strict=True):
+            name = topic.name if topic is not None else each if isinstance(each, str) else ""
+            topic_id = topic.topic_id if topic is not None else None if isinstance(each, str) else each
             try:
-                topic = _deletable(node.config, image, name)
+                _check_deletable(node.config, topic, each)
+                if times[name] > 1:
+                    raise UsageError(f"topic {name} is in the request more than once")
             except SemelError as error:
-                results.append(TopicResult(name, error.code, error.message))
+                results.append(TopicResult(name, error.code, error.message, topic_id=topic_id))
                 continue
-            deleted = TopicDeleted(topic.name, topic.topic_id)
-            image = image.apply(deleted, image.sequence + 1)
-            changes.append(deleted)
-            results.append(TopicResult(name, topic_id=topic.topic_id))
+            assert topic is not None
+            changes.append(TopicDeleted(topic.name, topic.topic_id))
+            results.append(TopicResult(topic.name, topic_id=topic.topic_id))
         return changes
 
     await node.metadata.change(decide)
@@ -76,8 +85,18 @@ async def delete_topics(node: Services, names: Sequence[str]) -> tuple[TopicResu
     return tuple(results)
 
 
-async def create_partitions(node: Services, name: str, total_count: int, *, validate_only: bool = False) -> None:
-    """Give a topic more partitions, `total_count` in all. Raises `SemelError`."""
+async def create_partitions(
+    node: Services,
+    name: str,
+    total_count: int,
+    *,
+    assignments: Sequence[Sequence[int]] | None = None,
+    validate_only: bool = False,
+) -> None:
+    """Give a topic more partitions, `total_count` in all; `assignments`: the nodes of each new one's replicas.
+
+    Raises `SemelError`.
+    """
 
     def decide(image: MetadataImage) -> list[Change]:
         topic = _existing(image, name)
@@ -89,8 +108,17 @@ async def create_partitions(node: Services, name: str, total_count: int, *, vali
                 f"topic {name} has {now} partitions: ask for more than that, not {total_count}; none can be taken away",
                 ErrorCode.INVALID_PARTITIONS,
             )
-        _check_room(node.config, image, total_count - now)
-        states = _single_replica_states(node.config, total_count - now)
+        more = total_count - now
+        _check_room(node.config, image, more)
+        if assignments is None:
+            states = placed_here(node.config.node_id, more)
+        elif len(assignments) != more:
+            raise UsageError(
+                f"{len(assignments)} partitions of {name} are assigned, and {more} are to be added",
+                ErrorCode.INVALID_REPLICA_ASSIGNMENT,
+            )
+        else:
+            states = placed_as_assigned(image, name, now, dict(enumerate(assignments, start=now)))
         return [] if validate_only else [PartitionsAdded(name, topic.topic_id, now, states)]
 
     if validate_only:
@@ -109,7 +137,7 @@ async def create_internal_topic(node: Services, name: str) -> None:
     def decide(image: MetadataImage) -> list[Change]:
         if name in image.topics:
             return []
-        states = _single_replica_states(node.config, partitions)
+        states = placed_here(node.config.node_id, partitions)
         return [TopicCreated(name, new_topic_id(), states, configs)]
 
     await node.metadata.change(decide)
@@ -129,6 +157,20 @@ def _new_topic(config: NodeConfig, image: MetadataImage, topic: NewTopic) -> Top
             f"topic {topic.name} differs from {other} only by '.' and '_', which metrics can't tell apart",
             ErrorCode.INVALID_TOPIC_EXCEPTION,
         )
+    states = _states(config, image, topic)
+    check_topic_configs(config, topic.configs)
+    return TopicCreated(topic.name, new_topic_id(), states, dict(topic.configs))
+
+
+def _states(config: NodeConfig, image: MetadataImage, topic: NewTopic) -> tuple[PartitionState, ...]:
+    if topic.assignments:
+        if topic.num_partitions != -1 or topic.replication_factor != -1:
+            raise UsageError(
+                f"the replicas of {topic.name} are assigned, so its numbers of partitions and replicas must be -1, not "
+                f"{topic.num_partitions} and {topic.replication_factor}"
+            )
+        _check_room(config, image, len(topic.assignments))
+        return placed_as_assigned(image, topic.name, 0, topic.assignments)
     count = config.num_partitions if topic.num_partitions == -1 else topic.num_partitions
     if count < 1:
         raise UsageError(
@@ -138,12 +180,11 @@ def _new_topic(config: NodeConfig, image: MetadataImage, topic: NewTopic) -> Top
     replicas = config.default_replication_factor if topic.replication_factor == -1 else topic.replication_factor
     if not 1 <= replicas <= len(image.brokers):
         raise UsageError(
-            f"topic {topic.name} can't have {replicas} replicas: there are {len(image.brokers)} nodes",
+            f"topic {topic.name} can't have {replicas} replicas: the number of nodes is {len(image.brokers)}",
             ErrorCode.INVALID_REPLICATION_FACTOR,
         )
     _check_room(config, image, count)
-    check_topic_configs(config, topic.configs)
-    return TopicCreated(topic.name, new_topic_id(), _single_replica_states(config, count), dict(topic.configs))
+    return placed_here(config.node_id, count)
 
 
 def _check_room(config: NodeConfig, image: MetadataImage, more: int) -> None:
@@ -155,27 +196,31 @@ def _check_room(config: NodeConfig, image: MetadataImage, more: int) -> None:
         )
 
 
-def _single_replica_states(config: NodeConfig, count: int) -> tuple[PartitionState, ...]:
-    state = PartitionState(leader=config.node_id, leader_epoch=0, replicas=(config.node_id,), isr=(config.node_id,))
-    return (state,) * count
-
-
 def _existing(image: MetadataImage, name: str) -> TopicImage:
     topic = image.topics.get(name)
     if topic is None:
-        raise error_for(
-            ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"there is no topic {name[:300]!r}: create it, or check its name"
-        )
+        raise _unknown_topic(name)
     return topic
 
 
-def _deletable(config: NodeConfig, image: MetadataImage, name: str) -> TopicImage:
-    topic = _existing(image, name)
+def _unknown_topic(name: str) -> SemelError:
+    return error_for(
+        ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"there is no topic {name[:300]!r}: create it, or check its name"
+    )
+
+
+def _check_deletable(config: NodeConfig, topic: TopicImage | None, wanted: str | TopicId) -> None:
+    if topic is None:
+        if isinstance(wanted, str):
+            raise _unknown_topic(wanted)
+        raise error_for(
+            ErrorCode.UNKNOWN_TOPIC_ID,
+            f"there is no topic with the id {format_topic_id(wanted)}: it may have been deleted already",
+        )
     if topic.is_internal:
-        raise UsageError(f"{name} is internal: without it, groups or transactions would be forgotten")
+        raise UsageError(f"{topic.name} is internal: without it, groups or transactions would be forgotten")
     if not config.delete_topic_enable:
         raise FatalError("topics can't be deleted: delete.topic.enable is false", ErrorCode.TOPIC_DELETION_DISABLED)
-    return topic
 
 
 def _described(image: MetadataImage, name: str) -> TopicResult:

@@ -80,7 +80,7 @@ class PartitionChanged:
 
 @dataclass(frozen=True, slots=True)
 class ConfigsChanged:
-    """`resource` is TOPIC or BROKER, `values` of None go back to the default."""
+    """`resource` is TOPIC or BROKER, `values` of None go back to the default. A broker's name is its id, -1 for all."""
 
     resource: str
     name: str

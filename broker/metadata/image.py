@@ -31,6 +31,8 @@ from semel.protocol.ids import INTERNAL_TOPICS, TopicId, TopicPartition, format_
 
 TOPIC_RESOURCE: Final = "TOPIC"
 BROKER_RESOURCE: Final = "BROKER"
+ALL_NODES_ID: Final = -1
+"""Stands for a node's id where a setting is for all nodes that have no value of their own."""
 
 _Key = TypeVar("_Key")
 _Item = TypeVar("_Item")

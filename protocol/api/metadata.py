@@ -50,9 +50,26 @@ class ResourceType(Enum):
     BROKER = 4
 
 
+ALL_NODES = "*"
+"""The resource name of the settings that all nodes of the cluster have unless they have their own."""
+
+
+@dataclass(frozen=True, slots=True)
+class ConfigSynonym:
+    """A value that counts where no stronger one is given. Secrets are empty."""
+
+    name: str
+    value: str
+    source: str
+
+
 @dataclass(frozen=True, slots=True)
 class ConfigEntry:
-    """One setting as it stands. `source` is DEFAULT, FILE, ENVIRONMENT, FLAG, DYNAMIC_BROKER or DYNAMIC_TOPIC."""
+    """One setting as it stands.
+
+    `source` is DEFAULT, FILE, ENVIRONMENT, FLAG, DYNAMIC_DEFAULT_BROKER, DYNAMIC_BROKER or DYNAMIC_TOPIC. `synonyms`
+    are all values that were given, strongest first: the first of them is in force.
+    """
 
     name: str
     value: str
@@ -61,14 +78,22 @@ class ConfigEntry:
     is_read_only: bool
     documentation: str
     type: str
+    synonyms: tuple[ConfigSynonym, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class AlterConfigsRequest:
-    """Set some values and put others back to their default; the rest stays (KIP-339)."""
+    """Set some values and put others back to their default; the rest stays (KIP-339).
+
+    `append` and `subtract` add to and take from settings that are lists. With `replace` the rest does not stay, but
+    goes back to the default too.
+    """
 
     resource_type: ResourceType
     resource_name: str
     values: Mapping[str, str] = field(default_factory=dict)
     remove: tuple[str, ...] = ()
     validate_only: bool = False
+    append: Mapping[str, str] = field(default_factory=dict)
+    subtract: Mapping[str, str] = field(default_factory=dict)
+    replace: bool = False

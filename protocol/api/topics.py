@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import IntEnum
 
@@ -27,12 +27,16 @@ class IsolationLevel(IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class NewTopic:
-    """A topic to create. -1 takes the node's default number of partitions or replicas."""
+    """A topic to create. -1 takes the node's default number of partitions or replicas.
+
+    `assignments`: the nodes of each partition's replicas, the leader's first, in place of both numbers.
+    """
 
     name: str
     num_partitions: int = -1
     replication_factor: int = -1
     configs: Mapping[str, str] = field(default_factory=dict)
+    assignments: Mapping[int, Sequence[int]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)

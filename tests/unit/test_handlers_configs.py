@@ -86,7 +86,7 @@ def test_changes_of_a_topic_reach_its_logs_and_survive_a_restart(tmp_path: Path)
         (
             AlterConfigsRequest(TOPIC, "a", {"retention.ms": "1"}, ("retention.ms",)),
             ErrorCode.INVALID_REQUEST,
-            "set and removed",
+            "in two ways",
         ),
         (
             AlterConfigsRequest(TOPIC, "b", {"retention.ms": "1"}),

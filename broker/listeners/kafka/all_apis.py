@@ -6,9 +6,14 @@ from collections.abc import Sequence
 
 from semel.broker.listeners.kafka.apis.add_offsets_to_txn import ADD_OFFSETS_TO_TXN
 from semel.broker.listeners.kafka.apis.add_partitions_to_txn import ADD_PARTITIONS_TO_TXN
+from semel.broker.listeners.kafka.apis.alter_configs import ALTER_CONFIGS
+from semel.broker.listeners.kafka.apis.create_partitions import CREATE_PARTITIONS
+from semel.broker.listeners.kafka.apis.create_topics import CREATE_TOPICS
 from semel.broker.listeners.kafka.apis.delete_groups import DELETE_GROUPS
 from semel.broker.listeners.kafka.apis.delete_records import DELETE_RECORDS
+from semel.broker.listeners.kafka.apis.delete_topics import DELETE_TOPICS
 from semel.broker.listeners.kafka.apis.describe_cluster import DESCRIBE_CLUSTER
+from semel.broker.listeners.kafka.apis.describe_configs import DESCRIBE_CONFIGS
 from semel.broker.listeners.kafka.apis.describe_groups import DESCRIBE_GROUPS
 from semel.broker.listeners.kafka.apis.describe_producers import DESCRIBE_PRODUCERS
 from semel.broker.listeners.kafka.apis.describe_topic_partitions import DESCRIBE_TOPIC_PARTITIONS
@@ -16,9 +21,11 @@ from semel.broker.listeners.kafka.apis.describe_transactions import DESCRIBE_TRA
 from semel.broker.listeners.kafka.apis.end_txn import END_TXN
 from semel.broker.listeners.kafka.apis.find_coordinator import FIND_COORDINATOR
 from semel.broker.listeners.kafka.apis.heartbeat import HEARTBEAT
+from semel.broker.listeners.kafka.apis.incremental_alter_configs import INCREMENTAL_ALTER_CONFIGS
 from semel.broker.listeners.kafka.apis.init_producer_id import INIT_PRODUCER_ID
 from semel.broker.listeners.kafka.apis.join_group import JOIN_GROUP
 from semel.broker.listeners.kafka.apis.leave_group import LEAVE_GROUP
+from semel.broker.listeners.kafka.apis.list_config_resources import LIST_CONFIG_RESOURCES
 from semel.broker.listeners.kafka.apis.list_groups import LIST_GROUPS
 from semel.broker.listeners.kafka.apis.list_offsets import LIST_OFFSETS
 from semel.broker.listeners.kafka.apis.list_transactions import LIST_TRANSACTIONS
@@ -35,9 +42,14 @@ from semel.broker.listeners.kafka.registry import Api
 ALL_APIS: Sequence[Api] = (
     ADD_OFFSETS_TO_TXN,
     ADD_PARTITIONS_TO_TXN,
+    ALTER_CONFIGS,
+    CREATE_PARTITIONS,
+    CREATE_TOPICS,
     DELETE_GROUPS,
     DELETE_RECORDS,
+    DELETE_TOPICS,
     DESCRIBE_CLUSTER,
+    DESCRIBE_CONFIGS,
     DESCRIBE_GROUPS,
     DESCRIBE_PRODUCERS,
     DESCRIBE_TOPIC_PARTITIONS,
@@ -45,9 +57,11 @@ ALL_APIS: Sequence[Api] = (
     END_TXN,
     FIND_COORDINATOR,
     HEARTBEAT,
+    INCREMENTAL_ALTER_CONFIGS,
     INIT_PRODUCER_ID,
     JOIN_GROUP,
     LEAVE_GROUP,
+    LIST_CONFIG_RESOURCES,
     LIST_GROUPS,
     LIST_OFFSETS,
     LIST_TRANSACTIONS,

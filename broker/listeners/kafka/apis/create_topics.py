@@ -1,0 +1,98 @@
+"""CreateTopics, versions 2 to 7: makes topics with their settings, or only says whether it could (KIP-4).
+
+Each topic succeeds or fails for itself. From version 4 on -1 takes the node's defaults (KIP-464; older ones may, too);
+the answer tells the settings that the topic has from 5 on (KIP-525) and its id with 7.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from semel.broker.handlers.configs import topic_entries
+from semel.broker.handlers.topics import create_topics
+from semel.broker.listeners.kafka.apis.config_values import config_source
+from semel.broker.listeners.kafka.apis.deadline import within
+from semel.broker.listeners.kafka.registry import Api, RequestContext
+from semel.broker.services import Services
+from semel.protocol.api.metadata import TopicResult
+from semel.protocol.api.topics import NewTopic
+from semel.protocol.errors import ErrorCode, SemelError
+from semel.protocol.ids import ZERO_TOPIC_ID
+from semel.protocol.kafka.api import ApiKey
+from semel.protocol.kafka.messages import build_response, parse_request, to_ms
+
+
+async def handle_create_topics(context: RequestContext, body: memoryview) -> bytes:
+    version = context.api_version
+    request = parse_request(ApiKey.CREATE_TOPICS, version, body)
+    refused = {each.name: error for each in request.topics if (error := _refusal(each)) is not None}
+    wanted = [_new_topic(each) for each in request.topics if each.name not in refused]
+    try:
+        results = await within(
+            to_ms(request.timeout), create_topics(context.node, wanted, validate_only=request.validate_only)
+        )
+    except SemelError as error:
+        results = tuple(TopicResult(each.name, error.code, error.message) for each in wanted)
+    told = refused | {each.name: each for each in results}
+    configs = {each.name: each.configs for each in wanted}
+    return build_response(
+        ApiKey.CREATE_TOPICS,
+        version,
+        topics=[_answer(context.node, each, configs, request.validate_only) for each in told.values()],
+    )
+
+
+def _refusal(topic: Any) -> TopicResult | None:
+    """Return what is wrong with the request itself."""
+    nulls = sorted(each.name for each in topic.configs if each.value is None)
+    if nulls:
+        return TopicResult(topic.name, ErrorCode.INVALID_CONFIG, f"{', '.join(nulls)[:300]}: a setting can't be null")
+    numbers = [each.partition_index for each in topic.assignments]
+    if len(set(numbers)) < len(numbers):
+        message = "a partition is assigned more than once"
+        return TopicResult(topic.name, ErrorCode.INVALID_REPLICA_ASSIGNMENT, message)
+    return None
+
+
+def _new_topic(topic: Any) -> NewTopic:
+    return NewTopic(
+        topic.name,
+        topic.num_partitions,
+        topic.replication_factor,
+        {each.name: each.value for each in topic.configs},
+        {each.partition_index: each.broker_ids for each in topic.assignments},
+    )
+
+
+def _answer(
+    node: Services, result: TopicResult, configs: Mapping[str, Mapping[str, str]], validate_only: bool
+) -> dict[str, Any]:
+    if result.topic is None:
+        return {
+            "name": result.name,
+            "error_code": result.error,
+            "error_message": result.message or None,
+            "topic_id": ZERO_TOPIC_ID.bytes,
+            "configs": (),
+        }
+    partitions = result.topic.partitions
+    return {
+        "name": result.name,
+        "topic_id": (ZERO_TOPIC_ID if validate_only else result.topic.topic_id).bytes,
+        "num_partitions": len(partitions),
+        "replication_factor": len(partitions[0].replicas),
+        "configs": [
+            {
+                "name": entry.name,
+                "value": entry.value,
+                "read_only": entry.is_read_only,
+                "config_source": config_source(entry.source),
+                "is_sensitive": entry.is_sensitive,
+            }
+            for entry in topic_entries(node, configs[result.name])
+        ],
+    }
+
+
+CREATE_TOPICS = Api(ApiKey.CREATE_TOPICS, 2, 7, handle_create_topics)

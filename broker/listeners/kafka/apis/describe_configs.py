@@ -1,0 +1,75 @@
+"""DescribeConfigs, versions 1 to 4 (KIP-133, KIP-226, KIP-569): the settings of topics and of this node.
+
+The broker without a name stands for all brokers: the answer has what was given to them by AlterConfigs. Only the node
+itself knows its settings, so that for any other node the request is invalid.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from semel.broker.handlers.configs import describe_configs
+from semel.broker.listeners.kafka.apis.config_values import config_source, config_type, resource_of
+from semel.broker.listeners.kafka.registry import Api, RequestContext
+from semel.broker.services import Services
+from semel.protocol.api.metadata import ConfigEntry
+from semel.protocol.errors import SemelError
+from semel.protocol.kafka.api import ApiKey
+from semel.protocol.kafka.messages import build_response, parse_request
+
+
+async def handle_describe_configs(context: RequestContext, body: memoryview) -> bytes:
+    version = context.api_version
+    request = parse_request(ApiKey.DESCRIBE_CONFIGS, version, body)
+    with_documentation = getattr(request, "include_documentation", False)
+    return build_response(
+        ApiKey.DESCRIBE_CONFIGS,
+        version,
+        results=[
+            {
+                "resource_type": each.resource_type,
+                "resource_name": each.resource_name,
+                **_described(context.node, each, request.include_synonyms, with_documentation),
+            }
+            for each in request.resources
+        ],
+    )
+
+
+def _described(node: Services, resource: Any, with_synonyms: bool, with_documentation: bool) -> dict[str, Any]:
+    try:
+        entries = describe_configs(node, *resource_of(resource.resource_type, resource.resource_name))
+    except SemelError as error:
+        return {"error_code": error.code, "error_message": error.message, "configs": ()}
+    # Null asks for all, an empty list for none.
+    wanted = None if resource.configuration_keys is None else set(resource.configuration_keys)
+    return {
+        "configs": [
+            _entry_values(entry, with_synonyms, with_documentation)
+            for entry in entries
+            if wanted is None or entry.name in wanted
+        ]
+    }
+
+
+def _entry_values(entry: ConfigEntry, with_synonyms: bool, with_documentation: bool) -> dict[str, Any]:
+    return {
+        "name": entry.name,
+        "value": None if entry.is_sensitive else entry.value,
+        "read_only": entry.is_read_only,
+        "config_source": config_source(entry.source),
+        "is_sensitive": entry.is_sensitive,
+        "synonyms": [
+            {
+                "name": each.name,
+                "value": None if entry.is_sensitive else each.value,
+                "source": config_source(each.source),
+            }
+            for each in (entry.synonyms if with_synonyms else ())
+        ],
+        "config_type": config_type(entry),
+        "documentation": entry.documentation if with_documentation else None,
+    }
+
+
+DESCRIBE_CONFIGS = Api(ApiKey.DESCRIBE_CONFIGS, 1, 4, handle_describe_configs)
