@@ -617,7 +617,8 @@ class LogManager:
         try:
             if self._journal is not None and not self._failed:
                 self._journal.sync_now()
-            await self.flush()
+            if not self._failed:
+                await self.flush()
             if not self._failed:
                 self._close_cleanly()
         finally:
