@@ -171,6 +171,10 @@ class LogManager:
         """The cluster that the folder belongs to."""
         return self.folder.cluster_id
 
+    def disk_bytes(self) -> tuple[int, int]:
+        """Return the size of the disk and what is free of it. Raises `OSError`."""
+        return self._storage.total_bytes(self.folder.path), self._space.refresh()
+
     # --- opening ------------------------------------------------------------------------------------------------------
 
     def open(

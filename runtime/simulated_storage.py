@@ -382,6 +382,10 @@ class SimulatedStorage:
         with self._operation("free_bytes", path, mutates=False):
             return max(0, self._available())
 
+    def total_bytes(self, path: str) -> int:
+        with self._operation("total_bytes", path, mutates=False):
+            return self.capacity_bytes
+
     def lock(self, path: str) -> StorageLock:
         with self._operation("lock", path):
             key = posixpath.normpath(path)

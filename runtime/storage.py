@@ -87,6 +87,10 @@ class Storage(Protocol):
 
     def free_bytes(self, path: str) -> int: ...
 
+    def total_bytes(self, path: str) -> int:
+        """Return the size of the file system that holds `path`."""
+        ...
+
     def lock(self, path: str) -> StorageLock:
         """Lock `path` (a file) against every other process. Raises `BlockingIOError` where it is held."""
         ...

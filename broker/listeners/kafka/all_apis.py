@@ -4,20 +4,25 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from semel.broker.listeners.kafka.apis.acls import CREATE_ACLS, DELETE_ACLS, DESCRIBE_ACLS
 from semel.broker.listeners.kafka.apis.add_offsets_to_txn import ADD_OFFSETS_TO_TXN
 from semel.broker.listeners.kafka.apis.add_partitions_to_txn import ADD_PARTITIONS_TO_TXN
 from semel.broker.listeners.kafka.apis.alter_configs import ALTER_CONFIGS
+from semel.broker.listeners.kafka.apis.alter_partition_reassignments import ALTER_PARTITION_REASSIGNMENTS
 from semel.broker.listeners.kafka.apis.create_partitions import CREATE_PARTITIONS
 from semel.broker.listeners.kafka.apis.create_topics import CREATE_TOPICS
 from semel.broker.listeners.kafka.apis.delete_groups import DELETE_GROUPS
 from semel.broker.listeners.kafka.apis.delete_records import DELETE_RECORDS
 from semel.broker.listeners.kafka.apis.delete_topics import DELETE_TOPICS
+from semel.broker.listeners.kafka.apis.describe_client_quotas import DESCRIBE_CLIENT_QUOTAS
 from semel.broker.listeners.kafka.apis.describe_cluster import DESCRIBE_CLUSTER
 from semel.broker.listeners.kafka.apis.describe_configs import DESCRIBE_CONFIGS
 from semel.broker.listeners.kafka.apis.describe_groups import DESCRIBE_GROUPS
+from semel.broker.listeners.kafka.apis.describe_log_dirs import DESCRIBE_LOG_DIRS
 from semel.broker.listeners.kafka.apis.describe_producers import DESCRIBE_PRODUCERS
 from semel.broker.listeners.kafka.apis.describe_topic_partitions import DESCRIBE_TOPIC_PARTITIONS
 from semel.broker.listeners.kafka.apis.describe_transactions import DESCRIBE_TRANSACTIONS
+from semel.broker.listeners.kafka.apis.elect_leaders import ELECT_LEADERS
 from semel.broker.listeners.kafka.apis.end_txn import END_TXN
 from semel.broker.listeners.kafka.apis.find_coordinator import FIND_COORDINATOR
 from semel.broker.listeners.kafka.apis.heartbeat import HEARTBEAT
@@ -28,6 +33,7 @@ from semel.broker.listeners.kafka.apis.leave_group import LEAVE_GROUP
 from semel.broker.listeners.kafka.apis.list_config_resources import LIST_CONFIG_RESOURCES
 from semel.broker.listeners.kafka.apis.list_groups import LIST_GROUPS
 from semel.broker.listeners.kafka.apis.list_offsets import LIST_OFFSETS
+from semel.broker.listeners.kafka.apis.list_partition_reassignments import LIST_PARTITION_REASSIGNMENTS
 from semel.broker.listeners.kafka.apis.list_transactions import LIST_TRANSACTIONS
 from semel.broker.listeners.kafka.apis.metadata import METADATA
 from semel.broker.listeners.kafka.apis.offset_commit import OFFSET_COMMIT
@@ -43,17 +49,24 @@ ALL_APIS: Sequence[Api] = (
     ADD_OFFSETS_TO_TXN,
     ADD_PARTITIONS_TO_TXN,
     ALTER_CONFIGS,
+    ALTER_PARTITION_REASSIGNMENTS,
+    CREATE_ACLS,
     CREATE_PARTITIONS,
     CREATE_TOPICS,
+    DELETE_ACLS,
     DELETE_GROUPS,
     DELETE_RECORDS,
     DELETE_TOPICS,
+    DESCRIBE_ACLS,
+    DESCRIBE_CLIENT_QUOTAS,
     DESCRIBE_CLUSTER,
     DESCRIBE_CONFIGS,
     DESCRIBE_GROUPS,
+    DESCRIBE_LOG_DIRS,
     DESCRIBE_PRODUCERS,
     DESCRIBE_TOPIC_PARTITIONS,
     DESCRIBE_TRANSACTIONS,
+    ELECT_LEADERS,
     END_TXN,
     FIND_COORDINATOR,
     HEARTBEAT,
@@ -64,6 +77,7 @@ ALL_APIS: Sequence[Api] = (
     LIST_CONFIG_RESOURCES,
     LIST_GROUPS,
     LIST_OFFSETS,
+    LIST_PARTITION_REASSIGNMENTS,
     LIST_TRANSACTIONS,
     METADATA,
     OFFSET_COMMIT,

@@ -1,0 +1,50 @@
+"""DescribeLogDirs, versions 1 to 5: the data folder with the sizes of its partitions and (version 4) its disk.
+
+A node has one folder. Null asks for all partitions; those that are not here are left out, as in Kafka.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from semel.broker.handlers.log_dirs import PartitionSize, describe_log_dir
+from semel.broker.listeners.kafka.registry import Api, RequestContext
+from semel.protocol.ids import TopicPartition
+from semel.protocol.kafka.api import ApiKey
+from semel.protocol.kafka.messages import build_response, parse_request
+
+
+async def handle_describe_log_dirs(context: RequestContext, body: memoryview) -> bytes:
+    version = context.api_version
+    request = parse_request(ApiKey.DESCRIBE_LOG_DIRS, version, body)
+    found = describe_log_dir(context.node)
+    partitions: Mapping[TopicPartition, PartitionSize] = found.partitions
+    if request.topics is not None:
+        wanted = {TopicPartition(topic.topic, number) for topic in request.topics for number in topic.partitions}
+        partitions = {tp: size for tp, size in partitions.items() if tp in wanted}
+    return build_response(
+        ApiKey.DESCRIBE_LOG_DIRS,
+        version,
+        results=[
+            {
+                "error_code": found.error,
+                "log_dir": found.path,
+                "total_bytes": found.total_bytes,
+                "usable_bytes": found.usable_bytes,
+                "topics": _topics(partitions),
+            }
+        ],
+    )
+
+
+def _topics(partitions: Mapping[TopicPartition, PartitionSize]) -> list[dict[str, Any]]:
+    topics: dict[str, list[dict[str, Any]]] = {}
+    for tp in sorted(partitions):
+        size = partitions[tp]
+        values = {"partition_index": tp.partition, "partition_size": size.size_bytes, "offset_lag": size.offset_lag}
+        topics.setdefault(tp.topic, []).append(values)
+    return [{"name": name, "partitions": values} for name, values in topics.items()]
+
+
+DESCRIBE_LOG_DIRS = Api(ApiKey.DESCRIBE_LOG_DIRS, 1, 5, handle_describe_log_dirs)
