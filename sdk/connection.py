@@ -103,6 +103,11 @@ class Connection(asyncio.BufferedProtocol):
         return len(self._waiting)
 
     @property
+    def is_receiving(self) -> bool:
+        """Whether an answer has begun to come."""
+        return self._frame is not None or self._filled > 0
+
+    @property
     def has_room(self) -> bool:
         """Whether another request may be sent now."""
         return len(self._waiting) < self._in_flight_max

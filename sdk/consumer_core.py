@@ -84,7 +84,7 @@ class ConsumerCore:
         with self._lock:
             self.subscription.assign(partitions)
             self._watch.restart()
-        self.wake_fetcher()
+        self._moved()
 
     def unsubscribe(self) -> None:
         """Read nothing."""
@@ -97,14 +97,14 @@ class ConsumerCore:
             state = self.subscription.require(tp)
             state.move_to(offset)
             state.handed_out = offset
-        self.wake_fetcher()
+        self._moved()
 
     def seek_to(self, strategy: OffsetReset, tps: Iterable[TopicPartition]) -> None:
         """Go to the start or the end. Raises `UsageError` for partitions that are not assigned."""
         with self._lock:
             for state in [self.subscription.require(tp) for tp in tps]:
                 state.ask_reset(strategy)
-        self.wake_fetcher()
+        self._moved()
 
     def pause(self, tps: Iterable[TopicPartition], *, paused: bool) -> None:
         """Hand out nothing more of partitions, or again. Raises `UsageError` for those that are not assigned."""
@@ -112,7 +112,7 @@ class ConsumerCore:
             for state in [self.subscription.require(tp) for tp in tps]:
                 state.paused = paused
                 self.subscription.note_ready(state)
-        self.wake_fetcher()
+        self._moved()
         self.on_ready()
 
     def paused(self) -> frozenset[TopicPartition]:
@@ -193,7 +193,7 @@ class ConsumerCore:
                 for other in self._handouts:
                     if other is not handout and state in other.states and other.first_offsets[state.tp] >= offset:
                         other.come_again.add(state)
-        self.wake_fetcher()
+        self._moved()
 
     def go_on_after(self, handout: Handout) -> bool:
         """Move on past what was rewound, where nothing of it was handed out since; return whether that was so."""
@@ -205,7 +205,7 @@ class ConsumerCore:
             for state in ours:
                 state.move_to(handout.next_offsets[state.tp].offset)
                 state.handed_out = state.position
-        self.wake_fetcher()
+        self._moved()
         return True
 
     def is_superseded(self, handout: Handout) -> bool:
@@ -236,6 +236,11 @@ class ConsumerCore:
         """Let the fetcher look again. From any thread."""
         if self._fetcher is not None:
             self.client.io.call_soon(self._fetcher.wake)
+
+    def _moved(self) -> None:
+        """Let the fetcher look again at once, past a fetch that waits. From any thread."""
+        if self._fetcher is not None:
+            self.client.io.call_soon(self._fetcher.moved)
 
     # the group
 
@@ -323,7 +328,7 @@ class ConsumerCore:
             if self.subscription.uses_group_assignment:
                 self.subscription.set_assignment(partitions)
         assert self._fetcher is not None
-        self._fetcher.wake()
+        self._fetcher.moved()
 
     def _topics_changed(self) -> None:
         if self._member is not None:

@@ -33,6 +33,7 @@ from semel.protocol.kafka.fetch import (
 from semel.protocol.kafka.wire import WireFormatError
 from semel.sdk.client import ClientCore
 from semel.sdk.cluster import ClusterSnapshot
+from semel.sdk.connection import Connection
 from semel.sdk.fetch_session import FetchSession
 from semel.sdk.fetched import FetchedChunk, whole_batches
 from semel.sdk.offset_lookup import look_up_offsets
@@ -44,6 +45,12 @@ SHORT_WAIT_MS = 20
 """How long a fetch may wait when a partition that is full now will want one soon: answers come in order.
 
 Doubled as long as nothing comes and nothing is taken, so that a slow reader does not make the node answer for nothing.
+"""
+
+CUT_AFTER_S = 0.005
+"""How long a fetch must have waited at the node before it is broken off for a partition that wants to be in it.
+
+An answer that is on its way arrives sooner, and breaking off costs a new connection.
 """
 
 FAILURES_BEFORE_WARNING = 5
@@ -94,14 +101,27 @@ class FetchOptions:
     rack: str
 
 
+@dataclass(slots=True, eq=False)
+class _Flight:
+    """A fetch under way. `sent_at`: when it went out, by time.monotonic(); 0.0 until then."""
+
+    wait_ms: int
+    sent_at: float = 0.0
+    connection: Connection | None = None
+    is_cut: bool = False
+    task: asyncio.Task[None] | None = None
+
+
 @dataclass(slots=True)
 class _Look:
     """What there is to ask for. by_node: partitions with their leader's epoch, by the leader.
 
-    full_nodes: nodes that lead a partition which waits for its user to make room.
+    full_nodes:  nodes that lead a partition which waits for its user to make room.
+    to_cut:      nodes at which a fetch waits that a partition wants to be in.
     """
 
     room_bytes: int
+    to_cut: set[int] = field(default_factory=set)
     by_node: dict[int, list[tuple[PartitionState, int]]] = field(default_factory=lambda: defaultdict(list))
     full_nodes: set[int] = field(default_factory=set)
     has_unknown: bool = False
@@ -137,7 +157,8 @@ class Fetcher:
         self._committed_offsets = committed_offsets
         self._on_ready = on_ready
         self._changed = asyncio.Event()
-        self._in_flight: dict[int, asyncio.Task[None]] = {}
+        self._in_flight: dict[int, _Flight] = {}
+        self._has_moved = False
         self._sessions: dict[int, FetchSession] = {}
         self._locating: asyncio.Task[None] | None = None
         self._refreshing: asyncio.Task[None] | None = None
@@ -148,14 +169,20 @@ class Fetcher:
         self._main = asyncio.get_running_loop().create_task(self._run(), name="fetcher")
 
     def wake(self) -> None:
-        """Look again at what is to be fetched: after an assignment, a seek, a resume, or room in the buffer."""
+        """Look again at what is to be fetched: there is room in the buffer."""
         self._short_wait_ms = SHORT_WAIT_MS
         self._changed.set()
 
+    def moved(self) -> None:
+        """Look again, at once: after an assignment, a seek or a resume, which a fetch that waits does not know of."""
+        self._has_moved = True
+        self.wake()
+
     async def close(self) -> None:
         """Stop; answers still under way are dropped."""
-        tasks = [self._main, *self._in_flight.values()]
-        tasks += [task for task in (self._locating, self._refreshing) if task is not None]
+        tasks = [self._main]
+        under_way = [flight.task for flight in self._in_flight.values()]
+        tasks += [task for task in (self._locating, self._refreshing, *under_way) if task is not None]
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
@@ -175,14 +202,17 @@ class Fetcher:
         """Send what can be sent; return after how many seconds to look again by oneself, or None."""
         now = time.monotonic()
         snapshot = self._core.cluster.snapshot
-        if self._in_flight and snapshot.nodes.keys() <= self._in_flight.keys():
+        if self._in_flight and not self._has_moved and snapshot.nodes.keys() <= self._in_flight.keys():
             return None  # each answer looks again
+        self._has_moved = False
         with self._lock:
             look = self._look(snapshot, now)
             for node_id, states in look.by_node.items():
                 is_full = node_id in look.full_nodes
                 wait_ms = min(self._short_wait_ms, self._options.max_wait_ms) if is_full else self._options.max_wait_ms
                 self._send(node_id, states, wait_ms, min(self._options.max_bytes, look.room_bytes))
+        for node_id in look.to_cut:
+            self._cut_short(node_id, look, now)
         if look.has_unknown:
             self._refresh_metadata()
             return max(0.001, self._refresh_not_before - now)
@@ -203,11 +233,29 @@ class Fetcher:
                     look.has_unknown = True
                 elif state.buffered_bytes >= partition_max:
                     look.full_nodes.add(place.leader_id)
-                elif place.leader_id not in self._in_flight and self._is_same_topic(state, snapshot):
+                elif place.leader_id in self._in_flight:
+                    look.to_cut.add(place.leader_id)
+                elif self._is_same_topic(state, snapshot):
                     look.by_node[place.leader_id].append((state, place.leader_epoch))
         if look.room_bytes <= 0:
             look.by_node.clear()
+            look.to_cut.clear()
         return look
+
+    def _cut_short(self, node_id: int, look: _Look, now: float) -> None:
+        """Break off a fetch that waits for more at the node, so that the next can be sent; or note when to."""
+        flight = self._in_flight.get(node_id)
+        if flight is None or flight.is_cut or flight.wait_ms <= SHORT_WAIT_MS:
+            return
+        cut_at = flight.sent_at + CUT_AFTER_S
+        if flight.connection is None or cut_at > now or flight.connection.is_receiving:
+            # Not sent, or its answer may be on its way.
+            self._has_moved = True
+            again_at = max(cut_at, now + CUT_AFTER_S)
+            look.retry_at = again_at if look.retry_at is None else min(look.retry_at, again_at)
+            return
+        flight.is_cut = True
+        flight.connection.close("the reader has moved on")
 
     def _is_same_topic(self, state: PartitionState, snapshot: ClusterSnapshot) -> bool:
         """Whether the position is one in the topic of today. Offsets of a topic that was deleted mean nothing."""
@@ -245,8 +293,9 @@ class Fetcher:
                     current_leader_epoch=leader_epoch,
                 )
             wanted[state] = item
-        task = self._fetch(node_id, session, asked, wanted, wait_ms, max_bytes)
-        self._in_flight[node_id] = asyncio.get_running_loop().create_task(task, name=f"fetch from {node_id}")
+        flight = self._in_flight[node_id] = _Flight(wait_ms)
+        work = self._fetch(node_id, session, asked, wanted, flight, max_bytes)
+        flight.task = asyncio.get_running_loop().create_task(work, name=f"fetch from {node_id}")
 
     async def _fetch(
         self,
@@ -254,12 +303,12 @@ class Fetcher:
         session: FetchSession,
         asked: Asked,
         wanted: dict[PartitionState, FetchPartition],
-        wait_ms: int,
+        flight: _Flight,
         max_bytes: int,
     ) -> None:
         retry_after_s: float | None = None
         try:
-            response = await self._ask(node_id, session, wanted, wait_ms, max_bytes)
+            response = await self._ask(node_id, session, wanted, flight, max_bytes)
             if self._failures >= FAILURES_BEFORE_WARNING:
                 _log.warning("fetching works again: node=%s", node_id)
             self._failures = self._refreshes = 0
@@ -273,6 +322,9 @@ class Fetcher:
             retry_after_s = 0.0  # nothing is wrong: the node has forgotten what the next request says again
         except Exception as error:
             session.lost()
+            if flight.is_cut:
+                retry_after_s = 0.0
+                return
             self._failures += 1
             retry_after_s = self._pause_s(self._failures)
             self._fetch_failed(node_id, error)
@@ -307,7 +359,7 @@ class Fetcher:
         node_id: int,
         session: FetchSession,
         wanted: dict[PartitionState, FetchPartition],
-        wait_ms: int,
+        flight: _Flight,
         max_bytes: int,
     ) -> FetchResponse:
         connection = await self._core.connections.get(node_id)
@@ -316,7 +368,7 @@ class Fetcher:
         _shuffle(part.partitions)
         request = FetchRequest(
             part.partitions,
-            wait_ms,
+            flight.wait_ms,
             self._options.min_bytes,
             max_bytes,
             self._options.isolation,
@@ -325,8 +377,10 @@ class Fetcher:
             part.forgotten,
             rack_id=self._options.rack,
         )
-        timeout_ms = wait_ms + self._core.options.request_timeout_ms
-        body = await connection.request(FETCH, version, [request.build(version)], timeout_ms=timeout_ms)
+        timeout_ms = flight.wait_ms + self._core.options.request_timeout_ms
+        answer = connection.request(FETCH, version, [request.build(version)], timeout_ms=timeout_ms)
+        flight.connection, flight.sent_at = connection, time.monotonic()
+        body = await answer
         response = FetchResponse.parse(body, version)
         if response.error in (ErrorCode.FETCH_SESSION_ID_NOT_FOUND, ErrorCode.INVALID_FETCH_SESSION_EPOCH):
             session.answered(NO_SESSION_ID)
@@ -418,7 +472,7 @@ class Fetcher:
                 self._fail(error)
             self._not_located((target, error) for target in targets)
         finally:
-            self._changed.set()
+            self.moved()
 
     async def _take_committed(self, targets: Targets) -> Targets:
         """Move those with a committed offset to it, and return those that have none."""
