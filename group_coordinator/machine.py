@@ -14,6 +14,10 @@ from typing import Any, Final
 
 from semel.group_coordinator.classic_group import ClassicGroup
 from semel.group_coordinator.config import GroupConfig
+from semel.group_coordinator.consumer_group import ConsumerGroup
+from semel.group_coordinator.consumer_groups import ConsumerGroups
+from semel.group_coordinator.consumer_membership import deletion_records
+from semel.group_coordinator.consumer_schemas import ConsumerGroupKey
 from semel.group_coordinator.group_state import GroupState
 from semel.group_coordinator.membership import Membership
 from semel.group_coordinator.offsets import OffsetTable
@@ -30,7 +34,9 @@ from semel.group_coordinator.schemas import (
     record_size_bytes,
 )
 from semel.group_coordinator.timers import Timers
+from semel.group_coordinator.topics import NO_TOPICS, TopicsSource
 from semel.group_coordinator.turn import GroupEventKind, TimerKey, TimerKind, Turn
+from semel.protocol.api.consumer_groups import ConsumerGroupDescribeRequest, ConsumerGroupHeartbeatRequest
 from semel.protocol.api.groups import (
     DeleteGroupRequest,
     DeleteGroupResponse,
@@ -73,12 +79,13 @@ class _Cleanup:
 class GroupMachine:
     """The machine of one partition of `__consumer_offsets`; see `runtime.machine.Machine`."""
 
-    def __init__(self, config: GroupConfig | None = None) -> None:
+    def __init__(self, config: GroupConfig | None = None, topics: TopicsSource = lambda: NO_TOPICS) -> None:
         self._config = config or GroupConfig()
         self._groups: dict[str, ClassicGroup] = {}
         self._offsets = OffsetTable()
         self._timers: Timers[TimerKey] = Timers()
         self._membership = Membership(self._config, self._timers)
+        self._consumers = ConsumerGroups(self._config, self._timers, topics)
         self._is_loaded = False
         self._cleanups: deque[_Cleanup] = deque()
         self._guards: dict[int, int] = {}
@@ -93,6 +100,8 @@ class GroupMachine:
             ListGroupsRequest: self._list,
             DescribeGroupRequest: self._describe,
             DeleteGroupRequest: self._delete_group,
+            ConsumerGroupHeartbeatRequest: self._consumer_heartbeat,
+            ConsumerGroupDescribeRequest: self._consumers.describe,
             TopicsDeleted: self._topics_deleted,
             TopicsLeft: self._topics_left,
             BeginVerification: self._begin_verification,
@@ -129,12 +138,16 @@ class GroupMachine:
                     self._timers.hasten(TimerKey(TimerKind.EXPIRY, key.group_id), deadline_ms)
                 if producer is not None:
                     self._guards.pop(producer.producer_id, None)
+        elif isinstance(key, ConsumerGroupKey):
+            self._replay_consumer_group(key, record.value, now_ms)
         elif isinstance(key, GroupMetadataKey):
             if record.value is None:
                 self._replay_group_deleted(key.group_id, now_ms)
             else:
-                group = self._groups.get(key.group_id) or self._create(key.group_id, now_ms)
-                group.apply(decode_group_value(record.value), loading=not self._is_loaded)
+                known = self._groups.get(key.group_id)
+                group = known or self._create(key.group_id, now_ms)
+                # A group that was a consumer group begins with its members.
+                group.apply(decode_group_value(record.value), loading=not self._is_loaded or known is None)
                 if self._is_loaded:
                     self._check_expiry_at(group.group_id, now_ms + self._config.offsets_retention_check_interval_ms)
 
@@ -157,6 +170,9 @@ class GroupMachine:
             self._membership.resume(group, turn)
             spread_ms = zlib.crc32(group.group_id.encode("utf-8", "surrogatepass")) % interval_ms
             self._check_expiry_at(group.group_id, now_ms + 1 + spread_ms)
+        for consumers in self._consumers.groups.values():
+            self._consumers.membership.resume(consumers, turn)
+            self._check_expiry_at(consumers.group_id, now_ms + interval_ms)
         return turn.result_of_tick()
 
     def next_deadline_ms(self) -> int | None:
@@ -175,18 +191,30 @@ class GroupMachine:
         """Return a group, to look at."""
         return self._groups.get(group_id)
 
+    def consumer_group(self, group_id: str) -> ConsumerGroup | None:
+        """Return a group of the consumer group protocol, to look at."""
+        return self._consumers.groups.get(group_id)
+
     def durable_state(self) -> dict[str, object]:
         """Return all that the log must bring back, as plain values that compare equal after a replay (O1)."""
         return {
             "groups": {
                 group_id: group.last_stored for group_id, group in self._groups.items() if group.last_stored is not None
             },
+            "consumer groups": {group_id: group.snapshot() for group_id, group in self._consumers.groups.items()},
             **self._offsets.snapshot(),
         }
 
     # Membership
 
+    def _consumer_heartbeat(self, request: ConsumerGroupHeartbeatRequest, turn: Turn) -> None:
+        classic = self._groups.get(request.group_id)
+        if self._consumers.heartbeat(classic, request, turn) and classic is not None:
+            self._membership.send_all_away(classic, turn)
+
     def _join(self, request: JoinGroupRequest, turn: Turn) -> None:
+        if self._consumers.join(request, turn):
+            return
         group = self._groups.get(request.group_id)
         if group is None:
             if request.member_id:
@@ -197,6 +225,8 @@ class GroupMachine:
         self._forget_if_unused(request.group_id)
 
     def _sync(self, request: SyncGroupRequest, turn: Turn) -> None:
+        if self._consumers.sync(request, turn):
+            return
         group = self._groups.get(request.group_id)
         if group is None:
             turn.reply(_unknown_member(request.group_id, request.member_id))
@@ -204,6 +234,8 @@ class GroupMachine:
             self._membership.sync(group, request, turn)
 
     def _heartbeat(self, request: HeartbeatRequest, turn: Turn) -> None:
+        if self._consumers.classic_heartbeat(request, turn):
+            return
         group = self._groups.get(request.group_id)
         if group is None:
             turn.reply(_unknown_member(request.group_id, request.member_id))
@@ -211,6 +243,8 @@ class GroupMachine:
             self._membership.heartbeat(group, request, turn)
 
     def _leave(self, request: LeaveGroupRequest, turn: Turn) -> None:
+        if self._consumers.leave(request, turn):
+            return
         group = self._groups.get(request.group_id)
         if group is None:
             turn.reply(LeaveGroupResponse((ErrorCode.UNKNOWN_MEMBER_ID,) * len(request.members)))
@@ -247,6 +281,7 @@ class GroupMachine:
         group = self._groups.get(request.group_id)
         if group is not None and request.producer is None:
             self._membership.keep_alive(group, request.member_id, turn)
+        self._consumers.committed(request, turn)
         turn.reply(OffsetCommitResponse(errors))
         return turn.result(request.producer if turn.records else None)
 
@@ -256,6 +291,14 @@ class GroupMachine:
         Without generation and member a plain commit needs an empty group: it comes from an admin or a consumer that
         assigned itself. A transactional one is let through, since older versions of that API cannot say who they are.
         """
+        consumers = self._consumers.groups.get(request.group_id)
+        if consumers is not None:
+            return consumers.check_commit(
+                request.member_id,
+                request.group_instance_id,
+                request.generation_id,
+                transactional=request.producer is not None,
+            )
         group = self._groups.get(request.group_id)
         generation_id, member_id = request.generation_id, request.member_id
         if group is None:
@@ -317,20 +360,27 @@ class GroupMachine:
         return self._commit_offsets(verified.request, turn)
 
     def _fetch_offsets(self, request: OffsetFetchRequest, turn: Turn) -> None:
+        refusal = self._consumers.refuse_fetch(request)
+        if refusal is not None:
+            turn.reply(refusal)
+            return
         offsets = self._offsets.fetch(request.group_id, request.partitions, require_stable=request.require_stable)
         turn.reply(OffsetFetchResponse(offsets))
 
     def _delete_offsets(self, request: OffsetDeleteRequest, turn: Turn) -> None:
         group = self._groups.get(request.group_id)
-        if group is None:
+        is_subscribed_to = self._consumers.subscription_of(request.group_id)
+        if is_subscribed_to is None and group is not None:
+            is_subscribed_to = group.is_subscribed_to
+        if is_subscribed_to is None:
             turn.reply(_no_group(request.group_id))
-        elif group.state is not GroupState.EMPTY and not group.is_consumer_group:
+        elif group is not None and group.state is not GroupState.EMPTY and not group.is_consumer_group:
             turn.reply(_not_empty(request.group_id))
         else:
             errors = dict.fromkeys(request.partitions, ErrorCode.NONE)
             records: list[CoordinatorRecord] = []
             for partition in errors:
-                if group.is_subscribed_to(partition.topic):
+                if is_subscribed_to(partition.topic):
                     errors[partition] = ErrorCode.GROUP_SUBSCRIBED_TO_TOPIC
                 elif self._has_offset(request.group_id, partition):
                     records.append(offset_record(request.group_id, partition, None))
@@ -348,7 +398,8 @@ class GroupMachine:
     def _list(self, request: ListGroupsRequest, turn: Turn) -> None:
         states = {state.casefold() for state in request.states}
         types = {kind.casefold() for kind in request.types}
-        listings = (group.listing() for _, group in sorted(self._groups.items()))
+        groups: dict[str, ClassicGroup | ConsumerGroup] = {**self._groups, **self._consumers.groups}
+        listings = (group.listing() for _, group in sorted(groups.items()))
         turn.reply(
             ListGroupsResponse(
                 tuple(
@@ -362,6 +413,8 @@ class GroupMachine:
 
     def _describe(self, request: DescribeGroupRequest, turn: Turn) -> None:
         group = self._groups.get(request.group_id)
+        if self._consumers.describe_as_classic(request, turn):
+            return
         if group is None:
             # As Kafka answers for a group that it does not know.
             turn.reply(GroupDescription(request.group_id, GroupState.DEAD.value, "", "", 0, "", ()))
@@ -407,16 +460,20 @@ class GroupMachine:
     def _clean_up_group(self, group_id: str, turn: Turn) -> object:
         """Delete a part of a group's offsets, or with the last of them the group."""
         group = self._groups.get(group_id)
-        if group is None:
+        consumers = self._consumers.groups.get(group_id)
+        if group is None and consumers is None:
             return _no_group(group_id)
-        if group.state is not GroupState.EMPTY:
+        if (group is not None and group.state is not GroupState.EMPTY) or (consumers is not None and consumers.details):
             return _not_empty(group_id)
         for partition in self._offsets.partitions(group_id):
             if not self._room_for_deletion(group_id, partition, turn):
                 return DEFERRED
             turn.records.append(offset_record(group_id, partition, None))
-        turn.records.append(group_record(group_id, None))
-        turn.note(GroupEventKind.DELETED, group_id, group.generation_id, "deleted on request")
+        if consumers is not None:
+            turn.records += deletion_records(consumers)
+        if group is not None:
+            turn.records.append(group_record(group_id, None))
+        turn.note(GroupEventKind.DELETED, group_id, -1 if group is None else group.generation_id, "deleted on request")
         return DeleteGroupResponse()
 
     def _go_on_cleaning(self, turn: Turn) -> None:
@@ -446,6 +503,11 @@ class GroupMachine:
             self._clean_up(turn)
             self._go_on_cleaning(turn)
             return
+        if key.kind is TimerKind.EXPIRY and key.group_id in self._consumers.groups:
+            self._expire_consumers(self._consumers.groups[key.group_id], turn)
+            return
+        if self._consumers.timer_is_due(key, turn):
+            return
         group = self._groups.get(key.group_id)
         if group is None:
             return
@@ -456,6 +518,8 @@ class GroupMachine:
                 self._membership.join_time_is_up(group, turn)
             case TimerKind.SYNC:
                 self._membership.sync_time_is_up(group, turn)
+            case TimerKind.CONVERTED:
+                self._membership.begin_converted(group, turn)
             case TimerKind.EXPIRY:
                 self._expire(group, turn)
         self._forget_if_unused(key.group_id)
@@ -472,33 +536,58 @@ class GroupMachine:
         else:
             # The end of the rebalance makes this check again.
             return
+        nothing_left = self._expire_offsets(
+            group.group_id, group.is_subscribed_to, base_timestamp_ms, group.generation_id, turn
+        )
+        if not nothing_left or not is_empty:
+            return
+        if group.pending_joins or self._offsets.has_open_transaction(group.group_id):
+            self._check_expiry_at(group.group_id, turn.now_ms + self._config.offsets_retention_check_interval_ms)
+        elif group.is_stored:
+            turn.records.append(group_record(group.group_id, None))
+            turn.note(GroupEventKind.DELETED, group.group_id, group.generation_id, "empty, and no offsets are left")
+
+    def _expire_consumers(self, group: ConsumerGroup, turn: Turn) -> None:
+        """The same for a consumer group, whose last epoch began when it became empty."""
+        is_empty = not group.details
+        is_subscribed_to = self._consumers.subscription_of(group.group_id)
+        assert is_subscribed_to is not None, "the group was found just now"
+        base_timestamp_ms = group.epoch_timestamp_ms if is_empty else None
+        if not self._expire_offsets(group.group_id, is_subscribed_to, base_timestamp_ms, group.epoch, turn):
+            return
+        if not is_empty or self._offsets.has_open_transaction(group.group_id):
+            self._check_expiry_at(group.group_id, turn.now_ms + self._config.offsets_retention_check_interval_ms)
+        else:
+            turn.records += deletion_records(group)
+            turn.note(GroupEventKind.DELETED, group.group_id, group.epoch, "empty, and no offsets are left")
+
+    def _expire_offsets(
+        self,
+        group_id: str,
+        is_subscribed_to: Callable[[str], bool],
+        base_timestamp_ms: int | None,
+        generation_id: int,
+        turn: Turn,
+    ) -> bool:
+        """Delete expired offsets; return whether there are none left that will, otherwise see to the next check."""
         expired, next_ms = self._offsets.expired(
-            group.group_id,
-            group.is_subscribed_to,
-            base_timestamp_ms,
-            self._config.offsets_retention_ms,
-            turn.now_ms,
+            group_id, is_subscribed_to, base_timestamp_ms, self._config.offsets_retention_ms, turn.now_ms
         )
         count = 0
         for partition in expired:
-            if not self._room_for_deletion(group.group_id, partition, turn):
+            if not self._room_for_deletion(group_id, partition, turn):
                 break
-            turn.records.append(offset_record(group.group_id, partition, None))
+            turn.records.append(offset_record(group_id, partition, None))
             count += 1
         if count:
-            turn.note(GroupEventKind.OFFSETS_EXPIRED, group.group_id, group.generation_id, f"{count} offsets")
+            turn.note(GroupEventKind.OFFSETS_EXPIRED, group_id, generation_id, f"{count} offsets")
         if count < len(expired):
-            self._timers.schedule(TimerKey(TimerKind.EXPIRY, group.group_id), turn.now_ms)
-            return
-        in_use = bool(group.pending_joins) or self._offsets.has_open_transaction(group.group_id)
-        interval_ms = self._config.offsets_retention_check_interval_ms
+            self._check_expiry_at(group_id, turn.now_ms)
+            return False
         if next_ms is not None:
-            self._check_expiry_at(group.group_id, max(next_ms, turn.now_ms + interval_ms))
-        elif is_empty and in_use:
-            self._check_expiry_at(group.group_id, turn.now_ms + interval_ms)
-        elif is_empty and group.is_stored:
-            turn.records.append(group_record(group.group_id, None))
-            turn.note(GroupEventKind.DELETED, group.group_id, group.generation_id, "empty, and no offsets are left")
+            interval_ms = self._config.offsets_retention_check_interval_ms
+            self._check_expiry_at(group_id, max(next_ms, turn.now_ms + interval_ms))
+        return next_ms is None
 
     def _check_expiry_at(self, group_id: str, deadline_ms: int) -> None:
         self._timers.schedule(TimerKey(TimerKind.EXPIRY, group_id), deadline_ms)
@@ -511,10 +600,25 @@ class GroupMachine:
 
     def _group_of_offsets(self, group_id: str, now_ms: int) -> None:
         """Have a group wherever there are offsets: a simple one, if its consumers never joined."""
-        if group_id not in self._groups:
+        if group_id not in self._groups and group_id not in self._consumers.groups:
             self._create(group_id, now_ms)
         if self._is_loaded and TimerKey(TimerKind.EXPIRY, group_id) not in self._timers:
             self._check_expiry_at(group_id, now_ms + self._config.offsets_retention_ms)
+
+    def _replay_consumer_group(self, key: ConsumerGroupKey, value: bytes | None, now_ms: int) -> None:
+        """Apply a record of a consumer group, which takes the place of the classic group of its id."""
+        group_id = key.group_id
+        self._consumers.replay(key, value, now_ms)
+        if group_id not in self._consumers.groups:
+            if self._offsets.has_group(group_id):
+                self._group_of_offsets(group_id, now_ms)
+            return
+        classic = self._groups.get(group_id)
+        if classic is not None and value is not None and (self._is_loaded or classic.is_unused):
+            self._membership.forget_timers(classic)
+            del self._groups[group_id]
+        if self._is_loaded and TimerKey(TimerKind.EXPIRY, group_id) not in self._timers:
+            self._check_expiry_at(group_id, now_ms + self._config.offsets_retention_check_interval_ms)
 
     def _replay_group_deleted(self, group_id: str, now_ms: int) -> None:
         group = self._groups.pop(group_id, None)

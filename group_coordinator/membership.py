@@ -428,10 +428,21 @@ class Membership:
         """Give every member of a group read from the log a session timeout to be heard of again."""
         for member in group.members.values():
             self._keep_alive(group, member, turn)
-        if len(group.members) > self._config.group_max_size:
+        if group.members and group.leader_id is None:
+            self.begin_converted(group, turn)
+        elif len(group.members) > self._config.group_max_size:
             self.rebalance(group, "the group is larger than group.max.size", turn)
         elif group.state is GroupState.STABLE and is_unfinished(group.protocol_name, group.members.values()):
             self.rebalance(group, "partitions that were revoked have no owner yet", turn)
+
+    def begin_converted(self, group: ClassicGroup, turn: Turn) -> None:
+        """Rebalance a group that was a consumer group: it has members, and nobody has led it yet."""
+        if group.state is not GroupState.STABLE or group.leader_id is not None:
+            return
+        group.leader_id = next(iter(group.members))
+        for member in group.members.values():
+            self._keep_alive(group, member, turn)
+        self.rebalance(group, "the group moved to the classic protocol", turn)
 
     def forget_timers(self, group: ClassicGroup) -> None:
         """Drop what a group that is no more was waiting for."""
@@ -439,6 +450,11 @@ class Membership:
             self._timers.cancel(TimerKey(kind, group.group_id))
         for member_id in (*group.members, *group.pending_joins):
             self._timers.cancel(_session_key(group, member_id))
+
+    def send_all_away(self, group: ClassicGroup, turn: Turn) -> None:
+        """Have everybody who waits join again: the group becomes a consumer group."""
+        for member in group.members.values():
+            self._send_away(group, member, group.rebalance_in_progress(), turn)
 
     # Parts
 

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Final
 
+from semel.group_coordinator.consumer_schemas import CONSUMER_KEY_VERSIONS, ConsumerGroupKey, read_consumer_key
 from semel.protocol.corruption import CorruptDataError
 from semel.protocol.ids import NO_LEADER_EPOCH, TopicPartition
 from semel.protocol.schema import Buffer, Reader, Writer
@@ -98,10 +99,12 @@ def encode_group_key(key: GroupMetadataKey) -> bytes:
 
 
 @lru_cache(maxsize=CACHED_KEYS_MAX)
-def decode_key(key: bytes) -> OffsetCommitKey | GroupMetadataKey | UnknownKey:
+def decode_key(key: bytes) -> OffsetCommitKey | GroupMetadataKey | ConsumerGroupKey | UnknownKey:
     """Return what a record of the topic is about. Raises `CorruptDataError`."""
     reader = Reader(key)
     version = reader.int16()
+    if version in CONSUMER_KEY_VERSIONS:
+        return read_consumer_key(version, reader)
     if version in OFFSET_KEY_VERSIONS:
         group_id, topic = reader.string(), reader.string()
         return OffsetCommitKey(group_id, TopicPartition(topic, reader.int32()))

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Any, NamedTuple
 
+from semel.protocol.errors import SemelError
 from semel.protocol.ids import ProducerIdAndEpoch
 from semel.runtime.machine import DEFERRED, CoordinatorRecord, Result, Ticket
 
@@ -20,6 +21,8 @@ class GroupEventKind(Enum):
     MEMBER_REPLACED = "member replaced"
     OFFSETS_EXPIRED = "offsets expired"
     DELETED = "deleted"
+    UPGRADED = "became a consumer group"
+    DOWNGRADED = "became a classic group"
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,6 +46,18 @@ class TimerKind(Enum):
     """The group's offsets may have expired."""
     CLEANUP = "cleanup"
     """Work too large for one batch of records goes on."""
+    MEMBER_SESSION = "member session"
+    """A member of a consumer group must be heard of."""
+    REVOCATION = "revocation"
+    """A member of a consumer group must have given up partitions."""
+    MEMBER_REJOIN = "member rejoin"
+    """A classic member of a consumer group must have joined again."""
+    MEMBER_SYNC = "member sync"
+    """A classic member of a consumer group must have asked for its assignment."""
+    DOWNGRADE = "downgrade"
+    """A consumer group has classic members only, and may become a classic one."""
+    CONVERTED = "converted"
+    """A group that became a classic one must rebalance."""
 
 
 class TimerKey(NamedTuple):
@@ -70,6 +85,15 @@ class Turn:
     def reply(self, response: object) -> None:
         """Answer the caller of this turn."""
         self.answer(self.ticket, response)
+
+    @property
+    def is_refused(self) -> bool:
+        """Whether the caller was answered with an error."""
+        return isinstance(self._answers.get(self.ticket), SemelError)
+
+    def refuse(self, error: SemelError) -> None:
+        """Answer the caller of this turn with an error after all."""
+        self._answers[self.ticket] = error
 
     def note(self, kind: GroupEventKind, group_id: str, generation_id: int, detail: str) -> None:
         self.effects.append(GroupEvent(kind, group_id, generation_id, detail))

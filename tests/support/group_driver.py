@@ -8,6 +8,7 @@ from typing import Any
 
 from semel.group_coordinator.config import GroupConfig
 from semel.group_coordinator.machine import GroupMachine
+from semel.group_coordinator.topics import NO_TOPICS, Topics, TopicsSource
 from semel.group_coordinator.turn import GroupEvent
 from semel.protocol.api.groups import (
     GroupProtocol,
@@ -46,6 +47,7 @@ class LogEntry:
 class GroupDriver:
     config: GroupConfig = field(default_factory=GroupConfig)
     now_ms: int = START_MS
+    topics: Topics = NO_TOPICS
 
     def __post_init__(self) -> None:
         self.log: list[LogEntry] = []
@@ -55,7 +57,7 @@ class GroupDriver:
         self.batches: list[int] = []
         self._last_ticket = 0
         self._last_member = 0
-        self.machine = GroupMachine(self.config)
+        self.machine = GroupMachine(self.config, lambda: self.topics)
         self._carry_out(self.machine.loaded(self.now_ms))
 
     # Calls
@@ -122,7 +124,7 @@ class GroupDriver:
         """Build the machine anew from its log; who waits is told that the coordinator failed."""
         for ticket in self.machine.closed():
             self._answer(ticket, SemelError("the coordinator moved", ErrorCode.NOT_COORDINATOR))
-        self.machine = replayed(self.log if log is None else log, self.config)
+        self.machine = replayed(self.log if log is None else log, self.config, lambda: self.topics)
         self._carry_out(self.machine.loaded(self.now_ms))
 
     def _carry_out(self, result: Result[Any]) -> None:
@@ -253,9 +255,11 @@ class GroupDriver:
         return LeaveGroupRequest(group, tuple(MemberIdentity(member_id) for member_id in member_ids))
 
 
-def replayed(log: Iterable[LogEntry], config: GroupConfig | None = None) -> GroupMachine:
+def replayed(
+    log: Iterable[LogEntry], config: GroupConfig | None = None, topics: TopicsSource = lambda: NO_TOPICS
+) -> GroupMachine:
     """Return a machine that has read `log`, not yet told that it is loaded."""
-    machine = GroupMachine(config)
+    machine = GroupMachine(config, topics)
     for entry in log:
         if entry.record is None:
             assert entry.producer is not None

@@ -734,7 +734,7 @@ def test_closed_names_everybody_who_waits() -> None:
 
 def test_records_of_unknown_kinds_are_passed_over() -> None:
     driver = GroupDriver()
-    driver.machine.replay(CoordinatorRecord(b"\x00\x03\x00\x01x", b"\x00\x00"), 0, None, driver.now_ms)
+    driver.machine.replay(CoordinatorRecord(b"\x00\x63\x00\x01x", b"\x00\x00"), 0, None, driver.now_ms)
     assert driver.ask(ListGroupsRequest()).groups == ()
 
 

@@ -152,7 +152,7 @@ def test_keys_are_kafkas_bytes() -> None:
     assert decode_key(encode_offset_key(key)) == key
     assert decode_key(encode(OFFSET_KEY, 0, group="enrich", topic="orders", partition=3)) == key
     assert decode_key(b"\x00\x02\x00\x06enrich") == GroupMetadataKey("enrich")
-    assert decode_key(b"\x00\x05anything") == UnknownKey(5)
+    assert decode_key(b"\x00\x63anything") == UnknownKey(99)
 
 
 def test_offset_value_is_kafkas_bytes() -> None:
