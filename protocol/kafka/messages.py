@@ -40,11 +40,10 @@ def parse_request(key: ApiKey, version: int, body: Buffer) -> Any:
         raise WireFormatError(f"{key.name} of {size} bytes is larger than {MAX_MESSAGE_BYTES}")
     reader = WireReader(body)
     try:
-        request = _request_reader(key, version)(reader)
-        reader.expect_end()
+        # What follows is passed over, as in Kafka: librdkafka leaves bytes behind some requests.
+        return _request_reader(key, version)(reader)
     except WireFormatError as error:
         raise WireFormatError(f"{key.name} version {version}: {error.message}") from error
-    return request
 
 
 def build_response(key: ApiKey, version: int, **values: Any) -> bytes:
