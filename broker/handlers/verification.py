@@ -18,7 +18,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from semel.protocol.api.transactions import AddPartitionsToTxnRequest, TransactionVersion
-from semel.protocol.errors import ErrorCode, SemelError, error_for
+from semel.protocol.errors import ErrorCode, RetriableError, SemelError, error_for
 from semel.protocol.ids import ProducerIdAndEpoch, TopicPartition
 
 if TYPE_CHECKING:
@@ -153,6 +153,8 @@ class TransactionGate:
             if refusal is None:
                 self._append(batch.run, batch.place, batch.partition, guard)
             else:
+                if not isinstance(refusal, RetriableError):
+                    batch.partition.log.cancel_verification(batch.producer)
                 self._refuse(batch, refusal, version)
             self._next((batch.partition.tp, batch.producer.producer_id))
 

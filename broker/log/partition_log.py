@@ -143,8 +143,10 @@ class PartitionLog(StoredLog):
             check_sequence=client,
             verified=confirmed,
         )
-        if client and self._verifications is not None and header.is_transactional:
-            self._verifications.check_sequence(self.tp, producer_id, epoch, first_sequence)
+        waits = self._verifications
+        # A producer that is known here is held to its next sequence anyway; one that is not may start anywhere.
+        if client and waits is not None and header.is_transactional and self.producer_state.entry(producer_id) is None:
+            waits.check_sequence(self.tp, producer_id, epoch, first_sequence)
         return None
 
     def append_marker(
@@ -336,6 +338,11 @@ class PartitionLog(StoredLog):
         if self._verifications is None:
             self._verifications = Verifications()
         return self._verifications.start(producer, sequence, now_ms)
+
+    def cancel_verification(self, producer: ProducerIdAndEpoch) -> None:
+        """Take up that the producer's batch will not come again: nothing waits for it any more."""
+        if self._verifications is not None:
+            self._verifications.finish(producer.producer_id)
 
     def first_unstable_offset(self, high_watermark: int) -> int | None:
         """Return what holds the last stable offset below `high_watermark`, or None (L1)."""

@@ -5,7 +5,9 @@ from __future__ import annotations
 import asyncio
 import random
 import threading
+from collections.abc import Coroutine
 from contextlib import suppress
+from typing import Any
 
 
 class LossyProxy:
@@ -40,8 +42,13 @@ class LossyProxy:
         server.close()
         for task in self._tasks:
             task.cancel()
-        self._loop.run_until_complete(asyncio.gather(*self._tasks, return_exceptions=True))
+        self._loop.run_until_complete(self._finish())
         self._loop.close()
+
+    async def _finish(self) -> None:
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        for _ in range(3):
+            await asyncio.sleep(0)  # aborted transports close their sockets in the next turns
 
     async def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         task = asyncio.current_task()
@@ -53,10 +60,7 @@ class LossyProxy:
         except OSError:
             writer.transport.abort()
             return
-        pumps = [
-            asyncio.ensure_future(self._pump(reader, to_node[1], can_lose=False)),
-            asyncio.ensure_future(self._pump(to_node[0], writer, can_lose=True)),
-        ]
+        pumps = [asyncio.ensure_future(pump) for pump in self._pumps(reader, writer, *to_node)]
         try:
             await asyncio.wait(pumps, return_when=asyncio.FIRST_COMPLETED)
         finally:
@@ -65,6 +69,16 @@ class LossyProxy:
             for end in (writer, to_node[1]):
                 end.transport.abort()
             await asyncio.gather(*pumps, return_exceptions=True)
+
+    def _pumps(
+        self,
+        reader: asyncio.StreamReader,
+        writer: asyncio.StreamWriter,
+        node_reader: asyncio.StreamReader,
+        node_writer: asyncio.StreamWriter,
+    ) -> list[Coroutine[Any, Any, None]]:
+        """What carries one connection both ways; it is over when either ends."""
+        return [self._pump(reader, node_writer, can_lose=False), self._pump(node_reader, writer, can_lose=True)]
 
     async def _pump(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, *, can_lose: bool) -> None:
         with suppress(OSError):

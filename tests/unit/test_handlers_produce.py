@@ -425,6 +425,38 @@ def test_T8_a_refused_batch_lets_no_later_one_overtake_it(tmp_path: Path) -> Non
     run_with_listener(test, str(tmp_path))
 
 
+@pytest.mark.parametrize(
+    ("refusal", "known"),
+    [
+        (ErrorCode.TRANSACTION_ABORTABLE, True),
+        (ErrorCode.TRANSACTION_ABORTABLE, False),
+        (ErrorCode.CONCURRENT_TRANSACTIONS, True),
+    ],
+)
+def test_T8_a_late_batch_that_was_refused_does_not_keep_out_the_next_transaction(
+    tmp_path: Path, refusal: ErrorCode, known: bool
+) -> None:
+    """Its sequence was taken for one that still waits, so a client of the older protocol stopped for good."""
+
+    async def test(node: FakeNode, listener: KafkaListener) -> None:
+        (partition,) = node.create("t")
+        client = await KafkaClient.connect(listener.port)
+        if known:
+            node.transactions.added.add(TP)
+            for sequence in range(6):
+                answer = await client.produce(request(in_txn(b"v", sequence=sequence), txn="tx"), 9)
+                assert codes(answer) == [ErrorCode.NONE]
+            partition.append_marker(PRODUCER, 0, True)
+        node.transactions.script = lambda asked: dict.fromkeys(asked.partitions, refusal)
+        late = codes(await client.produce(request(in_txn(b"v", sequence=0), txn="tx"), 9))
+        assert late != [ErrorCode.NONE]
+        node.transactions.script = lambda asked: dict.fromkeys(asked.partitions, ErrorCode.NONE)
+        answer = await client.produce(request(in_txn(b"next", sequence=6), txn="tx"), 9)
+        assert codes(answer) == [ErrorCode.NONE]
+
+    run_with_listener(test, str(tmp_path))
+
+
 def test_T8_a_marker_between_the_answer_and_the_append_voids_it(tmp_path: Path) -> None:
     """KAFKA-12671: a late produce after the end of its transaction leaves nothing hanging."""
 
