@@ -6,6 +6,7 @@ from semel.protocol.api.transactions import EndTxnRequest, EndTxnResponse, Trans
 from semel.protocol.errors import ErrorCode, SemelError, error_for
 from semel.protocol.ids import MAX_PRODUCER_EPOCH, NO_PRODUCER, NO_PRODUCER_EPOCH, ProducerIdAndEpoch
 from semel.runtime.machine import Result
+from semel.txn_coordinator.config import TransactionConfig
 from semel.txn_coordinator.state import COMPLETED, PREPARED, TransactionMetadata, TransactionState
 
 
@@ -19,6 +20,25 @@ class RefusalError(Exception):
 
 def refuse(code: ErrorCode, message: str) -> RefusalError:
     return RefusalError(error_for(code, message))
+
+
+def refuse_timeout(name: str, timeout_ms: int, config: TransactionConfig) -> None:
+    """`name`: the transactional id, or the key of a shared transaction."""
+    if not 0 < timeout_ms <= config.transaction_max_timeout_ms:
+        raise refuse(
+            ErrorCode.INVALID_TRANSACTION_TIMEOUT,
+            f"{name!r}: a transaction timeout of {timeout_ms} ms is not between 1 and "
+            f"{config.transaction_max_timeout_ms} (transaction.max.timeout.ms)",
+        )
+
+
+def refuse_writer(txn: TransactionMetadata) -> None:
+    """A writer of a shared transaction has no say in its end, and no successor (T12)."""
+    if txn.attempt:
+        raise refuse(
+            ErrorCode.INVALID_TXN_STATE,
+            f"{txn.transactional_id!r} writes in a shared transaction, which ends as a whole: commit or abort that one",
+        )
 
 
 def refuse_while_completing(txn: TransactionMetadata) -> None:

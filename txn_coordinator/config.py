@@ -12,6 +12,9 @@ class TransactionConfig:
     transaction_max_timeout_ms:     the longest timeout that a producer may ask for (`transaction.max.timeout.ms`).
     transactional_id_expiration_ms: an id without a transaction is forgotten so long after its last one
                                     (`transactional.id.expiration.ms`).
+    commit_history_max:             how many commits are remembered by key, for tokens and shared transactions (T13).
+    commit_history_expiration_ms:   a key without an attempt or a commit for so long is forgotten.
+    shared_writers_max:             writers of one shared transaction.
     record_bytes_max:               the largest record of `__transaction_state`; more partitions than fit are refused.
     tick_records_max:               how many timed-out or expired ids one tick takes up; the next follows at once.
     add_partitions_wait_ms:         how long adding partitions waits for the producer's previous transaction to complete
@@ -22,6 +25,9 @@ class TransactionConfig:
 
     transaction_max_timeout_ms: int = 900_000
     transactional_id_expiration_ms: int = 604_800_000
+    commit_history_max: int = 100
+    commit_history_expiration_ms: int = 30 * 86_400_000
+    shared_writers_max: int = 1_000
     record_bytes_max: int = 900_000
     tick_records_max: int = 1_000
     add_partitions_wait_ms: int = 100

@@ -8,6 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final
 
+from semel.protocol.api.shared_transactions import OpenSharedRequest
 from semel.protocol.api.transactions import EndTxnRequest, InitProducerIdRequest, TxnMarker
 from semel.protocol.ids import ProducerIdAndEpoch, TopicPartition
 
@@ -53,5 +54,5 @@ PRODUCER_ID_NEEDED: Final = ProducerIdNeeded()
 class WithProducerId:
     """A request together with a producer id that nobody else has (machines draw none themselves)."""
 
-    request: InitProducerIdRequest | EndTxnRequest
+    request: InitProducerIdRequest | EndTxnRequest | OpenSharedRequest
     producer_id: int

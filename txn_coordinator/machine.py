@@ -9,9 +9,16 @@ are under way, Prepare*, and it is looked at before ids and epochs (KAFKA-18464)
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
 from typing import Any, Final
 
+from semel.protocol.api.shared_transactions import (
+    AbortSharedRequest,
+    CommitDecision,
+    CommitSharedRequest,
+    DescribeSharedRequest,
+    LeaveSharedRequest,
+    OpenSharedRequest,
+)
 from semel.protocol.api.transactions import (
     AbortTransactionRequest,
     AddPartitionsToTxnRequest,
@@ -39,10 +46,13 @@ from semel.txn_coordinator.callers import (
     is_repeated_init,
     refuse,
     refuse_other_epoch,
+    refuse_timeout,
     refuse_while_completing,
+    refuse_writer,
     verb,
     wrong_id,
 )
+from semel.txn_coordinator.commit_records import MEMBER_PREFIX, decode_commit_key, key_of_member
 from semel.txn_coordinator.config import TransactionConfig
 from semel.txn_coordinator.effects import (
     PRODUCER_ID_NEEDED,
@@ -55,7 +65,6 @@ from semel.txn_coordinator.pattern import compile_pattern
 from semel.txn_coordinator.prepare import (
     prepare_add_partitions,
     prepare_complete,
-    prepare_dead,
     prepare_end,
     prepare_epoch_bump,
     prepare_epoch_fence,
@@ -63,21 +72,13 @@ from semel.txn_coordinator.prepare import (
     prepare_new,
     prepare_same_epoch,
 )
-from semel.txn_coordinator.schemas import decode_key, decode_value, encode_key, encode_value
+from semel.txn_coordinator.records import DecidedRecord, record_of, size_of, tombstone_of
+from semel.txn_coordinator.schemas import decode_key, decode_value
+from semel.txn_coordinator.shared import SharedTransactions
 from semel.txn_coordinator.state import OPEN, PREPARED, STATE_NAMES, TransactionMetadata, TransactionState
 from semel.txn_coordinator.timers import Timers
 
 _NO_ID: Final = NO_PRODUCER_ID
-
-
-@dataclass(frozen=True, slots=True)
-class _DecidedRecord(CoordinatorRecord):
-    """A record that this machine just made: what its bytes say is at hand, so its replay needs no decoding.
-
-    Nearly half of a transaction's cost would be that. The model in tests/property holds both ways equal, step by step.
-    """
-
-    txn: TransactionMetadata
 
 
 class TransactionMachine:
@@ -90,6 +91,7 @@ class TransactionMachine:
         self._transactions: dict[str, TransactionMetadata] = {}
         self._timeouts = Timers()
         self._expirations = Timers()
+        self._shared = SharedTransactions(self._config, self._transactions, self._decision, self._fence)
         self._handlers: dict[type, Callable[[Any, int], Result[Any]]] = {
             InitProducerIdRequest: lambda request, now_ms: self._init_producer_id(request, _NO_ID, now_ms),
             AddPartitionsToTxnRequest: self._add_partitions,
@@ -100,6 +102,11 @@ class TransactionMachine:
             AbortTransactionRequest: self._abort,
             DescribeTransactionRequest: self._describe,
             ListTransactionsRequest: self._list,
+            OpenSharedRequest: lambda request, now_ms: self._shared.open(request, _NO_ID, now_ms),
+            CommitSharedRequest: self._shared.commit,
+            AbortSharedRequest: self._shared.abort,
+            LeaveSharedRequest: self._shared.leave,
+            DescribeSharedRequest: self._shared.describe,
         }
 
     # -- the Machine protocol
@@ -113,19 +120,26 @@ class TransactionMachine:
             return Result(error)
 
     def replay(self, record: CoordinatorRecord, offset: int, producer: ProducerIdAndEpoch | None, now_ms: int) -> None:
-        if isinstance(record, _DecidedRecord):
+        if isinstance(record, DecidedRecord):
             self._apply(record.txn)
             return
         transactional_id = decode_key(record.key)
         if transactional_id is None:
-            return
-        if record.value is None:
+            if (commit_key := decode_commit_key(record.key)) is not None:
+                self._shared.replay(commit_key, record.value)
+        elif record.value is None:
             self._transactions.pop(transactional_id, None)
+            if (key := key_of_member(transactional_id)) is not None:
+                self._shared.note_writer(key, transactional_id, gone=True)
         else:
             self._apply(decode_value(transactional_id, record.value))
 
     def _apply(self, txn: TransactionMetadata) -> None:
         self._transactions[txn.transactional_id] = txn
+        if txn.attempt and (key := key_of_member(txn.transactional_id)) is not None:
+            self._shared.note_writer(key, txn.transactional_id)
+            if txn.state is TransactionState.EMPTY:
+                self._timeouts.want(txn.transactional_id, txn.last_update_ms + txn.timeout_ms)
         if txn.state is TransactionState.ONGOING:
             self._timeouts.want(txn.transactional_id, txn.start_ms + txn.timeout_ms)
         elif txn.state not in PREPARED:
@@ -143,7 +157,7 @@ class TransactionMachine:
         )
 
     def next_deadline_ms(self) -> int | None:
-        deadlines = (self._timeouts.next_ms(), self._expirations.next_ms())
+        deadlines = (self._timeouts.next_ms(), self._expirations.next_ms(), self._shared.next_deadline_ms())
         return min((deadline for deadline in deadlines if deadline is not None), default=None)
 
     def closed(self) -> Sequence[Ticket]:
@@ -155,16 +169,17 @@ class TransactionMachine:
         inner = request.request
         if isinstance(inner, EndTxnRequest):
             return self._end_txn(inner, request.producer_id, now_ms)
+        if isinstance(inner, OpenSharedRequest):
+            return self._shared.open(inner, request.producer_id, now_ms)
         return self._init_producer_id(inner, request.producer_id, now_ms)
 
     def _init_producer_id(self, request: InitProducerIdRequest, spare_id: int, now_ms: int) -> Result[Any]:
         assert request.transactional_id is not None, "idempotent producers need no coordinator"
-        if not 0 < request.transaction_timeout_ms <= self._config.transaction_max_timeout_ms:
+        refuse_timeout(request.transactional_id, request.transaction_timeout_ms, self._config)
+        if key_of_member(request.transactional_id) is not None:
             raise refuse(
-                ErrorCode.INVALID_TRANSACTION_TIMEOUT,
-                f"transactional id {request.transactional_id!r}: a transaction timeout of "
-                f"{request.transaction_timeout_ms} ms is not between 1 and {self._config.transaction_max_timeout_ms} "
-                "(transaction.max.timeout.ms)",
+                ErrorCode.INVALID_REQUEST,
+                f"transactional ids that begin with {MEMBER_PREFIX!r} belong to shared transactions: choose another",
             )
         txn = self._transactions.get(request.transactional_id)
         if txn is None:
@@ -190,7 +205,7 @@ class TransactionMachine:
         )
 
     def _initialized(self, txn: TransactionMetadata) -> Result[InitProducerIdResponse]:
-        return Result(InitProducerIdResponse(txn.producer), [_record(txn)])
+        return Result(InitProducerIdResponse(txn.producer), [record_of(txn)])
 
     def _fence_and_retry(self, txn: TransactionMetadata, from_epoch: int, now_ms: int) -> Result[Any]:
         """T5: an open transaction is fenced and aborted; the caller comes again when its markers are written."""
@@ -221,8 +236,8 @@ class TransactionMachine:
         response = AddPartitionsToTxnResponse(dict.fromkeys(request.partitions, ErrorCode.NONE))
         if txn.state is TransactionState.ONGOING and txn.partitions.issuperset(request.partitions):
             return Result(response)
-        record = _record(prepare_add_partitions(txn, request.partitions, request.version, now_ms))
-        if _size(record) > self._config.record_bytes_max:
+        record = record_of(prepare_add_partitions(txn, request.partitions, request.version, now_ms))
+        if size_of((record,)) > self._config.record_bytes_max:
             raise refuse(
                 ErrorCode.MESSAGE_TOO_LARGE,
                 f"the transaction of {txn.transactional_id!r} would have too many partitions for one record of "
@@ -234,8 +249,12 @@ class TransactionMachine:
 
     def _end_txn(self, request: EndTxnRequest, spare_id: int, now_ms: int) -> Result[Any]:
         txn = self._known(request.transactional_id)
+        refuse_writer(txn)
         refuse_while_completing(txn)
+        recorded = self._recorded(request)
         if is_repeated_end(txn, request):
+            if recorded is not None and txn.state is TransactionState.COMPLETE_ABORT:
+                return Result(EndTxnResponse(txn.producer, already_committed=True))
             return answer_repeated_end(txn, request)
         if request.producer.producer_id != txn.producer_id:
             raise wrong_id(txn, request.producer)
@@ -250,21 +269,31 @@ class TransactionMachine:
         rotates = bumps and txn.epochs_exhausted
         if rotates and spare_id == _NO_ID:
             return Result(PRODUCER_ID_NEEDED)
+        committed = request.committed and recorded is None
         decided = prepare_end(
             txn,
-            committed=request.committed,
+            committed=committed,
             version=request.version,
             now_ms=now_ms,
             next_producer_id=spare_id if rotates else _NO_ID,
         )
         records, effects = self._decision(decided, now_ms)
-        return Result(EndTxnResponse(decided.next_producer), records, effects=effects)
+        if committed and request.token:
+            decision = CommitDecision(request.token, request.sequence, request.payload, "", now_ms, writers=1)
+            records = [*self._shared.decision_records(request.transactional_id, decision), *records]
+        return Result(EndTxnResponse(decided.next_producer, recorded is not None), records, effects=effects)
+
+    def _recorded(self, request: EndTxnRequest) -> CommitDecision | None:
+        """T13: the commit that already bears the request's token; a contradiction to it is refused."""
+        if not (request.committed and request.token):
+            return None
+        return self._shared.recorded(request.transactional_id, request.token, request.payload, request.sequence)
 
     def _decision(self, txn: TransactionMetadata, now_ms: int) -> tuple[list[CoordinatorRecord], list[Any]]:
         """The record of a decision, and its markers. Without partitions it completes at once."""
         if txn.partitions:
-            return [_record(txn)], [self._markers_of(txn)]
-        return [_record(txn), _record(prepare_complete(txn, now_ms))], [TransactionCompleted(txn.transactional_id)]
+            return [record_of(txn)], [self._markers_of(txn)]
+        return [record_of(txn), _completion_of(txn, now_ms)], [TransactionCompleted(txn.transactional_id)]
 
     def _markers_of(self, txn: TransactionMetadata) -> SendMarkers:
         return SendMarkers(
@@ -292,7 +321,7 @@ class TransactionMachine:
             return Result(False)
         return Result(
             True,
-            [_record(prepare_complete(txn, now_ms))],
+            [_completion_of(txn, now_ms)],
             effects=[TransactionCompleted(report.transactional_id)],
         )
 
@@ -312,17 +341,22 @@ class TransactionMachine:
         size = 0
         while self._has_room(records, size) and (due := self._timeouts.pop_due(now_ms)):
             txn = self._transactions.get(due)
-            if txn is None or txn.state is not TransactionState.ONGOING:
+            is_idle_writer = txn is not None and bool(txn.attempt) and txn.state is TransactionState.EMPTY
+            if txn is None or not (is_idle_writer or txn.state is TransactionState.ONGOING):
                 continue
-            deadline_ms = txn.start_ms + txn.timeout_ms
+            deadline_ms = (txn.last_update_ms if is_idle_writer else txn.start_ms) + txn.timeout_ms
             if deadline_ms > now_ms:
                 self._timeouts.want(due, deadline_ms)
+                continue
+            if is_idle_writer:
+                records.append(tombstone_of(txn))
+                size += size_of(records[-1:])
                 continue
             # Nobody has come in the producer's place: it may go on, with the epoch that fences it now (KIP-588).
             fencing, markers = self._fence(txn, now_ms, from_epoch=txn.producer_epoch)
             records += fencing
             effects += markers
-            size += sum(map(_size, fencing))
+            size += size_of(fencing)
         while self._has_room(records, size) and (due := self._expirations.pop_due(now_ms)):
             txn = self._transactions.get(due)
             # An open transaction never expires; when it is complete, the replay of that asks for this timer again.
@@ -332,8 +366,11 @@ class TransactionMachine:
             if deadline_ms > now_ms:
                 self._expirations.want(due, deadline_ms)
                 continue
-            records.append(_tombstone(txn))
-            size += _size(records[-1])
+            records.append(tombstone_of(txn))
+            size += size_of(records[-1:])
+        while self._has_room(records, size) and (forgotten := self._shared.expire(now_ms)):
+            records += forgotten
+            size += size_of(forgotten)
         return Result(None, records, effects=effects)
 
     def _has_room(self, records: Sequence[CoordinatorRecord], size: int) -> bool:
@@ -417,13 +454,7 @@ def _filtered(
     return sorted(found, key=lambda txn: txn.transactional_id)
 
 
-def _record(txn: TransactionMetadata) -> CoordinatorRecord:
-    return _DecidedRecord(encode_key(txn.transactional_id), encode_value(txn), txn)
-
-
-def _tombstone(txn: TransactionMetadata) -> CoordinatorRecord:
-    return CoordinatorRecord(encode_key(prepare_dead(txn).transactional_id), None)
-
-
-def _size(record: CoordinatorRecord) -> int:
-    return len(record.key) + len(record.value or b"")
+def _completion_of(txn: TransactionMetadata, now_ms: int) -> CoordinatorRecord:
+    """What is left of a transaction whose markers are written: of a shared one's writer nothing, it has no next one."""
+    completed = prepare_complete(txn, now_ms)
+    return tombstone_of(completed) if txn.attempt else record_of(completed)

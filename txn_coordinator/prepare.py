@@ -19,8 +19,10 @@ from semel.txn_coordinator.state import (
 )
 
 
-def prepare_new(transactional_id: str, producer_id: int, timeout_ms: int, now_ms: int) -> TransactionMetadata:
-    """A transactional id that was not known: epoch 0 of a new producer id."""
+def prepare_new(
+    transactional_id: str, producer_id: int, timeout_ms: int, now_ms: int, *, attempt: str = ""
+) -> TransactionMetadata:
+    """A transactional id that was not known: epoch 0 of a new producer id. `attempt`: of a shared one's writer."""
     assert producer_id >= 0, f"a producer id is not negative: {producer_id}"
     return TransactionMetadata(
         transactional_id=transactional_id,
@@ -29,6 +31,7 @@ def prepare_new(transactional_id: str, producer_id: int, timeout_ms: int, now_ms
         timeout_ms=timeout_ms,
         state=TransactionState.EMPTY,
         last_update_ms=now_ms,
+        attempt=attempt,
     )
 
 

@@ -11,6 +11,16 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Any, Final, Protocol
 
+from semel.protocol.api.shared_transactions import (
+    AbortSharedRequest,
+    CommitSharedRequest,
+    CommitSharedResponse,
+    DescribeSharedRequest,
+    LeaveSharedRequest,
+    OpenSharedRequest,
+    OpenSharedResponse,
+    SharedDescription,
+)
 from semel.protocol.api.transactions import (
     AbortTransactionRequest,
     AddPartitionsToTxnRequest,
@@ -30,6 +40,7 @@ from semel.runtime.clock import Clock
 from semel.runtime.keys import partition_for_key
 from semel.runtime.machine import Machine
 from semel.runtime.shard import ShardLog, ShardRuntime
+from semel.txn_coordinator.commit_records import key_of_member
 from semel.txn_coordinator.config import TransactionConfig
 from semel.txn_coordinator.effects import (
     PRODUCER_ID_NEEDED,
@@ -45,6 +56,12 @@ from semel.txn_coordinator.state import STATE_NAMES
 
 TRANSACTIONAL_ID_BYTES_MAX: Final = 2**15 - 1
 """What the string in the record's key can hold."""
+
+
+NAME_BYTES_MAX: Final = 512
+"""Of the key of a shared transaction, an attempt, and a commit token."""
+
+PAYLOAD_BYTES_MAX: Final = 65_536
 
 
 class ProducerIdSource(Protocol):
@@ -101,7 +118,8 @@ class TransactionService:
 
     def partition_for(self, transactional_id: str) -> int:
         """Return the partition of `__transaction_state` whose leader coordinates this id."""
-        return partition_for_key(transactional_id, self.partition_count)
+        key = key_of_member(transactional_id)
+        return partition_for_key(transactional_id if key is None else key, self.partition_count)
 
     def pending_markers(self) -> int:
         """Return how many decided transactions still have markers on their way."""
@@ -175,6 +193,9 @@ class TransactionService:
         of a decision are under way. INVALID_PRODUCER_ID_MAPPING, PRODUCER_FENCED.
         """
         _check_id(request.transactional_id)
+        if request.token:
+            check_name("a commit token", request.token)
+            check_payload(request.payload)
         response: EndTxnResponse = await self._submit_with_producer_id(request.transactional_id, request)
         return response
 
@@ -214,6 +235,45 @@ class TransactionService:
         _check_id(request.transactional_id)
         await self._submit(request.transactional_id, request)
 
+    # -- shared transactions and commit tokens (T12, T13)
+
+    async def open_shared(self, request: OpenSharedRequest) -> OpenSharedResponse:
+        """Begin an attempt, or join it as a writer; older attempts of the key are aborted.
+
+        Raises PRODUCER_FENCED: the attempt is over. INVALID_TXN_STATE: the sequence was committed, or is too old to
+        tell. INVALID_TRANSACTION_TIMEOUT, INVALID_REQUEST.
+        """
+        _check_shared(request.key, request.attempt, request.token)
+        response: OpenSharedResponse = await self._submit_with_producer_id(request.key, request)
+        return response
+
+    async def commit_shared(self, request: CommitSharedRequest) -> CommitSharedResponse:
+        """Commit exactly the named writers, abort all others. Repeated, it gives the same answer.
+
+        Raises TRANSACTION_ABORTABLE: a writer was lost, nothing is committed. PRODUCER_FENCED: the attempt is over.
+        INVALID_TXN_STATE: the token was committed with another payload. MESSAGE_TOO_LARGE.
+        """
+        _check_shared(request.key, request.attempt, request.token)
+        check_payload(request.payload)
+        response: CommitSharedResponse = await self._submit(request.key, request)
+        return response
+
+    async def abort_shared(self, request: AbortSharedRequest) -> None:
+        """Abort an attempt. Changes nothing once it is decided."""
+        _check_shared(request.key, request.attempt)
+        await self._submit(request.key, request)
+
+    async def leave_shared(self, request: LeaveSharedRequest) -> None:
+        """Abort one writer's part."""
+        _check_shared(request.key, request.attempt)
+        await self._submit(request.key, request)
+
+    async def describe_shared(self, request: DescribeSharedRequest) -> SharedDescription:
+        """Describe a key: its open attempt, its last commits (E5). One that was never used is empty."""
+        _check_shared(request.key)
+        description: SharedDescription = await self._submit(request.key, request)
+        return description
+
     # -- inside
 
     async def _submit(self, transactional_id: str, request: object) -> Any:
@@ -224,7 +284,7 @@ class TransactionService:
         return response
 
     async def _submit_with_producer_id(
-        self, transactional_id: str, request: InitProducerIdRequest | EndTxnRequest
+        self, transactional_id: str, request: InitProducerIdRequest | EndTxnRequest | OpenSharedRequest
     ) -> Any:
         """Draw a producer id only where one is needed: for a new transactional id, and when epochs ran out (T10)."""
         response = await self._submit(transactional_id, request)
@@ -270,6 +330,29 @@ class _Completion:
 
     happened: asyncio.Event
     waiting: int = 0
+
+
+def check_name(what: str, name: str) -> None:
+    """Refuse a name that is empty or too long. Raises `UsageError`."""
+    size = len(name.encode("utf-8", "surrogatepass"))
+    if not 0 < size <= NAME_BYTES_MAX:
+        raise UsageError(f"{what} has 1 to {NAME_BYTES_MAX} bytes, not {size}")
+
+
+def check_payload(payload: bytes) -> None:
+    if len(payload) > PAYLOAD_BYTES_MAX:
+        raise UsageError(
+            f"a commit's payload has at most {PAYLOAD_BYTES_MAX} bytes, not {len(payload)}: put large data into a "
+            "topic, in the same transaction, and its place into the payload"
+        )
+
+
+def _check_shared(key: str, attempt: str | None = None, token: str | None = None) -> None:
+    check_name("the key of a shared transaction", key)
+    if attempt is not None:
+        check_name("an attempt's name", attempt)
+    if token is not None:
+        check_name("a commit token", token)
 
 
 def _check_id(transactional_id: str) -> None:

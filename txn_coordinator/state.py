@@ -109,6 +109,7 @@ class TransactionMetadata:
     start_ms:             when the transaction began; kept after its end, as Kafka does; -1 before the first.
     last_update_ms:       never goes back, and is new with each decision: with the id it names one decision for good.
     version:              the protocol that the transaction was begun or ended with.
+    attempt:              of a writer of a shared transaction, the attempt that it takes part in; else empty (T12).
     """
 
     transactional_id: str
@@ -123,6 +124,7 @@ class TransactionMetadata:
     previous_producer_id: int = NO_PRODUCER_ID
     next_producer_id: int = NO_PRODUCER_ID
     last_producer_epoch: int = NO_PRODUCER_EPOCH
+    attempt: str = ""
 
     @property
     def producer(self) -> ProducerIdAndEpoch:

@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import IntEnum
 
+from semel.protocol.api.shared_transactions import NO_SEQUENCE
 from semel.protocol.errors import ErrorCode
 from semel.protocol.ids import NO_PRODUCER, ProducerIdAndEpoch, TopicPartition
 
@@ -58,17 +59,29 @@ class AddPartitionsToTxnResponse:
 
 @dataclass(frozen=True, slots=True)
 class EndTxnRequest:
+    """With a `token`, a commit is recorded under the transactional id, with its `payload` and `sequence` (T13).
+
+    Where the token was recorded before, the transaction is aborted instead, and the answer says so.
+    """
+
     transactional_id: str
     producer: ProducerIdAndEpoch
     committed: bool
     version: TransactionVersion = TransactionVersion.V2
+    token: str = ""
+    payload: bytes = b""
+    sequence: int = NO_SEQUENCE
 
 
 @dataclass(frozen=True, slots=True)
 class EndTxnResponse:
-    """`producer` is the id and epoch for the next transaction: bumped, or rotated at the end of the epochs (V2)."""
+    """`producer` is the id and epoch for the next transaction: bumped, or rotated at the end of the epochs (V2).
+
+    `already_committed`: the token was committed by an earlier transaction, and this one aborted.
+    """
 
     producer: ProducerIdAndEpoch
+    already_committed: bool = False
 
 
 @dataclass(frozen=True, slots=True)

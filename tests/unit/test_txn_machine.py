@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from txn_shard import START_MS, TxnShard
 
 from semel.protocol.api.transactions import (
     AbortTransactionRequest,
@@ -24,13 +25,10 @@ from semel.protocol.ids import NO_PRODUCER, ProducerIdAndEpoch, TopicPartition
 from semel.runtime.machine import TICK, CoordinatorRecord, Ticket
 from semel.txn_coordinator.config import TransactionConfig
 from semel.txn_coordinator.effects import (
-    PRODUCER_ID_NEEDED,
     MarkersWritten,
     SendMarkers,
     TransactionCompleted,
-    WithProducerId,
 )
-from semel.txn_coordinator.machine import TransactionMachine
 from semel.txn_coordinator.pattern import PATTERN_LENGTH_MAX, compile_pattern
 from semel.txn_coordinator.prepare import (
     prepare_add_partitions,
@@ -59,40 +57,11 @@ S = TransactionState
 ID = "enrich-0"
 P0, P1 = TopicPartition("enriched", 0), TopicPartition("enriched", 1)
 OFFSETS = TopicPartition("__consumer_offsets", 7)
-START_MS = 1_700_000_000_000
 TIMEOUT_MS = 60_000
 
 
-class Shard:
-    """A machine and its log, as ShardRuntime ties them together, with the commit at once."""
-
-    def __init__(self, *, epoch: int = 3, config: TransactionConfig | None = None) -> None:
-        self.epoch = epoch
-        self.config = config or TransactionConfig()
-        self.log: list[CoordinatorRecord] = []
-        self.effects: list[Any] = []
-        self.now_ms = START_MS
-        self.next_id = 1000
-        self.machine = TransactionMachine(0, epoch, self.config)
-
-    def submit(self, request: object) -> Any:
-        """Return the answer, or raise the refusal."""
-        answer = self._handle(request)
-        if answer is PRODUCER_ID_NEEDED:
-            assert isinstance(request, InitProducerIdRequest | EndTxnRequest)
-            self.next_id += 1
-            answer = self._handle(WithProducerId(request, self.next_id))
-        if isinstance(answer, SemelError):
-            raise answer
-        return answer
-
-    def _handle(self, request: object) -> Any:
-        result = self.machine.handle(request, self.now_ms, Ticket(1))
-        for record in result.records:
-            self.log.append(record)
-            self.machine.replay(record, len(self.log) - 1, None, self.now_ms)
-        self.effects += result.effects
-        return result.response
+class Shard(TxnShard):
+    """With shorthands for one producer of one transactional id."""
 
     def refused(self, request: object) -> ErrorCode:
         """Return the error code, having made sure that a refusal appends nothing."""
@@ -102,17 +71,6 @@ class Shard:
         assert len(self.log) == size, "a refusal appends nothing"
         assert ID in caught.value.message or caught.value.code is ErrorCode.INVALID_REGULAR_EXPRESSION
         return caught.value.code
-
-    def reload(self, *, epoch: int | None = None) -> None:
-        self.epoch = self.epoch if epoch is None else epoch
-        self.machine = TransactionMachine(0, self.epoch, self.config)
-        for offset, record in enumerate(self.log):
-            self.machine.replay(CoordinatorRecord(record.key, record.value), offset, None, self.now_ms)
-        self.effects = list(self.machine.loaded(self.now_ms).effects)
-
-    def tick(self) -> None:
-        while (deadline := self.machine.next_deadline_ms()) is not None and deadline <= self.now_ms:
-            self.submit(TICK)
 
     # shorthands
 
@@ -127,18 +85,6 @@ class Shard:
         self, producer: ProducerIdAndEpoch, *, commit: bool, version: TransactionVersion = V2
     ) -> ProducerIdAndEpoch:
         return self.submit(EndTxnRequest(ID, producer, commit, version)).producer
-
-    def markers(self) -> SendMarkers:
-        """Return the markers last asked for."""
-        return [effect for effect in self.effects if isinstance(effect, SendMarkers)][-1]
-
-    def write_markers(self) -> None:
-        """Report that the markers last asked for are written."""
-        assert self.report(self.markers()) is True
-
-    def report(self, effect: SendMarkers, *partitions: TopicPartition) -> bool:
-        written = frozenset(partitions or effect.marker.partitions)
-        return self.submit(MarkersWritten(effect.transactional_id, effect.decided_ms, effect.marker.producer, written))
 
     def run(
         self, producer: ProducerIdAndEpoch, *, commit: bool = True, version: TransactionVersion = V2

@@ -1,0 +1,129 @@
+"""What is asked and answered about shared transactions and commit tokens (T12, T13): Semel's own, Kafka has neither.
+
+A key names a line of transactions that follow each other, such as the batches of one streaming query. One attempt at
+the next one is open at a time; any number of writers join it, each with a producer id of its own, and one decision
+commits those that the committer names and aborts all others. Decisions are told apart by the application's tokens.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import Enum
+from typing import Final
+
+from semel.protocol.ids import ProducerIdAndEpoch
+
+NO_SEQUENCE: Final = -1
+
+
+@dataclass(frozen=True, slots=True)
+class CommitDecision:
+    """A commit that was decided under a key, for good.
+
+    token:      the application's name for it.
+    sequence:   its place in the application's order, such as a batch id; -1 where it gave none.
+    payload:    what the application recorded with it, such as the range of its source.
+    attempt:    the attempt that succeeded; empty for a transaction of one producer.
+    decided_ms: when, in milliseconds since 1970.
+    writers:    how many writers it committed.
+    """
+
+    token: str
+    sequence: int
+    payload: bytes
+    attempt: str
+    decided_ms: int
+    writers: int
+
+
+@dataclass(frozen=True, slots=True)
+class OpenSharedRequest:
+    """Begin an attempt at a transaction of `key`, or join it.
+
+    attempt: names this try, anew for each; all that take part in it give the same. An older try is aborted and fenced.
+    token, sequence: what shall be committed. A sequence, where given, is larger than that of the last commit.
+    timeout_ms: how long each writer's part may stay open.
+    writer: whether a producer id is wanted to write with; otherwise, only whether there is anything to do.
+    """
+
+    key: str
+    attempt: str
+    token: str
+    timeout_ms: int
+    sequence: int = NO_SEQUENCE
+    writer: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class OpenSharedResponse:
+    """`transactional_id`, `producer`: to write with. `committed`: it was committed before, there is nothing to do."""
+
+    transactional_id: str = ""
+    producer: ProducerIdAndEpoch | None = None
+    committed: CommitDecision | None = None
+
+
+class CommitOutcome(Enum):
+    COMMITTED = "committed"
+    ALREADY_COMMITTED = "already committed"
+    """Another attempt had committed the same token with the same payload; this attempt's writers are aborted."""
+
+
+@dataclass(frozen=True, slots=True)
+class CommitSharedRequest:
+    """Commit exactly `writers`; every other writer of the key is aborted and fenced. `writers` may be empty."""
+
+    key: str
+    attempt: str
+    token: str
+    writers: tuple[ProducerIdAndEpoch, ...]
+    payload: bytes = b""
+    sequence: int = NO_SEQUENCE
+
+
+@dataclass(frozen=True, slots=True)
+class CommitSharedResponse:
+    outcome: CommitOutcome
+    decision: CommitDecision
+
+
+@dataclass(frozen=True, slots=True)
+class AbortSharedRequest:
+    """Abort an attempt with all its writers. Changes nothing once it is decided, or another one has taken its place."""
+
+    key: str
+    attempt: str
+
+
+@dataclass(frozen=True, slots=True)
+class LeaveSharedRequest:
+    """Abort one writer's part, so that its partitions need not wait for the others."""
+
+    key: str
+    attempt: str
+    producer: ProducerIdAndEpoch
+
+
+@dataclass(frozen=True, slots=True)
+class DescribeSharedRequest:
+    key: str
+
+
+@dataclass(frozen=True, slots=True)
+class SharedWriter:
+    transactional_id: str
+    producer: ProducerIdAndEpoch
+    state: str
+    start_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class SharedDescription:
+    """`attempt` is empty where nothing is open. `decisions` are the last 100, oldest first."""
+
+    key: str
+    attempt: str
+    token: str
+    sequence: int
+    writers: tuple[SharedWriter, ...]
+    decisions: tuple[CommitDecision, ...]
