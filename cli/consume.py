@@ -12,11 +12,10 @@ from typing import Annotated
 
 import typer
 
+import semel
 from semel.cli.common import DEFAULT_BOOTSTRAP, AsJson, Bootstrap, fails_well
 from semel.protocol.errors import UsageError
 from semel.protocol.ids import TopicPartition
-from semel.protocol.record_batch import Record
-from semel.sdk.consumer import Consumer
 
 app = typer.Typer(add_completion=False)
 
@@ -70,7 +69,7 @@ def consume(
         raise UsageError("--partition reads one partition by itself; a group shares them out: give one of the two")
     if as_json:
         format_ = OutputFormat.JSON
-    with Consumer(
+    with semel.Consumer(
         bootstrap,
         group=group,
         isolation=isolation.value,
@@ -85,10 +84,10 @@ def consume(
             _print_records(consumer, format_, max_records, timeout, commits=group is not None)
 
 
-def _assign(consumer: Consumer, bootstrap: str, topics: list[str], partition: int | None, offset: int | None) -> None:
-    from semel.sdk.admin import Admin
-
-    with Admin(bootstrap) as admin:
+def _assign(
+    consumer: semel.Consumer, bootstrap: str, topics: list[str], partition: int | None, offset: int | None
+) -> None:
+    with semel.Admin(bootstrap) as admin:
         found = {topic: admin.topic(topic) for topic in topics}
     tps = [
         TopicPartition(name, place.partition)
@@ -105,7 +104,7 @@ def _assign(consumer: Consumer, bootstrap: str, topics: list[str], partition: in
 
 
 def _print_records(
-    consumer: Consumer, format_: OutputFormat, max_records: int | None, timeout: float | None, *, commits: bool
+    consumer: semel.Consumer, format_: OutputFormat, max_records: int | None, timeout: float | None, *, commits: bool
 ) -> None:
     printed = 0
     heard_at = time.monotonic()
@@ -125,7 +124,7 @@ def _print_records(
             consumer.commit()
 
 
-def _line(record: Record, format_: OutputFormat) -> bytes:
+def _line(record: semel.Record, format_: OutputFormat) -> bytes:
     if format_ is OutputFormat.VALUE:
         return (record.value or b"") + b"\n"
     if format_ is OutputFormat.KEYED:

@@ -7,6 +7,7 @@ from typing import Annotated
 
 import typer
 
+import semel
 from semel.cli.common import (
     DEFAULT_BOOTSTRAP,
     AsJson,
@@ -20,10 +21,8 @@ from semel.cli.common import (
     print_table,
     rows_of,
 )
-from semel.protocol.api.topics import EARLIEST_TIMESTAMP, LATEST_TIMESTAMP
 from semel.protocol.errors import UsageError
 from semel.protocol.ids import TopicPartition
-from semel.sdk.admin import Admin
 
 app = typer.Typer(
     add_completion=False, no_args_is_help=True, help="List groups, see how far they are behind, and move their offsets."
@@ -45,7 +44,7 @@ def list_groups(
     unknown = sorted(set(state or []) - set(STATES))
     if unknown:
         raise UsageError(f"there is no group state {unknown[0]}; the states are {', '.join(STATES)}")
-    with Admin(bootstrap) as admin:
+    with semel.Admin(bootstrap) as admin:
         groups = sorted(admin.groups(states=state or []), key=lambda group: group.group_id)
     if as_json:
         print_json([{"group": g.group_id, "state": g.state, "protocol_type": g.protocol_type} for g in groups])
@@ -57,7 +56,7 @@ def list_groups(
 @fails_well
 def describe(group: GroupId, bootstrap: Bootstrap = DEFAULT_BOOTSTRAP, as_json: AsJson = False) -> None:
     """Show a group's members and its committed offsets with the lag behind the end of each partition."""
-    with Admin(bootstrap) as admin:
+    with semel.Admin(bootstrap) as admin:
         description = admin.group(group)
         if description.state == "Dead":  # what Kafka's protocol answers for a group that was never there
             raise fail(f"there is no group {group!r}; `semel group list` shows those that are", ExitCode.REFUSED)
@@ -128,7 +127,7 @@ def reset(
     as_json: AsJson = False,
 ) -> None:
     """Move the committed offsets of a group that has no members."""
-    with Admin(bootstrap) as admin:
+    with semel.Admin(bootstrap) as admin:
         tps = [parse_partition(text) for text in partition or []]
         for name in topic or []:
             tps += [TopicPartition(name, p.partition) for p in admin.topic(name).partitions]
@@ -148,7 +147,9 @@ def reset(
         print_table(["topic", "partition", "offset"], rows, empty="nothing to move")
 
 
-def _targets(admin: Admin, tps: list[TopicPartition], to: str) -> dict[TopicPartition, int]:
+def _targets(admin: semel.Admin, tps: list[TopicPartition], to: str) -> dict[TopicPartition, int]:
+    from semel.protocol.api.topics import EARLIEST_TIMESTAMP, LATEST_TIMESTAMP
+
     starts = admin.list_offsets(dict.fromkeys(tps, EARLIEST_TIMESTAMP))
     ends = admin.list_offsets(dict.fromkeys(tps, LATEST_TIMESTAMP))
     if to == "earliest":
@@ -175,6 +176,6 @@ def delete(
     """Delete a group that has no members, with its committed offsets."""
     if not yes:
         typer.confirm(f"Delete group {group} and its committed offsets?", abort=True)
-    with Admin(bootstrap) as admin:
+    with semel.Admin(bootstrap) as admin:
         admin.delete_group(group)
     print(f"group {group} is deleted")

@@ -10,14 +10,16 @@ from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
-from typing import IO, Annotated, Any
+from typing import IO, TYPE_CHECKING, Annotated, Any
 
 import typer
 
+import semel
 from semel.cli.common import DEFAULT_BOOTSTRAP, AsJson, Bootstrap, counted, fails_well, parse_pairs, print_json
 from semel.protocol.errors import SemelError, UsageError
-from semel.sdk.delivery import DeliveryCallback
-from semel.sdk.producer import Producer
+
+if TYPE_CHECKING:
+    from semel.sdk.delivery import DeliveryCallback
 
 app = typer.Typer(add_completion=False)
 
@@ -87,7 +89,7 @@ def produce(
         None,
     )
     messages = _messages(_lines(files or [STANDARD_INPUT]), format_, key_separator, defaults)
-    with Producer(bootstrap, transactional_id=transaction, compression=compression, linger_ms=5) as producer:
+    with semel.Producer(bootstrap, transactional_id=transaction, compression=compression, linger_ms=5) as producer:
         if transaction is None:
             count = _send(producer, topic, messages)
         else:
@@ -99,7 +101,7 @@ def produce(
         print(f"sent {counted(count, 'record')} to {topic}", file=sys.stderr)
 
 
-def _send(producer: Producer, topic: str, messages: Iterable[Message]) -> int:
+def _send(producer: semel.Producer, topic: str, messages: Iterable[Message]) -> int:
     failed: list[BaseException] = []
     acknowledged = 0
 
@@ -124,7 +126,7 @@ def _send(producer: Producer, topic: str, messages: Iterable[Message]) -> int:
 
 
 def _send_all(
-    producer: Producer,
+    producer: semel.Producer,
     topic: str,
     messages: Iterable[Message],
     failed: list[BaseException],

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+import semel
 from semel.cli.common import (
     DEFAULT_BOOTSTRAP,
     AsJson,
@@ -18,10 +19,11 @@ from semel.cli.common import (
     print_table,
     rows_of,
 )
-from semel.protocol.api.topics import EARLIEST_TIMESTAMP, LATEST_TIMESTAMP, IsolationLevel, TopicDescription
 from semel.protocol.errors import UsageError
 from semel.protocol.ids import TopicPartition, format_topic_id
-from semel.sdk.admin import Admin
+
+if TYPE_CHECKING:
+    from semel.protocol.api.topics import TopicDescription
 
 app = typer.Typer(
     add_completion=False, no_args_is_help=True, help="Create, list, describe, grow, configure and delete topics."
@@ -45,7 +47,7 @@ def create(
     """Create a topic."""
     if partitions == 0 or partitions < -1:
         raise UsageError(f"--partitions is 1 or more, or -1 for the node's num.partitions, not {partitions}")
-    with Admin(bootstrap) as admin:
+    with semel.Admin(bootstrap) as admin:
         if if_not_exists and any(topic.name == name for topic in admin.topics()):
             topic = admin.topic(name)
         else:
@@ -64,7 +66,7 @@ def list_topics(
     as_json: AsJson = False,
 ) -> None:
     """List the topics."""
-    with Admin(bootstrap) as admin:
+    with semel.Admin(bootstrap) as admin:
         topics = sorted(admin.topics(include_internal=internal), key=lambda topic: topic.name)
     if as_json:
         print_json([_as_json(topic) for topic in topics])
@@ -80,9 +82,11 @@ def list_topics(
 @fails_well
 def describe(name: Name, bootstrap: Bootstrap = DEFAULT_BOOTSTRAP, as_json: AsJson = False) -> None:
     """Show a topic's partitions with their offsets, and the settings that were changed."""
-    with Admin(bootstrap) as admin:
+    with semel.Admin(bootstrap) as admin:
         topic = admin.topic(name)
         tps = [TopicPartition(name, partition.partition) for partition in topic.partitions]
+        from semel.protocol.api.topics import EARLIEST_TIMESTAMP, LATEST_TIMESTAMP, IsolationLevel
+
         starts = admin.list_offsets(dict.fromkeys(tps, EARLIEST_TIMESTAMP))
         ends = admin.list_offsets(dict.fromkeys(tps, LATEST_TIMESTAMP), isolation=IsolationLevel.READ_UNCOMMITTED)
         stable = admin.list_offsets(dict.fromkeys(tps, LATEST_TIMESTAMP))
@@ -123,7 +127,7 @@ def grow(
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
 ) -> None:
     """Add partitions. Keys then go to other partitions than before; the records that are there stay."""
-    with Admin(bootstrap) as admin:
+    with semel.Admin(bootstrap) as admin:
         admin.add_partitions(name, partitions)
     print(f"{name} has {counted(partitions, 'partition')}")
 
@@ -138,7 +142,7 @@ def config(
     as_json: AsJson = False,
 ) -> None:
     """Show a topic's settings, or change them."""
-    with Admin(bootstrap) as admin:
+    with semel.Admin(bootstrap) as admin:
         if set_ or remove:
             admin.alter_topic_configs(name, changes=parse_pairs(set_ or [], "--set"), remove=remove or [])
         entries = admin.topic_configs(name)
@@ -161,7 +165,7 @@ def delete_records(
     as_json: AsJson = False,
 ) -> None:
     """Move the start of a partition forward. What is before it can't be read any more."""
-    with Admin(bootstrap) as admin:
+    with semel.Admin(bootstrap) as admin:
         starts = admin.delete_records({parse_partition(partition): before})
     for tp, start in rows_of(starts):
         if as_json:
@@ -180,7 +184,7 @@ def delete(
     """Delete a topic and all that is in it."""
     if not yes:
         typer.confirm(f"Delete {name} and all of its records?", abort=True)
-    with Admin(bootstrap) as admin:
+    with semel.Admin(bootstrap) as admin:
         admin.delete_topic(name)
     print(f"{name} is deleted")
 

@@ -7,6 +7,7 @@ from typing import Annotated
 
 import typer
 
+import semel
 from semel.cli.common import (
     DEFAULT_BOOTSTRAP,
     AsJson,
@@ -16,7 +17,6 @@ from semel.cli.common import (
     print_json,
     print_table,
 )
-from semel.sdk.admin import Admin
 
 app = typer.Typer(
     add_completion=False,
@@ -37,7 +37,7 @@ def list_transactions(
     as_json: AsJson = False,
 ) -> None:
     """List transactional ids with the state of their latest transaction."""
-    with Admin(bootstrap) as admin:
+    with semel.Admin(bootstrap) as admin:
         found = admin.transactions(states=state or [], min_duration_ms=longer_than, pattern=pattern)
     rows = sorted(found, key=lambda transaction: transaction.transactional_id)
     if as_json:
@@ -58,7 +58,7 @@ def describe(
     transactional_id: TransactionalId, bootstrap: Bootstrap = DEFAULT_BOOTSTRAP, as_json: AsJson = False
 ) -> None:
     """Show one transactional id: its producer, its state, and the partitions of its open transaction."""
-    with Admin(bootstrap) as admin:
+    with semel.Admin(bootstrap) as admin:
         found = admin.transaction(transactional_id)
     open_ms = int(time.time() * 1000) - found.start_time_ms if found.start_time_ms >= 0 else None
     if as_json:
@@ -93,6 +93,6 @@ def abort(
     """Abort the open transaction of a transactional id. The producer that holds it is fenced."""
     if not yes:
         typer.confirm(f"Abort what {transactional_id} has open, and fence its producer?", abort=True)
-    with Admin(bootstrap) as admin:
+    with semel.Admin(bootstrap) as admin:
         admin.abort_transaction(transactional_id)
     print(f"the open transaction of {transactional_id} is aborted")
