@@ -63,7 +63,15 @@ class TransactionIndex:
 
     def entry(self, number: int) -> AbortedTransaction:
         data = self._open().read_at(_ENTRY.size, number * _ENTRY.size)
-        return AbortedTransaction(*_ENTRY.unpack(data)[1:])
+        if len(data) < _ENTRY.size:
+            raise CorruptBatchError(f"{self.path} is damaged: it ends within entry {number}")
+        return self._checked(_ENTRY.unpack(data))
+
+    def _checked(self, fields: tuple[int, ...]) -> AbortedTransaction:
+        version, producer_id, first_offset, last_offset, last_stable_offset = fields
+        if version != _VERSION or not 0 <= first_offset <= last_offset:
+            raise CorruptBatchError(f"{self.path} is damaged: it has an entry {fields}")
+        return AbortedTransaction(producer_id, first_offset, last_offset, last_stable_offset)
 
     def __iter__(self) -> Iterator[AbortedTransaction]:
         return self._from(0)
@@ -75,9 +83,7 @@ class TransactionIndex:
             if not data:
                 return
             for fields in _ENTRY.iter_unpack(data[: len(data) // _ENTRY.size * _ENTRY.size]):
-                if fields[0] != _VERSION or not 0 <= fields[2] <= fields[3]:
-                    raise CorruptBatchError(f"{self.path} is damaged: it has an entry {fields}")
-                yield AbortedTransaction(*fields[1:])
+                yield self._checked(fields)
             number += len(data) // _ENTRY.size
 
     def _first_ending_at(self, offset: int) -> int:

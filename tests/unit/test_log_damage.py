@@ -235,3 +235,23 @@ def test_a_batch_that_cannot_be_read_is_a_clear_error_and_one_line_in_the_log(ca
     assert again.append(
         make_batch([(b"k", b"v")], producer=ProducerIdAndEpoch(99, 0), sequence=0), leader_epoch=9, now_ms=NOW
     )
+
+
+def test_L3_a_list_of_aborted_transactions_that_is_spoilt_is_built_again_after_a_crash_too(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """Recovery said that it built it again, and built only the other two indexes."""
+    storage, log, _, expected = stopped()
+    segment = list(log.segments)[1]
+    again = open_log(storage, SMALL_SEGMENTS, clean=True)
+    point = again.flush()
+    path = segment.path(".txnindex")
+    storage.corrupt(path, 0, b"\xff" * storage.open(path).size())
+    with pytest.raises(SemelError, match="transaction index") as caught:
+        again.aborted_transactions(0, point)
+    assert caught.value.code is ErrorCode.KAFKA_STORAGE_ERROR
+    assert again.offline_error is not None, "or readers would be shown aborted records"
+    storage.crash(power=False)
+    again = open_log(storage, SMALL_SEGMENTS, recovery_point=point)
+    assert dump(again) == expected
+    assert f"{path} cannot be true" in caplog.text
