@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Final, Protocol
 
 from semel.protocol.api.shared_transactions import (
+    NO_SEQUENCE,
     AbortSharedRequest,
     CommitSharedRequest,
     CommitSharedResponse,
@@ -196,6 +197,7 @@ class TransactionService:
         if request.token:
             check_name("a commit token", request.token)
             check_payload(request.payload)
+            check_sequence(request.sequence)
         response: EndTxnResponse = await self._submit_with_producer_id(request.transactional_id, request)
         return response
 
@@ -244,6 +246,7 @@ class TransactionService:
         tell. INVALID_TRANSACTION_TIMEOUT, INVALID_REQUEST.
         """
         _check_shared(request.key, request.attempt, request.token)
+        check_sequence(request.sequence)
         response: OpenSharedResponse = await self._submit_with_producer_id(request.key, request)
         return response
 
@@ -255,6 +258,7 @@ class TransactionService:
         """
         _check_shared(request.key, request.attempt, request.token)
         check_payload(request.payload)
+        check_sequence(request.sequence)
         response: CommitSharedResponse = await self._submit(request.key, request)
         return response
 
@@ -345,6 +349,11 @@ def check_payload(payload: bytes) -> None:
             f"a commit's payload has at most {PAYLOAD_BYTES_MAX} bytes, not {len(payload)}: put large data into a "
             "topic, in the same transaction, and its place into the payload"
         )
+
+
+def check_sequence(sequence: int) -> None:
+    if sequence < NO_SEQUENCE:
+        raise UsageError(f"a sequence is 0 or more, not {sequence}")
 
 
 def _check_shared(key: str, attempt: str | None = None, token: str | None = None) -> None:

@@ -95,20 +95,28 @@ class TxnCommitOffsetsResponse(_message.Message):
     def __init__(self, items: _Optional[_Iterable[_Union[TxnCommitOffsetsResponse.Item, _Mapping]]] = ...) -> None: ...
 
 class EndTransactionRequest(_message.Message):
-    __slots__ = ("transactional_id", "producer", "commit")
+    __slots__ = ("transactional_id", "producer", "commit", "token", "payload", "sequence")
     TRANSACTIONAL_ID_FIELD_NUMBER: _ClassVar[int]
     PRODUCER_FIELD_NUMBER: _ClassVar[int]
     COMMIT_FIELD_NUMBER: _ClassVar[int]
+    TOKEN_FIELD_NUMBER: _ClassVar[int]
+    PAYLOAD_FIELD_NUMBER: _ClassVar[int]
+    SEQUENCE_FIELD_NUMBER: _ClassVar[int]
     transactional_id: str
     producer: _common_pb2.Producer
     commit: bool
-    def __init__(self, transactional_id: _Optional[str] = ..., producer: _Optional[_Union[_common_pb2.Producer, _Mapping]] = ..., commit: bool = ...) -> None: ...
+    token: str
+    payload: bytes
+    sequence: int
+    def __init__(self, transactional_id: _Optional[str] = ..., producer: _Optional[_Union[_common_pb2.Producer, _Mapping]] = ..., commit: bool = ..., token: _Optional[str] = ..., payload: _Optional[bytes] = ..., sequence: _Optional[int] = ...) -> None: ...
 
 class EndTransactionResponse(_message.Message):
-    __slots__ = ("producer",)
+    __slots__ = ("producer", "already_committed")
     PRODUCER_FIELD_NUMBER: _ClassVar[int]
+    ALREADY_COMMITTED_FIELD_NUMBER: _ClassVar[int]
     producer: _common_pb2.Producer
-    def __init__(self, producer: _Optional[_Union[_common_pb2.Producer, _Mapping]] = ...) -> None: ...
+    already_committed: bool
+    def __init__(self, producer: _Optional[_Union[_common_pb2.Producer, _Mapping]] = ..., already_committed: bool = ...) -> None: ...
 
 class ListTransactionsRequest(_message.Message):
     __slots__ = ("states", "producer_ids", "min_duration_ms", "transactional_id_pattern")

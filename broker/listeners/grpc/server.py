@@ -16,11 +16,12 @@ from semel.broker.listeners.grpc.data_service import DataService
 from semel.broker.listeners.grpc.edge import service_handler
 from semel.broker.listeners.grpc.group_service import GroupService
 from semel.broker.listeners.grpc.metadata_service import MetadataService
+from semel.broker.listeners.grpc.shared_service import SharedTransactionService
 from semel.broker.listeners.grpc.topic_service import TopicService
 from semel.broker.listeners.grpc.transaction_service import TransactionService
 from semel.broker.services import Services
 from semel.broker.start_errors import NodeStartError, StartFailure
-from semel.protocol.v1 import data_pb2, groups_pb2, metadata_pb2, topics_pb2, transactions_pb2
+from semel.protocol.v1 import data_pb2, groups_pb2, metadata_pb2, shared_pb2, topics_pb2, transactions_pb2
 
 _KEEPALIVE_TIMEOUT_MS: Final = 20_000
 _CLIENT_PING_INTERVAL_MS_MIN: Final = 10_000
@@ -52,6 +53,7 @@ class GrpcListener:
             (topics_pb2, "TopicService", TopicService(self._node)),
             (groups_pb2, "GroupService", GroupService(self._node)),
             (transactions_pb2, "TransactionService", TransactionService(self._node)),
+            (shared_pb2, "SharedTransactionService", SharedTransactionService(self._node)),
             (data_pb2, "DataService", self._data),
         )
         names = [reflection.SERVICE_NAME, health_pb2.DESCRIPTOR.services_by_name["Health"].full_name]

@@ -16,6 +16,7 @@ from semel.broker.listeners.grpc.edge import Context
 from semel.broker.listeners.grpc.errors import item_error
 from semel.broker.services import Services
 from semel.protocol.api.groups import OffsetAndMetadata, OffsetCommitRequest
+from semel.protocol.api.shared_transactions import NO_SEQUENCE
 from semel.protocol.api.transactions import (
     AbortTransactionRequest,
     AddPartitionsToTxnRequest,
@@ -106,9 +107,18 @@ class TransactionService:
     ) -> transactions_pb2.EndTransactionResponse:
         transactions = await self._transactions()
         response = await transactions.end_txn(
-            EndTxnRequest(request.transactional_id, producer_of(request.producer), request.commit)
+            EndTxnRequest(
+                request.transactional_id,
+                producer_of(request.producer),
+                request.commit,
+                token=request.token,
+                payload=request.payload,
+                sequence=request.sequence if request.HasField("sequence") else NO_SEQUENCE,
+            )
         )
-        return transactions_pb2.EndTransactionResponse(producer=producer_message(response.producer))
+        return transactions_pb2.EndTransactionResponse(
+            producer=producer_message(response.producer), already_committed=response.already_committed
+        )
 
     async def list_transactions(
         self, request: transactions_pb2.ListTransactionsRequest, _context: Context

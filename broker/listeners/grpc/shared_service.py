@@ -1,0 +1,117 @@
+"""semel.v1.SharedTransactionService (T12, T13)."""
+
+from __future__ import annotations
+
+from semel.broker.listeners.grpc.convert import producer_message, producer_of
+from semel.broker.listeners.grpc.edge import Context
+from semel.broker.services import Services
+from semel.protocol.api.shared_transactions import (
+    NO_SEQUENCE,
+    AbortSharedRequest,
+    CommitDecision,
+    CommitOutcome,
+    CommitSharedRequest,
+    DescribeSharedRequest,
+    LeaveSharedRequest,
+    OpenSharedRequest,
+)
+from semel.protocol.ids import TRANSACTIONS_TOPIC
+from semel.protocol.v1 import shared_pb2
+from semel.txn_coordinator.service import TransactionService as TransactionCoordinator
+
+
+class SharedTransactionService:
+    """Shared transactions and the history of commits."""
+
+    def __init__(self, node: Services) -> None:
+        self._node = node
+
+    async def _transactions(self) -> TransactionCoordinator:
+        await self._node.internal_topic_ready(TRANSACTIONS_TOPIC)
+        return self._node.transactions
+
+    async def open_shared_transaction(
+        self, request: shared_pb2.OpenSharedTransactionRequest, _context: Context
+    ) -> shared_pb2.OpenSharedTransactionResponse:
+        transactions = await self._transactions()
+        response = await transactions.open_shared(
+            OpenSharedRequest(
+                request.key,
+                request.attempt,
+                request.token,
+                request.timeout_ms,
+                request.sequence if request.HasField("sequence") else NO_SEQUENCE,
+                request.writer,
+            )
+        )
+        return shared_pb2.OpenSharedTransactionResponse(
+            transactional_id=response.transactional_id,
+            producer=None if response.producer is None else producer_message(response.producer),
+            committed=None if response.committed is None else _decision_message(response.committed),
+        )
+
+    async def commit_shared_transaction(
+        self, request: shared_pb2.CommitSharedTransactionRequest, _context: Context
+    ) -> shared_pb2.CommitSharedTransactionResponse:
+        transactions = await self._transactions()
+        response = await transactions.commit_shared(
+            CommitSharedRequest(
+                request.key,
+                request.attempt,
+                request.token,
+                tuple(producer_of(writer) for writer in request.writers),
+                request.payload,
+                request.sequence if request.HasField("sequence") else NO_SEQUENCE,
+            )
+        )
+        return shared_pb2.CommitSharedTransactionResponse(
+            decision=_decision_message(response.decision),
+            already_committed=response.outcome is CommitOutcome.ALREADY_COMMITTED,
+        )
+
+    async def abort_shared_transaction(
+        self, request: shared_pb2.AbortSharedTransactionRequest, _context: Context
+    ) -> shared_pb2.AbortSharedTransactionResponse:
+        transactions = await self._transactions()
+        await transactions.abort_shared(AbortSharedRequest(request.key, request.attempt))
+        return shared_pb2.AbortSharedTransactionResponse()
+
+    async def leave_shared_transaction(
+        self, request: shared_pb2.LeaveSharedTransactionRequest, _context: Context
+    ) -> shared_pb2.LeaveSharedTransactionResponse:
+        transactions = await self._transactions()
+        await transactions.leave_shared(LeaveSharedRequest(request.key, request.attempt, producer_of(request.producer)))
+        return shared_pb2.LeaveSharedTransactionResponse()
+
+    async def describe_shared_transaction(
+        self, request: shared_pb2.DescribeSharedTransactionRequest, _context: Context
+    ) -> shared_pb2.SharedTransactionDescription:
+        transactions = await self._transactions()
+        found = await transactions.describe_shared(DescribeSharedRequest(request.key))
+        return shared_pb2.SharedTransactionDescription(
+            key=found.key,
+            attempt=found.attempt,
+            token=found.token,
+            sequence=found.sequence,
+            writers=[
+                shared_pb2.SharedTransactionDescription.Writer(
+                    transactional_id=writer.transactional_id,
+                    producer=producer_message(writer.producer),
+                    state=writer.state,
+                    start_time_ms=writer.start_ms,
+                )
+                for writer in found.writers
+            ],
+            decisions=[_decision_message(decision) for decision in found.decisions],
+        )
+
+
+def _decision_message(decision: CommitDecision) -> shared_pb2.CommitDecision:
+    return shared_pb2.CommitDecision(
+        token=decision.token,
+        sequence=decision.sequence,
+        payload=decision.payload,
+        attempt=decision.attempt,
+        decided_ms=decision.decided_ms,
+        writers=decision.writers,
+    )
