@@ -9,9 +9,9 @@ from __future__ import annotations
 import struct
 from typing import Final
 
-from semel.broker.log.batch_scan import WALK_BYTES, scan_batches, scan_headers
+from semel.broker.log.batch_scan import FAR_BYTES, WALK_BYTES, scan_batches, scan_headers
 from semel.broker.log.config import INT32_MAX
-from semel.broker.log.segment import Segment
+from semel.broker.log.segment import LOG_SUFFIX, Segment
 from semel.protocol.batch_header import check_crc32c
 from semel.protocol.crc32c import crc32c
 from semel.protocol.ids import NO_TIMESTAMP
@@ -23,6 +23,7 @@ from semel.protocol.record_batch import (
     rewrite_batch,
     set_base_offset,
 )
+from semel.runtime.storage import Storage
 
 _CHECKSUMS_BYTES_MAX: Final = 64 << 10
 """A tail up to this is read for its checksums."""
@@ -105,6 +106,23 @@ def indexes_are_sane(segment: Segment, end_offset: int | None) -> bool:
 def transactions_are_sane(segment: Segment, end_offset: int | None) -> bool:
     """Say whether the list of aborted transactions can be true."""
     return not segment.transactions.exists or segment.transactions.is_sane(segment.base_offset, end_offset)
+
+
+def put_aside(storage: Storage, segment: Segment, position: int) -> str:
+    """Copy what is about to be cut from `position` on, and return the copy's path. Raises `OSError`.
+
+    It had been whole once, and an expert may save records out of it.
+    """
+    path = f"{segment.path(LOG_SUFFIX)}.{position}.cut"
+    copy = storage.open(path, create=True)
+    try:
+        copy.truncate(0)
+        for at in range(position, segment.size, FAR_BYTES):
+            copy.append([segment.file.read_at(FAR_BYTES, at)])
+        copy.sync()
+    finally:
+        copy.close()
+    return path
 
 
 def stand_in(first_offset: int, end_offset: int, leader_epoch: int) -> bytearray:

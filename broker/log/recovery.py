@@ -13,12 +13,13 @@ import logging
 from dataclasses import dataclass
 from typing import Final
 
-from semel.broker.log.batch_scan import FAR_BYTES, WALK_BYTES, scan_batches, scan_headers
+from semel.broker.log.batch_scan import WALK_BYTES, scan_batches, scan_headers
 from semel.broker.log.checkpoints import read_epochs
 from semel.broker.log.clean_check import (
     broken_tail_batch,
     indexes_are_sane,
     is_intact,
+    put_aside,
     stand_in,
     tail_fault,
     transactions_are_sane,
@@ -421,26 +422,14 @@ class LogLoader:
         self._producers.end_offset = end
         if position < size:
             if self._kept_end:
-                self._put_aside(segment, position)
+                path = put_aside(self._storage, segment, position)
+                logger.warning("%s: the %d bytes that are cut are kept in %s", self._tp, size - position, path)
             segment.cut(position)
             segment.transactions.truncate_to(end)
             self._truncated += size - position
         segment.offsets.trim()
         segment.times.trim()
         return end, position == size
-
-    def _put_aside(self, segment: Segment, position: int) -> None:
-        """Copy what is about to be cut: it had been whole once, and an expert may save records out of it."""
-        path = f"{segment.path(LOG_SUFFIX)}.{position}.cut"
-        copy = self._storage.open(path, create=True)
-        try:
-            copy.truncate(0)
-            for at in range(position, segment.size, FAR_BYTES):
-                copy.append([segment.file.read_at(FAR_BYTES, at)])
-            copy.sync()
-        finally:
-            copy.close()
-        logger.warning("%s: the %d bytes that are cut are kept in %s", self._tp, segment.size - position, path)
 
     def _fill(self, segment: Segment, end: int, until: int) -> None:
         """Let a batch without records stand for what is lost between `end` and `until`."""
