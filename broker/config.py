@@ -482,6 +482,34 @@ class NodeConfig:
         minimum=1,
         maximum=1 << 24,
     )
+    group_consumer_session_timeout_ms: int = setting(
+        45_000,
+        "Members of consumer groups (KIP-848) that are not heard of for so long are removed.",
+        unit="ms",
+        minimum=1,
+        maximum=INT32_MAX,
+    )
+    group_consumer_heartbeat_interval_ms: int = setting(
+        5_000,
+        "How often members of consumer groups send heartbeats; each takes one step of a rebalance.",
+        unit="ms",
+        minimum=1,
+        maximum=INT32_MAX,
+    )
+    group_consumer_max_size: int = setting(
+        1_000, "The most members of one consumer group.", minimum=1, maximum=INT32_MAX
+    )
+    group_consumer_assignors: tuple[str, ...] = setting(
+        ("uniform", "range"),
+        "What consumer groups may be assigned by; the first where members do not choose.",
+        choices=("uniform", "range"),
+    )
+    group_consumer_migration_policy: str = setting(
+        "bidirectional",
+        "Which way groups with members may move between the protocols. upgrade: to the newer one when a member joins "
+        "by it. downgrade: back when the last such member is gone.",
+        choices=("bidirectional", "upgrade", "downgrade", "disabled"),
+    )
     offset_metadata_max_bytes: int = setting(
         4_096, "The longest metadata text of a committed offset.", unit="bytes", minimum=0, maximum=32_767
     )

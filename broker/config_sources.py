@@ -134,6 +134,8 @@ def check_config(config: NodeConfig) -> None:
         raise ConfigError("data.dir is empty: name the folder that the node shall keep its data in")
     if not config.log_cleanup_policy:
         raise ConfigError("log.cleanup.policy is empty: use delete, compact, or both")
+    if not config.group_consumer_assignors:
+        raise ConfigError("group.consumer.assignors is empty: use uniform, range, or both")
 
 
 def _check_address(name: str, text: str) -> None:
@@ -162,6 +164,7 @@ def find_setting(name: str, settings: Mapping[str, Setting] = SETTINGS) -> Setti
 
 _ADDRESSES: Final = ("kafka.listen", "kafka.advertised", "grpc.listen", "grpc.advertised")
 _ORDERED: Final = (
+    ("group.consumer.heartbeat.interval.ms", "group.consumer.session.timeout.ms"),
     ("group.min.session.timeout.ms", "group.max.session.timeout.ms"),
     ("journal.flush.bytes", "journal.max.bytes"),
     ("journal.buffer.max.bytes", "journal.unsynced.max.bytes"),

@@ -7,10 +7,12 @@ import logging
 from collections.abc import Awaitable, Sequence
 from typing import Protocol
 
+from semel.broker.handlers.known_topics import KnownTopics
 from semel.broker.handlers.producer_ids import ProducerIds
 from semel.broker.handlers.topics import create_internal_topic
 from semel.broker.handlers.write_txn_markers import LocalMarkerWriter
 from semel.broker.metadata.image import TopicImage
+from semel.broker.node_log import counted
 from semel.broker.partition import Partition
 from semel.broker.parts_config import group_config, transaction_config
 from semel.broker.services import Services
@@ -52,6 +54,7 @@ class Coordinators:
             transactions=self.transactions,
             clock=node.clock,
             config=group_config(config),
+            topics=KnownTopics(node),
         )
         self._loading: dict[str, asyncio.Future[None]] = {}
         self._ready: set[str] = set()
@@ -111,7 +114,7 @@ class Coordinators:
         if name == OFFSETS_TOPIC:
             await self._forget_offsets_of_others(topics)
         self._ready.add(name)
-        logger.info("the coordinator of %s has read its %d partitions", name, len(loads))
+        logger.info("the coordinator of %s has read its %s", name, counted(len(loads), "partition"))
 
     async def _forget_offsets_of_others(self, topics: frozenset[str]) -> None:
         """A crash may come between a topic's deletion and that of its offsets, which would count for its successor."""

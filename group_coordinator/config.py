@@ -31,7 +31,7 @@ class GroupConfig:
     group_consumer_session_timeout_ms: int = 45_000
     group_consumer_heartbeat_interval_ms: int = 5_000
     group_consumer_max_size: int = 1_000
-    group_consumer_assignors: str = "uniform,range"
+    group_consumer_assignors: tuple[str, ...] = ("uniform", "range")
     group_consumer_migration_policy: str = "bidirectional"
     group_records_max_bytes: int = 1_000_000
     """The largest batch of records one decision may append; below the internal topic's max.message.bytes."""
@@ -64,14 +64,14 @@ class GroupConfig:
             if getattr(self, name) < 0:
                 raise ValueError(f"{name.replace('_', '.')}={getattr(self, name)} must not be negative")
 
-        if self.group_consumer_heartbeat_interval_ms >= self.group_consumer_session_timeout_ms:
+        if self.group_consumer_heartbeat_interval_ms > self.group_consumer_session_timeout_ms:
             raise ValueError(
-                f"group.consumer.heartbeat.interval.ms={self.group_consumer_heartbeat_interval_ms} must be below "
+                f"group.consumer.heartbeat.interval.ms={self.group_consumer_heartbeat_interval_ms} must not be above "
                 f"group.consumer.session.timeout.ms={self.group_consumer_session_timeout_ms}"
             )
-        if not self.consumer_assignors or not KNOWN_ASSIGNORS.issuperset(self.consumer_assignors):
+        if not self.group_consumer_assignors or not KNOWN_ASSIGNORS.issuperset(self.group_consumer_assignors):
             raise ValueError(
-                f"group.consumer.assignors={self.group_consumer_assignors!r} must be a list of "
+                f"group.consumer.assignors={','.join(self.group_consumer_assignors)!r} must be a list of "
                 f"{', '.join(sorted(KNOWN_ASSIGNORS))}, the default first"
             )
         if self.group_consumer_migration_policy not in MIGRATION_POLICIES:
@@ -79,11 +79,6 @@ class GroupConfig:
                 f"group.consumer.migration.policy={self.group_consumer_migration_policy!r} must be one of "
                 f"{', '.join(MIGRATION_POLICIES)}"
             )
-
-    @property
-    def consumer_assignors(self) -> tuple[str, ...]:
-        """The assignors that the coordinator runs for consumer groups, the default first."""
-        return tuple(name.strip() for name in self.group_consumer_assignors.split(",") if name.strip())
 
     @property
     def offsets_retention_ms(self) -> int:

@@ -117,11 +117,11 @@ class ConsumerMembership:
         )
 
     def _refuse_wish(self, request: ConsumerGroupHeartbeatRequest, topics: Topics) -> SemelError | None:
-        if request.server_assignor is not None and request.server_assignor not in self._config.consumer_assignors:
+        if request.server_assignor is not None and request.server_assignor not in self._config.group_consumer_assignors:
             return error_for(
                 ErrorCode.UNSUPPORTED_ASSIGNOR,
                 f"the coordinator has no assignor {request.server_assignor!r}; use one of "
-                f"{', '.join(self._config.consumer_assignors)} (group.consumer.assignors)",
+                f"{', '.join(self._config.group_consumer_assignors)} (group.consumer.assignors)",
             )
         if request.topic_regex:
             try:
@@ -241,7 +241,7 @@ class ConsumerMembership:
         draft.turn.note(GroupEventKind.GENERATION_STARTED, group.group_id, group.epoch, detail)
 
     def assignor_of(self, group: ConsumerGroup) -> str:
-        return preferred_assignor(group.details.values(), self._config.consumer_assignors)
+        return preferred_assignor(group.details.values(), self._config.group_consumer_assignors)
 
     # Leaving
 

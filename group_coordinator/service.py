@@ -10,9 +10,16 @@ from collections.abc import Awaitable, Callable, Iterable, Sequence
 from typing import Any, Protocol
 
 from semel.group_coordinator.config import GroupConfig
-from semel.group_coordinator.limits import check_group_id, check_join, check_leave
+from semel.group_coordinator.limits import check_consumer_heartbeat, check_group_id, check_join, check_leave
 from semel.group_coordinator.machine import GroupMachine
 from semel.group_coordinator.requests import BeginVerification, TopicsDeleted, TopicsLeft, VerifiedCommit
+from semel.group_coordinator.topics import NO_TOPICS, TopicsSource
+from semel.protocol.api.consumer_groups import (
+    ConsumerGroupDescribeRequest,
+    ConsumerGroupDescription,
+    ConsumerGroupHeartbeatRequest,
+    ConsumerGroupHeartbeatResponse,
+)
 from semel.protocol.api.groups import (
     DeleteGroupRequest,
     DeleteGroupResponse,
@@ -63,6 +70,7 @@ class GroupService:
     partition_count: of `__consumer_offsets`; fixed when that topic is made, since it says where each group lives.
     open_log:        gives the log of one of its partitions.
     transactions:    is asked before a producer's first offsets of a transaction enter one of them.
+    topics:          gives the cluster's topics, which consumer groups assign from (KIP-848).
     """
 
     def __init__(
@@ -73,6 +81,7 @@ class GroupService:
         transactions: TransactionVerifier,
         clock: Clock,
         config: GroupConfig | None = None,
+        topics: TopicsSource = lambda: NO_TOPICS,
     ) -> None:
         self.config = config or GroupConfig()
         self.partition_count = partition_count
@@ -80,7 +89,7 @@ class GroupService:
         self._runtime = ShardRuntime(
             OFFSETS_TOPIC,
             open_log=open_log,
-            make_machine=lambda partition, leader_epoch: GroupMachine(self.config),
+            make_machine=lambda partition, leader_epoch: GroupMachine(self.config, topics),
             on_effects=self._on_effects,
             clock=clock,
         )
@@ -159,6 +168,17 @@ class GroupService:
         response: LeaveGroupResponse = await self._submit(request.group_id, request)
         return response
 
+    async def consumer_heartbeat(self, request: ConsumerGroupHeartbeatRequest) -> ConsumerGroupHeartbeatResponse:
+        """Join, stay in, or leave a consumer group, and learn what to read (KIP-848).
+
+        Raises UNKNOWN_MEMBER_ID, FENCED_MEMBER_EPOCH, FENCED_INSTANCE_ID, UNRELEASED_INSTANCE_ID,
+        UNSUPPORTED_ASSIGNOR, INVALID_REGULAR_EXPRESSION, GROUP_MAX_SIZE_REACHED, INVALID_REQUEST, and
+        GROUP_ID_NOT_FOUND for a classic group that cannot become a consumer group.
+        """
+        check_consumer_heartbeat(request, self.config)
+        response: ConsumerGroupHeartbeatResponse = await self._submit(request.group_id, request)
+        return response
+
     # Offsets
 
     async def commit_offsets(
@@ -234,6 +254,12 @@ class GroupService:
         """Describe a group. One that does not exist has the state Dead, as for Kafka's clients."""
         check_group_id(request.group_id, self.config, may_be_empty=True)
         description: GroupDescription = await self._submit(request.group_id, request)
+        return description
+
+    async def describe_consumers(self, request: ConsumerGroupDescribeRequest) -> ConsumerGroupDescription:
+        """Describe a consumer group (KIP-848). Raises GROUP_ID_NOT_FOUND, for a classic group too."""
+        check_group_id(request.group_id, self.config)
+        description: ConsumerGroupDescription = await self._submit(request.group_id, request)
         return description
 
     async def delete(self, request: DeleteGroupRequest) -> DeleteGroupResponse:

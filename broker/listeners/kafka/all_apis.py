@@ -9,6 +9,8 @@ from semel.broker.listeners.kafka.apis.add_offsets_to_txn import ADD_OFFSETS_TO_
 from semel.broker.listeners.kafka.apis.add_partitions_to_txn import ADD_PARTITIONS_TO_TXN
 from semel.broker.listeners.kafka.apis.alter_configs import ALTER_CONFIGS
 from semel.broker.listeners.kafka.apis.alter_partition_reassignments import ALTER_PARTITION_REASSIGNMENTS
+from semel.broker.listeners.kafka.apis.consumer_group_describe import CONSUMER_GROUP_DESCRIBE
+from semel.broker.listeners.kafka.apis.consumer_group_heartbeat import CONSUMER_GROUP_HEARTBEAT
 from semel.broker.listeners.kafka.apis.create_partitions import CREATE_PARTITIONS
 from semel.broker.listeners.kafka.apis.create_topics import CREATE_TOPICS
 from semel.broker.listeners.kafka.apis.delete_groups import DELETE_GROUPS
@@ -50,6 +52,8 @@ ALL_APIS: Sequence[Api] = (
     ADD_PARTITIONS_TO_TXN,
     ALTER_CONFIGS,
     ALTER_PARTITION_REASSIGNMENTS,
+    CONSUMER_GROUP_DESCRIBE,
+    CONSUMER_GROUP_HEARTBEAT,
     CREATE_ACLS,
     CREATE_PARTITIONS,
     CREATE_TOPICS,

@@ -17,6 +17,7 @@ from semel.protocol.ids import NO_LEADER_EPOCH, TopicPartition
 from semel.protocol.kafka.api import ApiKey
 from semel.protocol.kafka.messages import build_response, parse_request, to_ms, to_topic_id
 
+FIRST_VERSION_WITH_MEMBER_EPOCHS: Final = 9
 FIRST_VERSION_WITH_TOPIC_IDS: Final = 10
 
 
@@ -50,7 +51,10 @@ async def handle_offset_commit(context: RequestContext, body: memoryview) -> byt
         )
         errors.update(response.errors)
     except SemelError as error:
-        errors.update(dict.fromkeys(offsets, coordinator_code(error)))
+        code = coordinator_code(error)
+        if code is ErrorCode.STALE_MEMBER_EPOCH and version < FIRST_VERSION_WITH_MEMBER_EPOCHS:
+            code = ErrorCode.UNSUPPORTED_VERSION
+        errors.update(dict.fromkeys(offsets, code))
     return build_response(
         ApiKey.OFFSET_COMMIT,
         version,

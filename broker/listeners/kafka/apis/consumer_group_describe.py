@@ -1,0 +1,80 @@
+"""ConsumerGroupDescribe, versions 0 to 1 (KIP-848): what a consumer group and its members are up to.
+
+Version 1 says of each member which protocol it speaks (KIP-1099).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final
+
+from semel.broker.listeners.kafka.apis.coordinator_errors import coordinator_code
+from semel.broker.listeners.kafka.authorized_operations import GROUP_OPERATIONS
+from semel.broker.listeners.kafka.registry import Api, RequestContext
+from semel.protocol.api.consumer_groups import (
+    ConsumerGroupDescribeRequest,
+    ConsumerGroupDescription,
+    DescribedTopic,
+)
+from semel.protocol.errors import SemelError
+from semel.protocol.ids import OFFSETS_TOPIC
+from semel.protocol.kafka.api import ApiKey
+from semel.protocol.kafka.messages import Values, build_response, parse_request
+
+OPERATIONS_NOT_ASKED: Final = -(2**31)
+CLASSIC_MEMBER: Final = 0
+CONSUMER_MEMBER: Final = 1
+
+
+async def handle_consumer_group_describe(context: RequestContext, body: memoryview) -> bytes:
+    version = context.api_version
+    request = parse_request(ApiKey.CONSUMER_GROUP_DESCRIBE, version, body)
+    operations = GROUP_OPERATIONS if request.include_authorized_operations else OPERATIONS_NOT_ASKED
+    groups = [await _describe(context, group_id, operations) for group_id in request.group_ids]
+    return build_response(ApiKey.CONSUMER_GROUP_DESCRIBE, version, groups=groups)
+
+
+async def _describe(context: RequestContext, group_id: str, operations: int) -> Values:
+    try:
+        await context.node.internal_topic_ready(OFFSETS_TOPIC)
+        group = await context.node.groups.describe_consumers(ConsumerGroupDescribeRequest(group_id))
+    except SemelError as error:
+        return {"group_id": group_id, "error_code": coordinator_code(error), "error_message": error.message}
+    return {"group_id": group_id, "authorized_operations": operations, **_values(group)}
+
+
+def _values(group: ConsumerGroupDescription) -> Values:
+    return {
+        "group_state": group.state,
+        "group_epoch": group.group_epoch,
+        "assignment_epoch": group.assignment_epoch,
+        "assignor_name": group.assignor,
+        "members": [
+            {
+                "member_id": member.member_id,
+                "instance_id": member.instance_id,
+                "rack_id": member.rack_id,
+                "member_epoch": member.member_epoch,
+                "client_id": member.client_id,
+                "client_host": member.client_host,
+                "subscribed_topic_names": member.topic_names,
+                "subscribed_topic_regex": member.topic_regex,
+                "assignment": _assignment(member.assignment),
+                "target_assignment": _assignment(member.target),
+                "member_type": CLASSIC_MEMBER if member.uses_classic_protocol else CONSUMER_MEMBER,
+            }
+            for member in group.members
+        ],
+    }
+
+
+def _assignment(topics: Sequence[DescribedTopic]) -> Values:
+    return {
+        "topic_partitions": [
+            {"topic_id": topic.topic_id.bytes, "topic_name": topic.name, "partitions": topic.partitions}
+            for topic in topics
+        ]
+    }
+
+
+CONSUMER_GROUP_DESCRIBE = Api(ApiKey.CONSUMER_GROUP_DESCRIBE, 0, 1, handle_consumer_group_describe)
