@@ -12,6 +12,7 @@ Behaviour, by version of the request where it matters:
 - A leader epoch that the client knows (version 9 on) must be the current one: FENCED_LEADER_EPOCH,
   UNKNOWN_LEADER_EPOCH. With the epoch it last read (version 12 on) it is told where its log parts from this one.
 - KAFKA_STORAGE_ERROR is sent from version 6 on, before it NOT_LEADER_OR_FOLLOWER.
+- Whoever has to look for the leader is told it from version 16 on, with its address (KIP-951).
 - The preferred read replica is always -1: there is nothing nearer than the leader.
 """
 
@@ -23,6 +24,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Final, Protocol
 
 from semel.broker.handlers.fetch_sessions import FetchContext, FetchSessions
+from semel.broker.handlers.leader_hints import HINTED, current_leader, leader_endpoints, not_here
 from semel.protocol.api.topics import IsolationLevel
 from semel.protocol.errors import ErrorCode, SemelError
 from semel.protocol.ids import ZERO_TOPIC_ID, TopicPartition
@@ -257,21 +259,11 @@ class FetchHandler:
         error, session_id, told = call.context.answer(responses, now_ms)
         endpoints: list[NodeEndpoint] = []
         if call.version >= ENDPOINTS_MIN_VERSION:
-            endpoints = self._endpoints(told)
+            endpoints = leader_endpoints(self.node, {response.leader_id for response in told})
         for response in told:
             if response.records is not None:
                 self.fetched_bytes += len(response.records)
         return FetchResponse(told, error, session_id, 0, endpoints)
-
-    def _endpoints(self, responses: list[FetchPartitionResponse]) -> list[NodeEndpoint]:
-        """Return where the leaders named in the answer listen (KIP-951)."""
-        leaders = {response.leader_id for response in responses if response.leader_id != -1}
-        brokers = self.node.metadata.image.brokers if leaders else {}
-        return [
-            NodeEndpoint(broker.node_id, broker.kafka_host, broker.kafka_port, broker.rack or None)
-            for leader in leaders
-            if (broker := brokers.get(leader)) is not None
-        ]
 
     # --- Reading ------------------------------------------------------------------------------------------------------
 
@@ -285,6 +277,8 @@ class FetchHandler:
         responses = []
         for item in call.context.partitions:
             response = self._read_partition(item, call, min(max(item.max_bytes, 0), left), total == 0)
+            if response.error is not ErrorCode.NONE:
+                self._hint(item, response, call.version)
             records = response.records
             if records is not None:
                 assert isinstance(records, FileRange)
@@ -297,6 +291,12 @@ class FetchHandler:
                 answer_now = True
             responses.append(response)
         return responses, total, answer_now
+
+    def _hint(self, item: FetchPartition, response: FetchPartitionResponse, version: int) -> None:
+        """Name the leader to a client that has to look for it (KIP-951)."""
+        if version >= ENDPOINTS_MIN_VERSION and response.error in HINTED:
+            tp = TopicPartition(self._name(item, version) or "", item.partition)
+            response.leader_id, response.leader_epoch = current_leader(self.node, tp)
 
     def _read_inline(self, response: FetchPartitionResponse, records: FileRange, version: int) -> None:
         try:
@@ -368,20 +368,12 @@ class FetchHandler:
             return None
         partition = self.node.partition(TopicPartition(name, item.partition))
         if partition is None:
-            topic = self.node.metadata.topic(name)
-            exists = topic is not None and 0 <= item.partition < len(topic.partitions)
-            code = ErrorCode.KAFKA_STORAGE_ERROR if exists else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
-            response.error = self._code(code, version)
+            response.error = self._code(not_here(self.node, TopicPartition(name, item.partition)).code, version)
         elif by_id and item.topic_id != ZERO_TOPIC_ID and partition.topic_id != item.topic_id:
             response.error = ErrorCode.INCONSISTENT_TOPIC_ID
         elif item.current_leader_epoch >= 0 and item.current_leader_epoch != partition.leader_epoch:
-            if item.current_leader_epoch < partition.leader_epoch:
-                response.error = ErrorCode.FENCED_LEADER_EPOCH
-                if version >= ENDPOINTS_MIN_VERSION:
-                    response.leader_id = self.node.config.node_id
-                    response.leader_epoch = partition.leader_epoch
-            else:
-                response.error = ErrorCode.UNKNOWN_LEADER_EPOCH
+            is_over = item.current_leader_epoch < partition.leader_epoch
+            response.error = ErrorCode.FENCED_LEADER_EPOCH if is_over else ErrorCode.UNKNOWN_LEADER_EPOCH
         return partition
 
     @staticmethod

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from semel.broker.handlers.leader_hints import not_here
 from semel.broker.partition import Partition
 from semel.broker.services import Services
 from semel.protocol.errors import ErrorCode, error_for
@@ -9,7 +10,8 @@ from semel.protocol.ids import NO_LEADER_EPOCH, TopicPartition
 
 
 def partition_of(node: Services, tp: TopicPartition, leader_epoch: int = NO_LEADER_EPOCH) -> Partition:
-    """Return the partition. Raises UNKNOWN_TOPIC_OR_PARTITION, or KAFKA_STORAGE_ERROR where its log is offline.
+    """Return the partition. Raises UNKNOWN_TOPIC_OR_PARTITION, KAFKA_STORAGE_ERROR where its log is offline, or
+    NOT_LEADER_OR_FOLLOWER where another node leads it.
 
     A `leader_epoch` that the caller knows must be the current one (KIP-320): FENCED_LEADER_EPOCH where it is over,
     UNKNOWN_LEADER_EPOCH where this node has not heard of it.
@@ -20,14 +22,7 @@ def partition_of(node: Services, tp: TopicPartition, leader_epoch: int = NO_LEAD
             raise partition.offline_error
         check_leader_epoch(partition, leader_epoch)
         return partition
-    topic = node.metadata.topic(tp.topic)
-    if topic is None:
-        message = f"there is no topic {tp.topic[:300]!r}: create it, or check its name"
-    elif not 0 <= tp.partition < len(topic.partitions):
-        message = f"topic {tp.topic} has the partitions 0 to {len(topic.partitions) - 1}, not {tp.partition}"
-    else:
-        raise error_for(ErrorCode.KAFKA_STORAGE_ERROR, f"the log of {tp} is offline: see the node's own log")
-    raise error_for(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, message)
+    raise not_here(node, tp)
 
 
 def check_leader_epoch(partition: Partition, leader_epoch: int) -> None:

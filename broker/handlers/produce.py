@@ -10,6 +10,7 @@ Behaviour, by version of the request where it matters:
   While one batch waits for that, later ones of the same producer to the same partition queue behind it.
 - TRANSACTION_ABORTABLE is sent from version 11 on, before it INVALID_TXN_STATE; KAFKA_STORAGE_ERROR from version 4 on,
   before it NOT_LEADER_OR_FOLLOWER.
+- Whoever has to look for the leader is told it from version 10 on, with its address (KIP-951).
 - Internal topics take no batches from clients: INVALID_TOPIC_EXCEPTION.
 """
 
@@ -20,6 +21,7 @@ import logging
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Final, TypeAlias
 
+from semel.broker.handlers.leader_hints import HINTED, current_leader, leader_endpoints, not_here
 from semel.broker.handlers.verification import TransactionGate, WaitingBatch
 from semel.broker.log.config import AppendOrigin
 from semel.protocol.batch_header import COMPRESSION_MASK, BatchHeader, read_header
@@ -46,6 +48,7 @@ _log = logging.getLogger("semel.produce")
 
 ZSTD_MIN_VERSION: Final = 7
 STORAGE_ERROR_MIN_VERSION: Final = 4
+ENDPOINTS_MIN_VERSION: Final = 10
 ABORTABLE_MIN_VERSION: Final = 11
 
 _WRONG_ACKS: Final = "acks must be 0, 1 or -1 (all)"
@@ -83,7 +86,7 @@ class ProduceRun:
     def fail(self, index: int, error: SemelError) -> None:
         """Answer one partition with an error."""
         self.handler.refused_batches += 1
-        self.settle(index, refusal(self.request.partitions[index], error.code, error.message, self.version))
+        self.settle(index, self.handler.refuse(self.request.partitions[index], error.code, error.message, self.version))
 
     def fail_all(self, code: ErrorCode, message: str) -> None:
         for index in range(len(self._responses)):
@@ -123,8 +126,7 @@ class ProduceRun:
         )
 
     def _response(self) -> ProduceResponse:
-        responses = self._responses
-        return ProduceResponse([response for response in responses if response is not None])
+        return self.handler.response([response for response in self._responses if response is not None])
 
     def _finish(self) -> None:
         if self._timer is not None:
@@ -133,15 +135,6 @@ class ProduceRun:
         done, self._done = self._done, None
         if done is not None:
             done(self._response())
-
-
-def refusal(item: ProducePartition, code: ErrorCode, message: str, version: int) -> ProducePartitionResponse:
-    """Return the answer that refuses one partition's batch, with the code that this version knows."""
-    if code is ErrorCode.TRANSACTION_ABORTABLE and version < ABORTABLE_MIN_VERSION:
-        code = ErrorCode.INVALID_TXN_STATE
-    elif code is ErrorCode.KAFKA_STORAGE_ERROR and version < STORAGE_ERROR_MIN_VERSION:
-        code = ErrorCode.NOT_LEADER_OR_FOLLOWER
-    return ProducePartitionResponse(item.topic, item.partition, code, error_message=message)
 
 
 class ProduceHandler:
@@ -155,6 +148,8 @@ class ProduceHandler:
         self.duplicate_batches = 0
         self.refused_batches = 0
         self.timed_out_requests = 0
+        self._names_leaders = False
+        """Whether any answer ever named a leader: until then, answers are not searched for them."""
 
     @property
     def verifications(self) -> int:
@@ -189,10 +184,29 @@ class ProduceHandler:
         if acks not in (ACKS_NONE, ACKS_LEADER):
             self.refused_batches += len(request.partitions)
             refusals = [
-                refusal(item, ErrorCode.INVALID_REQUIRED_ACKS, _WRONG_ACKS, version) for item in request.partitions
+                self.refuse(item, ErrorCode.INVALID_REQUIRED_ACKS, _WRONG_ACKS, version) for item in request.partitions
             ]
-            return ProduceResponse(refusals)
-        return ProduceResponse([self._append_plain(item, acks, version)[0] for item in request.partitions])
+            return self.response(refusals)
+        return self.response([self._append_plain(item, acks, version)[0] for item in request.partitions])
+
+    def refuse(self, item: ProducePartition, code: ErrorCode, message: str, version: int) -> ProducePartitionResponse:
+        """Return the answer that refuses one partition's batch, with the code that this version knows."""
+        if code is ErrorCode.TRANSACTION_ABORTABLE and version < ABORTABLE_MIN_VERSION:
+            code = ErrorCode.INVALID_TXN_STATE
+        elif code is ErrorCode.KAFKA_STORAGE_ERROR and version < STORAGE_ERROR_MIN_VERSION:
+            code = ErrorCode.NOT_LEADER_OR_FOLLOWER
+        answer = ProducePartitionResponse(item.topic, item.partition, code, error_message=message)
+        if version >= ENDPOINTS_MIN_VERSION and code in HINTED:
+            tp = TopicPartition(item.topic, item.partition)
+            answer.leader_id, answer.leader_epoch = current_leader(self.node, tp)
+            self._names_leaders = True
+        return answer
+
+    def response(self, partitions: list[ProducePartitionResponse]) -> ProduceResponse:
+        """Return the whole answer, with the addresses of the leaders that it names (KIP-951)."""
+        if not self._names_leaders:
+            return ProduceResponse(partitions)
+        return ProduceResponse(partitions, 0, leader_endpoints(self.node, [each.leader_id for each in partitions]))
 
     def _append_plain(self, item: ProducePartition, acks: int, version: int) -> Appended:
         """Append a batch that must not be transactional."""
@@ -205,7 +219,7 @@ class ProduceHandler:
                 )
         except SemelError as error:
             self.refused_batches += 1
-            return refusal(item, error.code, error.message, version), None, -1
+            return self.refuse(item, error.code, error.message, version), None, -1
         return self._append(item, partition, acks, version, False)
 
     def _begin_transactional(self, run: ProduceRun, transactional_id: str) -> None:
@@ -235,7 +249,7 @@ class ProduceHandler:
         tp = TopicPartition(item.topic, item.partition)
         partition = self.node.partition(tp)
         if partition is None:
-            raise self._no_partition(tp)
+            raise not_here(self.node, tp)
         if item.topic in INTERNAL_TOPICS:
             raise error_for(ErrorCode.INVALID_TOPIC_EXCEPTION, f"{item.topic} is written by coordinators alone")
         records = item.records
@@ -254,14 +268,6 @@ class ProduceHandler:
                 f"zstd needs Produce version {ZSTD_MIN_VERSION}, not {version}",
             )
         return partition, header
-
-    def _no_partition(self, tp: TopicPartition) -> SemelError:
-        topic = self.node.metadata.topic(tp.topic)
-        if topic is not None and 0 <= tp.partition < len(topic.partitions):
-            return error_for(ErrorCode.KAFKA_STORAGE_ERROR, f"the log of {tp} is offline: see the node's own log")
-        return error_for(
-            ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"there is no partition {tp}: create the topic, or check its name"
-        )
 
     def append(
         self, run: ProduceRun, index: int, partition: Partition, verified: bool | VerificationGuard = False
@@ -285,12 +291,12 @@ class ProduceHandler:
             result = partition.append(records, origin=AppendOrigin.CLIENT, acks=acks, verified=verified)
         except SemelError as error:
             self.refused_batches += 1
-            return refusal(item, error.code, error.message, version), None, -1
+            return self.refuse(item, error.code, error.message, version), None, -1
         except Exception:
             _log.exception("append failed: partition=%s", partition.tp)
             self.refused_batches += 1
             message = "the append failed: see the node's own log"
-            return refusal(item, ErrorCode.UNKNOWN_SERVER_ERROR, message, version), None, -1
+            return self.refuse(item, ErrorCode.UNKNOWN_SERVER_ERROR, message, version), None, -1
         if result.duplicate:
             self.duplicate_batches += 1
         else:

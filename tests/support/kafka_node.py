@@ -63,6 +63,7 @@ class FakeMetadata:
     def __init__(self) -> None:
         self.topics: dict[str, TopicImage] = {}
         self.image = self
+        self.sequence = 7
         self.brokers = {NODE_ID: BrokerImage(NODE_ID, "", "", "broker.example", 9092, "broker.example", 9094, "")}
 
     def topic(self, name: str) -> TopicImage | None:

@@ -50,10 +50,30 @@ def test_api_versions_says_what_is_served(tmp_path: Path, version: int) -> None:
         assert ranges[ApiKey.FETCH] == (4, 17)
         assert ranges[ApiKey.API_VERSIONS] == (0, 4)
         assert ranges == {api.key: ranges[api.key] for api in listener.registry}
-        if version >= 3:
-            assert [(each.name, each.max_version_level) for each in answer.finalized_features] == [
-                ("transaction.version", 2)
-            ]
+        await client.close()
+
+    run_with_listener(test, str(tmp_path))
+
+
+@pytest.mark.parametrize("version", [3, 4])
+def test_features_follow_what_is_served_and_their_epoch_the_metadata(tmp_path: Path, version: int) -> None:
+    async def test(node: FakeNode, listener: KafkaListener) -> None:
+        async def handle(*_: object) -> bytes:
+            raise AssertionError("nobody asks")
+
+        client = await KafkaClient.connect(listener.port)
+        listener.registry._apis.pop(ApiKey.CONSUMER_GROUP_HEARTBEAT, None)
+        for expected in ({"transaction.version": 2}, {"transaction.version": 2, "group.version": 1}):
+            node.metadata.sequence += 1
+            answer = await api_versions(client, version)
+            assert {each.name: each.max_version_level for each in answer.finalized_features} == expected
+            assert answer.finalized_features_epoch == node.metadata.sequence
+            # Java clients before version 4 fail on a feature whose lowest level is 0.
+            supported = [(each.name, 0, expected[each.name]) for each in answer.supported_features]
+            assert answer.supported_features == (supported if version >= 4 else [])
+            assert len(supported) == (len(expected) if version >= 4 else 0)
+            if listener.registry.get(ApiKey.CONSUMER_GROUP_HEARTBEAT) is None:
+                listener.registry.register(Api(ApiKey.CONSUMER_GROUP_HEARTBEAT, 0, 1, handle))
         await client.close()
 
     run_with_listener(test, str(tmp_path))

@@ -2,13 +2,15 @@
 
 The answer always has response header v0. A version that is too new is answered in version 0 with UNSUPPORTED_VERSION
 and the versions of ApiVersions itself, so that a newer client can ask again. Finalized features tell clients whether
-transactions have an epoch of their own each (`transaction.version` 2, KIP-890).
+transactions have an epoch of their own each (`transaction.version` 2, KIP-890), and tools whether groups can be of the
+new kind (`group.version` 1, KIP-848). Their epoch is the metadata's, so that it grows whenever they could have changed.
 """
 
 from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from typing import Final
 
 from semel.broker.listeners.kafka.registry import Answer, Api, ApiRegistry, RequestContext
 from semel.protocol.errors import ErrorCode
@@ -22,9 +24,8 @@ from semel.protocol.kafka.api import (
     SupportedFeature,
 )
 
-SUPPORTED_FEATURES: Sequence[SupportedFeature] = (SupportedFeature("transaction.version", 0, 2),)
-FINALIZED_FEATURES: Sequence[FinalizedFeature] = (FinalizedFeature("transaction.version", 2, 2),)
-FEATURES_EPOCH = 0
+_TRANSACTIONS: Final = SupportedFeature("transaction.version", 0, 2)
+_GROUPS: Final = SupportedFeature("group.version", 0, 1)
 
 _SOFTWARE = re.compile(r"[a-zA-Z0-9](?:[a-zA-Z0-9\-.]*[a-zA-Z0-9])?")
 """What a client may call itself (KIP-511), so that it can be counted and logged as it is."""
@@ -43,12 +44,19 @@ def api_versions_api(registry: ApiRegistry) -> Api:
             _SOFTWARE.fullmatch(request.client_software_name) and _SOFTWARE.fullmatch(request.client_software_version)
         ):
             return ApiVersionsResponse([], ErrorCode.INVALID_REQUEST).frame(version, context.correlation_id)
+        features = _features(registry)
         response = ApiVersionsResponse(
             registry.version_ranges(),
-            supported_features=SUPPORTED_FEATURES,
-            finalized_features_epoch=FEATURES_EPOCH,
-            finalized_features=FINALIZED_FEATURES,
+            supported_features=features,
+            finalized_features_epoch=context.node.metadata.image.sequence,
+            # All at their highest level: a cluster has nodes of one version.
+            finalized_features=[FinalizedFeature(each.name, each.max_version, each.max_version) for each in features],
         )
         return response.frame(version, context.correlation_id)
 
     return Api(ApiKey.API_VERSIONS, API_VERSIONS_MIN, API_VERSIONS_MAX, begin=begin, pipelined=True)
+
+
+def _features(registry: ApiRegistry) -> Sequence[SupportedFeature]:
+    has_new_groups = registry.get(ApiKey.CONSUMER_GROUP_HEARTBEAT) is not None
+    return (_TRANSACTIONS, _GROUPS) if has_new_groups else (_TRANSACTIONS,)
