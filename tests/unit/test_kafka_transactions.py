@@ -420,7 +420,7 @@ def test_markers_publish_offsets_and_an_unknown_protocol_is_refused(tmp_path: Pa
 
 def test_describe_producers_says_what_is_wrong_with_a_partition(tmp_path: Path) -> None:
     async def test(kafka: Kafka) -> None:
-        asked = [{"name": "a", "partition_indexes": [0, 7]}, {"name": "b", "partition_indexes": [0]}]
+        asked = [{"name": "a", "partition_indexes": [0, 7, 0]}, {"name": "b", "partition_indexes": [0]}] * 2
         answer = await kafka.ask(ApiKey.DESCRIBE_PRODUCERS, 0, topics=asked)
         found = [(item.error_code, item.error_message) for topic in answer.topics for item in topic.partitions]
         unknown = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION

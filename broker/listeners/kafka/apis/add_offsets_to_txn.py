@@ -7,6 +7,7 @@ a fenced producer is told INVALID_PRODUCER_EPOCH.
 from __future__ import annotations
 
 from semel.broker.handlers.add_partitions import add_offsets
+from semel.broker.listeners.kafka.apis.coordinator_errors import coordinator_code
 from semel.broker.listeners.kafka.apis.transaction_codes import TransactionCodes
 from semel.broker.listeners.kafka.registry import Api, RequestContext
 from semel.protocol.errors import ErrorCode, SemelError
@@ -29,7 +30,7 @@ async def handle_add_offsets_to_txn(context: RequestContext, body: memoryview) -
             request.group_id,
         )
     except SemelError as error:
-        code = _CODES.known(error.code, version)
+        code = _CODES.known(coordinator_code(error), version)
     return build_response(ApiKey.ADD_OFFSETS_TO_TXN, version, error_code=code)
 
 

@@ -16,21 +16,22 @@ from semel.protocol.kafka.messages import build_response, parse_request
 async def handle_describe_producers(context: RequestContext, body: memoryview) -> bytes:
     version = context.api_version
     request = parse_request(ApiKey.DESCRIBE_PRODUCERS, version, body)
+    # Each partition once: its producers may be many, and the request short.
+    asked: dict[str, dict[int, None]] = {}
+    for topic in request.topics:
+        asked.setdefault(topic.name, {}).update(dict.fromkeys(topic.partition_indexes))
     return build_response(
         ApiKey.DESCRIBE_PRODUCERS,
         version,
         topics=[
             {
-                "name": topic.name,
+                "name": name,
                 "partitions": [
-                    {
-                        "partition_index": number,
-                        **_description(context.node, TopicPartition(topic.name, number)),
-                    }
-                    for number in topic.partition_indexes
+                    {"partition_index": number, **_description(context.node, TopicPartition(name, number))}
+                    for number in numbers
                 ],
             }
-            for topic in request.topics
+            for name, numbers in asked.items()
         ],
     )
 

@@ -20,7 +20,9 @@ async def handle_describe_transactions(context: RequestContext, body: memoryview
     return build_response(
         ApiKey.DESCRIBE_TRANSACTIONS,
         version,
-        transaction_states=await in_slices(request.transactional_ids, lambda name: _state(context.node, name)),
+        transaction_states=await in_slices(
+            list(dict.fromkeys(request.transactional_ids)), lambda name: _state(context.node, name)
+        ),
     )
 
 

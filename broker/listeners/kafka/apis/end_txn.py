@@ -6,6 +6,7 @@ From version 5 on the transaction ends with its epoch, and the answer names the 
 
 from __future__ import annotations
 
+from semel.broker.listeners.kafka.apis.coordinator_errors import coordinator_code
 from semel.broker.listeners.kafka.apis.transaction_codes import TransactionCodes
 from semel.broker.listeners.kafka.registry import Api, RequestContext
 from semel.protocol.api.transactions import EndTxnRequest, TransactionVersion
@@ -35,7 +36,7 @@ async def handle_end_txn(context: RequestContext, body: memoryview) -> bytes:
         return build_response(
             ApiKey.END_TXN,
             version,
-            error_code=_CODES.known(error.code, version),
+            error_code=_CODES.known(coordinator_code(error), version),
             producer_id=NO_PRODUCER_ID,
             producer_epoch=NO_PRODUCER_EPOCH,
         )

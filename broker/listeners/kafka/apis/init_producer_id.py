@@ -6,6 +6,7 @@ INVALID_PRODUCER_EPOCH. Version 6 is for transactions that are prepared (KIP-939
 
 from __future__ import annotations
 
+from semel.broker.listeners.kafka.apis.coordinator_errors import coordinator_code
 from semel.broker.listeners.kafka.apis.transaction_codes import TransactionCodes
 from semel.broker.listeners.kafka.registry import Api, RequestContext
 from semel.protocol.api.transactions import InitProducerIdRequest
@@ -35,7 +36,7 @@ async def handle_init_producer_id(context: RequestContext, body: memoryview) -> 
         return build_response(
             ApiKey.INIT_PRODUCER_ID,
             version,
-            error_code=_CODES.known(error.code, version),
+            error_code=_CODES.known(coordinator_code(error), version),
             producer_id=NO_PRODUCER_ID,
             producer_epoch=NO_PRODUCER_EPOCH,
         )

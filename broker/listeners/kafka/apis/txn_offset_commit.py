@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from semel.broker.handlers.offset_commit import commit_offsets
+from semel.broker.listeners.kafka.apis.coordinator_errors import coordinator_code
 from semel.broker.listeners.kafka.apis.transaction_codes import TransactionCodes
 from semel.broker.listeners.kafka.registry import Api, RequestContext
 from semel.protocol.api.groups import NO_GENERATION, NO_MEMBER_ID, OffsetAndMetadata, OffsetCommitRequest
@@ -37,7 +38,7 @@ async def handle_txn_offset_commit(context: RequestContext, body: memoryview) ->
         protocol = TransactionVersion.V2 if version >= _ADDS_MIN_VERSION else TransactionVersion.V1
         errors = (await commit_offsets(context.node, commit, protocol)).errors
     except SemelError as error:
-        errors = dict.fromkeys(commit.offsets, error.code)
+        errors = dict.fromkeys(commit.offsets, coordinator_code(error))
     return build_response(
         ApiKey.TXN_OFFSET_COMMIT,
         version,
