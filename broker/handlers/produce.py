@@ -23,6 +23,7 @@ from typing import TYPE_CHECKING, Final, TypeAlias
 
 from semel.broker.handlers.leader_hints import HINTED, current_leader, leader_endpoints, not_here
 from semel.broker.handlers.verification import TransactionGate, WaitingBatch
+from semel.broker.log.append_validation import RefusedRecordsError
 from semel.broker.log.config import AppendOrigin
 from semel.protocol.batch_header import COMPRESSION_MASK, BatchHeader, read_header
 from semel.protocol.compression import Compression
@@ -291,7 +292,10 @@ class ProduceHandler:
             result = partition.append(records, origin=AppendOrigin.CLIENT, acks=acks, verified=verified)
         except SemelError as error:
             self.refused_batches += 1
-            return self.refuse(item, error.code, error.message, version), None, -1
+            answer = self.refuse(item, error.code, error.message, version)
+            if isinstance(error, RefusedRecordsError):
+                answer.record_errors = error.records
+            return answer, None, -1
         except Exception:
             _log.exception("append failed: partition=%s", partition.tp)
             self.refused_batches += 1

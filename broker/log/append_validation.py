@@ -4,11 +4,11 @@ codec.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Final
 
 from semel.broker.log.config import INT64_MAX, CompressionSetting, LogConfig, TimestampType
-from semel.protocol.errors import ErrorCode, error_for
+from semel.protocol.errors import ErrorCode, FatalError, error_for
 from semel.protocol.ids import TopicPartition
 from semel.protocol.record_batch import BatchHeader, Compression, decode_records, rewrite_batch
 from semel.protocol.record_batch import TimestampType as BatchTimestampType
@@ -25,6 +25,20 @@ _CODECS: Final[Mapping[CompressionSetting, Compression]] = {
 _FOR_THE_BROKER: Final = 0x68
 """Attributes of a batch: append time, control, delete horizon."""
 _TRANSACTIONAL: Final = 0x10
+
+
+REFUSED_RECORDS_MAX: Final = 1000
+"""Records that a refusal names; a client takes all others of the batch for innocent."""
+
+
+class RefusedRecordsError(FatalError):
+    """A batch is refused for some of its records: the place of each in it, and what is wrong with it (KIP-467)."""
+
+    def __init__(
+        self, message: str, code: ErrorCode = ErrorCode.INVALID_RECORD, records: Sequence[tuple[int, str]] = ()
+    ) -> None:
+        super().__init__(message, code)
+        self.records = records
 
 
 def is_plain(header: BatchHeader, config: LogConfig) -> bool:
@@ -65,15 +79,18 @@ def check_client_batch(
     else:
         looks_back = False
     if looks_back or config.is_compacted:
+        without_key: list[int] = []
         for record in decode_records(buffer, check_crc=False):
             if looks_back:
                 _check_timestamp(tp, record.timestamp_ms, config, now_ms)
-            if config.is_compacted and record.key is None:
-                raise error_for(
-                    ErrorCode.INVALID_RECORD,
-                    f"{tp}: the record at position {record.offset - header.base_offset} of a batch has no key, which a "
-                    "topic with cleanup.policy=compact needs",
-                )
+            if config.is_compacted and record.key is None and len(without_key) < REFUSED_RECORDS_MAX:
+                without_key.append(record.offset - header.base_offset)
+        if without_key:
+            raise RefusedRecordsError(
+                f"{tp}: the record at position {without_key[0]} of a batch has no key, which a topic with "
+                "cleanup.policy=compact needs",
+                records=[(position, "a topic with cleanup.policy=compact needs a key") for position in without_key],
+            )
 
 
 def _check_timestamp(tp: TopicPartition, timestamp_ms: int, config: LogConfig, now_ms: int) -> None:

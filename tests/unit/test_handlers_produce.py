@@ -12,7 +12,7 @@ from kafka_node import FakeNode, KafkaClient, batch, run_with_listener, turns, u
 
 from semel.broker.handlers.verification import QUEUED_BATCHES_MAX
 from semel.broker.listeners.kafka.listener import KafkaListener
-from semel.broker.log.config import LogConfig, TimestampType
+from semel.broker.log.config import CleanupPolicy, LogConfig, TimestampType
 from semel.protocol.api.topics import IsolationLevel
 from semel.protocol.api.transactions import AddPartitionsToTxnRequest, TransactionVersion
 from semel.protocol.compression import Compression
@@ -20,6 +20,7 @@ from semel.protocol.control_records import ControlType, encode_control_batch
 from semel.protocol.errors import ErrorCode, FatalError, RetriableError, error_for
 from semel.protocol.ids import OFFSETS_TOPIC, ProducerIdAndEpoch, TopicPartition
 from semel.protocol.kafka.produce import ProducePartition, ProduceRequest, ProduceResponse
+from semel.protocol.record_batch import encode_batch
 
 PRODUCER = ProducerIdAndEpoch(4000, 0)
 TP = TopicPartition("t", 0)
@@ -602,3 +603,24 @@ def test_other_listeners_await_the_same_handler(tmp_path: Path) -> None:
         assert struct.unpack_from(">q", found.read())[0] == 0
 
     run_with_listener(test, str(tmp_path), journaled=True)
+
+
+def test_records_without_a_key_are_named_where_the_topic_is_compacted(tmp_path: Path) -> None:
+    """librdkafka told the application that all records of the batch were bad, where it was two of three (KIP-467)."""
+
+    async def test(node: FakeNode, listener: KafkaListener) -> None:
+        (partition,) = node.create("t", config=LogConfig(cleanup_policy=frozenset({CleanupPolicy.COMPACT})))
+        client = await KafkaClient.connect(listener.port)
+        records = [(1_000, None, b"a", ()), (1_000, b"key", b"b", ()), (1_000, None, b"c", ())]
+        mixed = bytes(encode_batch(records))
+        for acks in (1, -1):
+            (answer,) = (await client.produce(request(mixed, acks=acks), 8)).partitions
+            assert answer.error is ErrorCode.INVALID_RECORD
+            assert [position for position, _ in answer.record_errors] == [0, 2]
+            assert all("needs a key" in (message or "") for _, message in answer.record_errors)
+        assert partition.log_end_offset == 0
+        (answer,) = (await client.produce(request(mixed), 7)).partitions  # the versions before have no room for it
+        assert answer.error is ErrorCode.INVALID_RECORD
+        assert not answer.record_errors
+
+    run_with_listener(test, str(tmp_path))
