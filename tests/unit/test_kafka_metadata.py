@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,8 +14,10 @@ from running_node import create_topic, running_node
 
 from semel.broker.node import Node
 from semel.protocol.errors import ErrorCode, RetriableError
-from semel.protocol.ids import OFFSETS_TOPIC, TopicPartition, new_topic_id
-from semel.protocol.kafka.api import ApiKey
+from semel.protocol.ids import OFFSETS_TOPIC, ZERO_TOPIC_ID, TopicPartition, new_topic_id
+from semel.protocol.kafka.api import ApiKey, NodeEndpoint
+from semel.protocol.kafka.messages import build_response
+from semel.protocol.kafka.metadata import METADATA_MAX_VERSION, MetadataPartition, MetadataResponse, MetadataTopic
 
 NAMES_ONLY = [*range(10), 13]
 
@@ -61,6 +64,64 @@ def test_a_topic_and_the_nodes_in_every_version(tmp_path: Path, version: int) ->
             assert topic.topic_id == image.topic_id
 
     with_node(tmp_path, test, broker_rack="r1")
+
+
+@pytest.mark.parametrize("version", range(METADATA_MAX_VERSION + 1))
+def test_the_response_is_byte_for_byte_kios(version: int) -> None:
+    partitions = [
+        MetadataPartition(ErrorCode.NONE, 0, 1, 5, (1, 2), (1,), (2,)),
+        MetadataPartition(ErrorCode.LEADER_NOT_AVAILABLE, 1, -1, 7, (3,), (), (3,)),
+    ]
+    topics = [
+        MetadataTopic(ErrorCode.NONE, "a", new_topic_id(), True, partitions, 0b1000),
+        MetadataTopic(ErrorCode.UNKNOWN_TOPIC_ID, None if version >= 12 else "", new_topic_id(), False, (), -(1 << 31)),
+        MetadataTopic(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, "b", ZERO_TOPIC_ID, False, (), -(1 << 31)),
+    ]
+    brokers = [NodeEndpoint(1, "one.example", 9092, "r1"), NodeEndpoint(2, "two.example", 9093)]
+    response = MetadataResponse(brokers, None if version % 2 else "cluster", 2, topics, 0b100)
+    values = {
+        "brokers": [each._asdict() for each in brokers],
+        "cluster_id": response.cluster_id,
+        "controller_id": 2,
+        "cluster_authorized_operations": 0b100,
+        "topics": [
+            {
+                "error_code": topic.error,
+                "name": topic.name,
+                "topic_id": topic.topic_id.bytes,
+                "is_internal": topic.is_internal,
+                "topic_authorized_operations": topic.authorized_operations,
+                "partitions": [
+                    {
+                        "error_code": each.error,
+                        "partition_index": each.partition,
+                        "leader_id": each.leader_id,
+                        "leader_epoch": each.leader_epoch,
+                        "replica_nodes": each.replicas,
+                        "isr_nodes": each.isr,
+                        "offline_replicas": each.offline_replicas,
+                    }
+                    for each in topic.partitions
+                ],
+            }
+            for topic in topics
+        ],
+    }
+    assert response.build(version) == build_response(ApiKey.METADATA, version, **values)
+
+
+def test_a_leader_that_is_not_in_the_cluster_is_none(tmp_path: Path) -> None:
+    async def test(node: Node) -> None:
+        await create_topic(node, "a")
+        image = node.metadata.image
+        topic = image.topics["a"]
+        gone = replace(topic, partitions=(replace(topic.partitions[0], leader=9),))
+        node.metadata.image = replace(image, topics={"a": gone})
+        (told,) = (await ask(node, 13, [{"name": "a"}])).topics
+        (partition,) = told.partitions
+        assert (int(partition.error_code), partition.leader_id) == (ErrorCode.LEADER_NOT_AVAILABLE, -1)
+
+    with_node(tmp_path, test)
 
 
 def test_all_topics_none_and_some_are_told_apart_by_version(tmp_path: Path) -> None:

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from typing import Any, Final, NamedTuple
 
 from semel.broker.handlers import metadata
-from semel.broker.listeners.kafka.apis.topic_values import partition_values, topic_values
+from semel.broker.listeners.kafka.apis.topic_values import told_topic
 from semel.broker.listeners.kafka.authorized_operations import TOPIC_OPERATIONS
 from semel.broker.listeners.kafka.registry import Api, RequestContext
 from semel.broker.services import Services
@@ -18,6 +18,7 @@ from semel.protocol.api.metadata import TopicResult
 from semel.protocol.errors import ErrorCode
 from semel.protocol.kafka.api import ApiKey
 from semel.protocol.kafka.messages import build_response, parse_request
+from semel.protocol.kafka.metadata import MetadataTopic
 
 PARTITIONS_MAX: Final = 2_000
 """The most partitions of one answer (Kafka's default of max.request.partition.size.limit)."""
@@ -39,7 +40,7 @@ async def handle_describe_topic_partitions(context: RequestContext, body: memory
     following: _Cursor | None = None
     if begin.partition_index < 0:
         refused = [TopicResult(name, ErrorCode.INVALID_REQUEST) for name in names]
-        topics = [{**topic_values(each, TOPIC_OPERATIONS), "partitions": ()} for each in refused]
+        topics = [told_topic(context.node, each, (), TOPIC_OPERATIONS) for each in refused]
     else:
         names = names or sorted(context.node.metadata.image.topics)
         limit = max(1, min(request.response_partition_limit, PARTITIONS_MAX))
@@ -47,15 +48,15 @@ async def handle_describe_topic_partitions(context: RequestContext, body: memory
     return build_response(
         ApiKey.DESCRIBE_TOPIC_PARTITIONS,
         version,
-        topics=topics,
+        topics=[_topic_values(each) for each in topics],
         next_cursor=None if following is None else following._asdict(),
     )
 
 
 def _page(
     node: Services, names: Sequence[str], begin: _Cursor, limit: int
-) -> tuple[list[dict[str, Any]], _Cursor | None]:
-    topics: list[dict[str, Any]] = []
+) -> tuple[list[MetadataTopic], _Cursor | None]:
+    topics: list[MetadataTopic] = []
     for name in names:
         if limit == 0:
             return topics, _Cursor(name, 0)
@@ -63,23 +64,35 @@ def _page(
         first = begin.partition_index if name == begin.topic_name else 0
         partitions = () if result.topic is None else result.topic.partitions
         taken = partitions[first : first + limit]
-        topics.append(
-            {
-                **topic_values(result, TOPIC_OPERATIONS),
-                "partitions": [
-                    {
-                        **partition_values(node, name, each),
-                        "eligible_leader_replicas": (),
-                        "last_known_elr": (),
-                    }
-                    for each in taken
-                ],
-            }
-        )
+        topics.append(told_topic(node, result, taken, TOPIC_OPERATIONS))
         if first + len(taken) < len(partitions):
             return topics, _Cursor(name, first + len(taken))
         limit -= len(taken)
     return topics, None
+
+
+def _topic_values(topic: MetadataTopic) -> dict[str, Any]:
+    return {
+        "error_code": topic.error,
+        "name": topic.name,
+        "topic_id": topic.topic_id.bytes,
+        "is_internal": topic.is_internal,
+        "topic_authorized_operations": topic.authorized_operations,
+        "partitions": [
+            {
+                "error_code": each.error,
+                "partition_index": each.partition,
+                "leader_id": each.leader_id,
+                "leader_epoch": each.leader_epoch,
+                "replica_nodes": each.replicas,
+                "isr_nodes": each.isr,
+                "offline_replicas": each.offline_replicas,
+                "eligible_leader_replicas": (),
+                "last_known_elr": (),
+            }
+            for each in topic.partitions
+        ],
+    }
 
 
 DESCRIBE_TOPIC_PARTITIONS = Api(ApiKey.DESCRIBE_TOPIC_PARTITIONS, 0, 0, handle_describe_topic_partitions)

@@ -11,15 +11,16 @@ from collections.abc import Sequence
 from typing import Any
 
 from semel.broker.handlers import metadata
-from semel.broker.listeners.kafka.apis.topic_values import partition_values, topic_values
+from semel.broker.listeners.kafka.apis.topic_values import told_topic
 from semel.broker.listeners.kafka.authorized_operations import CLUSTER_OPERATIONS, NOT_ASKED_FOR, TOPIC_OPERATIONS
 from semel.broker.listeners.kafka.registry import Api, RequestContext
 from semel.broker.services import Services
 from semel.protocol.api.metadata import TopicResult
 from semel.protocol.errors import ErrorCode
 from semel.protocol.ids import TopicId
-from semel.protocol.kafka.api import ApiKey
-from semel.protocol.kafka.messages import build_response, parse_request
+from semel.protocol.kafka.api import ApiKey, NodeEndpoint
+from semel.protocol.kafka.messages import parse_request
+from semel.protocol.kafka.metadata import METADATA_MAX_VERSION, MetadataResponse
 
 _FIRST_VERSION_WITH_IDS = 12
 
@@ -33,18 +34,13 @@ async def handle_metadata(context: RequestContext, body: memoryview) -> bytes:
     asks_of_topics = getattr(request, "include_topic_authorized_operations", False)
     asks_of_cluster = getattr(request, "include_cluster_authorized_operations", False)
     operations = TOPIC_OPERATIONS if asks_of_topics else NOT_ASKED_FOR
-    return build_response(
-        ApiKey.METADATA,
-        version,
-        brokers=[
-            {"node_id": each.node_id, "host": each.kafka_host, "port": each.kafka_port, "rack": each.rack or None}
-            for each in cluster.nodes
-        ],
-        cluster_id=cluster.cluster_id,
-        controller_id=cluster.controller_id,
-        cluster_authorized_operations=CLUSTER_OPERATIONS if asks_of_cluster else NOT_ASKED_FOR,
-        topics=[_topic(node, each, operations) for each in topics],
-    )
+    return MetadataResponse(
+        [NodeEndpoint(each.node_id, each.kafka_host, each.kafka_port, each.rack or None) for each in cluster.nodes],
+        cluster.cluster_id,
+        cluster.controller_id,
+        [told_topic(node, each, each.topic.partitions if each.topic else (), operations) for each in topics],
+        CLUSTER_OPERATIONS if asks_of_cluster else NOT_ASKED_FOR,
+    ).build(version)
 
 
 async def _topics(node: Services, version: int, request: Any) -> Sequence[TopicResult]:
@@ -62,11 +58,4 @@ async def _topics(node: Services, version: int, request: Any) -> Sequence[TopicR
     return await metadata.topics_by_name(node, names, allow_auto_create=allowed)
 
 
-def _topic(node: Services, result: TopicResult, operations: int) -> dict[str, Any]:
-    partitions = () if result.topic is None else result.topic.partitions
-    values = topic_values(result, operations)
-    values["partitions"] = [partition_values(node, result.name, each) for each in partitions]
-    return values
-
-
-METADATA = Api(ApiKey.METADATA, 0, 13, handle_metadata)
+METADATA = Api(ApiKey.METADATA, 0, METADATA_MAX_VERSION, handle_metadata)
