@@ -6,6 +6,7 @@ All three foreign clients speak the older protocol: partitions added explicitly,
 from __future__ import annotations
 
 import itertools
+import time
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import suppress
@@ -77,7 +78,7 @@ class Place:
 def until(condition: Callable[[], bool]) -> None:
     """Ask until something has happened (bounded by the test's own timeout)."""
     while not condition():
-        pass
+        time.sleep(0.005)  # the node runs in this process
 
 
 @pytest.fixture(scope="module")

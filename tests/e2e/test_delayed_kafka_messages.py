@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import random
+import time
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
@@ -118,9 +119,9 @@ class Network:
         """Wait until nothing is open on any partition; what hangs never lets this end."""
         for partition in self.live.node.logs.partitions():
             while partition.last_stable_offset < partition.log_end_offset:
-                pass
+                time.sleep(0.002)  # the node runs in this process
         while self.state().startswith("Prepare"):
-            pass
+            time.sleep(0.002)
 
     def read(self, *tps: TopicPartition) -> list[list[bytes]]:
         self.settled()

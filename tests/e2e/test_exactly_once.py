@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from chaos import Chaos, run_chaos
+from chaos import Chaos, Clients, run_chaos
 from history import check
 from longer_runs import given
 
@@ -15,9 +15,12 @@ SEED = int(given("SEMEL_CHAOS_SEED", "1"))
 
 @pytest.mark.slow
 @pytest.mark.timeout(280 + SECONDS)
+@pytest.mark.parametrize("clients", list(Clients), ids=lambda clients: clients.name.lower())
 @pytest.mark.parametrize("static_members", [False, True], ids=["dynamic", "static"])
-def test_E1_each_record_is_reflected_exactly_once_whatever_is_killed(tmp_path: Path, static_members: bool) -> None:
-    chaos = Chaos(seed=SEED + static_members, duration_s=SECONDS, static_members=static_members)
+def test_E1_each_record_is_reflected_exactly_once_whatever_is_killed(
+    tmp_path: Path, static_members: bool, clients: Clients
+) -> None:
+    chaos = Chaos(seed=SEED + static_members, duration_s=SECONDS, static_members=static_members, clients=clients)
     report = run_chaos(chaos, tmp_path)
     anomalies = check(report.history)
     assert not anomalies, f"{chaos}: {report.faults}: {[str(anomaly) for anomaly in anomalies[:10]]}"

@@ -11,9 +11,11 @@ import time
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
+from enum import Enum
 from pathlib import Path
 
 from history import History, Outcome, Read, Send, Transaction, load_transactions
+from kafka_pipeline_ends import KafkaFeeder, KafkaReader
 from lossy_proxy import LossyProxy
 
 import semel
@@ -23,6 +25,13 @@ from semel.protocol.api.topics import LATEST_TIMESTAMP
 SUPPORT = Path(__file__).parent
 SOURCE, TARGET, GROUP = "source", "target", "pipeline"
 PARTITIONS = 3
+
+
+class Clients(Enum):
+    """What the pipeline is written with: its worker's script."""
+
+    SEMEL = "pipeline_worker.py"
+    CONFLUENT = "kafka_pipeline_worker.py"
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,6 +48,7 @@ class Chaos:
     instances: int = 3
     static_members: bool = False
     fault: str | None = None
+    clients: Clients = Clients.SEMEL
     settle_s: float = 90.0
 
 
@@ -140,7 +150,7 @@ class Workers:
     def start_missing(self) -> None:
         for number, process in enumerate(self._running):
             if process is None or process.poll() is not None:
-                command = [sys.executable, str(SUPPORT / "pipeline_worker.py"), "--bootstrap", self._bootstrap]
+                command = [sys.executable, str(SUPPORT / self._chaos.clients.value), "--bootstrap", self._bootstrap]
                 command += ["--instance", str(number), "--history", str(self._history), "--seed", str(self._chaos.seed)]
                 command += ["--abort-rate", str(self._chaos.abort_rate), "--partitions", str(PARTITIONS)]
                 if self._chaos.static_members:
@@ -194,13 +204,19 @@ def run_chaos(chaos: Chaos, folder: Path) -> Report:
     bootstrap = f"127.0.0.1:{grpc.port}"
     node.add_setting(f"kafka.advertised=127.0.0.1:{kafka.port}")
     node.start()
-    workers = Workers(chaos, bootstrap, folder)
+    kafka_bootstrap = f"127.0.0.1:{kafka.port}"
+    foreign = chaos.clients is Clients.CONFLUENT
+    workers = Workers(chaos, kafka_bootstrap if foreign else bootstrap, folder)
     report = Report(History())
     try:
         with semel.Admin(node.bootstrap) as admin:
             for topic in (SOURCE, TARGET):
                 admin.create_topic(topic, partitions=PARTITIONS)
-        feeder, reader = Feeder(bootstrap), LiveReader(bootstrap)
+        feeder: Feeder | KafkaFeeder = Feeder(bootstrap)
+        reader: LiveReader | KafkaReader = LiveReader(bootstrap)
+        if foreign:
+            feeder = KafkaFeeder(kafka_bootstrap, SOURCE, PARTITIONS)
+            reader = KafkaReader(kafka_bootstrap, TARGET, PARTITIONS)
         feeder.start()
         reader.start()
         workers.start_missing()

@@ -10,7 +10,9 @@ import argparse
 import os
 import random
 import sys
+from collections.abc import Iterable
 from pathlib import Path
+from typing import Protocol
 
 from history import HistoryWriter, Outcome, Send
 
@@ -64,15 +66,7 @@ def transform(
     writer: HistoryWriter,
     draw: random.Random,
 ) -> None:
-    sends = [
-        Send(
-            arguments.target,
-            (record.offset + record.partition) % arguments.partitions,
-            f"{record.partition}@{record.offset}/{name}/{attempt}",
-            (record.topic, record.partition, record.offset),
-        )
-        for record in batch
-    ]
+    sends = sends_of(arguments, name, attempt, batch)
     number = writer.intend(sends)
     try:
         with producer.transaction(commits=batch) as txn:
@@ -85,6 +79,28 @@ def transform(
         writer.settle(number, Outcome.ABORTED)
     else:
         writer.settle(number, Outcome.COMMITTED)
+
+
+class SourceRecord(Protocol):
+    @property
+    def topic(self) -> str: ...
+    @property
+    def partition(self) -> int: ...
+    @property
+    def offset(self) -> int: ...
+
+
+def sends_of(arguments: argparse.Namespace, name: str, attempt: int, records: Iterable[SourceRecord]) -> list[Send]:
+    """What one attempt makes of records of the source."""
+    return [
+        Send(
+            arguments.target,
+            (record.offset + record.partition) % arguments.partitions,
+            f"{record.partition}@{record.offset}/{name}/{attempt}",
+            (record.topic, record.partition, record.offset),
+        )
+        for record in records
+    ]
 
 
 def parse() -> argparse.Namespace:
