@@ -56,7 +56,9 @@ def fails_well(function: Callable[P, R]) -> Callable[P, R]:
     @wraps(function)
     def wrapped(*args: P.args, **kwargs: P.kwargs) -> R:
         try:
-            return function(*args, **kwargs)
+            result = function(*args, **kwargs)
+            sys.stdout.flush()
+            return result
         except UsageError as error:
             raise fail(str(error), ExitCode.USAGE) from error
         except RetriableError as error:
@@ -64,17 +66,21 @@ def fails_well(function: Callable[P, R]) -> Callable[P, R]:
             raise fail(str(error), code) from error
         except SemelError as error:
             raise fail(str(error), ExitCode.REFUSED) from error
-        except BrokenPipeError:
-            sys.stderr.close()
+        except BrokenPipeError:  # whoever reads has seen enough
+            _drop_output()
             raise typer.Exit(ExitCode.OK) from None
         except OSError as error:
-            # Or the interpreter tries once more at its end, and prints what it thinks of it.
-            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.__stdout__.fileno() if sys.__stdout__ else 1)
+            _drop_output()
             raise fail(f"failed: {error}", ExitCode.REFUSED) from error
         except KeyboardInterrupt:
             raise typer.Exit(ExitCode.INTERRUPTED) from None
 
     return wrapped
+
+
+def _drop_output() -> None:
+    """Or the interpreter tries once more at its end, and prints what it thinks of it."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.__stdout__.fileno() if sys.__stdout__ else 1)
 
 
 _NOT_THERE = frozenset({ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, ErrorCode.UNKNOWN_TOPIC_ID})
@@ -108,7 +114,9 @@ def print_table(columns: Sequence[str], rows: Iterable[Sequence[object]], *, emp
         print(empty)
         return
     console = Console(width=None if sys.stdout.isatty() else 200, highlight=False)
-    console.print(table)
+    with console.capture() as shown:  # printed by rich itself, a pipe that is closed early would be an error
+        console.print(table)
+    print(shown.get(), end="")
 
 
 NUMERIC_COLUMNS = frozenset(

@@ -6,7 +6,6 @@ import base64
 import json
 import sys
 import time
-from contextlib import suppress
 from enum import StrEnum
 from typing import Annotated
 
@@ -80,8 +79,7 @@ def consume(
             consumer.subscribe(topics)
         else:
             _assign(consumer, bootstrap, topics, partition, offset)
-        with suppress(KeyboardInterrupt):
-            _print_records(consumer, format_, max_records, timeout, commits=group is not None)
+        _print_records(consumer, format_, max_records, timeout, commits=group is not None)
 
 
 def _assign(

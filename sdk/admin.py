@@ -12,12 +12,12 @@ from semel.protocol.api.transactions import TransactionDescription, TransactionL
 from semel.protocol.ids import TopicPartition
 from semel.sdk.admin_core import AdminCore, ConfigEntry, PartitionLag, group_owners
 from semel.sdk.client import ClientCore
-from semel.sdk.options import ClientOptions, checked_names
+from semel.sdk.options import ClientOptions, NotPicklable, checked_names
 
 T = TypeVar("T")
 
 
-class Admin:
+class Admin(NotPicklable):
     """Creates, shows and changes what is on a cluster. May be used by several threads.
 
     bootstrap:          the gRPC address of a node, or several
@@ -28,6 +28,8 @@ class Admin:
     Every call raises `SemelError`: `RetriableError` where the cluster can't be reached in time, `FatalError` for what
     it refuses.
     """
+
+    _in_place_of_pickling = "it owns a thread and connections; make one in each process or worker, where it is used"
 
     @checked_names
     def __init__(

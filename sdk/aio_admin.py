@@ -13,13 +13,15 @@ from semel.protocol.api.transactions import TransactionDescription, TransactionL
 from semel.protocol.ids import TopicPartition
 from semel.sdk.admin_core import AdminCore, ConfigEntry, PartitionLag, group_owners
 from semel.sdk.client import ClientCore
-from semel.sdk.options import ClientOptions, checked_names
+from semel.sdk.options import ClientOptions, NotPicklable, checked_names
 
 T = TypeVar("T")
 
 
-class Admin:
+class Admin(NotPicklable):
     """`semel.Admin` for asyncio: the same options, calls and errors, with `await`. Any number of tasks may use it."""
+
+    _in_place_of_pickling = "it owns a thread and connections; make one in each process or worker, where it is used"
 
     @checked_names
     def __init__(

@@ -13,10 +13,11 @@ from semel.protocol.ids import TopicPartition
 from semel.protocol.record_batch import Record
 from semel.sdk import tracing
 from semel.sdk.consumer_core import ConsumerCore, Handout
+from semel.sdk.options import NotPicklable
 from semel.sdk.transaction import GroupMetadata
 
 
-class Batch(Sequence[Record]):
+class Batch(NotPicklable, Sequence[Record]):
     """Records that one poll handed out, with what it takes to commit them or to have them again.
 
     records:        of each partition in the order of offsets.
@@ -25,6 +26,10 @@ class Batch(Sequence[Record]):
 
     Batches that have a partition in common are to be processed in the order in which they were handed out.
     """
+
+    _in_place_of_pickling = (
+        "it belongs to its consumer, which commits and rewinds it; pass on `batch.records`, and commit here"
+    )
 
     __slots__ = ("__weakref__", "_core", "_group_metadata", "_handout", "_has_begun", "_is_rewound", "_outstanding")
 

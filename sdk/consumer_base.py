@@ -29,7 +29,7 @@ from semel.sdk.batch import Batch, Outstanding, RecordByRecord, trace_receive
 from semel.sdk.consumer_core import ConsumerCore, Handout
 from semel.sdk.consumer_settings import make_core
 from semel.sdk.group_member import AssignmentChange, ChangeKind
-from semel.sdk.options import check_int, check_text, checked_names
+from semel.sdk.options import NotPicklable, check_int, check_text, checked_names
 from semel.sdk.subscription import OffsetReset, SubscriptionKind
 from semel.sdk.transaction import GroupMetadata
 
@@ -48,8 +48,10 @@ LOOK_AGAIN_S = 1.0
 """How long a poll waits before it says again that the user is alive."""
 
 
-class ConsumerBase(ABC, Generic[Listener]):
+class ConsumerBase(NotPicklable, ABC, Generic[Listener]):
     """A consumer without a way to wait. See `semel.Consumer` for the options."""
+
+    _in_place_of_pickling = "it owns a thread and connections; make one in each process or worker, where it is used"
 
     @checked_names
     def __init__(

@@ -15,7 +15,8 @@ from typing import Any, NamedTuple, TypeAlias
 import cython
 
 from semel.protocol.batch_builder import BatchBuilder
-from semel.protocol.errors import ErrorCode, RetriableError, SemelError
+from semel.protocol.errors import ErrorCode, RetriableError, SemelError, UsageError
+from semel.sdk.io_thread import on_any_io_thread
 
 _log = logging.getLogger(__name__)
 
@@ -140,6 +141,11 @@ class ProducerBatch:
             if self.event is None:
                 self.event = threading.Event()
             event = self.event
+        if timeout_s != 0 and on_any_io_thread():
+            raise UsageError(
+                "a delivery's result was waited for inside a callback, on the thread that is to bring it: it would "
+                "never come; use add_done_callback(), or wait on a thread of your own"
+            )
         return event.wait(timeout_s)
 
     def add_callback(self, delta: int, timestamp_ms: int, callback: DeliveryCallback) -> None:
@@ -218,7 +224,7 @@ class Delivery:
         """Wait up to `timeout` seconds (None: until the producer's delivery timeout) and return where the record is.
 
         Raises the `SemelError` that the record failed with, or `RetriableError` (REQUEST_TIMED_OUT) when it is not
-        known in time; the record may still arrive then.
+        known in time; the record may still arrive then. Raises `UsageError` in a callback, where it can never come.
         """
         error = self.exception(timeout)
         if error is not None:

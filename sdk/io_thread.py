@@ -20,6 +20,15 @@ T = TypeVar("T")
 Ts = TypeVarTuple("Ts")
 
 
+class _Thread(threading.Thread):
+    """A thread that must not wait for what only it, or another of its kind, can bring about."""
+
+
+def on_any_io_thread() -> bool:
+    """Whether the caller runs on the IO thread of any client: in a callback."""
+    return isinstance(threading.current_thread(), _Thread)
+
+
 class IoThread:
     """A daemon thread with an asyncio loop. Starts at the first use; belongs to the process that made it."""
 
@@ -124,9 +133,7 @@ class IoThread:
 
     def _start(self) -> asyncio.AbstractEventLoop:
         loop = asyncio.new_event_loop()
-        self._thread = threading.Thread(
-            target=self._run, args=(loop,), name=f"semel-{self._owner.lower()}", daemon=True
-        )
+        self._thread = _Thread(target=self._run, args=(loop,), name=f"semel-{self._owner.lower()}", daemon=True)
         self._thread.start()
         return loop
 

@@ -8,7 +8,7 @@ import inspect
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, ParamSpec, TypeVar
+from typing import Any, ClassVar, NoReturn, ParamSpec, TypeVar
 
 from semel.protocol.errors import UsageError
 
@@ -16,6 +16,16 @@ P = ParamSpec("P")
 R = TypeVar("R")
 
 _ADDRESS = re.compile(r"^(?:\[(?P<v6>[0-9A-Fa-f:.%]+)\]|(?P<name>[^\s:/@\[\]]+)):(?P<port>\d{1,5})$")
+
+
+class NotPicklable:
+    """What has a thread and connections, or stands for them: it belongs to the process that made it."""
+
+    __slots__ = ()
+    _in_place_of_pickling: ClassVar[str]
+
+    def __reduce__(self) -> NoReturn:
+        raise TypeError(f"a {type(self).__name__} can't be pickled or copied: {self._in_place_of_pickling}")
 
 
 def checked_names(function: Callable[P, R]) -> Callable[P, R]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import ClassVar
 
-from semel.sdk.options import checked_names
+from semel.sdk.options import NotPicklable, checked_names
 from semel.sdk.partitioner import Partitioner
 from semel.sdk.producer_core import ProducerCore, close_when_dropped
 from semel.sdk.producer_settings import producer_options
@@ -12,8 +12,10 @@ from semel.sdk.sender import IN_FLIGHT_MAX
 from semel.sdk.serialization import Serializer
 
 
-class ProducerBase:
+class ProducerBase(NotPicklable):
     """A producer without a way to wait."""
+
+    _in_place_of_pickling = "it owns a thread and connections; make one in each process or worker, where it is used"
 
     _blocking: ClassVar[bool]
     """Whether `send` may wait on the thread that calls it."""

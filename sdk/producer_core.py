@@ -112,6 +112,7 @@ class ProducerCore:
         self._room = threading.Condition()
         self._room_waiters = 0
         self._closing = False
+        self._was_dropped = False
         self._stopped = False
         self._timer: asyncio.TimerHandle | None = None
         self._step_soon = False
@@ -145,11 +146,21 @@ class ProducerCore:
 
     def _update_gate(self) -> None:
         transactions = self.transactions
-        closed = self._closing or self.client.io.closed or (transactions is not None and not transactions.may_send)
-        self.accumulator.gate_closed = closed
+        is_gone = self._closing or self._was_dropped or self.client.io.closed
+        self.accumulator.gate_closed = is_gone or (transactions is not None and not transactions.may_send)
+
+    def drop(self) -> None:
+        """Refuse further sends: nobody has the producer any more, and it is about to be closed."""
+        self._was_dropped = True
+        self._update_gate()
 
     def _refuse(self) -> None:
         """Raise what a send is to raise now."""
+        if self._was_dropped:
+            raise UsageError(
+                "nothing was sent: this Producer was closed when the last reference to it went; keep it in a variable, "
+                "best in a with-block: `with semel.Producer(...) as producer: producer.send(...)`"
+            )
         self.client.io.check()
         if self._closing:
             raise UsageError("this Producer is closed; make a new one")
@@ -546,6 +557,7 @@ def close_when_dropped(face: object, core: ProducerCore) -> weakref.finalize[...
 
 def _close_dropped(core: ProducerCore) -> None:
     # On a thread of its own: the collector may run on the IO thread, which can't wait for itself.
+    core.drop()
     if not core.client.io.forked:
         threading.Thread(target=_close_quietly, args=(core,), name="semel-close").start()
 

@@ -31,6 +31,14 @@ class SubscriptionKind(Enum):
     ASSIGNED = "assigned"
 
 
+_HOW = {
+    SubscriptionKind.NONE: "nothing",
+    SubscriptionKind.TOPICS: "the topics that it subscribed to",
+    SubscriptionKind.PATTERN: "the topics that match its pattern",
+    SubscriptionKind.ASSIGNED: "the partitions that it was assigned",
+}
+
+
 @dataclass(slots=True, eq=False)
 class PartitionState:
     """One assigned partition, from its assignment until it goes. One that comes back is another `PartitionState`.
@@ -168,7 +176,7 @@ class Subscription:
     def _become(self, kind: SubscriptionKind) -> None:
         if self.kind not in (SubscriptionKind.NONE, kind):
             raise UsageError(
-                f"this consumer reads by {self.kind.value}; call unsubscribe() before it can read by {kind.value}"
+                f"this consumer reads {_HOW[self.kind]}; call unsubscribe() before it can read {_HOW[kind]}"
             )
         self.kind = kind
 

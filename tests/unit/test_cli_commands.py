@@ -4,15 +4,19 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import subprocess
 import sys
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from live_node import LiveNode
 from typer.testing import CliRunner, Result
 
+import semel
 from semel.cli.common import ExitCode
 from semel.cli.main import app
 from semel.sdk.consumer import Consumer
@@ -144,3 +148,101 @@ def test_without_a_node_it_says_so(tmp_path: Path) -> None:
 
 def test_version() -> None:
     assert CliRunner().invoke(app, ["--version"]).stdout.startswith("semel ")
+
+
+# as processes: pipes that are closed early, and Ctrl-C
+
+
+def start(bootstrap: str, *arguments: str, **options: Any) -> subprocess.Popen[bytes]:
+    command = [sys.executable, "-P", "-m", "semel.cli", *arguments]
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE, **options}
+    return subprocess.Popen(command, env={**os.environ, "SEMEL_BOOTSTRAP": bootstrap}, **pipes)
+
+
+def ended(process: subprocess.Popen[bytes]) -> tuple[int, str]:
+    """Return the exit code and what was said on standard error, without having closed standard input."""
+    with process:
+        assert process.stderr is not None
+        said = process.stderr.read().decode()
+        return process.wait(60), said
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [("consume", "early", "--from-beginning"), ("topic", "list"), ("topic", "list", "--json")],
+    ids=" ".join,
+)
+def test_a_pipe_that_is_closed_early_is_no_error(bootstrap: str, run: Run, arguments: tuple[str, ...]) -> None:
+    run("topic", "create", "early", "--partitions", "1")
+    run("produce", "early", stdin="".join(f"line {number}\n" for number in range(20_000)))
+    ours, theirs = os.pipe()
+    process = start(bootstrap, *arguments, stdout=theirs)
+    os.close(theirs)
+    if arguments[0] == "consume":
+        assert os.read(ours, 7) == b"line 0\n"
+    os.close(ours)
+    assert ended(process) == (0, "")
+
+
+def test_ctrl_c_ends_a_consumer_that_has_committed_what_it_printed(bootstrap: str, run: Run) -> None:
+    run("topic", "create", "interrupted", "--partitions", "1")
+    run("produce", "interrupted", stdin="a\nb\n")
+    process = start(bootstrap, "consume", "interrupted", "--from-beginning", "--group", "readers")
+    assert process.stdout is not None
+    assert (process.stdout.readline(), process.stdout.readline()) == (b"a\n", b"b\n")
+    place = semel.TopicPartition("interrupted", 0)
+    with semel.Admin(bootstrap) as admin:
+        wait_for(lambda: place in admin.group_offsets("readers"))
+        process.send_signal(signal.SIGINT)
+        assert ended(process) == (ExitCode.INTERRUPTED, "")
+        assert admin.group_offsets("readers")[place].offset == 2
+
+
+@pytest.mark.parametrize("arguments", [(), ("--transaction", "load")])
+def test_ctrl_c_in_the_midst_of_producing_says_what_was_sent(
+    bootstrap: str, run: Run, arguments: tuple[str, ...]
+) -> None:
+    topic = f"midst-{len(arguments)}"
+    place = semel.TopicPartition(topic, 0)
+    run("topic", "create", topic, "--partitions", "1")
+    process = start(bootstrap, "produce", topic, *arguments)
+    assert process.stdin is not None
+    process.stdin.write(b"one\n")
+    process.stdin.flush()
+    with semel.Admin(bootstrap) as admin:
+        everything = semel.Consumer(bootstrap, isolation="read_uncommitted")
+        with everything:
+            everything.assign([place])
+            assert everything.poll(60) is not None
+        process.send_signal(signal.SIGINT)
+        code, said = ended(process)
+        assert code == ExitCode.INTERRUPTED
+        expected = "nothing was sent: the transaction is aborted" if arguments else "1 record had been sent to midst-0"
+        assert said.startswith(expected)
+        assert "Traceback" not in said
+        if arguments:
+            assert admin.transaction("load").state in ("PrepareAbort", "CompleteAbort")
+
+
+def test_a_line_that_is_no_json_is_named(run: Run, tmp_path: Path) -> None:
+    run("topic", "create", "named", "--partitions", "1")
+    file = tmp_path / "orders.jsonl"
+    for broken, why in (
+        ("{", "not JSON"),
+        ("7", "a JSON object is needed, not int"),
+        ('{"valeu": 1}', "unknown field 'valeu'"),
+        ('{"value_base64": "%"}', "value_base64 is not base64"),
+        ('{"value": "x", "partition": "0"}', "partition is a number"),
+        ('{"value": "x", "headers": 3}', "headers is an object"),
+    ):
+        file.write_text(f'{{"value": "fine"}}\n{broken}\n')
+        result = run("produce", "named", str(file), "--format", "json")
+        assert result.exit_code == ExitCode.USAGE
+        assert f"{file}:2: {why}" in result.stderr, result.stderr
+
+
+def wait_for(condition: Callable[[], object]) -> None:
+    deadline = time.monotonic() + 60
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
