@@ -408,6 +408,13 @@ class NodeConfig:
         minimum=1_024,
         maximum=INT32_MAX,
     )
+    max_request_partition_size_limit: int = setting(
+        2_000,
+        "The most partitions that one answer to DescribeTopicPartitions holds; a cursor leads to the rest.",
+        minimum=1,
+        maximum=1_000_000,
+        dynamic=True,
+    )
     max_incremental_fetch_session_cache_slots: int = setting(
         1_000, "Fetch sessions kept at once (KIP-227).", minimum=1, maximum=1_000_000
     )

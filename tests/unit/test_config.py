@@ -156,6 +156,55 @@ def test_every_setting_is_used_somewhere() -> None:
     assert not unused
 
 
+KAFKAS_DEFAULTS = {
+    "auto.create.topics.enable": "true",
+    "compression.type": "producer",
+    "connections.max.idle.ms": "600000",
+    "default.replication.factor": "1",
+    "delete.topic.enable": "true",
+    "fetch.max.bytes": "57671680",
+    "group.max.session.timeout.ms": "1800000",
+    "group.min.session.timeout.ms": "6000",
+    "log.cleaner.backoff.ms": "15000",
+    "log.cleaner.delete.retention.ms": "86400000",
+    "log.cleaner.max.compaction.lag.ms": "9223372036854775807",
+    "log.cleaner.min.cleanable.ratio": "0.5",
+    "log.cleaner.min.compaction.lag.ms": "0",
+    "log.cleanup.policy": "delete",
+    "log.index.interval.bytes": "4096",
+    "log.index.size.max.bytes": "10485760",
+    "log.message.timestamp.before.max.ms": "9223372036854775807",
+    "log.message.timestamp.type": "CreateTime",
+    "log.retention.bytes": "-1",
+    "log.retention.ms": "604800000",
+    "log.roll.ms": "604800000",
+    "log.segment.bytes": "1073741824",
+    "log.segment.delete.delay.ms": "60000",
+    "max.incremental.fetch.session.cache.slots": "1000",
+    "max.request.partition.size.limit": "2000",
+    "message.max.bytes": "1048588",
+    "min.insync.replicas": "1",
+    "num.partitions": "1",
+    "offset.metadata.max.bytes": "4096",
+    "offsets.retention.check.interval.ms": "600000",
+    "offsets.retention.minutes": "10080",
+    "offsets.topic.num.partitions": "50",
+    "offsets.topic.segment.bytes": "104857600",
+    "producer.id.expiration.ms": "86400000",
+    "socket.request.max.bytes": "104857600",
+    "transaction.max.timeout.ms": "900000",
+    "transaction.state.log.num.partitions": "50",
+    "transaction.state.log.segment.bytes": "104857600",
+    "transactional.id.expiration.ms": "604800000",
+}
+"""Settings that are not here have no counterpart in Kafka, or another default on purpose: what their own text says."""
+
+
+def test_settings_with_kafkas_names_have_kafkas_defaults() -> None:
+    ours = {name: SETTINGS[name].format(SETTINGS[name].default) for name in KAFKAS_DEFAULTS if name in SETTINGS}
+    assert ours == KAFKAS_DEFAULTS
+
+
 def test_topic_settings_are_those_of_the_logs_with_the_same_defaults_and_bounds() -> None:
     assert set(TOPIC_SETTINGS) == set(TOPIC_DEFAULTS) == set(LogConfig().to_kafka())
     assert node_log_config(NodeConfig()) == LogConfig()

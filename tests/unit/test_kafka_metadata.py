@@ -295,6 +295,14 @@ def test_pages_together_hold_every_partition_once(tmp_path: Path, limit: int) ->
     with_node(tmp_path, test)
 
 
+def test_the_node_bounds_a_page_too(tmp_path: Path) -> None:
+    async def test(node: Node) -> None:
+        await create_topic(node, "a", 3)
+        assert [len(page) for page in await pages(node, [], 100)] == [2, 1]
+
+    with_node(tmp_path, test, max_request_partition_size_limit=2)
+
+
 def test_a_described_topic_has_its_id_operations_and_errors(tmp_path: Path) -> None:
     async def test(node: Node) -> None:
         await create_topic(node, "a")

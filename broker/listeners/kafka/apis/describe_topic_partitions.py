@@ -1,13 +1,14 @@
 """DescribeTopicPartitions, version 0 (KIP-966): topics by name in pages, for clusters with many partitions.
 
-Topics come in the order of their names. A page ends after so many partitions, and its cursor says where the next
-begins; where the cursor's topic has been deleted since, that is the topic after it.
+Topics come in the order of their names. A page ends after so many partitions as the client asks for, up to
+max.request.partition.size.limit, and its cursor says where the next begins; where the cursor's topic has been deleted
+since, that is the topic after it.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, Final, NamedTuple
+from typing import Any, NamedTuple
 
 from semel.broker.handlers import metadata
 from semel.broker.listeners.kafka.apis.topic_values import told_topic
@@ -19,9 +20,6 @@ from semel.protocol.errors import ErrorCode
 from semel.protocol.kafka.api import ApiKey
 from semel.protocol.kafka.messages import build_response, parse_request
 from semel.protocol.kafka.metadata import MetadataTopic
-
-PARTITIONS_MAX: Final = 2_000
-"""The most partitions of one answer (Kafka's default of max.request.partition.size.limit)."""
 
 
 class _Cursor(NamedTuple):
@@ -43,7 +41,7 @@ async def handle_describe_topic_partitions(context: RequestContext, body: memory
         topics = [told_topic(context.node, each, (), TOPIC_OPERATIONS) for each in refused]
     else:
         names = names or sorted(context.node.metadata.image.topics)
-        limit = max(1, min(request.response_partition_limit, PARTITIONS_MAX))
+        limit = max(1, min(request.response_partition_limit, context.node.config.max_request_partition_size_limit))
         topics, following = _page(context.node, [name for name in names if name >= begin.topic_name], begin, limit)
     return build_response(
         ApiKey.DESCRIBE_TOPIC_PARTITIONS,
