@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from chaos import Chaos, run_chaos
+from chaos import Chaos, Clients, run_chaos
 from history import check
 
 QUIET = {"kill_instance": 0, "kill_node": 0, "freeze_instance": 0, "settle_s": 20.0, "instances": 2}
@@ -18,6 +18,11 @@ QUIET = {"kill_instance": 0, "kill_node": 0, "freeze_instance": 0, "settle_s": 2
     [
         ("dedupe-off", "duplicated", Chaos(seed=3, duration_s=6, loss=0.05, fault="dedupe-off", **QUIET)),  # type: ignore[arg-type]
         ("lso-ignored", "aborted-read", Chaos(seed=4, duration_s=4, loss=0, fault="lso-ignored", **QUIET)),  # type: ignore[arg-type]
+        (
+            "lso-ignored",
+            "aborted-read",
+            Chaos(seed=6, duration_s=4, loss=0, fault="lso-ignored", clients=Clients.CONFLUENT, **QUIET),  # type: ignore[arg-type]
+        ),
         (
             "marker-before-decision",
             "torn",
