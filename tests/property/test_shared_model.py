@@ -29,6 +29,7 @@ from semel.protocol.errors import SemelError
 from semel.protocol.ids import ProducerIdAndEpoch, TopicPartition
 from semel.txn_coordinator.commit_records import member_id
 from semel.txn_coordinator.effects import SendMarkers
+from semel.txn_coordinator.state import IllegalTransitionError
 
 KEY = "job"
 PARTITIONS = [TopicPartition("out", number) for number in range(3)]
@@ -160,6 +161,8 @@ class SharedWorld(RuleBasedStateMachine):
         attempt = data.draw(st.sampled_from(self.attempts), "attempt")
         if attempt.named is None:
             able = [writer for writer in attempt.writers if not writer.broken]
+            if data.draw(st.integers(0, 9), "confused") == 0:  # it also names what belongs to others
+                able = [writer for each in self.attempts for writer in each.writers if not writer.broken]
             attempt.named = [writer for writer in able if data.draw(st.booleans(), "named")]
             for writer in attempt.named:
                 writer.named = True
@@ -172,12 +175,20 @@ class SharedWorld(RuleBasedStateMachine):
             f"range {token}".encode(),
             attempt.batch,
         )
+        before = self.decided.get(token)
         try:
             response = self.shard.submit(request)
+        except IllegalTransitionError:
+            raise
         except SemelError:
+            assert before is None, "T13: whoever asks about a batch that is decided is told"
             return
-        known = self.decided.setdefault(token, response.decision)
-        assert known == response.decision, "a batch is decided once"
+        assert before in (None, response.decision), "a batch is decided once"
+        self.decided[token] = response.decision
+        if before is None:
+            assert all(writer.attempt is attempt for writer in attempt.named), "T12: of this attempt"
+            states = {writer.state for writer in self.shard.submit(DescribeSharedRequest(KEY)).writers}
+            assert states <= {"PrepareCommit", "PrepareAbort"}, "T12: nobody stays open under a decision"
 
     @precondition(lambda self: self.attempts)
     @rule(data=st.data())
@@ -219,7 +230,7 @@ class SharedWorld(RuleBasedStateMachine):
                 self.partitions[tp].mark(effect.marker.producer, effect.marker.committed)
             self.shard.report(effect)
 
-    @rule(milliseconds=st.integers(1, 2 * TIMEOUT_MS))
+    @rule(milliseconds=st.sampled_from([1, TIMEOUT_MS // 2, TIMEOUT_MS, 2 * TIMEOUT_MS]))
     def time_passes(self, milliseconds: int) -> None:
         self.shard.now_ms += milliseconds
         self.shard.tick()
@@ -250,6 +261,26 @@ class SharedWorld(RuleBasedStateMachine):
             for value in writer.acknowledged
         ]
 
+    def _undisturbed_batch(self) -> None:
+        """Whatever happened before, the next batch goes through when nothing disturbs it."""
+        attempt = Attempt(next(self.names), len(self.decided))
+        self.attempts.append(attempt)
+        for tp in PARTITIONS[:2]:
+            open_request = OpenSharedRequest(KEY, attempt.name, str(attempt.batch), TIMEOUT_MS, attempt.batch)
+            writer = Writer(attempt, self.shard.submit(open_request).producer)
+            attempt.writers.append(writer)
+            name = member_id(KEY, writer.producer.producer_id)
+            self.shard.submit(AddPartitionsToTxnRequest(name, writer.producer, (tp,)))
+            self._append(Delayed(writer, tp, next(self.values)))
+            assert not writer.broken
+        attempt.named = attempt.writers
+        producers = tuple(writer.producer for writer in attempt.writers)
+        token = str(attempt.batch)
+        request = CommitSharedRequest(KEY, attempt.name, token, producers, b"", attempt.batch)
+        self.decided[token] = self.shard.submit(request).decision
+        while self.shard.effects:
+            self._finish(self.shard.effects[0])
+
     def teardown(self) -> None:
         """The faults end: every writer's end comes to its partitions, and what was decided is there exactly once."""
         for item in self.delayed:
@@ -260,9 +291,11 @@ class SharedWorld(RuleBasedStateMachine):
         self.shard.tick()
         while self.shard.effects:
             self._finish(self.shard.effects[0])
+        self._undisturbed_batch()
         visible = [value for partition in self.partitions.values() for value in partition.visible]
         assert sorted(visible) == sorted(self._committed())
         assert self.shard.submit(DescribeSharedRequest(KEY)).writers == ()
+        assert {effect for effect in self.shard.effects if isinstance(effect, SendMarkers)} == set()
         for partition in self.partitions.values():
             assert not any(partition.open.values()), "no transaction is left hanging (T8)"
 
