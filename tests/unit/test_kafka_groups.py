@@ -435,6 +435,21 @@ def test_offsets_of_many_groups_are_fetched_at_once(tmp_path: Path) -> None:
     with_node(tmp_path, test)
 
 
+def test_a_group_that_is_named_over_and_over_is_answered_once(tmp_path: Path) -> None:
+    async def test(node: Node) -> None:
+        await create_topic(node, "t")
+        await commit(node, {0: 5})
+        groups = [{"group_id": name, "topics": None} for name in (GROUP, "b", GROUP, GROUP)]
+        response = await ask(node, ApiKey.OFFSET_FETCH, 8, groups=groups)
+        assert [(group.group_id, offsets_of(group)) for group in response.groups] == [(GROUP, {0: (5, 0)}), ("b", {})]
+        described = await ask(node, ApiKey.DESCRIBE_GROUPS, 5, groups=(GROUP, "b", GROUP))
+        assert [group.group_id for group in described.groups] == [GROUP, "b"]
+        deleted = await ask(node, ApiKey.DELETE_GROUPS, 2, groups_names=(GROUP, GROUP))
+        assert [(each.group_id, int(each.error_code)) for each in deleted.results] == [(GROUP, NONE)]
+
+    with_node(tmp_path, test)
+
+
 def test_a_refused_group_is_told_as_each_version_can(tmp_path: Path) -> None:
     async def test(node: Node) -> None:
         for version in range(1, 8):
@@ -582,6 +597,7 @@ def test_groups_are_listed_by_state_and_type(tmp_path: Path, version: int) -> No
 
     async def test(node: Node) -> None:
         assert await listed(node) == []
+        assert node.metadata.topic(OFFSETS_TOPIC) is None
         await create_topic(node, "t")
         await commit(node, {0: 1}, group="simple")
         member = Member(node)

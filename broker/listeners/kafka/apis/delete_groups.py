@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from semel.broker.listeners.kafka.apis.coordinator_errors import coordinator_code
+from semel.broker.listeners.kafka.apis.in_slices import in_slices
 from semel.broker.listeners.kafka.registry import Api, RequestContext
 from semel.protocol.api.groups import DeleteGroupRequest
 from semel.protocol.errors import ErrorCode, SemelError
@@ -14,10 +15,9 @@ from semel.protocol.kafka.messages import build_response, parse_request
 async def handle_delete_groups(context: RequestContext, body: memoryview) -> bytes:
     version = context.api_version
     request = parse_request(ApiKey.DELETE_GROUPS, version, body)
-    results = [
-        {"group_id": group_id, "error_code": await _delete(context, group_id)}
-        for group_id in dict.fromkeys(request.groups_names)
-    ]
+    asked = list(dict.fromkeys(request.groups_names))
+    codes = await in_slices(asked, lambda group_id: _delete(context, group_id))
+    results = [{"group_id": group_id, "error_code": code} for group_id, code in zip(asked, codes, strict=True)]
     return build_response(ApiKey.DELETE_GROUPS, version, results=results)
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 from typing import Final
 
 from semel.broker.listeners.kafka.apis.coordinator_errors import coordinator_code
+from semel.broker.listeners.kafka.apis.in_slices import in_slices
 from semel.broker.listeners.kafka.registry import Api, RequestContext
 from semel.group_coordinator.group_state import GroupState
 from semel.protocol.api.groups import DescribeGroupRequest, GroupDescription
@@ -27,7 +28,8 @@ async def handle_describe_groups(context: RequestContext, body: memoryview) -> b
     request = parse_request(ApiKey.DESCRIBE_GROUPS, version, body)
     with_operations = version >= 3 and request.include_authorized_operations
     operations = GROUP_OPERATIONS if with_operations else OPERATIONS_NOT_ASKED
-    groups = [await _describe(context, group_id, operations) for group_id in request.groups]
+    asked = list(dict.fromkeys(request.groups))
+    groups = await in_slices(asked, lambda group_id: _describe(context, group_id, operations))
     return build_response(ApiKey.DESCRIBE_GROUPS, version, groups=groups)
 
 

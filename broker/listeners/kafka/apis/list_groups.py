@@ -18,6 +18,8 @@ async def handle_list_groups(context: RequestContext, body: memoryview) -> bytes
         frozenset(request.states_filter if version >= 4 else ()),
         frozenset(request.types_filter if version >= 5 else ()),
     )
+    if context.node.metadata.topic(OFFSETS_TOPIC) is None:
+        return build_response(ApiKey.LIST_GROUPS, version)  # nobody had a group yet
     try:
         await context.node.internal_topic_ready(OFFSETS_TOPIC)
         response = await context.node.groups.list(wanted)

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from semel.broker.listeners.kafka.apis.coordinator_errors import coordinator_code
+from semel.broker.listeners.kafka.apis.in_slices import in_slices
 from semel.broker.listeners.kafka.registry import Api, RequestContext
 from semel.broker.services import Services
 from semel.protocol.api.groups import FetchedOffset, OffsetFetchRequest
@@ -57,7 +58,13 @@ async def handle_offset_fetch(context: RequestContext, body: memoryview) -> byte
         values = await _fetch(node, _Group(request.group_id, topics), require_stable, version)
         del values["group_id"]
         return build_response(ApiKey.OFFSET_FETCH, version, **values)
-    groups = [await _fetch(node, _group(node, group, version), require_stable, version) for group in request.groups]
+    # Each group once: a short request could otherwise have the same offsets written out without end.
+    asked: dict[str, Any] = {}
+    for each in request.groups:
+        asked.setdefault(each.group_id, each)
+    groups = await in_slices(
+        list(asked.values()), lambda group: _fetch(node, _group(node, group, version), require_stable, version)
+    )
     return build_response(ApiKey.OFFSET_FETCH, version, groups=groups)
 
 
