@@ -52,7 +52,7 @@ def refuse_while_completing(txn: TransactionMetadata) -> None:
 
 def refuse_other_epoch(txn: TransactionMetadata, producer: ProducerIdAndEpoch) -> None:
     # The fencing epoch is nobody's, even where it is the current one (KAFKA-20090).
-    if producer.producer_epoch != txn.producer_epoch or txn.producer_epoch > MAX_PRODUCER_EPOCH:
+    if producer.producer_epoch != txn.holder.producer_epoch or txn.producer_epoch > MAX_PRODUCER_EPOCH:
         raise _fenced(txn, producer)
 
 
@@ -60,7 +60,7 @@ def _fenced(txn: TransactionMetadata, producer: ProducerIdAndEpoch) -> RefusalEr
     return refuse(
         ErrorCode.PRODUCER_FENCED,
         f"transactional id {txn.transactional_id!r}: epoch {producer.producer_epoch} of producer id "
-        f"{producer.producer_id} was fenced (the current one is {txn.producer_id}, epoch {txn.producer_epoch})",
+        f"{producer.producer_id} was fenced (the current one is {txn.producer_id}, epoch {txn.holder.producer_epoch})",
     )
 
 
@@ -98,7 +98,7 @@ def epoch_of_caller(txn: TransactionMetadata, producer: ProducerIdAndEpoch) -> i
     """
     if producer == NO_PRODUCER:
         return NO_PRODUCER_EPOCH
-    if producer == txn.producer and producer.producer_epoch <= MAX_PRODUCER_EPOCH:
+    if producer == txn.holder and producer.producer_epoch <= MAX_PRODUCER_EPOCH:
         return producer.producer_epoch
     last = ProducerIdAndEpoch(txn.producer_id, txn.last_producer_epoch)
     fenced_last_epoch_itself = producer == last and last.producer_epoch == MAX_PRODUCER_EPOCH

@@ -12,6 +12,8 @@ class TransactionConfig:
     transaction_max_timeout_ms:     the longest timeout that a producer may ask for (`transaction.max.timeout.ms`).
     transactional_id_expiration_ms: an id without a transaction is forgotten so long after its last one
                                     (`transactional.id.expiration.ms`).
+    two_phase_commit_enable:        whether transactions may be decided outside, which never time out
+                                    (`transaction.two.phase.commit.enable`).
     commit_history_max:             how many commits are remembered by key, for tokens and shared transactions (T13).
     commit_history_expiration_ms:   a key without an attempt or a commit for so long is forgotten.
     shared_writers_max:             writers of one shared transaction.
@@ -25,6 +27,7 @@ class TransactionConfig:
 
     transaction_max_timeout_ms: int = 900_000
     transactional_id_expiration_ms: int = 604_800_000
+    two_phase_commit_enable: bool = False
     commit_history_max: int = 100
     commit_history_expiration_ms: int = 30 * 86_400_000
     shared_writers_max: int = 1_000
@@ -37,5 +40,5 @@ class TransactionConfig:
 
     def __post_init__(self) -> None:
         for name in self.__slots__:
-            if getattr(self, name) <= 0:
+            if name != "two_phase_commit_enable" and getattr(self, name) <= 0:
                 raise ValueError(f"{name} must be positive, not {getattr(self, name)}")

@@ -36,7 +36,7 @@ from semel.protocol.api.transactions import (
     TxnMarker,
 )
 from semel.protocol.errors import ErrorCode, UsageError
-from semel.protocol.ids import NO_PRODUCER_EPOCH, NO_PRODUCER_ID, NO_TIMESTAMP, ProducerIdAndEpoch
+from semel.protocol.ids import MAX_PRODUCER_EPOCH, NO_PRODUCER_EPOCH, NO_PRODUCER_ID, NO_TIMESTAMP, ProducerIdAndEpoch
 from semel.runtime.machine import CoordinatorRecord, Result, Tick, Ticket
 from semel.txn_coordinator.callers import (
     RefusalError,
@@ -63,6 +63,7 @@ from semel.txn_coordinator.effects import (
 )
 from semel.txn_coordinator.pattern import compile_pattern
 from semel.txn_coordinator.prepare import (
+    as_held,
     prepare_add_partitions,
     prepare_complete,
     prepare_end,
@@ -71,11 +72,19 @@ from semel.txn_coordinator.prepare import (
     prepare_id_rotation,
     prepare_new,
     prepare_same_epoch,
+    prepare_take_over,
 )
 from semel.txn_coordinator.records import DecidedRecord, record_of, size_of, tombstone_of
 from semel.txn_coordinator.schemas import decode_key, decode_value
 from semel.txn_coordinator.shared import SharedTransactions
-from semel.txn_coordinator.state import OPEN, PREPARED, STATE_NAMES, TransactionMetadata, TransactionState
+from semel.txn_coordinator.state import (
+    OPEN,
+    PREPARED,
+    STATE_NAMES,
+    TWO_PHASE_TIMEOUT_MS,
+    TransactionMetadata,
+    TransactionState,
+)
 from semel.txn_coordinator.timers import Timers
 
 _NO_ID: Final = NO_PRODUCER_ID
@@ -141,7 +150,8 @@ class TransactionMachine:
             if txn.state is TransactionState.EMPTY:
                 self._timeouts.want(txn.transactional_id, txn.last_update_ms + txn.timeout_ms)
         if txn.state is TransactionState.ONGOING:
-            self._timeouts.want(txn.transactional_id, txn.start_ms + txn.timeout_ms)
+            if not txn.is_two_phase:
+                self._timeouts.want(txn.transactional_id, txn.start_ms + txn.timeout_ms)
         elif txn.state not in PREPARED:
             expires_ms = txn.last_update_ms + self._config.transactional_id_expiration_ms
             self._expirations.want(txn.transactional_id, expires_ms)
@@ -175,7 +185,7 @@ class TransactionMachine:
 
     def _init_producer_id(self, request: InitProducerIdRequest, spare_id: int, now_ms: int) -> Result[Any]:
         assert request.transactional_id is not None, "idempotent producers need no coordinator"
-        refuse_timeout(request.transactional_id, request.transaction_timeout_ms, self._config)
+        timeout_ms = self._timeout_of(request)
         if key_of_member(request.transactional_id) is not None:
             raise refuse(
                 ErrorCode.INVALID_REQUEST,
@@ -185,24 +195,56 @@ class TransactionMachine:
         if txn is None:
             if spare_id == _NO_ID:
                 return Result(PRODUCER_ID_NEEDED)
-            return self._initialized(
-                prepare_new(request.transactional_id, spare_id, request.transaction_timeout_ms, now_ms)
-            )
+            return self._initialized(prepare_new(request.transactional_id, spare_id, timeout_ms, now_ms))
         refuse_while_completing(txn)
         from_epoch = epoch_of_caller(txn, request.producer)
         if txn.state is TransactionState.ONGOING:
+            if request.keep_prepared:
+                return self._take_over(txn, now_ms)
             return self._fence_and_retry(txn, from_epoch, now_ms)
         if is_repeated_init(txn, request.producer):
-            return self._initialized(prepare_same_epoch(txn, request.transaction_timeout_ms, now_ms))
+            return self._initialized(prepare_same_epoch(txn, timeout_ms, now_ms))
         if not txn.epochs_exhausted:
-            return self._initialized(
-                prepare_epoch_bump(txn, request.transaction_timeout_ms, now_ms, from_epoch=from_epoch)
-            )
+            return self._initialized(prepare_epoch_bump(txn, timeout_ms, now_ms, from_epoch=from_epoch))
         if spare_id == _NO_ID:
             return Result(PRODUCER_ID_NEEDED)
-        return self._initialized(
-            prepare_id_rotation(txn, spare_id, request.transaction_timeout_ms, now_ms, from_epoch=from_epoch)
-        )
+        return self._initialized(prepare_id_rotation(txn, spare_id, timeout_ms, now_ms, from_epoch=from_epoch))
+
+    def _timeout_of(self, request: InitProducerIdRequest) -> int:
+        """A transaction that is decided outside has no timeout, if the node allows such ones (KIP-939)."""
+        assert request.transactional_id is not None
+        if request.keep_prepared and not request.two_phase:
+            raise refuse(
+                ErrorCode.INVALID_REQUEST,
+                f"transactional id {request.transactional_id!r}: only a two-phase producer keeps prepared transactions",
+            )
+        if not request.two_phase:
+            refuse_timeout(request.transactional_id, request.transaction_timeout_ms, self._config)
+            return request.transaction_timeout_ms
+        if not self._config.two_phase_commit_enable:
+            raise refuse(
+                ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED,
+                f"transactional id {request.transactional_id!r}: this node lets nobody outside decide about "
+                "transactions, which never time out then; set transaction.two.phase.commit.enable to true on it",
+            )
+        return TWO_PHASE_TIMEOUT_MS
+
+    def _take_over(self, txn: TransactionMetadata, now_ms: int) -> Result[InitProducerIdResponse]:
+        """KIP-939: the transaction stays as it is, and from now on only the caller may end it."""
+        if not txn.is_two_phase:
+            raise refuse(
+                ErrorCode.INVALID_TXN_STATE,
+                f"the open transaction of {txn.transactional_id!r} is not a two-phase one and times out by itself; "
+                "initialise without keeping it, which aborts it",
+            )
+        if txn.holder.producer_epoch >= MAX_PRODUCER_EPOCH:
+            raise refuse(
+                ErrorCode.INVALID_TXN_STATE,
+                f"the prepared transaction of {txn.transactional_id!r} was taken over too often: end it now, or have "
+                "an operator abort it",
+            )
+        taken = prepare_take_over(txn, now_ms)
+        return Result(InitProducerIdResponse(taken.holder, txn.producer), [record_of(taken)])
 
     def _initialized(self, txn: TransactionMetadata) -> Result[InitProducerIdResponse]:
         return Result(InitProducerIdResponse(txn.producer), [record_of(txn)])
@@ -224,6 +266,11 @@ class TransactionMachine:
         if request.producer.producer_id != txn.producer_id:
             raise wrong_id(txn, request.producer)
         refuse_other_epoch(txn, request.producer)
+        if txn.is_taken_over:
+            raise refuse(
+                ErrorCode.INVALID_TXN_STATE,
+                f"{txn.transactional_id!r} has a prepared transaction: commit or abort it before the next one begins",
+            )
         if request.verify_only:
             return Result(
                 AddPartitionsToTxnResponse(
@@ -266,7 +313,7 @@ class TransactionMachine:
                 f"transactional id {txn.transactional_id!r} has no transaction to {verb(request.committed)}: "
                 f"its state is {txn.state.label}",
             )
-        rotates = bumps and txn.epochs_exhausted
+        rotates = bumps and as_held(txn).epochs_exhausted
         if rotates and spare_id == _NO_ID:
             return Result(PRODUCER_ID_NEEDED)
         committed = request.committed and recorded is None
@@ -342,7 +389,7 @@ class TransactionMachine:
         while self._has_room(records, size) and (due := self._timeouts.pop_due(now_ms)):
             txn = self._transactions.get(due)
             is_idle_writer = txn is not None and bool(txn.attempt) and txn.state is TransactionState.EMPTY
-            if txn is None or not (is_idle_writer or txn.state is TransactionState.ONGOING):
+            if txn is None or txn.is_two_phase or not (is_idle_writer or txn.state is TransactionState.ONGOING):
                 continue
             deadline_ms = (txn.last_update_ms if is_idle_writer else txn.start_ms) + txn.timeout_ms
             if deadline_ms > now_ms:

@@ -9,7 +9,7 @@ from collections.abc import Iterable
 from dataclasses import replace
 
 from semel.protocol.api.transactions import TransactionVersion
-from semel.protocol.ids import NO_PRODUCER_EPOCH, NO_PRODUCER_ID, NO_TIMESTAMP, TopicPartition
+from semel.protocol.ids import MAX_PRODUCER_EPOCH, NO_PRODUCER_EPOCH, NO_PRODUCER_ID, NO_TIMESTAMP, TopicPartition
 from semel.txn_coordinator.state import (
     FENCING_EPOCH,
     IllegalTransitionError,
@@ -85,6 +85,24 @@ def prepare_add_partitions(
     )
 
 
+def prepare_take_over(txn: TransactionMetadata, now_ms: int) -> TransactionMetadata:
+    """The same prepared transaction, and another instance that alone may end it (KIP-939)."""
+    _check_move(txn, TransactionState.ONGOING)
+    epoch = txn.holder.producer_epoch + 1
+    assert epoch <= MAX_PRODUCER_EPOCH, f"no epoch is left to take {txn.transactional_id} over"
+    return replace(txn, next_producer_epoch=epoch, last_update_ms=max(now_ms, txn.last_update_ms))
+
+
+def as_held(txn: TransactionMetadata) -> TransactionMetadata:
+    """The transaction as if its holder had begun it, so that it ends by the usual way. Never stored.
+
+    Its data has a lower epoch than its holder, which is what the partitions want to see in a marker (KIP-890).
+    """
+    if not txn.is_taken_over:
+        return txn
+    return replace(txn, producer_epoch=txn.next_producer_epoch, next_producer_epoch=NO_PRODUCER_EPOCH)
+
+
 def prepare_epoch_fence(txn: TransactionMetadata, *, from_epoch: int = NO_PRODUCER_EPOCH) -> TransactionMetadata:
     """The step before an abort that the producer did not ask for: its epoch is taken from it. Never stored.
 
@@ -93,6 +111,7 @@ def prepare_epoch_fence(txn: TransactionMetadata, *, from_epoch: int = NO_PRODUC
     itself (KIP-360), or its transaction has timed out (KIP-588).
     """
     _check_move(txn, TransactionState.PREPARE_EPOCH_FENCE)
+    txn = as_held(txn)
     bumped = txn.producer_epoch < FENCING_EPOCH
     return replace(
         txn,
@@ -115,6 +134,7 @@ def prepare_end(
     """The decision. With V2 the epoch moves on with it, and past the last one the producer id does (T6, T10)."""
     after = TransactionState.PREPARE_COMMIT if committed else TransactionState.PREPARE_ABORT
     _check_move(txn, after, version)
+    txn = as_held(txn)
     decided = replace(
         txn,
         state=after,

@@ -21,6 +21,7 @@ VALUE_VERSION: Final = 1
 _TAG_PREVIOUS_PRODUCER_ID: Final = 0
 _TAG_NEXT_PRODUCER_ID: Final = 1
 _TAG_CLIENT_TRANSACTION_VERSION: Final = 2
+_TAG_NEXT_PRODUCER_EPOCH: Final = 3
 _TAG_LAST_PRODUCER_EPOCH: Final = 10_000
 """Semel's: Kafka keeps it in memory alone, so there a retry across a change of coordinator is fenced."""
 _TAG_ATTEMPT: Final = 10_001
@@ -102,6 +103,7 @@ def decode_value(transactional_id: str, value: bytes) -> TransactionMetadata:
         previous_producer_id=_number(tags, _TAG_PREVIOUS_PRODUCER_ID, 8, NO_PRODUCER_ID),
         next_producer_id=_number(tags, _TAG_NEXT_PRODUCER_ID, 8, NO_PRODUCER_ID),
         last_producer_epoch=_number(tags, _TAG_LAST_PRODUCER_EPOCH, 2, NO_PRODUCER_EPOCH),
+        next_producer_epoch=_number(tags, _TAG_NEXT_PRODUCER_EPOCH, 2, NO_PRODUCER_EPOCH),
         attempt=tags.get(_TAG_ATTEMPT, b"").decode(),
     )
 
@@ -118,6 +120,8 @@ def _tagged(txn: TransactionMetadata) -> dict[int, bytes]:
         fields[_TAG_NEXT_PRODUCER_ID] = txn.next_producer_id.to_bytes(8, "big", signed=True)
     if txn.version != TransactionVersion.V0:
         fields[_TAG_CLIENT_TRANSACTION_VERSION] = int(txn.version).to_bytes(2, "big", signed=True)
+    if txn.next_producer_epoch != NO_PRODUCER_EPOCH:
+        fields[_TAG_NEXT_PRODUCER_EPOCH] = txn.next_producer_epoch.to_bytes(2, "big", signed=True)
     if txn.last_producer_epoch != NO_PRODUCER_EPOCH:
         fields[_TAG_LAST_PRODUCER_EPOCH] = txn.last_producer_epoch.to_bytes(2, "big", signed=True)
     if txn.attempt:

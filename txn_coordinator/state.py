@@ -27,6 +27,13 @@ FENCING_EPOCH: Final = MAX_PRODUCER_EPOCH + 1
 """32767: markers carry it when the last epoch ends or is fenced. No producer is ever given it (T10)."""
 
 
+TWO_PHASE_TIMEOUT_MS: Final = 2**31 - 1
+"""Stands in the log for "never": the mark of transactions that are decided outside (KIP-939), as in Kafka's."""
+
+TWO_PHASE_EPOCHS_KEPT: Final = 1_000
+"""So many epochs a two-phase producer keeps in hand for instances that take over a prepared transaction."""
+
+
 class TransactionState(Enum):
     """The state of a transactional id: its number in Kafka's log schema, and its name in Kafka's tools."""
 
@@ -108,6 +115,8 @@ class TransactionMetadata:
                           calls are known again (T5, T7); -1 after any other fence, when no earlier epoch has a say.
     start_ms:             when the transaction began; kept after its end, as Kafka does; -1 before the first.
     last_update_ms:       never goes back, and is new with each decision: with the id it names one decision for good.
+    next_producer_epoch:  set while a prepared transaction waits for its end: the epoch of the instance that took it
+                          over and alone may end it (KIP-939).
     version:              the protocol that the transaction was begun or ended with.
     attempt:              of a writer of a shared transaction, the attempt that it takes part in; else empty (T12).
     """
@@ -125,10 +134,27 @@ class TransactionMetadata:
     next_producer_id: int = NO_PRODUCER_ID
     last_producer_epoch: int = NO_PRODUCER_EPOCH
     attempt: str = ""
+    next_producer_epoch: int = NO_PRODUCER_EPOCH
 
     @property
     def producer(self) -> ProducerIdAndEpoch:
         return ProducerIdAndEpoch(self.producer_id, self.producer_epoch)
+
+    @property
+    def holder(self) -> ProducerIdAndEpoch:
+        """Whose word counts now: the producer, or the instance that took its prepared transaction over."""
+        if self.is_taken_over:
+            return ProducerIdAndEpoch(self.producer_id, self.next_producer_epoch)
+        return self.producer
+
+    @property
+    def is_taken_over(self) -> bool:
+        return self.next_producer_epoch != NO_PRODUCER_EPOCH
+
+    @property
+    def is_two_phase(self) -> bool:
+        """Whether somebody outside decides, so that no transaction of this id ever times out (T9)."""
+        return self.timeout_ms == TWO_PHASE_TIMEOUT_MS
 
     @property
     def next_producer(self) -> ProducerIdAndEpoch:
@@ -140,7 +166,8 @@ class TransactionMetadata:
     @property
     def epochs_exhausted(self) -> bool:
         """Whether the producer id has no epoch left to move on to (T10)."""
-        return self.producer_epoch >= MAX_PRODUCER_EPOCH
+        kept = TWO_PHASE_EPOCHS_KEPT if self.is_two_phase else 0
+        return self.producer_epoch >= MAX_PRODUCER_EPOCH - kept
 
 
 def transition_diagram() -> str:

@@ -900,15 +900,15 @@ def test_T11_ending_while_the_previous_one_completes_is_never_an_empty_success(
     assert shard.refused(EndTxnRequest(ID, following, commit, version)) is ErrorCode.CONCURRENT_TRANSACTIONS
 
 
-# -- T13's groundwork: fields of other writers
+# -- fields of other writers
 
 
-def test_T13_tagged_fields_of_others_do_no_harm() -> None:
+def test_tagged_fields_of_others_do_no_harm() -> None:
     shard = Shard()
     txn = shard.put(producer_epoch=4)
     value = encode_value(txn)
     assert value.endswith(b"\x01\x02\x02\x00\x02"), "one tagged field: the client's version"
-    extended = value[:-5] + b"\x03\x02\x02\x00\x02\x03\x02\x00\x09" + b"\xa0\x9c\x01\x04abcd"
+    extended = value[:-5] + b"\x03\x02\x02\x00\x02\x04\x02\x00\x09" + b"\xa0\x9c\x01\x04abcd"
     assert decode_value(ID, extended) == txn
 
 
