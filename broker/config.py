@@ -240,7 +240,8 @@ class NodeConfig:
     )
     log_cleanup_policy: tuple[str, ...] = setting(
         ("delete",),
-        "delete: old segments go by age and size. compact: the last value of each key is kept. Both can be given.",
+        "delete: old segments go by age and size. compact: the last value of each key is kept. Both can be "
+        "given. A topic may also have neither: nothing goes.",
         choices=("delete", "compact"),
         dynamic=True,
         topic_name="cleanup.policy",
@@ -439,6 +440,27 @@ class NodeConfig:
         unit="ms",
         minimum=1,
         maximum=INT32_MAX,
+    )
+    transaction_two_phase_commit_enable: bool = setting(
+        False,
+        "Whether somebody outside, such as a database, may decide about transactions (KIP-939). Such transactions never "
+        "time out: one that is forgotten holds its partitions' readers until an operator aborts it.",
+    )
+    commit_history_max: int = setting(
+        100,
+        "How many commits with a token are remembered for each transactional id, or key of shared transactions.",
+        minimum=1,
+        maximum=10_000,
+    )
+    commit_history_expiration_ms: int = setting(
+        30 * DAY_MS,
+        "After how long without a commit or an attempt the commits of a key are forgotten.",
+        unit="ms",
+        minimum=1,
+        maximum=INT64_MAX,
+    )
+    shared_transaction_max_writers: int = setting(
+        1_000, "The most writers of one shared transaction.", minimum=1, maximum=10_000
     )
     add_partitions_to_txn_retry_backoff_max_ms: int = setting(
         100,

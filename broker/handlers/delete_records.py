@@ -34,7 +34,7 @@ def _delete(node: Services, tp: TopicPartition, offset: int) -> DeletedRecords:
         topic = node.metadata.topic(tp.topic)
         if topic is not None and not topic_log_config(node.config, topic.configs).is_deleted:
             raise FatalError(
-                f"records of {tp.topic} can't be deleted: its cleanup.policy is only compact; add delete first",
+                f"records of {tp.topic} can't be deleted: its cleanup.policy has no delete; add it first",
                 ErrorCode.POLICY_VIOLATION,
             )
         return DeletedRecords(partition.delete_records(offset))

@@ -115,8 +115,6 @@ class LogConfig:
                 f"min.compaction.lag.ms={self.min_compaction_lag_ms}",
                 ErrorCode.INVALID_CONFIG,
             )
-        if not self.cleanup_policy:
-            raise UsageError("cleanup.policy must name delete, compact or both", ErrorCode.INVALID_CONFIG)
 
     @classmethod
     def from_kafka(cls, configs: Mapping[str, str], base: LogConfig | None = None) -> LogConfig:

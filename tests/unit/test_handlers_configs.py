@@ -71,12 +71,27 @@ def test_changes_of_a_topic_reach_its_logs_and_survive_a_restart(tmp_path: Path)
     asyncio.run(main())
 
 
+def test_a_topic_with_no_cleanup_policy_keeps_everything(tmp_path: Path) -> None:
+    """Kafka's clients may take `delete` away and put nothing in its place; that was refused."""
+
+    async def test(node: Node) -> None:
+        await create_topic(node, "a")
+        await alter_configs(node, AlterConfigsRequest(TOPIC, "a", subtract={"cleanup.policy": "delete"}))
+        assert entry(node, TOPIC, "a", "cleanup.policy").value == ""
+        partition = node.partition(TopicPartition("a", 0))
+        assert partition is not None
+        assert not partition.config.is_deleted
+        assert not partition.config.is_compacted
+
+    with_node(tmp_path, test)
+
+
 @pytest.mark.parametrize(
     ("request_", "code", "said"),
     [
         (AlterConfigsRequest(TOPIC, "a", {"retenton.ms": "1"}), ErrorCode.INVALID_CONFIG, "did you mean retention.ms"),
         (AlterConfigsRequest(TOPIC, "a", {"retention.ms": "-2"}), ErrorCode.INVALID_CONFIG, "at least -1"),
-        (AlterConfigsRequest(TOPIC, "a", {"cleanup.policy": ""}), ErrorCode.INVALID_CONFIG, "cleanup.policy"),
+        (AlterConfigsRequest(TOPIC, "a", {"cleanup.policy": "keep"}), ErrorCode.INVALID_CONFIG, "cleanup.policy"),
         (
             AlterConfigsRequest(TOPIC, "a", {"min.compaction.lag.ms": "5", "max.compaction.lag.ms": "4"}),
             ErrorCode.INVALID_CONFIG,
