@@ -10,6 +10,8 @@ Behaviour, by version of the request where it matters:
   While one batch waits for that, later ones of the same producer to the same partition queue behind it.
 - TRANSACTION_ABORTABLE is sent from version 11 on, before it INVALID_TXN_STATE; KAFKA_STORAGE_ERROR from version 4 on,
   before it NOT_LEADER_OR_FOLLOWER.
+- Topics are named by id from version 13 on: UNKNOWN_TOPIC_ID for one that was deleted, also where another was made
+  under its name since.
 - Whoever has to look for the leader is told it from version 10 on, with its address (KIP-951).
 - Internal topics take no batches from clients: INVALID_TOPIC_EXCEPTION.
 """
@@ -28,12 +30,13 @@ from semel.broker.log.config import AppendOrigin
 from semel.protocol.batch_header import COMPRESSION_MASK, BatchHeader, read_header
 from semel.protocol.compression import Compression
 from semel.protocol.errors import ErrorCode, SemelError, error_for
-from semel.protocol.ids import INTERNAL_TOPICS, ProducerIdAndEpoch, TopicPartition
+from semel.protocol.ids import INTERNAL_TOPICS, ProducerIdAndEpoch, TopicPartition, format_topic_id
 from semel.protocol.kafka.produce import (
     ACKS_ALL,
     ACKS_LEADER,
     ACKS_NONE,
     PRODUCE_MAX_VERSION,
+    PRODUCE_TOPIC_ID_VERSION,
     ProducePartition,
     ProducePartitionResponse,
     ProduceRequest,
@@ -170,6 +173,8 @@ class ProduceHandler:
 
     def begin(self, request: ProduceRequest, version: int, done: Done) -> ProduceResponse | None:
         """Append what may be appended now. Returns the answer, or None where `done` is called with it later."""
+        if version >= PRODUCE_TOPIC_ID_VERSION:
+            self._name_topics(request)
         acks = request.acks
         if acks == ACKS_ALL or request.transactional_id is not None:
             run = ProduceRun(self, request, version, done)
@@ -190,6 +195,12 @@ class ProduceHandler:
             return self.response(refusals)
         return self.response([self._append_plain(item, acks, version)[0] for item in request.partitions])
 
+    def _name_topics(self, request: ProduceRequest) -> None:
+        """Put the names in that belong to the ids; none where an id is unknown."""
+        topic_name = self.node.metadata.topic_name
+        for item in request.partitions:
+            item.topic = topic_name(item.topic_id) or ""
+
     def refuse(self, item: ProducePartition, code: ErrorCode, message: str, version: int) -> ProducePartitionResponse:
         """Return the answer that refuses one partition's batch, with the code that this version knows."""
         if code is ErrorCode.TRANSACTION_ABORTABLE and version < ABORTABLE_MIN_VERSION:
@@ -197,6 +208,7 @@ class ProduceHandler:
         elif code is ErrorCode.KAFKA_STORAGE_ERROR and version < STORAGE_ERROR_MIN_VERSION:
             code = ErrorCode.NOT_LEADER_OR_FOLLOWER
         answer = ProducePartitionResponse(item.topic, item.partition, code, error_message=message)
+        answer.topic_id = item.topic_id
         if version >= ENDPOINTS_MIN_VERSION and code in HINTED:
             tp = TopicPartition(item.topic, item.partition)
             answer.leader_id, answer.leader_epoch = current_leader(self.node, tp)
@@ -249,6 +261,13 @@ class ProduceHandler:
         """Return the partition and the header of the one batch for it. Raises `SemelError`."""
         tp = TopicPartition(item.topic, item.partition)
         partition = self.node.partition(tp)
+        if version >= PRODUCE_TOPIC_ID_VERSION and (
+            not item.topic if partition is None else partition.topic_id != item.topic_id
+        ):
+            raise error_for(
+                ErrorCode.UNKNOWN_TOPIC_ID,
+                f"there is no topic with the id {format_topic_id(item.topic_id)} here: ask for the metadata again",
+            )
         if partition is None:
             raise not_here(self.node, tp)
         if item.topic in INTERNAL_TOPICS:
@@ -314,6 +333,8 @@ class ProduceHandler:
             result.log_append_time_ms,
             partition.log_start_offset,
         )
+        if version >= PRODUCE_TOPIC_ID_VERSION:
+            answer.topic_id = item.topic_id
         if acks == ACKS_ALL and result.last_offset >= partition.high_watermark:
             return answer, partition, result.last_offset
         return answer, None, -1

@@ -4,7 +4,6 @@ from libc.stdint cimport int64_t
 from semel.protocol.kafka.wire cimport WireReader, WireWriter
 
 cpdef object _check_version(int version)
-cpdef object _read_topic_id(WireReader reader)
 
 @cython.final
 cdef class FetchPartition:

@@ -1,26 +1,26 @@
 # cython: annotation_typing=False
-"""Fetch, versions 4 to 17, for both sides. Records go through as views, or as ranges of files that a transport sends.
+"""Fetch, versions 4 to 18, for both sides. Records go through as views, or as ranges of files that a transport sends.
 
 Version 5 adds the log start offset, 7 fetch sessions (KIP-227), 9 the leader epoch (KIP-320), 11 rack and preferred
 replica (KIP-392), 12 the flexible forms and divergence (KIP-595), 13 topic ids in place of names (KIP-516), 15 the
-replica's state (KIP-903), 16 node endpoints (KIP-951), 17 the replica's directory (KIP-853).
+replica's state (KIP-903), 16 node endpoints (KIP-951), 17 the replica's directory (KIP-853), 18 its high watermark
+(KIP-1166), which nothing here asks for.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from uuid import UUID
 
 from semel.protocol.api.topics import IsolationLevel
 from semel.protocol.errors import ErrorCode
 from semel.protocol.ids import ZERO_TOPIC_ID, TopicId
 from semel.protocol.kafka.api import NodeEndpoint, error_code_of
-from semel.protocol.kafka.produce import check_tag_end, read_endpoint_tags, write_endpoint_tags
+from semel.protocol.kafka.produce import check_tag_end, read_endpoint_tags, read_topic_id, write_endpoint_tags
 from semel.protocol.kafka.wire import Buffer, Part, WireFormatError, WireReader, WireWriter, join_parts
 
 FETCH = 1
 FETCH_MIN_VERSION = 4
-FETCH_MAX_VERSION = 17
+FETCH_MAX_VERSION = 18
 
 NO_SESSION_ID = 0
 INITIAL_SESSION_EPOCH = 0
@@ -28,28 +28,13 @@ INITIAL_SESSION_EPOCH = 0
 FINAL_SESSION_EPOCH = -1
 """Asks for a full fetch without a session, ending the one it names."""
 
-_TOPIC_ID_CACHE_MAX = 4096
-_topic_ids: dict[bytes, TopicId] = {}
-
 
 def _check_version(version: int) -> None:
-    if not 4 <= version <= 17:
+    if not 4 <= version <= 18:
         raise WireFormatError(
             f"Fetch version {version} is not one of {FETCH_MIN_VERSION} to {FETCH_MAX_VERSION}",
             ErrorCode.UNSUPPORTED_VERSION,
         )
-
-
-def _read_topic_id(reader: WireReader) -> TopicId:
-    """Read a topic id. Making a UUID costs more than the rest of a fetched partition, so known ones are kept."""
-    data = reader.read_fixed(16)
-    known = _topic_ids.get(data)
-    if known is None:
-        if len(_topic_ids) >= _TOPIC_ID_CACHE_MAX:
-            _topic_ids.clear()
-        known = TopicId(UUID(bytes=data))
-        _topic_ids[data] = known
-    return known
 
 
 class FetchPartition:
@@ -194,7 +179,7 @@ def _read_fetch_topics(reader: WireReader, partitions: list[FetchPartition], ver
     while topics > 0:
         topics = topics - 1
         if version >= 13:
-            topic_id = _read_topic_id(reader)
+            topic_id = read_topic_id(reader)
         else:
             topic = reader.read_string(flexible)
         count = reader.read_count(flexible, 16)
@@ -239,7 +224,7 @@ def _read_forgotten_topics(reader: WireReader, forgotten: list[ForgottenPartitio
     while topics > 0:
         topics = topics - 1
         if version >= 13:
-            topic_id = _read_topic_id(reader)
+            topic_id = read_topic_id(reader)
         else:
             topic = reader.read_string(flexible)
         count = reader.read_count(flexible, 4)
@@ -494,7 +479,7 @@ def _parse_response(reader: WireReader, version: int) -> FetchResponse:
     while topics > 0:
         topics = topics - 1
         if version >= 13:
-            topic_id = _read_topic_id(reader)
+            topic_id = read_topic_id(reader)
         else:
             topic = reader.read_string(flexible)
         count = reader.read_count(flexible, 24)

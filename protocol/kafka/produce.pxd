@@ -4,12 +4,14 @@ from libc.stdint cimport int64_t
 from semel.protocol.kafka.wire cimport WireReader, WireWriter
 
 cpdef object _check_version(int version)
+cpdef object read_topic_id(WireReader reader)
 
 @cython.final
 cdef class ProducePartition:
     cdef public object topic
     cdef public int partition
     cdef public object records
+    cdef public object topic_id
 
 @cython.final
 cdef class ProduceRequest:
@@ -41,6 +43,7 @@ cdef class ProducePartitionResponse:
     cdef public object error_message
     cdef public int leader_id
     cdef public int leader_epoch
+    cdef public object topic_id
 
 @cython.final
 cdef class ProduceResponse:

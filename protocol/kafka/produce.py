@@ -1,21 +1,29 @@
 # cython: annotation_typing=False
-"""Produce, versions 3 to 12, for both sides. Record sets are never copied on the way in, nor joined on the way out.
+"""Produce, versions 3 to 13, for both sides. Record sets are never copied on the way in, nor joined on the way out.
 
 Version 5 adds the log start offset, 8 record errors and messages (KIP-467), 9 the flexible forms, 10 the current leader
-(KIP-951), 11 TRANSACTION_ABORTABLE, and 12 lets the broker add the partition to the transaction (both KIP-890).
+(KIP-951), 11 TRANSACTION_ABORTABLE, and 12 lets the broker add the partition to the transaction (both KIP-890). Version
+13 names topics by their ids (KIP-516), so that no producer writes into another topic that was made under the same name.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from uuid import UUID
 
 from semel.protocol.errors import ErrorCode
+from semel.protocol.ids import ZERO_TOPIC_ID, TopicId
 from semel.protocol.kafka.api import NodeEndpoint, error_code_of
 from semel.protocol.kafka.wire import Buffer, Part, WireFormatError, WireReader, WireWriter, join_parts
 
 PRODUCE = 0
 PRODUCE_MIN_VERSION = 3
 PRODUCE_MAX_VERSION = 12
+"""The last that names topics, which is what is spoken where names are all that is known."""
+PRODUCE_TOPIC_ID_VERSION = 13
+
+_TOPIC_ID_CACHE_MAX = 4096
+_topic_ids: dict[bytes, TopicId] = {bytes(16): ZERO_TOPIC_ID}
 
 ACKS_NONE = 0
 ACKS_LEADER = 1
@@ -23,20 +31,36 @@ ACKS_ALL = -1
 
 
 def _check_version(version: int) -> None:
-    if not 3 <= version <= 12:
+    if not 3 <= version <= 13:
         raise WireFormatError(
-            f"Produce version {version} is not one of {PRODUCE_MIN_VERSION} to {PRODUCE_MAX_VERSION}",
+            f"Produce version {version} is not one of {PRODUCE_MIN_VERSION} to {PRODUCE_TOPIC_ID_VERSION}",
             ErrorCode.UNSUPPORTED_VERSION,
         )
 
 
-class ProducePartition:
-    """The record set for one partition: whole v2 batches, or None where a client sent a null."""
+def read_topic_id(reader: WireReader) -> TopicId:
+    """Read a topic id. Making a UUID costs more than the rest of a partition, so known ones are kept."""
+    data = reader.read_fixed(16)
+    known = _topic_ids.get(data)
+    if known is None:
+        if len(_topic_ids) >= _TOPIC_ID_CACHE_MAX:
+            _topic_ids.clear()
+        known = TopicId(UUID(bytes=data))
+        _topic_ids[data] = known
+    return known
 
-    def __init__(self, topic: str, partition: int, records: Buffer | None) -> None:
+
+class ProducePartition:
+    """The record set for one partition: whole v2 batches, or None where a client sent a null.
+
+    Up to version 12 it is named by `topic`, from 13 on by `topic_id`.
+    """
+
+    def __init__(self, topic: str, partition: int, records: Buffer | None, topic_id: TopicId = ZERO_TOPIC_ID) -> None:
         self.topic: str = topic
         self.partition: int = partition
         self.records: Buffer | None = records
+        self.topic_id: TopicId = topic_id
 
     def __repr__(self) -> str:
         size = "null" if self.records is None else f"{len(self.records)} bytes"
@@ -93,15 +117,21 @@ def _parse_request(reader: WireReader, version: int) -> ProduceRequest:
     acks = reader.read_int16()
     timeout_ms = reader.read_int32()
     partitions = []
+    topic = ""
+    topic_id = ZERO_TOPIC_ID
     topics = reader.read_count(flexible, 2)
     while topics > 0:
         topics = topics - 1
-        topic = reader.read_string(flexible)
+        if version >= 13:
+            topic_id = read_topic_id(reader)
+        else:
+            topic = reader.read_string(flexible)
         count = reader.read_count(flexible, 5)
         while count > 0:
             count = count - 1
             item = ProducePartition.__new__(ProducePartition)
             item.topic = topic
+            item.topic_id = topic_id
             item.partition = reader.read_int32()
             item.records = reader.read_records(flexible)
             if flexible:
@@ -121,7 +151,7 @@ def _run_of_topic(partitions: list[ProducePartition], start: int) -> int:
     end = start + 1
     while end < len(partitions):
         item = partitions[end]
-        if item.topic != first.topic:
+        if item.topic != first.topic or item.topic_id is not first.topic_id:
             break
         end = end + 1
     return end
@@ -143,7 +173,10 @@ def _write_request(request: ProduceRequest, writer: WireWriter, version: int) ->
     at = 0
     for end in runs:
         first = partitions[at]
-        writer.write_string(first.topic, flexible)
+        if version >= 13:
+            writer.write_fixed(first.topic_id.bytes)
+        else:
+            writer.write_string(first.topic, flexible)
         writer.write_count(end - at, flexible)
         while at < end:
             item = partitions[at]
@@ -163,7 +196,7 @@ class ProducePartitionResponse:
 
     `base_offset` is -1 after an error; `log_append_time_ms` is -1 where the topic keeps the producer's timestamps.
     `record_errors` are (index in the batch, message) of records for which the batch was refused. `leader_id` and
-    `leader_epoch` are -1, or where to go instead (KIP-951).
+    `leader_epoch` are -1, or where to go instead (KIP-951). From version 13 on it is named by `topic_id`.
     """
 
     def __init__(
@@ -178,6 +211,7 @@ class ProducePartitionResponse:
         error_message: str | None = None,
         leader_id: int = -1,
         leader_epoch: int = -1,
+        topic_id: TopicId = ZERO_TOPIC_ID,
     ) -> None:
         self.topic: str = topic
         self.partition: int = partition
@@ -189,6 +223,7 @@ class ProducePartitionResponse:
         self.error_message: str | None = error_message
         self.leader_id: int = leader_id
         self.leader_epoch: int = leader_epoch
+        self.topic_id: TopicId = topic_id
 
     def __repr__(self) -> str:
         return (
@@ -236,14 +271,20 @@ def _parse_response(reader: WireReader, version: int) -> ProduceResponse:
     flexible = version >= 9
     partitions = []
     endpoints: Sequence[NodeEndpoint] = ()
+    topic = ""
+    topic_id = ZERO_TOPIC_ID
     topics = reader.read_count(flexible, 2)
     while topics > 0:
         topics = topics - 1
-        topic = reader.read_string(flexible)
+        if version >= 13:
+            topic_id = read_topic_id(reader)
+        else:
+            topic = reader.read_string(flexible)
         count = reader.read_count(flexible, 22)
         while count > 0:
             count = count - 1
             item = ProducePartitionResponse(topic, reader.read_int32(), error_code_of(reader.read_int16()))
+            item.topic_id = topic_id
             item.base_offset = reader.read_int64()
             item.log_append_time_ms = reader.read_int64()
             if version >= 5:
@@ -348,7 +389,7 @@ def _response_run_of_topic(partitions: list[ProducePartitionResponse], start: in
     end = start + 1
     while end < len(partitions):
         item = partitions[end]
-        if item.topic != first.topic:
+        if item.topic != first.topic or item.topic_id is not first.topic_id:
             break
         end = end + 1
     return end
@@ -367,7 +408,10 @@ def _write_response(response: ProduceResponse, writer: WireWriter, version: int)
     at = 0
     for end in runs:
         first = partitions[at]
-        writer.write_string(first.topic, flexible)
+        if version >= 13:
+            writer.write_fixed(first.topic_id.bytes)
+        else:
+            writer.write_string(first.topic, flexible)
         writer.write_count(end - at, flexible)
         while at < end:
             item = partitions[at]

@@ -74,7 +74,7 @@ def codes(response: FetchResponse) -> list[ErrorCode]:
     return [item.error for item in response.partitions]
 
 
-@pytest.mark.parametrize("version", range(4, 18))
+@pytest.mark.parametrize("version", range(4, 19))
 def test_every_version_reads(tmp_path: Path, version: int) -> None:
     async def test(node: FakeNode, listener: KafkaListener) -> None:
         (partition, _) = node.create("t", 2)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import struct
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -18,7 +19,14 @@ from semel.protocol.api.transactions import AddPartitionsToTxnRequest, Transacti
 from semel.protocol.compression import Compression
 from semel.protocol.control_records import ControlType, encode_control_batch
 from semel.protocol.errors import ErrorCode, FatalError, RetriableError, error_for
-from semel.protocol.ids import OFFSETS_TOPIC, ProducerIdAndEpoch, TopicPartition
+from semel.protocol.ids import (
+    OFFSETS_TOPIC,
+    ZERO_TOPIC_ID,
+    ProducerIdAndEpoch,
+    TopicId,
+    TopicPartition,
+    new_topic_id,
+)
 from semel.protocol.kafka.produce import ProducePartition, ProduceRequest, ProduceResponse
 from semel.protocol.record_batch import encode_batch
 
@@ -50,6 +58,69 @@ def in_txn(
 
 def codes(response: ProduceResponse) -> list[ErrorCode]:
     return [item.error for item in response.partitions]
+
+
+def by_id(
+    node: FakeNode,
+    *batches: tuple[str, int, bytes],
+    acks: int = 1,
+    txn: str | None = None,
+    topic_id: TopicId | None = None,
+) -> ProduceRequest:
+    """Version 13: one batch for each topic and partition, named by the topic's id."""
+    items = [
+        ProducePartition("", number, data, topic_id or node.metadata.topics[name].topic_id)
+        for name, number, data in batches
+    ]
+    return ProduceRequest(items, txn, acks, 30_000)
+
+
+@pytest.mark.parametrize("acks", [1, -1])
+def test_topics_are_named_by_id_in_version_13(tmp_path: Path, acks: int) -> None:
+    async def test(node: FakeNode, listener: KafkaListener) -> None:
+        node.create("t", 2)
+        node.create("u")
+        client = await KafkaClient.connect(listener.port)
+        asked = (("t", 0, batch(b"a")), ("t", 1, batch(b"b")), ("u", 0, batch(b"c")), ("t", 2, batch(b"d")))
+        answer = await client.produce(by_id(node, *asked, acks=acks), 13)
+        assert codes(answer) == [ErrorCode.NONE] * 3 + [ErrorCode.UNKNOWN_TOPIC_OR_PARTITION]
+        ids = {name: topic.topic_id for name, topic in node.metadata.topics.items()}
+        assert [(item.topic_id, item.partition) for item in answer.partitions] == [
+            (ids[name], number) for name, number, _ in asked
+        ]
+        assert [node.partitions[TopicPartition(*at)].log_end_offset for at in (("t", 0), ("t", 1), ("u", 0))] == [1] * 3
+
+    run_with_listener(test, str(tmp_path), journaled=True)
+
+
+@pytest.mark.parametrize("acks", [1, -1])
+def test_a_batch_for_a_topic_that_was_made_anew_is_refused(tmp_path: Path, acks: int) -> None:
+    async def test(node: FakeNode, listener: KafkaListener) -> None:
+        (old,) = node.create("t")
+        first = node.metadata.topics["t"]
+        client = await KafkaClient.connect(listener.port)
+        node.metadata.topics["t"] = replace(first, topic_id=new_topic_id())
+        # By the old id, and by the new one while the old log is still here.
+        for topic_id in (first.topic_id, node.metadata.topics["t"].topic_id, ZERO_TOPIC_ID):
+            refused = await client.produce(by_id(node, ("t", 0, batch(b"a")), acks=acks, topic_id=topic_id), 13)
+            assert codes(refused) == [ErrorCode.UNKNOWN_TOPIC_ID]
+            assert refused.partitions[0].topic_id == topic_id
+            assert "ask for the metadata" in (refused.partitions[0].error_message or "")
+        assert old.log_end_offset == 0
+
+    run_with_listener(test, str(tmp_path))
+
+
+def test_T8_a_transaction_by_topic_id_adds_its_partitions(tmp_path: Path) -> None:
+    async def test(node: FakeNode, listener: KafkaListener) -> None:
+        (partition,) = node.create("t")
+        client = await KafkaClient.connect(listener.port)
+        answer = await client.produce(by_id(node, ("t", 0, in_txn(b"a")), txn="tx", acks=-1), 13)
+        assert codes(answer) == [ErrorCode.NONE]
+        assert node.transactions.added == {TP}
+        assert partition.log_end_offset == 1
+
+    run_with_listener(test, str(tmp_path))
 
 
 @pytest.mark.parametrize("version", range(3, 13))

@@ -46,8 +46,8 @@ def test_api_versions_says_what_is_served(tmp_path: Path, version: int) -> None:
         ranges = {each.api_key: (each.min_version, each.max_version) for each in answer.apis}
         assert answer.error is ErrorCode.NONE
         # From 0 on, or librdkafka would not compress.
-        assert ranges[ApiKey.PRODUCE] == (0, 12)
-        assert ranges[ApiKey.FETCH] == (4, 17)
+        assert ranges[ApiKey.PRODUCE] == (0, 13)
+        assert ranges[ApiKey.FETCH] == (4, 18)
         assert ranges[ApiKey.API_VERSIONS] == (0, 4)
         assert ranges == {api.key: ranges[api.key] for api in listener.registry}
         await client.close()

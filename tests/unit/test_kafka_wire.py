@@ -26,8 +26,8 @@ from semel.protocol.ids import ZERO_TOPIC_ID, TopicId
 from semel.protocol.kafka import api, fetch, produce, wire
 from semel.protocol.kafka.api import ApiKey, ApiVersionsRequest, ApiVersionsResponse, NodeEndpoint, WireFormatError
 
-PRODUCE_VERSIONS = range(3, 13)
-FETCH_VERSIONS = range(4, 18)
+PRODUCE_VERSIONS = range(3, 14)
+FETCH_VERSIONS = range(4, 19)
 TOPIC_ID = TopicId(uuid.UUID("6ba7b810-9dad-11d1-80b4-00c04fd430c8"))
 OTHER_ID = TopicId(uuid.UUID("6ba7b811-9dad-11d1-80b4-00c04fd430c8"))
 BATCH = bytes(range(256)) * 30
@@ -61,14 +61,21 @@ def kio_produce_request(version: int) -> Any:
         acks=-1,
         timeout=datetime.timedelta(milliseconds=30_000),
         topic_data=(
-            kio.TopicProduceData(
+            made(
+                kio.TopicProduceData,
                 name="orders",
+                topic_id=TOPIC_ID,
                 partition_data=(
                     kio.PartitionProduceData(index=0, records=BATCH),
                     kio.PartitionProduceData(index=7, records=SMALL),
                 ),
             ),
-            kio.TopicProduceData(name="other", partition_data=(kio.PartitionProduceData(index=1, records=None),)),
+            made(
+                kio.TopicProduceData,
+                name="other",
+                topic_id=OTHER_ID,
+                partition_data=(kio.PartitionProduceData(index=1, records=None),),
+            ),
         ),
     )
 
@@ -76,9 +83,9 @@ def kio_produce_request(version: int) -> Any:
 def our_produce_request() -> produce.ProduceRequest:
     return produce.ProduceRequest(
         [
-            produce.ProducePartition("orders", 0, BATCH),
-            produce.ProducePartition("orders", 7, memoryview(SMALL)),
-            produce.ProducePartition("other", 1, None),
+            produce.ProducePartition("orders", 0, BATCH, TOPIC_ID),
+            produce.ProducePartition("orders", 7, memoryview(SMALL), TOPIC_ID),
+            produce.ProducePartition("other", 1, None, OTHER_ID),
         ],
         "träns",
         -1,
@@ -121,14 +128,18 @@ def kio_produce_response(version: int) -> Any:
     )
     return made(
         kio.ProduceResponse,
-        responses=(kio.TopicProduceResponse(name="orders", partition_responses=(good, refused)),),
+        responses=(
+            made(kio.TopicProduceResponse, name="orders", topic_id=TOPIC_ID, partition_responses=(good, refused)),
+        ),
         throttle_time=datetime.timedelta(milliseconds=12),
         **({"node_endpoints": endpoints} if endpoints is not None else {}),
     )
 
 
 def our_produce_response() -> produce.ProduceResponse:
-    good = produce.ProducePartitionResponse("orders", 0, ErrorCode.NONE, 1 << 40, 1_704_067_200_000, 17)
+    good = produce.ProducePartitionResponse(
+        "orders", 0, ErrorCode.NONE, 1 << 40, 1_704_067_200_000, 17, topic_id=TOPIC_ID
+    )
     refused = produce.ProducePartitionResponse(
         "orders",
         1,
@@ -137,6 +148,7 @@ def our_produce_response() -> produce.ProduceResponse:
         error_message="go there",
         leader_id=2,
         leader_epoch=9,
+        topic_id=TOPIC_ID,
     )
     return produce.ProduceResponse([good, refused], 12, [NodeEndpoint(2, "h", 9092)])
 
@@ -276,7 +288,10 @@ def test_produce_request_has_the_bytes_of_kafkas_schema(version: int) -> None:
     assert our_produce_request().build(version) == expected
     parsed = produce.ProduceRequest.parse(expected, version)
     assert (parsed.transactional_id, parsed.acks, parsed.timeout_ms) == ("träns", -1, 30_000)
-    assert [(item.topic, item.partition) for item in parsed.partitions] == [("orders", 0), ("orders", 7), ("other", 1)]
+    orders, other = (TOPIC_ID, OTHER_ID) if version >= 13 else ("orders", "other")
+    named = [(item.topic_id if version >= 13 else item.topic, item.partition) for item in parsed.partitions]
+    assert named == [(orders, 0), (orders, 7), (other, 1)]
+    assert {item.topic_id for item in parsed.partitions} == ({orders, other} if version >= 13 else {ZERO_TOPIC_ID})
     assert [item.records for item in parsed.partitions] == [BATCH, SMALL, None]
     assert parsed.build(version) == expected
 
@@ -288,7 +303,8 @@ def test_produce_response_has_the_bytes_of_kafkas_schema(version: int) -> None:
     parsed = produce.ProduceResponse.parse(expected, version)
     assert parsed.build(version) == expected
     good, refused = parsed.partitions
-    assert (good.topic, good.partition, good.error, good.base_offset) == ("orders", 0, ErrorCode.NONE, 1 << 40)
+    assert (good.partition, good.error, good.base_offset) == (0, ErrorCode.NONE, 1 << 40)
+    assert (good.topic, good.topic_id) == (("", TOPIC_ID) if version >= 13 else ("orders", ZERO_TOPIC_ID))
     assert good.log_append_time_ms == 1_704_067_200_000
     assert good.log_start_offset == (17 if version >= 5 else -1)
     assert refused.error is ErrorCode.NOT_LEADER_OR_FOLLOWER
@@ -439,11 +455,11 @@ def test_records_are_views_of_the_received_buffer() -> None:
 
 
 def test_unsupported_versions_are_refused() -> None:
-    for version in (2, 13):
+    for version in (2, 14):
         with pytest.raises(WireFormatError) as refused:
             produce.ProduceRequest.parse(b"", version)
         assert refused.value.code is ErrorCode.UNSUPPORTED_VERSION
-    for version in (3, 18):
+    for version in (3, 19):
         with pytest.raises(WireFormatError):
             our_fetch_response().build(version)
 

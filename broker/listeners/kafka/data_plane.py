@@ -10,8 +10,8 @@ from semel.protocol.kafka.api import ApiKey
 from semel.protocol.kafka.fetch import FETCH_MAX_VERSION, FETCH_MIN_VERSION, FetchRequest, FetchResponse
 from semel.protocol.kafka.produce import (
     ACKS_NONE,
-    PRODUCE_MAX_VERSION,
     PRODUCE_MIN_VERSION,
+    PRODUCE_TOPIC_ID_VERSION,
     ProduceRequest,
     ProduceResponse,
 )
@@ -43,7 +43,12 @@ def produce_api(handler: ProduceHandler) -> Api:
         return LATER if response is None else response.frame(version, context.correlation_id)
 
     return Api(
-        ApiKey.PRODUCE, PRODUCE_MIN_VERSION, PRODUCE_MAX_VERSION, begin=begin, pipelined=True, advertised_min_version=0
+        ApiKey.PRODUCE,
+        PRODUCE_MIN_VERSION,
+        PRODUCE_TOPIC_ID_VERSION,
+        begin=begin,
+        pipelined=True,
+        advertised_min_version=0,
     )
 
 
