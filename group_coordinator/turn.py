@@ -5,11 +5,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import Enum
-from typing import Any, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from semel.protocol.errors import SemelError
 from semel.protocol.ids import ProducerIdAndEpoch
 from semel.runtime.machine import DEFERRED, CoordinatorRecord, Result, Ticket
+
+DETAIL_CHARACTERS_MAX: Final = 1_024
+"""Of an event's detail: clients give reasons of any length (KIP-800), which end up in the node's log."""
 
 
 class GroupEventKind(Enum):
@@ -96,7 +99,7 @@ class Turn:
         self._answers[self.ticket] = error
 
     def note(self, kind: GroupEventKind, group_id: str, generation_id: int, detail: str) -> None:
-        self.effects.append(GroupEvent(kind, group_id, generation_id, detail))
+        self.effects.append(GroupEvent(kind, group_id, generation_id, detail[:DETAIL_CHARACTERS_MAX]))
 
     def result(self, producer: ProducerIdAndEpoch | None = None) -> Result[Any]:
         response = self._answers.pop(self.ticket, DEFERRED)

@@ -547,6 +547,16 @@ def test_leave_answers_the_calls_that_the_member_waits_on() -> None:
     assert driver.joined(driver.call(driver.join_request(first.member_id))).generation_id == 2
 
 
+def test_reasons_of_any_length_do_not_fill_the_log() -> None:
+    driver = GroupDriver()
+    [member] = driver.stable_group()
+    driver.ask(LeaveGroupRequest(GROUP, (MemberIdentity(member.member_id, reason="tired " * 20_000),)))
+    details = [event.detail for event in driver.events if event.kind is GroupEventKind.MEMBER_REMOVED]
+    assert len(details) == 1
+    assert "tired" in details[0]
+    assert len(details[0]) <= 1_024
+
+
 # Static members (KIP-345)
 
 
