@@ -199,16 +199,21 @@ class ConfluentMember(Member):
 
     assignors = ("range", "roundrobin", "cooperative-sticky")
 
+    def _protocol(self) -> dict[str, Any]:
+        return {
+            "partition.assignment.strategy": self._assignor,
+            "heartbeat.interval.ms": HEARTBEAT_MS,
+            "session.timeout.ms": SESSION_MS,
+        }
+
     def _run(self) -> None:
         options = {
             "bootstrap.servers": str(self._node.node.kafka_address),
             "group.id": self._group,
             "auto.offset.reset": "earliest",
             "enable.auto.commit": False,
-            "partition.assignment.strategy": self._assignor,
-            "heartbeat.interval.ms": HEARTBEAT_MS,
-            "session.timeout.ms": SESSION_MS,
             "fetch.wait.max.ms": 50,
+            **self._protocol(),
             **({} if self._instance is None else {"group.instance.id": self._instance}),
         }
         consumer = confluent_kafka.Consumer(options)
@@ -244,12 +249,27 @@ class ConfluentMember(Member):
         return bool(messages)
 
 
+class ConsumerProtocolMember(ConfluentMember):
+    """librdkafka in the consumer group protocol (KIP-848): the coordinator assigns, its settings say how often."""
+
+    assignors = ("uniform", "range")
+
+    def _protocol(self) -> dict[str, Any]:
+        return {
+            "group.protocol": "consumer",
+            "group.remote.assignor": self._assignor,
+            "topic.metadata.refresh.interval.ms": 1_000,
+        }
+
+
 CONFLUENT_FENCED: Final = frozenset({confluent_kafka.KafkaError.FENCED_INSTANCE_ID, confluent_kafka.KafkaError._FATAL})
 CONFLUENT_REFUSED: Final = frozenset(
     {
         confluent_kafka.KafkaError.REBALANCE_IN_PROGRESS,
         confluent_kafka.KafkaError.ILLEGAL_GENERATION,
         confluent_kafka.KafkaError.UNKNOWN_MEMBER_ID,
+        confluent_kafka.KafkaError.STALE_MEMBER_EPOCH,
+        confluent_kafka.KafkaError.FENCED_MEMBER_EPOCH,
         confluent_kafka.KafkaError._NO_OFFSET,  # it was revoked in between
         confluent_kafka.KafkaError._ASSIGNMENT_LOST,
     }
