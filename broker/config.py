@@ -443,8 +443,8 @@ class NodeConfig:
     )
     transaction_two_phase_commit_enable: bool = setting(
         False,
-        "Whether somebody outside, such as a database, may decide about transactions (KIP-939). Such transactions never "
-        "time out: one that is forgotten holds its partitions' readers until an operator aborts it.",
+        "Whether somebody outside, such as a database, may decide about transactions (KIP-939). They never time "
+        "out: one that is forgotten holds its partitions' readers until an operator aborts it.",
     )
     commit_history_max: int = setting(
         100,
@@ -457,7 +457,7 @@ class NodeConfig:
         "After how long without a commit or an attempt the commits of a key are forgotten.",
         unit="ms",
         minimum=1,
-        maximum=INT64_MAX,
+        long=True,
     )
     shared_transaction_max_writers: int = setting(
         1_000, "The most writers of one shared transaction.", minimum=1, maximum=10_000

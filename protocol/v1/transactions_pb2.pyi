@@ -8,20 +8,26 @@ from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
 DESCRIPTOR: _descriptor.FileDescriptor
 
 class InitProducerIdRequest(_message.Message):
-    __slots__ = ("transactional_id", "transaction_timeout_ms", "producer")
+    __slots__ = ("transactional_id", "transaction_timeout_ms", "producer", "two_phase", "keep_prepared")
     TRANSACTIONAL_ID_FIELD_NUMBER: _ClassVar[int]
     TRANSACTION_TIMEOUT_MS_FIELD_NUMBER: _ClassVar[int]
     PRODUCER_FIELD_NUMBER: _ClassVar[int]
+    TWO_PHASE_FIELD_NUMBER: _ClassVar[int]
+    KEEP_PREPARED_FIELD_NUMBER: _ClassVar[int]
     transactional_id: str
     transaction_timeout_ms: int
     producer: _common_pb2.Producer
-    def __init__(self, transactional_id: _Optional[str] = ..., transaction_timeout_ms: _Optional[int] = ..., producer: _Optional[_Union[_common_pb2.Producer, _Mapping]] = ...) -> None: ...
+    two_phase: bool
+    keep_prepared: bool
+    def __init__(self, transactional_id: _Optional[str] = ..., transaction_timeout_ms: _Optional[int] = ..., producer: _Optional[_Union[_common_pb2.Producer, _Mapping]] = ..., two_phase: bool = ..., keep_prepared: bool = ...) -> None: ...
 
 class InitProducerIdResponse(_message.Message):
-    __slots__ = ("producer",)
+    __slots__ = ("producer", "ongoing")
     PRODUCER_FIELD_NUMBER: _ClassVar[int]
+    ONGOING_FIELD_NUMBER: _ClassVar[int]
     producer: _common_pb2.Producer
-    def __init__(self, producer: _Optional[_Union[_common_pb2.Producer, _Mapping]] = ...) -> None: ...
+    ongoing: _common_pb2.Producer
+    def __init__(self, producer: _Optional[_Union[_common_pb2.Producer, _Mapping]] = ..., ongoing: _Optional[_Union[_common_pb2.Producer, _Mapping]] = ...) -> None: ...
 
 class AddPartitionsRequest(_message.Message):
     __slots__ = ("transactional_id", "producer", "topics")

@@ -180,6 +180,41 @@ def test_T5_a_caller_that_names_its_epoch_bumps_it_and_a_fenced_one_is_told_in_t
     with_node(tmp_path, test)
 
 
+async def init_two_phase(kafka: Kafka, *, keep: bool) -> Any:
+    return await kafka.ask(
+        ApiKey.INIT_PRODUCER_ID,
+        6,
+        transactional_id=ID,
+        transaction_timeout=60_000,
+        enable2_pc=True,
+        keep_prepared_txn=keep,
+    )
+
+
+def test_KIP939_a_prepared_transaction_is_kept_and_ended_by_the_next_instance(tmp_path: Path) -> None:
+    async def test(kafka: Kafka) -> None:
+        answer = await init_two_phase(kafka, keep=True)
+        first = ProducerIdAndEpoch(answer.producer_id, answer.producer_epoch)
+        assert (answer.ongoing_txn_producer_id, answer.ongoing_txn_producer_epoch) == (-1, -1)
+        assert await kafka.send(first, b"prepared", 0, version=PRODUCE_NEWER) is ErrorCode.NONE
+        answer = await init_two_phase(kafka, keep=True)
+        taken = ProducerIdAndEpoch(answer.producer_id, answer.producer_epoch)
+        assert taken == next_of(first)
+        assert ProducerIdAndEpoch(answer.ongoing_txn_producer_id, answer.ongoing_txn_producer_epoch) == first
+        assert await kafka.end(first) is ErrorCode.PRODUCER_FENCED
+        assert await kafka.end(taken) == next_of(taken)
+
+    with_node(tmp_path, test, transaction_two_phase_commit_enable=True)
+
+
+def test_KIP939_a_node_that_does_not_allow_two_phase_commit_refuses_it(tmp_path: Path) -> None:
+    async def test(kafka: Kafka) -> None:
+        answer = await init_two_phase(kafka, keep=False)
+        assert answer.error_code == ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED
+
+    with_node(tmp_path, test)
+
+
 # -- the codes of each version
 
 

@@ -50,9 +50,14 @@ class TransactionService:
                 request.transactional_id or None,
                 request.transaction_timeout_ms,
                 optional_producer(request.producer, request.HasField("producer")),
+                request.two_phase,
+                request.keep_prepared,
             )
         )
-        return transactions_pb2.InitProducerIdResponse(producer=producer_message(response.producer))
+        return transactions_pb2.InitProducerIdResponse(
+            producer=producer_message(response.producer),
+            ongoing=None if response.ongoing is None else producer_message(response.ongoing),
+        )
 
     async def add_partitions(
         self, request: transactions_pb2.AddPartitionsRequest, _context: Context

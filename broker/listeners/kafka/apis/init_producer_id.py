@@ -1,7 +1,7 @@
-"""InitProducerId, versions 0 to 5 (KIP-98, KIP-360, KIP-890): a producer id, and with a transactional id its epoch.
+"""InitProducerId, versions 0 to 6 (KIP-98, KIP-360, KIP-890, KIP-939): a producer id and its epoch.
 
 Version 3 names the producer id and epoch that the caller holds already. Before version 4 a fenced producer is told
-INVALID_PRODUCER_EPOCH. Version 6 is for transactions that are prepared (KIP-939), which do not exist here.
+INVALID_PRODUCER_EPOCH. Version 6 keeps a prepared transaction for whoever has to end it.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from semel.protocol.kafka.messages import build_response, parse_request, to_ms
 
 _CODES = TransactionCodes(fenced_from=4, abortable_from=5)
 _HELD_MIN_VERSION = 3
+_TWO_PHASE_MIN_VERSION = 6
 
 
 async def handle_init_producer_id(context: RequestContext, body: memoryview) -> bytes:
@@ -30,7 +31,13 @@ async def handle_init_producer_id(context: RequestContext, body: memoryview) -> 
         if request.transactional_id:
             await node.internal_topic_ready(TRANSACTIONS_TOPIC)
         answer = await node.transactions.init_producer_id(
-            InitProducerIdRequest(request.transactional_id, to_ms(request.transaction_timeout), held)
+            InitProducerIdRequest(
+                request.transactional_id,
+                to_ms(request.transaction_timeout),
+                held,
+                two_phase=version >= _TWO_PHASE_MIN_VERSION and request.enable2_pc,
+                keep_prepared=version >= _TWO_PHASE_MIN_VERSION and request.keep_prepared_txn,
+            )
         )
     except SemelError as error:
         return build_response(
@@ -39,13 +46,18 @@ async def handle_init_producer_id(context: RequestContext, body: memoryview) -> 
             error_code=_CODES.known(coordinator_code(error), version),
             producer_id=NO_PRODUCER_ID,
             producer_epoch=NO_PRODUCER_EPOCH,
+            ongoing_txn_producer_id=NO_PRODUCER_ID,
+            ongoing_txn_producer_epoch=NO_PRODUCER_EPOCH,
         )
+    ongoing = NO_PRODUCER if answer.ongoing is None else answer.ongoing
     return build_response(
         ApiKey.INIT_PRODUCER_ID,
         version,
         producer_id=answer.producer.producer_id,
         producer_epoch=answer.producer.producer_epoch,
+        ongoing_txn_producer_id=ongoing.producer_id,
+        ongoing_txn_producer_epoch=ongoing.producer_epoch,
     )
 
 
-INIT_PRODUCER_ID = Api(ApiKey.INIT_PRODUCER_ID, 0, 5, handle_init_producer_id)
+INIT_PRODUCER_ID = Api(ApiKey.INIT_PRODUCER_ID, 0, 6, handle_init_producer_id)
