@@ -40,15 +40,15 @@ class LossyProxy:
         ready.set()
         self._loop.run_forever()
         server.close()
-        for task in self._tasks:
-            task.cancel()
         self._loop.run_until_complete(self._finish())
         self._loop.close()
 
     async def _finish(self) -> None:
+        await _turns()  # connections that were just accepted begin, so that they can end
+        for task in self._tasks:
+            task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
-        for _ in range(3):
-            await asyncio.sleep(0)  # aborted transports close their sockets in the next turns
+        await _turns()  # aborted transports close their sockets
 
     async def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         task = asyncio.current_task()
@@ -57,7 +57,7 @@ class LossyProxy:
         task.add_done_callback(self._tasks.discard)
         try:
             to_node = await asyncio.open_connection("127.0.0.1", self._target_port)
-        except OSError:
+        except (OSError, asyncio.CancelledError):
             writer.transport.abort()
             return
         pumps = [asyncio.ensure_future(pump) for pump in self._pumps(reader, writer, *to_node)]
@@ -88,3 +88,8 @@ class LossyProxy:
                     return
                 writer.write(data)
                 await writer.drain()
+
+
+async def _turns() -> None:
+    for _ in range(5):
+        await asyncio.sleep(0)
