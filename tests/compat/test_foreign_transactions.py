@@ -159,6 +159,31 @@ def test_L2_L3_every_reader_sees_committed_transactions_alone_and_of_open_ones_n
         assert read(place, tps, True) == committed, reader
 
 
+@pytest.mark.parametrize("transactional", [True, False], ids=["transactional", "idempotent"])
+@pytest.mark.parametrize("client", WRITERS)
+def test_P3_a_producer_that_the_partition_has_forgotten_goes_on(
+    place: Place, writer: Callable[..., Writer], client: str, transactional: bool
+) -> None:
+    """UNKNOWN_PRODUCER_ID of older brokers made it stop: the partition takes it up again wherever it stands."""
+    topic = place.topic()
+    tp = TopicPartition(topic, 0)
+    name = place.name() if transactional else None
+    producer = writer(client, name)
+    expected = []
+    for number in range(3):
+        if name is not None:
+            producer.begin()
+        values = [b"%d of %d" % (n, number) for n in range(3)]
+        producer.send(topic, values)
+        expected += values
+        if name is not None:
+            producer.commit()
+            place.settled(name)
+        state = place.partition(tp).log.producer_state
+        assert place.live.run(lambda state=state: state.expire(2**62, 0)) == 1
+    assert READERS["confluent"](place, [tp], True) == {tp: expected}
+
+
 # -- zombies and timeouts
 
 
