@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import itertools
 import time
 import warnings
@@ -39,6 +40,9 @@ PATIENCE_S: Final = 40.0
 FOREIGN: Final = (ConfluentMember, KafkaPythonMember, AiokafkaMember)
 EACH_ASSIGNOR: Final = [(kind, assignor) for kind in FOREIGN for assignor in kind.assignors]
 
+pytestmark = pytest.mark.filterwarnings("ignore:unclosed:ResourceWarning")
+"""kafka-python leaves some of its sockets to the garbage collector."""
+
 _numbers = itertools.count()
 
 
@@ -47,6 +51,7 @@ def node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LiveNode]:
     folder: Path = tmp_path_factory.mktemp("node")
     with LiveNode(folder) as live:
         yield live
+    gc.collect()  # what kafka-python left, before warnings about it count again
 
 
 @pytest.fixture(scope="module")
