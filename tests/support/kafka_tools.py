@@ -120,18 +120,11 @@ class KafkaTools:
             finally:
                 process.kill()
 
-    def compile(self, source: Path, into: Path) -> Path:
-        """Compile a Java file against the client library and return the folder with its classes."""
-        command = [
-            f"{self.java}c",
-            "-Xlint:all,-classfile",
-            "-Werror",
-            "-cp",
-            f"{self.folder}/*",
-            "-d",
-            str(into),
-            str(source),
-        ]
+    def compile(self, sources: Path, into: Path) -> Path:
+        """Compile the Java files of a folder against the client library, and return the folder with their classes."""
+        files = [str(path) for path in sorted(sources.glob("*.java"))]
+        lint = "-Xlint:all,-classfile,-path,-processing,-try"
+        command = [f"{self.java}c", lint, "-Werror", "-cp", f"{self.folder}/*", "-d", str(into), *files]
         done = subprocess.run(command, capture_output=True, text=True, timeout=TIMEOUT_S, check=False)
         assert done.returncode == 0, done.stdout + done.stderr
         return into
