@@ -14,6 +14,7 @@ from types import MappingProxyType
 from typing import Any, Final, NamedTuple
 
 from semel.broker.config import SETTINGS, NodeConfig, attribute_of, value_of
+from semel.broker.kafkas_settings import INSTEAD
 from semel.broker.settings import ConfigError, Setting, Value, did_you_mean
 
 ENVIRONMENT_PREFIX: Final = "SEMEL_"
@@ -158,8 +159,15 @@ def find_setting(name: str, settings: Mapping[str, Setting] = SETTINGS) -> Setti
     """Return a setting by name. Raises `ConfigError` naming the nearest right one."""
     found = settings.get(name)
     if found is None:
-        raise ConfigError(f"there is no setting {name[:200]}{did_you_mean(name[:200], settings)}")
+        raise unknown_setting(name, settings)
     return found
+
+
+def unknown_setting(name: str, settings: Mapping[str, Setting]) -> ConfigError:
+    """Return the error that says what there is in place of `name`: of a setting of Kafka's, or of a misspelt one."""
+    if name in INSTEAD:
+        return ConfigError(f"there is no setting {name}, unlike in Kafka: {INSTEAD[name]}")
+    return ConfigError(f"there is no setting {name[:200]}{did_you_mean(name[:200], settings)}")
 
 
 _ADDRESSES: Final = ("kafka.listen", "kafka.advertised", "grpc.listen", "grpc.advertised")

@@ -8,8 +8,8 @@ from collections.abc import Iterable, Mapping
 from typing import Final
 
 from semel.broker.config import TOPIC_DEFAULTS, TOPIC_SETTINGS, NodeConfig, value_of
+from semel.broker.config_sources import unknown_setting
 from semel.broker.log.config import LogConfig
-from semel.broker.settings import ConfigError, did_you_mean
 from semel.protocol.errors import ErrorCode, UsageError
 from semel.protocol.ids import INTERNAL_TOPICS, OFFSETS_TOPIC, TRANSACTIONS_TOPIC
 
@@ -52,7 +52,7 @@ def check_topic_configs(config: NodeConfig, configs: Mapping[str, str]) -> None:
     for name, text in configs.items():
         known = TOPIC_SETTINGS.get(name)
         if known is None:
-            raise ConfigError(f"there is no topic setting {name[:200]}{did_you_mean(name[:200], TOPIC_SETTINGS)}")
+            raise unknown_setting(name, TOPIC_SETTINGS)
         known.parse(text)
     topic_log_config(config, configs)
 

@@ -22,6 +22,7 @@ from semel.broker.config_sources import (
     with_dynamic,
 )
 from semel.broker.handlers.topic_rules import node_log_config
+from semel.broker.kafkas_settings import INSTEAD
 from semel.broker.listeners.kafka.limits import KafkaLimits
 from semel.broker.log.config import LogConfig
 from semel.broker.log_manager import LogManagerConfig
@@ -203,6 +204,16 @@ KAFKAS_DEFAULTS = {
 def test_settings_with_kafkas_names_have_kafkas_defaults() -> None:
     ours = {name: SETTINGS[name].format(SETTINGS[name].default) for name in KAFKAS_DEFAULTS if name in SETTINGS}
     assert ours == KAFKAS_DEFAULTS
+
+
+def test_settings_of_kafka_that_are_not_here_say_what_is_instead(tmp_path: Path) -> None:
+    assert not set(INSTEAD) & (set(SETTINGS) | set(TOPIC_SETTINGS))
+    for name, instead in (("log.retention.hours", "use log.retention.ms"), ("broker.id", "use node.id")):
+        with pytest.raises(ConfigError, match=f"{name}, unlike in Kafka: {instead}"):
+            load(tmp_path, flags={name: "1"})
+    for wanted in INSTEAD.values():
+        for named in re.findall(r"use ([a-z.]+)", wanted):
+            assert named in SETTINGS or named in TOPIC_SETTINGS
 
 
 def test_topic_settings_are_those_of_the_logs_with_the_same_defaults_and_bounds() -> None:

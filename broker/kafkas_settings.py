@@ -1,0 +1,52 @@
+"""Settings of Kafka's that are not here, each with what there is in its place, for whoever brings them along."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from types import MappingProxyType
+from typing import Final
+
+_NO_REPLICATION: Final = "a partition has one replica"
+_NO_TIERS: Final = "there is no tiered storage, all segments are local"
+_LEVEL: Final = "codecs are used at their default level"
+_FLUSH: Final = "the node's durability says what an acknowledgement promises"
+
+INSTEAD: Final[Mapping[str, str]] = MappingProxyType(
+    {
+        # Of topics.
+        "compression.gzip.level": _LEVEL,
+        "compression.lz4.level": _LEVEL,
+        "compression.zstd.level": _LEVEL,
+        "flush.messages": _FLUSH,
+        "flush.ms": _FLUSH,
+        "follower.replication.throttled.replicas": _NO_REPLICATION,
+        "leader.replication.throttled.replicas": _NO_REPLICATION,
+        "local.retention.bytes": _NO_TIERS,
+        "local.retention.ms": _NO_TIERS,
+        "message.downconversion.enable": "batches are sent in the one format there is, as by Kafka 4",
+        "message.format.version": "batches are kept in the one format there is, as by Kafka 4",
+        "message.timestamp.difference.max.ms": (
+            "use message.timestamp.before.max.ms and message.timestamp.after.max.ms, as with Kafka 4"
+        ),
+        "preallocate": "segments grow as they are written",
+        "remote.log.copy.disable": _NO_TIERS,
+        "remote.log.delete.on.disable": _NO_TIERS,
+        "remote.storage.enable": _NO_TIERS,
+        "segment.jitter.ms": "segments are begun when segment.ms is over",
+        "unclean.leader.election.enable": _NO_REPLICATION,
+        # Of nodes.
+        "advertised.listeners": "use kafka.advertised",
+        "auto.leader.rebalance.enable": _NO_REPLICATION,
+        "broker.id": "use node.id",
+        "listeners": "use kafka.listen",
+        "log.dir": "use data.dir",
+        "log.dirs": "use data.dir: a node has one folder",
+        "log.flush.interval.messages": _FLUSH,
+        "log.retention.hours": "use log.retention.ms",
+        "log.retention.minutes": "use log.retention.ms",
+        "log.roll.hours": "use log.roll.ms",
+        "offsets.topic.replication.factor": _NO_REPLICATION,
+        "transaction.state.log.min.isr": _NO_REPLICATION,
+        "transaction.state.log.replication.factor": _NO_REPLICATION,
+    }
+)
