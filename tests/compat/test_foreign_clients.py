@@ -17,6 +17,7 @@ import confluent_kafka
 import confluent_kafka.admin
 import pytest
 from aiokafka import TopicPartition as AioPartition
+from foreign_clients import QUIET
 from live_node import LiveNode
 from record_clients import (
     FINDS,
@@ -215,7 +216,7 @@ def test_a_reader_that_seeks_reads_from_there(place: Place) -> None:
 def test_records_that_were_deleted_are_gone_for_all(place: Place) -> None:
     tp = TopicPartition(place.topic(), 0)
     confluent_writes(place, tp.topic, 0, ROWS[:100], "gzip")
-    admin = confluent_kafka.admin.AdminClient({"bootstrap.servers": place.kafka})
+    admin = confluent_kafka.admin.AdminClient({"bootstrap.servers": place.kafka}, logger=QUIET)
     asked = admin.delete_records([confluent_kafka.TopicPartition(tp.topic, 0, 40)])
     assert [found.result(PATIENCE_S).low_watermark for found in asked.values()] == [40]
     for name, read in READS.items():
@@ -224,7 +225,7 @@ def test_records_that_were_deleted_are_gone_for_all(place: Place) -> None:
 
 def test_partitions_that_were_added_are_written_and_read_by_all(place: Place) -> None:
     topic = place.topic()
-    admin = confluent_kafka.admin.AdminClient({"bootstrap.servers": place.kafka})
+    admin = confluent_kafka.admin.AdminClient({"bootstrap.servers": place.kafka}, logger=QUIET)
     (grown,) = admin.create_partitions([confluent_kafka.admin.NewPartitions(topic, len(WRITES))]).values()
     grown.result(PATIENCE_S)
     for number, write in enumerate(WRITES.values()):

@@ -10,6 +10,7 @@ from typing import Any, Final, NamedTuple, Protocol
 import confluent_kafka
 from aiokafka import AIOKafkaConsumer, AIOKafkaProducer
 from aiokafka import TopicPartition as AioPartition
+from foreign_clients import QUIET
 
 import semel
 from semel.protocol.ids import TopicPartition
@@ -57,7 +58,8 @@ def confluent_writes(at: Address, topic: str, partition: int, rows: Sequence[Row
             "compression.type": codec,
             "message.max.bytes": LARGEST_BYTES,
             "linger.ms": 5,
-        }
+        },
+        logger=QUIET,
     )
     offsets: list[int] = []
 
@@ -171,7 +173,8 @@ def confluent_consumer(at: Address) -> Any:
             "fetch.message.max.bytes": LARGEST_BYTES,
             "receive.message.max.bytes": 2 * LARGEST_BYTES + 512,
             "fetch.max.bytes": 2 * LARGEST_BYTES,
-        }
+        },
+        logger=QUIET,
     )
 
 
