@@ -8,6 +8,7 @@ next step: what they hold and what they gave up stands in the subscription with 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Final
 
 from semel.group_coordinator.config import GroupConfig
 from semel.group_coordinator.consumer_group import ConsumerGroup
@@ -16,6 +17,7 @@ from semel.group_coordinator.consumer_state import ClassicMetadata, ConsumerMemb
 from semel.group_coordinator.timers import Timers
 from semel.group_coordinator.topics import TopicsSource
 from semel.group_coordinator.turn import TimerKey, TimerKind, Turn
+from semel.protocol.api.consumer_groups import JOIN_EPOCH, Partitions
 from semel.protocol.api.groups import (
     GroupProtocol,
     HeartbeatRequest,
@@ -38,6 +40,8 @@ from semel.protocol.consumer_protocol import (
 )
 from semel.protocol.corruption import CorruptDataError
 from semel.protocol.errors import ErrorCode, SemelError, error_for
+
+FIRST_VERSION_WITH_GENERATION: Final = 2
 
 
 class ClassicMembers:
@@ -75,7 +79,7 @@ class ClassicMembers:
             self._membership.replace_static(draft, found, member_id)
         topics = self._topics()
         details = _details(request, said)
-        owned = topics.with_ids(said.owned_partitions)
+        owned = self._owned(draft.group, member_id, request, said)
         current = self._membership.advance(draft, member_id, details, owned, topics)
         if isinstance(current, SemelError):
             turn.records.clear()
@@ -87,6 +91,20 @@ class ClassicMembers:
         self._membership.keep_alive(group, member_id, turn)
         self._membership.consider_downgrade(group, turn)
         turn.reply(JoinGroupResponse(current.epoch, CONSUMER_PROTOCOL_TYPE, request.protocols[0].name, "", member_id))
+
+    def _owned(
+        self, group: ConsumerGroup, member_id: str, request: JoinGroupRequest, said: Subscription
+    ) -> Partitions | None:
+        """Return what a member holds, None where it cannot be told: a join from before the current epoch may be late.
+
+        A member that lost everything is told to join once more, then with the epoch. Older versions of the embedded
+        protocol name no generation and are believed (KIP-792).
+        """
+        member = group.member(member_id)
+        names_generation = protocol_version(request.protocols[0].metadata) >= FIRST_VERSION_WITH_GENERATION
+        if member is not None and names_generation and said.generation_id != member.current.epoch:
+            return None if member.current.epoch != JOIN_EPOCH else frozenset()
+        return self._topics().with_ids(said.owned_partitions)
 
     def _find(self, group: ConsumerGroup, request: JoinGroupRequest) -> ConsumerMember | SemelError | None:
         """Return the member that joins again, or whose place it takes; None for a new one."""

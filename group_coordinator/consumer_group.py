@@ -209,6 +209,12 @@ class ConsumerGroup:
                 ErrorCode.UNKNOWN_MEMBER_ID,
                 f"group {self.group_id} has members, so only they may commit: stop them, or commit as one of them",
             )
+        if instance_id is not None and self.static_ids.get(instance_id, member_id) != member_id:
+            return error_for(
+                ErrorCode.FENCED_INSTANCE_ID,
+                f"instance {instance_id} of group {self.group_id} was taken over by another member; "
+                f"member {member_id} must stop",
+            )
         return self.check_epoch(member_id, epoch, transactional=transactional)
 
     def check_epoch(self, member_id: str, epoch: int, *, transactional: bool = False) -> SemelError | None:

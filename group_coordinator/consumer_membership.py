@@ -5,7 +5,8 @@
 
 Each member moves by itself, so nobody waits for a rebalance. Where it differs from Kafka: a heartbeat with the epoch
 before the current one, and a repeated join, never count as word that partitions were given up, for they may be late
-ones (G2); and a member of a group that is not there is told UNKNOWN_MEMBER_ID, so that it joins again.
+ones (G2; within an epoch calls are taken to come in order). And a member of a group that is not there is told
+UNKNOWN_MEMBER_ID, so that it joins again.
 """
 
 from __future__ import annotations

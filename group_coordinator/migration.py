@@ -82,15 +82,30 @@ def upgrade(group: ClassicGroup, draft: Draft, topics: Topics) -> None:
     if group.is_stored:
         draft.turn.records.append(group_record(group_id, None))
     draft.write(epoch_record(group_id, GroupEpochValue(epoch)))
-    taken: set[TopicIdPartition] = set()
-    for member in group.members.values():
-        given = _given(member, topics) - taken
-        taken |= given
-        draft.write(member_record(group_id, member.member_id, _details(group, member)))
-        draft.write(target_record(group_id, member.member_id, given))
-        current = MemberAssignment(epoch, epoch, MemberState.STABLE, given)
-        draft.write(current_record(group_id, member.member_id, current))
+    for member_id, held in _holdings(group, topics).items():
+        draft.write(member_record(group_id, member_id, _details(group, group.members[member_id])))
+        draft.write(target_record(group_id, member_id, held))
+        draft.write(current_record(group_id, member_id, MemberAssignment(epoch, epoch, MemberState.STABLE, held)))
     draft.write(target_epoch_record(group_id, epoch))
+
+
+def _holdings(group: ClassicGroup, topics: Topics) -> dict[str, Partitions]:
+    """Return what each member may still hold, no partition twice (G2).
+
+    That is what it was last given, and what it said to own when it last joined, for it may not know yet that it is to
+    give that up. It says what it really has when it joins again, which is the next thing it is told to do.
+    """
+    taken: set[TopicIdPartition] = set()
+    holdings: dict[str, Partitions] = {}
+    for member in group.members.values():
+        holdings[member.member_id] = _given(member, topics) - taken
+        taken |= holdings[member.member_id]
+    for member in group.members.values():
+        said = _subscription(group, member)
+        owned = topics.with_ids(() if said is None else said.owned_partitions) - taken
+        holdings[member.member_id] |= owned
+        taken |= owned
+    return holdings
 
 
 def _details(group: ClassicGroup, member: GroupMember) -> MemberDetails:
