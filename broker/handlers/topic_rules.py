@@ -39,12 +39,15 @@ def check_topic_name(name: str) -> None:
     raise UsageError(f"the topic's name is invalid: {wrong}", ErrorCode.INVALID_TOPIC_EXCEPTION)
 
 
-def colliding_name(name: str, existing: Iterable[str]) -> str | None:
-    """Return a topic that differs from `name` only by '.' and '_', which names of metrics can't tell apart."""
-    if "." not in name and "_" not in name:
-        return None
-    unified = name.replace(".", "_")
-    return next((other for other in existing if other != name and other.replace(".", "_") == unified), None)
+def unified_names(existing: Iterable[str]) -> dict[str, str]:
+    """Return topics by what names of metrics make of theirs: '.' and '_' can't be told apart there."""
+    return {name.replace(".", "_"): name for name in existing}
+
+
+def colliding_name(name: str, unified: Mapping[str, str]) -> str | None:
+    """Return a topic that differs from `name` only by '.' and '_'; `unified` is what `unified_names` returned."""
+    other = unified.get(name.replace(".", "_"))
+    return None if other == name else other
 
 
 def check_topic_configs(config: NodeConfig, configs: Mapping[str, str]) -> None:

@@ -7,12 +7,19 @@ log, written together. Behaviour follows Kafka's ReplicationControlManager; repl
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Final
 
 from semel.broker.config import NodeConfig
 from semel.broker.handlers.descriptions import describe_topic
 from semel.broker.handlers.replica_placement import placed_as_assigned, placed_here
-from semel.broker.handlers.topic_rules import check_topic_configs, check_topic_name, colliding_name, internal_topic
+from semel.broker.handlers.topic_rules import (
+    check_topic_configs,
+    check_topic_name,
+    colliding_name,
+    internal_topic,
+    unified_names,
+)
 from semel.broker.metadata.changes import Change, PartitionsAdded, PartitionState, TopicCreated, TopicDeleted
 from semel.broker.metadata.image import MetadataImage, TopicImage
 from semel.broker.services import Services
@@ -21,27 +28,35 @@ from semel.protocol.api.topics import NewTopic
 from semel.protocol.errors import ErrorCode, FatalError, SemelError, UsageError, error_for
 from semel.protocol.ids import INTERNAL_TOPICS, TopicId, format_topic_id, new_topic_id
 
+TOPICS_PER_REQUEST_MAX: Final = 10_000
+"""More would keep the event loop for long. Kafka has the same bound, for the partitions of one request."""
+
 
 async def create_topics(
     node: Services, topics: Sequence[NewTopic], *, validate_only: bool = False
 ) -> tuple[TopicResult, ...]:
     """Create topics; answer for each in order. With `validate_only`, only say what would happen."""
+    if len(topics) > TOPICS_PER_REQUEST_MAX:
+        message = f"{len(topics)} topics in one request are too many: create up to {TOPICS_PER_REQUEST_MAX} at once"
+        return tuple(TopicResult(topic.name, ErrorCode.POLICY_VIOLATION, message) for topic in topics)
     repeated = {name for name, count in Counter(topic.name for topic in topics).items() if count > 1}
     results: list[TopicResult] = []
 
     def decide(image: MetadataImage) -> list[Change]:
         results.clear()
         changes: list[Change] = []
+        unified = unified_names(image.topics)
         for topic in topics:
             try:
                 if topic.name in repeated:
                     raise UsageError(f"topic {topic.name} is in the request more than once")
-                created = _new_topic(node.config, image, topic)
+                created = _new_topic(node.config, image, topic, unified)
             except SemelError as error:
                 results.append(TopicResult(topic.name, error.code, error.message))
                 continue
             image = image.apply(created, image.sequence + 1)
             changes.append(created)
+            unified.update(unified_names((topic.name,)))
             results.append(_described(image, topic.name))
         return [] if validate_only else changes
 
@@ -144,7 +159,7 @@ async def create_internal_topic(node: Services, name: str) -> None:
     await node.caught_up()
 
 
-def _new_topic(config: NodeConfig, image: MetadataImage, topic: NewTopic) -> TopicCreated:
+def _new_topic(config: NodeConfig, image: MetadataImage, topic: NewTopic, unified: Mapping[str, str]) -> TopicCreated:
     check_topic_name(topic.name)
     if topic.name in image.topics:
         raise FatalError(f"topic {topic.name} exists already", ErrorCode.TOPIC_ALREADY_EXISTS)
@@ -152,7 +167,7 @@ def _new_topic(config: NodeConfig, image: MetadataImage, topic: NewTopic) -> Top
         raise UsageError(
             f"{topic.name} is internal: the node creates it when it first needs it", ErrorCode.INVALID_TOPIC_EXCEPTION
         )
-    if (other := colliding_name(topic.name, image.topics)) is not None:
+    if (other := colliding_name(topic.name, unified)) is not None:
         raise UsageError(
             f"topic {topic.name} differs from {other} only by '.' and '_', which metrics can't tell apart",
             ErrorCode.INVALID_TOPIC_EXCEPTION,

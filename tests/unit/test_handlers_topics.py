@@ -11,8 +11,14 @@ import pytest
 from running_node import batch, create_topic, running_node
 
 from semel.broker.handlers import metadata
-from semel.broker.handlers.topic_rules import check_topic_name, colliding_name
-from semel.broker.handlers.topics import create_internal_topic, create_partitions, create_topics, delete_topics
+from semel.broker.handlers.topic_rules import check_topic_name, colliding_name, unified_names
+from semel.broker.handlers.topics import (
+    TOPICS_PER_REQUEST_MAX,
+    create_internal_topic,
+    create_partitions,
+    create_topics,
+    delete_topics,
+)
 from semel.broker.node import Node
 from semel.protocol.api.groups import OffsetAndMetadata, OffsetCommitRequest, OffsetFetchRequest
 from semel.protocol.api.topics import NewTopic
@@ -41,10 +47,10 @@ def test_bad_names(name: str) -> None:
 
 
 def test_names_that_differ_by_dot_and_underscore_collide() -> None:
-    assert colliding_name("a.b", ["x", "a_b"]) == "a_b"
-    assert colliding_name("a_b.c", ["a.b_c"]) == "a.b_c"
-    assert colliding_name("a.b", ["a.b", "a-b"]) is None
-    assert colliding_name("ab", ["a.b"]) is None
+    assert colliding_name("a.b", unified_names(["x", "a_b"])) == "a_b"
+    assert colliding_name("a_b.c", unified_names(["a.b_c"])) == "a.b_c"
+    assert colliding_name("a.b", unified_names(["a.b", "a-b"])) is None
+    assert colliding_name("ab", unified_names(["a.b"])) is None
 
 
 def test_each_topic_succeeds_or_fails_for_itself(tmp_path: Path) -> None:
@@ -199,6 +205,18 @@ def test_the_number_of_partitions_of_an_internal_topic_outlives_its_setting(tmp_
             assert node.groups.partition_count == 3
 
     asyncio.run(main())
+
+
+def test_too_many_topics_in_one_request_are_refused_at_once(tmp_path: Path) -> None:
+    async def test(node: Node) -> None:
+        too_many = [NewTopic(f"t{number}") for number in range(TOPICS_PER_REQUEST_MAX + 1)]
+        assert {result.error for result in await create_topics(node, too_many)} == {ErrorCode.POLICY_VIOLATION}
+        names = [topic.name for topic in too_many]
+        found = await metadata.topics_by_name(node, names, allow_auto_create=True)
+        assert {result.error for result in found} == {ErrorCode.POLICY_VIOLATION}
+        assert not node.metadata.image.topics
+
+    with_node(tmp_path, test)
 
 
 def test_metadata_by_name_id_and_all(tmp_path: Path) -> None:
