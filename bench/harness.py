@@ -21,11 +21,21 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
+from typing import Protocol
 
 ROOT = Path(__file__).resolve().parent.parent
 OUT = ROOT / "bench" / "out"
 TICKS = os.sysconf("SC_CLK_TCK")
 PAGE_BYTES = os.sysconf("SC_PAGESIZE")
+
+
+class Peer(Protocol):
+    """What is measured: a process that serves the Kafka protocol at `address`."""
+
+    @property
+    def address(self) -> tuple[str, int]: ...
+    def cpu_s(self) -> float: ...
+    def memory_mb(self) -> float: ...
 
 
 # --- A node -----------------------------------------------------------------------------------------------------------
@@ -144,7 +154,7 @@ class Sample:
     """Further figures of the same run, such as percentiles."""
 
 
-def measured(node: NodeProcess, run: Callable[[], float]) -> Sample:
+def measured(node: Peer, run: Callable[[], float]) -> Sample:
     """Run something that returns how many units it did."""
     cpu_s, begin = node.cpu_s(), time.perf_counter()
     count = run()

@@ -31,6 +31,7 @@ import dataplane
 from harness import (
     Figure,
     NodeProcess,
+    Peer,
     Sample,
     cpu_us_each,
     data_folder,
@@ -279,7 +280,9 @@ def latency(scale: Scale) -> list[Figure]:
         for durability, node in nodes:
             topic = f"latency-{durability}"
             new_topic(node, topic, 1)
-            variants[f"raw, {durability}"] = lambda node=node, topic=topic: paced_raw(node, topic, scale.seconds * 2)
+            variants[f"raw, {durability}"] = lambda node=node, topic=topic: paced_raw(
+                node, topic, scale.seconds * 2, end_offset(node, topic)
+            )
             variants[f"SDK, {durability}"] = lambda node=node, topic=topic: paced_sdk(node, topic, scale.seconds * 2)
         goals = {
             "acknowledged p50, raw, os": "134 us (Kafka's 191 x 0.7)",
@@ -314,12 +317,11 @@ def _percentiles(acknowledged: list[float], arrived: list[float]) -> dict[str, f
     }
 
 
-def paced_raw(node: NodeProcess, topic: str, seconds: float) -> Sample:
-    """Produce on one connection, with a fetch always waiting on another."""
+def paced_raw(node: Peer, topic: str, seconds: float, offset: int) -> Sample:
+    """Produce on one connection, with a fetch always waiting on another, from the partition's end on."""
     frame = dataplane.produce_frame(topic, 0, dataplane.batch_of(100), -1)
     producing, fetching = dataplane.connect(node.address), dataplane.connect(node.address)
     buffer = bytearray(1 << 20)
-    offset = end_offset(node, topic)
     acknowledged: list[float] = []
     arrived: list[float] = []
     cpu_s, begin = node.cpu_s(), time.perf_counter()

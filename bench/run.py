@@ -33,11 +33,12 @@ OTHERS: Final[Mapping[str, tuple[str, Sequence[str]]]] = {
     "journal": ("durable appends without a network, recovery", ()),
     "dataplane": ("the Kafka listener with raw sockets, sendfile or not", ("--seconds", "0.2")),
     "producer": ("the SDK's producer beside confluent-kafka's", ("--records", "50000", "--rounds", "1")),
+    "against_kafka": ("a node beside Apache Kafka, the same clients for both (Java 17, Maven)", ("--quick",)),
     "consumer": ("the SDK's consumer beside confluent-kafka's", ("--records", "50000", "--rounds", "1")),
 }
 """The benches that are programs of their own: what they measure, and their arguments for a quick run."""
-LONG: Final = frozenset({"journal"})
-"""Has no short form, so a quick run leaves it out unless it is named."""
+LONG: Final = frozenset({"journal", "against_kafka"})
+"""A quick run leaves these out unless they are named: the one has no short form, the other needs Java."""
 TIMEOUT_S: Final = 1800
 
 
