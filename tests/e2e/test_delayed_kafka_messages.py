@@ -17,7 +17,7 @@ from typing import Any
 
 import confluent_kafka
 import pytest
-from foreign_clients import QUIET, READERS
+from foreign_clients import QUIET, READERS, WRITERS
 from kafka_node import KafkaClient
 from kafka_proxy import Decide, Fate, KafkaProxy, KeptRequest, every, first, passing
 from kafka_transactions import ID, PRODUCE_NEWER, A, B, Kafka, next_of
@@ -245,12 +245,12 @@ def test_T8_partitions_added_late_open_nothing_on_them_and_end_with_the_next_tra
     assert network.state() == "CompleteCommit"
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("seed", range(2))
-def test_T7_T8_confluent_kafka_through_a_network_that_loses_and_repeats_at_random(network: Network, seed: int) -> None:
+Transact = Callable[[bytes, bool], None]
+
+
+def lose_and_repeat_at_random(network: Network, seed: int, count: int, transact: Transact) -> None:
     """All that the older protocol can stand: requests and answers lost, and all but EndTxn repeated late."""
     draw = random.Random(seed)
-    network.start_producer()
 
     def decide(request: KeptRequest) -> Fate:
         if request.key not in KEYS:
@@ -259,9 +259,11 @@ def test_T7_T8_confluent_kafka_through_a_network_that_loses_and_repeats_at_rando
         return Fate.LOSE_ANSWER if fate is Fate.KEEP and request.key == ApiKey.END_TXN else fate
 
     expected = []
-    for number in range(40):
+    for number in range(count):
         commit = draw.random() < 0.7
-        network.transact(b"%d" % number, commit=commit, decide=decide)
+        network.proxy.decide = decide
+        transact(b"%d" % number, commit)
+        network.proxy.decide = passing
         if commit:
             expected.append(b"%d" % number)
         kept, network.proxy.kept = network.proxy.kept, []
@@ -270,6 +272,37 @@ def test_T7_T8_confluent_kafka_through_a_network_that_loses_and_repeats_at_rando
                 network.proxy.deliver(request)
         assert network.read() == [expected] * 2, number
     assert network.proxy.lost > 5
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", range(2))
+def test_T7_T8_confluent_kafka_through_a_network_that_loses_and_repeats_at_random(network: Network, seed: int) -> None:
+    network.start_producer()
+
+    def transact(value: bytes, commit: bool) -> None:
+        network.producer.begin_transaction()
+        network.send(value, A)
+        network.send(value, B)
+        network.end(commit)
+
+    lose_and_repeat_at_random(network, seed, 40, transact)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("client", ["kafka-python", "aiokafka"])
+def test_T7_T8_other_clients_through_such_a_network(network: Network, client: str) -> None:
+    producer = WRITERS[client](network, ID)
+
+    def transact(value: bytes, commit: bool) -> None:
+        producer.begin()
+        for tp in (A, B):
+            producer.send(tp.topic, [value], tp.partition)
+        (producer.commit if commit else producer.abort)()
+
+    try:
+        lose_and_repeat_at_random(network, 0, 20, transact)
+    finally:
+        producer.close()
 
 
 # -- an epoch for each transaction, as newer clients speak it
