@@ -228,11 +228,20 @@ def _frozen(items: Mapping[_Key, _Item]) -> Mapping[_Key, _Item]:
 
 
 def _with(items: Mapping[_Key, _Item], key: _Key, item: _Item) -> Mapping[_Key, _Item]:
-    return MappingProxyType({**items, key: item})
+    copied = _copied(items)
+    copied[key] = item
+    return MappingProxyType(copied)
 
 
 def _without(items: Mapping[_Key, _Item], key: _Key) -> Mapping[_Key, _Item]:
-    return MappingProxyType({existing: item for existing, item in items.items() if existing != key})
+    copied = _copied(items)
+    copied.pop(key, None)
+    return MappingProxyType(copied)
+
+
+def _copied(items: Mapping[_Key, _Item]) -> dict[_Key, _Item]:
+    """`dict(items)` would hash every key again, which a topic's id does in Python: making topics took seconds."""
+    return items.copy() if isinstance(items, MappingProxyType) else dict(items)
 
 
 def _changed(configs: Mapping[str, str], values: Mapping[str, str | None]) -> Mapping[str, str]:
