@@ -6,6 +6,7 @@ import dataclasses
 import functools
 import importlib
 import importlib.util
+import sys
 import typing
 from types import UnionType
 from typing import Any, Final
@@ -37,6 +38,15 @@ class EntityField:
     @property
     def has_default(self) -> bool:
         return self.default is not dataclasses.MISSING
+
+
+def is_kio_loaded() -> bool:
+    return "kio.serial" in sys.modules
+
+
+def load_kio() -> None:
+    """Import kio. It takes some 200 ms, which no event loop has to spare."""
+    importlib.import_module("kio.serial")
 
 
 def load_entity(key: ApiKey, version: int, kind: str) -> type[Any]:

@@ -27,6 +27,7 @@ from semel.protocol.kafka.api import (
     WireFormatError,
     frame_response,
 )
+from semel.protocol.kafka.entities import is_kio_loaded, load_kio
 
 if TYPE_CHECKING:
     from semel.broker.services import Services
@@ -154,6 +155,8 @@ class Api:
     async def _answer(self, context: RequestContext, body: memoryview) -> None:
         assert self.handle is not None
         try:
+            if not is_kio_loaded():
+                await asyncio.get_running_loop().run_in_executor(None, load_kio)
             answer = await self.handle(context, body)
             context.answer(frame_response(self.key, context.api_version, context.correlation_id, answer))
         except WireFormatError as error:
