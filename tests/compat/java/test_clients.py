@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import uuid
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 from kafka_tools import KafkaTools
@@ -98,3 +100,40 @@ def test_groups_of_java_and_semel_members(node: NodeProcess, tools: KafkaTools) 
             java.terminate()
             while len(consumer.assignment()) != 4:
                 consumer.poll(0.2)
+
+
+def test_P1_D1_a_java_producer_outlives_kills_of_the_node(tools: KafkaTools, tmp_path: Path) -> None:
+    """Whatever was acknowledged is there once, and in order, though the node died three times in between."""
+    node = NodeProcess(tmp_path / "data")
+    node.start()
+    try:
+        with semel.Admin(node.bootstrap) as admin:
+            admin.create_topic("kills", partitions=1)
+        (tmp_path / "client.properties").write_text("retries=2147483647\nenable.idempotence=true\n")
+        arguments = f"--bootstrap-server {node.kafka_address} --topic kills --max-messages 4000 --throughput 500"
+        arguments += f" --command-config {tmp_path}/client.properties"  # without it, this tool never retries
+        acknowledged: list[int] = []
+        with tools.running("verifiable-producer", *arguments.split()) as producer:
+            assert producer.stdout is not None
+            for line in producer.stdout:
+                if '"producer_send_success"' not in line:
+                    continue
+                acknowledged.append(int(json.loads(line)["value"]))
+                if len(acknowledged) in (500, 1_500, 2_500):
+                    node.kill()
+                    node.start()
+        with semel.Consumer(node.bootstrap) as consumer:
+            partition = semel.TopicPartition("kills", 0)
+            consumer.assign([partition])
+            end = consumer.end_offsets([partition])[partition]
+            found: list[int] = []
+            while len(found) < end:
+                batch = consumer.poll(30)
+                assert batch is not None
+                found += [int(record.value or b"") for record in batch]
+    finally:
+        if node.is_running:
+            node.stop()
+    assert len(acknowledged) == 4_000
+    assert found == sorted(set(found)), "each once, and in the order of sending"
+    assert set(acknowledged) <= set(found)
