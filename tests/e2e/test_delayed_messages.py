@@ -292,6 +292,8 @@ def test_T8_a_batch_that_arrives_after_its_transaction_opens_nothing(
         assert isinstance(following, ProducerIdAndEpoch)
         if goes_on:
             await wire.send_for_sure(following, b"y")
+        else:
+            await wire.settled()  # while markers are on their way, all are told to come again
         for tp, sequence in ((A, 1), (A, 0), (B, 0)):
             error, _ = await wire.send(producer, b"late", tp=tp, sequence=sequence, version=version)
             assert error is ErrorCode.INVALID_PRODUCER_EPOCH, (tp, sequence)
