@@ -118,6 +118,28 @@ class FetchedChunk:
                 taken = some
         return taken
 
+    def take_batches(self) -> list[memoryview]:
+        """Return what is left as views of whole batches that are for the reader, undecoded, and use it up.
+
+        Batches that stand together are one view. Markers may be among them: whoever decodes columns leaves them out.
+        """
+        runs: list[memoryview] = []
+        start = self._position
+        while len(self._data) - self._position >= BATCH_OVERHEAD:
+            header = read_header(self._data, self._position)
+            if header.size_bytes > len(self._data) - self._position:
+                break
+            is_left_out = not self._is_for_reader(header) and not header.is_control
+            if is_left_out and start < self._position:
+                runs.append(self._data[start : self._position])
+            self._position += header.size_bytes
+            if is_left_out:
+                start = self._position
+            self.next_offset = max(self.next_offset, header.next_offset)
+        if start < self._position:
+            runs.append(self._data[start : self._position])
+        return runs
+
     @property
     def is_used_up(self) -> bool:
         """Whether there is nothing left to take, not even something to pass over."""

@@ -1,0 +1,45 @@
+"""Registers format("semel") with PySpark, which imports every top-level package named pyspark_* to look for sources.
+
+So this one is tiny: gRPC, pyarrow and the rest of Semel are imported when a query uses the format.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from pyspark.sql.datasource import DataSource
+
+if TYPE_CHECKING:
+    from pyspark.sql.types import StructType
+
+    from semel.spark.batch_reader import SemelBatchReader
+    from semel.spark.stream_reader import SemelStreamReader
+
+
+class DefaultSource(DataSource):
+    """The data source. `semel.spark` documents the options."""
+
+    @classmethod
+    def name(cls) -> str:
+        return "semel"
+
+    def __repr__(self) -> str:
+        from semel.spark.options import redacted
+
+        return f"{type(self).__name__}({redacted(self.options)})"
+
+    def schema(self) -> StructType:
+        from semel.spark.source_options import SourceOptions
+        from semel.spark.source_schema import source_schema
+
+        return source_schema(with_headers=SourceOptions.wants_headers(self.options))
+
+    def reader(self, schema: StructType) -> SemelBatchReader:
+        from semel.spark.batch_reader import SemelBatchReader
+
+        return SemelBatchReader(self.options, schema)
+
+    def streamReader(self, schema: StructType) -> SemelStreamReader:
+        from semel.spark.stream_reader import SemelStreamReader
+
+        return SemelStreamReader(self.options, schema)
