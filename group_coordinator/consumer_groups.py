@@ -98,8 +98,9 @@ class ConsumerGroups:
             turn.effects.clear()
             return False
         if classic is not None:
-            for member_id in classic.members:
-                self.membership.keep_alive(draft.group, member_id, turn)
+            for member in draft.group.members():
+                if member.is_classic:
+                    self.membership.keep_alive(draft.group, member.member_id, turn)
         return classic is not None
 
     def _check_size(self, turn: Turn) -> None:

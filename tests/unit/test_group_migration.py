@@ -327,6 +327,18 @@ def test_a_static_member_moves_to_the_newer_protocol_with_its_partitions() -> No
     check_replay(driver)
 
 
+def test_a_static_member_takes_the_classic_group_with_it() -> None:
+    """The upgrade and the member's replacement are one turn: the old member's timers must not be looked for."""
+    driver = GroupDriver(topics=topics(orders=4))
+    classic = Classic(driver, instance="i-1")
+    classic.round()
+    newer = Member("m-1", GROUP, instance="i-1")
+    beat(driver, newer)
+    assert newer.held == partitions("orders", 0, 1, 2, 3)
+    assert driver.refusal(classic.heartbeat()) is ErrorCode.FENCED_INSTANCE_ID
+    check_replay(driver)
+
+
 def test_a_static_member_moves_back_and_takes_the_group_with_it() -> None:
     driver = GroupDriver(topics=topics(orders=4))
     newer = Member("m-1", GROUP, instance="i-1")
