@@ -60,11 +60,17 @@ cdef class Accumulator:
     @cython.locals(size=cython.Py_ssize_t, buffers=TopicBuffers, buffer=PartitionBuffer, batch=ProducerBatch, number=int64_t,
                    delta=int64_t, wake=cython.bint, full=cython.bint, delivery=Delivery)
     cdef Delivery _append(self, topic, bytes value, bytes key, headers, partition, int64_t now_ms, on_delivery)
+    @cython.locals(size=cython.Py_ssize_t, buffers=TopicBuffers, buffer=PartitionBuffer, batch=ProducerBatch,
+                   wake=cython.bint, full=cython.bint)
+    cpdef Delivery send_batch(self, topic, partition, bytearray data, int64_t record_count)
     cdef TopicBuffers _opened(self, topic)
     @cython.locals(current=PartitionBuffer)
     cdef PartitionBuffer _sticky(self, TopicBuffers buffers)
     cdef ProducerBatch _begin(self, PartitionBuffer buffer, int64_t size)
+    cdef ProducerBatch _new_batch(self, PartitionBuffer buffer, BatchBuilder builder)
     cdef int _close(self, PartitionBuffer buffer, ProducerBatch batch) except -1
+    @cython.locals(buffers=TopicBuffers)
+    cpdef int64_t partition_count(self, topic) except -1
     @cython.locals(known=TopicBuffers)
     cpdef add_topic(self, topic, int64_t partition_count)
     cpdef remove_topic(self, topic)

@@ -256,6 +256,44 @@ class Accumulator:
         self.refuse()
         raise AssertionError("unreachable: `refuse` raises while the gate is closed")
 
+    def send_batch(self, topic: str, partition: int, data: bytearray, record_count: int) -> Delivery:
+        """Put a whole batch behind what was sent to its partition before. See `Producer.send_batch`.
+
+        `data` is the accumulator's from now on: the sender writes the producer's identity into it.
+        """
+        if self.gate_closed:
+            self.refuse()
+        size = len(data)
+        buffers = self._topics.get(topic)
+        if buffers is None:
+            buffers = self._opened(topic)
+        buffer = _buffer_at(buffers, _checked_partition(partition, buffers))
+        while True:
+            with self._lock:
+                if self._buffered_bytes + size <= self._buffered_max or self._buffered_bytes == 0:
+                    if self.gate_closed:  # since it was looked at: as in `_append`
+                        break
+                    if buffer.filling is not None:
+                        self._close(buffer, buffer.filling)
+                    batch = self._new_batch(buffer, None)
+                    batch.data = data
+                    batch.record_count = record_count
+                    batch.charged_bytes = size
+                    buffer.closed.append(batch)
+                    self._buffered_bytes += size
+                    wake = not self._wake_pending
+                    self._wake_pending = True
+                    full = False
+                else:
+                    full = True
+            if not full:
+                if wake:
+                    self.wake()
+                return _delivery(batch, 0, -1)
+            self.wait_room(size)
+        self.refuse()
+        raise AssertionError("unreachable: `refuse` raises while the gate is closed")
+
     def _opened(self, topic: str) -> TopicBuffers:
         if not isinstance(topic, str) or not topic:
             raise UsageError(f"a topic is given by its name (str), not {type(topic).__name__} {topic!r}")
@@ -280,12 +318,16 @@ class Accumulator:
         options = self._options
         capacity = max(buffer.capacity_bytes, min(size + BATCH_OVERHEAD, self._record_bytes_max))
         builder = BatchBuilder(options.compression, options.compression_level, capacity_bytes=capacity)
+        batch = self._new_batch(buffer, builder)
+        buffer.filling = batch
+        self._tracing = tracing.active()
+        return batch
+
+    def _new_batch(self, buffer: PartitionBuffer, builder: BatchBuilder | None) -> ProducerBatch:
         self._serial += 1
         now_ms = int(self._clock.monotonic() * 1000)
         batch = ProducerBatch(self._serial, buffer.topic, buffer.partition, builder, now_ms)
-        buffer.filling = batch
         self._incomplete[batch] = None
-        self._tracing = tracing.active()
         if not buffer.listed:
             buffer.listed = True
             self._listed.append(buffer)
@@ -346,6 +388,11 @@ class Accumulator:
     def knows(self, topic: str) -> bool:
         """Whether `send` would not have to ask for this topic."""
         return topic in self._topics
+
+    def partition_count(self, topic: str) -> int:
+        """How many partitions a known topic has."""
+        buffers = self._topics[topic]
+        return buffers.count
 
     def add_topic(self, topic: str, partition_count: int) -> None:
         """Take records for a topic, or learn that it has more partitions now."""

@@ -15,6 +15,7 @@ from semel.protocol.api.groups import (
     GroupMemberDescription,
     OffsetAndMetadata,
 )
+from semel.protocol.api.shared_transactions import CommitDecision, SharedDescription
 from semel.protocol.api.topics import (
     EARLIEST_TIMESTAMP,
     LATEST_TIMESTAMP,
@@ -34,6 +35,7 @@ from semel.sdk.client import ClientCore
 from semel.sdk.control import check_item
 from semel.sdk.offset_lookup import list_offsets
 from semel.sdk.options import check_int, check_text
+from semel.sdk.shared_calls import describe_shared
 
 
 @dataclass(frozen=True, slots=True)
@@ -322,6 +324,12 @@ class AdminCore:
             found.coordinator_epoch,
             tuple(TopicPartition(topic.topic, number) for topic in found.topics for number in topic.partitions),
         )
+
+    async def commits(self, key: str) -> list[CommitDecision]:
+        return list((await self.shared_transaction(key)).decisions)
+
+    async def shared_transaction(self, key: str) -> SharedDescription:
+        return await describe_shared(self._control, check_text("key", key))
 
     async def abort_transaction(self, transactional_id: str) -> None:
         check_text("transactional_id", transactional_id)

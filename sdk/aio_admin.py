@@ -8,6 +8,7 @@ from types import TracebackType
 from typing import Any, Self, TypeVar
 
 from semel.protocol.api.groups import FetchedOffset, GroupDescription, GroupListing, OffsetAndMetadata
+from semel.protocol.api.shared_transactions import CommitDecision, SharedDescription
 from semel.protocol.api.topics import IsolationLevel, ListOffset, TopicDescription
 from semel.protocol.api.transactions import TransactionDescription, TransactionListing
 from semel.protocol.ids import TopicPartition
@@ -170,6 +171,14 @@ class Admin(NotPicklable):
     async def transaction(self, transactional_id: str) -> TransactionDescription:
         """Return one transactional id. Raises `FatalError` TRANSACTIONAL_ID_NOT_FOUND."""
         return await self._run(self._core.transaction(transactional_id))
+
+    async def commits(self, key: str) -> list[CommitDecision]:
+        """Return what was committed under a key, the last 100. See `semel.Admin.commits`."""
+        return await self._run(self._core.commits(key))
+
+    async def shared_transaction(self, key: str) -> SharedDescription:
+        """Return the attempt that is open under a key, its writers, and what was committed."""
+        return await self._run(self._core.shared_transaction(key))
 
     async def abort_transaction(self, transactional_id: str) -> None:
         """Abort what a transactional id has open; its producer is fenced."""

@@ -18,7 +18,7 @@ from google.protobuf.message import Message
 from tenacity import AsyncRetrying, RetryCallState, retry_if_exception_type
 
 from semel.protocol.errors import ErrorCode, FatalError, RetriableError, SemelError, error_for
-from semel.protocol.v1 import common_pb2, groups_pb2, metadata_pb2, topics_pb2, transactions_pb2
+from semel.protocol.v1 import common_pb2, groups_pb2, metadata_pb2, shared_pb2, topics_pb2, transactions_pb2
 from semel.runtime.retrying import attempted
 from semel.sdk import tracing
 from semel.sdk.options import ClientOptions
@@ -60,6 +60,7 @@ class Rpc(Generic[Request, Response]):
 _METADATA = "/semel.v1.MetadataService/"
 _TOPICS = "/semel.v1.TopicService/"
 _TRANSACTIONS = "/semel.v1.TransactionService/"
+_SHARED = "/semel.v1.SharedTransactionService/"
 _GROUPS = "/semel.v1.GroupService/"
 
 GET_METADATA = Rpc(_METADATA + "GetMetadata", metadata_pb2.GetMetadataRequest, metadata_pb2.GetMetadataResponse)
@@ -102,6 +103,32 @@ ABORT_TRANSACTION = Rpc(
     _TRANSACTIONS + "AbortTransaction",
     transactions_pb2.AbortTransactionRequest,
     transactions_pb2.AbortTransactionResponse,
+)
+
+OPEN_SHARED = Rpc(
+    _SHARED + "OpenSharedTransaction",
+    shared_pb2.OpenSharedTransactionRequest,
+    shared_pb2.OpenSharedTransactionResponse,
+)
+COMMIT_SHARED = Rpc(
+    _SHARED + "CommitSharedTransaction",
+    shared_pb2.CommitSharedTransactionRequest,
+    shared_pb2.CommitSharedTransactionResponse,
+)
+ABORT_SHARED = Rpc(
+    _SHARED + "AbortSharedTransaction",
+    shared_pb2.AbortSharedTransactionRequest,
+    shared_pb2.AbortSharedTransactionResponse,
+)
+LEAVE_SHARED = Rpc(
+    _SHARED + "LeaveSharedTransaction",
+    shared_pb2.LeaveSharedTransactionRequest,
+    shared_pb2.LeaveSharedTransactionResponse,
+)
+DESCRIBE_SHARED = Rpc(
+    _SHARED + "DescribeSharedTransaction",
+    shared_pb2.DescribeSharedTransactionRequest,
+    shared_pb2.SharedTransactionDescription,
 )
 
 JOIN_GROUP = Rpc(_GROUPS + "JoinGroup", groups_pb2.JoinGroupRequest, groups_pb2.JoinGroupResponse)

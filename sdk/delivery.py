@@ -43,6 +43,7 @@ class ProducerBatch:
     """Records of one partition that travel together, from the first append to the acknowledgement.
 
     `serial` numbers a producer's batches in the order they were begun. Times are of the monotonic clock, in ms.
+    `builder` is None for one that came ready-made, as `data`.
     """
 
     __slots__ = (
@@ -71,11 +72,11 @@ class ProducerBatch:
         "topic",
     )
 
-    def __init__(self, serial: int, topic: str, partition: int, builder: BatchBuilder, created_ms: int) -> None:
+    def __init__(self, serial: int, topic: str, partition: int, builder: BatchBuilder | None, created_ms: int) -> None:
         self.serial = serial
         self.topic = topic
         self.partition = partition
-        self.builder: BatchBuilder | None = builder
+        self.builder = builder
         self.created_ms = created_ms
         self.charged_bytes = 0
         self.record_count = 0

@@ -10,20 +10,13 @@ from semel.protocol.api.groups import OffsetAndMetadata
 from semel.protocol.errors import SemelError
 from semel.protocol.ids import TopicPartition
 from semel.sdk.delivery import Delivery, DeliveryCallback
-from semel.sdk.producer_base import ProducerBase
+from semel.sdk.producer_base import Buffer, ProducerBase, checked_batch
 from semel.sdk.serialization import HeadersArgument
 from semel.sdk.transaction import CommitSource, GroupMetadata, Transaction, check_commits
 
 
-class Producer(ProducerBase):
-    """Sends records to topics. Thread-safe; make one and share it.
-
-        with semel.Producer("localhost:9094") as producer:
-            producer.send("orders", b"...", key=b"customer-7")
-
-    Whatever is retried inside, each record that is acknowledged is in the log once, and a partition's records are in
-    the order of their sending. With a `transactional_id`, records are sent in transactions (`transaction()`).
-    """
+class RecordSender(ProducerBase):
+    """What is sent with, and waited for on the thread that calls: a `Producer`, or a writer of a shared transaction."""
 
     _blocking = True
 
@@ -64,6 +57,23 @@ class Producer(ProducerBase):
             on_delivery=on_delivery,
         )
 
+    def send_batch(self, topic: str, partition: int, data: Buffer) -> Delivery:
+        """Send a record batch that is encoded already, without an object per record; the future is its first record's.
+
+        data: one batch, as `encode_batches_from_arrow` makes them, with or without compression. A bytearray is the
+              producer's from then on and must not be used again; bytes and memoryviews are copied
+
+        The producer writes its id, epoch and sequence numbers into it, and repeats it as any other batch. Order in the
+        partition is that of the calls, those of `send` among them. Waits as `send` does when buffer_memory_bytes are
+        not acknowledged yet. Raises what `send` raises, and `UsageError` for bytes that are no whole batch.
+        """
+        batch, record_count = checked_batch(data)
+        return self._core.accumulator.send_batch(topic, partition, batch, record_count)
+
+    def partition_count(self, topic: str) -> int:
+        """Return how many partitions a topic has. Raises `FatalError` (UNKNOWN_TOPIC_OR_PARTITION) if there is none."""
+        return self._core.client.run(self._core.partition_count(topic))
+
     def flush(self, timeout: float | None = None) -> None:
         """Wait until everything sent before is acknowledged, for up to `timeout` seconds (None: delivery_timeout_ms).
 
@@ -74,6 +84,17 @@ class Producer(ProducerBase):
         failure = self._core.take_failures()
         if failure is not None:
             raise failure
+
+
+class Producer(RecordSender):
+    """Sends records to topics. Thread-safe; make one and share it.
+
+        with semel.Producer("localhost:9094") as producer:
+            producer.send("orders", b"...", key=b"customer-7")
+
+    Whatever is retried inside, each record that is acknowledged is in the log once, and a partition's records are in
+    the order of their sending. With a `transactional_id`, records are sent in transactions (`transaction()`).
+    """
 
     def close(self, timeout: float | None = None) -> None:
         """Flush, and close. An open transaction is aborted. Does nothing the second time, and in a forked child.

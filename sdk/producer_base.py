@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
-from typing import ClassVar
+from typing import ClassVar, TypeAlias
 
+from semel.protocol.batch_header import check_crc32c, read_header
+from semel.protocol.corruption import CorruptBatchError
+from semel.protocol.errors import UsageError
 from semel.sdk.options import NotPicklable, checked_names
 from semel.sdk.partitioner import Partitioner
-from semel.sdk.producer_core import ProducerCore, close_when_dropped
+from semel.sdk.producer_core import ProducerCore, ProducerOptions, close_when_dropped
 from semel.sdk.producer_settings import producer_options
 from semel.sdk.sender import IN_FLIGHT_MAX
 from semel.sdk.serialization import Serializer
+
+Buffer: TypeAlias = bytes | bytearray | memoryview
 
 
 class ProducerBase(NotPicklable):
@@ -75,38 +80,39 @@ class ProducerBase(NotPicklable):
         transaction_timeout_ms: the coordinator aborts a transaction that is open longer
         auto_create_topics:     let the node create a missing topic, if its settings allow it
         """
-        self._core = ProducerCore(
-            producer_options(
-                bootstrap,
-                transactional_id=transactional_id,
-                acks=acks,
-                idempotent=idempotent,
-                linger_ms=linger_ms,
-                batch_size_bytes=batch_size_bytes,
-                compression=compression,
-                compression_level=compression_level,
-                buffer_memory_bytes=buffer_memory_bytes,
-                record_bytes_max=record_bytes_max,
-                request_bytes_max=request_bytes_max,
-                max_in_flight=max_in_flight,
-                partitioner=partitioner,
-                key_serializer=key_serializer,
-                value_serializer=value_serializer,
-                delivery_timeout_ms=delivery_timeout_ms,
-                request_timeout_ms=request_timeout_ms,
-                connect_timeout_ms=connect_timeout_ms,
-                max_block_ms=max_block_ms,
-                transaction_timeout_ms=transaction_timeout_ms,
-                retry_backoff_ms=retry_backoff_ms,
-                retry_backoff_max_ms=retry_backoff_max_ms,
-                metadata_max_age_ms=metadata_max_age_ms,
-                auto_create_topics=auto_create_topics,
-                client_id=client_id,
-            ),
-            blocking=self._blocking,
+        options = producer_options(
+            bootstrap,
+            transactional_id=transactional_id,
+            acks=acks,
+            idempotent=idempotent,
+            linger_ms=linger_ms,
+            batch_size_bytes=batch_size_bytes,
+            compression=compression,
+            compression_level=compression_level,
+            buffer_memory_bytes=buffer_memory_bytes,
+            record_bytes_max=record_bytes_max,
+            request_bytes_max=request_bytes_max,
+            max_in_flight=max_in_flight,
+            partitioner=partitioner,
+            key_serializer=key_serializer,
+            value_serializer=value_serializer,
+            delivery_timeout_ms=delivery_timeout_ms,
+            request_timeout_ms=request_timeout_ms,
+            connect_timeout_ms=connect_timeout_ms,
+            max_block_ms=max_block_ms,
+            transaction_timeout_ms=transaction_timeout_ms,
+            retry_backoff_ms=retry_backoff_ms,
+            retry_backoff_max_ms=retry_backoff_max_ms,
+            metadata_max_age_ms=metadata_max_age_ms,
+            auto_create_topics=auto_create_topics,
+            client_id=client_id,
         )
+        self._core = self._make_core(options)
         self._prepare()
         self._dropped = close_when_dropped(self, self._core)
+
+    def _make_core(self, options: ProducerOptions) -> ProducerCore:
+        return ProducerCore(options, blocking=self._blocking)
 
     def _prepare(self) -> None:
         """Make what sending needs besides."""
@@ -131,3 +137,29 @@ class ProducerBase(NotPicklable):
     def __repr__(self) -> str:
         named = f", transactional_id={self.transactional_id!r}" if self.transactional_id else ""
         return f"Producer({','.join(self._core.options.client.addresses)!r}{named})"
+
+
+def checked_batch(data: Buffer) -> tuple[bytearray, int]:
+    """Return a ready-made batch, with its number of records. A bytearray is taken over, anything else is copied.
+
+    Raises `UsageError` unless it is exactly one record batch with records.
+    """
+    if not isinstance(data, bytearray):
+        if not isinstance(data, (bytes, memoryview)):
+            raise UsageError(f"send_batch() takes the bytes of a record batch, not {type(data).__name__}")
+        data = bytearray(data)
+    try:
+        header = read_header(data)
+        if header.size_bytes == len(data):
+            check_crc32c(data, header)
+    except CorruptBatchError as error:
+        raise UsageError(f"send_batch() takes a record batch as encode_batch() makes it: {error}") from None
+    count = header.record_count
+    if header.size_bytes != len(data):
+        raise UsageError(
+            f"send_batch() takes exactly one record batch: the first of these {len(data)} bytes are one of "
+            f"{header.size_bytes} bytes"
+        )
+    if count < 1 or header.last_offset_delta != count - 1 or header.is_control:
+        raise UsageError(f"send_batch() takes a batch of records without gaps, not one of {count} records")
+    return data, count

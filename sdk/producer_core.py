@@ -13,7 +13,7 @@ import weakref
 from collections.abc import Coroutine
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any, cast
+from typing import Any, Protocol, cast
 
 from semel.protocol.errors import (
     ErrorCode,
@@ -85,6 +85,31 @@ class NoTopicError(Exception):
     """Raised through `send` to the asyncio face, which asks for the topic in place of the thread."""
 
 
+class Part(Protocol):
+    """What the records of a producer with a transactional id belong to: its own transaction, or one that is shared."""
+
+    @property
+    def transactional_id(self) -> str: ...
+
+    @property
+    def may_send(self) -> bool: ...
+
+    @property
+    def is_open(self) -> bool:
+        """Whether there is something that `abort` would end."""
+        ...
+
+    def check_sending(self) -> None:
+        """Raise what a send is to raise now."""
+        ...
+
+    def part_failed(self, error: SemelError) -> None:
+        """A record failed for good."""
+        ...
+
+    async def abort(self) -> None: ...
+
+
 class ProducerCore:
     """One producer. Public methods without `async` may be called from any thread; the others run on the IO thread."""
 
@@ -108,7 +133,8 @@ class ProducerCore:
         self.accumulator.wake = self._wake
         self.accumulator.refuse = self._refuse
         self.sender = Sender(self.accumulator, options.sender, self._leader_of, self._batch_failed)
-        self.transactions = self._make_transactions()
+        self.transactions: TransactionCalls | None = None
+        self.part: Part | None = self._make_part()
         self._room = threading.Condition()
         self._room_waiters = 0
         self._closing = False
@@ -124,35 +150,36 @@ class ProducerCore:
         self._asking_producer = False
         self._failed_count = 0
         self._first_failure: SemelError | None = None
-        self._update_gate()
+        self.update_gate()
         _cores.add(self)
 
-    def _make_transactions(self) -> TransactionCalls | None:
+    def _make_part(self) -> Part | None:
         options = self.options
         if options.transactional_id is None:
             return None
-        return TransactionCalls(
+        self.transactions = TransactionCalls(
             options.transactional_id,
             options.transaction_timeout_ms,
             options.client,
             self.client.control,
             self.sender,
             self.flush,
-            self._abandon,
-            self._update_gate,
+            self.abandon,
+            self.update_gate,
         )
+        return self.transactions
 
     # the gate: whether `send` goes through
 
-    def _update_gate(self) -> None:
-        transactions = self.transactions
+    def update_gate(self) -> None:
+        part = self.part
         is_gone = self._closing or self._was_dropped or self.client.io.closed
-        self.accumulator.gate_closed = is_gone or (transactions is not None and not transactions.may_send)
+        self.accumulator.gate_closed = is_gone or (part is not None and not part.may_send)
 
     def drop(self) -> None:
         """Refuse further sends: nobody has the producer any more, and it is about to be closed."""
         self._was_dropped = True
-        self._update_gate()
+        self.update_gate()
 
     def _refuse(self) -> None:
         """Raise what a send is to raise now."""
@@ -164,8 +191,8 @@ class ProducerCore:
         self.client.io.check()
         if self._closing:
             raise UsageError("this Producer is closed; make a new one")
-        if self.transactions is not None:
-            self.transactions.check_sending()
+        if self.part is not None:
+            self.part.check_sending()
         raise RetriableError("the transaction changed while a record was sent into it")
 
     # waiting on the threads that send
@@ -212,6 +239,12 @@ class ProducerCore:
             topic, timeout_ms=self.options.max_block_ms, allow_auto_create=self.options.auto_create_topics
         )
         self.accumulator.add_topic(topic, len(info.partitions))
+
+    async def partition_count(self, topic: str) -> int:
+        """Return how many partitions a topic has, as far as is known. Raises `FatalError` if there is no such topic."""
+        if not self.accumulator.knows(topic):
+            await self.open_topic(topic)
+        return self.accumulator.partition_count(topic)
 
     async def wait_room(self, size_bytes: int) -> None:
         """Wait until a record of this size would be taken. Raises `RetriableError` after max_block_ms."""
@@ -277,7 +310,7 @@ class ProducerCore:
                 self._asking_metadata = True
                 sender.wants_metadata = False
                 self._spawn(self._refresh())
-            if sender.wants_producer and not self._asking_producer and self.transactions is None:
+            if sender.wants_producer and not self._asking_producer and self.part is None:
                 self._asking_producer = True
                 self._spawn(self._new_producer_id())
         finally:
@@ -305,7 +338,7 @@ class ProducerCore:
         attempt.batches.sort(key=lambda batch: batch.topic)
         request = ProduceRequest(
             [ProducePartition(batch.topic, batch.partition, batch.data) for batch in attempt.batches],
-            options.transactional_id,
+            None if self.part is None else self.part.transactional_id,
             options.acks,
             options.client.request_timeout_ms,
         )
@@ -331,7 +364,7 @@ class ProducerCore:
         future.add_done_callback(partial(self._answered, attempt, version))
 
     def _version(self, connection: Connection) -> int:
-        if self.transactions is None:
+        if self.part is None:
             return connection.highest_version(PRODUCE, PRODUCE_MIN_VERSION, PRODUCE_MAX_VERSION)
         return connection.highest_version(PRODUCE, _TRANSACTIONAL_VERSION_MIN, PRODUCE_MAX_VERSION)
 
@@ -402,8 +435,8 @@ class ProducerCore:
         if self._first_failure is None:
             self._first_failure = error
         _log.warning("not delivered: %s", error)
-        if self.transactions is not None:
-            self.transactions.part_failed(error)
+        if self.part is not None:
+            self.part.part_failed(error)
 
     def _spawn(self, coroutine: Coroutine[Any, Any, None]) -> None:
         task = asyncio.get_running_loop().create_task(coroutine)
@@ -486,7 +519,8 @@ class ProducerCore:
             raise UsageError("this Producer is closed; make a new one")
         transactions.begin()
 
-    def _abandon(self, error: SemelError) -> None:
+    def abandon(self, error: SemelError) -> None:
+        """Fail everything that is not acknowledged, and forget what has failed."""
         self.sender.abandon(error)
         self.take_failures()
         self._step()
@@ -500,13 +534,13 @@ class ProducerCore:
         if self.client.io.on_thread():
             raise UsageError("close() was called inside a delivery callback, where it could never end; close elsewhere")
         self._closing = True
-        self._update_gate()
+        self.update_gate()
         return True
 
     async def finish(self) -> None:
         """Bring to the node what was sent; abort a transaction that is open."""
-        if self.transactions is not None and self.transactions.is_open:
-            await self.transactions.abort()
+        if self.part is not None and self.part.is_open:
+            await self.part.abort()
         else:
             await self.flush()
 
@@ -537,7 +571,7 @@ class ProducerCore:
         if not self.client.io.closed and not self.client.io.forked:
             self.client.run(abandon())
         self.client.close()
-        self._update_gate()
+        self.update_gate()
 
 
 _SENT = Outcome(ErrorCode.NONE)

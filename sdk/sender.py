@@ -23,6 +23,7 @@ from itertools import islice
 from typing import Final
 
 from semel.protocol.batch_builder import BatchBuilder
+from semel.protocol.batch_header import ATTRIBUTES_AT, TRANSACTIONAL
 from semel.protocol.compression import Compression
 from semel.protocol.errors import (
     AbortTransactionError,
@@ -369,15 +370,31 @@ class Sender:
         return self._options.max_in_flight
 
     def _stamp(self, line: _Line, batch: ProducerBatch) -> None:
-        assert batch.builder is not None
         if self._options.idempotent:
             batch.producer_id, batch.producer_epoch = line.producer
             batch.base_sequence = line.next_sequence
             line.next_sequence = (line.next_sequence + batch.record_count) & _SEQUENCE_MASK
-        batch.data = batch.builder.build(
-            0, batch.producer_id, batch.producer_epoch, batch.base_sequence, self._options.transactional
+        if batch.builder is not None:
+            batch.data = batch.builder.build(
+                0, batch.producer_id, batch.producer_epoch, batch.base_sequence, self._options.transactional
+            )
+            batch.builder = None
+            return
+        assert batch.data is not None  # it came ready-made
+        flags_at = ATTRIBUTES_AT + 1
+        flags = batch.data[flags_at] & ~TRANSACTIONAL
+        batch.data[flags_at] = flags | (TRANSACTIONAL if self._options.transactional else 0)
+        self._identify(batch)
+
+    def _identify(self, batch: ProducerBatch) -> None:
+        assert batch.data is not None
+        set_producer(
+            batch.data,
+            0,
+            producer_id=batch.producer_id,
+            producer_epoch=batch.producer_epoch,
+            base_sequence=batch.base_sequence,
         )
-        batch.builder = None
 
     # answers
 
@@ -511,17 +528,10 @@ class Sender:
         line.next_sequence = 0
         line.window = deque(batch for batch in line.window if not batch.done)
         for batch in line.window:
-            assert batch.data is not None
             batch.producer_id, batch.producer_epoch = line.producer
             batch.base_sequence = line.next_sequence
             line.next_sequence = (line.next_sequence + batch.record_count) & _SEQUENCE_MASK
-            set_producer(
-                batch.data,
-                0,
-                producer_id=batch.producer_id,
-                producer_epoch=batch.producer_epoch,
-                base_sequence=batch.base_sequence,
-            )
+            self._identify(batch)
             batch.in_doubt = False
             batch.not_before_ms = 0
 

@@ -45,9 +45,53 @@ async def init_producer_id(
         transaction_timeout_ms=transaction_timeout_ms if transactional_id else 0,
     )
     if held != NO_PRODUCER:
-        request.producer.CopyFrom(_message(held))
+        request.producer.CopyFrom(producer_message(held))
     response = await control.call(INIT_PRODUCER_ID, request, timeout_ms=timeout_ms)
     return ProducerIdAndEpoch(response.producer.producer_id, response.producer.producer_epoch)
+
+
+async def commit_offsets(
+    control: Control,
+    options: ClientOptions,
+    transactional_id: str,
+    producer: ProducerIdAndEpoch,
+    offsets: Mapping[TopicPartition, OffsetAndMetadata],
+    group: GroupMetadata,
+) -> None:
+    """Commit a group's offsets inside the transaction of `producer` (O1), asking again where that may help."""
+    request = transactions_pb2.TxnCommitOffsetsRequest(
+        transactional_id=transactional_id,
+        producer=producer_message(producer),
+        group_id=group.group_id,
+        generation_id=group.generation_id,
+        member_id=group.member_id,
+        group_instance_id=group.group_instance_id or "",
+        items=[
+            transactions_pb2.TxnCommitOffsetsRequest.Item(
+                topic=tp.topic,
+                partition=tp.partition,
+                offset=position.offset,
+                leader_epoch=position.leader_epoch,
+                metadata=position.metadata,
+            )
+            for tp, position in offsets.items()
+        ],
+    )
+    deadline = time.monotonic() + options.api_timeout_ms / 1000
+    pause_s = 0.001
+    while True:
+        left_ms = (deadline - time.monotonic()) * 1000
+        response = await control.call(TXN_COMMIT_OFFSETS, request, timeout_ms=max(left_ms, 1))
+        errors = [
+            item_error(item.error, f"{item.topic}-{item.partition}") for item in response.items if item.error.code
+        ]
+        if not errors:
+            return
+        fatal = next((error for error in errors if not isinstance(error, RetriableError)), None)
+        if fatal is not None or time.monotonic() + pause_s >= deadline:
+            raise fatal or errors[0]
+        await asyncio.sleep(pause_s)
+        pause_s = min(pause_s * 2, options.retry_backoff_max_ms / 1000)
 
 
 _OF_A_TIMEOUT: Final = frozenset(
@@ -89,6 +133,10 @@ class TransactionCalls:
         self._commits: CommitSource | None = None
         self._span: Span | None = None
         self._begun_at = 0.0
+
+    @property
+    def transactional_id(self) -> str:
+        return self._manager.transactional_id
 
     @property
     def may_send(self) -> bool:
@@ -194,27 +242,12 @@ class TransactionCalls:
             self._manager.check_sending(offsets=True)
         if not offsets:
             return
-        request = transactions_pb2.TxnCommitOffsetsRequest(
-            transactional_id=self._manager.transactional_id,
-            producer=_message(self._manager.producer),
-            group_id=group.group_id,
-            generation_id=group.generation_id,
-            member_id=group.member_id,
-            group_instance_id=group.group_instance_id or "",
-            items=[
-                transactions_pb2.TxnCommitOffsetsRequest.Item(
-                    topic=tp.topic,
-                    partition=tp.partition,
-                    offset=position.offset,
-                    leader_epoch=position.leader_epoch,
-                    metadata=position.metadata,
-                )
-                for tp, position in offsets.items()
-            ],
-        )
         self._offsets_sent = True
+        manager = self._manager
         try:
-            await self._commit_offsets(request, group.group_id)
+            await commit_offsets(
+                self._control, self._options, manager.transactional_id, manager.producer, offsets, group
+            )
         except SemelError as error:
             abort = self._explained(
                 AbortTransactionError(
@@ -225,23 +258,6 @@ class TransactionCalls:
                 self._manager.failed_part(abort)
                 self._on_change()
             raise abort from error
-
-    async def _commit_offsets(self, request: transactions_pb2.TxnCommitOffsetsRequest, group_id: str) -> None:
-        deadline = time.monotonic() + self._options.api_timeout_ms / 1000
-        pause_s = 0.001
-        while True:
-            left_ms = (deadline - time.monotonic()) * 1000
-            response = await self._control.call(TXN_COMMIT_OFFSETS, request, timeout_ms=max(left_ms, 1))
-            errors = [
-                item_error(item.error, f"{item.topic}-{item.partition}") for item in response.items if item.error.code
-            ]
-            if not errors:
-                return
-            fatal = next((error for error in errors if not isinstance(error, RetriableError)), None)
-            if fatal is not None or time.monotonic() + pause_s >= deadline:
-                raise fatal or errors[0]
-            await asyncio.sleep(pause_s)
-            pause_s = min(pause_s * 2, self._options.retry_backoff_max_ms / 1000)
 
     async def commit(self, commits: CommitSource | None = None) -> None:
         """Flush, commit the offsets of `commits`, and decide. Safe to call again while the outcome is not known."""
@@ -343,7 +359,7 @@ class TransactionCalls:
     async def _end(self, *, commit: bool) -> ProducerIdAndEpoch:
         request = transactions_pb2.EndTransactionRequest(
             transactional_id=self._manager.transactional_id,
-            producer=_message(self._manager.producer),
+            producer=producer_message(self._manager.producer),
             commit=commit,
         )
         response = await self._control.call(END_TRANSACTION, request)
@@ -356,5 +372,5 @@ class TransactionCalls:
         self._end_span(None)
 
 
-def _message(producer: ProducerIdAndEpoch) -> common_pb2.Producer:
+def producer_message(producer: ProducerIdAndEpoch) -> common_pb2.Producer:
     return common_pb2.Producer(producer_id=producer.producer_id, producer_epoch=producer.producer_epoch)

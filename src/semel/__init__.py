@@ -13,6 +13,7 @@ if TYPE_CHECKING:
 
     from semel import aio
     from semel.protocol.api.groups import OffsetAndMetadata
+    from semel.protocol.api.shared_transactions import CommitDecision
     from semel.protocol.errors import (
         AbortTransactionError,
         ErrorCode,
@@ -30,12 +31,15 @@ if TYPE_CHECKING:
     from semel.sdk.delivery import Delivery, RecordMetadata
     from semel.sdk.listener import RebalanceListener
     from semel.sdk.producer import Producer
+    from semel.sdk.shared_transaction import SharedCommit, SharedTransaction
+    from semel.sdk.shared_writer import SharedWriter, SharedWriterId
     from semel.sdk.transaction import CommitSource, GroupMetadata, Transaction
 
 __all__ = [
     "AbortTransactionError",
     "Admin",
     "Batch",
+    "CommitDecision",
     "CommitSource",
     "Consumer",
     "Delivery",
@@ -50,6 +54,10 @@ __all__ = [
     "RecordMetadata",
     "RetriableError",
     "SemelError",
+    "SharedCommit",
+    "SharedTransaction",
+    "SharedWriter",
+    "SharedWriterId",
     "TopicPartition",
     "Transaction",
     "UsageError",
@@ -60,6 +68,7 @@ _MODULES = {
     "AbortTransactionError": "protocol.errors",
     "Admin": "sdk.admin",
     "Batch": "sdk.batch",
+    "CommitDecision": "protocol.api.shared_transactions",
     "CommitSource": "sdk.transaction",
     "Consumer": "sdk.consumer",
     "Delivery": "sdk.delivery",
@@ -74,6 +83,10 @@ _MODULES = {
     "RecordMetadata": "sdk.delivery",
     "RetriableError": "protocol.errors",
     "SemelError": "protocol.errors",
+    "SharedCommit": "sdk.shared_transaction",
+    "SharedTransaction": "sdk.shared_transaction",
+    "SharedWriter": "sdk.shared_writer",
+    "SharedWriterId": "sdk.shared_writer",
     "TopicPartition": "protocol.ids",
     "Transaction": "sdk.transaction",
     "UsageError": "protocol.errors",

@@ -1,0 +1,304 @@
+"""One transaction that many processes write in, and one of them commits (T12)."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Callable, Coroutine, Iterable, Mapping
+from dataclasses import dataclass
+from types import TracebackType
+from typing import Any, Final, Self, TypeVar
+
+from semel.protocol.api.groups import OffsetAndMetadata
+from semel.protocol.api.shared_transactions import (
+    NO_SEQUENCE,
+    AbortSharedRequest,
+    CommitDecision,
+    CommitOutcome,
+    CommitSharedRequest,
+    CommitSharedResponse,
+    OpenSharedRequest,
+)
+from semel.protocol.errors import AbortTransactionError, ErrorCode, FencedError, RetriableError, SemelError, UsageError
+from semel.protocol.ids import ProducerIdAndEpoch, TopicPartition
+from semel.sdk.arguments import as_offsets
+from semel.sdk.client import ClientCore
+from semel.sdk.options import ClientOptions, check_int, check_text, checked_names
+from semel.sdk.shared_calls import abort_shared, commit_shared, open_shared
+from semel.sdk.shared_writer import SharedWriter, SharedWriterId
+from semel.sdk.transaction import GroupMetadata
+from semel.sdk.transaction_calls import commit_offsets
+
+T = TypeVar("T")
+
+PAYLOAD_BYTES_MAX: Final = 64 << 10
+
+_DECIDED_BY_THE_TRANSACTION: Final = (
+    "bootstrap",
+    "transactional_id",
+    "acks",
+    "idempotent",
+    "two_phase",
+    "transaction_timeout_ms",
+)
+"""Options of producers that writers of a shared transaction don't choose."""
+
+
+@dataclass(frozen=True, slots=True)
+class SharedCommit:
+    """What became of a commit.
+
+    already_committed: an earlier attempt had committed the token; this attempt's writers were aborted
+    decision:          what counts, for good
+    """
+
+    already_committed: bool
+    decision: CommitDecision
+
+
+class SharedTransaction:
+    """A handle on one attempt at a transaction of many writers. Picklable: hand it to other processes.
+
+        shared = semel.SharedTransaction.open("localhost:9094", "nightly-import", token="2026-11-21")
+        members = pool.map(work, [(shared, part) for part in parts])   # each: join(), send, finish()
+        shared.commit(members)
+
+    All writers that the commit names take effect at the same moment; what any other one wrote, a crashed or a late one,
+    is aborted. A new attempt under the same key aborts and fences an older one that is still open.
+    """
+
+    __slots__ = (
+        "_bootstrap",
+        "_client_options",
+        "attempt",
+        "committed",
+        "key",
+        "sequence",
+        "timeout_ms",
+        "token",
+    )
+
+    @checked_names
+    def __init__(
+        self,
+        bootstrap: str,
+        key: str,
+        *,
+        token: str,
+        sequence: int | None = None,
+        timeout_ms: int = 300_000,
+        attempt: str | None = None,
+        client_id: str = "semel-shared",
+        max_block_ms: int = 60_000,
+        request_timeout_ms: int = 30_000,
+        connect_timeout_ms: int = 3_000,
+    ) -> None:
+        """Make a handle without asking anybody: the first writer that joins opens the attempt. See `open`.
+
+        bootstrap:    the address of a node's gRPC listener, "host:port"; several with commas between
+        key:          names a line of transactions that follow each other, such as a job's
+        token:        names what is committed: the same each time that this piece of work is tried, such as its date
+        sequence:     its place in the application's order, if there is one: larger than that of the last commit
+        timeout_ms:   how long each writer's part may stay open, from its first record to the commit
+        attempt:      names this try, anew for each; None: a random name
+        max_block_ms: how long one call may take, retries included
+        """
+        self._client_options = ClientOptions.checked(
+            bootstrap,
+            client_id=client_id,
+            api_timeout_ms=max_block_ms,
+            request_timeout_ms=request_timeout_ms,
+            connect_timeout_ms=connect_timeout_ms,
+        )
+        self._bootstrap = ",".join(self._client_options.addresses)
+        self.key = check_text("key", key)
+        self.token = check_text("token", token)
+        self.sequence = None if sequence is None else check_int("sequence", sequence, 0, 2**63 - 1)
+        self.timeout_ms = check_int("timeout_ms", timeout_ms, 1)
+        self.attempt = uuid.uuid4().hex if attempt is None else check_text("attempt", attempt)
+        self.committed: CommitDecision | None = None
+
+    @classmethod
+    def open(
+        cls,
+        bootstrap: str,
+        key: str,
+        *,
+        token: str,
+        sequence: int | None = None,
+        timeout_ms: int = 300_000,
+        attempt: str | None = None,
+        **options: Any,
+    ) -> SharedTransaction:
+        """Begin an attempt: abort and fence an older one of the same key, or learn that there is nothing to do.
+
+        Where `token` is committed already, `committed` is that decision, for example after a crash between the commit
+        and its answer. Arguments as in `SharedTransaction(...)`. Raises `FatalError` (INVALID_TXN_STATE) for a
+        `sequence` that is not after the last commit's.
+        """
+        shared = cls(bootstrap, key, token=token, sequence=sequence, timeout_ms=timeout_ms, attempt=attempt, **options)
+        shared.committed = shared._run(shared._open)
+        return shared
+
+    def join(self, **options: Any) -> SharedWriter:
+        """Join as a writer, in any process: the result sends as a `Producer` does, and `finish()` ends it.
+
+        options: of the producer, such as compression and linger_ms; not those that the transaction decides
+
+        Where the token is committed already, the writer's `committed` says so, and it takes no records. Raises
+        `FencedError` when another attempt has taken this one's place, or this one is decided.
+        """
+        for name in _DECIDED_BY_THE_TRANSACTION:
+            if name in options:
+                raise UsageError(f"join() has no option {name!r}: the shared transaction decides it")
+        client = self._client_options
+        settings = {
+            "client_id": client.client_id,
+            "max_block_ms": client.api_timeout_ms,
+            "request_timeout_ms": client.request_timeout_ms,
+            "connect_timeout_ms": client.connect_timeout_ms,
+        }
+        return SharedWriter(self._bootstrap, self._open_request(writer=True), **{**settings, **options})
+
+    def commit(
+        self,
+        members: Iterable[SharedWriterId],
+        *,
+        payload: bytes = b"",
+        offsets: Mapping[TopicPartition, OffsetAndMetadata | int] | None = None,
+        group: GroupMetadata | str | None = None,
+    ) -> SharedCommit:
+        """Commit exactly what `members` wrote, and abort every other writer. Safe to repeat, also after a crash.
+
+        members: what the writers' `finish()` returned; may be empty
+        payload: up to 64 KiB that are recorded with the token; a repetition must bring the same
+        offsets: of the next records to read, committed for `group` by the same decision
+
+        Returns whether an earlier attempt had committed the token already. Raises `AbortTransactionError` when a member
+        is not open any more, so that nothing was committed (run it again, as a new attempt), `FencedError` when another
+        attempt has taken over (stop), `FatalError` when the token was committed with another payload or the sequence is
+        not after the last one, and `RetriableError` when the outcome could not be learnt: commit again, or ask
+        `Admin.commits`.
+        """
+        return self._run(self._committing(members, payload, offsets, group))
+
+    def abort(self) -> None:
+        """Abort the attempt with all its writers, also those that join late. Changes nothing once it is decided."""
+        self._run(self._abort)
+
+    def _committing(
+        self,
+        members: Iterable[SharedWriterId],
+        payload: bytes,
+        offsets: Mapping[TopicPartition, OffsetAndMetadata | int] | None,
+        group: GroupMetadata | str | None,
+    ) -> Callable[[ClientCore], Coroutine[Any, Any, SharedCommit]]:
+        """Check what is to be committed, and return the call that does."""
+        if not isinstance(payload, bytes) or len(payload) > PAYLOAD_BYTES_MAX:
+            raise UsageError(f"payload is bytes, {PAYLOAD_BYTES_MAX} at most")
+        if bool(offsets) and group is None:
+            raise UsageError(
+                "commit(offsets=...) needs the group that they are committed for: commit(..., group='name')"
+            )
+        committer = GroupMetadata(group) if isinstance(group, str) else group
+        writers = self._named(members)
+        positions = as_offsets(offsets or {})
+        return lambda client: self._commit(client, writers, payload, positions, committer)
+
+    def _named(self, members: Iterable[SharedWriterId]) -> list[ProducerIdAndEpoch]:
+        writers = []
+        for member in members:
+            if not isinstance(member, SharedWriterId):
+                raise UsageError(f"members are what the writers' finish() returned, not {type(member).__name__}")
+            if (member.key, member.attempt) != (self.key, self.attempt):
+                raise UsageError(
+                    f"a member is of attempt {member.attempt!r} of {member.key!r}, not of {self.attempt!r} of "
+                    f"{self.key!r}: all writers join through the handle that commits, or a copy of it"
+                )
+            if member.has_written:
+                writers.append(ProducerIdAndEpoch(member.producer_id, member.producer_epoch))
+        return writers
+
+    async def _open(self, client: ClientCore) -> CommitDecision | None:
+        return (await open_shared(client.control, self._open_request(writer=False))).committed
+
+    async def _commit(
+        self,
+        client: ClientCore,
+        writers: list[ProducerIdAndEpoch],
+        payload: bytes,
+        offsets: Mapping[TopicPartition, OffsetAndMetadata],
+        group: GroupMetadata | None,
+    ) -> SharedCommit:
+        if offsets and group is not None:
+            writers = [*writers, *await self._write_offsets(client, offsets, group)]
+        request = CommitSharedRequest(
+            self.key, self.attempt, self.token, tuple(writers), payload, self._sequence_or_none
+        )
+        try:
+            response: CommitSharedResponse = await commit_shared(client.control, request)
+        except SemelError as error:
+            if error.code is ErrorCode.UNKNOWN_SERVER_ERROR and not isinstance(error, RetriableError):
+                # Not the coordinator's word: something broke on the way there, or on the way back.
+                raise RetriableError(f"whether {self.key!r} committed is not known: {error.message}") from error
+            raise
+        self.committed = response.decision
+        return SharedCommit(response.outcome is CommitOutcome.ALREADY_COMMITTED, response.decision)
+
+    async def _write_offsets(
+        self, client: ClientCore, offsets: Mapping[TopicPartition, OffsetAndMetadata], group: GroupMetadata
+    ) -> list[ProducerIdAndEpoch]:
+        """Commit the offsets as one more writer, so that the same decision publishes them. Returns whom to name."""
+        joined = await open_shared(client.control, self._open_request(writer=True))
+        if joined.producer is None:
+            return []  # the token is committed, and its offsets with it
+        try:
+            await commit_offsets(
+                client.control, client.options, joined.transactional_id, joined.producer, offsets, group
+            )
+        except (RetriableError, FencedError):
+            raise
+        except SemelError as error:
+            raise AbortTransactionError(
+                f"offsets of group {group.group_id!r} can't be committed, so nothing was: {error.message}", error.code
+            ) from error
+        return [joined.producer]
+
+    async def _abort(self, client: ClientCore) -> None:
+        await abort_shared(client.control, AbortSharedRequest(self.key, self.attempt))
+
+    def _open_request(self, *, writer: bool) -> OpenSharedRequest:
+        return OpenSharedRequest(
+            self.key, self.attempt, self.token, self.timeout_ms, self._sequence_or_none, writer=writer
+        )
+
+    @property
+    def _sequence_or_none(self) -> int:
+        return NO_SEQUENCE if self.sequence is None else self.sequence
+
+    def _run(self, call: Callable[[ClientCore], Coroutine[Any, Any, T]]) -> T:
+        """Ask through a client that lives for this call: a handle has no thread or connection to lose in a fork."""
+        client = ClientCore("SharedTransaction", self._client_options)
+        try:
+            return client.run(call(client))
+        finally:
+            client.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """Abort what was not committed. Nothing that is decided changes."""
+        if self.committed is not None:
+            return
+        try:
+            self.abort()
+        except SemelError as while_aborting:
+            if error is None:
+                raise
+            error.add_note(f"and the attempt could not be aborted: {while_aborting}")
+
+    def __repr__(self) -> str:
+        state = ", committed" if self.committed is not None else ""
+        return f"SharedTransaction(key={self.key!r}, token={self.token!r}, attempt={self.attempt!r}{state})"
