@@ -8,7 +8,6 @@ next step: what they hold and what they gave up stands in the subscription with 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Final
 
 from semel.group_coordinator.config import GroupConfig
 from semel.group_coordinator.consumer_group import ConsumerGroup
@@ -17,7 +16,7 @@ from semel.group_coordinator.consumer_state import ClassicMetadata, ConsumerMemb
 from semel.group_coordinator.timers import Timers
 from semel.group_coordinator.topics import TopicsSource
 from semel.group_coordinator.turn import TimerKey, TimerKind, Turn
-from semel.protocol.api.consumer_groups import JOIN_EPOCH, Partitions
+from semel.protocol.api.consumer_groups import JOIN_EPOCH, NO_PARTITIONS, Partitions
 from semel.protocol.api.groups import (
     GroupProtocol,
     HeartbeatRequest,
@@ -32,6 +31,7 @@ from semel.protocol.api.groups import (
 )
 from semel.protocol.consumer_protocol import (
     CONSUMER_PROTOCOL_TYPE,
+    NO_GENERATION,
     Assignment,
     Subscription,
     decode_subscription,
@@ -40,8 +40,6 @@ from semel.protocol.consumer_protocol import (
 )
 from semel.protocol.corruption import CorruptDataError
 from semel.protocol.errors import ErrorCode, SemelError, error_for
-
-FIRST_VERSION_WITH_GENERATION: Final = 2
 
 
 class ClassicMembers:
@@ -66,7 +64,7 @@ class ClassicMembers:
         if isinstance(said, SemelError):
             turn.reply(said)
             return
-        found = self._find(draft.group, request)
+        found = self._find(draft.group, request, said)
         if isinstance(found, SemelError):
             turn.reply(found)
             return
@@ -79,7 +77,7 @@ class ClassicMembers:
             self._membership.replace_static(draft, found, member_id)
         topics = self._topics()
         details = _details(request, said)
-        owned = self._owned(draft.group, member_id, request, said)
+        owned = self._owned(draft.group, member_id, said)
         current = self._membership.advance(draft, member_id, details, owned, topics)
         if isinstance(current, SemelError):
             turn.records.clear()
@@ -92,21 +90,20 @@ class ClassicMembers:
         self._membership.consider_downgrade(group, turn)
         turn.reply(JoinGroupResponse(current.epoch, CONSUMER_PROTOCOL_TYPE, request.protocols[0].name, "", member_id))
 
-    def _owned(
-        self, group: ConsumerGroup, member_id: str, request: JoinGroupRequest, said: Subscription
-    ) -> Partitions | None:
+    def _owned(self, group: ConsumerGroup, member_id: str, said: Subscription) -> Partitions | None:
         """Return what a member holds, None where it cannot be told: a join from before the current epoch may be late.
 
-        A member that lost everything is told to join once more, then with the epoch. Older versions of the embedded
-        protocol name no generation and are believed (KIP-792).
+        Members that name no generation are believed (KIP-792): older ones, those that lost everything, and librdkafka's
+        eager ones.
         """
         member = group.member(member_id)
-        names_generation = protocol_version(request.protocols[0].metadata) >= FIRST_VERSION_WITH_GENERATION
-        if member is not None and names_generation and said.generation_id != member.current.epoch:
-            return None if member.current.epoch != JOIN_EPOCH else frozenset()
+        if member is not None and said.generation_id not in (NO_GENERATION, member.current.epoch):
+            return None if member.current.epoch != JOIN_EPOCH else NO_PARTITIONS
         return self._topics().with_ids(said.owned_partitions)
 
-    def _find(self, group: ConsumerGroup, request: JoinGroupRequest) -> ConsumerMember | SemelError | None:
+    def _find(
+        self, group: ConsumerGroup, request: JoinGroupRequest, said: Subscription
+    ) -> ConsumerMember | SemelError | None:
         """Return the member that joins again, or whose place it takes; None for a new one."""
         if request.group_instance_id is not None:
             static = group.static_member(request.group_instance_id)
@@ -117,7 +114,8 @@ class ClassicMembers:
         member = group.member(request.member_id)
         if member is not None and not member.is_classic:
             return group.unknown_member(request.member_id)
-        if member is None and request.group_instance_id is not None and request.member_id:
+        if member is None and request.member_id and (request.group_instance_id is not None or said.owned_partitions):
+            # One that was removed may hold what others have by now (G2): it is to lose that before it comes again.
             return group.unknown_member(request.member_id)
         return self._membership.refuse_new(group) if member is None else member
 

@@ -11,7 +11,15 @@ from typing import Any, Final
 import confluent_kafka
 import confluent_kafka.admin
 import pytest
-from group_members import ConfluentMember, ConsumerProtocolMember, Member, Witness
+from group_members import (
+    AiokafkaMember,
+    ConfluentMember,
+    ConsumerProtocolMember,
+    KafkaPythonMember,
+    Member,
+    SemelMember,
+    Witness,
+)
 from live_node import LiveNode
 from running_node import create_topic
 
@@ -187,11 +195,22 @@ def test_topics_grow_under_a_group(node: LiveNode) -> None:
         scene.wait_shared(member, partitions=PARTITIONS + 2)
 
 
-@pytest.mark.parametrize("assignor", ["cooperative-sticky", "range"])
-def test_a_group_at_work_moves_to_the_newer_protocol_and_back(node: LiveNode, assignor: str) -> None:
+@pytest.mark.parametrize(
+    ("kind", "assignor"),
+    [
+        (ConfluentMember, "cooperative-sticky"),
+        (ConfluentMember, "range"),
+        (KafkaPythonMember, "cooperative-sticky"),
+        (AiokafkaMember, "sticky"),
+        (SemelMember, "cooperative-sticky"),
+    ],
+)
+def test_a_group_at_work_moves_to_the_newer_protocol_and_back(
+    node: LiveNode, kind: type[Member], assignor: str
+) -> None:
     with Scene(node) as scene:
         scene.send()
-        classic = [scene.join(ConfluentMember, assignor=assignor), scene.join(ConfluentMember, assignor=assignor)]
+        classic = [scene.join(kind, assignor=assignor), scene.join(kind, assignor=assignor)]
         scene.wait_shared(*classic)
         scene.wait_kind("classic", "Stable")
         scene.send()

@@ -275,6 +275,42 @@ def test_an_eager_member_joins_a_consumer_group() -> None:
     assert error.value.code is ErrorCode.INCONSISTENT_GROUP_PROTOCOL
 
 
+def test_an_eager_member_that_names_no_generation_is_believed_to_hold_nothing() -> None:
+    """librdkafka's eager members never name one: they were told to join again without end."""
+    driver = GroupDriver(topics=topics(orders=4))
+    member, classic = Member("m-1", GROUP), Classic(driver, protocol="range")
+    classic.round()
+    for _ in range(4):
+        beat(driver, member)
+        if isinstance(driver.answers[driver.call(classic.heartbeat())], SemelError):
+            classic.held, generation = set(), classic.generation
+            classic.generation = -1
+            classic.round()
+            assert classic.generation >= generation
+    assert len(classic.held) == len(member.held) == 2
+    classic.beat()
+
+
+def test_G2_a_late_join_of_an_older_generation_gives_nothing_up() -> None:
+    driver, classic, member = upgraded()
+    held, epoch = ids(classic.held), classic.generation
+    late = driver.join_request(
+        classic.member_id, protocols={"cooperative-sticky": subscription("orders", generation=epoch - 1)}
+    )
+    others = [Member(f"m-{number}", GROUP) for number in (2, 3)]
+    for other in others:
+        beat(driver, other)
+    driver.call(late)
+    group = driver.machine.consumer_group(GROUP)
+    assert group is not None
+    assert group.currents[classic.member_id].held == held
+    for _ in range(6):
+        classic.beat()
+        for each in (member, *others):
+            beat(driver, each)
+    assert len(classic.held) == 1
+
+
 def test_a_classic_member_of_a_consumer_group_is_removed_when_it_does_not_join_or_sync() -> None:
     driver, classic, _member = upgraded(group_consumer_session_timeout_ms=600_000)
     other = Member("m-2", GROUP)
@@ -297,6 +333,21 @@ def test_a_classic_member_of_a_consumer_group_is_removed_when_it_does_not_join_o
     group = driver.machine.consumer_group(GROUP)
     assert group is not None
     assert classic.member_id not in group.details
+
+
+def test_G2_a_removed_classic_member_that_still_holds_something_must_lose_it_first() -> None:
+    driver, classic, member = upgraded()
+    for _ in range(3):
+        driver.advance(5_000)
+        beat(driver, member)
+    assert len(member.held) == 4
+    assert classic.held
+    with pytest.raises(SemelError) as error:
+        classic.round()
+    assert error.value.code is ErrorCode.UNKNOWN_MEMBER_ID
+    classic.held, classic.generation, classic.member_id = set(), -1, ""
+    classic.round()
+    assert classic.held == set()
 
 
 def test_a_classic_member_leaves_a_consumer_group() -> None:
