@@ -365,9 +365,9 @@ def deletion_records(group: ConsumerGroup) -> list[CoordinatorRecord]:
 
 
 def _details(before: MemberDetails | None, request: ConsumerGroupHeartbeatRequest) -> MemberDetails:
-    """Return what a member wants by now: of what it does not say, what it said before holds."""
+    """Return what a member wants by now: of what it does not say, what it said before holds, unless it joins anew."""
     names, regex = request.topic_names, request.topic_regex
-    if before is None:
+    if before is None or request.member_epoch == JOIN_EPOCH:
         before = MemberDetails(None, None, "", "", (), None, -1, None)
     return MemberDetails(
         before.instance_id if request.instance_id is None else request.instance_id,

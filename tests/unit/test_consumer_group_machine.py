@@ -234,6 +234,16 @@ def test_a_static_member_that_comes_back_under_its_own_id_has_its_partitions() -
     assert (answer.member_epoch, answer.assignment) == (1, partitions("orders", 0, 1))
 
 
+def test_a_static_member_that_comes_back_with_names_wants_its_expression_no_more() -> None:
+    driver = driver_with(a=1, b=1)
+    member = Member("m-1", GROUP, names=None, regex=".*", instance="i-1")
+    settle(driver, member)
+    driver.ask(member.leave_request(will_be_back=True))
+    back = Member("m-2", GROUP, names=("a",), instance="i-1")
+    settle(driver, back)
+    assert back.held == partitions("a", 0)
+
+
 def test_a_static_member_that_did_not_leave_keeps_its_name_until_its_session_ends() -> None:
     driver = driver_with(orders=2)
     settle(driver, Member("m-1", GROUP, instance="i-1"))
