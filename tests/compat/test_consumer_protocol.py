@@ -230,6 +230,37 @@ def test_a_group_at_work_moves_to_the_newer_protocol_and_back(
         scene.wait_committed()
 
 
+def test_O4_offsets_in_a_transaction_are_those_of_a_member(node: LiveNode) -> None:
+    """The consumer's group metadata carries the member epoch in the generation's place (KIP-447, KIP-848)."""
+    with Scene(node) as scene:
+        scene.send()
+        address = str(node.node.kafka_address)
+        options = {"bootstrap.servers": address, "group.id": scene.group, "group.protocol": "consumer"}
+        consumer = confluent_kafka.Consumer({**options, "auto.offset.reset": "earliest", "enable.auto.commit": False})
+        consumer.subscribe([scene.topic])
+        read = 0
+        deadline = time.monotonic() + PATIENCE_S
+        while read < len(scene.sent):
+            assert time.monotonic() < deadline, read
+            read += sum(message.error() is None for message in consumer.consume(100, 0.1))
+        producer = confluent_kafka.Producer({"bootstrap.servers": address, "transactional.id": scene.group})
+        producer.init_transactions(PATIENCE_S)
+        member = consumer.consumer_group_metadata()
+        positions = consumer.position(consumer.assignment())
+        producer.begin_transaction()
+        producer.send_offsets_to_transaction(positions, member, PATIENCE_S)
+        producer.commit_transaction(PATIENCE_S)
+        scene.wait_committed()
+        consumer.close()
+        second = scene.join()
+        scene.wait_shared(second)
+        producer.begin_transaction()
+        with pytest.raises(confluent_kafka.KafkaException) as error:
+            producer.send_offsets_to_transaction(positions, member, PATIENCE_S)
+        assert error.value.args[0].txn_requires_abort()
+        producer.abort_transaction(PATIENCE_S)
+
+
 def test_confluents_admin_client_sees_consumer_groups(node: LiveNode) -> None:
     with Scene(node) as scene:
         member = scene.join()
