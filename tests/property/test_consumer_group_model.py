@@ -12,6 +12,7 @@ from group_driver import GroupDriver, compacted, replayed
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+from longer_runs import given
 
 from semel.group_coordinator.assignor import range as range_assignor
 from semel.group_coordinator.assignor.subscription import MemberSubscription
@@ -26,6 +27,7 @@ from semel.protocol.api.consumer_groups import (
 )
 from semel.protocol.ids import TopicId
 
+EXAMPLES = int(given("SEMEL_MODEL_EXAMPLES", "120"))
 GROUP = "g"
 SESSION_MS = 10_000
 BEAT_MS = 3_000
@@ -258,4 +260,4 @@ class ConsumerGroupModel(RuleBasedStateMachine):
 
 
 TestConsumerGroupModel = ConsumerGroupModel.TestCase
-TestConsumerGroupModel.settings = settings(max_examples=120, stateful_step_count=40, deadline=None)
+TestConsumerGroupModel.settings = settings(max_examples=EXAMPLES, stateful_step_count=40, deadline=None)

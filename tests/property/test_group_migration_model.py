@@ -15,6 +15,7 @@ from group_driver import GROUP, GroupDriver, compacted, replayed, subscription
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+from longer_runs import given
 
 from semel.group_coordinator.config import GroupConfig
 from semel.group_coordinator.group_state import GroupState
@@ -32,6 +33,7 @@ from semel.protocol.errors import ErrorCode, SemelError
 from semel.protocol.ids import TopicPartition
 from semel.runtime.machine import Ticket
 
+EXAMPLES = int(given("SEMEL_MODEL_EXAMPLES", "100"))
 COUNT = 4
 SESSION_MS = 10_000
 REBALANCE_MS = 20_000
@@ -300,4 +302,4 @@ class MigrationModel(RuleBasedStateMachine):
 
 
 TestGroupMigrationModel = MigrationModel.TestCase
-TestGroupMigrationModel.settings = settings(max_examples=100, stateful_step_count=30, deadline=None)
+TestGroupMigrationModel.settings = settings(max_examples=EXAMPLES, stateful_step_count=30, deadline=None)
