@@ -14,16 +14,25 @@ from types import TracebackType
 from typing import Any, Self, TypeVar
 
 from semel.protocol.api.groups import OffsetAndMetadata
+from semel.protocol.api.shared_transactions import CommitDecision
 from semel.protocol.errors import AbortTransactionError, SemelError, UsageError
 from semel.protocol.ids import TopicPartition
 from semel.sdk import tracing
 from semel.sdk.aio_admin import Admin
 from semel.sdk.aio_consumer import Consumer, RebalanceListener
 from semel.sdk.delivery import Delivery, DeliveryCallback
-from semel.sdk.producer_base import ProducerBase
+from semel.sdk.producer_base import Buffer, ProducerBase, checked_batch
 from semel.sdk.producer_core import NoRoomError, NoTopicError
 from semel.sdk.serialization import HeadersArgument
-from semel.sdk.transaction import CommitSource, GroupMetadata, check_commits
+from semel.sdk.transaction import (
+    CommitSource,
+    CommitToken,
+    GroupMetadata,
+    PreparedTransaction,
+    as_prepared,
+    check_commits,
+    was_already_committed,
+)
 
 __all__ = ["Admin", "Consumer", "Producer", "RebalanceListener", "Transaction"]
 
@@ -89,14 +98,37 @@ class Producer(ProducerBase):
         if failure is not None:
             raise failure
 
-    def transaction(self, commits: CommitSource | None = None) -> Transaction:
+    async def send_batch(self, topic: str, partition: int, data: Buffer) -> Delivery:
+        """Send a record batch that is encoded already. See `semel.Producer.send_batch`."""
+        batch, record_count = checked_batch(data)
+        while True:
+            try:
+                return self._core.accumulator.send_batch(topic, partition, batch, record_count)
+            except NoTopicError:
+                await self._run(self._core.open_topic(topic))
+            except NoRoomError as full:
+                await self._run(self._core.wait_room(full.size_bytes))
+
+    async def partition_count(self, topic: str) -> int:
+        """Return how many partitions a topic has. See `semel.Producer.partition_count`."""
+        return await self._run(self._core.partition_count(topic))
+
+    def transaction(
+        self,
+        commits: CommitSource | None = None,
+        *,
+        token: str | None = None,
+        payload: bytes = b"",
+        sequence: int | None = None,
+    ) -> Transaction:
         """Return a transaction to be used with `async with`. See `semel.Producer.transaction`."""
         check_commits(commits)
-        return Transaction(self, commits)
+        return Transaction(self, commits, CommitToken.checked(token, payload, sequence))
 
-    async def init_transactions(self) -> None:
+    async def init_transactions(self, *, keep_prepared: bool = False) -> PreparedTransaction | None:
         """Get this instance's identity, which fences older ones. See `semel.Producer.init_transactions`."""
-        await self._run(self._core.transactional().initialize())
+        transactions = self._core.two_phase() if keep_prepared else self._core.transactional()
+        return await self._run(transactions.initialize(keep_prepared=keep_prepared))
 
     async def begin_transaction(self) -> None:
         """Open a transaction. Raises `UsageError` if one is open."""
@@ -114,14 +146,36 @@ class Producer(ProducerBase):
         }
         await self._run(self._core.transactional().send_offsets(positions, group))
 
-    async def commit_transaction(self, *, commits: CommitSource | None = None) -> None:
+    async def prepare_transaction(self, *, commits: CommitSource | None = None) -> PreparedTransaction:
+        """Flush, and leave the decision to somebody outside. See `semel.Producer.prepare_transaction`."""
+        check_commits(commits)
+        return await self._run(self._core.two_phase().prepare(commits))
+
+    async def complete_transaction(self, prepared: PreparedTransaction | str | None) -> None:
+        """Commit what is prepared, or abort it. See `semel.Producer.complete_transaction`."""
+        transactions = self._core.two_phase()
+        await self._run(transactions.complete(as_prepared(prepared)))
+
+    async def commit_transaction(
+        self,
+        *,
+        commits: CommitSource | None = None,
+        token: str | None = None,
+        payload: bytes = b"",
+        sequence: int | None = None,
+    ) -> bool:
         """Flush and commit. See `semel.Producer.commit_transaction`."""
         check_commits(commits)
-        await self._run(self._core.transactional().commit(commits))
+        calls = self._core.transactional()
+        return await self._run(calls.commit(commits, CommitToken.checked(token, payload, sequence)))
 
     async def abort_transaction(self) -> None:
         """Abort: what was sent since the begin never happened. See `semel.Producer.abort_transaction`."""
         await self._run(self._core.transactional().abort())
+
+    async def last_commit(self) -> CommitDecision | None:
+        """Return the last commit with a token. See `semel.Producer.last_commit`."""
+        return await self._run(self._core.transactional().last_commit())
 
     async def __aenter__(self) -> Self:
         if self._core.needs_initializing:
@@ -148,9 +202,11 @@ class Producer(ProducerBase):
 class Transaction:
     """One transaction of an asyncio `Producer`: commits when its `async with` ends, aborts when it raises."""
 
-    def __init__(self, producer: Producer, commits: CommitSource | None) -> None:
+    def __init__(self, producer: Producer, commits: CommitSource | None, token: CommitToken | None = None) -> None:
         self._producer = producer
         self._commits = commits
+        self._token = token
+        self._committed: bool | None = None
         self._attached: AbstractContextManager[None] = nullcontext()
         self._used = False
         self._open = False
@@ -185,6 +241,19 @@ class Transaction:
         self._check()
         await self._producer.send_offsets(offsets, group)
 
+    async def prepare(self) -> PreparedTransaction:
+        """Flush, and leave the decision to somebody outside; the end of the block then commits. See `Producer`.
+
+        When the block raises after this, the transaction stays prepared: the decision may have been taken.
+        """
+        self._check()
+        return await self._producer.prepare_transaction(commits=self._commits)
+
+    @property
+    def already_committed(self) -> bool:
+        """After the block: whether its token had been committed before. See `semel.Transaction.already_committed`."""
+        return was_already_committed(self._committed)
+
     async def __aenter__(self) -> Self:
         if self._used:
             raise UsageError("a Transaction is used once; call producer.transaction() for the next one")
@@ -206,7 +275,8 @@ class Transaction:
             await self._abort_after(error)
             return
         try:
-            await self._producer.commit_transaction(commits=self._commits)
+            calls = self._producer._core.transactional()
+            self._committed = await self._producer._run(calls.commit(self._commits, self._token))
         except BaseException as failure:
             await self._abort_after(failure)  # unless the commit was asked for already and may have happened
             raise

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from typing import Final
 
 from semel.protocol.api.groups import OffsetAndMetadata
 from semel.protocol.errors import UsageError
@@ -10,6 +11,19 @@ from semel.protocol.ids import TopicPartition
 from semel.sdk.options import check_int, check_text
 
 Offsets = Mapping[TopicPartition, OffsetAndMetadata | int]
+
+
+PAYLOAD_BYTES_MAX: Final = 64 << 10
+"""The largest payload that is recorded with a commit."""
+
+
+def check_payload(payload: object) -> bytes:
+    """Return what is to be recorded with a commit. Raises `UsageError`."""
+    if not isinstance(payload, bytes) or len(payload) > PAYLOAD_BYTES_MAX:
+        raise UsageError(
+            f"payload is bytes, {PAYLOAD_BYTES_MAX} at most; put large data into a topic, and name it here"
+        )
+    return payload
 
 
 def check_topics(topics: object) -> list[str]:

@@ -7,12 +7,21 @@ from types import TracebackType
 from typing import Any, Self
 
 from semel.protocol.api.groups import OffsetAndMetadata
+from semel.protocol.api.shared_transactions import CommitDecision
 from semel.protocol.errors import SemelError
 from semel.protocol.ids import TopicPartition
 from semel.sdk.delivery import Delivery, DeliveryCallback
 from semel.sdk.producer_base import Buffer, ProducerBase, checked_batch
 from semel.sdk.serialization import HeadersArgument
-from semel.sdk.transaction import CommitSource, GroupMetadata, Transaction, check_commits
+from semel.sdk.transaction import (
+    CommitSource,
+    CommitToken,
+    GroupMetadata,
+    PreparedTransaction,
+    Transaction,
+    as_prepared,
+    check_commits,
+)
 
 
 class RecordSender(ProducerBase):
@@ -104,23 +113,38 @@ class Producer(RecordSender):
         self._dropped.detach()
         self._core.close(timeout)
 
-    def transaction(self, commits: CommitSource | None = None) -> Transaction:
+    def transaction(
+        self,
+        commits: CommitSource | None = None,
+        *,
+        token: str | None = None,
+        payload: bytes = b"",
+        sequence: int | None = None,
+    ) -> Transaction:
         """Return a transaction to be used in a with-block: it commits at the end, and aborts when the block raises.
 
         `commits` is a batch of a consumer, whose offsets commit with the transaction. The block raises
         `AbortTransactionError` when nothing of it took effect (run it again from its input), `FencedError` when another
         instance has taken over, `RetriableError` when whether it committed could not be learnt in time: then
         `commit_transaction()` asks again.
+
+        With a `token`, the commit is recorded under the transactional id, with up to 64 KiB of `payload` and a
+        `sequence`, which is larger than that of the last commit (T13). Where the token was committed before, this
+        transaction is aborted, and `already_committed` says so after the block. Raises `FatalError` when the token was
+        committed with another payload, or the sequence is not after the last one.
         """
         check_commits(commits)
-        return Transaction(self, commits)
+        return Transaction(self, commits, CommitToken.checked(token, payload, sequence))
 
-    def init_transactions(self) -> None:
+    def init_transactions(self, *, keep_prepared: bool = False) -> PreparedTransaction | None:
         """Get this instance's identity, which fences older ones and ends what they left open.
 
-        Entering `with Producer(...)`, or the first transaction, does it by itself.
+        Entering `with Producer(...)`, or the first transaction, does it by itself, but not for a two-phase producer:
+        there `keep_prepared` leaves what is prepared as it is, and returns its name, to be ended by
+        `complete_transaction`, `commit_transaction` or `abort_transaction`. Returns None where nothing was left.
         """
-        self._core.client.run(self._core.transactional().initialize())
+        transactions = self._core.two_phase() if keep_prepared else self._core.transactional()
+        return self._core.client.run(transactions.initialize(keep_prepared=keep_prepared))
 
     def begin_transaction(self) -> None:
         """Open a transaction. Raises `UsageError` if one is open."""
@@ -140,14 +164,54 @@ class Producer(RecordSender):
         }
         self._core.client.run(transactions.send_offsets(positions, group))
 
-    def commit_transaction(self, *, commits: CommitSource | None = None) -> None:
-        """Flush and commit. Raises as `transaction()` does; safe to call again after a `RetriableError`."""
+    def prepare_transaction(self, *, commits: CommitSource | None = None) -> PreparedTransaction:
+        """Flush, and leave the decision to somebody outside (KIP-939). Nothing can be added to the transaction then.
+
+        Store the name that is returned with the decision, for example in a row of the database transaction that this
+        one is to follow. Then `commit_transaction()`, or after a restart `init_transactions(keep_prepared=True)` and
+        `complete_transaction(stored)`. Raises `AbortTransactionError` when the transaction can't commit.
+        """
         check_commits(commits)
-        self._core.client.run(self._core.transactional().commit(commits))
+        return self._core.client.run(self._core.two_phase().prepare(commits))
+
+    def complete_transaction(self, prepared: PreparedTransaction | str | None) -> None:
+        """Commit the prepared transaction if it is the one that was decided to commit, and abort it otherwise.
+
+        prepared: the last one whose decision was stored, or its text; None, if there never was one
+
+        Does nothing where nothing is prepared: it was completed before. Safe to call again after a `RetriableError`.
+        """
+        transactions = self._core.two_phase()
+        self._core.client.run(transactions.complete(as_prepared(prepared)))
+
+    def commit_transaction(
+        self,
+        *,
+        commits: CommitSource | None = None,
+        token: str | None = None,
+        payload: bytes = b"",
+        sequence: int | None = None,
+    ) -> bool:
+        """Flush and commit. Raises as `transaction()` does; safe to call again after a `RetriableError`.
+
+        Returns whether this transaction committed; False only where its token had been committed before, so that this
+        one was aborted. A repeated call asks about the commit that was not answered, whatever its arguments.
+        """
+        check_commits(commits)
+        calls = self._core.transactional()
+        return self._core.client.run(calls.commit(commits, CommitToken.checked(token, payload, sequence)))
 
     def abort_transaction(self) -> None:
         """Abort: what was sent since the begin never happened. Safe to call again after a `RetriableError`."""
         self._core.client.run(self._core.transactional().abort())
+
+    def last_commit(self) -> CommitDecision | None:
+        """Return the last commit with a token under this transactional id, also of earlier instances; None: none (T13).
+
+        The answer to "did my transaction commit?" after any crash (E5). Call `init_transactions` first: what an older
+        instance has under way is over then.
+        """
+        return self._core.client.run(self._core.transactional().last_commit())
 
     def __enter__(self) -> Self:
         if self._core.needs_initializing:

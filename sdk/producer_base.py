@@ -49,6 +49,7 @@ class ProducerBase(NotPicklable):
         connect_timeout_ms: int = 3_000,
         max_block_ms: int = 60_000,
         transaction_timeout_ms: int = 60_000,
+        two_phase: bool = False,
         retry_backoff_ms: int = 20,
         retry_backoff_max_ms: int = 1_000,
         metadata_max_age_ms: int = 300_000,
@@ -78,6 +79,8 @@ class ProducerBase(NotPicklable):
         connect_timeout_ms:     how long to try where no node has ever answered: it is more likely a wrong address
         max_block_ms:           the longest wait in `send` for memory or for a topic, and in other calls for the cluster
         transaction_timeout_ms: the coordinator aborts a transaction that is open longer
+        two_phase:              somebody outside decides about transactions, such as a database: they never time out
+                                (KIP-939); the node must allow it (transaction.two.phase.commit.enable)
         auto_create_topics:     let the node create a missing topic, if its settings allow it
         """
         options = producer_options(
@@ -101,6 +104,7 @@ class ProducerBase(NotPicklable):
             connect_timeout_ms=connect_timeout_ms,
             max_block_ms=max_block_ms,
             transaction_timeout_ms=transaction_timeout_ms,
+            two_phase=two_phase,
             retry_backoff_ms=retry_backoff_ms,
             retry_backoff_max_ms=retry_backoff_max_ms,
             metadata_max_age_ms=metadata_max_age_ms,

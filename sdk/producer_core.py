@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Protocol, cast
 
+from semel.protocol.api.transactions import InitProducerIdRequest
 from semel.protocol.errors import (
     ErrorCode,
     FatalError,
@@ -68,6 +69,7 @@ class ProducerOptions:
     acks: int = -1
     max_block_ms: int = 60_000
     transaction_timeout_ms: int = 60_000
+    two_phase: bool = False
     auto_create_topics: bool = False
     partitioner: Partitioner | None = None
     key_serializer: Serializer | None = None
@@ -166,6 +168,7 @@ class ProducerCore:
             self.flush,
             self.abandon,
             self.update_gate,
+            two_phase=options.two_phase,
         )
         return self.transactions
 
@@ -484,8 +487,8 @@ class ProducerCore:
     async def _new_producer_id(self) -> None:
         try:
             timeout_ms = self.options.client.request_timeout_ms
-            producer = await init_producer_id(self.client.control, None, 0, timeout_ms=timeout_ms)
-            self.sender.set_producer(producer)
+            response = await init_producer_id(self.client.control, InitProducerIdRequest(None, 0), timeout_ms)
+            self.sender.set_producer(response.producer)
         except RetriableError as error:
             _log.debug("no producer id yet: %s", error)
         except SemelError as error:
@@ -507,16 +510,32 @@ class ProducerCore:
             )
         return self.transactions
 
+    def two_phase(self) -> TransactionCalls:
+        """Return the transactions of a two-phase producer. Raises `UsageError` for any other."""
+        transactions = self.transactional()
+        if not transactions.is_two_phase:
+            raise UsageError(
+                "prepared transactions are for somebody outside to decide about, so they never time out; say that with "
+                "Producer(..., transactional_id=..., two_phase=True)"
+            )
+        return transactions
+
     @property
     def needs_initializing(self) -> bool:
-        """Whether the next transaction must first get its identity from the coordinator."""
-        return self.transactions is not None and self.transactions.needs_initializing
+        """Whether the next transaction must first get its identity from the coordinator, as it does by itself."""
+        transactions = self.transactions
+        return transactions is not None and transactions.needs_initializing and not transactions.is_two_phase
 
     def begin(self) -> None:
         """Open a transaction. `initialize` must have run."""
         transactions = self.transactional()
         if self._closing:
             raise UsageError("this Producer is closed; make a new one")
+        if transactions.needs_initializing:
+            raise UsageError(
+                "a two-phase producer is not initialised by itself, which would abort what is prepared: call "
+                "init_transactions(keep_prepared=True), and complete_transaction() for what that returns"
+            )
         transactions.begin()
 
     def abandon(self, error: SemelError) -> None:

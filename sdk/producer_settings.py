@@ -37,6 +37,7 @@ def producer_options(
     connect_timeout_ms: int,
     max_block_ms: int,
     transaction_timeout_ms: int,
+    two_phase: bool,
     retry_backoff_ms: int,
     retry_backoff_max_ms: int,
     metadata_max_age_ms: int,
@@ -58,6 +59,8 @@ def producer_options(
             raise UsageError(
                 'transactions need acks="all" and idempotence; leave acks and idempotent at their defaults'
             )
+    if check_bool("two_phase", two_phase) and transactional_id is None:
+        raise UsageError("two_phase=True is for transactions, which need a transactional_id")
     check_int("max_in_flight", max_in_flight, 1, 1_000)
     if idempotent and max_in_flight > IN_FLIGHT_MAX:
         raise UsageError(
@@ -107,6 +110,7 @@ def producer_options(
         max_block_ms=check_int("max_block_ms", max_block_ms, 1),
         auto_create_topics=check_bool("auto_create_topics", auto_create_topics),
         transaction_timeout_ms=check_int("transaction_timeout_ms", transaction_timeout_ms, 1),
+        two_phase=two_phase,
         partitioner=check_callable("partitioner", partitioner),
         key_serializer=check_callable("key_serializer", key_serializer),
         value_serializer=check_callable("value_serializer", value_serializer),

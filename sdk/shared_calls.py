@@ -5,7 +5,6 @@ from __future__ import annotations
 from semel.protocol.api.shared_transactions import (
     NO_SEQUENCE,
     AbortSharedRequest,
-    CommitDecision,
     CommitOutcome,
     CommitSharedRequest,
     CommitSharedResponse,
@@ -15,10 +14,9 @@ from semel.protocol.api.shared_transactions import (
     SharedDescription,
     SharedWriter,
 )
-from semel.protocol.ids import ProducerIdAndEpoch
-from semel.protocol.v1 import common_pb2, shared_pb2
+from semel.protocol.v1 import shared_pb2
 from semel.sdk.control import ABORT_SHARED, COMMIT_SHARED, DESCRIBE_SHARED, LEAVE_SHARED, OPEN_SHARED, Control
-from semel.sdk.transaction_calls import producer_message
+from semel.sdk.messages import decision_of, producer_message, producer_of
 
 
 async def open_shared(control: Control, request: OpenSharedRequest) -> OpenSharedResponse:
@@ -35,8 +33,8 @@ async def open_shared(control: Control, request: OpenSharedRequest) -> OpenShare
     )
     return OpenSharedResponse(
         response.transactional_id,
-        _producer(response.producer) if response.HasField("producer") else None,
-        _decision(response.committed) if response.HasField("committed") else None,
+        producer_of(response.producer) if response.HasField("producer") else None,
+        decision_of(response.committed) if response.HasField("committed") else None,
     )
 
 
@@ -53,7 +51,7 @@ async def commit_shared(control: Control, request: CommitSharedRequest) -> Commi
         ),
     )
     outcome = CommitOutcome.ALREADY_COMMITTED if response.already_committed else CommitOutcome.COMMITTED
-    return CommitSharedResponse(outcome, _decision(response.decision))
+    return CommitSharedResponse(outcome, decision_of(response.decision))
 
 
 async def abort_shared(control: Control, request: AbortSharedRequest) -> None:
@@ -76,22 +74,12 @@ async def describe_shared(control: Control, key: str) -> SharedDescription:
         found.token,
         found.sequence,
         tuple(
-            SharedWriter(writer.transactional_id, _producer(writer.producer), writer.state, writer.start_time_ms)
+            SharedWriter(writer.transactional_id, producer_of(writer.producer), writer.state, writer.start_time_ms)
             for writer in found.writers
         ),
-        tuple(_decision(decision) for decision in found.decisions),
+        tuple(decision_of(decision) for decision in found.decisions),
     )
 
 
 def _optional(sequence: int) -> int | None:
     return None if sequence == NO_SEQUENCE else sequence
-
-
-def _producer(message: common_pb2.Producer) -> ProducerIdAndEpoch:
-    return ProducerIdAndEpoch(message.producer_id, message.producer_epoch)
-
-
-def _decision(message: shared_pb2.CommitDecision) -> CommitDecision:
-    return CommitDecision(
-        message.token, message.sequence, message.payload, message.attempt, message.decided_ms, message.writers
-    )

@@ -20,7 +20,7 @@ from semel.protocol.api.shared_transactions import (
 )
 from semel.protocol.errors import AbortTransactionError, ErrorCode, FencedError, RetriableError, SemelError, UsageError
 from semel.protocol.ids import ProducerIdAndEpoch, TopicPartition
-from semel.sdk.arguments import as_offsets
+from semel.sdk.arguments import as_offsets, check_payload
 from semel.sdk.client import ClientCore
 from semel.sdk.options import ClientOptions, check_int, check_text, checked_names
 from semel.sdk.shared_calls import abort_shared, commit_shared, open_shared
@@ -29,8 +29,6 @@ from semel.sdk.transaction import GroupMetadata
 from semel.sdk.transaction_calls import commit_offsets
 
 T = TypeVar("T")
-
-PAYLOAD_BYTES_MAX: Final = 64 << 10
 
 _DECIDED_BY_THE_TRANSACTION: Final = (
     "bootstrap",
@@ -193,8 +191,7 @@ class SharedTransaction:
         group: GroupMetadata | str | None,
     ) -> Callable[[ClientCore], Coroutine[Any, Any, SharedCommit]]:
         """Check what is to be committed, and return the call that does."""
-        if not isinstance(payload, bytes) or len(payload) > PAYLOAD_BYTES_MAX:
-            raise UsageError(f"payload is bytes, {PAYLOAD_BYTES_MAX} at most")
+        check_payload(payload)
         if bool(offsets) and group is None:
             raise UsageError(
                 "commit(offsets=...) needs the group that they are committed for: commit(..., group='name')"

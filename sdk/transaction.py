@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
@@ -12,7 +13,9 @@ from semel.protocol.api.groups import NO_GENERATION, NO_MEMBER_ID, OffsetAndMeta
 from semel.protocol.errors import AbortTransactionError, SemelError, UsageError
 from semel.protocol.ids import TopicPartition
 from semel.sdk import tracing
+from semel.sdk.arguments import check_payload
 from semel.sdk.delivery import Delivery, DeliveryCallback
+from semel.sdk.options import check_int, check_text
 
 if TYPE_CHECKING:
     from semel.sdk.producer import Producer
@@ -30,6 +33,51 @@ class GroupMetadata:
     generation_id: int = NO_GENERATION
     member_id: str = NO_MEMBER_ID
     group_instance_id: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class CommitToken:
+    """What a commit is recorded under (T13), as `transaction()` takes it."""
+
+    token: str
+    payload: bytes = b""
+    sequence: int | None = None
+
+    @classmethod
+    def checked(cls, token: object, payload: object, sequence: object) -> CommitToken | None:
+        """Return the token, None where none is given. Raises `UsageError`."""
+        if token is None:
+            if payload != b"" or sequence is not None:
+                raise UsageError("payload and sequence are recorded with a token; give one: transaction(token='...')")
+            return None
+        check_text("token", token)
+        whole = None if sequence is None else check_int("sequence", sequence, 0, 2**63 - 1)
+        return cls(str(token), check_payload(payload), whole)
+
+
+@dataclass(frozen=True, slots=True)
+class PreparedTransaction:
+    """Names a prepared transaction (KIP-939): store its text where the decision is stored, such as in a database.
+
+    >>> str(PreparedTransaction(7, 3))
+    '7:3'
+    >>> PreparedTransaction.parse("7:3")
+    PreparedTransaction(producer_id=7, producer_epoch=3)
+    """
+
+    producer_id: int
+    producer_epoch: int
+
+    def __str__(self) -> str:
+        return f"{self.producer_id}:{self.producer_epoch}"
+
+    @classmethod
+    def parse(cls, text: str) -> PreparedTransaction:
+        """Return the prepared transaction that `text` names. Raises `UsageError`."""
+        match = re.fullmatch(r"(\d{1,19}):(\d{1,5})", text) if isinstance(text, str) else None
+        if match is None:
+            raise UsageError(f'a prepared transaction is named by text such as "7:3", not {text!r}')
+        return cls(int(match[1]), int(match[2]))
 
 
 class CommitSource(Protocol):
@@ -64,6 +112,20 @@ def check_commits(commits: object) -> None:
         )
 
 
+def as_prepared(prepared: PreparedTransaction | str | None) -> PreparedTransaction | None:
+    """Return a prepared transaction that may be given as its text. Raises `UsageError`."""
+    if prepared is None or isinstance(prepared, PreparedTransaction):
+        return prepared
+    return PreparedTransaction.parse(prepared)
+
+
+def was_already_committed(committed: bool | None) -> bool:
+    """Return what a transaction says of its token. Raises `UsageError` where `committed` is None: not decided yet."""
+    if committed is None:
+        raise UsageError("whether its token was committed before is known once the transaction's block has ended")
+    return not committed
+
+
 class Transaction:
     """One transaction of a `Producer`: commits when its with-block ends, aborts when it raises.
 
@@ -73,9 +135,11 @@ class Transaction:
     An `AbortTransactionError` out of the block says that nothing of it took effect: run it again from its input.
     """
 
-    def __init__(self, producer: Producer, commits: CommitSource | None) -> None:
+    def __init__(self, producer: Producer, commits: CommitSource | None, token: CommitToken | None = None) -> None:
         self._producer = producer
         self._commits = commits
+        self._token = token
+        self._committed: bool | None = None
         self._attached: AbstractContextManager[None] = nullcontext()
         self._used = False
 
@@ -99,6 +163,23 @@ class Transaction:
         if "send" not in self.__dict__:
             raise _outside()
         self._producer.send_offsets(offsets, group)
+
+    def prepare(self) -> PreparedTransaction:
+        """Flush, and leave the decision to somebody outside; the end of the block then commits. See `Producer`.
+
+        When the block raises after this, the transaction stays prepared: the decision may have been taken.
+        """
+        if "send" not in self.__dict__:
+            raise _outside()
+        return self._producer.prepare_transaction(commits=self._commits)
+
+    @property
+    def already_committed(self) -> bool:
+        """After the block: whether its token had been committed before, so that this transaction was aborted (T13).
+
+        Raises `UsageError` as long as the block has not committed.
+        """
+        return was_already_committed(self._committed)
 
     def __enter__(self) -> Self:
         if self._used:
@@ -125,7 +206,8 @@ class Transaction:
 
     def _commit(self) -> None:
         try:
-            self._producer.commit_transaction(commits=self._commits)
+            calls = self._producer._core.transactional()
+            self._committed = self._producer._core.client.run(calls.commit(self._commits, self._token))
         except BaseException as error:
             self._abort_after(error)  # unless the commit was asked for already and may have happened
             raise

@@ -10,6 +10,8 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Final
 
 from semel.protocol.api.groups import OffsetAndMetadata
+from semel.protocol.api.shared_transactions import CommitDecision
+from semel.protocol.api.transactions import InitProducerIdRequest, InitProducerIdResponse
 from semel.protocol.errors import (
     AbortTransactionError,
     ErrorCode,
@@ -17,14 +19,23 @@ from semel.protocol.errors import (
     FencedError,
     RetriableError,
     SemelError,
+    UsageError,
 )
 from semel.protocol.ids import NO_PRODUCER, ProducerIdAndEpoch, TopicPartition
-from semel.protocol.v1 import common_pb2, transactions_pb2
+from semel.protocol.v1 import shared_pb2, transactions_pb2
 from semel.sdk import tracing
-from semel.sdk.control import END_TRANSACTION, INIT_PRODUCER_ID, TXN_COMMIT_OFFSETS, Control, item_error
+from semel.sdk.control import (
+    DESCRIBE_SHARED,
+    END_TRANSACTION,
+    INIT_PRODUCER_ID,
+    TXN_COMMIT_OFFSETS,
+    Control,
+    item_error,
+)
+from semel.sdk.messages import decision_of, producer_message, producer_of
 from semel.sdk.options import ClientOptions
 from semel.sdk.sender import Sender
-from semel.sdk.transaction import CommitSource, GroupMetadata
+from semel.sdk.transaction import CommitSource, CommitToken, GroupMetadata, PreparedTransaction
 from semel.sdk.transaction_manager import State, TransactionManager
 
 if TYPE_CHECKING:
@@ -33,21 +44,20 @@ if TYPE_CHECKING:
 
 
 async def init_producer_id(
-    control: Control,
-    transactional_id: str | None,
-    transaction_timeout_ms: int,
-    held: ProducerIdAndEpoch = NO_PRODUCER,
-    timeout_ms: int | None = None,
-) -> ProducerIdAndEpoch:
-    """Ask for a producer id; with what is `held` already, for the next epoch of the same one (KIP-360)."""
-    request = transactions_pb2.InitProducerIdRequest(
-        transactional_id=transactional_id or "",
-        transaction_timeout_ms=transaction_timeout_ms if transactional_id else 0,
+    control: Control, request: InitProducerIdRequest, timeout_ms: int | None = None
+) -> InitProducerIdResponse:
+    """Ask for a producer id; with what is held already, for the next epoch of the same one (KIP-360)."""
+    message = transactions_pb2.InitProducerIdRequest(
+        transactional_id=request.transactional_id or "",
+        transaction_timeout_ms=request.transaction_timeout_ms,
+        producer=producer_message(request.producer) if request.producer != NO_PRODUCER else None,
+        two_phase=request.two_phase,
+        keep_prepared=request.keep_prepared,
     )
-    if held != NO_PRODUCER:
-        request.producer.CopyFrom(producer_message(held))
-    response = await control.call(INIT_PRODUCER_ID, request, timeout_ms=timeout_ms)
-    return ProducerIdAndEpoch(response.producer.producer_id, response.producer.producer_epoch)
+    response = await control.call(INIT_PRODUCER_ID, message, timeout_ms=timeout_ms)
+    return InitProducerIdResponse(
+        producer_of(response.producer), producer_of(response.ongoing) if response.HasField("ongoing") else None
+    )
 
 
 async def commit_offsets(
@@ -118,10 +128,13 @@ class TransactionCalls:
         flush: Callable[[], Coroutine[Any, Any, None]],
         abandon: Callable[[SemelError], object],
         on_change: Callable[[], object],
+        *,
+        two_phase: bool = False,
     ) -> None:
         """`flush` waits for everything sent, `abandon` fails it; `on_change` hears when `may_send` may have changed."""
         self._manager = TransactionManager(transactional_id)
         self._timeout_ms = transaction_timeout_ms
+        self.is_two_phase = two_phase
         self._options = options
         self._control = control
         self._sender = sender
@@ -131,6 +144,9 @@ class TransactionCalls:
         self._lock = threading.RLock()
         self._offsets_sent = False
         self._commits: CommitSource | None = None
+        self._token: CommitToken | None = None
+        self._prepared: PreparedTransaction | None = None
+        self._was_kept = False  # the prepared transaction is an older instance's
         self._span: Span | None = None
         self._begun_at = 0.0
 
@@ -158,22 +174,29 @@ class TransactionCalls:
         """Whether the next transaction must first get its identity from the coordinator."""
         return self._manager.needs_initializing
 
-    async def initialize(self) -> None:
-        """Get an identity, and fence older instances with the same transactional id."""
+    async def initialize(self, *, keep_prepared: bool = False) -> PreparedTransaction | None:
+        """Get an identity, and fence older instances with the same transactional id.
+
+        With `keep_prepared`, returns what an older instance left prepared (KIP-939); otherwise that is aborted.
+        """
         if not self._manager.needs_initializing:
-            return
+            return self._prepared
         try:
-            producer = await self._identity(NO_PRODUCER)
+            response = await self._identity(NO_PRODUCER, keep_prepared=keep_prepared)
         except (FencedError, FatalError) as error:
             raise self._stop(error) from error
+        self._was_kept = response.ongoing is not None
+        if response.ongoing is not None:
+            self._prepared = PreparedTransaction(*response.ongoing)
         with self._lock:
-            self._manager.initialized(producer)
-        self._sender.set_producer(producer)
+            self._manager.initialized(response.producer, prepared=self._was_kept)
+        self._sender.set_producer(response.producer)
+        return self._prepared
 
     def _explained(self, error: SemelError) -> SemelError:
         """Say that the timeout is behind it, where it must be: this instance may go on, as its abort will show (T9)."""
         open_ms = (time.monotonic() - self._begun_at) * 1000
-        if error.code not in _OF_A_TIMEOUT or open_ms < self._timeout_ms:
+        if error.code not in _OF_A_TIMEOUT or open_ms < self._timeout_ms or self.is_two_phase:
             return error
         return AbortTransactionError(f"{self._timed_out} ({error.message})", error.code)
 
@@ -259,21 +282,54 @@ class TransactionCalls:
                 self._on_change()
             raise abort from error
 
-    async def commit(self, commits: CommitSource | None = None) -> None:
-        """Flush, commit the offsets of `commits`, and decide. Safe to call again while the outcome is not known."""
+    async def prepare(self, commits: CommitSource | None = None) -> PreparedTransaction:
+        """Flush, commit the offsets of `commits`, and leave the decision to somebody outside (KIP-939)."""
         with self._lock:
+            if self._prepared is not None:
+                return self._prepared
+            self._manager.begin_prepare()
+            self._on_change()
+        self._commits = commits
+        await self._complete(commits)
+        with self._lock:
+            self._manager.prepared()
+            self._prepared = PreparedTransaction(*self._manager.producer)
+        return self._prepared
+
+    async def complete(self, prepared: PreparedTransaction | None) -> None:
+        """Commit what is prepared, if it is `prepared`; otherwise abort it. Nothing, if nothing is open."""
+        if self._manager.state is State.COMMITTING or (self._prepared is not None and self._prepared == prepared):
+            await self.commit()
+        elif self._prepared is not None:
+            await self.abort()
+        elif self._manager.state is not State.READY:
+            raise UsageError(
+                "complete_transaction() ends what is prepared, and this producer has nothing prepared: call "
+                "prepare_transaction() first, or init_transactions(keep_prepared=True) after a restart"
+            )
+
+    async def commit(self, commits: CommitSource | None = None, token: CommitToken | None = None) -> bool:
+        """Flush, commit the offsets of `commits`, and decide. Safe to call again while the outcome is not known.
+
+        Returns False where `token` had been committed before, so that this transaction was aborted (T13).
+        """
+        with self._lock:
+            if self._prepared is not None and commits is not None and commits is not self._commits:
+                raise UsageError("nothing can be added to a prepared transaction: give `commits` to the prepare")
             flush = self._manager.begin_commit()
             self._on_change()
         if flush:
-            self._commits = commits
-            await self._complete(commits)
+            if self._prepared is None:
+                self._commits = commits
+                await self._complete(commits)
+            self._token = token
             with self._lock:
-                if not self._manager.decide(anything_sent=self._sender.sent_any or self._offsets_sent):
-                    self._end_span(None)
-                    return
+                if not self._manager.decide(anything_sent=self._is_known or token is not None):
+                    self._forget()
+                    return True
         with self._settling("commit"):
             try:
-                producer = await self._end(commit=True)
+                producer, is_new = await self._end(commit=True)
             except SemelError as error:
                 failure = await self._not_committed(error)
                 if self._commits is not None and isinstance(failure, AbortTransactionError):
@@ -281,13 +337,24 @@ class TransactionCalls:
                     self._commits.rewind()
                 raise failure from (None if failure is error else error)
         self._ended(producer)
+        return is_new
+
+    @property
+    def _is_known(self) -> bool:
+        """Whether the coordinator may know of the transaction, so that it must be told of its end."""
+        return self._sender.sent_any or self._offsets_sent or self._was_kept
+
+    def _forget(self) -> None:
+        self._prepared = None
+        self._was_kept = False
+        self._end_span(None)
 
     async def _not_committed(self, error: SemelError) -> SemelError:
         """The coordinator did not say yes. Returns what to raise."""
         if isinstance(error, FencedError):
             return await self._fenced_or_timed_out(error)
         with self._lock:
-            return self._manager.refused_commit(self._explained(error))
+            return self._manager.refused_commit(self._explained(error), is_named=self._token is not None)
 
     async def _complete(self, commits: CommitSource | None) -> None:
         """Bring everything that belongs to the transaction to the node: records and offsets at the same time."""
@@ -314,19 +381,19 @@ class TransactionCalls:
         if not tell:
             self._ended(self._manager.producer)
             return
-        if not self._sender.sent_any and not self._offsets_sent:
+        if not self._is_known:
             with self._lock:
                 self._manager.ended(None)
-            self._end_span(None)
+            self._forget()
             return
         with self._settling("abort"):
             try:
-                producer = await self._end(commit=False)
+                producer, _ = await self._end(commit=False)
             except (FencedError, AbortTransactionError) as error:
                 # A transaction that timed out was aborted and fenced by the coordinator. This instance may go on if no
                 # other one has come since: the coordinator knows, by what this one holds (KIP-360).
                 try:
-                    producer = await self._identity(self._manager.producer)
+                    producer = (await self._identity(self._manager.producer)).producer
                 except FencedError as fenced:
                     raise self._stop(fenced) from error
             except FatalError as error:
@@ -336,7 +403,7 @@ class TransactionCalls:
     async def _fenced_or_timed_out(self, error: FencedError) -> SemelError:
         """The commit was refused because of the epoch. Returns what to raise."""
         try:
-            producer = await self._identity(self._manager.producer)
+            producer = (await self._identity(self._manager.producer)).producer
         except FencedError as fenced:
             return self._stop(fenced)
         except SemelError as unknown:
@@ -346,8 +413,13 @@ class TransactionCalls:
         with self._lock:
             return self._manager.timed_out(producer, self._timed_out)
 
-    async def _identity(self, held: ProducerIdAndEpoch) -> ProducerIdAndEpoch:
-        return await init_producer_id(self._control, self._manager.transactional_id, self._timeout_ms, held)
+    async def _identity(self, held: ProducerIdAndEpoch, *, keep_prepared: bool = False) -> InitProducerIdResponse:
+        return await init_producer_id(
+            self._control,
+            InitProducerIdRequest(
+                self._manager.transactional_id, self._timeout_ms, held, self.is_two_phase, keep_prepared
+            ),
+        )
 
     def _stop(self, error: SemelError) -> SemelError:
         """Nothing can go on. Returns what to raise."""
@@ -356,21 +428,29 @@ class TransactionCalls:
             self._on_change()
             return self._manager.stopped_error()
 
-    async def _end(self, *, commit: bool) -> ProducerIdAndEpoch:
+    async def last_commit(self) -> CommitDecision | None:
+        """Return the last commit with a token under this transactional id."""
+        request = shared_pb2.DescribeSharedTransactionRequest(key=self._manager.transactional_id)
+        decisions = (await self._control.call(DESCRIBE_SHARED, request)).decisions
+        return decision_of(decisions[-1]) if decisions else None
+
+    async def _end(self, *, commit: bool) -> tuple[ProducerIdAndEpoch, bool]:
+        """Ask for the decision. Returns the identity to go on with, and whether the token was new (T13)."""
         request = transactions_pb2.EndTransactionRequest(
             transactional_id=self._manager.transactional_id,
             producer=producer_message(self._manager.producer),
             commit=commit,
         )
+        if commit and self._token is not None:
+            request.token = self._token.token
+            request.payload = self._token.payload
+            if self._token.sequence is not None:
+                request.sequence = self._token.sequence
         response = await self._control.call(END_TRANSACTION, request)
-        return ProducerIdAndEpoch(response.producer.producer_id, response.producer.producer_epoch)
+        return producer_of(response.producer), not response.already_committed
 
     def _ended(self, producer: ProducerIdAndEpoch) -> None:
         with self._lock:
             self._manager.ended(producer)
         self._sender.set_producer(producer)
-        self._end_span(None)
-
-
-def producer_message(producer: ProducerIdAndEpoch) -> common_pb2.Producer:
-    return common_pb2.Producer(producer_id=producer.producer_id, producer_epoch=producer.producer_epoch)
+        self._forget()

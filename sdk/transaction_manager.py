@@ -2,6 +2,7 @@
 
     UNINITIALIZED -> READY -> IN_TRANSACTION -> FLUSHING -> COMMITTING -> READY
     an open transaction whose commit was not asked for yet -> ABORTING -> READY
+    FLUSHING -> PREPARED: somebody outside decides (KIP-939); then COMMITTING or ABORTING, perhaps by the next instance
     a record or an offset commit that fails in a transaction -> ABORTABLE, out of which only an abort leads
     another instance has taken over -> FENCED; anything that cannot be repeated -> FAILED: both for good
 
@@ -36,6 +37,7 @@ class State(Enum):
     READY = "ready"
     IN_TRANSACTION = "in transaction"
     FLUSHING = "flushing"
+    PREPARED = "prepared"
     ABORTABLE = "abortable"
     COMMITTING = "committing"
     ABORTING = "aborting"
@@ -44,12 +46,21 @@ class State(Enum):
 
 
 LEGAL_MOVES: Final[Mapping[State, frozenset[State]]] = {
-    State.UNINITIALIZED: frozenset({State.READY, State.FENCED, State.FAILED}),
+    State.UNINITIALIZED: frozenset({State.READY, State.PREPARED, State.FENCED, State.FAILED}),
     State.READY: frozenset({State.IN_TRANSACTION, State.FENCED, State.FAILED}),
     State.IN_TRANSACTION: frozenset({State.FLUSHING, State.ABORTING, State.ABORTABLE, State.FENCED, State.FAILED}),
     State.FLUSHING: frozenset(
-        {State.COMMITTING, State.READY, State.ABORTING, State.ABORTABLE, State.FENCED, State.FAILED}
+        {
+            State.COMMITTING,
+            State.READY,
+            State.PREPARED,
+            State.ABORTING,
+            State.ABORTABLE,
+            State.FENCED,
+            State.FAILED,
+        }
     ),
+    State.PREPARED: frozenset({State.COMMITTING, State.READY, State.ABORTING, State.FENCED, State.FAILED}),
     State.ABORTABLE: frozenset({State.ABORTING, State.FENCED, State.FAILED}),
     # A commit that the coordinator refuses for good, because it has aborted by itself, leaves the abort to be
     # confirmed.
@@ -93,12 +104,15 @@ class TransactionManager:
     def needs_initializing(self) -> bool:
         return self._state is State.UNINITIALIZED
 
-    def initialized(self, producer: ProducerIdAndEpoch) -> None:
-        """The coordinator has given an id and epoch, and fenced every older instance."""
+    def initialized(self, producer: ProducerIdAndEpoch, *, prepared: bool = False) -> None:
+        """The coordinator has given an id and epoch, and fenced every older instance.
+
+        With `prepared`, a transaction of an older instance is open, which this one is to end.
+        """
         self._check_alive()
         self._producer = producer
         self._error = None
-        self._move(State.READY)
+        self._move(State.PREPARED if prepared else State.READY)
 
     def begin(self) -> None:
         """Begin a transaction. Raises `UsageError` if one is open, or one's end is not confirmed."""
@@ -106,6 +120,12 @@ class TransactionManager:
         if self._state in (State.IN_TRANSACTION, State.FLUSHING, State.ABORTABLE):
             raise UsageError(
                 "a transaction is open already on this producer; commit or abort it first: transactions don't nest",
+                ErrorCode.INVALID_TXN_STATE,
+            )
+        if self._state is State.PREPARED:
+            raise UsageError(
+                "a transaction is prepared on this producer; end it first, with complete_transaction(), "
+                "commit_transaction() or abort_transaction()",
                 ErrorCode.INVALID_TXN_STATE,
             )
         if self._state is State.COMMITTING:
@@ -131,6 +151,11 @@ class TransactionManager:
         self._check_alive()
         if self._state is State.ABORTABLE:
             raise self._abortable()
+        if self._state is State.PREPARED:
+            raise UsageError(
+                "this transaction is prepared: nothing can be added to it; commit or abort it",
+                ErrorCode.INVALID_TXN_STATE,
+            )
         if self._state is not State.IN_TRANSACTION and not (offsets and self._state is State.FLUSHING):
             raise UsageError(
                 "this producer has a transactional_id, so it sends in transactions only: use `with "
@@ -158,7 +183,7 @@ class TransactionManager:
             return False
         if self._state is State.ABORTABLE:
             raise self._abortable()
-        if self._state not in (State.IN_TRANSACTION, State.FLUSHING):
+        if self._state not in (State.IN_TRANSACTION, State.FLUSHING, State.PREPARED):
             raise self._no_transaction("commit_transaction")
         if self._state is State.IN_TRANSACTION:
             self._move(State.FLUSHING)
@@ -175,8 +200,25 @@ class TransactionManager:
         self._move(State.COMMITTING if anything_sent else State.READY)
         return anything_sent
 
-    def refused_commit(self, error: SemelError) -> SemelError:
-        """The coordinator refused to commit. Returns what to raise."""
+    def begin_prepare(self) -> None:
+        """Start to prepare. Raises `AbortTransactionError` if the transaction can't commit."""
+        self._check_alive()
+        if self._state is State.ABORTABLE:
+            raise self._abortable()
+        if self._state not in (State.IN_TRANSACTION, State.FLUSHING):
+            raise self._no_transaction("prepare_transaction")
+        if self._state is State.IN_TRANSACTION:
+            self._move(State.FLUSHING)
+
+    def prepared(self) -> None:
+        """Everything is flushed: from now on only a decision is missing. Raises if a part failed meanwhile."""
+        self._check_alive()
+        if self._state is State.ABORTABLE:
+            raise self._abortable()
+        self._move(State.PREPARED)
+
+    def refused_commit(self, error: SemelError, *, is_named: bool = False) -> SemelError:
+        """The coordinator refused to commit. Returns what to raise. `is_named`: the commit had a token (T13)."""
         if isinstance(error, RetriableError):
             return error  # nothing is known: the state stays, and asking again is safe
         if error.code is ErrorCode.UNKNOWN_SERVER_ERROR:
@@ -184,6 +226,8 @@ class TransactionManager:
             return RetriableError(f"whether the transaction committed is not known: {error.message}")
         self._error = error
         self._move(State.ABORTABLE)
+        if is_named and isinstance(error, FatalError):
+            return error  # it contradicts what is committed: running it again would, too
         return self._abortable()
 
     def timed_out(self, producer: ProducerIdAndEpoch, message: str) -> AbortTransactionError:

@@ -307,7 +307,9 @@ class TransactionMachine:
             raise wrong_id(txn, request.producer)
         refuse_other_epoch(txn, request.producer)
         bumps = request.version >= TransactionVersion.V2
-        if txn.state is not TransactionState.ONGOING and (request.committed or not bumps):
+        # A commit of nothing is refused, unless its token is to be remembered: then the epoch moves on as at an abort.
+        is_nothing = txn.state is not TransactionState.ONGOING
+        if is_nothing and ((request.committed and not request.token) or not bumps):
             raise refuse(
                 ErrorCode.INVALID_TXN_STATE,
                 f"transactional id {txn.transactional_id!r} has no transaction to {verb(request.committed)}: "
@@ -316,16 +318,16 @@ class TransactionMachine:
         rotates = bumps and as_held(txn).epochs_exhausted
         if rotates and spare_id == _NO_ID:
             return Result(PRODUCER_ID_NEEDED)
-        committed = request.committed and recorded is None
+        is_new = request.committed and recorded is None
         decided = prepare_end(
             txn,
-            committed=committed,
+            committed=is_new and not is_nothing,
             version=request.version,
             now_ms=now_ms,
             next_producer_id=spare_id if rotates else _NO_ID,
         )
         records, effects = self._decision(decided, now_ms)
-        if committed and request.token:
+        if is_new and request.token:
             decision = CommitDecision(request.token, request.sequence, request.payload, "", now_ms, writers=1)
             records = [*self._shared.decision_records(request.transactional_id, decision), *records]
         return Result(EndTxnResponse(decided.next_producer, recorded is not None), records, effects=effects)

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from semel.sdk.producer import Producer
     from semel.sdk.shared_transaction import SharedCommit, SharedTransaction
     from semel.sdk.shared_writer import SharedWriter, SharedWriterId
-    from semel.sdk.transaction import CommitSource, GroupMetadata, Transaction
+    from semel.sdk.transaction import CommitSource, GroupMetadata, PreparedTransaction, Transaction
 
 __all__ = [
     "AbortTransactionError",
@@ -48,6 +48,7 @@ __all__ = [
     "FencedError",
     "GroupMetadata",
     "OffsetAndMetadata",
+    "PreparedTransaction",
     "Producer",
     "RebalanceListener",
     "Record",
@@ -77,6 +78,7 @@ _MODULES = {
     "FencedError": "protocol.errors",
     "GroupMetadata": "sdk.transaction",
     "OffsetAndMetadata": "protocol.api.groups",
+    "PreparedTransaction": "sdk.transaction",
     "Producer": "sdk.producer",
     "RebalanceListener": "sdk.listener",
     "Record": "protocol.record_batch",

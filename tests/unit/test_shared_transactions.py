@@ -402,3 +402,16 @@ def test_T13_a_producers_token_with_another_payload_or_an_old_sequence_is_refuse
             shard.end(after, token, payload, sequence)
         assert caught.value.code is ErrorCode.INVALID_TXN_STATE
     assert not shard.end(after, "day-2", b"", 6).already_committed
+
+
+def test_T13_a_commit_of_nothing_is_remembered_by_its_token_and_moves_the_epoch_on() -> None:
+    shard = Tokens()
+    producer = shard.submit(InitProducerIdRequest("load", TIMEOUT_MS)).producer
+    first = shard.end(producer, "day-1")
+    assert not first.already_committed
+    assert first.producer.producer_epoch == producer.producer_epoch + 1
+    shard.reload()
+    assert [decision.token for decision in shard.submit(DescribeSharedRequest("load")).decisions] == ["day-1"]
+    assert shard.end(first.producer, "day-1").already_committed
+    with pytest.raises(SemelError):
+        shard.end(first.producer, "")

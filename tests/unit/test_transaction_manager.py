@@ -45,6 +45,9 @@ def in_state(state: State) -> TransactionManager:
         manager.begin_commit()
         if state is State.COMMITTING:
             manager.decide(anything_sent=True)
+    elif state is State.PREPARED:
+        manager.begin_prepare()
+        manager.prepared()
     elif state is State.ABORTABLE:
         manager.failed_part(PART)
     elif state is State.ABORTING:
@@ -147,13 +150,15 @@ CALLS = {
     "begin": lambda manager: manager.begin(),
     "check_sending": lambda manager: manager.check_sending(),
     "begin_commit": lambda manager: manager.begin_commit(),
+    "begin_prepare": lambda manager: manager.begin_prepare(),
     "begin_abort": lambda manager: manager.begin_abort(),
 }
 ALLOWED = {
     State.UNINITIALIZED: {"begin"},
     State.READY: {"begin"},
-    State.IN_TRANSACTION: {"check_sending", "begin_commit", "begin_abort"},
-    State.FLUSHING: {"begin_commit", "begin_abort"},
+    State.IN_TRANSACTION: {"check_sending", "begin_commit", "begin_prepare", "begin_abort"},
+    State.FLUSHING: {"begin_commit", "begin_prepare", "begin_abort"},
+    State.PREPARED: {"begin_commit", "begin_abort"},
     State.ABORTABLE: {"begin_abort"},
     State.COMMITTING: {"begin_commit"},
     State.ABORTING: {"begin_abort"},
@@ -190,3 +195,25 @@ def test_sending_outside_a_transaction_says_how_to_begin_one() -> None:
     with pytest.raises(UsageError, match=r"commit_transaction\(\) without an open transaction"):
         in_state(State.READY).begin_commit()
     in_state(State.FLUSHING).check_sending(offsets=True)
+
+
+def test_what_an_older_instance_left_prepared_can_be_committed_or_aborted() -> None:
+    for end in ("begin_commit", "begin_abort"):
+        manager = TransactionManager("enrich-0")
+        manager.initialized(SECOND, prepared=True)
+        with pytest.raises(UsageError, match=r"a transaction is prepared on this producer; end it first"):
+            manager.begin()
+        with pytest.raises(UsageError, match="nothing can be added to it"):
+            manager.check_sending()
+        assert getattr(manager, end)()
+        if end == "begin_commit":
+            assert manager.decide(anything_sent=True)
+        manager.ended(SECOND)
+        manager.begin()
+
+
+def test_T13_a_token_that_contradicts_what_is_committed_is_fatal_and_the_transaction_can_only_abort() -> None:
+    manager = in_state(State.COMMITTING)
+    other = FatalError("another payload", ErrorCode.INVALID_TXN_STATE)
+    assert manager.refused_commit(other, is_named=True) is other
+    assert manager.state is State.ABORTABLE
