@@ -32,7 +32,7 @@ test: build ## Run all tests that CI runs
 	$(BIN)/python -P -m pytest -n auto
 
 test-long: build ## Run the long ones: chaos, every crash point, fuzzing
-	SEMEL_CHAOS_SECONDS=300 SEMEL_CRASH_POINTS=0 SEMEL_FUZZ_SECONDS=120 \
+	SEMEL_CHAOS_SECONDS=300 SEMEL_CRASH_POINTS=0 SEMEL_FUZZ_SECONDS=120 SEMEL_MODEL_EXAMPLES=1500 \
 		$(BIN)/python -P -m pytest -n 2 --timeout 3000 tests/e2e tests/property tests/compat
 
 compat-java: build ## Run Apache Kafka's own clients and tools against a node (Java 17, Maven)
