@@ -29,6 +29,11 @@ class Address:
     request_timeout_ms: int
     api_timeout_ms: int
 
+    @property
+    def connect_timeout_ms(self) -> int:
+        """How long a task tries where its new process has reached no node yet: a node may be restarting."""
+        return min(20_000, self.api_timeout_ms)
+
     @classmethod
     def checked(
         cls,
@@ -50,6 +55,7 @@ class Address:
 
 
 _clients: dict[tuple[int, Address], ClientCore] = {}
+_found: dict[Address, tuple[str, ...]] = {}
 
 
 def client_for(address: Address) -> ClientCore:
@@ -64,25 +70,32 @@ def client_for(address: Address) -> ClientCore:
 
 
 def run(client: ClientCore, call: Coroutine[Any, Any, T]) -> T:
-    """Run a call on the client's thread. Each of the calls in it has a deadline; twice that of an API bounds them all."""
+    """Run a call on the client's thread. Each request in it has a deadline, and this is one for all of them."""
     return client.run(call, timeout_ms=2 * client.options.api_timeout_ms + client.options.request_timeout_ms)
 
 
-def _open(address: Address) -> ClientCore:
-    grpc = address.grpc
-    if not grpc:
+def grpc_addresses_of(address: Address) -> tuple[str, ...]:
+    """Return the gRPC addresses: those given, or those that the nodes at the Kafka addresses name."""
+    if address.grpc:
+        return address.grpc
+    if address not in _found:
         from semel.spark.discovery import grpc_addresses
 
-        io = IoThread("Spark")
+        io = IoThread("Spark data source")
         try:
-            grpc = io.run(grpc_addresses(address.kafka, address.client_id), timeout_ms=address.api_timeout_ms)
+            found = io.run(grpc_addresses(address.kafka, address.client_id), timeout_ms=address.api_timeout_ms)
         finally:
             io.close()
+        _found[address] = found
+    return _found[address]
+
+
+def _open(address: Address) -> ClientCore:
     options = ClientOptions(
-        addresses=grpc,
+        addresses=grpc_addresses_of(address),
         client_id=address.client_id,
         request_timeout_ms=address.request_timeout_ms,
         api_timeout_ms=address.api_timeout_ms,
-        connect_timeout_ms=min(20_000, address.api_timeout_ms),
+        connect_timeout_ms=address.connect_timeout_ms,
     )
     return ClientCore("Spark data source", options)

@@ -1,4 +1,4 @@
-"""Finds a node's gRPC listener from its Kafka listener, so that kafka.bootstrap.servers is all that a query must say."""
+"""Finds a node's gRPC listener from its Kafka listener, so that kafka.bootstrap.servers is all a query must say."""
 
 from __future__ import annotations
 

@@ -13,7 +13,9 @@ if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
     from semel.spark.batch_reader import SemelBatchReader
+    from semel.spark.batch_writer import SemelBatchWriter
     from semel.spark.stream_reader import SemelStreamReader
+    from semel.spark.stream_writer import SemelStreamWriter
 
 
 class DefaultSource(DataSource):
@@ -43,3 +45,14 @@ class DefaultSource(DataSource):
         from semel.spark.stream_reader import SemelStreamReader
 
         return SemelStreamReader(self.options, schema)
+
+    def writer(self, schema: StructType, overwrite: bool) -> SemelBatchWriter:
+        from semel.spark.batch_writer import SemelBatchWriter
+
+        return SemelBatchWriter(self.options, schema, overwrite)
+
+    def streamWriter(self, schema: StructType, overwrite: bool) -> SemelStreamWriter:
+        from semel.spark.stream_writer import SemelStreamWriter
+
+        # Complete mode asks to replace what is there; to a log, as to Kafka, the whole result is appended.
+        return SemelStreamWriter(self.options, schema)

@@ -1,0 +1,259 @@
+"""What both sinks do: tasks write in one shared transaction, and one decision on the driver makes all of it count (E2).
+
+Spark retries tasks and tells nobody, runs some twice, and lets what it gave up go on writing. So each task writes under
+a producer id of its own, and hands it to the driver with its rows' count; the driver names those that Spark counted,
+and everybody else's rows are aborted. Batches are told apart by the query and the batch's number, which a new driver
+repeats after a crash: what was decided before is found decided, and nothing is written twice.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+import uuid
+from collections.abc import Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+from pyspark.sql.datasource import WriterCommitMessage
+
+from semel.protocol.compression import Compression
+from semel.protocol.errors import ErrorCode, FatalError, FencedError, SemelError, UsageError
+from semel.sdk.shared_transaction import SharedTransaction
+from semel.sdk.shared_writer import SharedWriter, SharedWriterId
+from semel.spark.arrow_rows import RowSorter, record_batches
+from semel.spark.checkpoint import SourceRange
+from semel.spark.clients import grpc_addresses_of
+from semel.spark.sink_options import SinkOptions
+
+if TYPE_CHECKING:
+    import pyarrow
+
+_log = logging.getLogger("semel.spark")
+
+_LINGER_MS: Final = 0
+
+
+@dataclass(frozen=True)
+class SinkMessage(WriterCommitMessage):
+    """What a task tells the driver. `member` is None where it had no rows, or the batch was committed before."""
+
+    key: str
+    attempt: str
+    member: SharedWriterId | None
+    rows: int
+    size_bytes: int
+    traceparent: str
+
+
+@dataclass(frozen=True, slots=True)
+class BatchIdentity:
+    """Which piece of work this is: the same whenever it is tried again. `key` holds the query and the sink's name."""
+
+    key: str
+    token: str
+    sequence: int | None
+
+
+def batch_identity(app_id: str, sink_name: str, version: int) -> BatchIdentity:
+    """Return the identity of one batch in a line of them."""
+    return BatchIdentity(f"spark/{app_id}/{sink_name}", f"batch-{version}", version)
+
+
+def fresh_nonce() -> str:
+    """Return what tells this execution from every other one."""
+    return uuid.uuid4().hex
+
+
+def handle(identity: BatchIdentity, attempt: str, options: SinkOptions, *, opened: bool = False) -> SharedTransaction:
+    """Return the shared transaction's handle. It has asked nobody yet, unless it is to be `opened`."""
+    address = options.address
+    make = SharedTransaction.open if opened else SharedTransaction
+    return make(
+        ",".join(grpc_addresses_of(address)),
+        identity.key,
+        token=identity.token,
+        sequence=identity.sequence,
+        timeout_ms=options.transaction_timeout_ms,
+        attempt=attempt,
+        client_id=address.client_id,
+        max_block_ms=address.api_timeout_ms,
+        request_timeout_ms=address.request_timeout_ms,
+        connect_timeout_ms=address.connect_timeout_ms,
+    )
+
+
+def write_rows(
+    batches: Iterator[pyarrow.RecordBatch],
+    identity: BatchIdentity,
+    attempt: str,
+    options: SinkOptions,
+    *,
+    task_partition: int,
+    traceparent: str,
+) -> SinkMessage:
+    """Write a task's rows under an identity of its own. What fails, or is not named by the driver, is aborted."""
+    with traced(traceparent):
+        first = next((batch for batch in batches if batch.num_rows), None)
+        if first is None:
+            return SinkMessage(identity.key, attempt, None, 0, 0, traceparent)
+        writer = handle(identity, attempt, options).join(
+            linger_ms=_LINGER_MS,
+            buffer_memory_bytes=options.buffer_bytes,
+            delivery_timeout_ms=options.delivery_timeout_ms,
+        )
+        with writer:
+            if writer.committed is not None:
+                for _ in batches:  # Spark's process for the task wants its input read
+                    pass
+                return SinkMessage(identity.key, attempt, None, 0, 0, traceparent)
+            rows, size_bytes = _send_all(first, batches, writer, options, task_partition)
+            member = writer.finish()
+        return SinkMessage(identity.key, attempt, member, rows, size_bytes, traceparent)
+
+
+def _send_all(
+    first: pyarrow.RecordBatch,
+    rest: Iterator[pyarrow.RecordBatch],
+    writer: SharedWriter,
+    options: SinkOptions,
+    task_partition: int,
+) -> tuple[int, int]:
+    sorter = RowSorter(options.topic, writer.partition_count, task_partition)
+    compression = Compression[options.compression.upper()]
+    rows = size_bytes = 0
+
+    def send(parts: Iterator[tuple[tuple[str, int], pyarrow.RecordBatch]]) -> None:
+        nonlocal rows, size_bytes
+        for (topic, partition), records in parts:
+            rows += records.num_rows
+            for encoded in record_batches(
+                records,
+                batch_bytes=options.batch_bytes,
+                compression=compression,
+                timestamp_ms=time.time_ns() // 1_000_000,
+            ):
+                size_bytes += len(encoded)
+                writer.send_batch(topic, partition, encoded)
+
+    batch: pyarrow.RecordBatch | None = first
+    while batch is not None:
+        if batch.num_rows:
+            sorter.add(batch)
+            send(sorter.take_full(options.batch_bytes))
+        batch = next(rest, None)
+    send(sorter.take_all())
+    return rows, size_bytes
+
+
+def commit_batch(
+    messages: Sequence[WriterCommitMessage | None],
+    identity: BatchIdentity,
+    attempt_without_messages: str,
+    options: SinkOptions,
+    source: SourceRange | None,
+) -> None:
+    """Decide: exactly the tasks that sent these messages count, with the offsets of what they read.
+
+    Does nothing where the batch was decided before. Raises `FencedError` where another driver has taken over, and
+    `FatalError` where the same batch was committed with other source offsets.
+    """
+    told = [message for message in messages if isinstance(message, SinkMessage)]
+    if len(told) != len(messages):
+        raise FatalError(
+            f"{len(messages) - len(told)} of {len(messages)} tasks have sent no message: nothing committed"
+        )
+    attempts = {message.attempt for message in told}
+    if len(attempts) > 1:
+        raise FatalError(f"the messages of one batch are of {len(attempts)} executions: nothing committed")
+    attempt = attempts.pop() if attempts else attempt_without_messages
+    offsets = source.group_offsets() if source is not None and options.group else {}
+    if options.group and not offsets:
+        _log.warning("no source of this query has offsets in Kafka's shape; none are committed for %r", options.group)
+    with traced(next((message.traceparent for message in told if message.traceparent), "")):
+        try:
+            # Where no task had rows, none has opened this execution, and an older one may still be open.
+            has_writers = any(message.member is not None for message in told)
+            shared = handle(identity, attempt, options, opened=not has_writers)
+            outcome = shared.commit(
+                [message.member for message in told if message.member is not None],
+                payload=b"" if source is None else source.payload(),
+                offsets=offsets or None,
+                group=options.group or None,
+            )
+        except SemelError as error:
+            raise _explained(error, identity) from None
+    if outcome.already_committed:
+        _refuse_second_sink(attempt, outcome.decision.attempt, identity)
+    _log.info(
+        "%s: key=%s batch=%s tasks=%s rows=%s bytes=%s",
+        "committed before, nothing written" if outcome.already_committed else "committed",
+        identity.key,
+        identity.token,
+        len(told),
+        sum(message.rows for message in told),
+        sum(message.size_bytes for message in told),
+    )
+
+
+def abort_batch(messages: Sequence[WriterCommitMessage | None], identity: BatchIdentity, options: SinkOptions) -> None:
+    """Abort an execution that failed. Changes nothing that is decided, and nothing of a later execution's.
+
+    Where no task has told of itself, the next execution's first task aborts what this one left, or the timeout does.
+    """
+    for attempt in {message.attempt for message in messages if isinstance(message, SinkMessage)}:
+        try:
+            handle(identity, attempt, options).abort()
+        except SemelError as error:
+            _log.warning("an execution of %s could not be aborted; the next one does it: %s", identity.token, error)
+
+
+def attempt_name(run_id: str, nonce: str) -> str:
+    """Return the name of one execution of a batch, which tells of which run of the query it is."""
+    return f"{run_id}/{nonce}"
+
+
+def _refuse_second_sink(attempt: str, decided: str, identity: BatchIdentity) -> None:
+    """Two writes of one run with the same name: the second would look like a replay of the first, and be lost."""
+    run_id = attempt.partition("/")[0]
+    if run_id and decided != attempt and decided.partition("/")[0] == run_id:
+        raise UsageError(
+            f"this run has written {identity.token} of {identity.key!r} before, so these rows were taken for a replay "
+            "and not written: give each sink of a query a name of its own (option sinkName)"
+        )
+
+
+def _explained(error: SemelError, identity: BatchIdentity) -> SemelError:
+    if isinstance(error, FencedError):
+        return FencedError(
+            f"another run of this query has taken over {identity.token}; this one has written nothing of it. Let only "
+            f"one run of a query live at a time ({error.message})",
+            error.code,
+        )
+    if isinstance(error, FatalError) and error.code is ErrorCode.INVALID_TXN_STATE:
+        return FatalError(
+            f"{identity.token} of {identity.key!r} was committed with other source offsets, or later batches were: the "
+            "checkpoint was rolled back, or a copy of it is used. Nothing was written. Restore the newest checkpoint; "
+            "or start with a new one, and startingOffsets 'committed' where the sink has a kafka.group.id "
+            f"({error.message})",
+            error.code,
+        )
+    return error
+
+
+def traced(traceparent: str) -> AbstractContextManager[None]:
+    """Continue the trace that the application has set as the local property `traceparent`, if it did."""
+    return _in_trace(traceparent) if traceparent else nullcontext()
+
+
+@contextmanager
+def _in_trace(traceparent: str) -> Iterator[None]:
+    from opentelemetry import context
+    from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
+
+    token = context.attach(TraceContextTextMapPropagator().extract({"traceparent": traceparent}))
+    try:
+        yield
+    finally:
+        context.detach(token)

@@ -1,0 +1,98 @@
+"""The streaming sink: `df.writeStream.format("semel")`. Each batch is one shared transaction with one decision."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING, Final
+
+from pyspark import TaskContext
+from pyspark.sql.datasource import DataSourceStreamArrowWriter, WriterCommitMessage
+
+from semel.protocol.errors import FatalError, UsageError
+from semel.spark.checkpoint import Checkpoint
+from semel.spark.sink import (
+    BatchIdentity,
+    SinkMessage,
+    abort_batch,
+    attempt_name,
+    batch_identity,
+    commit_batch,
+    fresh_nonce,
+    write_rows,
+)
+from semel.spark.sink_options import SinkOptions
+from semel.spark.sink_schema import check_sink_schema
+
+if TYPE_CHECKING:
+    import pyarrow
+    from pyspark.sql.types import StructType
+
+_QUERY_ID: Final = "sql.streaming.queryId"
+_BATCH_ID: Final = "streaming.sql.batchId"
+_RUN_ID: Final = "spark.jobGroup.id"
+
+
+class SemelStreamWriter(DataSourceStreamArrowWriter):
+    """One execution of one batch. Spark makes it anew for the tasks, and anew again for the commit or the abort.
+
+    So the identity of an execution travels with the tasks' messages, and nothing here asks anybody before it must.
+    """
+
+    def __init__(self, options: Mapping[str, str], schema: StructType) -> None:
+        self._options = SinkOptions.parse(options)
+        if self._options.app_id:
+            raise UsageError("options txnAppId and txnVersion are for batch writes: a stream's batches have numbers")
+        check_sink_schema(schema, self._options.topic)
+        self._nonce = fresh_nonce()
+
+    def __repr__(self) -> str:
+        return f"SemelStreamWriter({self._options.sink_name!r})"
+
+    def write(self, iterator: Iterator[pyarrow.RecordBatch]) -> WriterCommitMessage:
+        task = TaskContext.get()
+        assert task is not None
+        query_id, batch_id = task.getLocalProperty(_QUERY_ID), task.getLocalProperty(_BATCH_ID)
+        if not query_id or not batch_id:
+            raise FatalError(f"Spark has not said which batch of which query a task is of ({_QUERY_ID}, {_BATCH_ID})")
+        return write_rows(
+            iterator,
+            batch_identity(query_id, self._options.sink_name, int(batch_id)),
+            attempt_name(task.getLocalProperty(_RUN_ID) or "", self._nonce),
+            self._options,
+            task_partition=task.partitionId(),
+            traceparent=task.getLocalProperty("traceparent") or "",
+        )
+
+    def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
+        source = None
+        if self._options.wants_source_range:
+            source = Checkpoint(self._checkpoint_location()).source_range(batchId)
+        identity = self._identity(messages, batchId)
+        if identity is not None:
+            commit_batch(messages, identity, attempt_name("", self._nonce), self._options, source)
+
+    def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
+        identity = self._identity(messages, batchId)
+        if identity is not None:
+            abort_batch(messages, identity, self._options)
+
+    def _identity(self, messages: list[WriterCommitMessage | None], batch_id: int) -> BatchIdentity | None:
+        """Return the batch's identity: by the query's id from a task's message, else from the checkpoint.
+
+        None where neither is there: then no task has written, and nobody has asked for offsets to be committed.
+        """
+        batch = batch_identity("", self._options.sink_name, batch_id)
+        for message in messages:
+            if isinstance(message, SinkMessage):
+                return BatchIdentity(message.key, batch.token, batch.sequence)
+        if not self._options.checkpoint:
+            return None
+        return batch_identity(Checkpoint(self._options.checkpoint).query_id(), self._options.sink_name, batch_id)
+
+    def _checkpoint_location(self) -> str:
+        if not self._options.checkpoint:
+            raise UsageError(
+                "the sink reads from the query's checkpoint what a batch covers: give .option('checkpointLocation', "
+                "...) on the query itself, or set option sourceRange to 'none' to do without"
+            )
+        return self._options.checkpoint
