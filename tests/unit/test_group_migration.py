@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 from consumer_member import Member, partitions, topics
-from group_driver import GroupDriver, commit, compacted, fetch, replayed, subscription
+from group_driver import GroupDriver, assignment, commit, compacted, fetch, replayed, subscription
 
 from semel.group_coordinator.config import GroupConfig
 from semel.group_coordinator.group_state import GroupState
@@ -145,6 +145,27 @@ def test_G2_the_newer_member_gets_a_partition_only_once_the_classic_one_gave_it_
     beat(driver, member)
     assert len(member.held) == 2
     assert not ids(classic.held) & member.held
+
+
+def test_G2_what_a_member_has_yet_to_give_up_stays_its_own_through_the_move() -> None:
+    """The leader took a partition from a member that has not synced, so does not know it, when the group moves up."""
+    driver = GroupDriver(topics=topics(orders=4))
+    plain = {"cooperative-sticky": subscription("orders")}
+    leader, ticket = driver.begin_join(protocols=plain)
+    driver.synced(driver.sync(driver.joined(ticket), {leader: assignment()}))
+    owning = {"cooperative-sticky": subscription("orders", owned=[TopicPartition("orders", 0)], generation=0)}
+    owner, ticket = driver.begin_join(protocols=owning)
+    again = driver.call(driver.join_request(leader, protocols=plain))
+    given = {leader: assignment(1), owner: assignment(2)}
+    driver.synced(driver.sync(driver.joined(again), given))
+    assert driver.joined(ticket).generation_id == 2
+    # In the order of ids it comes before the others, so that what is free is its own.
+    newer = Member("a-1", GROUP)
+    beat(driver, newer)
+    group = driver.machine.consumer_group(GROUP)
+    assert group is not None
+    assert partitions("orders", 0) <= group.currents[owner].held
+    assert newer.held == partitions("orders", 3)
 
 
 def test_offsets_survive_both_moves() -> None:
