@@ -230,6 +230,22 @@ def test_a_group_at_work_moves_to_the_newer_protocol_and_back(
         scene.wait_committed()
 
 
+def test_members_keep_what_they_have_when_the_node_restarts(tmp_path: Path) -> None:
+    with LiveNode(tmp_path, group_consumer_heartbeat_interval_ms=100) as node, Scene(node) as scene:
+        members = [scene.join(), scene.join()]
+        scene.wait_shared(*members)
+        scene.wait_kind("consumer", "Stable")
+        scene.send()
+        scene.wait_read()
+        epoch = scene.describe().group_epoch
+        node.stop()
+        node.start()
+        scene.send()
+        scene.wait_read()
+        scene.wait_shared(*members)
+        assert scene.describe().group_epoch == epoch
+
+
 def test_O4_offsets_in_a_transaction_are_those_of_a_member(node: LiveNode) -> None:
     """The consumer's group metadata carries the member epoch in the generation's place (KIP-447, KIP-848)."""
     with Scene(node) as scene:
