@@ -125,14 +125,23 @@ NUMERIC_COLUMNS = frozenset(
 )
 
 
-def parse_pairs(pairs: Sequence[str], option: str) -> dict[str, str]:
-    """Return NAME=VALUE options as a mapping. Raises `UsageError`."""
-    found: dict[str, str] = {}
+def parse_pairs(pairs: Sequence[str], option: str) -> list[tuple[str, str]]:
+    """Return NAME=VALUE options in their order, repeated names included. Raises `UsageError`."""
+    found = []
     for pair in pairs:
         name, equals, value = pair.partition("=")
         if not equals or not name:
             raise UsageError(f"{option} takes NAME=VALUE, not {pair!r}")
-        found[name] = value
+        found.append((name, value))
+    return found
+
+
+def parse_settings(pairs: Sequence[str], option: str) -> dict[str, str]:
+    """Return NAME=VALUE options as a mapping. Raises `UsageError`, also for two values of one name."""
+    found: dict[str, str] = {}
+    for name, value in parse_pairs(pairs, option):
+        if found.setdefault(name, value) != value:
+            raise UsageError(f"{option} gives {name} twice: {found[name]} and {value}")
     return found
 
 

@@ -7,7 +7,7 @@ import json
 import sys
 import time
 from enum import StrEnum
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -15,6 +15,9 @@ import semel
 from semel.cli.common import DEFAULT_BOOTSTRAP, AsJson, Bootstrap, fails_well
 from semel.protocol.errors import UsageError
 from semel.protocol.ids import TopicPartition
+
+if TYPE_CHECKING:
+    from semel.protocol.api.topics import TopicDescription
 
 app = typer.Typer(add_completion=False)
 
@@ -75,26 +78,26 @@ def consume(
         offset_reset="error" if offset is not None else "earliest" if from_beginning else "latest",
         session_timeout_ms=10_000,
     ) as consumer:
+        with semel.Admin(bootstrap) as admin:  # says at once that there is no node, or no such topic
+            found = [admin.topic(name) for name in topics]
         if group is not None:
             consumer.subscribe(topics)
         else:
-            _assign(consumer, bootstrap, topics, partition, offset)
+            _assign(consumer, found, partition, offset)
         _print_records(consumer, format_, max_records, timeout, commits=group is not None)
 
 
 def _assign(
-    consumer: semel.Consumer, bootstrap: str, topics: list[str], partition: int | None, offset: int | None
+    consumer: semel.Consumer, topics: list[TopicDescription], partition: int | None, offset: int | None
 ) -> None:
-    with semel.Admin(bootstrap) as admin:
-        found = {topic: admin.topic(topic) for topic in topics}
     tps = [
-        TopicPartition(name, place.partition)
-        for name, topic in found.items()
+        TopicPartition(topic.name, place.partition)
+        for topic in topics
         for place in topic.partitions
         if partition is None or place.partition == partition
     ]
     if not tps:
-        raise UsageError(f"there is no partition {partition} in {', '.join(topics)}")
+        raise UsageError(f"there is no partition {partition} in {', '.join(topic.name for topic in topics)}")
     consumer.assign(tps)
     if offset is not None:
         for tp in tps:

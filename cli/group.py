@@ -28,7 +28,10 @@ app = typer.Typer(
     add_completion=False, no_args_is_help=True, help="List groups, see how far they are behind, and move their offsets."
 )
 
-STATES = ("Empty", "PreparingRebalance", "CompletingRebalance", "Stable", "Dead")
+STATES = (
+    *("Empty", "PreparingRebalance", "CompletingRebalance", "Stable", "Dead"),
+    *("Assigning", "Reconciling"),  # of the consumer group protocol
+)
 
 GroupId = Annotated[str, typer.Argument(metavar="GROUP", help="The group's id.")]
 
@@ -158,12 +161,17 @@ def _targets(admin: semel.Admin, tps: list[TopicPartition], to: str) -> dict[Top
         return {tp: ends[tp].offset for tp in tps}
     if to.isdecimal():
         return {tp: min(max(int(to), starts[tp].offset), ends[tp].offset) for tp in tps}
+    found = admin.list_offsets(dict.fromkeys(tps, _moment_ms(to)))
+    return {tp: found[tp].offset if found[tp].offset >= 0 else ends[tp].offset for tp in tps}
+
+
+def _moment_ms(to: str) -> int:
+    """Return a time in milliseconds since 1970, and 0 for what is before: negative ones mean something else."""
     try:
         moment = datetime.fromisoformat(to)
-    except ValueError:
+        return 0 if moment.year < 1970 else max(0, int(moment.timestamp() * 1000))
+    except (ValueError, OverflowError):
         raise UsageError(f"--to takes earliest, latest, an offset or an ISO 8601 time, not {to!r}") from None
-    found = admin.list_offsets(dict.fromkeys(tps, int(moment.timestamp() * 1000)))
-    return {tp: found[tp].offset if found[tp].offset >= 0 else ends[tp].offset for tp in tps}
 
 
 @app.command(epilog="Example: semel group delete enrich --yes")

@@ -26,6 +26,7 @@ app = typer.Typer(add_completion=False)
 STANDARD_INPUT = Path("-")
 PROGRESS_EVERY = 10_000
 LINE_BYTES_MAX = 64 << 20
+RECORD_BYTES_MAX = 1_048_000
 FLUSH_AFTER_FAILURE_S = 5.0
 
 
@@ -77,6 +78,12 @@ def produce(
         str | None,
         typer.Option(metavar="TRANSACTIONAL_ID", help="Send all of the input in one transaction, or none of it."),
     ] = None,
+    record_bytes_max: Annotated[
+        int,
+        typer.Option(
+            min=64, max=LINE_BYTES_MAX, help="The largest record; more needs a topic's max.message.bytes too."
+        ),
+    ] = RECORD_BYTES_MAX,
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
     as_json: AsJson = False,
 ) -> None:
@@ -84,12 +91,18 @@ def produce(
     defaults = Message(
         None,
         None if key is None else key.encode(),
-        tuple((name, value.encode()) for name, value in parse_pairs(header or [], "--header").items()),
+        tuple((name, value.encode()) for name, value in parse_pairs(header or [], "--header")),
         partition,
         None,
     )
     messages = _messages(_lines(files or [STANDARD_INPUT]), format_, key_separator, defaults)
-    with semel.Producer(bootstrap, transactional_id=transaction, compression=compression, linger_ms=5) as producer:
+    with semel.Producer(
+        bootstrap,
+        transactional_id=transaction,
+        compression=compression,
+        linger_ms=5,
+        record_bytes_max=record_bytes_max,
+    ) as producer:
         if transaction is None:
             count = _send(producer, topic, messages)
         else:
@@ -122,6 +135,8 @@ def _send(producer: semel.Producer, topic: str, messages: Iterable[Message]) -> 
             with suppress(SemelError):
                 producer.flush(FLUSH_AFTER_FAILURE_S)
             print(f"{counted(acknowledged, 'record')} had been sent to {topic} before this:", file=sys.stderr)
+            with suppress(SemelError):
+                producer.close(0)  # or the end of the block waits for what the node does not take
         raise
 
 
@@ -221,9 +236,13 @@ def _header_pairs(place: str, headers: object) -> list[tuple[str, object]]:
         return []
     if isinstance(headers, dict):
         return list(headers.items())
-    if isinstance(headers, list) and all(isinstance(one, list) and len(one) == 2 for one in headers):
-        return [(str(name), value) for name, value in headers]
-    raise UsageError(f"{place}: headers is an object, or a list of [name, value]")
+    if isinstance(headers, list) and all(_is_header(one) for one in headers):
+        return [(name, value) for name, value in headers]
+    raise UsageError(f"{place}: headers is an object, or a list of [name, value] with text for a name")
+
+
+def _is_header(pair: object) -> bool:
+    return isinstance(pair, list) and len(pair) == 2 and isinstance(pair[0], str)
 
 
 def _field(place: str, found: dict[str, Any], name: str) -> bytes | None:

@@ -13,8 +13,8 @@ from semel.cli.common import (
     Bootstrap,
     counted,
     fails_well,
-    parse_pairs,
     parse_partition,
+    parse_settings,
     print_json,
     print_table,
     rows_of,
@@ -51,7 +51,7 @@ def create(
         if if_not_exists and any(topic.name == name for topic in admin.topics()):
             topic = admin.topic(name)
         else:
-            topic = admin.create_topic(name, partitions=partitions, configs=parse_pairs(config or [], "--config"))
+            topic = admin.create_topic(name, partitions=partitions, configs=parse_settings(config or [], "--config"))
     if as_json:
         print_json(_as_json(topic))
     else:
@@ -144,7 +144,7 @@ def config(
     """Show a topic's settings, or change them."""
     with semel.Admin(bootstrap) as admin:
         if set_ or remove:
-            admin.alter_topic_configs(name, changes=parse_pairs(set_ or [], "--set"), remove=remove or [])
+            admin.alter_topic_configs(name, changes=parse_settings(set_ or [], "--set"), remove=remove or [])
         entries = admin.topic_configs(name)
     if as_json:
         print_json([{"name": entry.name, "value": entry.value, "source": entry.source} for entry in entries])

@@ -107,6 +107,34 @@ def test_partitions_that_members_hold_and_have_not_committed_count_as_lag(run: R
     assert "lag in all: 3" in shown
 
 
+def test_times_before_1970_are_before_all_records_not_the_end(run: Run) -> None:
+    """-1 ms, which is 1969-12-31T23:59:59.999Z, is the protocol's word for the end; and year 1 was a traceback."""
+    run("topic", "create", "times", "--partitions", "1")
+    run("produce", "times", stdin="a\nb\n")
+    for moment in ("1969-12-31T23:59:59.999+00:00", "1970-01-01T00:00:00+14:00", "0001-01-01"):
+        moved = run("group", "reset", "g", "--topic", "times", "--to", moment, "--dry-run", "--json")
+        assert moved.exit_code == 0, moved.output
+        assert json.loads(moved.stdout) == [{"topic": "times", "partition": 0, "offset": 0}]
+
+
+def test_a_header_that_is_given_twice_is_sent_twice(run: Run) -> None:
+    run("topic", "create", "headers", "--partitions", "1")
+    run("produce", "headers", "--header", "x=1", "--header", "x=2", stdin="a\n")
+    got = run("consume", "headers", "--from-beginning", "--max", "1", "--json").stdout
+    assert json.loads(got)["headers"] == [["x", "1"], ["x", "2"]]
+
+
+def test_records_above_the_default_bound_can_be_sent_where_the_topic_takes_them(run: Run) -> None:
+    run("topic", "create", "large", "--partitions", "1", "--config", "max.message.bytes=5000000")
+    line = "x" * 3_000_000
+    refused = run("produce", "large", stdin=line)
+    assert refused.exit_code == ExitCode.USAGE
+    assert "record_bytes_max" in refused.stderr
+    sent = run("produce", "large", "--record-bytes-max", "4000000", stdin=line)
+    assert sent.exit_code == 0, sent.stderr
+    assert run("consume", "large", "--from-beginning", "--max", "1").stdout == line + "\n"
+
+
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
@@ -114,6 +142,8 @@ def test_partitions_that_members_hold_and_have_not_committed_count_as_lag(run: R
         (("topic", "delete-records", "t", "--before", "1"), "orders:0"),
         (("group", "list", "--state", "Stabel"), "the states are Empty"),
         (("group", "reset", "g", "--to", "soon", "--partition", "t:0"), "ISO 8601"),
+        (("group", "list", "--state", "Reconcilin"), "Reconciling"),
+        (("topic", "create", "t", "-c", "retention.ms=1", "-c", "retention.ms=2"), "retention.ms twice: 1 and 2"),
         (("produce", "t", "--header", "x"), "NAME=VALUE"),
         (("consume", "t", "--offset", "1"), "--partition"),
     ],
@@ -140,8 +170,14 @@ def test_output_that_can_not_be_written_is_said_in_a_line(bootstrap: str) -> Non
     assert result.returncode == ExitCode.REFUSED
 
 
-def test_without_a_node_it_says_so(tmp_path: Path) -> None:
-    result = CliRunner().invoke(app, ["topic", "list"], env={"SEMEL_BOOTSTRAP": "127.0.0.1:1"})
+@pytest.mark.parametrize(
+    "arguments",
+    [("topic", "list"), ("consume", "t", "--timeout", "0"), ("consume", "t", "--group", "g", "--timeout", "0")],
+    ids=" ".join,
+)
+def test_without_a_node_it_says_so(arguments: tuple[str, ...]) -> None:
+    """A reader in a group tried on in silence, and ended as if there were no records."""
+    result = CliRunner().invoke(app, list(arguments), env={"SEMEL_BOOTSTRAP": "127.0.0.1:1"})
     assert result.exit_code == ExitCode.UNREACHABLE
     assert "Is the node running?" in result.stderr
 
@@ -224,6 +260,30 @@ def test_ctrl_c_in_the_midst_of_producing_says_what_was_sent(
             assert admin.transaction("load").state in ("PrepareAbort", "CompleteAbort")
 
 
+def test_ctrl_c_while_the_node_takes_nothing_does_not_wait_for_it(tmp_path: Path) -> None:
+    """The end of the command waited for the delivery timeout of what could not be delivered: two minutes."""
+    with LiveNode(tmp_path) as node:
+        with semel.Admin(node.bootstrap) as admin:
+            admin.create_topic("full", partitions=1)
+        process = start(node.bootstrap, "produce", "full")
+        assert process.stdin is not None
+        assert process.stderr is not None
+        process.stdin.write(b"one\n")
+        process.stdin.flush()
+        with semel.Consumer(node.bootstrap, offset_reset="earliest") as consumer:
+            consumer.assign([semel.TopicPartition("full", 0)])
+            assert consumer.poll(60) is not None
+        node.stop()
+        process.stdin.write(b"two\n")
+        process.stdin.flush()
+        said = process.stderr.readline().decode()
+        assert "no connection to node" in said
+        process.send_signal(signal.SIGINT)
+        code, said = ended(process)
+    assert code == ExitCode.INTERRUPTED
+    assert "1 record had been sent to full before this" in said
+
+
 def test_a_line_that_is_no_json_is_named(run: Run, tmp_path: Path) -> None:
     run("topic", "create", "named", "--partitions", "1")
     file = tmp_path / "orders.jsonl"
@@ -234,6 +294,7 @@ def test_a_line_that_is_no_json_is_named(run: Run, tmp_path: Path) -> None:
         ('{"value_base64": "%"}', "value_base64 is not base64"),
         ('{"value": "x", "partition": "0"}', "partition is a number"),
         ('{"value": "x", "headers": 3}', "headers is an object"),
+        ('{"value": "x", "headers": [[null, "1"]]}', "headers is an object"),
     ):
         file.write_text(f'{{"value": "fine"}}\n{broken}\n')
         result = run("produce", "named", str(file), "--format", "json")
