@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import base64
 import time
+from datetime import UTC, datetime
 from typing import Annotated
 
 import typer
@@ -17,12 +19,15 @@ from semel.cli.common import (
     print_json,
     print_table,
 )
+from semel.protocol.api.shared_transactions import SharedDescription
 
 app = typer.Typer(
     add_completion=False,
     no_args_is_help=True,
     help="See what transactions are open, and end one that nobody else will.",
 )
+
+_PAYLOAD_SHOWN_MAX = 60
 
 TransactionalId = Annotated[str, typer.Argument(metavar="TRANSACTIONAL_ID", help="The producer's transactional id.")]
 
@@ -57,9 +62,16 @@ def list_transactions(
 def describe(
     transactional_id: TransactionalId, bootstrap: Bootstrap = DEFAULT_BOOTSTRAP, as_json: AsJson = False
 ) -> None:
-    """Show one transactional id: its producer, its state, and the partitions of its open transaction."""
+    """Show one transactional id, or the key of a shared transaction: who has open what, since when, and where."""
     with semel.Admin(bootstrap) as admin:
-        found = admin.transaction(transactional_id)
+        try:
+            found = admin.transaction(transactional_id)
+        except semel.FatalError as error:
+            shared = admin.shared_transaction(transactional_id)
+            if error.code is not semel.ErrorCode.TRANSACTIONAL_ID_NOT_FOUND or not (shared.attempt or shared.decisions):
+                raise
+            _describe_shared(shared, as_json=as_json)
+            return
     open_ms = int(time.time() * 1000) - found.start_time_ms if found.start_time_ms >= 0 else None
     if as_json:
         print_json(
@@ -81,6 +93,98 @@ def describe(
         print(f"  open for   {format_duration(max(0, open_ms))}")
     if found.partitions:
         print(f"  partitions {', '.join(map(str, found.partitions))}")
+
+
+def _describe_shared(found: SharedDescription, *, as_json: bool) -> None:
+    """Show the attempt that is open under a key, its writers, and the last commit."""
+    now_ms = int(time.time() * 1000)
+    writers = [(writer, max(0, now_ms - writer.start_ms) if writer.start_ms >= 0 else None) for writer in found.writers]
+    last = found.decisions[-1] if found.decisions else None
+    if as_json:
+        print_json(
+            {
+                "key": found.key,
+                "attempt": found.attempt or None,
+                "token": found.token or None,
+                "sequence": _sequence(found.sequence),
+                "writers": [
+                    {
+                        "transactional_id": writer.transactional_id,
+                        "producer_id": writer.producer.producer_id,
+                        "producer_epoch": writer.producer.producer_epoch,
+                        "state": writer.state,
+                        "open_ms": open_ms,
+                    }
+                    for writer, open_ms in writers
+                ],
+                "last_commit": None if last is None else _commit_as_json(last),
+            }
+        )
+        return
+    if found.attempt:
+        sequence = "" if found.sequence < 0 else f", sequence {found.sequence}"
+        print(f"{found.key} has attempt {found.attempt} open, for token {found.token}{sequence}")
+    else:
+        print(f"{found.key} has nothing open")
+    for writer, open_ms in writers:
+        since = "has written nothing" if open_ms is None else f"open for {format_duration(open_ms)}"
+        print(f"  writer      {writer.producer.producer_id} is {writer.state}, {since}")
+    if last is not None:
+        print(f"  last commit token {last.token}, {format_duration(max(0, now_ms - last.decided_ms))} ago")
+
+
+def _commit_as_json(commit: semel.CommitDecision) -> dict[str, object]:
+    return {
+        "token": commit.token,
+        "sequence": _sequence(commit.sequence),
+        "payload_base64": base64.b64encode(commit.payload).decode(),
+        "attempt": commit.attempt or None,
+        "decided_ms": commit.decided_ms,
+        "writers": commit.writers,
+    }
+
+
+def _sequence(sequence: int) -> int | None:
+    return None if sequence < 0 else sequence
+
+
+@app.command(epilog="Example: semel txn commits nightly-import")
+@fails_well
+def commits(
+    key: Annotated[
+        str, typer.Argument(metavar="KEY", help="The key of a shared transaction, or a producer's transactional id.")
+    ],
+    bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
+    as_json: AsJson = False,
+) -> None:
+    """Show what was committed under a key, the newest last: the answer to "did it commit?" after a crash."""
+    with semel.Admin(bootstrap) as admin:
+        found = admin.commits(key)
+    if as_json:
+        print_json([_commit_as_json(commit) for commit in found])
+        return
+    print_table(
+        ["token", "sequence", "decided", "writers", "payload"],
+        [
+            (
+                commit.token,
+                "" if commit.sequence < 0 else commit.sequence,
+                datetime.fromtimestamp(commit.decided_ms / 1000, UTC).isoformat(timespec="seconds"),
+                commit.writers,
+                _shown(commit.payload),
+            )
+            for commit in found
+        ],
+        empty=f"nothing was committed with a token under {key}",
+    )
+
+
+def _shown(payload: bytes) -> str:
+    """A payload as far as it fits a table: text where it is text."""
+    text = payload.decode("utf-8", "replace")
+    if not text.isprintable() or "\N{REPLACEMENT CHARACTER}" in text:
+        return f"{len(payload)} bytes" if payload else ""
+    return text if len(text) <= _PAYLOAD_SHOWN_MAX else f"{text[:_PAYLOAD_SHOWN_MAX]}..."
 
 
 @app.command(epilog="Example: semel txn abort enrich-0 --yes")
