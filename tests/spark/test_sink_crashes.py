@@ -1,0 +1,302 @@
+"""Every crash that Spark and its sink can meet, at the very place: the sink's topics hold each row once (E2)."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from unittest import mock
+
+import pyarrow as pa
+import pytest
+from spark_query import Query, read_values, task, values
+
+import semel
+from semel.cli.demo.processes import NodeProcess
+from semel.protocol.errors import FatalError, FencedError, RetriableError, UsageError
+from semel.protocol.ids import TopicPartition
+from semel.sdk.shared_transaction import SharedTransaction
+from semel.spark.sink import SinkMessage
+
+NewTopic = Callable[..., str]
+
+
+@pytest.fixture
+def topic(new_topic: NewTopic) -> str:
+    return new_topic(2)
+
+
+@pytest.fixture
+def query(tmp_path: Path, bootstrap: str, topic: str) -> Query:
+    return Query(tmp_path, bootstrap=bootstrap, topic=topic)
+
+
+def restarted(query: Query) -> Query:
+    """The query's next run, with the same checkpoint."""
+    again = Query(query.folder, query.schema)
+    again.source = query.source
+    return again
+
+
+def held(bootstrap: str, topic: str) -> list[str]:
+    return sorted(read_values(bootstrap, topic))
+
+
+def test_E2_rows_of_all_tasks_appear_with_the_decision_and_not_before(query: Query, bootstrap: str, topic: str) -> None:
+    query.log_offsets(0, 10)
+    messages = query.run_tasks(0, ["a", "b"], ["c"], [])
+    assert held(bootstrap, topic) == []
+    query.commit(messages, 0)
+    assert held(bootstrap, topic) == ["a", "b", "c"]
+
+
+def test_E2_a_task_dies_in_write_and_its_retry_counts_alone(query: Query, bootstrap: str, topic: str) -> None:
+    query.log_offsets(0, 10)
+    plan = query.planned()
+
+    def dying() -> Iterator[pa.RecordBatch]:
+        yield values(*(f"lost-{number}" for number in range(50_000)))
+        raise OSError("the executor's disk is full")
+
+    with pytest.raises(OSError, match="disk is full"):
+        query.run_task(plan, 0, dying())
+    retry = query.run_task(plan, 0, [values("kept")])
+    query.commit([retry], 0)
+    assert held(bootstrap, topic) == ["kept"]
+
+
+def test_E2_a_task_that_was_retried_after_write_ended_is_aborted_at_the_decision(
+    query: Query, bootstrap: str, topic: str
+) -> None:
+    query.log_offsets(0, 10)
+    plan = query.planned()
+    query.run_task(plan, 0, [values("row")])  # its message never reached the driver: lost, or a speculative loser
+    winner = query.run_task(plan, 0, [values("row")])
+    query.commit([winner], 0)
+    assert held(bootstrap, topic) == ["row"]
+
+
+def test_E2_a_zombie_that_writes_on_after_the_decision_is_refused(query: Query, bootstrap: str, topic: str) -> None:
+    query.log_offsets(0, 10)
+    plan = query.planned()
+    has_begun, may_go_on = threading.Event(), threading.Event()
+
+    def cut_off() -> Iterator[pa.RecordBatch]:
+        yield values(*("zombie" * 100 for _ in range(2_000)))
+        has_begun.set()
+        assert may_go_on.wait(60)
+        yield values(*("late zombie" * 100 for _ in range(2_000)))
+
+    failures: list[BaseException] = []
+
+    def live_on() -> None:
+        try:
+            query.run_task(plan, 0, cut_off())
+        except semel.SemelError as error:
+            failures.append(error)
+
+    zombie = threading.Thread(target=live_on)
+    zombie.start()
+    assert has_begun.wait(60)
+    winner = query.run_task(plan, 0, [values("row")])
+    query.commit([winner], 0)
+    may_go_on.set()
+    zombie.join(60)
+    assert len(failures) == 1
+    assert held(bootstrap, topic) == ["row"]
+    later = query.run_task(plan, 0, [values("later still")])
+    assert isinstance(later, SinkMessage)
+    assert later.member is None
+    assert held(bootstrap, topic) == ["row"]
+
+
+def test_E2_an_execution_that_fails_is_aborted_and_the_next_run_writes_the_batch(
+    query: Query, bootstrap: str, topic: str
+) -> None:
+    query.log_offsets(0, 10)
+    (done,) = query.run_tasks(0, ["a"])
+    query.abort([done, None], 0)
+    assert held(bootstrap, topic) == []
+    again = restarted(query)
+    again.commit(again.run_tasks(0, ["a"], ["b"]), 0)
+    assert held(bootstrap, topic) == ["a", "b"]
+
+
+def test_E2_an_execution_of_which_no_task_has_told_is_aborted_by_the_next(
+    query: Query, bootstrap: str, topic: str
+) -> None:
+    query.log_offsets(0, 10)
+    query.run_tasks(0, ["a"])
+    query.abort([None], 0)
+    again = restarted(query)
+    again.commit(again.run_tasks(0, ["a"]), 0)
+    assert held(bootstrap, topic) == ["a"]
+
+
+def test_E2_the_driver_dies_before_the_decision(query: Query, bootstrap: str, topic: str) -> None:
+    query.log_offsets(0, 10)
+    query.run_tasks(0, ["a", "b"], ["c"])
+    again = restarted(query)
+    again.commit(again.run_tasks(0, ["a"], ["b", "c"]), 0)
+    assert held(bootstrap, topic) == ["a", "b", "c"]
+
+
+def test_E2_the_driver_dies_after_the_decision_and_before_sparks_log(query: Query, bootstrap: str, topic: str) -> None:
+    query.log_offsets(0, 10)
+    query.commit(query.run_tasks(0, ["a"], ["b"]), 0)
+    again = restarted(query)
+    messages = again.run_tasks(0, ["a"], ["b"])
+    assert [message.member for message in messages if isinstance(message, SinkMessage)] == [None, None]
+    again.commit(messages, 0)
+    again.run_batch(1, ["c"])
+    assert held(bootstrap, topic) == ["a", "b", "c"]
+
+
+def test_E2_the_reply_of_the_decision_is_lost_and_the_abort_that_follows_changes_nothing(
+    query: Query, bootstrap: str, topic: str
+) -> None:
+    query.log_offsets(0, 10)
+    messages = query.run_tasks(0, ["a"])
+    commit = SharedTransaction.commit
+
+    def commit_and_lose_the_answer(*args: object, **options: object) -> None:
+        commit(*args, **options)  # type: ignore[arg-type]
+        raise RetriableError("the connection is gone")
+
+    with (
+        mock.patch.object(SharedTransaction, "commit", commit_and_lose_the_answer),
+        pytest.raises(RetriableError, match="connection is gone"),
+    ):
+        query.commit(messages, 0)
+    query.abort(messages, 0)
+    assert held(bootstrap, topic) == ["a"]
+    again = restarted(query)
+    again.commit(again.run_tasks(0, ["a"]), 0)
+    assert held(bootstrap, topic) == ["a"]
+
+
+def test_E2_a_commit_that_comes_after_the_next_run_has_begun_is_refused(
+    query: Query, bootstrap: str, topic: str
+) -> None:
+    query.log_offsets(0, 10)
+    in_flight = query.run_tasks(0, ["a"])
+    again = restarted(query)
+    messages = again.run_tasks(0, ["a"])
+    with pytest.raises(FencedError, match="another run of this query"):
+        query.commit(in_flight, 0)
+    again.commit(messages, 0)
+    assert held(bootstrap, topic) == ["a"]
+
+
+def test_E2_two_live_drivers_cost_progress_and_nothing_else(query: Query, bootstrap: str, topic: str) -> None:
+    one, other = query, restarted(query)
+    for batch_id in range(4):
+        one.log_offsets(batch_id, 10 * (batch_id + 1))
+        rows = [f"{batch_id}-a", f"{batch_id}-b"]
+        first, second = (one, other) if batch_id % 2 else (other, one)
+        late = first.run_tasks(batch_id, rows)
+        second.commit(second.run_tasks(batch_id, rows), batch_id)
+        first.commit(late, batch_id) if batch_id % 2 == 0 else first.commit(first.run_tasks(batch_id, rows), batch_id)
+    assert held(bootstrap, topic) == [f"{batch_id}-{name}" for batch_id in range(4) for name in "ab"]
+
+
+def test_E2_a_checkpoint_that_was_rolled_back_is_refused_loudly(query: Query, bootstrap: str, topic: str) -> None:
+    for batch_id in range(3):
+        query.run_batch(batch_id, [f"row-{batch_id}"])
+    again = restarted(query)
+    again.log_offsets(1, 17)  # the batch again, but with what has come since
+    messages = again.run_tasks(1, ["row-1", "more"])
+    with pytest.raises(FatalError, match="rolled back"):
+        again.commit(messages, 1)
+    assert held(bootstrap, topic) == ["row-0", "row-1", "row-2"]
+
+
+def test_E2_a_new_checkpoint_is_a_new_query(query: Query, tmp_path: Path, bootstrap: str, topic: str) -> None:
+    query.run_batch(0, ["a"])
+    Query(tmp_path / "other", bootstrap=bootstrap, topic=topic).run_batch(0, ["a"])
+    assert held(bootstrap, topic) == ["a", "a"]
+
+
+def test_E2_sinks_of_one_batch_have_decisions_of_their_own_and_equal_names_are_refused(
+    query: Query, bootstrap: str, new_topic: NewTopic
+) -> None:
+    from semel.spark.batch_writer import SemelBatchWriter
+
+    topics = new_topic(), new_topic()
+
+    def write(name: str, topic: str, run: Query) -> None:
+        options = {
+            "bootstrap": bootstrap,
+            "topic": topic,
+            "sinkName": name,
+            "txnAppId": run.query_id,
+            "txnVersion": "0",
+            "txnRunId": run.run_id,
+        }
+        writer = SemelBatchWriter(options, run.schema, overwrite=False)
+        with task():
+            message = writer.write(iter([values("row")]))
+        writer.commit([message])
+
+    again = restarted(query)
+    for run in (query, again):
+        write("first", topics[0], run)
+        write("second", topics[1], run)
+    third = restarted(query)
+    third.run_id = query.run_id  # the run that wrote, so this is no replay but one more sink
+    with pytest.raises(UsageError, match="sinkName"):
+        write("second", topics[0], third)
+    assert [held(bootstrap, topic) for topic in topics] == [["row"], ["row"]]
+
+
+def test_E2_the_sources_offsets_are_committed_with_the_output_and_only_then(
+    tmp_path: Path, bootstrap: str, topic: str, new_topic: NewTopic
+) -> None:
+    read = new_topic(2)
+    query = Query(tmp_path, bootstrap=bootstrap, topic=topic, kafka__group__id=f"group-{topic}")
+    with semel.Admin(bootstrap) as admin:
+        for batch_id, offset in enumerate((4, 9)):
+            query.log_offsets(batch_id, {read: {"0": offset, "1": 1}})
+            messages = query.run_tasks(batch_id, ["row"] if batch_id else [])
+            before = admin.group_offsets(f"group-{topic}") if batch_id else {}
+            query.commit(messages, batch_id)
+            found = {tp: place.offset for tp, place in admin.group_offsets(f"group-{topic}").items()}
+            assert found == {TopicPartition(read, 0): offset, TopicPartition(read, 1): 1}
+            assert batch_id == 0 or before[TopicPartition(read, 0)].offset == 4
+    assert held(bootstrap, topic) == ["row"]
+
+
+def test_E2_the_node_is_killed_in_each_phase_of_a_batch(tmp_path: Path) -> None:
+    node = NodeProcess(tmp_path / "data", settings=("transaction.state.log.num.partitions=2", "disk.min.free.bytes=0"))
+    node.start()
+    try:
+        with semel.Admin(node.bootstrap) as admin:
+            admin.create_topic("out", partitions=2)
+        query = Query(tmp_path / "checkpoint", bootstrap=node.bootstrap, topic="out")
+
+        def kill() -> None:
+            node.kill()
+            node.start()
+
+        def in_the_middle() -> Iterator[pa.RecordBatch]:
+            yield values(*("a" * 2_000 for _ in range(300)))
+            kill()
+            yield values("end of 0")
+
+        query.log_offsets(0, 10)
+        message = query.run_task(query.planned(), 0, in_the_middle())  # while a task writes
+        query.commit([message], 0)
+        query.log_offsets(1, 20)
+        messages = query.run_tasks(1, ["1"])
+        kill()  # between the tasks and the decision
+        query.commit(messages, 1)
+        kill()  # after the decision: its markers are finished from the record
+        query.run_batch(2, ["2"])
+        found = held(node.bootstrap, "out")
+        assert (found.count("a" * 2_000), [value for value in found if len(value) < 2_000]) == (
+            300,
+            ["1", "2", "end of 0"],
+        )
+        assert len(found) == 303
+    finally:
+        node.stop()
