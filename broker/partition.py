@@ -117,7 +117,7 @@ class Durability:
     def check_room(self, size: int) -> None:
         """Refuse a client's append that the disk or the journal has no room for. Raises `RetriableError`."""
         if self.space is not None:
-            self.space.take(size)
+            self.space.take(size if self.journal is None else 2 * size)  # the log, and the journal
         if self.journal is not None and self.journal.size_bytes > self.journal_bytes_max:
             raise RetriableError(
                 f"the journal has grown to {self.journal.size_bytes} bytes, more than its bound of "

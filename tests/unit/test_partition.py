@@ -405,6 +405,22 @@ def test_R2_acks_all_needs_enough_replicas_before_the_append() -> None:
     assert partition.append(batch(), acks=1).base_offset == 0
 
 
+@pytest.mark.parametrize(("durable", "fits"), [(True, 2), (False, 4)])
+def test_the_reserve_of_the_disk_counts_the_journal_too(
+    monkeypatch: pytest.MonkeyPatch, durable: bool, fits: int
+) -> None:
+    """Each append is written twice, and the reserve was eaten up by what the journal took."""
+    place = Place(durable=durable)
+    partition = place.partition()
+    size = len(batch())
+    monkeypatch.setattr(place.storage, "free_bytes", lambda _: place.space.min_free_bytes + 4 * size)
+    for _ in range(fits):
+        partition.append(batch())
+    monkeypatch.setattr(place.storage, "free_bytes", lambda _: place.space.min_free_bytes)
+    with pytest.raises(RetriableError, match="nearly full"):
+        partition.append(batch())
+
+
 def test_flush_is_wanted_after_so_many_bytes() -> None:
     place = Place()
     wanted: list[int] = []
