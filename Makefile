@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 COMPILED := $(shell sed 's|\.|/|g; s|$$|.py|' compiled-modules.txt)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup build demo test test-long compat-java check format lock proto bench clean
+.PHONY: help setup build demo test test-long compat-java compat-full check format lock proto bench clean
 
 help: ## Show the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -37,6 +37,11 @@ test-long: build ## Run the long ones: chaos, every crash point, fuzzing
 
 compat-java: build ## Run Apache Kafka's own clients and tools against a node (Java 17, Maven)
 	$(BIN)/python -P -m pytest --timeout 600 tests/compat/java
+
+compat-full: build ## Run foreign clients' own suites; LIBRDKAFKA=, KAFKA_PYTHON= and so on name checkouts
+	$(BIN)/python -P tests/compat/full/run.py --librdkafka "$(LIBRDKAFKA)" --kafka-python "$(KAFKA_PYTHON)" \
+		--confluent-kafka-python "$(CONFLUENT_KAFKA_PYTHON)" --aiokafka "$(AIOKAFKA)" \
+		--python "$(or $(SUITE_PYTHON),$(abspath $(BIN)/python))" $(if $(ONLY),--only '$(ONLY)')
 
 bench: build ## Measure everything; BENCH="--quick", or names of benches
 	$(BIN)/python -P bench/run.py $(BENCH)

@@ -1,0 +1,69 @@
+"""A node as a process of its own, on free loopback ports, for one run of a suite."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+READY: Final = re.compile(r"ready: kafka (?P<kafka>\S+) grpc (?P<grpc>\S+) data .*\n")
+STOP_TIMEOUT_S: Final = 60
+
+SETTINGS: Final[Mapping[str, str]] = {
+    "num.partitions": "4",
+    "offsets.topic.num.partitions": "4",
+    "transaction.state.log.num.partitions": "4",
+    "disk.min.free.bytes": "0",
+    "log.level": "warning",
+}
+"""What all suites run with: four partitions a topic, which is what they were written for, and few internal ones."""
+
+
+@dataclass(frozen=True, slots=True)
+class Served:
+    """A node that is ready."""
+
+    process: subprocess.Popen[str]
+    bootstrap: str
+    """HOST:PORT of the Kafka listener."""
+
+    @property
+    def alive(self) -> bool:
+        return self.process.poll() is None
+
+
+@contextmanager
+def serving(folder: Path, **settings: str) -> Iterator[Served]:
+    """Run `semel serve` with its data and its log in `folder` (which must not exist), and stop it at the end.
+
+    Settings are given with underscores for dots. Raises `RuntimeError` where the node does not start.
+    """
+    folder.mkdir(parents=True)
+    values = {**SETTINGS, **{name.replace("_", "."): value for name, value in settings.items()}}
+    command = [sys.executable, "-P", "-m", "semel.cli", "serve", "--data-dir", str(folder / "data")]
+    command += ["--kafka", "127.0.0.1:0", "--grpc", "127.0.0.1:0"]
+    command += [word for name, value in values.items() for word in ("--set", f"{name}={value}")]
+    log = folder / "node.log"
+    kept = {name: value for name, value in os.environ.items() if not name.startswith("SEMEL_")}
+    with log.open("w") as errors:
+        process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=errors, text=True, env=kept)
+        assert process.stdout is not None
+        try:
+            found = READY.fullmatch(process.stdout.readline())
+            if found is None:
+                raise RuntimeError(f"the node did not start: {log.read_text().strip()}")
+            yield Served(process, found["kafka"])
+        finally:
+            process.terminate()
+            try:
+                process.wait(STOP_TIMEOUT_S)
+            except subprocess.TimeoutExpired:
+                process.kill()
+                process.wait()
+            process.stdout.close()

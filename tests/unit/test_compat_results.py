@@ -1,0 +1,99 @@
+"""`make compat-full`: a run is compared with what is known of it, and the documentation says what is known."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+FULL = Path(__file__).resolve().parents[1] / "compat" / "full"
+ROOT = FULL.parents[2]
+
+
+@pytest.fixture(scope="module")
+def made() -> ModuleType:
+    """The module under test, which is a script's neighbour and in no package."""
+    sys.path.insert(0, str(FULL))
+    try:
+        import results
+    finally:
+        sys.path.remove(str(FULL))
+    return results
+
+
+def a_list(made: ModuleType, folder: Path) -> object:
+    path = folder / "expected.toml"
+    path.write_text(
+        """
+        [["client*"]]
+        tests = ["acl_*"]
+        is = "fails"
+        because = "no ACLs"
+        [[client]]
+        tests = ["sasl", "slow/part"]
+        is = "skipped"
+        because = "no SASL"
+        [[client]]
+        tests = ["shaky"]
+        is = "unstable"
+        because = "sleeps"
+        """
+    )
+    return made.ExpectedList.read(path)
+
+
+@pytest.mark.parametrize(
+    ("test", "outcome", "said"),
+    [
+        ("other", "PASSED", ""),
+        ("other", "FAILED", "client other: failed. why"),
+        ("other", "TIMED_OUT", "client other: timed out. why"),
+        ("other", "SKIPPED", "client other: skipped. why"),
+        ("acl_add", "FAILED", ""),
+        ("acl_add", "TIMED_OUT", ""),
+        ("acl_add", "PASSED", "says fails (no ACLs)"),
+        ("sasl", "SKIPPED", ""),
+        ("sasl", "PASSED", "says skipped (no SASL)"),
+        ("shaky", "FAILED", ""),
+        ("shaky", "PASSED", ""),
+        ("shaky", "SKIPPED", "says unstable"),
+    ],
+)
+def test_only_what_differs_from_the_list_is_unexpected(
+    made: ModuleType, tmp_path: Path, test: str, outcome: str, said: str
+) -> None:
+    expected = a_list(made, tmp_path)
+    lines = expected.unexpected([made.Result("client", test, made.Outcome[outcome], 1.0, "why")])  # type: ignore[attr-defined]
+    assert len(lines) == bool(said)
+    assert said in "".join(lines)
+
+
+def test_what_the_list_skips_is_not_run(made: ModuleType, tmp_path: Path) -> None:
+    expected = a_list(made, tmp_path)
+    assert expected.left_out("client", "slow/part") == "no SASL"  # type: ignore[attr-defined]
+    assert expected.left_out("client-2", "slow/part") is None  # type: ignore[attr-defined]
+    assert expected.left_out("client", "acl_add") is None  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize(
+    "entry", ['is = "fails"', 'is = "fails"\nbecause = ""', 'is = "fails"\nbecause = "x"\nwhy = "y"']
+)
+def test_an_entry_without_a_reason_is_refused(made: ModuleType, tmp_path: Path, entry: str) -> None:
+    path = tmp_path / "expected.toml"
+    path.write_text(f'[[client]]\ntests = ["a"]\n{entry}\n')
+    with pytest.raises(ValueError, match="because"):
+        made.ExpectedList.read(path)
+
+
+def test_a_second_try_is_counted(made: ModuleType) -> None:
+    passed = made.Outcome.PASSED
+    found = made.summary([made.Result("client", "a", passed, 1.0), made.Result("client", "b", passed, 1.0, "", 2)])
+    assert found == "client: 2 passed; 1 needed a second try"
+
+
+def test_the_documentation_says_what_the_list_says(made: ModuleType) -> None:
+    """Write it anew with: .venv/bin/python -P tests/compat/full/run.py --write-page"""
+    document = (ROOT / "docs" / "compatibility.md").read_text()
+    assert document == made.with_known_page(document, made.known_page(made.ExpectedList.read()))
