@@ -376,6 +376,14 @@ class NodeConfig:
         minimum=4_096,
         maximum=INT32_MAX,
     )
+    socket_send_buffer_bytes: int = setting(
+        256 << 10,
+        "What the system may hold of a connection's answers, less than the processor's cache so that large fetches "
+        "pass through it; clients that are far away need more. -1 leaves it to the system.",
+        unit="bytes",
+        minimum=-1,
+        maximum=INT32_MAX,
+    )
     queued_max_request_bytes: int = setting(
         512 << 20,
         "Memory for large requests (above 64 KiB) of all connections together. The next one waits, unread.",

@@ -37,6 +37,7 @@ def log_manager_config(config: NodeConfig, cluster_id: str) -> LogManagerConfig:
 def kafka_limits(config: NodeConfig) -> KafkaLimits:
     return KafkaLimits(
         socket_request_max_bytes=config.socket_request_max_bytes,
+        socket_send_buffer_bytes=config.socket_send_buffer_bytes,
         queued_max_request_bytes=config.queued_max_request_bytes,
         max_in_flight_requests=config.kafka_max_in_flight_requests,
         max_connections=config.max_connections,

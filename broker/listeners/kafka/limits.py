@@ -10,6 +10,7 @@ class KafkaLimits:
     """What one listener takes before it refuses or waits.
 
     socket_request_max_bytes: the largest request; a larger one closes its connection.
+    socket_send_buffer_bytes: what the system may hold of one connection's answers; -1 leaves it to the system.
     queued_max_request_bytes: memory for large requests (above 64 KiB) that are being received or are not answered yet,
         all connections together; the next one waits, unread, until there is room.
     max_in_flight_requests: unanswered requests of one connection; with more, it is not read until answers are out.
@@ -23,6 +24,7 @@ class KafkaLimits:
     """
 
     socket_request_max_bytes: int = 100 << 20
+    socket_send_buffer_bytes: int = 256 << 10
     queued_max_request_bytes: int = 512 << 20
     max_in_flight_requests: int = 512
     max_connections: int = 10_000
@@ -35,7 +37,7 @@ class KafkaLimits:
 
     def __post_init__(self) -> None:
         for name in self.__slots__:
-            if getattr(self, name) < 1:
+            if getattr(self, name) < 1 and (name, getattr(self, name)) != ("socket_send_buffer_bytes", -1):
                 raise ValueError(f"{name} must be at least 1, not {getattr(self, name)}")
         if self.queued_max_request_bytes < self.socket_request_max_bytes:
             raise ValueError(
