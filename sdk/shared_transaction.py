@@ -53,16 +53,8 @@ class SharedCommit:
     decision: CommitDecision
 
 
-class SharedTransaction:
-    """A handle on one attempt at a transaction of many writers. Picklable: hand it to other processes.
-
-        shared = semel.SharedTransaction.open("localhost:9094", "nightly-import", token="2026-11-21")
-        members = pool.map(work, [(shared, part) for part in parts])   # each: join(), send, finish()
-        shared.commit(members)
-
-    All writers that the commit names take effect at the same moment; what any other one wrote, a crashed or a late one,
-    is aborted. A new attempt under the same key aborts and fences an older one that is still open.
-    """
+class SharedHandle:
+    """One attempt at a shared transaction, without a way to wait: what `semel.SharedTransaction` and its twin share."""
 
     __slots__ = (
         "_bootstrap",
@@ -115,36 +107,8 @@ class SharedTransaction:
         self.attempt = uuid.uuid4().hex if attempt is None else check_text("attempt", attempt)
         self.committed: CommitDecision | None = None
 
-    @classmethod
-    def open(
-        cls,
-        bootstrap: str,
-        key: str,
-        *,
-        token: str,
-        sequence: int | None = None,
-        timeout_ms: int = 300_000,
-        attempt: str | None = None,
-        **options: Any,
-    ) -> SharedTransaction:
-        """Begin an attempt: abort and fence an older one of the same key, or learn that there is nothing to do.
-
-        Where `token` is committed already, `committed` is that decision, for example after a crash between the commit
-        and its answer. Arguments as in `SharedTransaction(...)`. Raises `FatalError` (INVALID_TXN_STATE) for a
-        `sequence` that is not after the last commit's.
-        """
-        shared = cls(bootstrap, key, token=token, sequence=sequence, timeout_ms=timeout_ms, attempt=attempt, **options)
-        shared.committed = shared._run(shared._open)
-        return shared
-
-    def join(self, **options: Any) -> SharedWriter:
-        """Join as a writer, in any process: the result sends as a `Producer` does, and `finish()` ends it.
-
-        options: of the producer, such as compression and linger_ms; not those that the transaction decides
-
-        Where the token is committed already, the writer's `committed` says so, and it takes no records. Raises
-        `FencedError` when another attempt has taken this one's place, or this one is decided.
-        """
+    def _writer_options(self, options: dict[str, Any]) -> dict[str, Any]:
+        """Return the options of a writer's producer. Raises `UsageError` for those that the transaction decides."""
         for name in _DECIDED_BY_THE_TRANSACTION:
             if name in options:
                 raise UsageError(f"join() has no option {name!r}: the shared transaction decides it")
@@ -155,33 +119,7 @@ class SharedTransaction:
             "request_timeout_ms": client.request_timeout_ms,
             "connect_timeout_ms": client.connect_timeout_ms,
         }
-        return SharedWriter(self._bootstrap, self._open_request(writer=True), **{**settings, **options})
-
-    def commit(
-        self,
-        members: Iterable[SharedWriterId],
-        *,
-        payload: bytes = b"",
-        offsets: Mapping[TopicPartition, OffsetAndMetadata | int] | None = None,
-        group: GroupMetadata | str | None = None,
-    ) -> SharedCommit:
-        """Commit exactly what `members` wrote, and abort every other writer. Safe to repeat, also after a crash.
-
-        members: what the writers' `finish()` returned; may be empty
-        payload: up to 64 KiB that are recorded with the token; a repetition must bring the same
-        offsets: of the next records to read, committed for `group` by the same decision
-
-        Returns whether an earlier attempt had committed the token already. Raises `AbortTransactionError` when a member
-        is not open any more, so that nothing was committed (run it again, as a new attempt), `FencedError` when another
-        attempt has taken over (stop), `FatalError` when the token was committed with another payload or the sequence is
-        not after the last one, and `RetriableError` when the outcome could not be learnt: commit again, or ask
-        `Admin.commits`.
-        """
-        return self._run(self._committing(members, payload, offsets, group))
-
-    def abort(self) -> None:
-        """Abort the attempt with all its writers, also those that join late. Changes nothing once it is decided."""
-        self._run(self._abort)
+        return {**settings, **options}
 
     def _committing(
         self,
@@ -272,6 +210,82 @@ class SharedTransaction:
     def _sequence_or_none(self) -> int:
         return NO_SEQUENCE if self.sequence is None else self.sequence
 
+    def __repr__(self) -> str:
+        state = ", committed" if self.committed is not None else ""
+        return f"SharedTransaction(key={self.key!r}, token={self.token!r}, attempt={self.attempt!r}{state})"
+
+
+class SharedTransaction(SharedHandle):
+    """A handle on one attempt at a transaction of many writers. Picklable: hand it to other processes.
+
+        shared = semel.SharedTransaction.open("localhost:9094", "nightly-import", token="2026-11-21")
+        members = pool.map(work, [(shared, part) for part in parts])   # each: join(), send, finish()
+        shared.commit(members)
+
+    All writers that the commit names take effect at the same moment; what any other one wrote, a crashed or a late one,
+    is aborted. A new attempt under the same key aborts and fences an older one that is still open.
+    """
+
+    __slots__ = ()
+
+    @classmethod
+    def open(
+        cls,
+        bootstrap: str,
+        key: str,
+        *,
+        token: str,
+        sequence: int | None = None,
+        timeout_ms: int = 300_000,
+        attempt: str | None = None,
+        **options: Any,
+    ) -> SharedTransaction:
+        """Begin an attempt: abort and fence an older one of the same key, or learn that there is nothing to do.
+
+        Where `token` is committed already, `committed` is that decision, for example after a crash between the commit
+        and its answer. Arguments as in `SharedTransaction(...)`. Raises `FatalError` (INVALID_TXN_STATE) for a
+        `sequence` that is not after the last commit's.
+        """
+        shared = cls(bootstrap, key, token=token, sequence=sequence, timeout_ms=timeout_ms, attempt=attempt, **options)
+        shared.committed = shared._run(shared._open)
+        return shared
+
+    def join(self, **options: Any) -> SharedWriter:
+        """Join as a writer, in any process: the result sends as a `Producer` does, and `finish()` ends it.
+
+        options: of the producer, such as compression and linger_ms; not those that the transaction decides
+
+        Where the token is committed already, the writer's `committed` says so, and it takes no records. Raises
+        `FencedError` when another attempt has taken this one's place, or this one is decided.
+        """
+        return SharedWriter(self._bootstrap, self._open_request(writer=True), **self._writer_options(options))
+
+    def commit(
+        self,
+        members: Iterable[SharedWriterId],
+        *,
+        payload: bytes = b"",
+        offsets: Mapping[TopicPartition, OffsetAndMetadata | int] | None = None,
+        group: GroupMetadata | str | None = None,
+    ) -> SharedCommit:
+        """Commit exactly what `members` wrote, and abort every other writer. Safe to repeat, also after a crash.
+
+        members: what the writers' `finish()` returned; may be empty
+        payload: up to 64 KiB that are recorded with the token; a repetition must bring the same
+        offsets: of the next records to read, committed for `group` by the same decision
+
+        Returns whether an earlier attempt had committed the token already. Raises `AbortTransactionError` when a member
+        is not open any more, so that nothing was committed (run it again, as a new attempt), `FencedError` when another
+        attempt has taken over (stop), `FatalError` when the token was committed with another payload or the sequence is
+        not after the last one, and `RetriableError` when the outcome could not be learnt: commit again, or ask
+        `Admin.commits`.
+        """
+        return self._run(self._committing(members, payload, offsets, group))
+
+    def abort(self) -> None:
+        """Abort the attempt with all its writers, also those that join late. Changes nothing once it is decided."""
+        self._run(self._abort)
+
     def _run(self, call: Callable[[ClientCore], Coroutine[Any, Any, T]]) -> T:
         """Ask through a client that lives for this call: a handle has no thread or connection to lose in a fork."""
         client = ClientCore("SharedTransaction", self._client_options)
@@ -295,7 +309,3 @@ class SharedTransaction:
             if error is None:
                 raise
             error.add_note(f"and the attempt could not be aborted: {while_aborting}")
-
-    def __repr__(self) -> str:
-        state = ", committed" if self.committed is not None else ""
-        return f"SharedTransaction(key={self.key!r}, token={self.token!r}, attempt={self.attempt!r}{state})"

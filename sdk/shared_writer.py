@@ -22,6 +22,7 @@ from semel.protocol.errors import (
 from semel.protocol.ids import NO_PRODUCER, NO_PRODUCER_ID
 from semel.sdk.control import Control
 from semel.sdk.producer import RecordSender
+from semel.sdk.producer_base import ProducerBase
 from semel.sdk.producer_core import Part, ProducerCore, ProducerOptions
 from semel.sdk.sender import Sender
 from semel.sdk.shared_calls import describe_shared, leave_shared, open_shared
@@ -142,7 +143,10 @@ class SharedPart:
         if self._state is _State.FINISHED:
             return
         self._move(_State.FINISHING, only_from=(_State.OPEN,))
-        await self.flush()
+        try:
+            await self.flush()
+        except RetriableError as error:
+            raise AbortTransactionError(f"this writer can't finish: {error.message}", error.code) from error
         with self._lock:
             if self._state is not _State.FINISHING:
                 raise UsageError(f"this writer is {self._state.value}: its part of the transaction is not committed")
@@ -222,28 +226,15 @@ class SharedWriterCore(ProducerCore):
         return self.shared
 
 
-class SharedWriter(RecordSender):
-    """Writes in a shared transaction, as a `Producer` does, under an identity of its own. Made by `join()`.
-
-        with shared.join() as writer:
-            writer.send("orders", value, key=key)
-            member = writer.finish()
-
-    What it wrote counts when the committer names `member`. A writer that is closed, or dies, without `finish()` counts
-    for nothing. Thread-safe; belongs to the process that made it.
-    """
+class SharedWriterBase(ProducerBase):
+    """A writer without a way to wait."""
 
     _in_place_of_pickling = "it belongs to its process; pickle the SharedTransaction, and join in the other process"
 
     def __init__(self, bootstrap: str, request: OpenSharedRequest, **options: Any) -> None:
-        """`SharedTransaction.join` makes them."""
+        """Only `SharedTransaction.join` makes them: it also asks the coordinator for their identity."""
         self._request = request
         super().__init__(bootstrap, **options)
-        try:
-            self._core.client.run(self._part.join())
-        except BaseException:
-            self.close()
-            raise
 
     def _make_core(self, options: ProducerOptions) -> ProducerCore:
         return SharedWriterCore(options, self._request, blocking=self._blocking)
@@ -263,6 +254,34 @@ class SharedWriter(RecordSender):
         """The name that the coordinator has given this writer; it shows in `semel txn list`."""
         return self._part.transactional_id or None
 
+    def _finished(self) -> SharedWriterId:
+        if not self._part.has_finished:
+            raise UsageError("this writer was closed before it finished, so it counts for nothing; join again")
+        return self._part.identity()
+
+    def __repr__(self) -> str:
+        return f"SharedWriter(key={self._request.key!r}, attempt={self._request.attempt!r})"
+
+
+class SharedWriter(SharedWriterBase, RecordSender):
+    """Writes in a shared transaction, as a `Producer` does, under an identity of its own. Made by `join()`.
+
+        with shared.join() as writer:
+            writer.send("orders", value, key=key)
+            member = writer.finish()
+
+    What it wrote counts when the committer names `member`. A writer that is closed, or dies, without `finish()` counts
+    for nothing. Thread-safe; belongs to the process that made it.
+    """
+
+    def __init__(self, bootstrap: str, request: OpenSharedRequest, **options: Any) -> None:
+        super().__init__(bootstrap, request, **options)
+        try:
+            self._core.client.run(self._part.join())
+        except BaseException:
+            self.close()
+            raise
+
     def flush(self, timeout: float | None = None) -> None:
         """Wait until everything sent before is acknowledged, for up to `timeout` seconds (None: delivery_timeout_ms).
 
@@ -278,14 +297,9 @@ class SharedWriter(RecordSender):
         again), `FencedError` when a newer attempt has taken over, or this one was decided without this writer (stop).
         """
         if not self._core.client.io.closed:
-            try:
-                self._core.client.run(self._part.finish())
-            except RetriableError as error:
-                raise AbortTransactionError(f"this writer can't finish: {error.message}", error.code) from error
+            self._core.client.run(self._part.finish())
             self.close()
-        elif not self._part.has_finished:
-            raise UsageError("this writer was closed before it finished, so it counts for nothing; join again")
-        return self._part.identity()
+        return self._finished()
 
     def close(self, timeout: float | None = None) -> None:
         """Close. Without `finish()` before, what was written is aborted. Does nothing the second time."""
@@ -305,6 +319,3 @@ class SharedWriter(RecordSender):
             if error is None:
                 raise
             error.add_note(f"and closing the writer failed: {while_closing}")
-
-    def __repr__(self) -> str:
-        return f"SharedWriter(key={self._request.key!r}, attempt={self._request.attempt!r})"

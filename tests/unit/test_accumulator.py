@@ -377,3 +377,55 @@ def test_a_batch_that_is_split_keeps_its_promises(sdk: Any) -> None:
     for _, part in parts:
         accumulator.release(part)
     assert accumulator.buffered_bytes == 0
+
+
+def ready_made(*values: bytes) -> tuple[bytearray, int]:
+    builder = BatchBuilder()
+    for value in values:
+        builder.append(1_000, None, value, ())
+    return builder.build(), len(values)
+
+
+def test_a_ready_made_batch_keeps_its_place_between_records(sdk: Any) -> None:
+    accumulator = make(sdk)
+    accumulator.send("orders", b"before", partition=1)
+    data, count = ready_made(b"a", b"b")
+    accumulator.send_batch("orders", 1, data, count)
+    accumulator.send("orders", b"after", partition=1)
+    assert accumulator.incomplete_records() == 4
+    (buffer,) = accumulator.take_listed()
+    assert accumulator.ready_at_ms(buffer, NEVER, 0) == 0, "it has nothing to wait for"
+    taken = [accumulator.take(buffer) for _ in range(3)]
+    assert [batch.record_count for batch in taken] == [1, 2, 1]
+    assert [batch.serial for batch in taken] == [1, 2, 3]
+    assert taken[1].data is data
+    assert taken[1].builder is None
+    assert accumulator.take(buffer) is None
+
+
+def test_a_ready_made_batch_counts_as_memory_until_it_is_done(sdk: Any) -> None:
+    accumulator = make(sdk, buffer_memory_bytes=300)
+    data, count = ready_made(bytes(150))
+    delivery = accumulator.send_batch("orders", 0, data, count)
+    assert accumulator.buffered_bytes == len(data)
+    accumulator.wait_room = refuse("no room")
+    with pytest.raises(UsageError, match="no room"):
+        accumulator.send_batch("orders", 1, *ready_made(bytes(150)))
+    (buffer,) = accumulator.take_listed()
+    batch = accumulator.take(buffer)
+    accumulator.release(batch)
+    batch.succeed(70, -1)
+    assert accumulator.buffered_bytes == 0
+    assert delivery.result(0).offset == 70
+    accumulator.send_batch("orders", 1, *ready_made(bytes(150)))
+
+
+def test_a_ready_made_batch_is_refused_where_records_are(sdk: Any) -> None:
+    accumulator = make(sdk)
+    with pytest.raises(UsageError, match="has partitions 0 to 2, not 3"):
+        accumulator.send_batch("orders", 3, *ready_made(b"a"))
+    accumulator.gate_closed = True
+    accumulator.refuse = refuse("closed")
+    with pytest.raises(UsageError, match="closed"):
+        accumulator.send_batch("orders", 0, *ready_made(b"a"))
+    assert accumulator.take_listed() == []

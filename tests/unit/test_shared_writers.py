@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import pickle
 import time
 from collections.abc import Iterator
@@ -356,3 +357,59 @@ def test_what_is_no_batch_is_refused_at_once(node: LiveNode, topic: str) -> None
         with pytest.raises(UsageError, match="has partitions 0 to 1, not 2"):
             producer.send_batch(topic, 2, good)
         assert producer.send_batch(topic, 0, good).result(WAIT_S).offset == 0
+
+
+def test_T12_shared_transactions_from_asyncio(node: LiveNode, topic: str, key: str) -> None:
+    tp = TopicPartition(topic, 0)
+
+    async def write(shared: semel.aio.SharedTransaction, value: bytes) -> semel.SharedWriterId:
+        async with await shared.join() as writer:
+            assert await writer.partition_count(topic) == 2
+            await writer.send(topic, value, partition=0)
+            await writer.flush()
+            await writer.send_batch(topic, 1, encode_batch([(1_000, None, value, ())]))
+            return await writer.finish()
+
+    async def run() -> None:
+        async with await semel.aio.SharedTransaction.open(node.bootstrap, key, token="day 1") as shared:
+            members = await asyncio.gather(write(shared, b"a"), write(shared, b"b"))
+            async with await shared.join() as unfinished:
+                await (await unfinished.send(topic, b"unfinished"))
+            with pytest.raises(UsageError, match="closed before it finished"):
+                await unfinished.finish()
+            result = await shared.commit(members, offsets={tp: 9}, group=key)
+            assert not result.already_committed
+        async with await semel.aio.SharedTransaction.open(node.bootstrap, key, token="day 1") as again:
+            assert again.committed == result.decision
+            assert not (await write_nothing(again)).has_written
+        async with await semel.aio.SharedTransaction.open(node.bootstrap, key, token="day 2") as never:
+            await write(never, b"never")
+        with pytest.raises(FencedError, match="it was ended"):
+            await never.join()
+        with pytest.raises(UsageError, match="has no option 'acks'"):
+            await never.join(acks=1)
+
+    async def write_nothing(shared: semel.aio.SharedTransaction) -> semel.SharedWriterId:
+        async with await shared.join() as writer:
+            assert writer.committed == shared.committed
+            return await writer.finish()
+
+    asyncio.run(run())
+    assert committed_values(node, topic, key) == [b"a", b"a", b"b", b"b"]
+    with semel.Admin(node.bootstrap) as admin:
+        assert admin.group_offsets(key)[tp].offset == 9
+
+
+def test_ready_made_batches_wait_for_memory(node: LiveNode, topic: str, key: str) -> None:
+    """More of them than buffer_memory_bytes has room for are taken one after the other, not all at once."""
+    data = bytes(encode_batch([(1_000, None, bytes(4_000), ())]))
+    shared = opened(node, key)
+    with shared.join(buffer_memory_bytes=10_000) as writer:
+        most = 0
+        for number in range(50):
+            writer.send_batch(topic, number % 2, data)
+            most = max(most, writer.statistics()["buffered_bytes"])
+        member = writer.finish()
+    assert 0 < most <= 10_000
+    shared.commit([member])
+    assert len(committed_values(node, topic, key)) == 50
