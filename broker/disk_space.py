@@ -48,9 +48,9 @@ class DiskSpace:
         """Count `size` bytes that a client is about to append. Raises `RetriableError` (KAFKA_STORAGE_ERROR)."""
         self._left -= size
         if self._left < 0:
-            self.refresh()
+            room = self.refresh() - self.min_free_bytes
             self._left -= size
-            if self._left < 0:
+            if size > room:
                 self._say_whether_refusing(True)
                 raise RetriableError(
                     f"the disk of {self._path} is nearly full: {self._free_bytes} bytes are free, and "

@@ -44,6 +44,16 @@ def test_an_append_beyond_the_reserve_does_not_flap(caplog: pytest.LogCaptureFix
     assert [record.levelname for record in caplog.records] == ["WARNING"]
 
 
+def test_an_append_larger_than_what_is_written_between_two_looks_is_no_full_disk() -> None:
+    """Batches above 16 MiB were refused for ever, with any amount of room."""
+    free = 1000 + (40 << 20)
+    space = DiskSpace(cast("Any", SimpleNamespace(free_bytes=lambda _: free)), "/data", min_free_bytes=1000)
+    space.take(40 << 20)
+    free = 1000
+    with pytest.raises(RetriableError, match="nearly full"):
+        space.take(1)
+
+
 def test_appends_that_fail_now_and_then_are_said_once_a_minute(caplog: pytest.LogCaptureFixture) -> None:
     """On a disk that is just full, small appends succeed between the large ones that fail."""
     failures = WriteFailures()
