@@ -29,7 +29,7 @@ demo: build ## Run the exactly-once pipeline on real flights, with crashes
 	$(BIN)/semel demo
 
 test: build ## Run all tests that CI runs
-	$(BIN)/python -P -m pytest -n auto
+	$(BIN)/python -P -m pytest -n auto --dist loadgroup
 
 test-long: build ## Run the long ones: chaos, every crash point, fuzzing
 	SEMEL_CHAOS_SECONDS=300 SEMEL_CRASH_POINTS=0 SEMEL_FUZZ_SECONDS=120 SEMEL_MODEL_EXAMPLES=1500 \

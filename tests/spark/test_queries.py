@@ -1,0 +1,261 @@
+"""Queries of Spark itself, in the one session that all of them share."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import uuid
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+import pytest
+from spark_driver import copy
+from spark_query import read_table, read_values
+
+import semel
+from semel.protocol.ids import TopicPartition
+from semel.sdk.partitioner import partition_for_key
+from semel.spark import LagListener, foreach_batch, write_batch
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql.streaming.query import StreamingQuery
+
+pytestmark = pytest.mark.spark
+
+NewTopic = Callable[..., str]
+DRIVER = Path(__file__).parent.parent / "support" / "spark_driver.py"
+
+
+def fill(bootstrap: str, topic: str, values: list[str], partitions: int = 2) -> None:
+    with semel.Producer(bootstrap) as producer:
+        for number, value in enumerate(values):
+            producer.send(topic, value.encode(), key=f"k{number % 7}".encode(), partition=number % partitions)
+        producer.flush()
+
+
+def forget_last_commit(checkpoint: Path) -> int:
+    """Leave the checkpoint as a driver does that died between the sink's decision and Spark's own log."""
+    last = max(int(path.name) for path in (checkpoint / "commits").iterdir() if path.name.isdigit())
+    (checkpoint / "commits" / str(last)).unlink()
+    (checkpoint / "commits" / f".{last}.crc").unlink(missing_ok=True)
+    return last
+
+
+def test_a_batch_is_written_as_one_by_key_column_and_option(
+    spark: SparkSession, bootstrap: str, new_topic: NewTopic
+) -> None:
+    topic, other = new_topic(3), new_topic(2)
+    frame = spark.range(1_000).selectExpr("cast(id as string) key", "concat('v', id) value")
+    frame.write.format("semel").option("bootstrap", bootstrap).option("topic", topic).mode("append").save()
+    table = read_table(bootstrap=bootstrap, subscribe=topic).to_pylist()
+    assert Counter(row["value"].decode() for row in table) == Counter(f"v{number}" for number in range(1_000))
+    assert all(row["partition"] == partition_for_key(row["key"], 3) for row in table)
+    columns = spark.sql(
+        f"SELECT 'a' AS value, '{topic}' AS topic, 2 AS partition, NULL AS key, "
+        "array(named_struct('key', 'h', 'value', CAST('x' AS BINARY))) AS headers "
+        f"UNION ALL SELECT 'b', '{other}', 1, 'k', NULL"
+    )
+    columns.write.format("semel").option("bootstrap", bootstrap).mode("append").save()
+    (row,) = [
+        row
+        for row in read_table(bootstrap=bootstrap, subscribe=topic, includeHeaders="true").to_pylist()
+        if row["value"] == b"a"
+    ]
+    assert (row["partition"], row["key"], row["headers"]) == (2, None, [{"key": "h", "value": b"x"}])
+    (row,) = read_table(bootstrap=bootstrap, subscribe=other).to_pylist()
+    assert (row["partition"], row["key"], row["value"]) == (1, b"k", b"b")
+
+
+def test_a_batch_whose_task_fails_for_good_leaves_nothing(
+    spark: SparkSession, bootstrap: str, new_topic: NewTopic
+) -> None:
+    topic = new_topic(2)
+    frame = spark.range(0, 100, 1, 2).selectExpr("if(id = 99, raise_error('bad row'), concat('v', id)) AS value")
+    with pytest.raises(Exception, match="bad row"):
+        frame.write.format("semel").option("bootstrap", bootstrap).option("topic", topic).mode("append").save()
+    assert read_values(bootstrap, topic) == []
+    with pytest.raises(Exception, match="can't be overwritten"):
+        spark.range(1).selectExpr("'v' AS value").write.format("semel").option("bootstrap", bootstrap).option(
+            "topic", topic
+        ).mode("overwrite").save()
+
+
+def test_a_frame_is_read_with_sparks_types(spark: SparkSession, bootstrap: str, new_topic: NewTopic) -> None:
+    topic = new_topic(2)
+    fill(bootstrap, topic, [str(number) for number in range(100)])
+    options = {"bootstrap": bootstrap, "subscribe": topic, "includeHeaders": "true", "minPartitions": "4"}
+    frame = spark.read.format("semel").options(**options).load()
+    assert frame.schema.simpleString() == (
+        "struct<key:binary,value:binary,topic:string,partition:int,offset:bigint,timestamp:timestamp,"
+        "timestampType:int,headers:array<struct<key:string,value:binary>>>"
+    )
+    row = frame.selectExpr(
+        "count(*) n", "sum(cast(cast(value AS string) AS int)) total", "max(offset) last", "count(headers) h"
+    ).collect()[0]
+    assert (row.n, row.total, row.last, row.h) == (100, 4950, 49, 0)
+    assert frame.where("partition = 1 AND offset >= 48").selectExpr("cast(value AS string) v").collect() == [
+        ("97",),
+        ("99",),
+    ]
+
+
+def test_E2_a_stream_whose_tasks_die_and_whose_batch_is_repeated_writes_each_row_once(
+    spark: SparkSession, bootstrap: str, new_topic: NewTopic, tmp_path: Path
+) -> None:
+    topic, target = new_topic(2), new_topic(2)
+    values = [f"row-{number}" for number in range(100)]
+    fill(bootstrap, topic, values)
+
+    def die_once(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        from pyspark import TaskContext
+
+        yield from batches
+        task = TaskContext.get()
+        if task is not None and task.attemptNumber() == 0:
+            raise OSError("this attempt dies after its rows are on their way")
+
+    lags: list[Mapping[TopicPartition, int]] = []
+    listener = LagListener(lambda name, lag: lags.append(lag))
+    spark.streams.addListener(listener)
+
+    def run() -> StreamingQuery:
+        query = (
+            spark.readStream.format("semel")
+            .options(bootstrap=bootstrap, subscribe=topic, startingOffsets="earliest", maxOffsetsPerTrigger="60")
+            .load()
+            .select("key", "value")
+            .mapInArrow(die_once, "key binary, value binary")
+            .writeStream.format("semel")
+            .options(bootstrap=bootstrap, topic=target)
+            .option("checkpointLocation", str(tmp_path))
+            .trigger(availableNow=True)
+            .start()
+        )
+        query.awaitTermination()
+        return query
+
+    query = run()
+    assert [progress["sources"][0]["endOffset"] for progress in query.recentProgress] == [
+        json.dumps({topic: {"0": 30, "1": 30}}),
+        json.dumps({topic: {"0": 50, "1": 50}}),
+    ]
+    assert Counter(read_values(bootstrap, target)) == Counter(values)
+    assert forget_last_commit(tmp_path) == 1
+    run()
+    assert Counter(read_values(bootstrap, target)) == Counter(values)
+    spark.streams.removeListener(listener)
+    assert {TopicPartition(topic, 0): 20, TopicPartition(topic, 1): 20} in lags
+
+
+def test_E2_foreach_batch_in_update_mode_and_with_two_sinks_is_exactly_once(
+    spark: SparkSession, bootstrap: str, new_topic: NewTopic, tmp_path: Path
+) -> None:
+    topic, totals, raw = new_topic(2), new_topic(), new_topic()
+    fill(bootstrap, topic, [str(number) for number in range(14)])
+    to_totals = foreach_batch("totals", {"bootstrap": bootstrap, "topic": totals}, checkpoint=str(tmp_path))
+
+    def both(frame: DataFrame, batch_id: int) -> None:
+        to_totals(frame.selectExpr("key", "concat(cast(key AS string), '=', count) AS value"), batch_id)
+        write_batch(frame.selectExpr("key AS value"), batch_id, "keys", {"bootstrap": bootstrap, "topic": raw})
+
+    def run() -> None:
+        (
+            spark.readStream.format("semel")
+            .options(bootstrap=bootstrap, subscribe=topic, startingOffsets="earliest")
+            .load()
+            .groupBy("key")
+            .count()
+            .writeStream.outputMode("update")
+            .foreachBatch(both)
+            .option("checkpointLocation", str(tmp_path))
+            .trigger(availableNow=True)
+            .start()
+            .awaitTermination()
+        )
+
+    run()
+    forget_last_commit(tmp_path)
+    run()
+    assert sorted(read_values(bootstrap, totals)) == [f"k{number}=2" for number in range(7)]
+    assert sorted(read_values(bootstrap, raw)) == [f"k{number}" for number in range(7)]
+
+
+def test_a_query_moves_here_with_the_checkpoint_of_the_kafka_source(
+    spark: SparkSession, bootstrap: str, new_topic: NewTopic, tmp_path: Path
+) -> None:
+    topic = new_topic(2)
+    fill(bootstrap, topic, [str(number) for number in range(20)])
+    for folder in ("offsets", "commits"):
+        (tmp_path / folder).mkdir()
+    (tmp_path / "metadata").write_text(json.dumps({"id": str(uuid.uuid4())}))
+    conf = {"spark.sql.shuffle.partitions": "2"}
+    metadata = json.dumps({"batchWatermarkMs": 0, "batchTimestampMs": 1_700_000_000_000, "conf": conf})
+    offsets = f'{{"{topic}":{{"1":4,"0":9}}}}'  # as Spark's Kafka source writes them
+    (tmp_path / "offsets" / "0").write_text(f"v1\n{metadata}\n{offsets}")
+    (tmp_path / "commits" / "0").write_text('v1\n{"nextBatchWatermarkMs":0}')
+    name = f"moved_{uuid.uuid4().hex[:8]}"
+    query = (
+        spark.readStream.format("semel")
+        .options(bootstrap=bootstrap, subscribe=topic)
+        .load()
+        .selectExpr("cast(value AS string) value")
+        .writeStream.foreachBatch(lambda frame, _: frame.write.mode("append").saveAsTable(name))
+        .option("checkpointLocation", str(tmp_path))
+        .trigger(availableNow=True)
+        .start()
+    )
+    query.awaitTermination()
+    found = sorted(int(row.value) for row in spark.table(name).collect())
+    assert found == sorted([18, *range(9, 20, 2)])
+    spark.sql(f"DROP TABLE {name}")
+
+
+def test_E2_the_driver_is_killed_before_and_after_a_decision(
+    spark: SparkSession,
+    bootstrap: str,
+    new_topic: NewTopic,
+    tmp_path: Path,
+    spark_environment: Mapping[str, str],
+) -> None:
+    topic, target = new_topic(2), new_topic(2)
+    values = [f"row-{number}" for number in range(100)]
+    fill(bootstrap, topic, values)
+    seen: list[int] = []
+    for when in ("before", "after"):
+        driver = subprocess.run(
+            [sys.executable, "-P", str(DRIVER), bootstrap, str(tmp_path), topic, target, when, "1"],
+            env={**os.environ, **spark_environment},
+            capture_output=True,
+            text=True,
+            timeout=300,
+            check=False,
+        )
+        assert driver.returncode == -signal.SIGKILL, driver.stderr[-3_000:]
+        assert not (tmp_path / "commits" / "1").exists()
+        seen.append(len(read_values(bootstrap, target)))
+    assert seen == [40, 80]
+    copy(spark, "semel", bootstrap, str(tmp_path), topic, target).awaitTermination()
+    assert Counter(read_values(bootstrap, target)) == Counter(values)
+    with semel.Admin(bootstrap) as admin:
+        committed = {tp.partition: place.offset for tp, place in admin.group_offsets(f"copy-{target}").items()}
+    assert committed == {0: 50, 1: 50}
+
+
+def test_what_can_not_be_is_said_with_the_way_round(spark: SparkSession, bootstrap: str, tmp_path: Path) -> None:
+    def start(**options: Any) -> None:
+        frame = spark.readStream.format("rate").load().selectExpr("cast(value AS string) value")
+        writer = frame.writeStream.format("semel").options(bootstrap=bootstrap, topic="t", **options)
+        query = writer.option("checkpointLocation", str(tmp_path / uuid.uuid4().hex)).start()
+        query.awaitTermination(120)
+
+    with pytest.raises(Exception, match="did you mean 'topic'"):
+        start(topics="t")
+    with pytest.raises(Exception, match="does not support async progress tracking"):
+        start(asyncProgressTrackingEnabled="true")
