@@ -23,6 +23,7 @@ from semel.protocol.errors import (
     UsageError,
 )
 from semel.protocol.ids import ProducerIdAndEpoch, TopicPartition
+from semel.protocol.record_batch import encode_batch
 from semel.sdk.producer import Producer
 from semel.sdk.transaction import GroupMetadata
 
@@ -130,6 +131,40 @@ def test_lost_producer_state_is_answered_with_the_next_epoch(node: FakeNode) -> 
         producer.send("orders", b"b").result(WAIT_S)
     assert values(node) == [b"a", b"b"]
     assert sequences(node) == [(0, 1), (1, 1)]
+
+
+@pytest.mark.parametrize("transactional", [False, True])
+@pytest.mark.parametrize("action", [Action.LOSE_ANSWER, Action.LOSE_REQUEST, ErrorCode.NOT_ENOUGH_REPLICAS])
+def test_P1_P2_ready_made_batches_are_repeated_as_others_are(node: FakeNode, action: Any, transactional: bool) -> None:
+    """Once, in order, under one numbering with the records that are sent one by one."""
+    node.produce_script.extend([Action.ANSWER, action, action, Action.ANSWER, action])
+    expected = []
+    with make(node, transactional_id="load" if transactional else None) as producer:
+        if transactional:
+            producer.begin_transaction()
+        for n in range(0, 30, 3):
+            expected += [b"%d" % number for number in range(n, n + 3)]
+            producer.send("orders", expected[-3])
+            producer.send_batch("orders", 0, encode_batch([(1_000, None, value, ()) for value in expected[-2:]]))
+        producer.flush(WAIT_S)
+        if transactional:
+            assert producer.commit_transaction()
+    assert values(node) == expected
+    batches = node.broker.partitions[ORDERS].batches
+    assert {batch.transactional for batch in batches} == {transactional}
+
+
+def test_ready_made_batches_go_on_under_the_next_epoch_when_the_node_lost_their_numbers(node: FakeNode) -> None:
+    with make(node) as producer:
+        producer.send_batch("orders", 0, encode_batch([(1_000, None, b"a", ())])).result(WAIT_S)
+        known = next(iter(node.broker.partitions[ORDERS].producers.values()))
+        known.batches.clear()
+        known.batches.append((90, 99, 0))
+        producer.send_batch("orders", 0, encode_batch([(1_000, None, b"b", ()), (1_000, None, b"c", ())])).result(
+            WAIT_S
+        )
+    assert values(node) == [b"a", b"b", b"c"]
+    assert sequences(node) == [(0, 1), (1, 2)]
 
 
 def test_the_node_restarts_while_records_are_sent(node: FakeNode) -> None:
