@@ -559,6 +559,7 @@ def figures_of(rows: Sequence[Row]) -> list[Figure]:
 
 
 def main() -> None:
+    apache_kafka.end_on_sigterm()
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("workloads", nargs="*", metavar="WORKLOAD", help=f"of {', '.join(WORKLOADS)}; default: all")
     parser.add_argument("--quick", action="store_true", help="one short round of each: to see that it runs")

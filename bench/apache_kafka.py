@@ -159,7 +159,13 @@ def running_kafka(*, fsync: bool = False, version: str = kafka_jars.NEWEST) -> I
             kafka.kill()
 
 
+def end_on_sigterm() -> None:
+    """Let SIGTERM end this process as an exception does, so that what it started ends too."""
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
+
+
 def main() -> None:
+    end_on_sigterm()
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--fsync", action="store_true", help="sync each append before it is answered")
     parser.add_argument("--version", default=kafka_jars.NEWEST, help=f"which release (default {kafka_jars.NEWEST})")
