@@ -24,7 +24,7 @@ ALL = sorted(value for values in TASKS for value in values)
 
 @pytest.fixture(scope="module")
 def node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[NodeProcess]:
-    node = NodeProcess(tmp_path_factory.mktemp("node") / "data")
+    node = NodeProcess(tmp_path_factory.mktemp("node") / "data", settings=["transaction.two.phase.commit.enable=true"])
     node.start()
     yield node
     if node.is_running:
@@ -270,3 +270,26 @@ def test_T13_E5_a_producer_killed_amid_its_commit_learns_of_it_from_its_token(
         assert not seen
         assert time.monotonic() < deadline
     assert read_by_librdkafka(node, topic) == ALL
+
+
+@pytest.mark.parametrize("decided", [True, False])
+def test_T4_a_prepared_transaction_outlives_its_process_and_the_node(
+    node: NodeProcess, topic: str, workers: Callable[[], Process], decided: bool
+) -> None:
+    worker = workers()
+    prepared = worker.ask("prepare", bootstrap=node.bootstrap, name=topic, topic=topic, values=ALL)["prepared"]
+    worker.kill()
+    node.kill()
+    node.start()
+    assert read_by_librdkafka(node, topic) == []
+    with semel.Producer(node.bootstrap, transactional_id=topic, two_phase=True) as producer:
+        assert str(producer.init_transactions(keep_prepared=True)) == prepared
+        producer.complete_transaction(prepared if decided else None)
+        producer.begin_transaction()  # the transaction before is complete then
+        producer.send(topic, "next", partition=0)
+        producer.commit_transaction()
+    expected = sorted([*(ALL if decided else []), "next"])
+    deadline = time.monotonic() + WAIT_S
+    while (seen := read_by_semel(node, topic)) != expected:
+        assert time.monotonic() < deadline, seen
+    assert read_by_librdkafka(node, topic) == expected

@@ -79,6 +79,7 @@ class Worker:
 
     def __init__(self) -> None:
         self._writer: semel.SharedWriter
+        self._producer: semel.Producer
 
     def obey(self, order: dict[str, Any]) -> dict[str, Any]:
         method = getattr(self, order.pop("do"))
@@ -110,6 +111,15 @@ class Worker:
                 for value in values:
                     txn.send(topic, value, key=value)
             return {"already": txn.already_committed}
+
+    def prepare(self, bootstrap: str, name: str, topic: str, values: list[str]) -> dict[str, Any]:
+        """Leave a transaction for somebody outside to decide, and stay alive with it."""
+        self._producer = semel.Producer(bootstrap, transactional_id=name, two_phase=True)
+        self._producer.init_transactions(keep_prepared=True)
+        self._producer.begin_transaction()
+        for value in values:
+            self._producer.send(topic, value, key=value)
+        return {"prepared": str(self._producer.prepare_transaction())}
 
 
 def main() -> None:
