@@ -11,8 +11,6 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-pytest.importorskip("pyspark", reason="PySpark is not installed: pip install 'semel[spark]'")
-
 import semel
 from semel.cli.demo.processes import NodeProcess
 from semel.protocol.errors import UsageError
