@@ -29,7 +29,7 @@ GENERATION_MAX = 2**31 - 1
 
 
 class ClassicGroup:
-    """A group. Its methods keep it consistent; when to call them is `membership.py`'s part."""
+    """A group. Its methods keep it consistent; when to call them is the part of `membership.py` and `rebalance.py`."""
 
     def __init__(self, group_id: str, now_ms: int) -> None:
         self.group_id = group_id

@@ -20,6 +20,7 @@ from semel.group_coordinator.group_state import GroupState
 from semel.group_coordinator.membership import Membership
 from semel.group_coordinator.offset_commits import OffsetCommits
 from semel.group_coordinator.offsets import OffsetTable
+from semel.group_coordinator.rebalance import Rebalances
 from semel.group_coordinator.requests import BeginVerification, TopicsDeleted, TopicsLeft, VerifiedCommit
 from semel.group_coordinator.schemas import (
     GroupMetadataKey,
@@ -63,7 +64,8 @@ class GroupMachine:
         self._groups: dict[str, ClassicGroup] = {}
         self._offsets = OffsetTable()
         self._timers: Timers[TimerKey] = Timers()
-        self._membership = Membership(self._config, self._timers)
+        self._rebalances = Rebalances(self._config, self._timers)
+        self._membership = Membership(self._config, self._rebalances)
         self._consumers = ConsumerGroups(self._config, self._timers, topics)
         self._commits = OffsetCommits(self._config, self._groups, self._membership, self._consumers, self._offsets)
         self._deletions = Deletions(self._config, self._timers, self._groups, self._consumers, self._offsets)
@@ -211,7 +213,7 @@ class GroupMachine:
         if group is None:
             turn.reply(_unknown_member(request.group_id, request.member_id))
         else:
-            self._membership.sync(group, request, turn)
+            self._rebalances.sync(group, request, turn)
 
     def _heartbeat(self, request: HeartbeatRequest, turn: Turn) -> None:
         if self._consumers.classic_heartbeat(request, turn):
@@ -298,11 +300,11 @@ class GroupMachine:
             case TimerKind.SESSION:
                 self._membership.session_expired(group, key.member_id, turn)
             case TimerKind.JOIN:
-                self._membership.join_time_is_up(group, turn)
+                self._rebalances.join_time_is_up(group, turn)
             case TimerKind.SYNC:
-                self._membership.sync_time_is_up(group, turn)
+                self._rebalances.sync_time_is_up(group, turn)
             case TimerKind.CONVERTED:
-                self._membership.begin_converted(group, turn)
+                self._rebalances.begin_converted(group, turn)
             case TimerKind.EXPIRY:
                 self._deletions.expire(group, turn)
         self._forget_if_unused(key.group_id)
@@ -330,7 +332,7 @@ class GroupMachine:
             return
         classic = self._groups.get(group_id)
         if classic is not None and value is not None and (self._is_loaded or classic.is_unused):
-            self._membership.forget_timers(classic)
+            self._rebalances.forget_timers(classic)
             del self._groups[group_id]
         if self._is_loaded and TimerKey(TimerKind.EXPIRY, group_id) not in self._timers:
             self._deletions.check_expiry_at(group_id, now_ms + self._config.offsets_retention_check_interval_ms)
@@ -339,7 +341,7 @@ class GroupMachine:
         group = self._groups.pop(group_id, None)
         if group is None:
             return
-        self._membership.forget_timers(group)
+        self._rebalances.forget_timers(group)
         if self._is_loaded:
             group.transition_to(GroupState.DEAD, now_ms)
         if self._offsets.has_group(group_id):
@@ -349,7 +351,7 @@ class GroupMachine:
         """Forget a group that has nothing in the log and nobody waiting: there is nothing to know about it."""
         group = self._groups.get(group_id)
         if group is not None and group.is_unused and not self._offsets.has_group(group_id):
-            self._membership.forget_timers(group)
+            self._rebalances.forget_timers(group)
             del self._groups[group_id]
 
 
