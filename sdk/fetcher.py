@@ -12,12 +12,11 @@ import random
 import threading
 import time
 from collections import defaultdict, deque
-from collections.abc import Awaitable, Callable, Iterable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
-from semel.protocol.api.groups import OffsetAndMetadata
-from semel.protocol.api.topics import EARLIEST_TIMESTAMP, LATEST_TIMESTAMP, IsolationLevel, ListOffset
+from semel.protocol.api.topics import IsolationLevel
 from semel.protocol.errors import ErrorCode, FatalError, RetriableError, SemelError, error_for
 from semel.protocol.ids import TopicId, TopicPartition
 from semel.protocol.kafka.fetch import (
@@ -36,7 +35,7 @@ from semel.sdk.cluster import ClusterSnapshot
 from semel.sdk.connection import Connection
 from semel.sdk.fetch_session import FetchSession
 from semel.sdk.fetched import FetchedChunk, whole_batches
-from semel.sdk.offset_lookup import look_up_offsets
+from semel.sdk.position_lookup import FAILURES_BEFORE_WARNING, STALE_METADATA, CommittedOffsets, PositionLookup
 from semel.sdk.subscription import OffsetReset, PartitionState, Subscription
 
 _log = logging.getLogger("semel.sdk.fetcher")
@@ -53,32 +52,8 @@ CUT_AFTER_S = 0.005
 An answer that is on its way arrives sooner, and breaking off costs a new connection.
 """
 
-FAILURES_BEFORE_WARNING = 5
-
-_STALE_METADATA = frozenset(
-    {
-        ErrorCode.NOT_LEADER_OR_FOLLOWER,
-        ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
-        ErrorCode.UNKNOWN_TOPIC_ID,
-        ErrorCode.INCONSISTENT_TOPIC_ID,
-        ErrorCode.FENCED_LEADER_EPOCH,
-        ErrorCode.UNKNOWN_LEADER_EPOCH,
-        ErrorCode.LEADER_NOT_AVAILABLE,
-        ErrorCode.KAFKA_STORAGE_ERROR,
-        ErrorCode.OFFSET_NOT_AVAILABLE,
-        ErrorCode.REPLICA_NOT_AVAILABLE,
-    }
-)
-
-Targets: TypeAlias = list[tuple[PartitionState, int]]
-"""Partitions, each with its epoch when something was asked about it."""
-
 Asked: TypeAlias = dict[PartitionState, int]
-"""The same, of one fetch."""
-
-CommittedOffsets: TypeAlias = Callable[
-    [list[TopicPartition]], Awaitable[Mapping[TopicPartition, OffsetAndMetadata | SemelError | None]]
-]
+"""The partitions of one fetch, each with its epoch when it was asked for."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,18 +129,28 @@ class Fetcher:
         self._subscription = subscription
         self._lock = lock
         self._options = options
-        self._committed_offsets = committed_offsets
         self._on_ready = on_ready
         self._changed = asyncio.Event()
         self._in_flight: dict[int, _Flight] = {}
         self._has_moved = False
         self._sessions: dict[int, FetchSession] = {}
-        self._locating: asyncio.Task[None] | None = None
         self._refreshing: asyncio.Task[None] | None = None
         self._failures = 0
         self._refreshes = 0
         self._refresh_not_before = 0.0
         self._short_wait_ms = SHORT_WAIT_MS
+        self._positions = PositionLookup(
+            core.control,
+            subscription,
+            lock,
+            options.isolation,
+            options.reset,
+            committed_offsets=committed_offsets,
+            postpone=self._postpone,
+            refresh_metadata=self._refresh_metadata,
+            fail=self._fail,
+            on_moved=self.moved,
+        )
         self._main = asyncio.get_running_loop().create_task(self._run(), name="fetcher")
 
     def wake(self) -> None:
@@ -182,7 +167,7 @@ class Fetcher:
         """Stop; answers still under way are dropped."""
         tasks = [self._main]
         under_way = [flight.task for flight in self._in_flight.values()]
-        tasks += [task for task in (self._locating, self._refreshing, *under_way) if task is not None]
+        tasks += [task for task in (self._positions.task, self._refreshing, *under_way) if task is not None]
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
@@ -190,7 +175,7 @@ class Fetcher:
     async def _run(self) -> None:
         while True:
             self._changed.clear()
-            self._locate_positions()
+            self._positions.start()
             pause_s = self._send_fetches()
             try:
                 async with asyncio.timeout(pause_s):
@@ -446,104 +431,12 @@ class Fetcher:
             else:
                 _log.warning("%s; going on at the %s", where, self._options.reset.value)
                 state.ask_reset(self._options.reset)
-        elif code in _STALE_METADATA:
+        elif code in STALE_METADATA:
             self._refresh_metadata()
         else:
             error = error_for(code, f"{state.tp} can't be read")
             if not isinstance(error, RetriableError):
                 self._fail(error)
-
-    # positions
-
-    def _locate_positions(self) -> None:
-        if self._locating is not None and not self._locating.done():
-            return
-        now = time.monotonic()
-        with self._lock:
-            targets = [(state, state.epoch) for state in self._subscription.need_position() if state.retry_at <= now]
-        if targets:
-            self._locating = asyncio.get_running_loop().create_task(self._locate(targets), name="locate positions")
-
-    async def _locate(self, targets: Targets) -> None:
-        try:
-            await self._take_reset(await self._take_committed(targets))
-        except SemelError as error:  # of the call as a whole
-            if not isinstance(error, RetriableError):
-                self._fail(error)
-            self._not_located((target, error) for target in targets)
-        finally:
-            self.moved()
-
-    async def _take_committed(self, targets: Targets) -> Targets:
-        """Move those with a committed offset to it, and return those that have none."""
-        left = [(state, epoch) for state, epoch in targets if state.reset is not None]
-        asked = [(state, epoch) for state, epoch in targets if state.reset is None]
-        if not asked or self._committed_offsets is None:
-            return targets
-        offsets = await self._committed_offsets([state.tp for state, _ in asked])
-        failed: list[tuple[tuple[PartitionState, int], SemelError]] = []
-        with self._lock:
-            for state, epoch in asked:
-                place = offsets.get(state.tp)
-                if isinstance(place, SemelError):
-                    failed.append(((state, epoch), place))
-                elif place is None:
-                    left.append((state, epoch))
-                elif state.epoch == epoch:
-                    state.failures = 0
-                    state.move_to(place.offset, place.leader_epoch)
-        self._not_located(failed)
-        return left
-
-    async def _take_reset(self, targets: Targets) -> None:
-        """Move each to the start or the end, as its user asked, or as the consumer does where nothing is committed."""
-        strategies = {state.tp: state.reset or self._options.reset for state, _ in targets}
-        lost = sorted(tp for tp, strategy in strategies.items() if strategy is OffsetReset.ERROR)
-        if lost:
-            self._fail(
-                FatalError(
-                    f"there is no offset to begin at for {', '.join(map(str, lost))}: nothing is committed, and "
-                    "offset_reset is 'error'; seek to where reading shall begin, or set it to 'earliest' or 'latest'",
-                    ErrorCode.OFFSET_OUT_OF_RANGE,
-                )
-            )
-        timestamps = {
-            tp: LATEST_TIMESTAMP if strategy is OffsetReset.LATEST else EARLIEST_TIMESTAMP
-            for tp, strategy in strategies.items()
-            if strategy is not OffsetReset.ERROR
-        }
-        offsets: Mapping[TopicPartition, ListOffset | SemelError] = {}
-        if timestamps:
-            offsets = await look_up_offsets(self._core.control, timestamps, self._options.isolation)
-        failed: list[tuple[tuple[PartitionState, int], SemelError]] = []
-        with self._lock:
-            for state, epoch in targets:
-                found = offsets.get(state.tp)
-                if found is None:
-                    self._postpone(state, time.monotonic())
-                elif isinstance(found, SemelError):
-                    failed.append(((state, epoch), found))
-                elif state.epoch == epoch:
-                    state.failures = 0
-                    state.move_to(found.offset)
-        self._not_located(failed)
-
-    def _not_located(self, failed: Iterable[tuple[tuple[PartitionState, int], SemelError]]) -> None:
-        """Try again after a pause; trouble of one partition is no trouble of the others."""
-        now = time.monotonic()
-        is_stale = False
-        for (state, epoch), error in failed:
-            with self._lock:
-                if state.epoch != epoch or state.position is not None:
-                    continue
-                self._postpone(state, now)
-            is_stale |= error.code in _STALE_METADATA
-            if not isinstance(error, RetriableError):
-                self._fail(error)
-            elif state.failures == FAILURES_BEFORE_WARNING:
-                _log.warning("it is not known where to begin, trying on: partition=%s error=%s", state.tp, error)
-        if is_stale:
-            self._refresh_metadata()
 
     # trouble
 
