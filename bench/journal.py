@@ -18,7 +18,8 @@ import time
 from collections.abc import Callable
 
 from semel.broker.log.config import LogConfig
-from semel.broker.log_manager import LogManager, LogManagerConfig
+from semel.broker.log_manager import LogManager
+from semel.broker.log_manager_config import LogManagerConfig
 from semel.broker.partition import Partition
 from semel.protocol.errors import SemelError
 from semel.protocol.ids import TopicPartition, new_topic_id
@@ -91,7 +92,7 @@ async def measure(folder: str, appenders: int, partitions: int, records: int) ->
     topic_id = new_topic_id()
     config = LogConfig()
     found = [logs.create_partition(TopicPartition("bench", n), topic_id, config) for n in range(partitions)]
-    background = asyncio.create_task(logs.run())
+    background = asyncio.create_task(logs.upkeep.run())
     batch = encode_batch([(1, None, RECORD, ()) for _ in range(records)])
     storage.times.clear()
     begin = time.monotonic()

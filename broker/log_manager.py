@@ -1,4 +1,4 @@
-"""All logs of a node: opening and recovering them, making and deleting partitions, and what is done in the background.
+"""All logs of a node: opening and recovering them, making and deleting partitions, closing.
 
 What a start does after anything but a clean stop: each log is validated from its recovery point on and cut where it is
 torn (D2); then the journal's entries from there on are compared with the log and put back where it lost them (D1); then
@@ -10,22 +10,21 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import Executor
-from dataclasses import dataclass, field
-from enum import Enum
+from dataclasses import dataclass
 from typing import Final, NamedTuple
 
 from semel.broker.data_folder import JOURNAL_FOLDER, DataFolder
 from semel.broker.disk_space import DiskSpace
 from semel.broker.disk_thread import DiskThread
-from semel.broker.log.cleaner import DEFAULT_KEYS_MAX
 from semel.broker.log.config import LogConfig
-from semel.broker.log.journal import Journal, JournalConfig, JournalStatistics
+from semel.broker.log.journal import Journal, JournalStatistics
 from semel.broker.log.open_files import OpenFiles
 from semel.broker.log.partition_log import PartitionLog
-from semel.broker.log_compaction import Compactor
+from semel.broker.log_manager_config import DurabilityMode, LogManagerConfig
 from semel.broker.log_recovery import RecoveryReport, replay_journal
+from semel.broker.log_upkeep import TURN_SECONDS, LogUpkeep
 from semel.broker.partition import Durability, Partition
 from semel.protocol.errors import ErrorCode, FatalError, SemelError, error_for
 from semel.protocol.ids import TopicId, TopicPartition, format_topic_id
@@ -34,10 +33,6 @@ from semel.runtime.storage import Storage
 
 _log = logging.getLogger("semel.logs")
 
-_SPACE_LOOK_SECONDS: Final = 10.0
-"""How often at least the free space of the disk is looked at."""
-_TURN_SECONDS: Final = 0.005
-"""How long a background duty works on the event loop before it lets others have a turn."""
 _MAKERS: Final = 8
 """How many threads make the folders of new logs side by side."""
 
@@ -49,51 +44,6 @@ class NewPartition(NamedTuple):
     topic_id: TopicId
     log_config: LogConfig
     leader_epoch: int = 0
-
-
-class DurabilityMode(Enum):
-    """What an append with acks=all waits for."""
-
-    JOURNAL = "journal"
-    """The disk: the journal's sync. Survives a power cut."""
-    OS = "os"
-    """The page cache, as Kafka does by default. Survives a killed process."""
-
-
-@dataclass(frozen=True, slots=True)
-class LogManagerConfig:
-    """Settings of a node's logs as a whole. Sizes in bytes, times in milliseconds.
-
-    cluster_id:           checked against meta.properties; None takes what is there, or makes a new one.
-    journal_flush_bytes:  the logs are flushed and the journal cut when it has grown by this.
-    journal_bytes_max:    clients are refused while the journal is larger than this.
-    flush_interval_ms:    the logs are flushed at least this often while there is something to flush.
-    min_free_bytes:       clients are refused while the disk has less than this free.
-    cleaner_keys_max:     keys that one round of compaction holds in memory; more take more rounds.
-    open_files_max:       files that all logs together keep open; those opened longest ago are closed first.
-    """
-
-    node_id: int = 0
-    cluster_id: str | None = None
-    durability: DurabilityMode = DurabilityMode.JOURNAL
-    journal: JournalConfig = field(default_factory=JournalConfig)
-    journal_flush_bytes: int = 256 << 20
-    journal_bytes_max: int = 2 << 30
-    flush_interval_ms: int = 60_000
-    retention_check_interval_ms: int = 300_000
-    cleaner_interval_ms: int = 15_000
-    cleaner_keys_max: int = DEFAULT_KEYS_MAX
-    producer_expiry_interval_ms: int = 600_000
-    producer_id_expiration_ms: int = 24 * 60 * 60 * 1000
-    min_free_bytes: int = 256 << 20
-    open_files_max: int = 512
-
-    def __post_init__(self) -> None:
-        if not 0 < self.journal_flush_bytes <= self.journal_bytes_max:
-            raise ValueError(
-                f"0 < journal_flush_bytes <= journal_bytes_max must hold: "
-                f"{self.journal_flush_bytes}, {self.journal_bytes_max}"
-            )
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,17 +63,8 @@ class LogStatistics:
     journal: JournalStatistics | None
 
 
-@dataclass(slots=True)
-class _Duties:
-    """When the background work is due next, by the monotonic clock in seconds."""
-
-    flush: float
-    retention: float
-    producers: float
-
-
 class LogManager:
-    """A node's logs. `open` first; `run` works in the background until it is cancelled; `close` ends it cleanly."""
+    """A node's logs. `open` first; `upkeep.run` works in the background until cancelled; `close` ends it cleanly."""
 
     def __init__(
         self,
@@ -147,22 +88,21 @@ class LogManager:
         self._on_failure = on_failure
         self._executor = executor
         self._thread = DiskThread(executor)
-        self._compactor = Compactor(
-            self.folder.clean_offsets, self._is_current, clock, self._thread, self.config.cleaner_keys_max
-        )
         self._journal: Journal | None = None
         self._partitions: dict[TopicPartition, Partition] = {}
         self._space = DiskSpace(storage, self.folder.path, self.config.min_free_bytes)
         self._durability = Durability(None)
-        self._log_starts_moved = False
         self._files = OpenFiles(self.config.open_files_max)
-        self._going: list[tuple[float, str]] = []
-        """Folders to delete, and when, by the monotonic clock."""
-        self._wake: asyncio.Event | None = None
-        self._flushing = asyncio.Lock()
-        self._flushes = 0
-        self._flush_seconds_total = 0.0
-        self._flush_seconds_last = 0.0
+        self.upkeep = LogUpkeep(
+            self.config,
+            storage,
+            self.folder,
+            clock,
+            self._thread,
+            self._space,
+            self._partitions,
+            self._log_failed,
+        )
         self._failed = False
         self._open = False
 
@@ -216,7 +156,7 @@ class LogManager:
         clean = self.folder.take_clean_mark() and journal.is_empty
         recovery_points = self.folder.recovery_points.read()
         log_starts = self.folder.log_starts.read()
-        self._going = [(0.0, path) for path in self.folder.find_deleted()]
+        deleted_folders = self.folder.find_deleted()
         found = list(self.folder.find_logs())
         logs: dict[tuple[TopicId, int], PartitionLog] = {}
         for done, (tp, topic_id) in enumerate(found, 1):
@@ -254,11 +194,11 @@ class LogManager:
             self._space,
             journal_bytes_max=self.config.journal_bytes_max,
             flush_bytes=self.config.journal_flush_bytes,
-            on_flush_wanted=self._wake_up,
+            on_flush_wanted=self.upkeep.wake_up,
         )
         for log in logs.values():
             self._add(log, 0)
-        self._compactor.opened({log.tp: log.topic_id for log in logs.values()})
+        self.upkeep.opened(self._durability, deleted_folders)
 
     # --- partitions ---------------------------------------------------------------------------------------------------
 
@@ -302,7 +242,7 @@ class LogManager:
         # Side by side, because a file system makes one commit of the syncs that wait at the same time.
         parts = [part for first in range(_MAKERS) if (part := new[first::_MAKERS])]
         await asyncio.gather(*(self._thread.run(make, part) for part in parts))
-        turn_ends = self._clock.monotonic() + _TURN_SECONDS
+        turn_ends = self._clock.monotonic() + TURN_SECONDS
         for one in new:
             if one.tp in failures:
                 continue
@@ -312,7 +252,7 @@ class LogManager:
                 failures[one.tp] = error
             if self._clock.monotonic() >= turn_ends:
                 await asyncio.sleep(0)
-                turn_ends = self._clock.monotonic() + _TURN_SECONDS
+                turn_ends = self._clock.monotonic() + TURN_SECONDS
         return failures
 
     def _existing(self, wanted: NewPartition) -> Partition | None:
@@ -355,7 +295,7 @@ class LogManager:
             self._durability,
             self._clock,
             leader_epoch=leader_epoch,
-            on_log_start_moved=self._log_start_moved,
+            on_log_start_moved=self.upkeep.log_start_moved,
         )
         self._partitions[log.tp] = partition
         return partition
@@ -373,11 +313,7 @@ class LogManager:
             error_for(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"{tp} was deleted, or is being moved away")
         )
         partition.log.release_files()
-        target = self.folder.drop_log_folder(tp)
-        due = self._clock.monotonic() + partition.config.file_delete_delay_ms / 1000
-        self._going.append((due, target))
-        self._log_starts_moved = True
-        self._wake_up()
+        self.upkeep.delete_later(self.folder.drop_log_folder(tp), partition.config.file_delete_delay_ms)
         return True
 
     def update_config(self, topic: str, log_config: LogConfig) -> None:
@@ -393,11 +329,11 @@ class LogManager:
             dirty_partitions=len(self._durability.dirty),
             dirty_bytes=self._durability.dirty_bytes,
             free_bytes=self._space.free_bytes,
-            flushes=self._flushes,
-            flush_seconds_total=self._flush_seconds_total,
-            flush_seconds_last=self._flush_seconds_last,
-            folders_to_delete=len(self._going),
-            compactions=self._compactor.rounds,
+            flushes=self.upkeep.flushes,
+            flush_seconds_total=self.upkeep.flush_seconds_total,
+            flush_seconds_last=self.upkeep.flush_seconds_last,
+            folders_to_delete=self.upkeep.folders_to_delete,
+            compactions=self.upkeep.compactions,
             journal=None if self._journal is None else self._journal.statistics(),
         )
 
@@ -416,203 +352,10 @@ class LogManager:
         _log.critical("%s", error)
         partition.go_offline(error)
 
-    def _log_start_moved(self, partition: Partition) -> None:
-        self._log_starts_moved = True
-        self._wake_up()
-
-    def _wake_up(self) -> None:
-        if self._wake is not None:
-            self._wake.set()
-
-    # --- in the background --------------------------------------------------------------------------------------------
-
-    async def run(self) -> None:
-        """Do what is due, until cancelled: flush, cut the journal, retain, compact, expire, delete.
-
-        A duty that fails is logged and tried again when it is due next.
-        """
-        assert self._open, "open the logs first"
-        async with asyncio.TaskGroup() as group:
-            group.create_task(self._run_duties())
-            group.create_task(self._run_cleaner())
-
-    async def _run_cleaner(self) -> None:
-        """Compact beside the other duties: a long round must not keep the journal from being cut."""
-        while True:
-            await asyncio.sleep(self.config.cleaner_interval_ms / 1000)
-            await self._guard("compact the logs", self.compact_logs)
-
-    async def _run_duties(self) -> None:
-        now = self._clock.monotonic()
-        config = self.config
-        duties = _Duties(
-            flush=now + config.flush_interval_ms / 1000,
-            retention=now + config.retention_check_interval_ms / 1000,
-            producers=now + config.producer_expiry_interval_ms / 1000,
-        )
-        self._wake = asyncio.Event()
-        try:
-            while True:
-                await self._run_due(duties)
-                due = min(duties.flush, duties.retention, duties.producers, *(going[0] for going in self._going))
-                pause = min(max(due - self._clock.monotonic(), 0.0), _SPACE_LOOK_SECONDS)
-                try:
-                    async with asyncio.timeout(pause):
-                        await self._wake.wait()
-                except TimeoutError:
-                    pass
-                self._wake.clear()
-        finally:
-            self._wake = None
-
-    async def _run_due(self, duties: _Duties) -> None:
-        now = self._clock.monotonic()
-        config = self.config
-        if self._durability.flush_wanted or now >= duties.flush:
-            duties.flush = now + config.flush_interval_ms / 1000
-            await self._guard("flush the logs", self.flush)
-        if self._log_starts_moved:
-            await self._guard("note where the logs start", self._write_log_starts)
-        if now >= duties.retention:
-            duties.retention = now + config.retention_check_interval_ms / 1000
-            await self._guard("apply the retention", self.check_retention)
-        if now >= duties.producers:
-            duties.producers = now + config.producer_expiry_interval_ms / 1000
-            await self._guard("expire producers", self.expire_producers)
-        if any(going[0] <= now for going in self._going):
-            await self._guard("delete folders", self.delete_folders)
-        self._space.refresh()
-
-    async def _guard(self, what: str, duty: Callable[[], Awaitable[object]]) -> None:
-        try:
-            await duty()
-        except (SemelError, OSError) as error:
-            _log.error("could not %s: %s", what, error)
-        except Exception:
-            _log.exception("could not %s", what)
-
-    async def flush(self) -> None:
-        """Bring all logs to the disk, note how far they are, and cut the journal behind that. Raises `OSError`.
-
-        A log that cannot be flushed goes offline, and then the journal is kept: it has what the log may have lost.
-        """
-        async with self._flushing:
-            begin = self._clock.monotonic()
-            durability = self._durability
-            journal = self._journal
-            cut = 0 if journal is None else journal.position
-            dirty = durability.flush_begins()
-            try:
-                while dirty:
-                    if await self._flush_one(dirty[-1]):
-                        durability.dirty.setdefault(dirty[-1])
-                    dirty.pop()
-            finally:
-                durability.dirty.update(dict.fromkeys(dirty))
-            await self._write_checkpoints()
-            kept = any(one.offline_error is not None for one in durability.dirty)
-            if journal is not None and not kept and journal.error is None:
-                await self._thread.run(journal.remove_files, journal.take_files_below(cut))
-            self._flushes += 1
-            self._flush_seconds_last = self._clock.monotonic() - begin
-            self._flush_seconds_total += self._flush_seconds_last
-
-    async def _flush_one(self, partition: Partition) -> bool:
-        """Flush one log, waiting for the disk in the thread. Returns whether it still needs it, being offline."""
-        log = partition.log
-        try:
-            if self._is_online(partition):
-                work = log.begin_flush()
-                failure, cancelled = (None, None) if work.is_empty else await self._thread.outcome(work.run)
-                if self._is_online(partition):
-                    log.end_flush(work, failure)
-                if cancelled is not None:
-                    raise cancelled
-        except SemelError as error:
-            self._log_failed(partition, error)
-        return partition.offline_error is not None and self._partitions.get(partition.tp) is partition
-
-    async def _write_checkpoints(self) -> None:
-        logs = self._partitions
-        points = {tp: (one.topic_id, one.log.recovery_point) for tp, one in logs.items()}
-        marks = {tp: (one.topic_id, one.high_watermark) for tp, one in logs.items()}
-        await self._thread.run(self.folder.recovery_points.write, points, self._is_current)
-        await self._thread.run(self.folder.high_watermarks.write, marks, self._is_current)
-        await self._write_log_starts()
-
-    def _is_current(self, tp: TopicPartition, topic_id: TopicId) -> bool:
-        partition = self._partitions.get(tp)
-        return partition is not None and partition.topic_id == topic_id
-
-    def _is_online(self, partition: Partition) -> bool:
-        return partition.offline_error is None and self._partitions.get(partition.tp) is partition
-
-    async def _write_log_starts(self) -> None:
-        self._log_starts_moved = False
-        starts = {tp: (one.topic_id, one.log_start_offset) for tp, one in self._partitions.items()}
-        try:
-            await self._thread.run(self.folder.log_starts.write, starts, self._is_current)
-        except BaseException:
-            self._log_starts_moved = True
-            raise
-
-    async def check_retention(self) -> int:
-        """Delete the segments that are too old, or too many, in all partitions. Returns how many."""
-        deleted = 0
-        async for partition in self._in_turns():
-            try:
-                start = partition.log_start_offset
-                deleted += partition.log.delete_old_segments(self._clock.now_ms(), partition.high_watermark)
-                self._log_starts_moved |= partition.log_start_offset != start
-            except SemelError as error:
-                self._log_failed(partition, error)
-        return deleted
-
-    async def compact_logs(self) -> int:
-        """Compact every log that is dirty enough (D4). Returns how many.
-
-        Only what is below the recovery point on the disk: from there on, a recovery compares logs with the journal.
-        """
-        compacted = 0
-        async for partition in self._in_turns():
-            try:
-                compacted += await self._compactor.compact(partition, self.folder.recovery_points.get(partition.tp))
-            except SemelError as error:
-                self._log_failed(partition, error)
-        return compacted
-
-    async def expire_producers(self) -> int:
-        """Forget producers that have been idle for too long (P8). Returns how many."""
-        expired = 0
-        async for partition in self._in_turns():
-            expired += partition.log.expire_producers(self._clock.now_ms())
-        return expired
-
-    async def _in_turns(self) -> AsyncIterator[Partition]:
-        """Yield all partitions that are online, letting others have the event loop every few milliseconds."""
-        turn_ends = self._clock.monotonic() + _TURN_SECONDS
-        for partition in list(self._partitions.values()):
-            if self._clock.monotonic() >= turn_ends:
-                await asyncio.sleep(0)
-                turn_ends = self._clock.monotonic() + _TURN_SECONDS
-            if self._is_online(partition):
-                yield partition
-
-    async def delete_folders(self) -> None:
-        """Delete the folders of deleted partitions whose time has come."""
-        now = self._clock.monotonic()
-        due = [path for when, path in self._going if when <= now]
-        self._going = [going for going in self._going if going[0] > now]
-        for path in due:
-            try:
-                await self._thread.run(self._storage.remove_tree, path)
-            except OSError as error:
-                _log.error("could not delete %s: %s; it is tried again at the next start", path, error)
-
     # --- closing ------------------------------------------------------------------------------------------------------
 
     async def close(self) -> None:
-        """Flush and close everything, so that the next start has nothing to recover. `run` must have ended.
+        """Flush and close everything, so that the next start has nothing to recover. `upkeep.run` must have ended.
 
         After a failure of the disk it only closes, and the next start recovers.
         """
@@ -622,7 +365,7 @@ class LogManager:
             if self._journal is not None and not self._failed:
                 self._journal.sync_now()
             if not self._failed:
-                await self.flush()
+                await self.upkeep.flush()
             if not self._failed:
                 self._close_cleanly()
         finally:
@@ -641,7 +384,7 @@ class LogManager:
             self._journal.sync_now()
             self._journal.cut(self._journal.position)
         self.folder.mark_clean()
-        self._partitions = {}
+        self._partitions.clear()
 
     def _abandon(self) -> None:
         """Let everything go as it is."""

@@ -225,7 +225,7 @@ class Node:
         if self._grpc is not None:
             await self._grpc.start()
         self._begin_duty("keep the controller's lease", self.metadata.run())
-        self._begin_duty("look after the logs", self.logs.run())
+        self._begin_duty("look after the logs", self.logs.upkeep.run())
         self._begin_duty("watch the logs", self._watch_logs())
 
     async def _start_kafka(self) -> None:

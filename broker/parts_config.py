@@ -5,7 +5,7 @@ from __future__ import annotations
 from semel.broker.config import Durability, NodeConfig
 from semel.broker.listeners.kafka.limits import KafkaLimits
 from semel.broker.log.journal import JournalConfig
-from semel.broker.log_manager import DurabilityMode, LogManagerConfig
+from semel.broker.log_manager_config import DurabilityMode, LogManagerConfig
 from semel.group_coordinator.config import GroupConfig
 from semel.txn_coordinator.config import TransactionConfig
 

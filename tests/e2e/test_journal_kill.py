@@ -13,7 +13,8 @@ from uuid import UUID
 import pytest
 
 from semel.broker.log.config import LogConfig
-from semel.broker.log_manager import LogManager, LogManagerConfig
+from semel.broker.log_manager import LogManager
+from semel.broker.log_manager_config import LogManagerConfig
 from semel.protocol.ids import TopicId, TopicPartition
 from semel.protocol.record_batch import decode_records, encode_batch, iter_batches
 from semel.runtime.clock import SystemClock
@@ -37,7 +38,7 @@ async def append_until_killed(folder: str, run: str) -> None:
     logs = open_logs(folder)
     for number in range(PARTITIONS):
         logs.create_partition(TopicPartition("t", number), TOPIC_ID, LOG_CONFIG)
-    background = asyncio.create_task(logs.run())
+    background = asyncio.create_task(logs.upkeep.run())
 
     async def append(appender: int) -> None:
         number = appender % PARTITIONS

@@ -21,7 +21,8 @@ from inline_executor import InlineExecutor
 
 from semel.broker.log.config import LogConfig
 from semel.broker.log.journal import JournalConfig
-from semel.broker.log_manager import LogManager, LogManagerConfig
+from semel.broker.log_manager import LogManager
+from semel.broker.log_manager_config import LogManagerConfig
 from semel.broker.partition import Partition
 from semel.protocol.api.topics import LATEST_TIMESTAMP, IsolationLevel
 from semel.protocol.errors import ErrorCode, SemelError
@@ -236,11 +237,11 @@ class World:
         assert partition.delete_records(before) == before
 
     def retain(self) -> None:
-        self.loop.run_until_complete(self.logs.check_retention())
+        self.loop.run_until_complete(self.logs.upkeep.check_retention())
         self.clock.advance(ms=10)
 
     def flush(self) -> None:
-        self.loop.run_until_complete(self.logs.flush())
+        self.loop.run_until_complete(self.logs.upkeep.flush())
 
     def restart(self) -> None:
         self.loop.run_until_complete(self.logs.close())

@@ -25,7 +25,7 @@ from semel.broker.handlers.topic_rules import node_log_config
 from semel.broker.kafkas_settings import INSTEAD
 from semel.broker.listeners.kafka.limits import KafkaLimits
 from semel.broker.log.config import LogConfig
-from semel.broker.log_manager import LogManagerConfig
+from semel.broker.log_manager_config import LogManagerConfig
 from semel.broker.settings import INT64_MAX, ConfigError
 from semel.group_coordinator.config import GroupConfig
 from semel.txn_coordinator.config import TransactionConfig

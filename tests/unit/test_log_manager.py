@@ -16,7 +16,8 @@ from inline_executor import InlineExecutor
 
 from semel.broker.log.config import CleanupPolicy, LogConfig
 from semel.broker.log.journal import JournalConfig
-from semel.broker.log_manager import DurabilityMode, LogManager, LogManagerConfig, NewPartition
+from semel.broker.log_manager import LogManager, NewPartition
+from semel.broker.log_manager_config import DurabilityMode, LogManagerConfig
 from semel.broker.partition import Partition
 from semel.protocol.errors import ErrorCode, FatalError, RetriableError, SemelError
 from semel.protocol.ids import ProducerIdAndEpoch, TopicPartition, format_topic_id, new_topic_id
@@ -147,7 +148,7 @@ def test_D1_killed_and_powerless_nodes_have_everything_acknowledged() -> None:
                 for n in range(12):
                     await append(partitions[n % 3], batch(2, size=n * 40 + 1))
                     if n == 6:
-                        await node.logs.flush()
+                        await node.logs.upkeep.flush()
                 expected = [read_all(partition) for partition in partitions]
                 node.storage.crash(power=power)
                 report = node.start().recovery
@@ -221,7 +222,7 @@ def test_D2_flushed_records_that_are_gone_are_a_loud_error() -> None:
         node.create()
         for _ in range(3):
             await append(node.get())
-        await node.logs.flush()
+        await node.logs.upkeep.flush()
         await append(node.get())
         node.storage.crash(power=False)
         node.storage.open("/data/orders-0/00000000000000000000.log").truncate(0)
@@ -243,7 +244,7 @@ def test_flush_notes_the_recovery_point_and_cuts_the_journal() -> None:
         before = node.logs.statistics().journal
         assert before is not None
         assert before.size_bytes > 0
-        await node.logs.flush()
+        await node.logs.upkeep.flush()
         after = node.logs.statistics()
         assert after.journal is not None
         assert (after.journal.size_bytes, after.dirty_partitions, after.dirty_bytes, after.flushes) == (0, 0, 0, 1)
@@ -263,7 +264,7 @@ def test_background_flushes_when_the_journal_has_grown_and_ends_when_cancelled()
         node = Node(config=LogManagerConfig(min_free_bytes=0, journal_flush_bytes=2000))
         node.start()
         node.create()
-        task = asyncio.create_task(node.logs.run())
+        task = asyncio.create_task(node.logs.upkeep.run())
         await asyncio.sleep(0)
         for _ in range(1000):
             await append(node.get(), batch(5))
@@ -296,7 +297,7 @@ def test_durability_os_has_no_journal_and_replays_one_that_is_there() -> None:
         assert node.logs.statistics().journal is None
         assert node.get().append(batch()).base_offset == 4
         assert node.get().high_watermark == 5
-        await node.logs.flush()
+        await node.logs.upkeep.flush()
         await node.logs.close()
         assert node.start().recovery.clean
         await node.logs.close()
@@ -509,10 +510,10 @@ def test_deleted_partition_is_gone_at_once_and_its_files_later() -> None:
             partition.append(batch())
         (going,) = [name for name in node.storage.list_folder("/data") if name.endswith("-delete")]
         assert going.startswith("orders-0.")
-        await node.logs.delete_folders()
+        await node.logs.upkeep.delete_folders()
         assert node.logs.statistics().folders_to_delete == 1
         node.clock.advance(ms=1000)
-        await node.logs.delete_folders()
+        await node.logs.upkeep.delete_folders()
         assert not node.storage.exists(f"/data/{going}")
         await node.logs.close()
 
@@ -527,7 +528,7 @@ def test_D1_records_deleted_up_to_the_middle_of_a_batch_do_not_keep_the_node_fro
         partition = node.create()
         await append(partition, batch(3))
         partition.delete_records(1)
-        await node.logs._write_log_starts()
+        await node.logs.upkeep._write_log_starts()
         if not lost:
             await append(partition, batch(2))
         node.storage.crash(power=False)
@@ -554,7 +555,7 @@ def test_deletion_is_finished_after_a_crash_and_its_journal_entries_are_skipped(
         node.storage.crash(power=True)
         report = node.start().recovery
         assert (report.partitions, report.skipped_entries) == (1, 1)
-        await node.logs.delete_folders()
+        await node.logs.upkeep.delete_folders()
         assert not [name for name in node.storage.list_folder("/data") if name.endswith("-delete")]
         await node.logs.close()
 
@@ -582,7 +583,7 @@ def test_D3_topic_of_an_earlier_ones_name_does_not_inherit_its_offsets() -> None
         for _ in range(10):
             await append(partition)
         partition.delete_records(8)
-        await node.logs.flush()
+        await node.logs.upkeep.flush()
         assert node.logs.delete_partition(TP)
         node.storage.crash(power=True)
         node.start()
@@ -655,11 +656,11 @@ def test_D1_log_that_cannot_be_flushed_goes_offline_and_the_journal_is_kept() ->
         for partition in partitions:
             await append(partition)
         node.storage.fail_next("sync", OSError(errno.EIO, "Input/output error"), path_part="orders-0")
-        await node.logs.flush()
+        await node.logs.upkeep.flush()
         assert partitions[0].offline_error is not None
         assert partitions[1].offline_error is None
         await append(partitions[1])
-        await node.logs.flush()
+        await node.logs.upkeep.flush()
         journal = node.logs.statistics().journal
         assert journal is not None
         assert journal.size_bytes > 0
@@ -681,12 +682,12 @@ def test_retention_and_producer_expiry_go_over_all_logs() -> None:
             partition = node.create(TopicPartition("orders", number), config)
             for sequence in range(10):
                 await append(partition, batch(sequence=sequence, size=60))
-        await node.logs.flush()
-        assert await node.logs.check_retention() > 0
+        await node.logs.upkeep.flush()
+        assert await node.logs.upkeep.check_retention() > 0
         starts = [partition.log_start_offset for partition in node.logs.partitions()]
         assert min(starts) > 0
         node.clock.advance(ms=2 * 24 * 60 * 60 * 1000)
-        assert await node.logs.expire_producers() == 3
+        assert await node.logs.upkeep.expire_producers() == 3
         await node.logs.close()
         node.start(config)
         assert [partition.log_start_offset for partition in node.logs.partitions()] == starts
@@ -709,12 +710,12 @@ def test_D4_compaction_keeps_the_last_of_each_key_below_the_recovery_point_and_s
             partition = node.create(TP, config)
             for n in range(40):
                 await append(partition, batch(1, key=b"%d" % (n % 3), size=30))
-            assert await node.logs.compact_logs() == 0, "nothing is flushed yet"
-            await node.logs.flush()
+            assert await node.logs.upkeep.compact_logs() == 0, "nothing is flushed yet"
+            await node.logs.upkeep.flush()
             for n in range(4):
                 await append(partition, batch(1, key=b"%d" % (n % 3), size=30))
-            assert await node.logs.compact_logs() == 1
-            assert await node.logs.compact_logs() == 0, "it is clean"
+            assert await node.logs.upkeep.compact_logs() == 1
+            assert await node.logs.upkeep.compact_logs() == 0, "it is clean"
             assert node.logs.statistics().compactions == 1
             kept = [header.base_offset for header in iter_batches(read_all(partition)) if header.record_count > 0]
             assert len(kept) < 12
@@ -739,8 +740,8 @@ def test_compaction_of_a_partition_that_is_deleted_meanwhile_is_given_up() -> No
         partition = node.create(TP, config)
         for _ in range(20):
             await append(partition, batch(1, size=60))
-        await node.logs.flush()
-        task = asyncio.create_task(node.logs.compact_logs())
+        await node.logs.upkeep.flush()
+        task = asyncio.create_task(node.logs.upkeep.compact_logs())
         await asyncio.sleep(0)
         node.logs.delete_partition(TP)
         assert await task == 0
@@ -786,7 +787,7 @@ def test_damaged_checkpoint_costs_work_and_no_records(caplog: pytest.LogCaptureF
         node.start()
         node.create()
         await append(node.get(), batch(5))
-        await node.logs.flush()
+        await node.logs.upkeep.flush()
         node.storage.crash(power=False)
         write_whole(node.storage, "/data/recovery-point-offset-checkpoint", b"rubbish")
         with caplog.at_level(logging.WARNING):
@@ -808,7 +809,7 @@ def test_same_on_the_real_disk(real: bool, tmp_path: Path) -> None:
         partition = logs.create_partition(TP, TOPIC_ID, CONFIG)
         for n in range(20):
             await append(partition, batch(3, size=n * 100 + 1))
-        await logs.flush()
+        await logs.upkeep.flush()
         partition.append_marker(ProducerIdAndEpoch(1, 0), 0, True)
         await partition.wait_committed(partition.log_end_offset - 1)
         values = [record.value for header in [0] for record in decode_records(partition.read(0, max_bytes=1).read())]
@@ -848,7 +849,7 @@ def test_cancelled_flush_waits_for_the_disk_and_counts_what_was_done() -> None:
         logs.open(lambda tp, topic_id: CONFIG)
         partition = logs.create_partition(TP, TOPIC_ID, CONFIG)
         await append(partition)
-        flush = asyncio.create_task(logs.flush())
+        flush = asyncio.create_task(logs.upkeep.flush())
         for _ in range(5):
             await asyncio.sleep(0)
         for _ in range(3):

@@ -1,0 +1,292 @@
+"""What is done for a node's logs in the background: flushing, cutting the journal, retention, compaction, and the rest.
+
+Whatever waits for the disk waits in a thread; everything else takes short turns on the event loop.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping
+from dataclasses import dataclass
+from typing import Final
+
+from semel.broker.data_folder import DataFolder
+from semel.broker.disk_space import DiskSpace
+from semel.broker.disk_thread import DiskThread
+from semel.broker.log_compaction import Compactor
+from semel.broker.log_manager_config import LogManagerConfig
+from semel.broker.partition import Durability, Partition
+from semel.protocol.errors import SemelError
+from semel.protocol.ids import TopicId, TopicPartition
+from semel.runtime.clock import Clock
+from semel.runtime.storage import Storage
+
+_log = logging.getLogger("semel.logs")
+
+_SPACE_LOOK_SECONDS: Final = 10.0
+"""How often at least the free space of the disk is looked at."""
+TURN_SECONDS: Final = 0.005
+"""How long a background duty works on the event loop before it lets others have a turn."""
+
+
+@dataclass(slots=True)
+class _Duties:
+    """When the background work is due next, by the monotonic clock in seconds."""
+
+    flush: float
+    retention: float
+    producers: float
+
+
+class LogUpkeep:
+    """The background work on a node's logs. `opened` first; `run` goes on until it is cancelled."""
+
+    def __init__(
+        self,
+        config: LogManagerConfig,
+        storage: Storage,
+        folder: DataFolder,
+        clock: Clock,
+        thread: DiskThread,
+        space: DiskSpace,
+        partitions: Mapping[TopicPartition, Partition],
+        on_log_failed: Callable[[Partition, SemelError], None],
+    ) -> None:
+        """`partitions` is the manager's own table. `on_log_failed` is told of a log that must go offline."""
+        self._config = config
+        self._storage = storage
+        self._folder = folder
+        self._clock = clock
+        self._thread = thread
+        self._space = space
+        self._partitions = partitions
+        self._on_log_failed = on_log_failed
+        self._compactor = Compactor(folder.clean_offsets, self._is_current, clock, thread, config.cleaner_keys_max)
+        self._durability = Durability(None)
+        self._is_open = False
+        self._log_starts_moved = False
+        self._going: list[tuple[float, str]] = []
+        """Folders to delete, and when, by the monotonic clock."""
+        self._wake: asyncio.Event | None = None
+        self._flushing = asyncio.Lock()
+        self.flushes = 0
+        self.flush_seconds_total = 0.0
+        self.flush_seconds_last = 0.0
+
+    def opened(self, durability: Durability, deleted_folders: Iterable[str]) -> None:
+        """Begin with the logs as they were opened, and what is left of deleted ones."""
+        self._durability = durability
+        self._is_open = True
+        self._going = [(0.0, path) for path in deleted_folders]
+        self._compactor.opened({tp: one.topic_id for tp, one in self._partitions.items()})
+
+    @property
+    def compactions(self) -> int:
+        """Rounds of compaction so far."""
+        return self._compactor.rounds
+
+    @property
+    def folders_to_delete(self) -> int:
+        return len(self._going)
+
+    # --- what there is to do ------------------------------------------------------------------------------------------
+
+    def log_start_moved(self, partition: Partition) -> None:
+        self._log_starts_moved = True
+        self.wake_up()
+
+    def delete_later(self, folder: str, delay_ms: int) -> None:
+        """Delete the folder of a log that is gone, after a delay in which readers can finish."""
+        self._going.append((self._clock.monotonic() + delay_ms / 1000, folder))
+        self._log_starts_moved = True
+        self.wake_up()
+
+    def wake_up(self) -> None:
+        if self._wake is not None:
+            self._wake.set()
+
+    # --- doing it -----------------------------------------------------------------------------------------------------
+
+    async def run(self) -> None:
+        """Do what is due, until cancelled: flush, cut the journal, retain, compact, expire, delete.
+
+        A duty that fails is logged and tried again when it is due next.
+        """
+        assert self._is_open, "open the logs first"
+        async with asyncio.TaskGroup() as group:
+            group.create_task(self._run_duties())
+            group.create_task(self._run_cleaner())
+
+    async def _run_cleaner(self) -> None:
+        """Compact beside the other duties: a long round must not keep the journal from being cut."""
+        while True:
+            await asyncio.sleep(self._config.cleaner_interval_ms / 1000)
+            await self._guard("compact the logs", self.compact_logs)
+
+    async def _run_duties(self) -> None:
+        now = self._clock.monotonic()
+        config = self._config
+        duties = _Duties(
+            flush=now + config.flush_interval_ms / 1000,
+            retention=now + config.retention_check_interval_ms / 1000,
+            producers=now + config.producer_expiry_interval_ms / 1000,
+        )
+        self._wake = asyncio.Event()
+        try:
+            while True:
+                await self._run_due(duties)
+                due = min(duties.flush, duties.retention, duties.producers, *(going[0] for going in self._going))
+                pause = min(max(due - self._clock.monotonic(), 0.0), _SPACE_LOOK_SECONDS)
+                try:
+                    async with asyncio.timeout(pause):
+                        await self._wake.wait()
+                except TimeoutError:
+                    pass
+                self._wake.clear()
+        finally:
+            self._wake = None
+
+    async def _run_due(self, duties: _Duties) -> None:
+        now = self._clock.monotonic()
+        config = self._config
+        if self._durability.flush_wanted or now >= duties.flush:
+            duties.flush = now + config.flush_interval_ms / 1000
+            await self._guard("flush the logs", self.flush)
+        if self._log_starts_moved:
+            await self._guard("note where the logs start", self._write_log_starts)
+        if now >= duties.retention:
+            duties.retention = now + config.retention_check_interval_ms / 1000
+            await self._guard("apply the retention", self.check_retention)
+        if now >= duties.producers:
+            duties.producers = now + config.producer_expiry_interval_ms / 1000
+            await self._guard("expire producers", self.expire_producers)
+        if any(going[0] <= now for going in self._going):
+            await self._guard("delete folders", self.delete_folders)
+        self._space.refresh()
+
+    async def _guard(self, what: str, duty: Callable[[], Awaitable[object]]) -> None:
+        try:
+            await duty()
+        except (SemelError, OSError) as error:
+            _log.error("could not %s: %s", what, error)
+        except Exception:
+            _log.exception("could not %s", what)
+
+    async def flush(self) -> None:
+        """Bring all logs to the disk, note how far they are, and cut the journal behind that. Raises `OSError`.
+
+        A log that cannot be flushed goes offline, and then the journal is kept: it has what the log may have lost.
+        """
+        async with self._flushing:
+            begin = self._clock.monotonic()
+            durability = self._durability
+            journal = durability.journal
+            cut = 0 if journal is None else journal.position
+            dirty = durability.flush_begins()
+            try:
+                while dirty:
+                    if await self._flush_one(dirty[-1]):
+                        durability.dirty.setdefault(dirty[-1])
+                    dirty.pop()
+            finally:
+                durability.dirty.update(dict.fromkeys(dirty))
+            await self._write_checkpoints()
+            kept = any(one.offline_error is not None for one in durability.dirty)
+            if journal is not None and not kept and journal.error is None:
+                await self._thread.run(journal.remove_files, journal.take_files_below(cut))
+            self.flushes += 1
+            self.flush_seconds_last = self._clock.monotonic() - begin
+            self.flush_seconds_total += self.flush_seconds_last
+
+    async def _flush_one(self, partition: Partition) -> bool:
+        """Flush one log, waiting for the disk in the thread. Returns whether it still needs it, being offline."""
+        log = partition.log
+        try:
+            if self._is_online(partition):
+                work = log.begin_flush()
+                failure, cancelled = (None, None) if work.is_empty else await self._thread.outcome(work.run)
+                if self._is_online(partition):
+                    log.end_flush(work, failure)
+                if cancelled is not None:
+                    raise cancelled
+        except SemelError as error:
+            self._on_log_failed(partition, error)
+        return partition.offline_error is not None and self._partitions.get(partition.tp) is partition
+
+    async def _write_checkpoints(self) -> None:
+        logs = self._partitions
+        points = {tp: (one.topic_id, one.log.recovery_point) for tp, one in logs.items()}
+        marks = {tp: (one.topic_id, one.high_watermark) for tp, one in logs.items()}
+        await self._thread.run(self._folder.recovery_points.write, points, self._is_current)
+        await self._thread.run(self._folder.high_watermarks.write, marks, self._is_current)
+        await self._write_log_starts()
+
+    def _is_current(self, tp: TopicPartition, topic_id: TopicId) -> bool:
+        partition = self._partitions.get(tp)
+        return partition is not None and partition.topic_id == topic_id
+
+    def _is_online(self, partition: Partition) -> bool:
+        return partition.offline_error is None and self._partitions.get(partition.tp) is partition
+
+    async def _write_log_starts(self) -> None:
+        self._log_starts_moved = False
+        starts = {tp: (one.topic_id, one.log_start_offset) for tp, one in self._partitions.items()}
+        try:
+            await self._thread.run(self._folder.log_starts.write, starts, self._is_current)
+        except BaseException:
+            self._log_starts_moved = True
+            raise
+
+    async def check_retention(self) -> int:
+        """Delete the segments that are too old, or too many, in all partitions. Returns how many."""
+        deleted = 0
+        async for partition in self._in_turns():
+            try:
+                start = partition.log_start_offset
+                deleted += partition.log.delete_old_segments(self._clock.now_ms(), partition.high_watermark)
+                self._log_starts_moved |= partition.log_start_offset != start
+            except SemelError as error:
+                self._on_log_failed(partition, error)
+        return deleted
+
+    async def compact_logs(self) -> int:
+        """Compact every log that is dirty enough (D4). Returns how many.
+
+        Only what is below the recovery point on the disk: from there on, a recovery compares logs with the journal.
+        """
+        compacted = 0
+        async for partition in self._in_turns():
+            try:
+                compacted += await self._compactor.compact(partition, self._folder.recovery_points.get(partition.tp))
+            except SemelError as error:
+                self._on_log_failed(partition, error)
+        return compacted
+
+    async def expire_producers(self) -> int:
+        """Forget producers that have been idle for too long (P8). Returns how many."""
+        expired = 0
+        async for partition in self._in_turns():
+            expired += partition.log.expire_producers(self._clock.now_ms())
+        return expired
+
+    async def _in_turns(self) -> AsyncIterator[Partition]:
+        """Yield all partitions that are online, letting others have the event loop every few milliseconds."""
+        turn_ends = self._clock.monotonic() + TURN_SECONDS
+        for partition in list(self._partitions.values()):
+            if self._clock.monotonic() >= turn_ends:
+                await asyncio.sleep(0)
+                turn_ends = self._clock.monotonic() + TURN_SECONDS
+            if self._is_online(partition):
+                yield partition
+
+    async def delete_folders(self) -> None:
+        """Delete the folders of deleted partitions whose time has come."""
+        now = self._clock.monotonic()
+        due = [path for when, path in self._going if when <= now]
+        self._going = [going for going in self._going if going[0] > now]
+        for path in due:
+            try:
+                await self._thread.run(self._storage.remove_tree, path)
+            except OSError as error:
+                _log.error("could not delete %s: %s; it is tried again at the next start", path, error)
