@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 COMPILED := $(shell sed 's|\.|/|g; s|$$|.py|' compiled-modules.txt)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup build demo test test-long compat-java compat-full check format lock proto bench clean
+.PHONY: help setup build demo demo-spark test test-long compat-java compat-full check format lock proto bench clean
 
 help: ## Show the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -28,6 +28,9 @@ $(VENV)/.built: $(VENV)/.ready $(COMPILED)
 demo: build ## Run the exactly-once pipeline on real flights, with crashes
 	$(BIN)/semel demo
 
+demo-spark: build ## Run an ETL job of Spark on real flights, with crashes
+	$(BIN)/python -P -m semel.spark.examples.demo
+
 test: build ## Run all tests that CI runs
 	$(BIN)/python -P -m pytest -n auto --dist loadgroup
 
@@ -40,7 +43,7 @@ compat-java: build ## Run Apache Kafka's own clients and tools against a node (J
 
 compat-full: build ## Run foreign clients' own suites; LIBRDKAFKA=, KAFKA_PYTHON= and so on name checkouts
 	$(BIN)/python -P tests/compat/full/run.py --librdkafka "$(LIBRDKAFKA)" --kafka-python "$(KAFKA_PYTHON)" \
-		--confluent-kafka-python "$(CONFLUENT_KAFKA_PYTHON)" --aiokafka "$(AIOKAFKA)" \
+		--franz-go "$(FRANZ_GO)" --confluent-kafka-python "$(CONFLUENT_KAFKA_PYTHON)" --aiokafka "$(AIOKAFKA)" \
 		--python "$(or $(SUITE_PYTHON),$(abspath $(BIN)/python))" $(if $(ONLY),--only '$(ONLY)')
 
 bench: build ## Measure everything; BENCH="--quick", or names of benches

@@ -93,6 +93,31 @@ def test_a_second_try_is_counted(made: ModuleType) -> None:
     assert found == "client: 2 passed; 1 needed a second try"
 
 
+def test_events_of_go_come_to_one_result_for_each_part(made: ModuleType) -> None:
+    events = [
+        '{"Action":"run","Test":"TestA"}',
+        '{"Action":"run","Test":"TestA/one"}',
+        '{"Action":"run","Test":"TestA/two"}',
+        '{"Action":"output","Test":"TestA/two","Output":"    a_test.go:7: lost a record\\n"}',
+        "a line that is no event",
+        '{"Action":"fail","Test":"TestA/two","Elapsed":2.5}',
+        '{"Action":"pass","Test":"TestA/one","Elapsed":1}',
+        '{"Action":"fail","Test":"TestA","Elapsed":3}',
+        '{"Action":"run","Test":"TestB"}',
+        '{"Action":"fail","Package":"kgo","Elapsed":9}',
+    ]
+    sys.path.insert(0, str(FULL))
+    try:
+        import franz_go
+    finally:
+        sys.path.remove(str(FULL))
+    assert franz_go.read_events(events) == [
+        made.Result("franz-go", "TestA/one", made.Outcome.PASSED, 1.0),
+        made.Result("franz-go", "TestA/two", made.Outcome.FAILED, 2.5, "a_test.go:7: lost a record"),
+        made.Result("franz-go", "TestB", made.Outcome.TIMED_OUT, 0.0),
+    ]
+
+
 def test_the_documentation_says_what_the_list_says(made: ModuleType) -> None:
     """Write it anew with: .venv/bin/python -P tests/compat/full/run.py --write-page"""
     document = (ROOT / "docs" / "compatibility.md").read_text()

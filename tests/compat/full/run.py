@@ -20,6 +20,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 
+import franz_go
 from librdkafka import VARIANTS, LibrdkafkaSuite
 from pytest_suites import SUITES, Run
 from results import ExpectedList, Result, known_page, summary, table, with_known_page, write
@@ -54,6 +55,10 @@ def main(words: Sequence[str] | None = None) -> int:
             for variant in VARIANTS:
                 if variant.name in (options.variant or [variant.name]):
                     results += suite.run(variant, wanted, report)
+        if options.franz_go and franz_go.NAME in (options.variant or [franz_go.NAME]):
+            go_suite = franz_go.FranzGoSuite(options.franz_go, out, expected, options.timeout, full=options.full)
+            versions[franz_go.NAME] = go_suite.version()
+            results += go_suite.run(wanted, report)
         for pytest_suite in SUITES:
             checkout = getattr(options, pytest_suite.client.replace("-", "_"))
             if checkout and pytest_suite.name in (options.variant or [pytest_suite.name]):
@@ -80,7 +85,7 @@ def arguments() -> argparse.ArgumentParser:
     def checkout(path: str) -> Path | None:
         return Path(path).resolve() if path else None
 
-    for name in dict.fromkeys(("librdkafka", *(suite.client for suite in SUITES))):
+    for name in dict.fromkeys(("librdkafka", franz_go.NAME, *(suite.client for suite in SUITES))):
         parser.add_argument(f"--{name}", type=checkout, metavar="CHECKOUT", help=f"a checkout of {name}")
     parser.add_argument(
         "--python", default=sys.executable, help="runs the suites written in Python; has what they import"
@@ -91,7 +96,7 @@ def arguments() -> argparse.ArgumentParser:
     parser.add_argument(
         "--variant",
         action="append",
-        choices=[each.name for each in (*VARIANTS, *SUITES)],
+        choices=[*(each.name for each in (*VARIANTS, *SUITES)), franz_go.NAME],
         help="which of the ways to run the suites; all without it",
     )
     jars = sorted((ROOT / "build" / "java").glob("[0-9]*.[0-9]*"))
@@ -102,7 +107,7 @@ def arguments() -> argparse.ArgumentParser:
         metavar="FOLDER",
         help="Apache Kafka's jars, for a test of librdkafka with a Java producer (make compat-java fetches them)",
     )
-    parser.add_argument("--full", action="store_true", help="librdkafka's tests in full length, not in quick mode")
+    parser.add_argument("--full", action="store_true", help="librdkafka's and franz-go's tests in full length")
     parser.add_argument("--timeout", type=float, default=180, metavar="SECONDS", help="for one test (180)")
     parser.add_argument("--write-page", action="store_true", help="write the tables of docs/compatibility.md, and end")
     parser.add_argument("--out", type=Path, default=ROOT / "build" / "compat", help="where logs and results go")

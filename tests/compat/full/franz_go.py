@@ -1,0 +1,131 @@
+"""franz-go's tests of its client against a broker, run by `go test`.
+
+Wanted is a checkout, and Go with the modules that it needs. Most tests of the client need no broker and are left out.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import subprocess
+from collections.abc import Callable, Iterable
+from dataclasses import replace
+from pathlib import Path
+from typing import Final
+
+from results import ExpectedList, Outcome, Result
+from served import Served, serving
+
+NAME: Final = "franz-go"
+TESTS: Final = (
+    "TestAddRemovePartitions",
+    "TestClient_Produce",
+    "TestClient_ProduceLargeMessages",
+    "TestConsumeRegex",
+    "TestConsumeTopicRetrieval",
+    "TestConsumeTopicRetrieval_Many",
+    "TestDirectPartitionPurge",
+    "TestGroupETL",
+    "TestGroupSimple",
+    "TestIssue1034",
+    "TestIssue325",
+    "TestIssue337",
+    "TestIssue434",
+    "TestIssue523",
+    "TestIssue648",
+    "TestIssue810",
+    "TestIssue865",
+    "TestPauseIssue489",
+    "TestPauseIssueOct2023",
+    "TestPing",
+    "TestTxnEtl",
+    "TestUnknownGroupOffsetFetchPinned",
+)
+"""Those that talk to the broker of KGO_SEEDS."""
+RECORDS: Final = {False: "20000", True: "500000"}
+"""That go through each of the pipelines, in quick mode and in full."""
+OUTCOMES: Final = {"pass": Outcome.PASSED, "fail": Outcome.FAILED, "skip": Outcome.SKIPPED}
+DETAIL_LENGTH_MAX: Final = 300
+
+
+class FranzGoSuite:
+    """Runs the tests against a node of their own."""
+
+    def __init__(self, checkout: Path, folder: Path, expected: ExpectedList, timeout_s: float, *, full: bool) -> None:
+        self._package = checkout / "pkg" / "kgo"
+        self._folder = folder / NAME
+        self._expected = expected
+        self._timeout_s = timeout_s
+        self._full = full
+        if not self._package.exists():
+            raise FileNotFoundError(f"{self._package} is missing: give a checkout of {NAME}")
+
+    def version(self) -> str:
+        """Return the newest version that its list of changes names."""
+        found = re.search(r"^v(\d+\.\d+\.\d+)", (self._package.parents[1] / "CHANGELOG.md").read_text(), re.MULTILINE)
+        return found[1] if found else "unknown"
+
+    def run(self, wanted: Callable[[str], bool], report: Callable[[Result], None]) -> list[Result]:
+        """Run the tests whose name, without that of a part, is `wanted`."""
+        chosen = [name for name in TESTS if wanted(name) and self._expected.left_out(NAME, name) is None]
+        if not chosen:
+            return []
+        with serving(self._folder / "node") as node:
+            results = {result.test: result for result in self._go(chosen, node, 1)}
+            again = {
+                result.test.partition("/")[0]
+                for result in results.values()
+                if result.outcome in (Outcome.FAILED, Outcome.TIMED_OUT)
+                and self._expected.find(NAME, result.test) is None
+            }
+            if again:
+                results |= {result.test: replace(result, attempts=2) for result in self._go(sorted(again), node, 2)}
+        for result in results.values():
+            report(result)
+        return list(results.values())
+
+    def _go(self, names: Iterable[str], node: Served, attempt: int) -> list[Result]:
+        names = list(names)
+        log = self._folder / f"try{attempt}.jsonl"
+        timeout_s = self._timeout_s * len(names)
+        command = ["go", "test", "-json", "-count=1", f"-timeout={timeout_s:.0f}s", f"-run=^({'|'.join(names)})$", "."]
+        environment = {
+            **os.environ,
+            "KGO_SEEDS": node.bootstrap,
+            "KGO_TEST_RF": "1",
+            "KGO_TEST_RECORDS": RECORDS[self._full],
+            "KGO_TEST_MAX_TOPIC_PARTS": "4",
+        }
+        with log.open("w") as out:
+            subprocess.run(command, cwd=self._package, env=environment, stdout=out, stderr=out, check=False)
+        results = read_events(log.read_text().splitlines())
+        seen = {result.test.partition("/")[0] for result in results}
+        missing = [Result(NAME, name, Outcome.FAILED, 0, f"not run: see {log}") for name in names if name not in seen]
+        return results + missing
+
+
+def read_events(lines: Iterable[str]) -> list[Result]:
+    """Return what the events of `go test -json` come to: one result for each part, or test without parts."""
+    ended: dict[str, tuple[Outcome, float]] = {}
+    begun: dict[str, None] = {}
+    said: dict[str, str] = {}
+    for line in lines:
+        event = json.loads(line) if line.startswith("{") else {}
+        name = event.get("Test")
+        if name is None:
+            continue
+        if event["Action"] == "run":
+            begun[name] = None
+        elif event["Action"] == "output" and not event["Output"].strip().startswith(("===", "---")):
+            said[name] = (said.get(name, "") + " " + event["Output"].strip())[-DETAIL_LENGTH_MAX:]
+        elif event["Action"] in OUTCOMES:
+            ended[name] = OUTCOMES[event["Action"]], float(event["Elapsed"])
+    results = []
+    for name in begun:
+        if any(other.startswith(f"{name}/") for other in begun):
+            continue
+        outcome, seconds = ended.get(name, (Outcome.TIMED_OUT, 0.0))
+        detail = "" if outcome is Outcome.PASSED else said.get(name, "").strip()
+        results.append(Result(NAME, name, outcome, seconds, detail))
+    return results
