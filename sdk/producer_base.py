@@ -9,8 +9,9 @@ from semel.protocol.corruption import CorruptBatchError
 from semel.protocol.errors import UsageError
 from semel.sdk.options import NotPicklable, checked_names
 from semel.sdk.partitioner import Partitioner
-from semel.sdk.producer_core import ProducerCore, ProducerOptions, close_when_dropped
-from semel.sdk.producer_settings import producer_options
+from semel.sdk.producer_core import ProducerCore
+from semel.sdk.producer_lifetime import close_when_dropped
+from semel.sdk.producer_settings import ProducerOptions, producer_options
 from semel.sdk.sender import IN_FLIGHT_MAX
 from semel.sdk.serialization import Serializer
 

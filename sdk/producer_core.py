@@ -3,15 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-import atexit
 import logging
-import os
 import random
-import threading
-import time
-import weakref
 from collections.abc import Coroutine
-from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Protocol, cast
 
@@ -34,15 +28,14 @@ from semel.protocol.kafka.produce import (
     ProduceResponse,
 )
 from semel.runtime.clock import Clock, SystemClock
-from semel.sdk.accumulator import Accumulator, AccumulatorOptions
+from semel.sdk.accumulator import Accumulator
 from semel.sdk.client import ClientCore
 from semel.sdk.cluster import NodeInfo
 from semel.sdk.connection import Buffer, Connection, ConnectionLostError
 from semel.sdk.delivery import ProducerBatch
-from semel.sdk.options import ClientOptions
-from semel.sdk.partitioner import Partitioner
-from semel.sdk.sender import Attempt, Outcome, Sender, SenderOptions
-from semel.sdk.serialization import Serializer
+from semel.sdk.producer_settings import ProducerOptions
+from semel.sdk.producer_waiters import Waiters
+from semel.sdk.sender import Attempt, Outcome, Sender
 from semel.sdk.transaction_calls import TransactionCalls, init_producer_id
 
 _log = logging.getLogger(__name__)
@@ -51,29 +44,6 @@ _TRANSACTIONAL_VERSION_MIN = 12
 """The first version of Produce in which the node adds partitions to the transaction itself (KIP-890)."""
 
 _FAILURES_BEFORE_WARNING = 5
-
-_LAST_CLOSE_TIMEOUT_S = 5.0
-"""How long the end of a program may wait for a producer that nobody closed."""
-
-_cores: weakref.WeakSet[ProducerCore] = weakref.WeakSet()
-
-
-@dataclass(frozen=True, slots=True)
-class ProducerOptions:
-    """Everything a producer was told, checked."""
-
-    client: ClientOptions
-    accumulator: AccumulatorOptions = field(default_factory=AccumulatorOptions)
-    sender: SenderOptions = field(default_factory=SenderOptions)
-    transactional_id: str | None = None
-    acks: int = -1
-    max_block_ms: int = 60_000
-    transaction_timeout_ms: int = 60_000
-    two_phase: bool = False
-    auto_create_topics: bool = False
-    partitioner: Partitioner | None = None
-    key_serializer: Serializer | None = None
-    value_serializer: Serializer | None = None
 
 
 class NoRoomError(Exception):
@@ -137,15 +107,14 @@ class ProducerCore:
         self.sender = Sender(self.accumulator, options.sender, self._leader_of, self._batch_failed)
         self.transactions: TransactionCalls | None = None
         self.part: Part | None = self._make_part()
-        self._room = threading.Condition()
-        self._room_waiters = 0
+        self._waiters = Waiters(
+            self.accumulator, self.client.io, self._hurry, options.accumulator.buffer_memory_bytes, options.max_block_ms
+        )
         self._closing = False
         self._was_dropped = False
         self._stopped = False
         self._timer: asyncio.TimerHandle | None = None
         self._step_soon = False
-        self._flushes: list[tuple[int, asyncio.Future[None]]] = []
-        self._room_futures: list[asyncio.Future[None]] = []
         self._tasks: set[asyncio.Task[None]] = set()
         self._connecting: set[int] = set()
         self._asking_metadata = False
@@ -153,7 +122,6 @@ class ProducerCore:
         self._failed_count = 0
         self._first_failure: SemelError | None = None
         self.update_gate()
-        _cores.add(self)
 
     def _make_part(self) -> Part | None:
         options = self.options
@@ -209,27 +177,7 @@ class ProducerCore:
     def _wait_room(self, size_bytes: int) -> None:
         if not self._blocking:
             raise NoRoomError(size_bytes)
-        if self.client.io.on_thread():
-            raise self._no_room(0)
-        deadline = time.monotonic() + self.options.max_block_ms / 1000
-        with self._room:
-            self._room_waiters += 1
-            try:
-                self.client.io.call_soon(self._hurry)
-                while not self.accumulator.has_room(size_bytes) and not self.accumulator.gate_closed:
-                    left = deadline - time.monotonic()
-                    if left <= 0:
-                        raise self._no_room(self.options.max_block_ms)
-                    self._room.wait(left)
-            finally:
-                self._room_waiters -= 1
-
-    def _no_room(self, waited_ms: int) -> RetriableError:
-        return RetriableError(
-            f"buffer_memory_bytes ({self.options.accumulator.buffer_memory_bytes}) is full of unacknowledged records, "
-            f"and no room came free within {waited_ms} ms: the node is slower than the sending, or away; try again",
-            ErrorCode.REQUEST_TIMED_OUT,
-        )
+        self._waiters.wait_room_blocking(size_bytes)
 
     def _wake(self) -> None:
         self.client.io.call_soon(self._step)
@@ -251,26 +199,11 @@ class ProducerCore:
 
     async def wait_room(self, size_bytes: int) -> None:
         """Wait until a record of this size would be taken. Raises `RetriableError` after max_block_ms."""
-        try:
-            async with asyncio.timeout(self.options.max_block_ms / 1000):
-                self._hurry()
-                while not self.accumulator.has_room(size_bytes) and not self.accumulator.gate_closed:
-                    future = asyncio.get_running_loop().create_future()
-                    self._room_futures.append(future)
-                    await future
-        except TimeoutError:
-            raise self._no_room(self.options.max_block_ms) from None
+        await self._waiters.wait_room(size_bytes)
 
     async def flush(self) -> None:
         """Wait until everything sent before is acknowledged or has failed."""
-        serial = self.accumulator.last_serial
-        self._hurry()
-        first = self.accumulator.first_incomplete()
-        if first is None or first > serial:
-            return
-        future = asyncio.get_running_loop().create_future()
-        self._flushes.append((serial, future))
-        await future
+        await self._waiters.flush()
 
     def take_failures(self) -> SemelError | None:
         """Return an error for what has failed since the last call, or None."""
@@ -324,7 +257,7 @@ class ProducerCore:
             if wake_ms is not None:
                 delay_s = max(wake_ms - now_ms, 1) / 1000
                 self._timer = asyncio.get_running_loop().call_later(delay_s, self._step)
-        self._settle()
+        self._waiters.settle()
 
     def _room_at(self, node_id: int) -> int:
         connection = self.client.connections.opened(node_id)
@@ -412,26 +345,6 @@ class ProducerCore:
         }
         self.sender.answered(attempt, outcomes, self._now_ms())
         self._step_later()
-
-    def _settle(self) -> None:
-        """Tell those who wait for acknowledgements or for memory."""
-        if self._flushes:
-            first = self.accumulator.first_incomplete()
-            waiting = []
-            for serial, future in self._flushes:
-                if first is not None and first <= serial:
-                    waiting.append((serial, future))
-                elif not future.done():
-                    future.set_result(None)
-            self._flushes = waiting
-        if self._room_waiters:
-            with self._room:
-                self._room.notify_all()
-        if self._room_futures:
-            futures, self._room_futures = self._room_futures, []
-            for future in futures:
-                if not future.done():
-                    future.set_result(None)
 
     def _batch_failed(self, batch: ProducerBatch, error: SemelError) -> None:
         self._failed_count += batch.record_count
@@ -585,7 +498,7 @@ class ProducerCore:
         async def abandon() -> None:
             self._stopped = True
             self.sender.abandon(error)
-            self._settle()
+            self._waiters.settle()
 
         if not self.client.io.closed and not self.client.io.forked:
             self.client.run(abandon())
@@ -594,40 +507,3 @@ class ProducerCore:
 
 
 _SENT = Outcome(ErrorCode.NONE)
-
-
-def _close_gates_in_child() -> None:
-    for core in _cores:
-        core.accumulator.gate_closed = True
-
-
-def close_when_dropped(face: object, core: ProducerCore) -> weakref.finalize[..., Any]:
-    """Close `core` when `face` is collected without having been closed. Detach the result at a close."""
-    finalizer = weakref.finalize(face, _close_dropped, core)
-    finalizer.atexit = False  # then all are closed one after the other, below
-    return finalizer
-
-
-def _close_dropped(core: ProducerCore) -> None:
-    # On a thread of its own: the collector may run on the IO thread, which can't wait for itself.
-    core.drop()
-    if not core.client.io.forked:
-        threading.Thread(target=_close_quietly, args=(core,), name="semel-close").start()
-
-
-def _close_quietly(core: ProducerCore) -> None:
-    unsent = core.accumulator.incomplete_records()
-    try:
-        core.close(_LAST_CLOSE_TIMEOUT_S)
-    except SemelError as error:
-        _log.error("%d records of a producer that was not closed may be lost: %s", unsent, error)
-
-
-def _close_at_exit() -> None:
-    """Bring what a program sent without flush or close to the node before it ends."""
-    for core in list(_cores):
-        _close_quietly(core)
-
-
-atexit.register(_close_at_exit)
-os.register_at_fork(after_in_child=_close_gates_in_child)

@@ -2,17 +2,36 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass, field
+
 from semel.protocol.compression import Compression
 from semel.protocol.errors import UsageError
 from semel.sdk.accumulator import AccumulatorOptions
 from semel.sdk.options import ClientOptions, check_bool, check_callable, check_choice, check_int, check_text
 from semel.sdk.partitioner import Partitioner
-from semel.sdk.producer_core import ProducerOptions
 from semel.sdk.sender import IN_FLIGHT_MAX, SenderOptions
 from semel.sdk.serialization import Serializer
 
 _ACKS = {"all": -1, -1: -1, "-1": -1, 0: 0, "0": 0, 1: 1, "1": 1}
 _COMPRESSIONS = {codec.name.lower(): codec for codec in Compression}
+
+
+@dataclass(frozen=True, slots=True)
+class ProducerOptions:
+    """Everything a producer was told, checked."""
+
+    client: ClientOptions
+    accumulator: AccumulatorOptions = field(default_factory=AccumulatorOptions)
+    sender: SenderOptions = field(default_factory=SenderOptions)
+    transactional_id: str | None = None
+    acks: int = -1
+    max_block_ms: int = 60_000
+    transaction_timeout_ms: int = 60_000
+    two_phase: bool = False
+    auto_create_topics: bool = False
+    partitioner: Partitioner | None = None
+    key_serializer: Serializer | None = None
+    value_serializer: Serializer | None = None
 
 
 def producer_options(

@@ -23,7 +23,8 @@ from semel.protocol.ids import NO_PRODUCER, NO_PRODUCER_ID
 from semel.sdk.control import Control
 from semel.sdk.producer import RecordSender
 from semel.sdk.producer_base import ProducerBase
-from semel.sdk.producer_core import Part, ProducerCore, ProducerOptions
+from semel.sdk.producer_core import Part, ProducerCore
+from semel.sdk.producer_settings import ProducerOptions
 from semel.sdk.sender import Sender
 from semel.sdk.shared_calls import describe_shared, leave_shared, open_shared
 
