@@ -13,14 +13,13 @@ about it, and the journal ends there (a torn tail).
 from __future__ import annotations
 
 import asyncio
-import bisect
 import heapq
 import itertools
 import logging
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import Executor, Future, ThreadPoolExecutor
+from concurrent.futures import Executor, ThreadPoolExecutor
 from dataclasses import dataclass
-from typing import Final, Self
+from typing import Self
 
 from semel.broker.log.disk_errors import remedy
 from semel.broker.log.journal_format import (
@@ -28,26 +27,18 @@ from semel.broker.log.journal_format import (
     ENTRY_HEADER_BYTES,
     FILE_HEADER_BYTES,
     EntryType,
-    ForwardReader,
     JournalEntry,
     build_entry_header,
     build_file_header,
-    find_entry_headers,
-    read_entry_header,
-    read_file_header,
 )
-from semel.protocol.crc32c import crc32c
+from semel.broker.log.journal_recovery import SUFFIX, JournalFile, JournalRecovery, find_journal_files
+from semel.broker.log.journal_sync import SyncJob, SyncTimes
 from semel.protocol.errors import ErrorCode, FatalError, RetriableError, SemelError
 from semel.protocol.ids import TopicId
 from semel.runtime.clock import Clock
 from semel.runtime.storage import Buffer, Storage, StorageFile
 
 _log = logging.getLogger("semel.journal")
-
-_SUFFIX: Final = ".journal"
-
-LATENCY_BOUNDS_SECONDS: Final = tuple(0.00005 * 2**n for n in range(16))
-"""Upper bounds of the buckets in which sync times are counted, 50 us to 1.6 s; one bucket more for longer ones."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,14 +86,6 @@ class JournalStatistics:
     files: int
 
 
-@dataclass(slots=True)
-class _File:
-    path: str
-    base: int
-    first_sequence: int
-    """-1 where the file header is unreadable: a power cut came while the file was being made."""
-
-
 class Journal:
     """The journal of one node. Everything but the sync itself runs on the event loop's thread.
 
@@ -126,7 +109,7 @@ class Journal:
         self._on_failure = on_failure
         self._own_executor = executor is None
         self._executor = executor
-        self._files: list[_File] = []
+        self._files: list[JournalFile] = []
         self._file: StorageFile | None = None
         self._file_size = 0
         self._position = 0
@@ -139,17 +122,13 @@ class Journal:
         self._unsynced_files: list[StorageFile] = []
         self._folder_unsynced = False
         self._flush_scheduled = False
-        self._job: _SyncJob | None = None
+        self._job: SyncJob | None = None
         self._error: SemelError | None = None
         self._closed = False
         self._listeners: list[Callable[[int], None]] = []
         self._waiters: list[tuple[int, int, asyncio.Future[None]]] = []
         self._waiter_numbers = itertools.count()
-        self._syncs = 0
-        self._syncs_inline = 0
-        self._sync_seconds_total = 0.0
-        self._sync_seconds_recent = 0.0
-        self._sync_buckets = [0] * (len(LATENCY_BOUNDS_SECONDS) + 1)
+        self._sync_times = SyncTimes()
         self._opened_position = 0
         self._opened_sequence = 0
 
@@ -171,9 +150,7 @@ class Journal:
         Raises `SemelError` for file names that are no journal's, and `OSError`.
         """
         journal = cls(storage, folder, clock, config or JournalConfig(), on_failure, executor)
-        if storage.exists(folder):
-            for name in storage.list_folder(folder):
-                journal._files.append(journal._find_file(name))
+        journal._files = find_journal_files(storage, folder)
         if journal._files:
             first = journal._files[0]
             journal._position = first.base
@@ -182,22 +159,21 @@ class Journal:
             journal._replayed = True
         return journal
 
-    def _find_file(self, name: str) -> _File:
-        digits = name.removesuffix(_SUFFIX)
-        path = f"{self._folder}/{name}"
-        if not name.endswith(_SUFFIX) or not digits.isascii() or not digits.isdigit():
-            raise FatalError(
-                f"{path} is not a file of the journal. Move it out of the journal's folder and start again.",
-                ErrorCode.KAFKA_STORAGE_ERROR,
-            )
-        file = self._storage.open(path)
-        try:
-            head = file.read_at(FILE_HEADER_BYTES, 0)
-        finally:
-            file.close()
-        base = int(digits)
-        found = read_file_header(head)
-        return _File(path, base, found[1] if found is not None and found[0] == base else -1)
+    def replay(self) -> Iterator[JournalEntry]:
+        """Yield the entries of the run before, oldest first, and then cut a torn tail.
+
+        Raises `SemelError` where something that had been durable cannot be read.
+        """
+        if self._replayed and not self._files:
+            return
+        assert not self._replayed, "the journal is replayed once, before it takes appends"
+        recovery = JournalRecovery(self._storage, self._folder, self._files, self._position, self._sequence)
+        yield from recovery.entries()
+        # Appends go on from here, into a new file.
+        self._replayed = True
+        self._files = recovery.files
+        self._position = self._written_position = self._durable_position = self._opened_position = recovery.position
+        self._sequence = self._written_sequence = self._opened_sequence = recovery.sequence
 
     # --- state --------------------------------------------------------------------------------------------------------
 
@@ -230,11 +206,11 @@ class Journal:
         return JournalStatistics(
             entries=self._sequence - self._opened_sequence,
             written_bytes=self._written_position - self._opened_position,
-            syncs=self._syncs,
-            syncs_inline=self._syncs_inline,
-            sync_seconds_total=self._sync_seconds_total,
-            sync_seconds_recent=self._sync_seconds_recent,
-            sync_seconds_buckets=tuple(self._sync_buckets),
+            syncs=self._sync_times.count,
+            syncs_inline=self._sync_times.inline_count,
+            sync_seconds_total=self._sync_times.seconds_total,
+            sync_seconds_recent=self._sync_times.seconds_recent,
+            sync_seconds_buckets=tuple(self._sync_times.buckets),
             size_bytes=self.size_bytes,
             unsynced_bytes=self._position - self._durable_position,
             files=len(self._files),
@@ -328,11 +304,11 @@ class Journal:
             self._storage.make_folder(self._folder)
             self._storage.sync_folder(_parent(self._folder))
         base, first_sequence = self._written_position, self._written_sequence
-        path = f"{self._folder}/{base:020d}{_SUFFIX}"
+        path = f"{self._folder}/{base:020d}{SUFFIX}"
         file = self._storage.open(path, create=True)
         file.truncate(0)
         file.append([build_file_header(base, first_sequence)])
-        self._files.append(_File(path, base, first_sequence))
+        self._files.append(JournalFile(path, base, first_sequence))
         self._folder_unsynced = True
         self._file_size = FILE_HEADER_BYTES
         return file
@@ -349,7 +325,7 @@ class Journal:
         if size == 0 or self._job is not None or self._error is not None:
             return
         config = self._config
-        if size <= config.inline_sync_bytes_max and self._sync_seconds_recent <= config.inline_sync_seconds_max:
+        if size <= config.inline_sync_bytes_max and self._sync_times.seconds_recent <= config.inline_sync_seconds_max:
             self._sync_inline()
         else:
             self._sync_in_thread()
@@ -367,15 +343,15 @@ class Journal:
         if self._error is not None:
             raise self._refusal()
 
-    def _begin_job(self) -> _SyncJob:
+    def _begin_job(self) -> SyncJob:
         files, self._unsynced_files = self._unsynced_files, []
         folder = self._folder if self._folder_unsynced else None
         self._folder_unsynced = False
-        return _SyncJob(self._storage, self._clock, files, folder, self._written_position)
+        return SyncJob(self._storage, self._clock, files, folder, self._written_position)
 
     def _sync_inline(self) -> None:
         job = self._begin_job()
-        self._syncs_inline += 1
+        self._sync_times.inline_count += 1
         try:
             job.seconds = job.run()
         except OSError as error:
@@ -391,7 +367,7 @@ class Journal:
         job.done = self._executor.submit(job.run)
         job.done.add_done_callback(lambda _: loop.call_soon_threadsafe(self._finish, job))
 
-    def _finish(self, job: _SyncJob) -> None:
+    def _finish(self, job: SyncJob) -> None:
         """Take up the outcome of a sync in the thread, once."""
         if self._job is not job:
             return
@@ -407,17 +383,13 @@ class Journal:
         if not self._closed and self._position > self._durable_position and not self._flush_scheduled:
             self._schedule_flush()
 
-    def _synced(self, job: _SyncJob) -> None:
+    def _synced(self, job: SyncJob) -> None:
         for file in job.files:
             # One that was written to while it was synced, and then rolled, is in the next job too.
             if file is not self._file and file not in self._unsynced_files:
                 file.close()
-        self._syncs += 1
-        self._sync_seconds_total += job.seconds
-        # Large groups take long for their size, not because the disk is slow: they say nothing about small ones.
-        if job.target - self._durable_position <= self._config.inline_sync_bytes_max:
-            self._sync_seconds_recent += 0.125 * (job.seconds - self._sync_seconds_recent)
-        self._sync_buckets[bisect.bisect_left(LATENCY_BOUNDS_SECONDS, job.seconds)] += 1
+        is_small = job.target - self._durable_position <= self._config.inline_sync_bytes_max
+        self._sync_times.took(job.seconds, is_small=is_small)
         self._durable_position = job.target
         for listener in self._listeners:
             try:
@@ -513,123 +485,6 @@ class Journal:
             self._file = None
             if self._own_executor and isinstance(self._executor, ThreadPoolExecutor):
                 self._executor.shutdown()
-
-    # --- recovery -----------------------------------------------------------------------------------------------------
-
-    def replay(self) -> Iterator[JournalEntry]:
-        """Yield the entries of the run before, oldest first, and then cut a torn tail.
-
-        Raises `SemelError` where something that had been durable cannot be read.
-        """
-        if self._replayed and not self._files:
-            return
-        assert not self._replayed, "the journal is replayed once, before it takes appends"
-        for index, found in enumerate(self._files):
-            if found.first_sequence != self._sequence or found.base != self._position:
-                self._cut_tail(index, 0)
-                break
-            file = self._storage.open(found.path)
-            try:
-                end = file.size()
-                offset = FILE_HEADER_BYTES
-                reader = ForwardReader(file)
-                while offset < end:
-                    entry = self._read_entry(reader, offset, end)
-                    if entry is None:
-                        break
-                    offset += ENTRY_HEADER_BYTES + len(entry.payload)
-                    self._sequence += 1
-                    self._position = entry.end_position
-                    yield entry
-            finally:
-                file.close()
-            if offset < end:
-                self._cut_tail(index, offset)
-                break
-        self._begin()
-
-    def _begin(self) -> None:
-        """Take appends from here on, into a new file."""
-        self._replayed = True
-        self._written_position = self._durable_position = self._opened_position = self._position
-        self._written_sequence = self._opened_sequence = self._sequence
-
-    def _read_entry(self, reader: ForwardReader, offset: int, end: int) -> JournalEntry | None:
-        """Return the entry at `offset`, or None where there is no whole and right one."""
-        head = read_entry_header(reader.read(ENTRY_HEADER_BYTES, offset))
-        if head is None or head.sequence != self._sequence or head.length > end - offset - ENTRY_HEADER_BYTES:
-            return None
-        payload = reader.read(head.length, offset + ENTRY_HEADER_BYTES)
-        if len(payload) != head.length or crc32c(payload) != head.payload_checksum:
-            return None
-        return JournalEntry(
-            type=head.type,
-            sequence=head.sequence,
-            topic_id=head.topic_id,
-            partition=head.partition,
-            base_offset=head.base_offset,
-            payload=payload,
-            end_position=self._position + ENTRY_HEADER_BYTES + head.length,
-        )
-
-    def _cut_tail(self, index: int, offset: int) -> None:
-        """Drop everything from `offset` of a file on, once it is sure that nobody was told it is durable."""
-        for later in range(index, len(self._files)):
-            self._check_unacknowledged(self._files[index], offset, self._files[later].path)
-        bad = self._files[index]
-        dropped = self._files[index:] if offset == 0 else self._files[index + 1 :]
-        for file in reversed(dropped):
-            # Newest first, each for good before the next: what is left never has a gap.
-            self._storage.remove(file.path)
-            self._storage.sync_folder(self._folder)
-        del self._files[len(self._files) - len(dropped) :]
-        if offset > 0:
-            _log.warning("the journal ends at byte %d of %s: a crash tore what followed", offset, bad.path)
-            handle = self._storage.open(bad.path)
-            try:
-                handle.truncate(offset)
-                handle.sync()
-            finally:
-                handle.close()
-
-    def _check_unacknowledged(self, bad: _File, bad_offset: int, path: str) -> None:
-        file = self._storage.open(path)
-        try:
-            for head in find_entry_headers(file):
-                if head.sequence >= self._sequence and head.durable_position > self._position:
-                    raise FatalError(
-                        f"{bad.path} is damaged at byte {bad_offset}: it held records that were acknowledged, and "
-                        f"{path} has later ones. Restore the file from a backup. To go on without the records, move "
-                        f"the folder {self._folder} away and start again: the logs keep all that had been flushed.",
-                        ErrorCode.KAFKA_STORAGE_ERROR,
-                    )
-        finally:
-            file.close()
-
-
-class _SyncJob:
-    """One sync: of which files, up to which position. `run` may be called in another thread."""
-
-    __slots__ = ("_clock", "_folder", "_storage", "done", "files", "seconds", "target")
-
-    def __init__(
-        self, storage: Storage, clock: Clock, files: list[StorageFile], folder: str | None, target: int
-    ) -> None:
-        self._storage = storage
-        self._clock = clock
-        self._folder = folder
-        self.files = files
-        self.target = target
-        self.seconds = 0.0
-        self.done: Future[float] = Future()
-
-    def run(self) -> float:
-        begin = self._clock.monotonic()
-        for file in self.files:
-            file.sync()
-        if self._folder is not None:
-            self._storage.sync_folder(self._folder)
-        return self._clock.monotonic() - begin
 
 
 def _parent(path: str) -> str:
