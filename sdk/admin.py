@@ -11,14 +11,13 @@ from semel.protocol.api.shared_transactions import CommitDecision, SharedDescrip
 from semel.protocol.api.topics import IsolationLevel, ListOffset, TopicDescription
 from semel.protocol.api.transactions import TransactionDescription, TransactionListing
 from semel.protocol.ids import TopicPartition
-from semel.sdk.admin_core import AdminCore, ConfigEntry, PartitionLag, group_owners
-from semel.sdk.client import ClientCore
-from semel.sdk.options import ClientOptions, NotPicklable, checked_names
+from semel.sdk.admin_base import AdminBase
+from semel.sdk.admin_core import ConfigEntry, PartitionLag, group_owners
 
 T = TypeVar("T")
 
 
-class Admin(NotPicklable):
+class Admin(AdminBase):
     """Creates, shows and changes what is on a cluster. May be used by several threads.
 
     bootstrap:          the gRPC address of a node, or several
@@ -29,27 +28,6 @@ class Admin(NotPicklable):
     Every call raises `SemelError`: `RetriableError` where the cluster can't be reached in time, `FatalError` for what
     it refuses.
     """
-
-    _in_place_of_pickling = "it owns a thread and connections; make one in each process or worker, where it is used"
-
-    @checked_names
-    def __init__(
-        self,
-        bootstrap: str | Sequence[str] = "localhost:9094",
-        *,
-        client_id: str = "semel",
-        api_timeout_ms: int = 30_000,
-        request_timeout_ms: int = 30_000,
-        connect_timeout_ms: int = 3_000,
-    ) -> None:
-        options = ClientOptions.checked(
-            bootstrap,
-            client_id=client_id,
-            api_timeout_ms=api_timeout_ms,
-            request_timeout_ms=request_timeout_ms,
-            connect_timeout_ms=connect_timeout_ms,
-        )
-        self._core = AdminCore(ClientCore("Admin", options))
 
     # topics
 
