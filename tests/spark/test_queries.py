@@ -259,3 +259,19 @@ def test_what_can_not_be_is_said_with_the_way_round(spark: SparkSession, bootstr
         start(topics="t")
     with pytest.raises(Exception, match="does not support async progress tracking"):
         start(asyncProgressTrackingEnabled="true")
+
+
+def test_the_example_copies_late_flights_and_reports_them(spark: SparkSession, bootstrap: str, tmp_path: Path) -> None:
+    from semel.spark.examples import flights_etl
+
+    with semel.Admin(bootstrap) as admin:
+        for topic in (flights_etl.FLIGHTS, flights_etl.LATE, flights_etl.REPORT):
+            admin.create_topic(topic, partitions=flights_etl.PARTITIONS)
+    late = flights_etl.load(bootstrap, 2_000)
+    options = {"bootstrap": bootstrap}
+    frame = flights_etl.late_flights(spark, options)
+    flights_etl.start(frame, options, str(tmp_path / "checkpoint")).awaitTermination()
+    assert len(read_values(bootstrap, flights_etl.LATE)) == late > 0
+    lines = flights_etl.report(spark, options, str(tmp_path / "late.parquet"))
+    assert sum(count for _, count, _ in lines) == late
+    assert len(read_values(bootstrap, flights_etl.REPORT)) == len(lines)
