@@ -151,7 +151,7 @@ def semel_writes(at: Address, topic: str, partition: int, rows: Sequence[Row], c
 
 
 def confluent_reads(at: Address, tp: TopicPartition, first: int, count: int) -> list[tuple[int, Row]]:
-    found = []
+    found: list[tuple[int, Row]] = []
     with confluent_consumer(at) as consumer:
         consumer.assign([confluent_kafka.TopicPartition(tp.topic, tp.partition, first)])
         while len(found) < count:
