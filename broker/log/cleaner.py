@@ -177,11 +177,12 @@ class Compaction:
     def prepare(self) -> None:
         """Map the keys of the dirty part. Raises `OSError`, `SemelError` (CORRUPT_MESSAGE), `CompactionAbandoned`."""
         keys, start = self._keys, self.dirtiness.first_dirty_offset
-        transactions = TransactionsOnTheWay(self._transactions)
         keys.end_offset = start
-        for source in self._sources:
-            if source.end_offset <= start:
-                continue
+        dirty = [source for source in self._sources if source.end_offset > start]
+        # The walk meets the markers of these alone: of one that ended before, it would never know that it has ended.
+        base = dirty[0].segment.base_offset
+        transactions = TransactionsOnTheWay(one for one in self._transactions if one.last_offset >= base)
+        for source in dirty:
             for header, batch in self._batches(source):
                 if header.is_control:
                     transactions.ends_nothing(header, batch)

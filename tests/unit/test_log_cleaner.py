@@ -125,6 +125,27 @@ def test_D4_aborted_records_neither_stay_nor_hide_committed_ones() -> None:
     assert table(log) == {**expected, b"y": b"1"}
 
 
+def test_D4_an_aborted_transaction_in_the_clean_part_does_not_hide_the_producers_later_deletions() -> None:
+    """A round took the producer for aborting still, so a value below its tombstone stayed, and outlived it."""
+    log = open_log(SimulatedStorage(), replace(CONFIG, delete_retention_ms=0))
+    one = ProducerIdAndEpoch(1, 0)
+    put(log, "x", "aborted", producer=one, sequence=0, transactional=True)
+    log.append_marker(one, 0, False, NOW, leader_epoch=0)
+    roll(log)
+    end = clean(log)
+    put(log, "a", "deleted soon")
+    put(log, "a", None, producer=one, sequence=1, transactional=True)
+    put(log, "b", "1", producer=one, sequence=2, transactional=True)
+    log.append_marker(one, 0, True, NOW, leader_epoch=0)
+    roll(log)
+    end = clean(log, first_dirty_offset=end)
+    assert [(record.key, record.value) for record in read_committed(log)] == [(b"a", None), (b"b", b"1")]
+    put(log, "c", "1")
+    roll(log)
+    clean(log, first_dirty_offset=end)
+    assert table(log) == {b"b": b"1", b"c": b"1"}, "what was deleted stays deleted"
+
+
 def test_D4_open_transactions_are_not_touched() -> None:
     log = open_log(SimulatedStorage(), CONFIG)
     put(log, "a", "1")
