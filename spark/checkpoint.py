@@ -89,8 +89,9 @@ class Checkpoint:
         except OSError as error:
             raise FatalError(
                 f"{path} of the checkpoint can't be read: {error}. The sink commits what the batch has read together "
-                "with its output; where pyarrow can't reach the checkpoint, set option sourceRange to 'none' (then a "
-                "checkpoint that was rolled back is not noticed)"
+                "with its output: give checkpointLocation whole, with its file system (hdfs://..., s3a://...). Where "
+                "pyarrow can't reach it, set option sourceRange to 'none' (then a checkpoint that was rolled back is "
+                "found by its batch numbers alone)"
             ) from None
         return data
 
@@ -118,6 +119,6 @@ def _file_system(location: str) -> tuple[pyarrow.fs.FileSystem, str]:
     except (pa.ArrowInvalid, OSError) as error:
         raise FatalError(
             f"the checkpoint {location} is in a file system that pyarrow can't reach: {error}. Set option sourceRange "
-            "to 'none' to do without it (then a checkpoint that was rolled back is not noticed)"
+            "to 'none' to do without it (then a checkpoint that was rolled back is found by its batch numbers alone)"
         ) from None
     return files, folder.rstrip("/")

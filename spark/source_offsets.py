@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import re
 import time
 from collections.abc import Callable, Iterable, Mapping
@@ -14,6 +15,8 @@ from semel.sdk.admin_core import AdminCore
 from semel.spark.clients import client_for, run
 from semel.spark.source_options import EARLIEST_OFFSET, LATEST_OFFSET, Bound, BoundKind, SourceOptions
 
+_log = logging.getLogger("semel.spark")
+
 T = TypeVar("T")
 Found = dict[TopicPartition, int]
 
@@ -24,9 +27,9 @@ class SourceOffsets:
     def __init__(self, options: SourceOptions) -> None:
         self._options = options
 
-    def partitions(self) -> list[TopicPartition]:
-        """Return what there is to read now, in order."""
-        return self._with_retries(self._partitions)
+    def partitions(self, *, skip_missing: bool = False) -> list[TopicPartition]:
+        """Return what there is to read now, in order. A topic that is not there is an error, or is left out."""
+        return self._with_retries(lambda: self._partitions(skip_missing))
 
     def earliest(self, partitions: Iterable[TopicPartition]) -> Found:
         """Return where partitions start."""
@@ -51,7 +54,7 @@ class SourceOffsets:
             return self._by_timestamp(bound, bound.by_partition)
         return self._by_offset(bound.by_partition)
 
-    def _partitions(self) -> list[TopicPartition]:
+    def _partitions(self, skip_missing: bool) -> list[TopicPartition]:
         selection = self._options.selection
         client = client_for(self._options.address)
         if selection.pattern:
@@ -64,12 +67,14 @@ class SourceOffsets:
             # Asked for anew, not out of the client's memory: topics grow, and go.
             snapshot = run(client, client.cluster.refresh(names))
             missing = [name for name in names if name not in snapshot.topics]
-            if missing:
+            if missing and skip_missing:
+                _log.warning("there is no topic %s to read now (failOnDataLoss is false)", ", ".join(missing))
+            elif missing:
                 raise FatalError(
                     f"there is no topic {missing[0]!r} to read; create it with `semel topic create {missing[0]}`, or "
                     "correct the option that names it"
                 )
-            topics = [snapshot.topics[name] for name in names]
+            topics = [snapshot.topics[name] for name in names if name in snapshot.topics]
         found = []
         for topic in topics:
             numbers = selection.assigned.get(topic.name) if selection.assigned else range(len(topic.partitions))

@@ -20,7 +20,6 @@ from pyspark.sql.streaming.datasource import (
     SupportsTriggerAvailableNow,
 )
 
-from semel.protocol.errors import FatalError
 from semel.protocol.ids import TopicPartition
 from semel.spark.clients import client_for
 from semel.spark.offset_ranges import OffsetRange, limited, split
@@ -120,14 +119,8 @@ class SemelStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """Nothing: the process ends with the query."""
 
     def _find_latest(self) -> dict[TopicPartition, int]:
-        try:
-            partitions = self._offsets.partitions()
-        except FatalError as error:
-            if self._options.fail_on_data_loss:
-                raise
-            _log.warning("%s (failOnDataLoss is false)", error)
-            return {}
-        return self._offsets.latest(partitions)
+        # A topic that is gone is reported, as lost data, where the batch is planned.
+        return self._offsets.latest(self._offsets.partitions(skip_missing=not self._options.fail_on_data_loss))
 
     def _report_loss(self, what: str) -> None:
         if self._options.fail_on_data_loss:

@@ -189,6 +189,10 @@ def test_the_address_of_the_kafka_listener_is_enough(node: NodeProcess, new_topi
     fill(node.bootstrap, topic, ["a"])
     table = read_table(kafka__bootstrap__servers=f"127.0.0.1:1,{node.kafka_address}", subscribe=topic)
     assert table.column("value").to_pylist() == [b"a"]
+    table = read_table(kafka__bootstrap__servers=node.bootstrap, subscribe=topic)  # its gRPC listener, as it were
+    assert table.column("value").to_pylist() == [b"a"]
+    with pytest.raises(FatalError, match="Give option bootstrap"):
+        read_table(kafka__bootstrap__servers="127.0.0.1:1", subscribe=topic)
 
 
 # -- streams
@@ -289,10 +293,17 @@ def test_a_topic_that_was_made_anew_is_lost_data(bootstrap: str, new_topic: NewT
         stream(bootstrap, topic).partitions(start={topic: {"0": 9}}, end={topic: {"0": 2}})
     lenient = stream(bootstrap, topic, failOnDataLoss="false")
     assert lenient.partitions(start=start, end={topic: {"0": 2}}) == []
+    other = new_topic()
+    fill(bootstrap, other, numbers(3))
     with semel.Admin(bootstrap) as admin:
         admin.delete_topic(topic)
     with pytest.raises(FatalError, match="no topic"):
         stream(bootstrap, topic).latestOffset(start=start, limit=ReadAllAvailable())
+    both = stream(bootstrap, f"{topic},{other}", failOnDataLoss="false")
+    start = {topic: {"0": 2}, other: {"0": 2}}
+    end = both.latestOffset(start=start, limit=ReadAllAvailable())
+    assert end == {other: {"0": 3}}  # where the other one stands is not forgotten
+    assert read_parts(both, start, end) == ["2"]
 
 
 def test_a_node_that_comes_back_is_waited_for(tmp_path: Any) -> None:
