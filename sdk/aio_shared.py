@@ -35,11 +35,13 @@ class SharedWriter(SharedWriterBase, RecordSender):
 
     async def __aenter__(self) -> Self:
         self._core.client.io.check()
+        self._begin_trace()
         return self
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        self._end_trace()
         try:
             await self.close()
         except SemelError as while_closing:
@@ -72,7 +74,8 @@ class SharedTransaction(SharedHandle):
 
     async def join(self, **options: Any) -> SharedWriter:
         """Join as a writer. See `semel.SharedTransaction.join`."""
-        writer = SharedWriter(self._bootstrap, self._open_request(writer=True), **self._writer_options(options))
+        request = self._open_request(writer=True)
+        writer = SharedWriter(self._bootstrap, request, self._trace, **self._writer_options(options))
         try:
             await writer._run(writer._part.join())
         except BaseException:

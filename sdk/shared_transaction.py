@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import uuid
-from collections.abc import Callable, Coroutine, Iterable, Mapping
+from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from types import TracebackType
 from typing import Any, Final, Self, TypeVar
@@ -20,6 +21,7 @@ from semel.protocol.api.shared_transactions import (
 )
 from semel.protocol.errors import AbortTransactionError, ErrorCode, FencedError, RetriableError, SemelError, UsageError
 from semel.protocol.ids import ProducerIdAndEpoch, TopicPartition
+from semel.sdk import tracing
 from semel.sdk.arguments import as_offsets, check_payload
 from semel.sdk.client import ClientCore
 from semel.sdk.options import ClientOptions, check_int, check_text, checked_names
@@ -59,6 +61,7 @@ class SharedHandle:
     __slots__ = (
         "_bootstrap",
         "_client_options",
+        "_trace",
         "attempt",
         "committed",
         "key",
@@ -106,6 +109,7 @@ class SharedHandle:
         self.timeout_ms = check_int("timeout_ms", timeout_ms, 1)
         self.attempt = uuid.uuid4().hex if attempt is None else check_text("attempt", attempt)
         self.committed: CommitDecision | None = None
+        self._trace = tracing.inject(()) if tracing.active() else ()
 
     def _writer_options(self, options: dict[str, Any]) -> dict[str, Any]:
         """Return the options of a writer's producer. Raises `UsageError` for those that the transaction decides."""
@@ -157,6 +161,37 @@ class SharedHandle:
         return (await open_shared(client.control, self._open_request(writer=False))).committed
 
     async def _commit(
+        self,
+        client: ClientCore,
+        writers: list[ProducerIdAndEpoch],
+        payload: bytes,
+        offsets: Mapping[TopicPartition, OffsetAndMetadata],
+        group: GroupMetadata | None,
+    ) -> SharedCommit:
+        with self._settling():
+            return await self._decide(client, writers, payload, offsets, group)
+
+    @contextmanager
+    def _settling(self) -> Iterator[None]:
+        """Spans around the decision: the commit's always below the transaction's, in the trace of the handle (E4)."""
+        if not tracing.active():
+            yield
+            return
+        client_id, above = self._client_options.client_id, tracing.context_of(self._trace)
+        whole = tracing.start_span("transaction", self.key, kind="client", client_id=client_id, parent=above)
+        context = tracing.context_with(whole, above)
+        decision = tracing.start_span("commit", self.key, kind="client", client_id=client_id, parent=context)
+        try:
+            with tracing.attached(tracing.context_with(decision, context)):
+                yield
+        except BaseException as error:
+            tracing.end_span(decision, error)
+            tracing.end_span(whole, error)
+            raise
+        tracing.end_span(decision)
+        tracing.end_span(whole)
+
+    async def _decide(
         self,
         client: ClientCore,
         writers: list[ProducerIdAndEpoch],
@@ -258,7 +293,8 @@ class SharedTransaction(SharedHandle):
         Where the token is committed already, the writer's `committed` says so, and it takes no records. Raises
         `FencedError` when another attempt has taken this one's place, or this one is decided.
         """
-        return SharedWriter(self._bootstrap, self._open_request(writer=True), **self._writer_options(options))
+        request = self._open_request(writer=True)
+        return SharedWriter(self._bootstrap, request, self._trace, **self._writer_options(options))
 
     def commit(
         self,

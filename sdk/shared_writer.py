@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Callable, Coroutine
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 from enum import Enum
 from types import TracebackType
@@ -20,6 +21,7 @@ from semel.protocol.errors import (
     UsageError,
 )
 from semel.protocol.ids import NO_PRODUCER, NO_PRODUCER_ID
+from semel.sdk import tracing
 from semel.sdk.control import Control
 from semel.sdk.producer import RecordSender
 from semel.sdk.producer_base import ProducerBase
@@ -232,9 +234,14 @@ class SharedWriterBase(ProducerBase):
 
     _in_place_of_pickling = "it belongs to its process; pickle the SharedTransaction, and join in the other process"
 
-    def __init__(self, bootstrap: str, request: OpenSharedRequest, **options: Any) -> None:
-        """Only `SharedTransaction.join` makes them: it also asks the coordinator for their identity."""
+    def __init__(self, bootstrap: str, request: OpenSharedRequest, trace: tracing.Headers, **options: Any) -> None:
+        """Only `SharedTransaction.join` makes them: it also asks the coordinator for their identity.
+
+        trace: the trace context of the handle, which sends inside the with-block are made in, unless there is another
+        """
         self._request = request
+        self._trace = trace
+        self._attached: AbstractContextManager[None] = nullcontext()
         super().__init__(bootstrap, **options)
 
     def _make_core(self, options: ProducerOptions) -> ProducerCore:
@@ -254,6 +261,14 @@ class SharedWriterBase(ProducerBase):
     def transactional_id(self) -> str | None:
         """The name that the coordinator has given this writer; it shows in `semel txn list`."""
         return self._part.transactional_id or None
+
+    def _begin_trace(self) -> None:
+        self._attached = tracing.attached(tracing.context_of(self._trace))
+        self._attached.__enter__()
+
+    def _end_trace(self) -> None:
+        self._attached.__exit__(None, None, None)
+        self._attached = nullcontext()
 
     def _finished(self) -> SharedWriterId:
         if not self._part.has_finished:
@@ -275,8 +290,8 @@ class SharedWriter(SharedWriterBase, RecordSender):
     for nothing. Thread-safe; belongs to the process that made it.
     """
 
-    def __init__(self, bootstrap: str, request: OpenSharedRequest, **options: Any) -> None:
-        super().__init__(bootstrap, request, **options)
+    def __init__(self, bootstrap: str, request: OpenSharedRequest, trace: tracing.Headers, **options: Any) -> None:
+        super().__init__(bootstrap, request, trace, **options)
         try:
             self._core.client.run(self._part.join())
         except BaseException:
@@ -309,11 +324,13 @@ class SharedWriter(SharedWriterBase, RecordSender):
 
     def __enter__(self) -> Self:
         self._core.client.io.check()
+        self._begin_trace()
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        self._end_trace()
         try:
             self.close()
         except SemelError as while_closing:

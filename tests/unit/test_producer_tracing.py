@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import pickle
 from collections.abc import Iterator
+from pathlib import Path
 
 import opentelemetry.trace
 import pytest
 from fake_node import FakeNode
+from live_node import LiveNode
 from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
@@ -72,6 +75,37 @@ def test_E4_one_trace_holds_the_transaction_its_records_and_its_commit(
     assert value.startswith(f"00-{send.context.trace_id:032x}-{send.context.span_id:016x}-".encode())
     context = tracing.extract(record.headers)
     assert opentelemetry.trace.get_current_span(context).get_span_context().span_id == send.context.span_id
+
+
+def test_E4_one_trace_holds_a_shared_transaction_its_writers_and_its_commit(
+    tmp_path: Path, spans: InMemorySpanExporter
+) -> None:
+    """Also where writers and committer are other processes, to which only the handle's bytes go."""
+    with LiveNode(tmp_path) as node:
+        with semel.Admin(node.bootstrap) as admin:
+            admin.create_topic("orders", partitions=1)
+        tracer = opentelemetry.trace.get_tracer("a job")
+        with tracer.start_as_current_span("job"):
+            sent = pickle.dumps(semel.SharedTransaction(node.bootstrap, "import", token="t"))
+        with pickle.loads(sent).join() as writer:
+            writer.send("orders", b"x")
+            member = writer.finish()
+        pickle.loads(sent).commit([member])
+        semel.SharedTransaction(node.bootstrap, "import", token="u").commit([])
+        with tracer.start_as_current_span("driver"):
+            pickle.loads(sent).commit([member])
+    named: dict[str, list[ReadableSpan]] = {}
+    for span in spans.get_finished_spans():
+        named.setdefault(span.name, []).append(span)
+    (job,), (driver,) = named["job"], named["driver"]
+    transactions, commits = named["transaction import"], named["commit import"]
+    assert [parent_of(span) for span in transactions] == [job.context.span_id, None, driver.context.span_id]
+    assert [parent_of(span) for span in commits] == [span.context.span_id for span in transactions]
+    assert [parent_of(span) for span in named["send orders"]] == [job.context.span_id]
+
+
+def parent_of(span: ReadableSpan) -> int | None:
+    return None if span.parent is None else span.parent.span_id
 
 
 def test_failures_are_on_their_spans(node: FakeNode, spans: InMemorySpanExporter) -> None:
