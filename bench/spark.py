@@ -17,7 +17,6 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-import harness
 import pyarrow as pa
 from pyspark.sql import SparkSession
 from pyspark.sql.datasource import (
@@ -32,6 +31,10 @@ import semel
 from semel.protocol.arrow import arrow_schema
 from semel.spark.java import java_home
 from semel.spark.source_schema import source_schema
+
+sys.path.insert(0, str(Path(__file__).parent))
+
+import harness
 
 PARTITIONS = 4
 BATCH_ROWS = 10_000
