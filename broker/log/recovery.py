@@ -13,6 +13,7 @@ import logging
 from dataclasses import dataclass
 from typing import Final
 
+from semel.broker.log.abort_checkpoint import ABORTED_TRANSACTIONS_FILE, checksum, read_aborts
 from semel.broker.log.batch_scan import WALK_BYTES, scan_batches, scan_headers
 from semel.broker.log.checkpoints import read_epochs
 from semel.broker.log.clean_check import (
@@ -107,6 +108,8 @@ class LogLoader:
         self._clean = clean
         self._names: set[str] = set()
         self._truncated = 0
+        self._aborts: dict[int, int] | None = None
+        """What the last stop left in the lists of aborted transactions. None: it did not say."""
         self._kept_end = 0
         """Up to here nothing is a torn tail, because a clean stop left it whole: what is missing of it is lost."""
         self._lost: list[tuple[int, int]] = []
@@ -263,6 +266,8 @@ class LogLoader:
     # --- After a clean close ---------------------------------------------------------------------------------------
 
     def _load_clean(self) -> int:
+        if ABORTED_TRANSACTIONS_FILE in self._names:
+            self._aborts = read_aborts(self._storage, self._folder)
         self._repair_indexes(list(self._segments))
         expected = list(self._segments.base_offsets[1:])
         active = self._segments.active
@@ -283,7 +288,10 @@ class LogLoader:
         """Say why a segment is to be validated again, or None. Indexes that are wrong are built again from it."""
         if not segment.size:
             return None if end is None or end <= segment.base_offset else f"it is empty, and ended at offset {end}"
-        if not transactions_are_sane(segment, end):
+        if self._aborts is not None:
+            if checksum(segment) != self._aborts.get(segment.base_offset, 0):
+                return f"{segment.path(TXN_INDEX_SUFFIX)} is not as it was"
+        elif not transactions_are_sane(segment, end):
             return f"{segment.path(TXN_INDEX_SUFFIX)} cannot be true"
         fault = None if indexes_are_sane(segment, end) else "its indexes cannot be true"
         fault = fault or tail_fault(segment, end)
@@ -386,6 +394,8 @@ class LogLoader:
             if not whole:
                 self._drop(segments[number:])
                 break
+            if number < len(segments):
+                segment.close_indexes()  # nothing is appended to it: the next clean start looks for its last entry
         if end < start:
             logger.error("%s: the log ends at %d, below what was synced (%d)", self._tp, end, start)
             self._restore_state(end, upto=end)

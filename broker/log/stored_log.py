@@ -9,6 +9,7 @@ import logging
 from collections.abc import Sequence
 from typing import Final, NoReturn, Self
 
+from semel.broker.log.abort_checkpoint import write_aborts
 from semel.broker.log.clean_check import walk_fault
 from semel.broker.log.config import LogConfig
 from semel.broker.log.disk_errors import remedy
@@ -469,6 +470,7 @@ class StoredLog:
             if self.offline_error is None and not self._is_blank:
                 try:
                     self._segments.active.close_indexes()
+                    write_aborts(self._storage, self._folder, self._segments)
                     self._snapshots.write(self.producer_state, sync=True)
                     strays = self._snapshots.strays(self._segments.base_offsets, before=self.log_end_offset)
                     self._snapshots.remove(strays)  # the newest one tells where the log ends

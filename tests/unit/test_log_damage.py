@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from log_model import FOLDER, NOW, SMALL_SEGMENTS, dump, fill, indexes, make_batch, open_log, read_batches
 
+from semel.broker.log.abort_checkpoint import ABORTED_TRANSACTIONS_FILE
 from semel.broker.log.config import LogConfig
 from semel.broker.log.partition_log import PartitionLog
 from semel.protocol.errors import ErrorCode, SemelError
@@ -255,3 +256,35 @@ def test_L3_a_list_of_aborted_transactions_that_is_spoilt_is_built_again_after_a
     again = open_log(storage, SMALL_SEGMENTS, recovery_point=point)
     assert dump(again) == expected
     assert f"{path} cannot be true" in caplog.text
+
+
+@pytest.mark.parametrize("damage", ["removed", "flipped", "shortened by an entry"])
+def test_L3_a_list_of_aborted_transactions_that_changed_since_a_clean_stop_is_built_again(
+    damage: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """No list says that nothing was aborted, and entries have no checksum: readers were shown aborted records."""
+    storage, log, _, expected = stopped()
+    segment = next(each for each in log.segments if each.transactions.exists)
+    path = segment.path(".txnindex")
+    match damage:
+        case "removed":
+            storage.remove(path)
+        case "flipped":
+            storage.corrupt(path, 17, b"\x01")
+        case _:
+            storage.open(path).truncate(storage.open(path).size() - 34)
+    again = open_log(storage, SMALL_SEGMENTS, clean=True)
+    assert dump(again) == expected
+    assert f"{path} is not as it was" in caplog.text
+    again.close()
+    caplog.clear()
+    assert dump(open_log(storage, SMALL_SEGMENTS, clean=True)) == expected
+    assert not caplog.records
+
+
+def test_a_log_in_which_nothing_was_aborted_has_no_checkpoint_of_aborts() -> None:
+    storage = SimulatedStorage()
+    log = open_log(storage, ONE_SEGMENT)
+    log.append(make_batch([(b"k", b"v")]), leader_epoch=0, now_ms=NOW)
+    log.close()
+    assert ABORTED_TRANSACTIONS_FILE not in storage.list_folder(FOLDER)
