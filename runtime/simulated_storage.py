@@ -15,51 +15,18 @@ import random
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from types import TracebackType
-from typing import Final, Self, TypeAlias
+from typing import Final, Self
 
+from semel.runtime.simulated_disk import FileNode, FolderNode, SimulatedDisk, parts_of
 from semel.runtime.storage import Buffer, StorageFile, StorageLock
 
-_PAGE: Final = 4096
 _UNLIMITED: Final = 1 << 62
 
 
 class SimulatedCrash(BaseException):
     """The simulated machine stopped here. Not an `Exception`: no error handling may survive it, as in a real crash."""
-
-
-@dataclass(slots=True)
-class _Change:
-    """One write or truncation that no sync has made durable. `lost`: a sync failed over it, so none ever will."""
-
-    position: int
-    data: bytes | None
-    """The bytes written, or None for a truncation to `position`."""
-    lost: bool = False
-
-
-@dataclass(slots=True)
-class _FileNode:
-    live: bytearray = field(default_factory=bytearray)
-    durable: bytes = b""
-    pending: list[_Change] = field(default_factory=list)
-
-
-@dataclass(slots=True)
-class _FolderNode:
-    live: dict[str, _Node] = field(default_factory=dict)
-    durable: dict[str, _Node] = field(default_factory=dict)
-
-
-_Node: TypeAlias = _FileNode | _FolderNode
-
-
-@dataclass(slots=True)
-class _NameChange:
-    """A creation, removal or rename of names that no `sync_folder` has made durable: all its parts happen or none."""
-
-    parts: list[tuple[_FolderNode, str, _Node | None]]
 
 
 @dataclass(slots=True)
@@ -70,25 +37,12 @@ class _Fault:
     remaining: int
 
 
-def _apply(content: bytearray, change: _Change) -> None:
-    if change.data is None:
-        if change.position < len(content):
-            del content[change.position :]
-        else:
-            content.extend(bytes(change.position - len(content)))
-        return
-    end = change.position + len(change.data)
-    if end > len(content):
-        content.extend(bytes(end - len(content)))
-    content[change.position : end] = change.data
-
-
 class SimulatedFile:
     """An open simulated file. After a crash it only raises."""
 
     __slots__ = ("_closed", "_generation", "_node", "_storage", "path")
 
-    def __init__(self, storage: SimulatedStorage, path: str, node: _FileNode, generation: int) -> None:
+    def __init__(self, storage: SimulatedStorage, path: str, node: FileNode, generation: int) -> None:
         self.path = path
         self._storage = storage
         self._node = node
@@ -124,9 +78,7 @@ class SimulatedFile:
         elif full:
             data = data[: max(0, len(data) - (growth - room))]
         if data:
-            change = _Change(position, data)
-            _apply(self._node.live, change)
-            self._node.pending.append(change)
+            self._node.write(data, position)
         if crash:
             storage._die(f"{operation} {self.path}")
         if fault is not None:
@@ -152,9 +104,7 @@ class SimulatedFile:
     def truncate(self, size: int) -> None:
         with self._storage._operation("truncate", self.path, self._usable):
             self._storage._mutation("truncate", self.path)
-            change = _Change(size, None)
-            _apply(self._node.live, change)
-            self._node.pending.append(change)
+            self._node.truncate(size)
 
     def sync(self) -> None:
         with self._storage._operation("sync", self.path, self._usable):
@@ -163,13 +113,10 @@ class SimulatedFile:
             if storage._reaches_crash_point():
                 storage._die(f"sync {self.path}")
             if fault is not None:
-                # The kernel marks pages clean after a failed write-back: no later sync will write them (fsyncgate).
-                for change in self._node.pending:
-                    change.lost = True
+                self._node.sync_failed()
                 raise fault
             storage.sync_count += 1
-            self._node.durable = storage._durable_after_sync(self._node)
-            self._node.pending = []
+            storage._disk.sync_file(self._node)
 
     def fileno(self) -> int:
         return -1
@@ -211,8 +158,7 @@ class SimulatedStorage:
         self.operations = 0
         self.sync_count = 0
         self.capacity_bytes = _UNLIMITED
-        self._root = _FolderNode()
-        self._names_pending: list[_NameChange] = []
+        self._disk = SimulatedDisk(self.random)
         self._faults: list[_Fault] = []
         self._crash_point: int | None = None
         self._dead = False
@@ -256,18 +202,16 @@ class SimulatedStorage:
             self._faults.clear()
             self._locks.clear()
             if power:
-                self._lose_power()
+                self._disk.lose_power()
 
     def set_free_bytes(self, free_bytes: int | None) -> None:
         """Leave room for so many more bytes; None lifts the limit."""
         with self._mutex:
-            self.capacity_bytes = _UNLIMITED if free_bytes is None else self._used() + free_bytes
+            self.capacity_bytes = _UNLIMITED if free_bytes is None else self._disk.used_bytes() + free_bytes
 
     def unsynced_bytes(self) -> int:
         """Return how many written bytes a power cut could take."""
-        return sum(
-            len(change.data) for node in self._files(self._root) for change in node.pending if change.data is not None
-        )
+        return self._disk.unsynced_bytes()
 
     @contextmanager
     def looked_into(self) -> Iterator[None]:
@@ -281,7 +225,7 @@ class SimulatedStorage:
 
     def corrupt(self, path: str, position: int, data: bytes) -> None:
         """Change bytes on the disk behind everybody's back, as a failing disk does."""
-        node = self._file(path)
+        node = self._disk.file(path)
         node.live[position : position + len(data)] = data
         durable = bytearray(node.durable)
         durable[position : position + len(data)] = data
@@ -291,16 +235,16 @@ class SimulatedStorage:
 
     def open(self, path: str, *, create: bool = False) -> StorageFile:
         with self._operation("open", path):
-            folder, name = self._parent(path)
+            folder, name = self._disk.parent(path)
             node = folder.live.get(name)
-            if isinstance(node, _FolderNode):
+            if isinstance(node, FolderNode):
                 raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), path)
             if node is None:
                 if not create:
                     raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), path)
                 self._mutation("open", path)
-                node = _FileNode()
-                self._change_names([(folder, name, node)])
+                node = FileNode()
+                self._disk.change_names([(folder, name, node)])
             else:
                 fault = self._take_fault("open", path)
                 if fault is not None:
@@ -309,74 +253,68 @@ class SimulatedStorage:
 
     def exists(self, path: str) -> bool:
         with self._operation("exists", path, mutates=False):
-            return self._find(path) is not None
+            return self._disk.find(path) is not None
 
     def list_folder(self, path: str) -> list[str]:
         with self._operation("list_folder", path, mutates=False):
-            return sorted(self._folder(path).live)
+            return sorted(self._disk.folder(path).live)
 
     def make_folder(self, path: str) -> None:
         with self._operation("make_folder", path):
-            folder = self._root
-            for name in _parts(path):
+            folder = self._disk.root
+            for name in parts_of(path):
                 node = folder.live.get(name)
                 if node is None:
                     self._mutation("make_folder", path)
-                    node = _FolderNode()
-                    self._change_names([(folder, name, node)])
-                elif isinstance(node, _FileNode):
+                    node = FolderNode()
+                    self._disk.change_names([(folder, name, node)])
+                elif isinstance(node, FileNode):
                     raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), path)
                 folder = node
 
     def rename(self, source: str, target: str) -> None:
         with self._operation("rename", source):
-            from_folder, from_name = self._parent(source)
+            from_folder, from_name = self._disk.parent(source)
             node = from_folder.live.get(from_name)
             if node is None:
                 raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), source)
-            to_folder, to_name = self._parent(target)
+            to_folder, to_name = self._disk.parent(target)
             replaced = to_folder.live.get(to_name)
-            if isinstance(replaced, _FolderNode) and (isinstance(node, _FileNode) or replaced.live):
+            if isinstance(replaced, FolderNode) and (isinstance(node, FileNode) or replaced.live):
                 raise OSError(errno.ENOTEMPTY, os.strerror(errno.ENOTEMPTY), target)
             self._mutation("rename", source)
-            self._change_names([(from_folder, from_name, None), (to_folder, to_name, node)])
+            self._disk.change_names([(from_folder, from_name, None), (to_folder, to_name, node)])
 
     def remove(self, path: str) -> None:
         with self._operation("remove", path):
-            folder, name = self._parent(path)
+            folder, name = self._disk.parent(path)
             node = folder.live.get(name)
             if node is None:
                 raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), path)
-            if isinstance(node, _FolderNode):
+            if isinstance(node, FolderNode):
                 raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), path)
             self._mutation("remove", path)
-            self._change_names([(folder, name, None)])
+            self._disk.change_names([(folder, name, None)])
 
     def remove_tree(self, path: str) -> None:
         """Remove a folder one entry at a time, as the real one does, so that a crash can leave a part of it."""
         with self._operation("remove_tree", path):
-            folder, name = self._parent(path)
+            folder, name = self._disk.parent(path)
             node = folder.live.get(name)
             if node is None:
                 raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), path)
-            if isinstance(node, _FileNode):
+            if isinstance(node, FileNode):
                 raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR), path)
             self._remove_entries(node, path)
             self._mutation("remove_tree", path)
-            self._change_names([(folder, name, None)])
+            self._disk.change_names([(folder, name, None)])
 
     def sync_folder(self, path: str) -> None:
         with self._operation("sync_folder", path):
-            folder = self._folder(path)
+            folder = self._disk.folder(path)
             self._mutation("sync_folder", path)
             self.sync_count += 1
-            rest = []
-            for change in self._names_pending:
-                if any(part[0] is folder for part in change.parts):
-                    _apply_names(change)
-                else:
-                    rest.append(change)
-            self._names_pending = rest
+            self._disk.sync_names(folder)
 
     def free_bytes(self, path: str) -> int:
         with self._operation("free_bytes", path, mutates=False):
@@ -391,10 +329,10 @@ class SimulatedStorage:
             key = posixpath.normpath(path)
             if key in self._locks:
                 raise BlockingIOError(errno.EAGAIN, "held by another process of the simulation", path)
-            folder, name = self._parent(path)
+            folder, name = self._disk.parent(path)
             if name not in folder.live:
                 self._mutation("lock", path)
-                self._change_names([(folder, name, _FileNode())])
+                self._disk.change_names([(folder, name, FileNode())])
             self._locks.add(key)
             return SimulatedLock(self, key)
 
@@ -444,149 +382,14 @@ class SimulatedStorage:
                 return fault.error
         return None
 
-    def _remove_entries(self, folder: _FolderNode, path: str) -> None:
+    def _remove_entries(self, folder: FolderNode, path: str) -> None:
         for name, node in list(folder.live.items()):
-            if isinstance(node, _FolderNode):
+            if isinstance(node, FolderNode):
                 self._remove_entries(node, f"{path}/{name}")
             self._mutation("remove_tree", path)
-            self._change_names([(folder, name, None)])
-
-    def _change_names(self, parts: list[tuple[_FolderNode, str, _Node | None]]) -> None:
-        for folder, name, node in parts:
-            if node is None:
-                folder.live.pop(name, None)
-            else:
-                folder.live[name] = node
-        self._names_pending.append(_NameChange(parts))
-
-    def _durable_after_sync(self, node: _FileNode) -> bytes:
-        if not any(change.lost for change in node.pending):
-            return bytes(node.live)
-        content = bytearray(node.durable)
-        for change in node.pending:
-            for piece in _pages(change):
-                if not change.lost or self.random.random() < 0.5:
-                    _apply(content, piece)
-        return bytes(content)
-
-    def _lose_power(self) -> None:
-        for change in self._names_pending:
-            if self.random.random() < 0.5:
-                _apply_names(change)
-        self._names_pending.clear()
-        self._restore_names(self._root)
-        for node in self._files(self._root):
-            if node.pending:
-                node.durable = self._torn(node)
-                node.pending = []
-            node.live = bytearray(node.durable)
-
-    def _torn(self, node: _FileNode) -> bytes:
-        """Return what a power cut may leave of a file: nothing new, all, a prefix, or pages in any order with holes."""
-        way = self.random.randrange(4)
-        content = bytearray(node.durable)
-        if way == 0:
-            return bytes(content)
-        if way == 1:
-            for change in node.pending:
-                if not change.lost:
-                    _apply(content, change)
-            return bytes(content)
-        pieces = [piece for change in node.pending for piece in _pages(change)]
-        if way == 2:
-            kept = self.random.randint(0, len(pieces))
-            for piece in pieces[:kept]:
-                _apply(content, piece)
-            if kept < len(pieces) and pieces[kept].data:
-                piece = pieces[kept]
-                assert piece.data is not None
-                _apply(content, _Change(piece.position, piece.data[: self.random.randint(1, len(piece.data))]))
-            return bytes(content)
-        longest = len(content)
-        for piece in pieces:
-            if piece.data is not None:
-                longest = max(longest, piece.position + len(piece.data))
-            if self.random.random() < 0.6:
-                _apply(content, piece)
-        if len(content) < longest and self.random.random() < 0.5:
-            # The new size reached the disk, the bytes did not: zeros, or whatever the blocks held before.
-            missing = longest - len(content)
-            content.extend(self.random.randbytes(missing) if self.random.random() < 0.3 else bytes(missing))
-        return bytes(content)
-
-    def _restore_names(self, folder: _FolderNode) -> None:
-        folder.live = dict(folder.durable)
-        for node in folder.live.values():
-            if isinstance(node, _FolderNode):
-                self._restore_names(node)
-
-    def _files(self, folder: _FolderNode) -> Iterator[_FileNode]:
-        for node in folder.live.values():
-            if isinstance(node, _FolderNode):
-                yield from self._files(node)
-            else:
-                yield node
-
-    def _used(self) -> int:
-        return sum(len(node.live) for node in self._files(self._root))
+            self._disk.change_names([(folder, name, None)])
 
     def _available(self) -> int:
         if self.capacity_bytes == _UNLIMITED:
             return _UNLIMITED
-        return self.capacity_bytes - self._used()
-
-    def _find(self, path: str) -> _Node | None:
-        node: _Node = self._root
-        for name in _parts(path):
-            if not isinstance(node, _FolderNode):
-                return None
-            found = node.live.get(name)
-            if found is None:
-                return None
-            node = found
-        return node
-
-    def _folder(self, path: str) -> _FolderNode:
-        node = self._find(path)
-        if node is None:
-            raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), path)
-        if isinstance(node, _FileNode):
-            raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR), path)
-        return node
-
-    def _file(self, path: str) -> _FileNode:
-        node = self._find(path)
-        if not isinstance(node, _FileNode):
-            raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), path)
-        return node
-
-    def _parent(self, path: str) -> tuple[_FolderNode, str]:
-        parts = _parts(path)
-        if not parts:
-            raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), path)
-        return self._folder("/".join(parts[:-1])), parts[-1]
-
-
-def _parts(path: str) -> list[str]:
-    return [part for part in posixpath.normpath("/" + path).split("/") if part]
-
-
-def _pages(change: _Change) -> Iterator[_Change]:
-    """Split a write where pages end: a disk writes pages whole, in any order."""
-    if change.data is None:
-        yield change
-        return
-    begin = 0
-    while begin < len(change.data):
-        position = change.position + begin
-        end = min(len(change.data), begin + _PAGE - position % _PAGE)
-        yield _Change(position, change.data[begin:end], change.lost)
-        begin = end
-
-
-def _apply_names(change: _NameChange) -> None:
-    for folder, name, node in change.parts:
-        if node is None:
-            folder.durable.pop(name, None)
-        else:
-            folder.durable[name] = node
+        return self.capacity_bytes - self._disk.used_bytes()
