@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Executor
 from dataclasses import dataclass
 from typing import Final, NamedTuple
@@ -155,26 +155,8 @@ class LogManager:
         )
         clean = self.folder.take_clean_mark() and journal.is_empty
         recovery_points = self.folder.recovery_points.read()
-        log_starts = self.folder.log_starts.read()
         deleted_folders = self.folder.find_deleted()
-        found = list(self.folder.find_logs())
-        logs: dict[tuple[TopicId, int], PartitionLog] = {}
-        for done, (tp, topic_id) in enumerate(found, 1):
-            logs[topic_id, tp.partition] = PartitionLog.open(
-                self._storage,
-                self.folder.log_folder(tp),
-                tp,
-                topic_id,
-                log_config(tp, topic_id),
-                now_ms=self._clock.now_ms(),
-                log_start_offset=log_starts.get(tp, 0),
-                recovery_point=recovery_points.get(tp, 0),
-                clean=clean,
-                max_producer_id_expiration_ms=self.config.producer_id_expiration_ms,
-                files=self._files,
-            )
-            if progress is not None:
-                progress(done, len(found), tp)
+        logs = self._open_logs(log_config, progress, recovery_points, clean=clean)
         if clean:
             self.recovery = RecoveryReport(clean=True, partitions=len(logs))
             for log in logs.values():
@@ -199,6 +181,35 @@ class LogManager:
         for log in logs.values():
             self._add(log, 0)
         self.upkeep.opened(self._durability, deleted_folders)
+
+    def _open_logs(
+        self,
+        log_config: Callable[[TopicPartition, TopicId], LogConfig],
+        progress: Callable[[int, int, TopicPartition], None] | None,
+        recovery_points: Mapping[TopicPartition, int],
+        *,
+        clean: bool,
+    ) -> dict[tuple[TopicId, int], PartitionLog]:
+        log_starts = self.folder.log_starts.read()
+        found = list(self.folder.find_logs())
+        logs: dict[tuple[TopicId, int], PartitionLog] = {}
+        for done, (tp, topic_id) in enumerate(found, 1):
+            logs[topic_id, tp.partition] = PartitionLog.open(
+                self._storage,
+                self.folder.log_folder(tp),
+                tp,
+                topic_id,
+                log_config(tp, topic_id),
+                now_ms=self._clock.now_ms(),
+                log_start_offset=log_starts.get(tp, 0),
+                recovery_point=recovery_points.get(tp, 0),
+                clean=clean,
+                max_producer_id_expiration_ms=self.config.producer_id_expiration_ms,
+                files=self._files,
+            )
+            if progress is not None:
+                progress(done, len(found), tp)
+        return logs
 
     # --- partitions ---------------------------------------------------------------------------------------------------
 
