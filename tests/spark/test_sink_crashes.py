@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import json
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 from unittest import mock
 
 import pyarrow as pa
 import pytest
-from spark_query import Query, read_values, task, values
+from opentelemetry import trace
+from spark_query import Query, read_values, settled_values, task, values
 
 import semel
 from semel.cli.demo.processes import NodeProcess
@@ -39,13 +42,13 @@ def restarted(query: Query) -> Query:
 
 
 def held(bootstrap: str, topic: str) -> list[str]:
-    return sorted(read_values(bootstrap, topic))
+    return sorted(settled_values(bootstrap, topic))
 
 
 def test_E2_rows_of_all_tasks_appear_with_the_decision_and_not_before(query: Query, bootstrap: str, topic: str) -> None:
     query.log_offsets(0, 10)
     messages = query.run_tasks(0, ["a", "b"], ["c"], [])
-    assert held(bootstrap, topic) == []
+    assert read_values(bootstrap, topic) == []
     query.commit(messages, 0)
     assert held(bootstrap, topic) == ["a", "b", "c"]
 
@@ -264,6 +267,38 @@ def test_E2_the_sources_offsets_are_committed_with_the_output_and_only_then(
             assert found == {TopicPartition(read, 0): offset, TopicPartition(read, 1): 1}
             assert batch_id == 0 or before[TopicPartition(read, 0)].offset == 4
     assert held(bootstrap, topic) == ["row"]
+
+
+def test_E5_which_batches_are_committed_can_be_asked_after_any_crash(query: Query, bootstrap: str, topic: str) -> None:
+    query.run_batch(0, ["a"])
+    query.run_batch(1, [])
+    query.log_offsets(2, 30)
+    query.run_tasks(2, ["never decided"])
+    with semel.Admin(bootstrap) as admin:
+        decisions = admin.commits(f"spark/{query.query_id}/{topic}")
+    assert [(each.token, each.sequence, each.writers) for each in decisions] == [("batch-0", 0, 1), ("batch-1", 1, 0)]
+    assert json.loads(decisions[1].payload) == {"start": ['{"in":{"0":10}}'], "end": ['{"in":{"0":20}}']}
+    assert decisions[0].attempt.startswith(f"{query.run_id}/")
+
+
+def test_E4_a_trace_reaches_the_tasks_and_the_decision(query: Query) -> None:
+    trace_id = "0af7651916cd43dd8448eb211c80319c"
+    seen: list[str] = []
+
+    def noted(method: Callable[..., Any]) -> Callable[..., Any]:
+        def note(*args: Any, **options: Any) -> Any:
+            seen.append(f"{trace.get_current_span().get_span_context().trace_id:032x}")
+            return method(*args, **options)
+
+        return note
+
+    query.log_offsets(0, 10)
+    with (
+        mock.patch.object(SharedTransaction, "join", noted(SharedTransaction.join)),
+        mock.patch.object(SharedTransaction, "commit", noted(SharedTransaction.commit)),
+    ):
+        query.commit(query.run_tasks(0, ["a"], traceparent=f"00-{trace_id}-b7ad6b7169203331-01"), 0)
+    assert seen == [trace_id, trace_id]
 
 
 def test_E2_the_node_is_killed_in_each_phase_of_a_batch(tmp_path: Path) -> None:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import pickle
+import time
 import uuid
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
@@ -19,6 +20,8 @@ from pyspark.sql.datasource import CaseInsensitiveDict, WriterCommitMessage
 from pyspark.sql.types import StringType, StructType
 
 import pyspark_semel
+import semel
+from semel.protocol.api.topics import LATEST_TIMESTAMP, IsolationLevel
 from semel.spark import batch_writer, stream_writer
 
 VALUES = StructType().add("value", StringType())
@@ -51,6 +54,21 @@ def read_values(bootstrap: str, topic: str, **options: str) -> list[str]:
     """The values of a topic, as a read_committed batch query sees them."""
     table = read_table(bootstrap=bootstrap, subscribe=topic, **options)
     return [value.decode() for value in table.column("value").to_pylist()]
+
+
+def settled_values(bootstrap: str, topic: str) -> list[str]:
+    """The same once every transaction has its markers: they follow the decision, which is what a commit waits for."""
+    deadline = time.monotonic() + 60
+    with semel.Admin(bootstrap, connect_timeout_ms=30_000) as admin:
+        tps = [semel.TopicPartition(topic, each.partition) for each in admin.topic(topic).partitions]
+        latest = dict.fromkeys(tps, LATEST_TIMESTAMP)
+        while True:
+            stable = admin.list_offsets(latest, isolation=IsolationLevel.READ_COMMITTED)
+            ends = admin.list_offsets(latest, isolation=IsolationLevel.READ_UNCOMMITTED)
+            if all(stable[tp].offset == ends[tp].offset for tp in tps):
+                return read_values(bootstrap, topic)
+            assert time.monotonic() < deadline, f"a transaction is still open in {topic}"
+            time.sleep(0.02)
 
 
 @contextmanager
