@@ -179,11 +179,6 @@ def counted(number: int, thing: str) -> str:
     return f"{number} {thing}" if number == 1 else f"{number} {thing}s"
 
 
-def as_text(data: bytes | None) -> str | None:
-    """Return bytes as text for people; what is no UTF-8 is shown as escapes."""
-    return None if data is None else data.decode("utf-8", "backslashreplace")
-
-
 def rows_of(mapping: Mapping[TopicPartition, Any]) -> list[tuple[TopicPartition, Any]]:
     """Return a mapping by partition in the order of topics and partition numbers."""
     return sorted(mapping.items())

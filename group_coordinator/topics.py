@@ -44,9 +44,6 @@ class Topics:
     def __hash__(self) -> int:
         return id(self)
 
-    def name_of(self, topic_id: TopicId) -> str | None:
-        return self._names.get(topic_id)
-
     def matching(self, expression: str) -> frozenset[str]:
         """Return the topics that match all of `expression`, internal ones left out; none where it cannot be read."""
         return self._match(expression).names

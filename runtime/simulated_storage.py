@@ -171,10 +171,6 @@ class SimulatedStorage:
         """Let the next `times` calls of an operation (a method's name) on paths with `path_part` in them fail."""
         self._faults.append(_Fault(operation, error, path_part, times))
 
-    def fail_nothing(self) -> None:
-        """Take back all that `fail_next` ordered."""
-        self._faults.clear()
-
     def crash_at(self, operation: int | None) -> None:
         """Raise `SimulatedCrash` at the n-th mutating operation from now (1 is the next), having done it in part.
 
@@ -212,16 +208,6 @@ class SimulatedStorage:
     def unsynced_bytes(self) -> int:
         """Return how many written bytes a power cut could take."""
         return self._disk.unsynced_bytes()
-
-    @contextmanager
-    def looked_into(self) -> Iterator[None]:
-        """Let a checker read what programs saw, also when the machine has just died and `crash` was not called yet."""
-        dead, self._dead = self._dead, False
-        faults, self._faults = self._faults, []
-        try:
-            yield
-        finally:
-            self._dead, self._faults = dead, faults
 
     def corrupt(self, path: str, position: int, data: bytes) -> None:
         """Change bytes on the disk behind everybody's back, as a failing disk does."""

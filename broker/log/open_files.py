@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Final, Protocol
 
 from semel.runtime.storage import Buffer, StorageFile
@@ -79,14 +78,3 @@ class SharedFile:
 
     def close(self) -> None:
         """Close when nobody holds it any more: nothing to do now."""
-
-
-def append_all(file: StorageFile, buffers: Sequence[Buffer], size: int) -> None:
-    """Append, or leave the file at `size` as it was. Raises `OSError`; the error of the truncation, if that fails
-    too.
-    """
-    try:
-        file.append(buffers)
-    except OSError:
-        file.truncate(size)
-        raise
