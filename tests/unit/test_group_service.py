@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 from group_driver import assignment, commit, fetch, subscription
+from memory_log import MemoryLog
 
 from semel.group_coordinator.config import GroupConfig
 from semel.group_coordinator.service import GroupService
@@ -34,62 +35,11 @@ from semel.protocol.api.transactions import (
 )
 from semel.protocol.errors import ErrorCode, FencedError, RetriableError, SemelError, UsageError
 from semel.protocol.ids import OFFSETS_TOPIC, ProducerIdAndEpoch, TopicPartition
-from semel.protocol.record_batch import ControlType, encode_control_batch, iter_batches, set_base_offset
 from semel.runtime.clock import ManualClock
 
 P0 = TopicPartition("orders", 0)
 PRODUCER = ProducerIdAndEpoch(4001, 3)
 PARTITIONS = 5
-
-
-class Log:
-    """A log in memory. Appends are committed at once, or when the test says so."""
-
-    log_start_offset = 0
-
-    def __init__(self) -> None:
-        self.batches: list[tuple[int, bytes]] = []
-        self.log_end_offset = 0
-        self.high_watermark = 0
-        self.auto_commit = True
-        self.refuse: SemelError | None = None
-        self._changed = asyncio.Condition()
-
-    def append_batch(self, batch: bytearray) -> int:
-        if self.refuse is not None:
-            error, self.refuse = self.refuse, None
-            raise error
-        set_base_offset(batch, 0, self.log_end_offset, 0)
-        [header] = iter_batches(batch)
-        self.batches.append((self.log_end_offset, bytes(batch)))
-        base_offset, self.log_end_offset = self.log_end_offset, header.next_offset
-        if self.auto_commit:
-            self.high_watermark = self.log_end_offset
-        return base_offset
-
-    def append_marker(
-        self, producer: ProducerIdAndEpoch, coordinator_epoch: int, committed: bool, version: TransactionVersion
-    ) -> int | None:
-        marker = encode_control_batch(
-            ControlType.COMMIT if committed else ControlType.ABORT,
-            producer_id=producer.producer_id,
-            producer_epoch=producer.producer_epoch,
-            coordinator_epoch=coordinator_epoch,
-            timestamp_ms=0,
-        )
-        return self.append_batch(bytearray(marker))
-
-    def read_batches(self, offset: int, max_bytes: int) -> bytes:
-        return b"".join(data for base, data in self.batches if base >= offset)
-
-    async def wait_committed(self, offset: int) -> None:
-        async with self._changed:
-            await self._changed.wait_for(lambda: self.high_watermark > offset)
-
-    async def commit(self) -> None:
-        async with self._changed:
-            self.high_watermark = self.log_end_offset
-            self._changed.notify_all()
 
 
 class Transactions:
@@ -118,7 +68,7 @@ class Transactions:
 
 class World:
     def __init__(self, config: GroupConfig | None = None) -> None:
-        self.logs = {number: Log() for number in range(PARTITIONS)}
+        self.logs = {number: MemoryLog() for number in range(PARTITIONS)}
         self.transactions = Transactions()
         self.clock = ManualClock()
         self.service = GroupService(

@@ -9,6 +9,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+from memory_log import MemoryLog
 
 from semel.protocol.api.transactions import (
     AbortTransactionRequest,
@@ -22,7 +23,7 @@ from semel.protocol.api.transactions import (
 )
 from semel.protocol.errors import ErrorCode, FatalError, RetriableError, SemelError
 from semel.protocol.ids import NO_PRODUCER, ProducerIdAndEpoch, TopicPartition
-from semel.protocol.record_batch import decode_records, iter_batches, set_base_offset
+from semel.protocol.record_batch import decode_records
 from semel.runtime.clock import ManualClock
 from semel.txn_coordinator.config import TransactionConfig
 from semel.txn_coordinator.effects import MarkersWritten, SendMarkers
@@ -33,60 +34,16 @@ from semel.txn_coordinator.service import TransactionService
 ID = "enrich-0"
 P0, P1 = TopicPartition("enriched", 0), TopicPartition("enriched", 1)
 TIMEOUT_MS = 60_000
+DISK_IS_GONE = RetriableError("the disk is gone", ErrorCode.KAFKA_STORAGE_ERROR)
 
 
-class Log:
-    """A log in memory. Appends are committed at once, or when the test says so."""
-
-    log_start_offset = 0
-
-    def __init__(self) -> None:
-        self.batches: list[tuple[int, bytes]] = []
-        self.log_end_offset = 0
-        self.high_watermark = 0
-        self.auto_commit = True
-        self.refuse: SemelError | None = None
-        self.broken: SemelError | None = None
-        self._changed = asyncio.Condition()
-
-    def append_batch(self, batch: bytearray) -> int:
-        if self.refuse is not None:
-            error, self.refuse = self.refuse, None
-            raise error
-        set_base_offset(batch, 0, self.log_end_offset, 0)
-        [header] = iter_batches(batch)
-        self.batches.append((self.log_end_offset, bytes(batch)))
-        base_offset, self.log_end_offset = self.log_end_offset, header.next_offset
-        if self.auto_commit:
-            self.high_watermark = self.log_end_offset
-        return base_offset
+class Log(MemoryLog):
+    """A log of __transaction_state."""
 
     def append_marker(
         self, producer: ProducerIdAndEpoch, coordinator_epoch: int, committed: bool, version: TransactionVersion
     ) -> int | None:
         raise AssertionError("no transaction includes __transaction_state")
-
-    def read_batches(self, offset: int, max_bytes: int) -> bytes:
-        return b"".join(data for base, data in self.batches if base >= offset)
-
-    async def wait_committed(self, offset: int) -> None:
-        async with self._changed:
-            await self._changed.wait_for(lambda: self.high_watermark > offset or self.broken is not None)
-        if self.broken is not None:
-            error, self.broken = self.broken, None
-            raise error
-
-    async def commit(self) -> None:
-        async with self._changed:
-            self.high_watermark = self.log_end_offset
-            self._changed.notify_all()
-
-    async def lose_uncommitted(self) -> None:
-        async with self._changed:
-            self.broken = RetriableError("the disk is gone", ErrorCode.KAFKA_STORAGE_ERROR)
-            self.log_end_offset = self.high_watermark
-            self.batches = [batch for batch in self.batches if batch[0] < self.high_watermark]
-            self._changed.notify_all()
 
     def states(self) -> list[str]:
         """Return the states of all records, in order; a tombstone is '-'."""
@@ -243,7 +200,7 @@ def test_T3_a_decision_that_is_lost_sends_no_marker_and_is_made_again() -> None:
         node.log.auto_commit = False
         answer = asyncio.ensure_future(node.end(producer))
         await spin()
-        await node.log.lose_uncommitted()
+        await node.log.break_commit(DISK_IS_GONE)
         assert await code_of(asyncio.wait_for(answer, 10)) is ErrorCode.COORDINATOR_NOT_AVAILABLE
         node.log.auto_commit = True
         await spin()
@@ -368,7 +325,7 @@ def test_T4_a_completion_that_could_not_be_recorded_is_recorded_after_the_reload
         node.partitions.gate.set()
         await spin()
         if at == "commit":
-            await node.log.lose_uncommitted()
+            await node.log.break_commit(DISK_IS_GONE)
             node.log.auto_commit = True
         await node.settled()
         assert node.log.states()[-1] == "CompleteCommit"
