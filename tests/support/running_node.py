@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -33,6 +34,20 @@ async def running_node(folder: Path, **settings: Any) -> AsyncIterator[Node]:
         yield node
     finally:
         await node.stop(grace_ms=500)
+
+
+def run_with_node(
+    folder: Path, test: Callable[[Node], Awaitable[None]], *, topics: Mapping[str, int] | None = None, **settings: Any
+) -> None:
+    """Run a test against a node that has `topics`: their names and how many partitions each has."""
+
+    async def main() -> None:
+        async with running_node(folder, **settings) as node:
+            for name, partitions in (topics or {}).items():
+                await create_topic(node, name, partitions)
+            await test(node)
+
+    asyncio.run(main())
 
 
 @asynccontextmanager

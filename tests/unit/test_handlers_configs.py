@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
-from running_node import SMALL, create_topic, running_node
+from running_node import SMALL, create_topic, run_with_node, running_node
 
 from semel.broker.config import SETTINGS, TOPIC_SETTINGS, NodeConfig
 from semel.broker.config_sources import LoadedConfig, Source
@@ -19,14 +17,6 @@ from semel.protocol.errors import ErrorCode, SemelError
 from semel.protocol.ids import OFFSETS_TOPIC, TopicPartition
 
 TOPIC, BROKER = ResourceType.TOPIC, ResourceType.BROKER
-
-
-def with_node(folder: Path, test: Callable[[Node], Awaitable[None]], **settings: Any) -> None:
-    async def main() -> None:
-        async with running_node(folder, **settings) as node:
-            await test(node)
-
-    asyncio.run(main())
 
 
 def entry(node: Node, kind: ResourceType, resource: str, name: str) -> ConfigEntry:
@@ -50,7 +40,7 @@ def test_a_topics_setting_is_its_own_or_the_nodes(tmp_path: Path) -> None:
         assert {found.name for found in describe_configs(node, TOPIC, "a")} == set(TOPIC_SETTINGS)
         assert describe_configs(node, TOPIC, "a", ["nonsense"]) == ()
 
-    with_node(tmp_path, test, log_segment_bytes=1000)
+    run_with_node(tmp_path, test, log_segment_bytes=1000)
 
 
 def test_changes_of_a_topic_reach_its_logs_and_survive_a_restart(tmp_path: Path) -> None:
@@ -83,7 +73,7 @@ def test_a_topic_with_no_cleanup_policy_keeps_everything(tmp_path: Path) -> None
         assert not partition.config.is_deleted
         assert not partition.config.is_compacted
 
-    with_node(tmp_path, test)
+    run_with_node(tmp_path, test)
 
 
 @pytest.mark.parametrize(
@@ -131,7 +121,7 @@ def test_wrong_changes_are_refused_and_change_nothing(
         assert caught.value.code is code
         assert node.metadata.image.sequence == sequence
 
-    with_node(tmp_path, test)
+    run_with_node(tmp_path, test)
 
 
 def test_validate_only_and_empty_changes_write_nothing(tmp_path: Path) -> None:
@@ -142,7 +132,7 @@ def test_validate_only_and_empty_changes_write_nothing(tmp_path: Path) -> None:
         await alter_configs(node, AlterConfigsRequest(TOPIC, "a"))
         assert node.metadata.image.sequence == sequence
 
-    with_node(tmp_path, test)
+    run_with_node(tmp_path, test)
 
 
 def test_the_nodes_dynamic_settings_reach_topics_without_their_own(tmp_path: Path) -> None:
@@ -190,4 +180,4 @@ def test_the_nodes_settings_are_shown_but_for_secrets(tmp_path: Path) -> None:
         with pytest.raises(SemelError, match="there is no topic"):
             describe_configs(node, TOPIC, "a")
 
-    with_node(tmp_path, test, metadata_url=f"sqlite:///{tmp_path}/secret.sqlite")
+    run_with_node(tmp_path, test, metadata_url=f"sqlite:///{tmp_path}/secret.sqlite")

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import Awaitable, Callable
+from functools import partial
 from pathlib import Path
 
-from running_node import create_topic, running_node
+from running_node import create_topic, run_with_node
 
 from semel.broker.handlers.delete_records import delete_records
 from semel.broker.handlers.list_offsets import list_offsets
@@ -27,14 +26,7 @@ from semel.protocol.record_batch import encode_batch
 
 TP = TopicPartition("a", 0)
 
-
-def with_node(folder: Path, test: Callable[[Node], Awaitable[None]]) -> None:
-    async def main() -> None:
-        async with running_node(folder) as node:
-            await create_topic(node, "a")
-            await test(node)
-
-    asyncio.run(main())
+with_node = partial(run_with_node, topics={"a": 1})
 
 
 async def append(node: Node, *timestamps_ms: int, producer_id: int = -1) -> None:

@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
-from running_node import batch, create_topic, running_node
+from running_node import batch, create_topic, run_with_node, running_node
 
 from semel.broker.handlers import metadata
 from semel.broker.handlers.topic_rules import check_topic_name, colliding_name, unified_names
@@ -24,14 +22,6 @@ from semel.protocol.api.groups import OffsetAndMetadata, OffsetCommitRequest, Of
 from semel.protocol.api.topics import NewTopic
 from semel.protocol.errors import ErrorCode, FatalError, RetriableError, SemelError, UsageError
 from semel.protocol.ids import OFFSETS_TOPIC, TRANSACTIONS_TOPIC, TopicPartition, new_topic_id
-
-
-def with_node(folder: Path, test: Callable[[Node], Awaitable[None]], **settings: Any) -> None:
-    async def main() -> None:
-        async with running_node(folder, **settings) as node:
-            await test(node)
-
-    asyncio.run(main())
 
 
 @pytest.mark.parametrize("name", ["a", "A.b-c_9", "x" * 249, "__mine", "...", "-"])
@@ -87,7 +77,7 @@ def test_each_topic_succeeds_or_fails_for_itself(tmp_path: Path) -> None:
             assert partition is not None
             assert partition.topic_id == node.metadata.topic_id("fine")
 
-    with_node(tmp_path, test, max_partitions=50, num_partitions=2)
+    run_with_node(tmp_path, test, max_partitions=50, num_partitions=2)
 
 
 def test_a_topic_twice_in_a_request_is_refused_both_times(tmp_path: Path) -> None:
@@ -99,7 +89,7 @@ def test_a_topic_twice_in_a_request_is_refused_both_times(tmp_path: Path) -> Non
             ErrorCode.INVALID_REQUEST,
         ]
 
-    with_node(tmp_path, test)
+    run_with_node(tmp_path, test)
 
 
 def test_validate_only_changes_nothing(tmp_path: Path) -> None:
@@ -113,7 +103,7 @@ def test_validate_only_changes_nothing(tmp_path: Path) -> None:
         await create_partitions(node, "a", 4, validate_only=True)
         assert len(node.metadata.image.topics["a"].partitions) == 1
 
-    with_node(tmp_path, test)
+    run_with_node(tmp_path, test)
 
 
 def test_a_deleted_topic_takes_its_records_and_offsets_with_it(tmp_path: Path) -> None:
@@ -144,7 +134,7 @@ def test_a_deleted_topic_takes_its_records_and_offsets_with_it(tmp_path: Path) -
         assert new is not None
         assert (new.log_end_offset, new.topic_id != old.topic_id) == (0, True)
 
-    with_node(tmp_path, test)
+    run_with_node(tmp_path, test)
 
 
 def test_deletion_can_be_switched_off(tmp_path: Path) -> None:
@@ -153,7 +143,7 @@ def test_deletion_can_be_switched_off(tmp_path: Path) -> None:
         (result,) = await delete_topics(node, ["a"])
         assert result.error is ErrorCode.TOPIC_DELETION_DISABLED
 
-    with_node(tmp_path, test, delete_topic_enable=False)
+    run_with_node(tmp_path, test, delete_topic_enable=False)
 
 
 def test_topics_grow_and_never_shrink(tmp_path: Path) -> None:
@@ -177,7 +167,7 @@ def test_topics_grow_and_never_shrink(tmp_path: Path) -> None:
         await create_internal_topic(node, OFFSETS_TOPIC)
         await test(node)
 
-    with_node(tmp_path, with_offsets)
+    run_with_node(tmp_path, with_offsets)
 
 
 def test_internal_topics_are_made_once_compacted_and_with_their_own_partitions(tmp_path: Path) -> None:
@@ -192,7 +182,7 @@ def test_internal_topics_are_made_once_compacted_and_with_their_own_partitions(t
         assert not partition.config.is_deleted
         assert partition.config.segment_bytes == 104_857_600
 
-    with_node(tmp_path, test, offsets_topic_num_partitions=3)
+    run_with_node(tmp_path, test, offsets_topic_num_partitions=3)
 
 
 def test_the_number_of_partitions_of_an_internal_topic_outlives_its_setting(tmp_path: Path) -> None:
@@ -216,7 +206,7 @@ def test_too_many_topics_in_one_request_are_refused_at_once(tmp_path: Path) -> N
         assert {result.error for result in found} == {ErrorCode.POLICY_VIOLATION}
         assert not node.metadata.image.topics
 
-    with_node(tmp_path, test)
+    run_with_node(tmp_path, test)
 
 
 def test_metadata_by_name_id_and_all(tmp_path: Path) -> None:
@@ -250,7 +240,7 @@ def test_metadata_by_name_id_and_all(tmp_path: Path) -> None:
             node.grpc_address.port,
         )
 
-    with_node(tmp_path, test)
+    run_with_node(tmp_path, test)
 
 
 def test_topics_are_not_made_by_asking_where_that_is_switched_off(tmp_path: Path) -> None:
@@ -258,7 +248,7 @@ def test_topics_are_not_made_by_asking_where_that_is_switched_off(tmp_path: Path
         (result,) = await metadata.topics_by_name(node, ["a"], allow_auto_create=True)
         assert result.error is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
 
-    with_node(tmp_path, test, auto_create_topics_enable=False)
+    run_with_node(tmp_path, test, auto_create_topics_enable=False)
 
 
 def test_errors_are_of_the_kind_that_says_what_to_do(tmp_path: Path) -> None:
@@ -269,4 +259,4 @@ def test_errors_are_of_the_kind_that_says_what_to_do(tmp_path: Path) -> None:
         with pytest.raises(FatalError):
             await create_partitions(node, "a", 1)
 
-    with_node(tmp_path, test)
+    run_with_node(tmp_path, test)

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from functools import partial
 from pathlib import Path
-from typing import Any
 
 import pytest
-from running_node import batch, create_topic, running_node
+from running_node import batch, create_topic, run_with_node, running_node
 
 from semel.broker.handlers.add_partitions import add_partitions
 from semel.broker.handlers.offset_commit import commit_offsets
@@ -30,14 +29,7 @@ from semel.protocol.kafka.produce import ProducePartition, ProduceRequest
 
 TP = TopicPartition("a", 0)
 
-
-def with_node(folder: Path, test: Callable[[Node], Awaitable[None]], **settings: Any) -> None:
-    async def main() -> None:
-        async with running_node(folder, **settings) as node:
-            await create_topic(node, "a", 2)
-            await test(node)
-
-    asyncio.run(main())
+with_node = partial(run_with_node, topics={"a": 2})
 
 
 async def begin(node: Node, transactional_id: str = "t") -> ProducerIdAndEpoch:

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import Awaitable, Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 from kafka_calls import call
-from running_node import batch, create_topic, running_node
+from running_node import batch, create_topic, run_with_node
 
 from semel.broker.node import Node
 from semel.protocol.errors import ErrorCode, RetriableError
@@ -18,14 +17,7 @@ from semel.protocol.kafka.api import ApiKey
 
 UNKNOWN = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
 
-
-def with_node(folder: Path, test: Callable[[Node], Awaitable[None]], **settings: Any) -> None:
-    async def main() -> None:
-        async with running_node(folder, **settings) as node:
-            await create_topic(node, "a", 2)
-            await test(node)
-
-    asyncio.run(main())
+with_node = partial(run_with_node, topics={"a": 2})
 
 
 async def ask(node: Node, key: ApiKey, version: int, **values: Any) -> Any:

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 from kafka_calls import call
-from running_node import SMALL, create_topic, running_node
+from running_node import SMALL, create_topic, run_with_node
 
 from semel.broker.config import SETTINGS, TOPIC_SETTINGS, NodeConfig
 from semel.broker.config_sources import LoadedConfig, Source
@@ -22,14 +22,7 @@ TOPIC, BROKER, BROKER_LOGGER, CLIENT_METRICS, GROUP = 2, 4, 8, 16, 32
 DYNAMIC_TOPIC, DYNAMIC_BROKER, DYNAMIC_DEFAULT, STATIC, DEFAULT = 1, 2, 3, 4, 5
 SET, DELETE, APPEND, SUBTRACT = range(4)
 
-
-def with_node(folder: Path, test: Callable[[Node], Awaitable[None]], **settings: Any) -> None:
-    async def main() -> None:
-        async with running_node(folder, **settings) as node:
-            await create_topic(node, "a")
-            await test(node)
-
-    asyncio.run(main())
+with_node = partial(run_with_node, topics={"a": 1})
 
 
 async def describe(

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import Awaitable, Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 from kafka_calls import call
-from running_node import create_topic, running_node
+from running_node import create_topic, run_with_node
 
 from semel.broker.node import Node
 from semel.protocol.errors import ErrorCode, RetriableError
@@ -20,14 +18,6 @@ from semel.protocol.kafka.messages import build_response
 from semel.protocol.kafka.metadata import METADATA_MAX_VERSION, MetadataPartition, MetadataResponse, MetadataTopic
 
 NAMES_ONLY = [*range(10), 13]
-
-
-def with_node(folder: Path, test: Callable[[Node], Awaitable[None]], **settings: Any) -> None:
-    async def main() -> None:
-        async with running_node(folder, **settings) as node:
-            await test(node)
-
-    asyncio.run(main())
 
 
 async def ask(node: Node, version: int, topics: list[dict[str, Any]] | None, **values: Any) -> Any:
@@ -63,7 +53,7 @@ def test_a_topic_and_the_nodes_in_every_version(tmp_path: Path, version: int) ->
             assert image is not None
             assert topic.topic_id == image.topic_id
 
-    with_node(tmp_path, test, broker_rack="r1")
+    run_with_node(tmp_path, test, broker_rack="r1")
 
 
 @pytest.mark.parametrize("version", range(METADATA_MAX_VERSION + 1))
@@ -121,7 +111,7 @@ def test_a_leader_that_is_not_in_the_cluster_is_none(tmp_path: Path) -> None:
         (partition,) = told.partitions
         assert (int(partition.error_code), partition.leader_id) == (ErrorCode.LEADER_NOT_AVAILABLE, -1)
 
-    with_node(tmp_path, test)
+    run_with_node(tmp_path, test)
 
 
 def test_all_topics_none_and_some_are_told_apart_by_version(tmp_path: Path) -> None:
@@ -137,7 +127,7 @@ def test_all_topics_none_and_some_are_told_apart_by_version(tmp_path: Path) -> N
             assert [topic.is_internal for topic in response.topics] == [True, False, False]
             assert (await ask(node, version, [])).topics == ()
 
-    with_node(tmp_path, test)
+    run_with_node(tmp_path, test)
 
 
 def test_topics_by_id_and_what_is_said_of_unknown_ones(tmp_path: Path) -> None:
@@ -161,7 +151,7 @@ def test_topics_by_id_and_what_is_said_of_unknown_ones(tmp_path: Path) -> None:
         assert errors(response) == {"": ErrorCode.INVALID_REQUEST}
         assert node.metadata.topic("new") is None
 
-    with_node(tmp_path, test)
+    run_with_node(tmp_path, test)
 
 
 @pytest.mark.parametrize("version", NAMES_ONLY)
@@ -181,7 +171,7 @@ def test_a_missing_topic_is_made_where_client_and_node_allow_it(tmp_path: Path, 
                 "a/b": ErrorCode.INVALID_TOPIC_EXCEPTION,
             }
 
-    with_node(tmp_path, test, num_partitions=3)
+    run_with_node(tmp_path, test, num_partitions=3)
 
 
 def test_why_a_topic_was_not_made_is_said_and_the_others_are_told(tmp_path: Path) -> None:
@@ -198,14 +188,14 @@ def test_why_a_topic_was_not_made_is_said_and_the_others_are_told(tmp_path: Path
         assert errors(response) == {"a.b": 0, "more": ErrorCode.NOT_CONTROLLER}
         del node.metadata.change
 
-    with_node(tmp_path, test)
+    run_with_node(tmp_path, test)
 
 
 def test_replicas_that_do_not_exist_are_an_error_of_the_topic(tmp_path: Path) -> None:
     async def test(node: Node) -> None:
         assert errors(await ask(node, 13, [{"name": "a"}])) == {"a": ErrorCode.INVALID_REPLICATION_FACTOR}
 
-    with_node(tmp_path, test, default_replication_factor=3)
+    run_with_node(tmp_path, test, default_replication_factor=3)
 
 
 def test_no_topic_is_made_where_the_node_does_not_allow_it(tmp_path: Path) -> None:
@@ -214,7 +204,7 @@ def test_no_topic_is_made_where_the_node_does_not_allow_it(tmp_path: Path) -> No
         assert errors(response) == dict.fromkeys(("a", OFFSETS_TOPIC), ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
         assert [topic.is_internal for topic in response.topics] == [False, True]
 
-    with_node(tmp_path, test, auto_create_topics_enable=False)
+    run_with_node(tmp_path, test, auto_create_topics_enable=False)
 
 
 def test_a_log_that_failed_is_an_offline_replica(tmp_path: Path) -> None:
@@ -226,7 +216,7 @@ def test_a_log_that_failed_is_an_offline_replica(tmp_path: Path) -> None:
         (topic,) = (await ask(node, 13, [{"name": "a"}])).topics
         assert [each.offline_replicas for each in topic.partitions] == [(), (1,)]
 
-    with_node(tmp_path, test)
+    run_with_node(tmp_path, test)
 
 
 @pytest.mark.parametrize("version", range(8, 14))
@@ -246,7 +236,7 @@ def test_authorized_operations_are_all_where_asked_for(tmp_path: Path, version: 
             if version <= 10:
                 assert response.cluster_authorized_operations == (unknown if cluster_bits is None else cluster_bits)
 
-    with_node(tmp_path, test)
+    run_with_node(tmp_path, test)
 
 
 # --- DescribeTopicPartitions ------------------------------------------------------------------------------------------
@@ -292,7 +282,7 @@ def test_pages_together_hold_every_partition_once(tmp_path: Path, limit: int) ->
             assert [each for page in found for each in page] == expected
             assert all(len(page) <= max(limit, 1) for page in found)
 
-    with_node(tmp_path, test)
+    run_with_node(tmp_path, test)
 
 
 def test_the_node_bounds_a_page_too(tmp_path: Path) -> None:
@@ -300,7 +290,7 @@ def test_the_node_bounds_a_page_too(tmp_path: Path) -> None:
         await create_topic(node, "a", 3)
         assert [len(page) for page in await pages(node, [], 100)] == [2, 1]
 
-    with_node(tmp_path, test, max_request_partition_size_limit=2)
+    run_with_node(tmp_path, test, max_request_partition_size_limit=2)
 
 
 def test_a_described_topic_has_its_id_operations_and_errors(tmp_path: Path) -> None:
@@ -320,7 +310,7 @@ def test_a_described_topic_has_its_id_operations_and_errors(tmp_path: Path) -> N
         assert (partition.eligible_leader_replicas, partition.last_known_elr) == ((), ())
         assert node.metadata.topic("x") is None
 
-    with_node(tmp_path, test)
+    run_with_node(tmp_path, test)
 
 
 def test_cursors_of_topics_and_partitions_that_are_gone(tmp_path: Path) -> None:
@@ -334,7 +324,7 @@ def test_cursors_of_topics_and_partitions_that_are_gone(tmp_path: Path) -> None:
         wrong = await describe(node, ["a"], cursor={"topic_name": "a", "partition_index": -1})
         assert errors(wrong) == {"a": ErrorCode.INVALID_REQUEST}
 
-    with_node(tmp_path, test)
+    run_with_node(tmp_path, test)
 
 
 # --- DescribeCluster --------------------------------------------------------------------------------------------------
@@ -359,4 +349,4 @@ def test_the_cluster_is_described(tmp_path: Path, version: int) -> None:
                 assert "ask for brokers" in response.error_message
                 assert response.brokers == ()
 
-    with_node(tmp_path, test)
+    run_with_node(tmp_path, test)

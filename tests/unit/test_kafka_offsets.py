@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import Awaitable, Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 from kafka_calls import call
-from running_node import create_topic, running_node
+from running_node import create_topic, run_with_node
 
 from semel.broker.node import Node
 from semel.broker.partition import Partition
@@ -21,14 +20,7 @@ from semel.protocol.record_batch import encode_batch
 LATEST, EARLIEST, LARGEST, EARLIEST_LOCAL, TIERED, PENDING_UPLOAD = -1, -2, -3, -4, -5, -6
 NEVER = (0, -1, -1)
 
-
-def with_node(folder: Path, test: Callable[[Node], Awaitable[None]]) -> None:
-    async def main() -> None:
-        async with running_node(folder) as node:
-            await create_topic(node, "a")
-            await test(node)
-
-    asyncio.run(main())
+with_node = partial(run_with_node, topics={"a": 1})
 
 
 def partition_a(node: Node) -> Partition:

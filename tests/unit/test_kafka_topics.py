@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 from kafka_calls import call
-from running_node import create_topic, running_node
+from running_node import create_topic, run_with_node
 
 from semel.broker.config import TOPIC_SETTINGS
 from semel.broker.listeners.kafka.apis.deadline import within
@@ -19,14 +18,6 @@ from semel.protocol.ids import OFFSETS_TOPIC, TopicPartition, new_topic_id
 from semel.protocol.kafka.api import ApiKey
 
 MINUTE = 60_000
-
-
-def with_node(folder: Path, test: Callable[[Node], Awaitable[None]], **settings: Any) -> None:
-    async def main() -> None:
-        async with running_node(folder, **settings) as node:
-            await test(node)
-
-    asyncio.run(main())
 
 
 def topic(name: str, partitions: int = 1, replicas: int = 1, **more: Any) -> dict[str, Any]:
@@ -81,7 +72,7 @@ def test_topics_are_made_and_described_in_every_version(tmp_path: Path, version:
             assert made["a"].topic_id == node.metadata.image.topics["a"].topic_id
             assert made["a b"].topic_id is None
 
-    with_node(tmp_path, test, num_partitions=2)
+    run_with_node(tmp_path, test, num_partitions=2)
 
 
 @pytest.mark.parametrize("version", range(2, 8))
@@ -91,7 +82,7 @@ def test_validate_only_makes_nothing(tmp_path: Path, version: int) -> None:
         assert errors(response) == {"a": 0, "b": ErrorCode.INVALID_PARTITIONS}
         assert not node.metadata.image.topics
 
-    with_node(tmp_path, test)
+    run_with_node(tmp_path, test)
 
 
 def test_what_is_wrong_with_a_topic_is_its_own_error(tmp_path: Path) -> None:
@@ -135,7 +126,7 @@ def test_what_is_wrong_with_a_topic_is_its_own_error(tmp_path: Path) -> None:
         assert set(node.metadata.image.topics) == {"old", "assigned"}
         assert len(node.metadata.image.topics["assigned"].partitions) == 2
 
-    with_node(tmp_path, test)
+    run_with_node(tmp_path, test)
 
 
 def test_a_node_that_is_not_the_controller_says_so_of_every_topic(tmp_path: Path) -> None:
@@ -152,7 +143,7 @@ def test_a_node_that_is_not_the_controller_says_so_of_every_topic(tmp_path: Path
         assert await grow(node, 3, {"name": "old", "count": 2}) == {"old": ErrorCode.NOT_CONTROLLER}
         del node.metadata.change
 
-    with_node(tmp_path, test)
+    run_with_node(tmp_path, test)
 
 
 def test_a_change_that_takes_too_long_is_said_to_go_on(tmp_path: Path) -> None:
@@ -173,7 +164,7 @@ def test_a_change_that_takes_too_long_is_said_to_go_on(tmp_path: Path) -> None:
         while node.metadata.topic("a") is None:  # noqa: ASYNC110  # nothing tells
             await asyncio.sleep(0)
 
-    with_node(tmp_path, test)
+    run_with_node(tmp_path, test)
 
 
 def test_an_error_after_the_deadline_troubles_nobody(caplog: pytest.LogCaptureFixture) -> None:
@@ -229,7 +220,7 @@ def test_topics_are_deleted_by_name_in_every_version(tmp_path: Path, version: in
         if version >= 6:
             assert response.responses[0].topic_id == topic_id
 
-    with_node(tmp_path, test)
+    run_with_node(tmp_path, test)
 
 
 def test_topics_are_deleted_by_id(tmp_path: Path) -> None:
@@ -260,7 +251,7 @@ def test_topics_are_deleted_by_id(tmp_path: Path) -> None:
         )
         assert set(node.metadata.image.topics) == {"b", "c"}
 
-    with_node(tmp_path, test)
+    run_with_node(tmp_path, test)
 
 
 @pytest.mark.parametrize("version", range(1, 7))
@@ -271,7 +262,7 @@ def test_deletion_that_is_switched_off(tmp_path: Path, version: int) -> None:
         expected = ErrorCode.TOPIC_DELETION_DISABLED if version >= 3 else ErrorCode.INVALID_REQUEST
         assert [int(each.error_code) for each in response.responses] == [expected]
 
-    with_node(tmp_path, test, delete_topic_enable=False)
+    run_with_node(tmp_path, test, delete_topic_enable=False)
 
 
 # --- CreatePartitions -------------------------------------------------------------------------------------------------
@@ -319,4 +310,4 @@ def test_topics_grow(tmp_path: Path, version: int) -> None:
         assert counts == {"a": 3, "b": 1, "c": 1, "d": 3, "e": 1, "f": 1, "g": 1}
         assert node.partition(TopicPartition("d", 2)) is not None
 
-    with_node(tmp_path, test)
+    run_with_node(tmp_path, test)
