@@ -41,13 +41,13 @@ def _described(node: Services, resource: Any, with_synonyms: bool, with_document
         entries = describe_configs(node, *resource_of(resource.resource_type, resource.resource_name))
     except SemelError as error:
         return {"error_code": error.code, "error_message": error.message, "configs": ()}
-    # Null asks for all, an empty list for none.
-    wanted = None if resource.configuration_keys is None else set(resource.configuration_keys)
+    # Null asks for all, and so does an empty list, as in Kafka.
+    wanted = set(resource.configuration_keys or ())
     return {
         "configs": [
             _entry_values(entry, with_synonyms, with_documentation)
             for entry in entries
-            if wanted is None or entry.name in wanted
+            if not wanted or entry.name in wanted
         ]
     }
 
