@@ -91,7 +91,9 @@ class SinkOptions:
         topic = reader.text("topic")
         checkpoint = reader.text("checkpointLocation")
         group = reader.text("kafka.group.id")
-        wants_source_range = reader.choice("sourceRange", ("checkpoint", "none"), "checkpoint") == "checkpoint"
+        # Without the checkpoint's place, batches are told apart by their numbers alone; offsets need more.
+        default = "checkpoint" if checkpoint or group else "none"
+        wants_source_range = reader.choice("sourceRange", ("checkpoint", "none"), default) == "checkpoint"
         if group and not wants_source_range:
             raise UsageError("kafka.group.id commits what the checkpoint says was read, and sourceRange is 'none'")
         return cls(

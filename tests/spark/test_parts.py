@@ -134,7 +134,7 @@ def test_a_checkpoint_that_can_not_be_read_is_said_with_the_way_round(tmp_path: 
 
 
 def test_a_sink_without_a_checkpoint_says_what_it_needs() -> None:
-    sink = source(bootstrap="localhost:9094", topic="t").streamWriter(_schema(), False)
+    sink = source(bootstrap="localhost:9094", topic="t", kafka__group__id="g").streamWriter(_schema(), False)
     with pytest.raises(UsageError, match="checkpointLocation"):
         sink.commit([], 0)
 

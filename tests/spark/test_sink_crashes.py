@@ -12,7 +12,7 @@ from unittest import mock
 import pyarrow as pa
 import pytest
 from opentelemetry import trace
-from spark_query import Query, read_values, settled_values, task, values
+from spark_query import Query, read_values, settled_values, source, task, values
 
 import semel
 from semel.cli.demo.processes import NodeProcess
@@ -267,6 +267,20 @@ def test_E2_the_sources_offsets_are_committed_with_the_output_and_only_then(
             assert found == {TopicPartition(read, 0): offset, TopicPartition(read, 1): 1}
             assert batch_id == 0 or before[TopicPartition(read, 0)].offset == 4
     assert held(bootstrap, topic) == ["row"]
+
+
+def test_E2_without_the_checkpoints_place_batches_are_told_apart_by_their_numbers(
+    query: Query, bootstrap: str, topic: str
+) -> None:
+    query.source = source(bootstrap=bootstrap, topic=topic)
+    query.commit(query.run_tasks(0, ["a"]), 0)
+    query.commit([], 1)  # nothing was read, nothing is written
+    query.commit(query.run_tasks(2, ["b"]), 2)
+    again = restarted(query)
+    again.commit(again.run_tasks(2, ["b"]), 2)
+    assert held(bootstrap, topic) == ["a", "b"]
+    with pytest.raises(FatalError, match=r"INVALID_TXN_STATE|rolled back"):
+        again.run_tasks(1, ["rolled back"])
 
 
 def test_E5_which_batches_are_committed_can_be_asked_after_any_crash(query: Query, bootstrap: str, topic: str) -> None:
