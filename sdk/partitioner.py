@@ -29,7 +29,7 @@ class Partitioner(Protocol):
 if not cython.compiled:
 
     def part_source(view: memoryview) -> memoryview:
-        return view
+        return view.cast("B")  # Arrow's buffers give signed bytes
 
     def int32_at(view: memoryview) -> memoryview:
         return view.cast("B").cast("i")
