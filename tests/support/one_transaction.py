@@ -11,7 +11,10 @@ TOPIC, GROUP, TRANSACTIONAL_ID = "out", "readers", "one"
 
 
 def main(bootstrap: str, value: str) -> None:
-    with semel.Producer(bootstrap, transactional_id=TRANSACTIONAL_ID, transaction_timeout_ms=5_000) as producer:
+    # The node may die before it has answered anything: its successor is to be waited for like any other.
+    with semel.Producer(
+        bootstrap, transactional_id=TRANSACTIONAL_ID, transaction_timeout_ms=5_000, connect_timeout_ms=60_000
+    ) as producer:
         print("identified", flush=True)
         producer.begin_transaction()
         for partition in (0, 1):
