@@ -20,6 +20,7 @@ from spark_driver import copy
 from spark_query import read_table, read_values, settled_values
 
 import semel
+from semel.protocol.errors import UsageError
 from semel.protocol.ids import TopicPartition
 from semel.sdk.partitioner import partition_for_key
 from semel.spark import LagListener, foreach_batch, write_batch
@@ -261,6 +262,11 @@ def test_what_can_not_be_is_said_with_the_way_round(spark: SparkSession, bootstr
         query = writer.option("checkpointLocation", str(tmp_path / uuid.uuid4().hex)).start()
         query.awaitTermination(120)
 
+    frame = spark.range(1).selectExpr("'v' AS value")
+    with pytest.raises(UsageError, match="foreachBatch"):
+        write_batch(frame, 0, "sink", {"bootstrap": bootstrap, "topic": "t"})
+    with pytest.raises(UsageError, match="a name of its own"):
+        write_batch(frame, 0, "", {"bootstrap": bootstrap, "topic": "t"})
     with pytest.raises(Exception, match="did you mean 'topic'"):
         start(topics="t")
     with pytest.raises(Exception, match="does not support async progress tracking"):
