@@ -26,6 +26,15 @@ def check_payload(payload: object) -> bytes:
     return payload
 
 
+def check_seconds(name: str, seconds: float | None) -> float | None:
+    """Return how long to wait, None for no limit of the caller's own. Raises `UsageError`."""
+    if seconds is None:
+        return None
+    if isinstance(seconds, bool) or not isinstance(seconds, (int, float)) or not seconds >= 0:
+        raise UsageError(f"{name} must be seconds, 0 or more, or None; not {seconds!r}")
+    return seconds
+
+
 def check_topics(topics: object) -> list[str]:
     """Return the topics as a list. Raises `UsageError`: a single text would be read as its letters."""
     if isinstance(topics, str):

@@ -24,7 +24,7 @@ from semel.protocol.api.topics import EARLIEST_TIMESTAMP, LATEST_TIMESTAMP
 from semel.protocol.errors import RetriableError, SemelError, UsageError
 from semel.protocol.ids import TopicPartition
 from semel.sdk import tracing
-from semel.sdk.arguments import Offsets, as_offsets, check_partition, check_partitions, check_topics
+from semel.sdk.arguments import Offsets, as_offsets, check_partition, check_partitions, check_seconds, check_topics
 from semel.sdk.batch import Batch, Outstanding, RecordByRecord, trace_receive
 from semel.sdk.consumer_core import ConsumerCore, Handout
 from semel.sdk.consumer_settings import make_core
@@ -528,8 +528,5 @@ def _check_listener(listener: Listener | None) -> Listener | None:
 
 def _deadline(timeout_s: float | None) -> float:
     """Return the time.monotonic() at which `timeout_s` is over. Raises `UsageError`."""
-    if timeout_s is None:
-        return math.inf
-    if isinstance(timeout_s, bool) or not isinstance(timeout_s, (int, float)) or not timeout_s >= 0:
-        raise UsageError(f"timeout_s must be seconds, 0 or more, or None for no limit; not {timeout_s!r}")
-    return time.monotonic() + timeout_s
+    seconds = check_seconds("timeout_s", timeout_s)
+    return math.inf if seconds is None else time.monotonic() + seconds

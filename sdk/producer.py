@@ -10,6 +10,7 @@ from semel.protocol.api.groups import OffsetAndMetadata
 from semel.protocol.api.shared_transactions import CommitDecision
 from semel.protocol.errors import SemelError
 from semel.protocol.ids import TopicPartition
+from semel.sdk.arguments import check_seconds
 from semel.sdk.delivery import Delivery, DeliveryCallback
 from semel.sdk.producer_base import Buffer, ProducerBase, checked_batch
 from semel.sdk.serialization import HeadersArgument
@@ -89,7 +90,8 @@ class RecordSender(ProducerBase):
         Raises `RetriableError` (REQUEST_TIMED_OUT) when it takes longer, and the first error of records that have
         failed since the last flush, whoever else was told of it.
         """
-        self._core.client.run(self._core.flush(), None if timeout is None else timeout * 1000)
+        seconds = check_seconds("timeout", timeout)
+        self._core.client.run(self._core.flush(), None if seconds is None else seconds * 1000)
         failure = self._core.take_failures()
         if failure is not None:
             raise failure
@@ -110,6 +112,7 @@ class Producer(RecordSender):
 
         What is not acknowledged within `timeout` seconds (None: delivery_timeout_ms) fails. Raises what `flush` raises.
         """
+        check_seconds("timeout", timeout)
         self._dropped.detach()
         self._core.close(timeout)
 

@@ -113,6 +113,14 @@ def test_use_after_close(node: FakeNode) -> None:
             call()
 
 
+@pytest.mark.parametrize("timeout", [-1, True, "5", float("nan")])
+def test_a_time_to_wait_that_is_none_is_refused_at_once(node: FakeNode, timeout: Any) -> None:
+    with semel.Producer(node.bootstrap) as producer:
+        for call in (producer.flush, producer.close):
+            with pytest.raises(UsageError, match="timeout must be seconds"):
+                call(timeout)
+
+
 def test_transactions_need_a_name(node: FakeNode) -> None:
     with semel.Producer(node.bootstrap) as producer:
         for call in (
