@@ -216,6 +216,8 @@ class KafkaClient:
             return True
 
     async def close(self) -> None:
+        if self in _clients:
+            _clients.remove(self)
         self.writer.close()
         with contextlib.suppress(ConnectionError):
             await self.writer.wait_closed()
@@ -239,6 +241,7 @@ def run_with_listener(
         listener = KafkaListener(fake, "127.0.0.1", 0, limits)  # type: ignore[arg-type]
         await listener.start()
         try:
+            _clients.clear()  # of tests with a node of their own, which is gone
             async with asyncio.timeout(60):
                 await test(fake, listener)
         finally:
