@@ -18,7 +18,7 @@ from typing import Any
 import confluent_kafka
 import pytest
 from foreign_clients import QUIET, READERS, WRITERS
-from kafka_node import KafkaClient
+from kafka_node import KafkaClient, close_clients
 from kafka_proxy import Decide, Fate, KafkaProxy, KeptRequest, every, first, passing
 from kafka_transactions import ID, PRODUCE_NEWER, A, B, Kafka, next_of
 from live_node import LiveNode
@@ -317,7 +317,7 @@ def newer(network: Network, test: Callable[[Kafka], Awaitable[None]]) -> None:
             try:
                 await test(Kafka(network.live.node, client, network.proxy.port))
             finally:
-                await client.close()
+                await close_clients()
 
     asyncio.run(main())
 

@@ -16,7 +16,7 @@ from typing import Any
 
 import grpc
 import pytest
-from kafka_node import KafkaClient, until
+from kafka_node import KafkaClient, close_clients, until
 from kafka_node import batch as batch_of
 from running_node import channel_to, create_topic, running_node
 
@@ -204,11 +204,13 @@ def attack(folder: Path, test: Callable[[Wire], Awaitable[None]], **settings: An
             if node.metadata.topic("a") is None:
                 await create_topic(node, "a", 2)
             kafka = await KafkaClient.connect(node.kafka_address.port)
-            async with channel_to(node) as channel:
-                wire = Wire(node, kafka, channel)
-                await test(wire)
-                await wire.settled()
-            await kafka.close()
+            try:
+                async with channel_to(node) as channel:
+                    wire = Wire(node, kafka, channel)
+                    await test(wire)
+                    await wire.settled()
+            finally:
+                await close_clients()
 
     asyncio.run(main())
 

@@ -170,6 +170,7 @@ class KafkaClient:
     def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self.reader = reader
         self.writer = writer
+        self.loop = asyncio.get_running_loop()
         self._correlation_id = 0
 
     @classmethod
@@ -224,7 +225,14 @@ class KafkaClient:
 
 
 _clients: list[KafkaClient] = []
-"""Those of the running test, to be closed with it."""
+"""Those that are open. One whose event loop ended before it was closed stays here: it can't be closed any more."""
+
+
+async def close_clients() -> None:
+    """Close what this test has left open."""
+    loop = asyncio.get_running_loop()
+    for client in [each for each in _clients if each.loop is loop]:
+        await client.close()
 
 
 def buffers(parts: list[Part]) -> list[bytes]:
@@ -241,12 +249,10 @@ def run_with_listener(
         listener = KafkaListener(fake, "127.0.0.1", 0, limits)  # type: ignore[arg-type]
         await listener.start()
         try:
-            _clients.clear()  # of tests with a node of their own, which is gone
             async with asyncio.timeout(60):
                 await test(fake, listener)
         finally:
-            while _clients:
-                await _clients.pop().close()
+            await close_clients()
             await listener.stop(5.0)
             await listener.produce.close()
             fake.close()

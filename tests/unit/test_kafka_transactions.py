@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from kafka_node import KafkaClient
+from kafka_node import KafkaClient, close_clients
 from kafka_transactions import (
     GROUP,
     ID,
@@ -49,8 +49,10 @@ def with_node(folder: Path, test: Callable[[Kafka], Awaitable[None]], **settings
         async with asyncio.timeout(60), running_node(folder, **settings) as node:
             await create_topic(node, "a", 2)
             client = await KafkaClient.connect(node.kafka_address.port)
-            await test(Kafka(node, client))
-            await client.close()
+            try:
+                await test(Kafka(node, client))
+            finally:
+                await close_clients()
 
     asyncio.run(main())
 
