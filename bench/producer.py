@@ -12,19 +12,17 @@ from __future__ import annotations
 
 import argparse
 import contextlib
-import itertools
 import json
 import os
 import signal
 import statistics
-import struct
 import subprocess
 import sys
 import tempfile
 import time
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import confluent_kafka
 
@@ -35,52 +33,12 @@ TOPIC, PARTITIONS = "bench", 3
 BATCH_BYTES, LINGER_MS = 1 << 18, 5
 
 
-def serve() -> None:
-    """Be `semel serve`, with what librdkafka asks before its first Produce: Metadata and InitProducerId.
-
-    Only as much of the two as the bench needs, until the Kafka listener has them itself.
-    """
-    from semel.broker.listeners.kafka import listener
-    from semel.broker.listeners.kafka.registry import Api, RequestContext
-    from semel.cli.main import main
-    from semel.protocol.kafka.api import ApiKey
-
-    host, _, port = KAFKA.partition(":")
-    ids = itertools.count(1_000_000)
-
-    def text(value: str) -> bytes:
-        return struct.pack(">h", len(value)) + value.encode()
-
-    async def metadata(context: RequestContext, body: memoryview) -> bytes:
-        partitions = b"".join(struct.pack(">hiiiiii", 0, n, 1, 1, 1, 1, 1) for n in range(PARTITIONS))
-        topic = struct.pack(">h", 0) + text(TOPIC) + b"\0" + struct.pack(">i", PARTITIONS) + partitions
-        brokers = struct.pack(">ii", 1, 1) + text(host) + struct.pack(">ih", int(port), -1)
-        return brokers + struct.pack(">ii", 1, 1) + topic
-
-    async def init_producer_id(context: RequestContext, body: memoryview) -> bytes:
-        return struct.pack(">ihqh", 0, 0, next(ids), 0)
-
-    class Listener(listener.KafkaListener):
-        def __init__(self, *args: Any, **options: Any) -> None:
-            super().__init__(*args, **options)
-            for api in (
-                Api(ApiKey.METADATA, 1, 1, metadata),
-                Api(ApiKey.INIT_PRODUCER_ID, 0, 1, init_producer_id),
-            ):
-                if self.registry.get(api.key) is None:
-                    self.registry.register(api)
-
-    import semel.broker.node
-
-    semel.broker.node.KafkaListener = Listener  # type: ignore[misc]
-    main()
-
-
 @contextlib.contextmanager
 def node(durability: str) -> Iterator[None]:
     """Run a node, with the topic of the bench."""
     with tempfile.TemporaryDirectory(prefix="semel-bench-") as folder:
-        command = [sys.executable, "-P", __file__, "serve", "--data-dir", folder, "--grpc", GRPC, "--kafka", KAFKA]
+        command = [sys.executable, "-P", "-m", "semel.cli", "serve"]
+        command += ["--data-dir", folder, "--grpc", GRPC, "--kafka", KAFKA]
         environment = {**os.environ, "SEMEL_DURABILITY": durability}
         with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environment) as process:
             assert process.stdout is not None
@@ -176,7 +134,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    if sys.argv[1:2] == ["serve"]:
-        serve()
-    else:
-        main()
+    main()
