@@ -150,8 +150,7 @@ class TransactionMachine:
             if txn.state is TransactionState.EMPTY:
                 self._timeouts.want(txn.transactional_id, txn.last_update_ms + txn.timeout_ms)
         if txn.state is TransactionState.ONGOING:
-            if not txn.is_two_phase:
-                self._timeouts.want(txn.transactional_id, txn.start_ms + txn.timeout_ms)
+            self._timeouts.want(txn.transactional_id, txn.start_ms + txn.timeout_ms)
         elif txn.state not in PREPARED:
             expires_ms = txn.last_update_ms + self._config.transactional_id_expiration_ms
             self._expirations.want(txn.transactional_id, expires_ms)
