@@ -3,18 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from typing import Final
 
 from semel.protocol.api.groups import OffsetAndMetadata
+from semel.protocol.api.shared_transactions import PAYLOAD_BYTES_MAX
 from semel.protocol.errors import UsageError
 from semel.protocol.ids import TopicPartition
 from semel.sdk.options import check_int, check_text
 
 Offsets = Mapping[TopicPartition, OffsetAndMetadata | int]
-
-
-PAYLOAD_BYTES_MAX: Final = 64 << 10
-"""The largest payload that is recorded with a commit."""
 
 
 def check_payload(payload: object) -> bytes:

@@ -15,9 +15,9 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 from urllib.parse import unquote
 
+from semel.protocol.api.shared_transactions import PAYLOAD_BYTES_MAX
 from semel.protocol.errors import FatalError, UsageError
 from semel.protocol.ids import TopicPartition
-from semel.sdk.arguments import PAYLOAD_BYTES_MAX
 from semel.spark.options import offsets_from_json
 
 if TYPE_CHECKING:

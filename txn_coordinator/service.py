@@ -13,6 +13,7 @@ from typing import Any, Final, Protocol
 
 from semel.protocol.api.shared_transactions import (
     NO_SEQUENCE,
+    PAYLOAD_BYTES_MAX,
     AbortSharedRequest,
     CommitSharedRequest,
     CommitSharedResponse,
@@ -61,8 +62,6 @@ TRANSACTIONAL_ID_BYTES_MAX: Final = 2**15 - 1
 
 NAME_BYTES_MAX: Final = 512
 """Of the key of a shared transaction, an attempt, and a commit token."""
-
-PAYLOAD_BYTES_MAX: Final = 65_536
 
 
 class ProducerIdSource(Protocol):

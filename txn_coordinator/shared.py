@@ -141,8 +141,8 @@ class SharedTransactions:
         if is_open and len(self._writers.get(request.key, ())) >= self._config.shared_writers_max:
             raise refuse(
                 ErrorCode.INVALID_REQUEST,
-                f"{request.key!r} has {self._config.shared_writers_max} writers already (shared_writers_max): let "
-                "several tasks share one, or commit more often",
+                f"{request.key!r} has {self._config.shared_writers_max} writers (shared.transaction.max.writers): "
+                "let several tasks share one, or commit more often",
             )
         writer = prepare_new(
             member_id(request.key, spare_id), spare_id, request.timeout_ms, now_ms, attempt=request.attempt

@@ -15,6 +15,9 @@ from semel.protocol.ids import ProducerIdAndEpoch
 
 NO_SEQUENCE: Final = -1
 
+PAYLOAD_BYTES_MAX: Final = 64 << 10
+"""The largest payload that is recorded with a commit."""
+
 
 @dataclass(frozen=True, slots=True)
 class CommitDecision:
