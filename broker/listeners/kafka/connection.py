@@ -373,14 +373,16 @@ class KafkaConnection(asyncio.BufferedProtocol):
         """Take nothing more from a peer that sent a malformed request; close once what came before it is answered."""
         if not self._closing:
             self._statistics.aborted_connections += 1
-            _log.warning("closing connection: peer=%s reason=malformed request: %s", self.peer, error.message)
+            self._listener.refusals.warning(
+                "closing connection: peer=%s reason=malformed request: %s", self.peer, error.message
+            )
         self._closing = True
 
     def abort(self, reason: str) -> None:
         """Close at once with one log line: the Kafka protocol's answer to what it cannot answer."""
         if not self._closed and not (self._transport is not None and self._transport.is_closing()):
             self._statistics.aborted_connections += 1
-            _log.warning("closing connection: peer=%s reason=%s", self.peer, reason)
+            self._listener.refusals.warning("closing connection: peer=%s reason=%s", self.peer, reason)
         self._abort()
 
     def _drop_frames(self) -> None:

@@ -15,6 +15,7 @@ from semel.broker.listeners.kafka.api_versions import api_versions_api
 from semel.broker.listeners.kafka.connection import KafkaConnection
 from semel.broker.listeners.kafka.data_plane import fetch_api, produce_api
 from semel.broker.listeners.kafka.limits import KafkaLimits
+from semel.broker.listeners.kafka.refusal_log import RefusalLog
 from semel.broker.listeners.kafka.registry import ApiRegistry
 
 if TYPE_CHECKING:
@@ -83,6 +84,7 @@ class KafkaListener:
         self.node = node
         self.limits = limits or KafkaLimits()
         self.counters = _Counters()
+        self.refusals = RefusalLog(_log)
         self.registry = ApiRegistry()
         self.produce = produce or ProduceHandler(node)
         self.fetch = fetch or FetchHandler(node, self.limits)
@@ -136,6 +138,7 @@ class KafkaListener:
                 await self._emptied.wait()
         await self._server.wait_closed()
         self._server = None
+        self.refusals.close()
 
     def statistics(self) -> KafkaListenerStatistics:
         """Return the counters."""
@@ -170,7 +173,7 @@ class KafkaListener:
         self._connections.add(connection)
         if len(self._connections) > self.limits.max_connections or self._emptied is not None:
             self.counters.refused_connections += 1
-            _log.warning(
+            self.refusals.warning(
                 "closing connection: peer=%s reason=more than max.connections=%d",
                 connection.peer,
                 self.limits.max_connections,
