@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
-from semel.protocol.batch_builder import BatchBuilder, BinaryColumn
+from semel.protocol.batch_builder import BatchBuilder, BinaryColumn, encoded_headers
 from semel.protocol.batch_header import iter_batches
 from semel.protocol.compression import DEFAULT_MAX_UNCOMPRESSED_BYTES, Compression
 from semel.protocol.corruption import CorruptBatchError
@@ -163,6 +163,7 @@ def encode_from_arrow(
     timestamp: str = "timestamp",
     headers: str = "headers",
     default_timestamp_ms: int = NO_TIMESTAMP,
+    default_headers: Headers = (),
     compression: Compression = Compression.NONE,
     level: int | None = None,
     base_offset: int = 0,
@@ -175,7 +176,8 @@ def encode_from_arrow(
     """Return one record batch of all rows.
 
     `key`, `timestamp` and `headers` name columns that may be missing: the keys are null then, the timestamps
-    `default_timestamp_ms`, and there are no headers. Key and value are binary or string columns; a timestamp is an
+    `default_timestamp_ms`, and there are no headers. A row gets `default_headers`, a trace context for one, unless it has
+    a header of one of these names; without the column that costs no object per row. Key and value are binary or string columns; a timestamp is an
     Arrow timestamp of any unit, or an integer of milliseconds. Raises `UsageError` for an empty batch or other columns.
     """
     encoded = list(
@@ -187,6 +189,7 @@ def encode_from_arrow(
             timestamp=timestamp,
             headers=headers,
             default_timestamp_ms=default_timestamp_ms,
+            default_headers=default_headers,
             compression=compression,
             level=level,
             base_offset=base_offset,
@@ -211,6 +214,7 @@ def encode_batches_from_arrow(
     timestamp: str = "timestamp",
     headers: str = "headers",
     default_timestamp_ms: int = NO_TIMESTAMP,
+    default_headers: Headers = (),
     compression: Compression = Compression.NONE,
     level: int | None = None,
     base_offset: int = 0,
@@ -230,13 +234,22 @@ def encode_batches_from_arrow(
     keys = _binary_column(pa, batch, key, required=False)
     values = _binary_column(pa, batch, value, required=True)
     timestamps = _timestamps(pa, batch, timestamp)
-    header_rows = _header_rows(pa, batch, headers)
-    estimate = batch.nbytes + 24 * rows + 128
+    header_rows = _header_rows(pa, batch, headers, default_headers)
+    for_all = encoded_headers(default_headers)
+    estimate = batch.nbytes + (23 + len(for_all)) * rows + 128
     row = 0
     while row < rows:
         builder = BatchBuilder(compression, level, capacity_bytes=min(estimate, max_batch_bytes + 4096))
         end = builder.append_columns(
-            keys, values, timestamps, default_timestamp_ms, header_rows, row, rows, min(max_batch_bytes, 2**31 - 1)
+            keys,
+            values,
+            timestamps,
+            default_timestamp_ms,
+            header_rows,
+            row,
+            rows,
+            min(max_batch_bytes, 2**31 - 1),
+            for_all,
         )
         yield builder.build(
             base_offset + row,
@@ -300,12 +313,17 @@ def _timestamps(pa: Any, batch: Any, name: str) -> memoryview | None:
     return memoryview(array.buffers()[1])[start : start + 8 * len(array)]
 
 
-def _header_rows(pa: Any, batch: Any, name: str) -> list[Headers | None] | None:
+def _header_rows(pa: Any, batch: Any, name: str, default: Headers) -> list[Headers | None] | None:
+    """Return the headers of rows that have some, with `default` added where none of them is of a name in it."""
     array = _column(batch, name)
     if array is None or pa.types.is_null(array.type) or array.null_count == len(array):
         return None
     if not pa.types.is_list(array.type) or not pa.types.is_struct(array.type.value_type):
         raise UsageError(f"the column {name!r} is {array.type}, not a list of structs of key and value")
-    return [
+    rows: list[Headers | None] = [
         None if row is None else tuple((header["key"], header["value"]) for header in row) for row in array.to_pylist()
     ]
+    if not default:
+        return rows
+    names = {name for name, _ in default}
+    return [row if not row or any(key in names for key, _ in row) else (*row, *default) for row in rows]

@@ -79,6 +79,7 @@ cdef class BatchBuilder:
         Py_ssize_t start,
         Py_ssize_t stop,
         Py_ssize_t size_limit,
+        bytearray default_headers,
     ) except -1
     cdef int _grow(self, Py_ssize_t needed) except -1
 

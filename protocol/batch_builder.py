@@ -200,6 +200,11 @@ def _encode_headers(headers: Iterable[tuple[str, bytes | None]]) -> bytearray:
     return scratch
 
 
+def encoded_headers(headers: Iterable[tuple[str, bytes | None]]) -> bytearray:
+    """Return headers as they are in a record, for `append_columns`."""
+    return _encode_headers(headers)
+
+
 def _name_bytes(name: str) -> bytes:
     encoded = _NAMES.get(name)
     return _encode_name(name) if encoded is None else encoded
@@ -351,11 +356,13 @@ class BatchBuilder:
         start: int,
         stop: int,
         size_limit: int,
+        default_headers: bytearray,
     ) -> int:
         """Append the rows from `start` of Arrow columns, and return the row after the last one that was appended.
 
         Stops at `stop`, or once the batch has reached `size_limit` bytes before compression; a first row always fits.
         `timestamps_ms` is a buffer of int64, and `timestamp_ms` stands in where there is none.
+        Rows that have no headers get `default_headers`, encoded once for all of them by `encoded_headers`.
         """
         key_view = memoryview(keys.data)
         value_view = memoryview(values.data)
@@ -375,9 +382,9 @@ class BatchBuilder:
                 raise _bad_timestamp(stamp)
             if self.record_count == 0:
                 self.base_timestamp_ms = stamp
-            row_headers = NO_HEADERS
-            if headers is not None:
-                row_headers = _encode_headers(headers[row] or ())
+            row_headers = default_headers
+            if headers is not None and headers[row]:
+                row_headers = _encode_headers(headers[row])
             self._put(
                 self.last_offset_delta + 1,
                 stamp - self.base_timestamp_ms,

@@ -234,7 +234,7 @@ def test_arrow_offsets_that_lie_are_refused(codec: Any) -> None:
 
     def build(offsets: memoryview) -> None:
         column = codec.BinaryColumn(offsets, data, None, 0, 3)
-        codec.BatchBuilder().append_columns(column, column, None, NOW, None, 0, 3, 10_000)
+        codec.BatchBuilder().append_columns(column, column, None, NOW, None, 0, 3, 10_000, codec.encoded_headers(()))
 
     for lie in ([0, 3, 7, 6], [0, 4, 3, 6], [0, -1, 3, 6], [0, 2, 4, 9]):
         offsets[:] = memoryview(bytearray(16)).cast("i")
@@ -259,3 +259,30 @@ def test_a_column_decoder_checks_its_buffers(codec: Any) -> None:
     decoder.add(codec.read_header(batch), batch, 61, len(batch))
     with pytest.raises(UsageError, match="too small"):
         decoder.fill(bytearray(1), bytearray(1))
+
+
+TRACE = (("traceparent", b"00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"), ("tracestate", b"a=b"))
+
+
+def test_rows_get_default_headers_unless_they_have_one_of_their_names(codec: Any) -> None:
+    own = {"key": "traceparent", "value": b"00-1-2-00"}
+    other = {"key": "mine", "value": b"1"}
+    rows = [None, [], [other], [own], [other, {"key": "tracestate", "value": None}]]
+    kind = codec.arrow_schema(["headers"]).field("headers").type
+    values = pa.array([b"v"] * len(rows))
+    table = pa.RecordBatch.from_arrays([values, pa.array(rows, kind)], ["value", "headers"])
+    assert [row[3] for row in records(codec, table, default_headers=TRACE)] == [
+        TRACE,
+        TRACE,
+        (("mine", b"1"), *TRACE),
+        (("traceparent", b"00-1-2-00"),),
+        (("mine", b"1"), ("tracestate", None)),
+    ]
+    for without in (table.select(["value"]), table.slice(0, 1)):
+        assert {row[3] for row in records(codec, without, default_headers=TRACE)} == {TRACE}
+        assert {row[3] for row in records(codec, without)} == {()}
+    limit = codec.encode_from_arrow(table.select(["value"]).slice(0, 2), default_headers=TRACE)
+    parts = list(
+        codec.encode_batches_from_arrow(table.select(["value"]), max_batch_bytes=len(limit), default_headers=TRACE)
+    )
+    assert [codec.read_header(part).record_count for part in parts] == [2, 2, 1]
