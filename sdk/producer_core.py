@@ -85,10 +85,21 @@ class Part(Protocol):
 class ProducerCore:
     """One producer. Public methods without `async` may be called from any thread; the others run on the IO thread."""
 
-    def __init__(self, options: ProducerOptions, *, blocking: bool, clock: Clock | None = None) -> None:
-        """`blocking` says whether `send` may wait on the thread that calls it."""
+    def __init__(
+        self,
+        options: ProducerOptions,
+        *,
+        blocking: bool,
+        clock: Clock | None = None,
+        client: ClientCore | None = None,
+    ) -> None:
+        """`blocking` says whether `send` may wait on the thread that calls it.
+
+        client: whose thread and connections to use, and leave open at the end; None: the producer has its own
+        """
         self.options = options
-        self.client = ClientCore("Producer", options.client)
+        self._owns_client = client is None
+        self.client = ClientCore("Producer", options.client) if client is None else client
         self._clock = clock or SystemClock()
         self._blocking = blocking
         self.accumulator = Accumulator(
@@ -152,6 +163,17 @@ class ProducerCore:
         self._was_dropped = True
         self.update_gate()
 
+    @property
+    def is_closed(self) -> bool:
+        """Whether the end has come, also where the client lives on."""
+        return self._stopped or self.client.io.closed
+
+    def check_open(self) -> None:
+        """Raise `UsageError` after close, and in a forked child."""
+        self.client.io.check()
+        if self._closing:
+            raise UsageError("this Producer is closed; make a new one")
+
     def _refuse(self) -> None:
         """Raise what a send is to raise now."""
         if self._was_dropped:
@@ -159,9 +181,7 @@ class ProducerCore:
                 "nothing was sent: this Producer was closed when the last reference to it went; keep it in a variable, "
                 "best in a with-block: `with semel.Producer(...) as producer: producer.send(...)`"
             )
-        self.client.io.check()
-        if self._closing:
-            raise UsageError("this Producer is closed; make a new one")
+        self.check_open()
         if self.part is not None:
             self.part.check_sending()
         raise RetriableError("the transaction changed while a record was sent into it")
@@ -186,9 +206,10 @@ class ProducerCore:
 
     async def open_topic(self, topic: str) -> None:
         """Make a topic known to the accumulator. Raises `FatalError` if there is none of that name."""
-        info = await self.client.cluster.topic(
-            topic, timeout_ms=self.options.max_block_ms, allow_auto_create=self.options.auto_create_topics
-        )
+        cluster, timeout_ms = self.client.cluster, self.options.max_block_ms
+        if cluster.is_stale and topic in cluster.snapshot.topics:
+            await cluster.refresh([topic], timeout_ms=timeout_ms)  # of a client that others have used long ago
+        info = await cluster.topic(topic, timeout_ms=timeout_ms, allow_auto_create=self.options.auto_create_topics)
         self.accumulator.add_topic(topic, len(info.partitions))
 
     async def partition_count(self, topic: str) -> int:
@@ -497,12 +518,15 @@ class ProducerCore:
 
         async def abandon() -> None:
             self._stopped = True
+            if self._timer is not None:
+                self._timer.cancel()
             self.sender.abandon(error)
             self._waiters.settle()
 
         if not self.client.io.closed and not self.client.io.forked:
             self.client.run(abandon())
-        self.client.close()
+        if self._owns_client:
+            self.client.close()
         self.update_gate()
 
 

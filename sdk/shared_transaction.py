@@ -274,7 +274,7 @@ class SharedTransaction(SharedHandle):
         timeout_ms: int = 300_000,
         attempt: str | None = None,
         **options: Any,
-    ) -> SharedTransaction:
+    ) -> Self:
         """Begin an attempt: abort and fence an older one of the same key, or learn that there is nothing to do.
 
         Where `token` is committed already, `committed` is that decision, for example after a crash between the commit
@@ -294,7 +294,8 @@ class SharedTransaction(SharedHandle):
         `FencedError` when another attempt has taken this one's place, or this one is decided.
         """
         request = self._open_request(writer=True)
-        return SharedWriter(self._bootstrap, request, self._trace, **self._writer_options(options))
+        client = self._lasting_client()
+        return SharedWriter(self._bootstrap, request, self._trace, client=client, **self._writer_options(options))
 
     def commit(
         self,
@@ -322,8 +323,15 @@ class SharedTransaction(SharedHandle):
         """Abort the attempt with all its writers, also those that join late. Changes nothing once it is decided."""
         self._run(self._abort)
 
+    def _lasting_client(self) -> ClientCore | None:
+        """Return a client of this process that outlives calls and writers, where somebody keeps one."""
+        return None
+
     def _run(self, call: Callable[[ClientCore], Coroutine[Any, Any, T]]) -> T:
         """Ask through a client that lives for this call: a handle has no thread or connection to lose in a fork."""
+        lasting = self._lasting_client()
+        if lasting is not None:
+            return lasting.run(call(lasting))
         client = ClientCore("SharedTransaction", self._client_options)
         try:
             return client.run(call(client))

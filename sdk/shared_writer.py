@@ -22,6 +22,7 @@ from semel.protocol.errors import (
 )
 from semel.protocol.ids import NO_PRODUCER, NO_PRODUCER_ID
 from semel.sdk import tracing
+from semel.sdk.client import ClientCore
 from semel.sdk.control import Control
 from semel.sdk.producer import RecordSender
 from semel.sdk.producer_base import ProducerBase
@@ -217,10 +218,12 @@ class SharedPart:
 class SharedWriterCore(ProducerCore):
     """A producer's core that writes in a shared transaction."""
 
-    def __init__(self, options: ProducerOptions, request: OpenSharedRequest, *, blocking: bool) -> None:
+    def __init__(
+        self, options: ProducerOptions, request: OpenSharedRequest, *, blocking: bool, client: ClientCore | None
+    ) -> None:
         self._request = request
         options = replace(options, sender=replace(options.sender, transactional=True))
-        super().__init__(options, blocking=blocking)
+        super().__init__(options, blocking=blocking, client=client)
 
     def _make_part(self) -> Part:
         self.shared = SharedPart(
@@ -234,18 +237,28 @@ class SharedWriterBase(ProducerBase):
 
     _in_place_of_pickling = "it belongs to its process; pickle the SharedTransaction, and join in the other process"
 
-    def __init__(self, bootstrap: str, request: OpenSharedRequest, trace: tracing.Headers, **options: Any) -> None:
+    def __init__(
+        self,
+        bootstrap: str,
+        request: OpenSharedRequest,
+        trace: tracing.Headers,
+        *,
+        client: ClientCore | None = None,
+        **options: Any,
+    ) -> None:
         """Only `SharedTransaction.join` makes them: it also asks the coordinator for their identity.
 
-        trace: the trace context of the handle, which sends inside the with-block are made in, unless there is another
+        trace:  the trace context of the handle, which sends inside the with-block are made in, unless there is another
+        client: to write through, which goes on after this writer; None: one of its own
         """
         self._request = request
+        self._client = client
         self._trace = trace
         self._attached: AbstractContextManager[None] = nullcontext()
         super().__init__(bootstrap, **options)
 
     def _make_core(self, options: ProducerOptions) -> ProducerCore:
-        return SharedWriterCore(options, self._request, blocking=self._blocking)
+        return SharedWriterCore(options, self._request, blocking=self._blocking, client=self._client)
 
     @property
     def _part(self) -> SharedPart:
@@ -290,8 +303,16 @@ class SharedWriter(SharedWriterBase, RecordSender):
     for nothing. Thread-safe; belongs to the process that made it.
     """
 
-    def __init__(self, bootstrap: str, request: OpenSharedRequest, trace: tracing.Headers, **options: Any) -> None:
-        super().__init__(bootstrap, request, trace, **options)
+    def __init__(
+        self,
+        bootstrap: str,
+        request: OpenSharedRequest,
+        trace: tracing.Headers,
+        *,
+        client: ClientCore | None = None,
+        **options: Any,
+    ) -> None:
+        super().__init__(bootstrap, request, trace, client=client, **options)
         try:
             self._core.client.run(self._part.join())
         except BaseException:
@@ -304,6 +325,7 @@ class SharedWriter(SharedWriterBase, RecordSender):
         Raises `RetriableError` (REQUEST_TIMED_OUT) when it takes longer, and what `finish` raises once this writer's
         part can't be committed any more.
         """
+        self._core.check_open()
         self._core.client.run(self._part.flush(), None if timeout is None else timeout * 1000)
 
     def finish(self) -> SharedWriterId:
@@ -312,7 +334,7 @@ class SharedWriter(SharedWriterBase, RecordSender):
         Raises `AbortTransactionError` when something was not written, or the part timed out (join again, and write it
         again), `FencedError` when a newer attempt has taken over, or this one was decided without this writer (stop).
         """
-        if not self._core.client.io.closed:
+        if not self._core.is_closed:
             self._core.client.run(self._part.finish())
             self.close()
         return self._finished()
@@ -323,7 +345,7 @@ class SharedWriter(SharedWriterBase, RecordSender):
         self._core.close(timeout)
 
     def __enter__(self) -> Self:
-        self._core.client.io.check()
+        self._core.check_open()
         self._begin_trace()
         return self
 

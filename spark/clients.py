@@ -6,17 +6,22 @@ a client, only what runs in a task or on the driver does, and what another proce
 
 from __future__ import annotations
 
+import atexit
 import os
 from collections.abc import Coroutine
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import Any, Final, TypeVar
 
 from semel.protocol.errors import UsageError
 from semel.sdk.client import ClientCore
 from semel.sdk.io_thread import IoThread
 from semel.sdk.options import ClientOptions, parse_bootstrap
+from semel.sdk.shared_transaction import SharedTransaction
 
 T = TypeVar("T")
+
+_METADATA_MAX_AGE_MS: Final = 30_000
+"""A process's client serves the tasks of hours, and topics grow, and go: no task trusts what is older than this."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,5 +102,29 @@ def _open(address: Address) -> ClientCore:
         request_timeout_ms=address.request_timeout_ms,
         api_timeout_ms=address.api_timeout_ms,
         connect_timeout_ms=address.connect_timeout_ms,
+        metadata_max_age_ms=_METADATA_MAX_AGE_MS,
     )
     return ClientCore("Spark data source", options)
+
+
+class ProcessTransaction(SharedTransaction):
+    """A handle whose writers and calls go through the client of the process that uses it, wherever it was pickled."""
+
+    __slots__ = ("_address",)
+
+    def __init__(self, bootstrap: str, key: str, *, address: Address, **options: Any) -> None:
+        super().__init__(bootstrap, key, **options)
+        self._address = address
+
+    def _lasting_client(self) -> ClientCore:
+        return client_for(self._address)
+
+
+def _close_at_exit() -> None:
+    """Close this process's clients, so that none of gRPC's threads is at work while the interpreter is taken down."""
+    for (pid, _), client in list(_clients.items()):
+        if pid == os.getpid():
+            client.close()
+
+
+atexit.register(_close_at_exit)

@@ -24,7 +24,7 @@ from semel.sdk.shared_transaction import SharedTransaction
 from semel.sdk.shared_writer import SharedWriter, SharedWriterId
 from semel.spark.arrow_rows import RowSorter, record_batches
 from semel.spark.checkpoint import SourceRange
-from semel.spark.clients import grpc_addresses_of
+from semel.spark.clients import ProcessTransaction, grpc_addresses_of
 from semel.spark.sink_options import SinkOptions
 
 if TYPE_CHECKING:
@@ -69,10 +69,11 @@ def fresh_nonce() -> str:
 def handle(identity: BatchIdentity, attempt: str, options: SinkOptions, *, opened: bool = False) -> SharedTransaction:
     """Return the shared transaction's handle. It has asked nobody yet, unless it is to be `opened`."""
     address = options.address
-    make = SharedTransaction.open if opened else SharedTransaction
+    make = ProcessTransaction.open if opened else ProcessTransaction
     return make(
         ",".join(grpc_addresses_of(address)),
         identity.key,
+        address=address,
         token=identity.token,
         sequence=identity.sequence,
         timeout_ms=options.transaction_timeout_ms,
