@@ -176,9 +176,10 @@ def encode_from_arrow(
     """Return one record batch of all rows.
 
     `key`, `timestamp` and `headers` name columns that may be missing: the keys are null then, the timestamps
-    `default_timestamp_ms`, and there are no headers. A row gets `default_headers`, a trace context for one, unless it has
-    a header of one of these names; without the column that costs no object per row. Key and value are binary or string columns; a timestamp is an
-    Arrow timestamp of any unit, or an integer of milliseconds. Raises `UsageError` for an empty batch or other columns.
+    `default_timestamp_ms`, and there are no headers. A row gets `default_headers`, such as a trace context, unless it
+    has a header of one of these names; without the column that costs no object per row. Key and value are binary or
+    string columns; a timestamp is an Arrow timestamp of any unit, or an integer of milliseconds. Raises `UsageError`
+    for an empty batch or other columns.
     """
     encoded = list(
         encode_batches_from_arrow(

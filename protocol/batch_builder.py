@@ -384,7 +384,7 @@ class BatchBuilder:
                 self.base_timestamp_ms = stamp
             row_headers = default_headers
             if headers is not None and headers[row]:
-                row_headers = _encode_headers(headers[row])
+                row_headers = _encode_headers(headers[row] or ())
             self._put(
                 self.last_offset_delta + 1,
                 stamp - self.base_timestamp_ms,

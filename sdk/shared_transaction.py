@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 import uuid
 from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping
 from contextlib import contextmanager
@@ -21,7 +22,7 @@ from semel.protocol.api.shared_transactions import (
 )
 from semel.protocol.errors import AbortTransactionError, ErrorCode, FencedError, RetriableError, SemelError, UsageError
 from semel.protocol.ids import ProducerIdAndEpoch, TopicPartition
-from semel.sdk import tracing
+from semel.sdk import metrics, tracing
 from semel.sdk.arguments import as_offsets, check_payload
 from semel.sdk.client import ClientCore
 from semel.sdk.options import ClientOptions, check_int, check_text, checked_names
@@ -168,8 +169,17 @@ class SharedHandle:
         offsets: Mapping[TopicPartition, OffsetAndMetadata],
         group: GroupMetadata | None,
     ) -> SharedCommit:
-        with self._settling():
-            return await self._decide(client, writers, payload, offsets, group)
+        started = time.monotonic()
+        try:
+            with self._settling():
+                done = await self._decide(client, writers, payload, offsets, group)
+        except SemelError as error:
+            outcome = "fenced" if isinstance(error, FencedError) else "failed"
+            metrics.transaction_ended(outcome, time.monotonic() - started)
+            raise
+        outcome = "already_committed" if done.already_committed else "committed"
+        metrics.transaction_ended(outcome, time.monotonic() - started)
+        return done
 
     @contextmanager
     def _settling(self) -> Iterator[None]:
@@ -234,7 +244,9 @@ class SharedHandle:
         return [joined.producer]
 
     async def _abort(self, client: ClientCore) -> None:
+        started = time.monotonic()
         await abort_shared(client.control, AbortSharedRequest(self.key, self.attempt))
+        metrics.transaction_ended("aborted", time.monotonic() - started)
 
     def _open_request(self, *, writer: bool) -> OpenSharedRequest:
         return OpenSharedRequest(

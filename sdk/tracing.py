@@ -76,17 +76,17 @@ def start_span(
     client_id: str,
     parent: Context | None = None,
     links: Iterable[Headers] = (),
+    start_ns: int | None = None,
     **attributes: str | int,
 ) -> Span:
-    """Start a span named "operation destination". `kind` is producer, consumer or client.
+    """Start a span named "operation destination", now or at `start_ns`. `kind` is producer, consumer, client, internal.
 
     `links` are the headers of the records that a batch operation is about. Attributes are named without their
     "messaging." and with "__" for dots. Call only where `active()`.
     """
     from opentelemetry.trace import SpanKind, get_tracer
 
-    kinds = {"producer": SpanKind.PRODUCER, "consumer": SpanKind.CONSUMER, "client": SpanKind.CLIENT}
-    types = {"poll": "receive", "commit": "settle", "abort": "settle"}
+    types = {"poll": "receive", "commit": "settle", "abort": "settle", "batch": "process"}
     named: dict[str, Any] = {
         "messaging.system": "kafka",
         "messaging.operation.name": operation,
@@ -99,9 +99,10 @@ def start_span(
     return get_tracer("semel").start_span(
         f"{operation} {destination}".rstrip(),
         context=parent,
-        kind=kinds[kind],
+        kind=SpanKind[kind.upper()],
         attributes=named,
         links=list(_links(links)),
+        start_time=start_ns,
     )
 
 

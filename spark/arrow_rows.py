@@ -9,6 +9,7 @@ from semel.protocol.arrow import encode_batches_from_arrow
 from semel.protocol.compression import Compression
 from semel.protocol.errors import UsageError
 from semel.protocol.ids import TopicPartition
+from semel.protocol.record_batch import Headers
 from semel.sdk.partitioner import partitions_for_keys
 
 if TYPE_CHECKING:
@@ -143,9 +144,17 @@ class RowSorter:
 
 
 def record_batches(
-    rows: pyarrow.RecordBatch, *, batch_bytes: int, compression: Compression, timestamp_ms: int
+    rows: pyarrow.RecordBatch,
+    *,
+    batch_bytes: int,
+    compression: Compression,
+    timestamp_ms: int,
+    default_headers: Headers = (),
 ) -> Iterator[bytearray]:
-    """Yield record batches of rows, about `batch_bytes` each; a large row is alone in its own."""
+    """Yield record batches of rows, about `batch_bytes` each; a large row is alone in its own.
+
+    default_headers: of rows that have none of these names
+    """
     import pyarrow.compute as pc
 
     longest = 0
@@ -157,5 +166,6 @@ def record_batches(
         rows,
         max_batch_bytes=1 if longest > batch_bytes // _LARGE_SHARE else batch_bytes,
         default_timestamp_ms=timestamp_ms,
+        default_headers=default_headers,
         compression=compression,
     )

@@ -25,6 +25,7 @@ from semel.spark.sink import (
 )
 from semel.spark.sink_options import SinkOptions
 from semel.spark.sink_schema import check_sink_schema
+from semel.spark.telemetry import BatchTrace
 
 if TYPE_CHECKING:
     import pyarrow
@@ -40,6 +41,7 @@ class SemelBatchWriter(DataSourceArrowWriter):
             raise UsageError("a log can't be overwritten: use .mode('append')")
         check_sink_schema(schema, self._options.topic)
         nonce = fresh_nonce()
+        self._trace = BatchTrace.fresh()
         self._attempt = attempt_name(self._options.run_id, nonce)
         options_ = self._options
         self._is_one_of_many = bool(options_.app_id)
@@ -61,14 +63,14 @@ class SemelBatchWriter(DataSourceArrowWriter):
             self._attempt,
             self._options,
             task_partition=task.partitionId(),
-            traceparent=task.getLocalProperty("traceparent") or "",
+            trace=self._trace.in_task(task),
         )
 
     def commit(self, messages: list[WriterCommitMessage | None]) -> None:
         source = None
         if self._is_one_of_many and self._options.checkpoint and self._options.wants_source_range:
             source = Checkpoint(self._options.checkpoint).source_range(self._options.version)
-        commit_batch(messages, self._identity, self._attempt, self._options, source)
+        commit_batch(messages, self._identity, self._attempt, self._options, source, self._trace)
 
     def abort(self, messages: list[WriterCommitMessage | None]) -> None:
         abort_batch(messages, self._identity, self._options)

@@ -31,6 +31,7 @@ from semel.sdk.fetched import FetchedChunk, whole_batches
 from semel.sdk.offset_lookup import list_offsets
 from semel.spark.offset_ranges import OffsetRange
 from semel.spark.source_options import SourceOptions
+from semel.spark.telemetry import rows_read
 
 if TYPE_CHECKING:
     import pyarrow
@@ -75,6 +76,7 @@ def read_range(client: ClientCore, what: OffsetRange, options: SourceOptions) ->
     columns = ALL_COLUMNS if options.include_headers else COLUMNS
     fetcher = _RangeFetcher(client, what, options)
     position = what.start
+    rows = size_bytes = 0
     future: Future[_Fetched] | None = client.io.submit(fetcher.fetch(position))
     try:
         while future is not None:
@@ -91,10 +93,13 @@ def read_range(client: ClientCore, what: OffsetRange, options: SourceOptions) ->
                     end_offset=what.end,
                     check_crc=options.check_crc,
                 )
+                rows += decoded.num_rows
+                size_bytes += sum(map(len, fetched.buffers))
                 yield from _in_slices(decoded)
     finally:
         if future is not None:
             future.cancel()
+        rows_read(what.tp, rows, size_bytes)
 
 
 def _in_slices(batch: pyarrow.RecordBatch) -> Iterator[pyarrow.RecordBatch]:

@@ -12,7 +12,6 @@ import logging
 import time
 import uuid
 from collections.abc import Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
@@ -26,6 +25,7 @@ from semel.spark.arrow_rows import RowSorter, record_batches
 from semel.spark.checkpoint import SourceRange
 from semel.spark.clients import ProcessTransaction, grpc_addresses_of
 from semel.spark.sink_options import SinkOptions
+from semel.spark.telemetry import BatchTrace, Names, Work, batch_aborting, batch_deciding, task_writing
 
 if TYPE_CHECKING:
     import pyarrow
@@ -44,7 +44,7 @@ class SinkMessage(WriterCommitMessage):
     member: SharedWriterId | None
     rows: int
     size_bytes: int
-    traceparent: str
+    trace: BatchTrace
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,13 +92,14 @@ def write_rows(
     options: SinkOptions,
     *,
     task_partition: int,
-    traceparent: str,
+    trace: BatchTrace,
 ) -> SinkMessage:
     """Write a task's rows under an identity of its own. What fails, or is not named by the driver, is aborted."""
-    with traced(traceparent):
+    with task_writing(trace, _names(identity, attempt, options), task_partition) as work:
         first = next((batch for batch in batches if batch.num_rows), None)
         if first is None:
-            return SinkMessage(identity.key, attempt, None, 0, 0, traceparent)
+            work.outcome = "empty"
+            return SinkMessage(identity.key, attempt, None, 0, 0, trace)
         writer = handle(identity, attempt, options).join(
             linger_ms=_LINGER_MS,
             buffer_memory_bytes=options.buffer_bytes,
@@ -108,10 +109,12 @@ def write_rows(
             if writer.committed is not None:
                 for _ in batches:  # Spark's process for the task wants its input read
                     pass
-                return SinkMessage(identity.key, attempt, None, 0, 0, traceparent)
-            rows, size_bytes = _send_all(first, batches, writer, options, task_partition)
+                work.outcome = "replayed"
+                return SinkMessage(identity.key, attempt, None, 0, 0, trace)
+            _send_all(first, batches, writer, options, task_partition, work)
             member = writer.finish()
-        return SinkMessage(identity.key, attempt, member, rows, size_bytes, traceparent)
+        work.outcome = "written"
+        return SinkMessage(identity.key, attempt, member, work.rows, work.size_bytes, trace)
 
 
 def _send_all(
@@ -120,23 +123,24 @@ def _send_all(
     writer: SharedWriter,
     options: SinkOptions,
     task_partition: int,
-) -> tuple[int, int]:
+    work: Work,
+) -> None:
     sorter = RowSorter(options.topic, writer.partition_count, task_partition)
     compression = Compression[options.compression.upper()]
-    rows = size_bytes = 0
 
     def send(parts: Iterator[tuple[tuple[str, int], pyarrow.RecordBatch]]) -> None:
-        nonlocal rows, size_bytes
         for (topic, partition), records in parts:
-            rows += records.num_rows
+            size_bytes = 0
             for encoded in record_batches(
                 records,
                 batch_bytes=options.batch_bytes,
                 compression=compression,
                 timestamp_ms=time.time_ns() // 1_000_000,
+                default_headers=tuple(work.headers),
             ):
                 size_bytes += len(encoded)
                 writer.send_batch(topic, partition, encoded)
+            work.sent_to(topic, partition, records.num_rows, size_bytes)
 
     batch: pyarrow.RecordBatch | None = first
     while batch is not None:
@@ -145,7 +149,6 @@ def _send_all(
             send(sorter.take_full(options.batch_bytes))
         batch = next(rest, None)
     send(sorter.take_all())
-    return rows, size_bytes
 
 
 def commit_batch(
@@ -154,6 +157,7 @@ def commit_batch(
     attempt_without_messages: str,
     options: SinkOptions,
     source: SourceRange | None,
+    planned: BatchTrace,
 ) -> None:
     """Decide: exactly the tasks that sent these messages count, with the offsets of what they read.
 
@@ -172,7 +176,9 @@ def commit_batch(
     offsets = source.group_offsets() if source is not None and options.group else {}
     if options.group and not offsets:
         _log.warning("no source of this query has offsets in Kafka's shape; none are committed for %r", options.group)
-    with traced(next((message.traceparent for message in told if message.traceparent), "")):
+    trace = next((message.trace for message in told), planned)
+    with batch_deciding(trace, _names(identity, attempt, options)) as work:
+        work.rows, work.size_bytes = sum(each.rows for each in told), sum(each.size_bytes for each in told)
         try:
             # Where no task had rows, none has opened this execution, and an older one may still be open.
             has_writers = any(message.member is not None for message in told)
@@ -185,16 +191,17 @@ def commit_batch(
             )
         except SemelError as error:
             raise _explained(error, identity) from None
-    if outcome.already_committed:
-        _refuse_second_sink(attempt, outcome.decision.attempt, identity)
+        if outcome.already_committed:
+            _refuse_second_sink(attempt, outcome.decision.attempt, identity)
+        work.outcome = "replayed" if outcome.already_committed else "committed"
     _log.info(
         "%s: key=%s batch=%s tasks=%s rows=%s bytes=%s",
         "committed before, nothing written" if outcome.already_committed else "committed",
         identity.key,
         identity.token,
         len(told),
-        sum(message.rows for message in told),
-        sum(message.size_bytes for message in told),
+        work.rows,
+        work.size_bytes,
     )
 
 
@@ -203,11 +210,12 @@ def abort_batch(messages: Sequence[WriterCommitMessage | None], identity: BatchI
 
     Where no task has told of itself, the next execution's first task aborts what this one left, or the timeout does.
     """
-    for attempt in {message.attempt for message in messages if isinstance(message, SinkMessage)}:
-        try:
-            handle(identity, attempt, options).abort()
-        except SemelError as error:
-            _log.warning("an execution of %s could not be aborted; the next one does it: %s", identity.token, error)
+    for attempt, trace in {each.attempt: each.trace for each in messages if isinstance(each, SinkMessage)}.items():
+        with batch_aborting(trace, _names(identity, attempt, options)):
+            try:
+                handle(identity, attempt, options).abort()
+            except SemelError as error:
+                _log.warning("an execution of %s could not be aborted; the next one does it: %s", identity.token, error)
 
 
 def attempt_name(run_id: str, nonce: str) -> str:
@@ -243,18 +251,9 @@ def _explained(error: SemelError, identity: BatchIdentity) -> SemelError:
     return error
 
 
-def traced(traceparent: str) -> AbstractContextManager[None]:
-    """Continue the trace that the application has set as the local property `traceparent`, if it did."""
-    return _in_trace(traceparent) if traceparent else nullcontext()
-
-
-@contextmanager
-def _in_trace(traceparent: str) -> Iterator[None]:
-    from opentelemetry import context
-    from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
-
-    token = context.attach(TraceContextTextMapPropagator().extract({"traceparent": traceparent}))
-    try:
-        yield
-    finally:
-        context.detach(token)
+def _names(identity: BatchIdentity, attempt: str, options: SinkOptions) -> Names:
+    app_id = ""
+    if identity.sequence is not None:
+        app_id = identity.key.removeprefix("spark/").removesuffix(f"/{options.sink_name}")
+    topic, client_id = options.topic, options.address.client_id
+    return Names(app_id, options.sink_name, identity.sequence, attempt, topic, client_id)

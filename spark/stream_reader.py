@@ -28,6 +28,7 @@ from semel.spark.reading import data_loss, read_range
 from semel.spark.source_offsets import SourceOffsets
 from semel.spark.source_options import SourceOptions
 from semel.spark.source_schema import check_schema
+from semel.spark.telemetry import planned
 
 if TYPE_CHECKING:
     import pyarrow
@@ -72,6 +73,7 @@ class SemelStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if added:
             # New partitions are read from their start, whatever startingOffsets says.
             begin |= {tp: min(first, latest[tp]) for tp, first in self._offsets.earliest(added).items()}
+        planned(begin, latest)
         if not isinstance(limit, ReadAllAvailable) and self._is_too_little(begin, latest):
             return start
         end = limited(begin, latest, limit.max_rows) if isinstance(limit, ReadMaxRows) else dict(latest)

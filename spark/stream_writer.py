@@ -22,6 +22,7 @@ from semel.spark.sink import (
 )
 from semel.spark.sink_options import SinkOptions
 from semel.spark.sink_schema import check_sink_schema
+from semel.spark.telemetry import BatchTrace
 
 if TYPE_CHECKING:
     import pyarrow
@@ -44,6 +45,7 @@ class SemelStreamWriter(DataSourceStreamArrowWriter):
             raise UsageError("options txnAppId and txnVersion are for batch writes: a stream's batches have numbers")
         check_sink_schema(schema, self._options.topic)
         self._nonce = fresh_nonce()
+        self._trace = BatchTrace.fresh()
 
     def __repr__(self) -> str:
         return f"SemelStreamWriter({self._options.sink_name!r})"
@@ -60,7 +62,7 @@ class SemelStreamWriter(DataSourceStreamArrowWriter):
             attempt_name(task.getLocalProperty(_RUN_ID) or "", self._nonce),
             self._options,
             task_partition=task.partitionId(),
-            traceparent=task.getLocalProperty("traceparent") or "",
+            trace=self._trace.in_task(task),
         )
 
     def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
@@ -69,7 +71,7 @@ class SemelStreamWriter(DataSourceStreamArrowWriter):
             source = Checkpoint(self._checkpoint_location()).source_range(batchId)
         identity = self._identity(messages, batchId)
         if identity is not None:
-            commit_batch(messages, identity, attempt_name("", self._nonce), self._options, source)
+            commit_batch(messages, identity, attempt_name("", self._nonce), self._options, source, self._trace)
 
     def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
         identity = self._identity(messages, batchId)

@@ -6,6 +6,7 @@ import json
 import stat
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import pyarrow as pa
 import pytest
@@ -15,12 +16,13 @@ from semel.protocol.compression import Compression
 from semel.protocol.errors import FatalError, UsageError
 from semel.protocol.ids import TopicPartition
 from semel.protocol.record_batch import decode_records, read_header
+from semel.sdk import tracing
 from semel.sdk.partitioner import partition_for_key
 from semel.spark import java
 from semel.spark.arrow_rows import RowSorter, record_batches
 from semel.spark.checkpoint import Checkpoint
 from semel.spark.lag import lag_of
-from semel.spark.sink import traced
+from semel.spark.telemetry import BatchTrace
 
 
 def batch(**columns: Any) -> pa.RecordBatch:
@@ -157,9 +159,14 @@ def test_lag_is_what_lies_between_and_nothing_for_other_sources() -> None:
 def test_a_trace_goes_on_where_the_application_began_it() -> None:
     from opentelemetry import trace
 
-    with traced("00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"):
-        assert trace.get_current_span().get_span_context().trace_id == 0x0AF7651916CD43DD8448EB211C80319C
-    assert not trace.get_current_span().get_span_context().is_valid
+    task = mock.Mock()
+    properties = {"traceparent": "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01", "tracestate": "a=b"}
+    task.getLocalProperty.side_effect = properties.get
+    context = BatchTrace.fresh().in_task(task).context()
+    assert trace.get_current_span(context).get_span_context().trace_id == 0x0AF7651916CD43DD8448EB211C80319C
+    assert dict(tracing.inject((), context)) == {name: value.encode() for name, value in properties.items()}
+    properties.clear()
+    assert BatchTrace.fresh().in_task(task).context() is None
 
 
 def fake_java(folder: Path, version: str) -> Path:

@@ -1,0 +1,143 @@
+"""OpenTelemetry's SDK in processes that no application has begun, such as Spark's: set up as the environment says.
+
+What the SDK's own classes read, they read: OTEL_SERVICE_NAME, OTEL_RESOURCE_ATTRIBUTES, OTEL_TRACES_SAMPLER,
+OTEL_BSP_*, OTEL_METRIC_EXPORT_INTERVAL, OTEL_EXPORTER_OTLP_* and more. Only which exporters there are is looked at
+here, by the names of OpenTelemetry's specification. Without any of them, this costs a look at the environment, once
+per process.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import threading
+import uuid
+from collections.abc import Mapping
+from importlib.metadata import entry_points
+from typing import Any, Final
+
+from semel.sdk import metrics, tracing
+
+_log = logging.getLogger(__name__)
+
+FLUSH_TIMEOUT_S: Final = 3.0
+"""How long the end of a piece of work may wait for a collector."""
+_AFTER_TROUBLE_S: Final = 0.1
+
+_PROTOCOLS: Final = {"grpc": "otlp_proto_grpc", "http/protobuf": "otlp_proto_http"}
+
+
+def exporters_asked_for(signal: str, environment: Mapping[str, str]) -> list[str]:
+    """Return the names of the exporters of a signal, TRACES or METRICS, as they are registered; empty: not asked for.
+
+    OTEL_<signal>_EXPORTER names them; without it, an OTLP endpoint asks for OTLP. OTEL_SDK_DISABLED turns all off.
+    OTLP is http/protobuf, OpenTelemetry's default, unless OTEL_EXPORTER_OTLP_PROTOCOL says grpc. Raises `ValueError`.
+    """
+    if environment.get("OTEL_SDK_DISABLED", "").strip().lower() == "true":
+        return []
+    given = [name.strip() for name in environment.get(f"OTEL_{signal}_EXPORTER", "").split(",") if name.strip()]
+    if not given and any(
+        environment.get(name) for name in ("OTEL_EXPORTER_OTLP_ENDPOINT", f"OTEL_EXPORTER_OTLP_{signal}_ENDPOINT")
+    ):
+        given = ["otlp"]
+    return [_registered(name, signal, environment) for name in given if name != "none"]
+
+
+def start_from_environment() -> bool:
+    """Set the SDK up in this process, once, where the environment asks for it and nobody has done so.
+
+    Returns whether spans or metrics go anywhere. Never raises: without its telemetry, work goes on.
+    """
+    global _looked_in
+    if _looked_in != os.getpid():
+        _looked_in = os.getpid()
+        try:
+            _start(os.environ)
+        except Exception as error:  # whatever an exporter's constructor may raise
+            _log.warning("no telemetry from this process: %s", error)
+    return tracing.active() or metrics.active()
+
+
+def flush(timeout_s: float = FLUSH_TIMEOUT_S) -> None:
+    """Export what there is, for processes that may end at any time. Waits up to `timeout_s`, and never raises.
+
+    The exporters try on beyond that, on a thread. Where a collector has been too slow once, nobody waits for it again
+    until it has been quick.
+    """
+    global _flushing, _was_slow
+    if not (tracing.active() or metrics.active()) or (_flushing is not None and _flushing.is_alive()):
+        return
+    _flushing = threading.Thread(target=_flush_all, name="semel-telemetry-flush", daemon=True)
+    _flushing.start()
+    _flushing.join(min(timeout_s, _AFTER_TROUBLE_S) if _was_slow else timeout_s)
+    if timeout_s > 0:
+        _was_slow = _flushing.is_alive()
+
+
+_looked_in: int | None = None
+_flushing: threading.Thread | None = None
+_was_slow = False
+
+
+def _start(environment: Mapping[str, str]) -> None:
+    spans, points = exporters_asked_for("TRACES", environment), exporters_asked_for("METRICS", environment)
+    if not spans and not points:
+        return
+    from opentelemetry.sdk.resources import Resource
+
+    # Processes of one job count apart, and Spark runs many at a time: each is an instance of the service.
+    resource = Resource.create({"service.instance.id": str(uuid.uuid4()), "process.pid": os.getpid()})
+    if spans and not tracing.active():
+        from opentelemetry.sdk.trace import TracerProvider
+        from opentelemetry.sdk.trace.export import BatchSpanProcessor
+        from opentelemetry.trace import set_tracer_provider
+
+        tracer_provider = TracerProvider(resource=resource, shutdown_on_exit=False)
+        for name in spans:
+            tracer_provider.add_span_processor(BatchSpanProcessor(_exporter("opentelemetry_traces_exporter", name)()))
+        set_tracer_provider(tracer_provider)
+    if points and not metrics.active():
+        from opentelemetry.metrics import set_meter_provider
+        from opentelemetry.sdk.metrics import MeterProvider
+        from opentelemetry.sdk.metrics.export import MetricReader, PeriodicExportingMetricReader
+
+        readers: list[MetricReader] = []
+        for name in points:
+            exporter = _exporter("opentelemetry_metrics_exporter", name)
+            made = exporter()
+            readers.append(made if isinstance(made, MetricReader) else PeriodicExportingMetricReader(made))
+        set_meter_provider(MeterProvider(readers, resource, shutdown_on_exit=False))
+
+
+def _registered(name: str, signal: str, environment: Mapping[str, str]) -> str:
+    if name != "otlp":
+        return name
+    variables = (f"OTEL_EXPORTER_OTLP_{signal}_PROTOCOL", "OTEL_EXPORTER_OTLP_PROTOCOL")
+    protocol = next((value for value in (environment.get(each, "").strip() for each in variables) if value), None)
+    if protocol is not None and protocol not in _PROTOCOLS:
+        raise ValueError(f"OTLP by {protocol!r} is not known: OTEL_EXPORTER_OTLP_PROTOCOL is one of {list(_PROTOCOLS)}")
+    return _PROTOCOLS[protocol or "http/protobuf"]
+
+
+def _exporter(group: str, name: str) -> Any:
+    found = next(iter(entry_points(group=group, name=name)), None)
+    if found is None:
+        package = {"otlp_proto_http": "'semel[otel]'", "otlp_proto_grpc": "opentelemetry-exporter-otlp-proto-grpc"}
+        raise ValueError(
+            f"there is no exporter {name!r} in this process's Python: pip install "
+            f"{package.get(name, 'the package that has it')}"
+        )
+    return found.load()
+
+
+def _flush_all() -> None:
+    from opentelemetry.metrics import get_meter_provider
+    from opentelemetry.trace import get_tracer_provider
+
+    for provider in (get_tracer_provider(), get_meter_provider()):
+        force_flush = getattr(provider, "force_flush", None)
+        if force_flush is not None:
+            try:
+                force_flush()
+            except Exception as error:  # a reader that ran out of time, or whatever an exporter raises
+                _log.info("telemetry could not be exported: %s", error)
