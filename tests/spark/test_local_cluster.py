@@ -1,0 +1,275 @@
+"""Processes of a real cluster are killed and stopped in the middle of their work: each row is there once (E2).
+
+Two executors, each a JVM with Python processes below it. Attempts at tasks stop where a test says (`spark_faults`), and
+sign what they write, so that the log itself shows who wrote what, and what became of it.
+"""
+
+from __future__ import annotations
+
+import json
+import signal
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+from spark_cluster import Cluster, Driver, family, is_alive, send, wait_until
+from spark_query import read_table, settled_values
+
+import semel
+from semel.cli.demo.processes import NodeProcess
+from semel.protocol.ids import TopicPartition
+
+pytestmark = pytest.mark.spark
+
+NewTopic = Callable[..., str]
+
+ROWS = 2_400
+ROWS_PER_BATCH = 800
+BATCHES = 3
+REFUSALS = ("INVALID_PRODUCER_ID_MAPPING", "INVALID_PRODUCER_EPOCH", "PRODUCER_FENCED")
+"""What a node answers to what is written late: whose part was ended is not known any more, or has a newer epoch."""
+
+
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory: pytest.TempPathFactory, spark_environment: Mapping[str, str]) -> Iterator[Cluster]:
+    with Cluster(tmp_path_factory.mktemp("cluster"), spark_environment) as cluster:
+        yield cluster
+
+
+@pytest.fixture(scope="module")
+def driver(cluster: Cluster, node: NodeProcess, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Driver]:
+    """A driver that gives up an executor from which it has not heard for some seconds."""
+    settings = {"storage__blockManagerHeartbeatTimeoutMs": "6s", "storage__blockManagerTimeoutIntervalMs": "500ms"}
+    settings["network__timeoutInterval"] = "500ms"
+    with Driver(cluster, node.bootstrap, tmp_path_factory.mktemp("driver"), **settings) as driver:
+        yield driver
+
+
+class Job:
+    """A query that copies a topic in several batches, and what its tasks have noted."""
+
+    def __init__(self, driver: Driver, bootstrap: str, new_topic: NewTopic, folder: Path) -> None:
+        self._driver = driver
+        self._bootstrap = bootstrap
+        self._folder = folder
+        self._source, self.topic = new_topic(2), new_topic(2)
+        self._holds: tuple[str, ...] = ()
+        self._expected = Counter(f"row-{number}" for number in range(ROWS))
+
+    def start(self, *holds: str) -> None:
+        """Copy ROWS unique rows. `holds` are where attempts at tasks stop: BATCH-PARTITION-ATTEMPT-PLACE."""
+        self._holds = holds
+        with semel.Producer(self._bootstrap) as producer:
+            for number in range(ROWS):
+                producer.send(self._source, f"row-{number}".encode(), partition=number % 2)
+                if number % 200 == 0:
+                    producer.flush()  # so that it is read in several parts
+            producer.flush()
+        self._driver.tell(
+            "copy",
+            read=self._source,
+            write=self.topic,
+            folder=str(self._folder),
+            holds=holds,
+            rows_per_batch=ROWS_PER_BATCH,
+        )
+
+    def start_batch_write(self, *holds: str) -> None:
+        """Write the same rows as one batch query."""
+        self._holds = holds
+        self._driver.tell("write", rows=ROWS, write=self.topic, folder=str(self._folder), holds=holds)
+
+    def held(self, name: str) -> dict[str, Any]:
+        """Wait until an attempt stands where it is to stand; return its processes."""
+        path = self._folder / f"{name}.held"
+        return self._noted(path, lambda: path.exists(), f"{name} stands there", self._driver.check)
+
+    def outcome(self, attempt: str) -> dict[str, Any]:
+        """Wait for what became of an attempt's write."""
+        path = self._folder / f"{attempt}.outcome"
+        return self._noted(path, lambda: path.exists(), f"{attempt} has an outcome", lambda: None)
+
+    def has_outcome(self, attempt: str) -> bool:
+        return (self._folder / f"{attempt}.outcome").exists()
+
+    def let_go(self, name: str) -> None:
+        (self._folder / f"{name}.go").touch()
+
+    def let_all_go(self) -> None:
+        for hold in self._holds:
+            self.let_go(hold)
+
+    def wait_written_by(self, attempt: str) -> int:
+        """Wait until the log holds rows of an attempt, decided or not; return how many."""
+        return int(wait_until(lambda: self.written_by()[attempt], f"{attempt} has written", self._driver.check))
+
+    def wait_committed(self, batch_id: int) -> None:
+        path = self._folder / "checkpoint" / "commits" / str(batch_id)
+        wait_until(
+            path.exists,
+            f"batch {batch_id} is committed",
+            self._driver.check if batch_id < BATCHES - 1 else lambda: None,
+        )
+
+    def written_by(self, isolation: str = "read_uncommitted") -> Counter[str]:
+        """How many rows of each attempt the log holds."""
+        table = read_table(bootstrap=self._bootstrap, subscribe=self.topic, kafka__isolation__level=isolation)
+        return Counter(key.decode() for key in table.column("key").to_pylist())
+
+    def end(self) -> None:
+        """Wait for the query's end. Every row is there once, and the group stands where the output does."""
+        assert self._driver.hear() == {"batches": BATCHES}
+        self.check_rows()
+        with semel.Admin(self._bootstrap) as admin:
+            places = admin.group_offsets(f"copy-{self.topic}")
+        assert {tp: place.offset for tp, place in places.items()} == {
+            TopicPartition(self._source, partition): ROWS // 2 for partition in range(2)
+        }
+        ends = json.loads((self._folder / "checkpoint" / "offsets" / str(BATCHES - 1)).read_text().splitlines()[2])
+        assert ends == {self._source: {"0": ROWS // 2, "1": ROWS // 2}}
+
+    def end_batch_write(self) -> None:
+        assert self._driver.hear() == {}
+        self.check_rows()
+
+    def check_rows(self) -> None:
+        found = Counter(settled_values(self._bootstrap, self.topic))
+        assert (found - self._expected, self._expected - found) == (Counter(), Counter()), "duplicated, lost"
+
+    def _noted(
+        self, path: Path, condition: Callable[[], bool], what: str, meanwhile: Callable[[], object]
+    ) -> dict[str, Any]:
+        wait_until(condition, what, meanwhile)
+        noted: dict[str, Any] = json.loads(path.read_text())
+        return noted
+
+
+@pytest.fixture
+def job(driver: Driver, bootstrap: str, new_topic: NewTopic, tmp_path: Path) -> Iterator[Job]:
+    job = Job(driver, bootstrap, new_topic, tmp_path)
+    yield job
+    job.let_all_go()
+    driver.settle()
+
+
+def test_E2_a_worker_process_is_killed_while_it_writes(job: Job) -> None:
+    job.start("1-0-0-writing")
+    victim = job.held("1-0-0-writing")
+    lost = job.wait_written_by("1-0-0")
+    send([victim["worker"]], signal.SIGKILL)
+    job.end()
+    assert not job.has_outcome("1-0-0")
+    assert job.outcome("1-0-1")["rows"] == ROWS_PER_BATCH // 2
+    assert job.written_by()["1-0-0"] >= lost
+    assert job.written_by("read_committed")["1-0-0"] == 0
+
+
+def test_E2_a_worker_process_is_killed_while_it_reads(job: Job) -> None:
+    job.start("1-1-0-reading")
+    victim = job.held("1-1-0-reading")
+    send([victim["worker"]], signal.SIGKILL)
+    job.end()
+    assert job.outcome("1-1-1")["rows"] == ROWS_PER_BATCH // 2
+
+
+def test_E2_an_executor_is_killed_while_it_writes(job: Job) -> None:
+    job.start("1-0-0-writing")
+    victim = job.held("1-0-0-writing")
+    lost = job.wait_written_by("1-0-0")
+    send([victim["executor"]], signal.SIGKILL)
+    job.end()
+    assert not job.has_outcome("1-0-0")
+    retry = job.outcome("1-0-1")
+    assert (retry["rows"], retry["executor"] != victim["executor"]) == (ROWS_PER_BATCH // 2, True)
+    assert job.written_by()["1-0-0"] >= lost
+    assert job.written_by("read_committed")["1-0-0"] == 0
+
+
+def test_E2_a_batch_write_survives_a_killed_worker_process_and_a_killed_executor(job: Job) -> None:
+    job.start_batch_write("0-0-0-writing", "0-1-0-writing")
+    worker, executor = job.held("0-0-0-writing"), job.held("0-1-0-writing")
+    lost = [job.wait_written_by("0-0-0"), job.wait_written_by("0-1-0")]
+    assert worker["executor"] != executor["executor"]
+    send([worker["worker"], executor["executor"]], signal.SIGKILL)
+    job.end_batch_write()
+    written = job.written_by()
+    assert min(written["0-0-0"] - lost[0], written["0-1-0"] - lost[1]) >= 0
+    assert job.written_by("read_committed") == {"0-0-1": ROWS // 2, "0-1-1": ROWS // 2}
+
+
+def test_E2_an_executor_that_is_stopped_and_goes_on_after_the_decision_is_refused(job: Job) -> None:
+    job.start("1-0-0-writing")
+    zombie = job.held("1-0-0-writing")
+    job.wait_written_by("1-0-0")
+    stopped = family(zombie["executor"])
+    assert zombie["worker"] in stopped
+    send(stopped, signal.SIGSTOP)
+    try:
+        job.wait_committed(1)
+        winner = job.outcome("1-0-1")
+        assert (winner["rows"], winner["executor"] != zombie["executor"]) == (ROWS_PER_BATCH // 2, True)
+        assert not job.has_outcome("1-0-0")
+        before = job.written_by()["1-0-0"]
+        job.let_go("1-0-0-writing")
+        send([zombie["worker"]], signal.SIGCONT)
+        refused = job.outcome("1-0-0")
+    finally:
+        send(stopped, signal.SIGCONT)
+    assert refused["worker"] == zombie["worker"]
+    assert refused["error"] in REFUSALS, refused["message"]
+    job.end()
+    assert job.written_by()["1-0-0"] == before
+    assert job.written_by("read_committed")["1-0-0"] == 0
+    wait_until(lambda: not any(map(is_alive, stopped)), "the executor that Spark gave up has ended")
+
+
+def test_E2_speculation_each_row_is_there_once_whichever_copy_of_a_task_wins(
+    cluster: Cluster, bootstrap: str, new_topic: NewTopic, tmp_path: Path
+) -> None:
+    settings = {
+        "speculation": "true",
+        "speculation__interval": "100ms",
+        "speculation__multiplier": "1",
+        "speculation__quantile": "0.1",
+        "speculation__minTaskRuntime": "100ms",
+    }
+    with Driver(cluster, bootstrap, tmp_path / "driver", **settings) as driver:
+        job = Job(driver, bootstrap, new_topic, tmp_path)
+        job.start("0-0-0-written", "1-0-0-written", "1-0-1-written", "2-0-0-joining")
+        # Batch 0: the first attempt has written everything, and before its message goes off the copy has, too.
+        first = job.held("0-0-0-written")
+        copy = job.outcome("0-0-1")
+        assert first["executor"] != copy["executor"]
+        job.wait_committed(0)
+        # Batch 1: both have written everything, and the first one wins.
+        job.held("1-0-0-written")
+        job.held("1-0-1-written")
+        job.let_go("1-0-0-written")
+        job.wait_committed(1)
+        # Batch 2: the first attempt is stopped before it writes, and begins when the copy is committed.
+        late = job.held("2-0-0-joining")
+        stopped = family(late["executor"])
+        send(stopped, signal.SIGSTOP)
+        try:
+            job.wait_committed(2)
+            job.let_go("2-0-0-joining")
+            send([late["worker"]], signal.SIGCONT)
+            outcome = job.outcome("2-0-0")
+        finally:
+            send(stopped, signal.SIGCONT)
+        assert (outcome["worker"], outcome["rows"], outcome["has_written"]) == (late["worker"], 0, False)
+        job.end()
+    rows = ROWS_PER_BATCH // 2
+    tries = {"0-0-0", "0-0-1", "1-0-0", "1-0-1", "2-0-1"}
+    written, committed = job.written_by(), job.written_by("read_committed")
+    assert {attempt: written[attempt] for attempt in tries} == dict.fromkeys(tries, rows)
+    assert {attempt: committed[attempt] for attempt in tries} == {
+        "0-0-0": 0,
+        "0-0-1": rows,
+        "1-0-0": rows,
+        "1-0-1": 0,
+        "2-0-1": rows,
+    }
+    assert written["2-0-0"] == 0
