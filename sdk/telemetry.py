@@ -58,8 +58,8 @@ def start_from_environment() -> bool:
     return tracing.active() or metrics.active()
 
 
-def flush(timeout_s: float = FLUSH_TIMEOUT_S) -> None:
-    """Export what there is, for processes that may end at any time. Waits up to `timeout_s`, and never raises.
+def flush(*, wait: bool = True) -> None:
+    """Export what there is, for processes that may end at any time. Waits a moment if it is to, and never raises.
 
     The exporters try on beyond that, on a thread. Where a collector has been too slow once, nobody waits for it again
     until it has been quick.
@@ -69,8 +69,8 @@ def flush(timeout_s: float = FLUSH_TIMEOUT_S) -> None:
         return
     _flushing = threading.Thread(target=_flush_all, name="semel-telemetry-flush", daemon=True)
     _flushing.start()
-    _flushing.join(min(timeout_s, _AFTER_TROUBLE_S) if _was_slow else timeout_s)
-    if timeout_s > 0:
+    if wait:
+        _flushing.join(min(FLUSH_TIMEOUT_S, _AFTER_TROUBLE_S) if _was_slow else FLUSH_TIMEOUT_S)
         _was_slow = _flushing.is_alive()
 
 

@@ -204,7 +204,7 @@ def planned(begin: Mapping[TopicPartition, int], latest: Mapping[TopicPartition,
                     "messaging.destination.partition.id": str(tp.partition),
                 },
             )
-    telemetry.flush(0)  # this process lives as long as the query, and the next batch shouldn't wait
+    telemetry.flush(wait=False)  # this process lives as long as the query, and the next batch shouldn't wait
 
 
 def _batch_span(trace: BatchTrace, names: Names) -> Span:
