@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import pickle
 import subprocess
 import sys
 from collections.abc import Callable, Iterator, Mapping
@@ -16,11 +17,11 @@ from opentelemetry.sdk.trace import TracerProvider
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 from otlp_receiver import OtlpReceiver, Span
-from spark_query import Query, read_table, settled_values, values
+from spark_query import VALUES, Query, read_table, settled_values, source, task, values
 from spark_traced_driver import FIRST, SECOND
 
 import semel
-from semel.cli.demo.processes import NodeProcess
+from semel.cli.demo.processes import NodeProcess, free_ports
 from semel.protocol.batch_header import iter_batches
 from semel.sdk import metrics, telemetry, tracing
 from semel.spark.telemetry import BatchTrace, Names, batch_deciding, task_writing
@@ -228,6 +229,46 @@ def test_a_batch_that_is_given_up_and_one_that_fails_at_its_decision_have_one_sp
     assert settled_values(bootstrap, topic) == []
 
 
+@pytest.mark.parametrize("app_id", ["", "app/with a slash"])
+def test_a_batch_write_is_traced_as_a_batch_of_a_stream_is(
+    exporting: OtlpReceiver, bootstrap: str, new_topic: NewTopic, app_id: str
+) -> None:
+    topic = new_topic()
+    line = {"txnAppId": app_id, "txnVersion": "7", "sinkName": "totals"} if app_id else {}
+    name = "totals" if app_id else topic
+
+    def write() -> None:
+        planned = source(bootstrap=bootstrap, topic=topic, **line).writer(VALUES, False)
+        with task(0, traceparent=f"00-{TRACE_ID}-{APPLICATION}-01", tracestate="a=b"):
+            message = pickle.loads(pickle.dumps(planned)).write(iterator=iter([values("a", "b")]))
+        pickle.loads(pickle.dumps(planned)).commit([message])
+
+    write()
+    write()
+    first, second = exporting.wait_for_spans(f"batch {name}", 2)
+    outcomes = ["committed", "replayed" if app_id else "committed"]
+    assert [span.attributes["semel.spark.outcome"] for span in (first, second)] == outcomes
+    assert [span.attributes.get("semel.spark.query_id") for span in (first, second)] == [app_id or None] * 2
+    assert [span.attributes.get("semel.spark.batch_id") for span in (first, second)] == [7 if app_id else None] * 2
+    for batch in (first, second):
+        assert (batch.trace_id, batch.parent_id) == (TRACE_ID, APPLICATION)
+        send, transaction = exporting.children(batch)
+        assert send.name == f"send {topic}"
+        assert [span.name for span in exporting.children(transaction)] == [
+            transaction.name.replace("transaction", "commit", 1)
+        ]
+    settled_values(bootstrap, topic)
+    rows = read_table(bootstrap=bootstrap, subscribe=topic, includeHeaders="true").to_pylist()
+    assert len(rows) == (2 if app_id else 4)
+    sends = [exporting.children(batch)[0].span_id for batch in (first, second)]
+    for row in rows:
+        traceparent, tracestate = row["headers"]
+        assert traceparent["value"].decode() in [f"00-{TRACE_ID}-{span_id}-01" for span_id in sends]
+        assert tracestate == {"key": "tracestate", "value": b"a=b"}
+    # The second write of a line is a replay; without a line, both count.
+    assert exporting.total("semel.spark.committed.rows", semel__spark__sink=name) == len(rows)
+
+
 def test_a_root_is_sampled_the_same_in_all_processes(exporting: OtlpReceiver, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("OTEL_TRACES_SAMPLER", "parentbased_traceidratio")
     monkeypatch.setenv("OTEL_TRACES_SAMPLER_ARG", "0.5")
@@ -251,19 +292,31 @@ def test_a_root_is_sampled_the_same_in_all_processes(exporting: OtlpReceiver, mo
         assert exporting.path(span) == ["batch s", "send t"]
 
 
+@pytest.mark.parametrize("away", [False, True])
 def test_a_collector_that_refuses_or_is_away_fails_no_batch(
-    exporting: OtlpReceiver, bootstrap: str, new_topic: NewTopic, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    exporting: OtlpReceiver,
+    bootstrap: str,
+    new_topic: NewTopic,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    away: bool,
 ) -> None:
     monkeypatch.setattr(telemetry, "FLUSH_TIMEOUT_S", 0.2)
+    if away:
+        monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", f"http://127.0.0.1:{free_ports(1)[0]}")
+        monkeypatch.setenv("OTEL_EXPORTER_OTLP_TIMEOUT", "1")  # seconds that an export tries, here until the test ends
     exporting.answer = 503
     topic = new_topic()
     query = Query(tmp_path, bootstrap=bootstrap, topic=topic)
     query.run_batch(0, ["a"])
-    exporting.wait_until(lambda: "/v1/traces" in exporting.requests, "request")
-    exporting.answer = 200
+    assert telemetry._was_slow
     query.run_batch(1, ["b"])
     assert settled_values(bootstrap, topic) == ["a", "b"]
-    assert telemetry._was_slow
+    if not away:
+        exporting.wait_until(lambda: "/v1/traces" in exporting.requests, "request")
+        exporting.answer = 200
+        (before, _) = exporting.wait_for_spans(f"batch {topic}", 2)  # what could not be exported is tried again
+        assert before.attributes["semel.spark.batch_id"] == 0
 
 
 @pytest.mark.parametrize(
