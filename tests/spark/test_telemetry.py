@@ -375,3 +375,24 @@ def test_without_being_asked_nothing_is_set_up_and_rows_carry_nothing(
     found = read_table(bootstrap=bootstrap, subscribe=topic, includeHeaders="true").to_pylist()
     own = [{"key": "traceparent", "value": f"00-{TRACE_ID}-{APPLICATION}-01".encode()}]
     assert [(row["value"], row["headers"]) for row in found] == [(b"a", None), (b"b", own)]
+
+
+def test_off_costs_no_import_of_opentelemetry() -> None:
+    program = """
+import sys
+from semel.protocol.ids import TopicPartition
+from semel.spark.telemetry import BatchTrace, Names, batch_deciding, planned, rows_read, task_writing
+trace, names = BatchTrace.fresh(), Names("q", "s", 0, "a", "t", "c")
+with task_writing(trace, names, 0) as task:
+    assert task.headers == ()
+with batch_deciding(trace, names):
+    pass
+rows_read(TopicPartition("t", 0), 1, 1)
+planned({}, {TopicPartition("t", 0): 1})
+print([name for name in sys.modules if name.startswith("opentelemetry")])
+"""
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("OTEL_")}
+    answer = subprocess.run(
+        [sys.executable, "-P", "-c", program], env=environment, capture_output=True, text=True, timeout=60, check=True
+    )
+    assert answer.stdout == "[]\n"
