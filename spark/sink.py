@@ -18,7 +18,14 @@ from typing import TYPE_CHECKING, Final
 from pyspark.sql.datasource import WriterCommitMessage
 
 from semel.protocol.compression import Compression
-from semel.protocol.errors import ErrorCode, FatalError, FencedError, SemelError, UsageError
+from semel.protocol.errors import (
+    AbortTransactionError,
+    ErrorCode,
+    FatalError,
+    FencedError,
+    SemelError,
+    UsageError,
+)
 from semel.sdk.shared_transaction import SharedTransaction
 from semel.sdk.shared_writer import SharedWriter, SharedWriterId
 from semel.spark.arrow_rows import RowSorter, record_batches
@@ -111,7 +118,11 @@ def write_rows(
                     pass
                 work.outcome = "replayed"
                 return SinkMessage(identity.key, attempt, None, 0, 0, trace)
-            _send_all(first, batches, writer, options, task_partition, work)
+            try:
+                _send_all(first, batches, writer, options, task_partition, work)
+            except (AbortTransactionError, FencedError):
+                writer.flush()  # asks who has ended this part, and raises that in place of what a node answered
+                raise
             member = writer.finish()
         work.outcome = "written"
         return SinkMessage(identity.key, attempt, member, work.rows, work.size_bytes, trace)

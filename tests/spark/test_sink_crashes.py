@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import threading
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -111,6 +112,26 @@ def test_E2_a_zombie_that_writes_on_after_the_decision_is_refused(query: Query, 
     assert isinstance(later, SinkMessage)
     assert later.member is None
     assert held(bootstrap, topic) == ["row"]
+
+
+def test_a_task_that_is_refused_while_it_still_sends_hears_who_has_ended_its_part(
+    query: Query, bootstrap: str, topic: str
+) -> None:
+    """It was told to call InitProducerId, as a node answers: nothing that a user of Spark can do."""
+    query.source = source(bootstrap=bootstrap, topic=topic, kafka__batch__size="1")
+    query.commit(query.run_tasks(0, ["earlier"]), 0)
+    plan = query.planned()
+
+    def goes_on_and_on() -> Iterator[pa.RecordBatch]:
+        yield values("zombie")
+        query.commit([query.run_task(plan, 1, [values("row")])], 1)
+        deadline = time.monotonic() + 60
+        while time.monotonic() < deadline:
+            yield values("late zombie")
+
+    with pytest.raises(FencedError, match="committed without this writer"):
+        query.run_task(plan, 1, goes_on_and_on())
+    assert held(bootstrap, topic) == ["earlier", "row"]
 
 
 def test_E2_an_execution_that_fails_is_aborted_and_the_next_run_writes_the_batch(
