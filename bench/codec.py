@@ -34,6 +34,7 @@ with warnings.catch_warnings():
 
 NOW = 1_700_000_000_000
 ARROW_BATCHES = 10
+TRACE = (("traceparent", b"00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"),)
 KAFKA_PYTHON_CODECS = (Compression.NONE, Compression.GZIP)
 """kafka-python needs further packages for the others."""
 
@@ -95,6 +96,9 @@ def contenders(keys: list[bytes], values: list[bytes], headers: int, compression
     def semel_from_arrow() -> bytearray:
         return encode_from_arrow(columns, compression=compression)
 
+    def semel_from_arrow_traced() -> bytearray:
+        return encode_from_arrow(columns, compression=compression, default_headers=TRACE)
+
     def semel_to_arrow() -> pa.RecordBatch:
         return decode_to_arrow([data] * ARROW_BATCHES, columns=["key", "value", "offset", "timestamp"])
 
@@ -102,6 +106,7 @@ def contenders(keys: list[bytes], values: list[bytes], headers: int, compression
         Contender("encode", "semel", semel_encode),
         Contender("encode", "aiokafka", aiokafka_encode),
         Contender("encode", "semel from Arrow", semel_from_arrow, ARROW_BATCHES),
+        Contender("encode", "semel from Arrow, traced", semel_from_arrow_traced, ARROW_BATCHES),
         Contender("decode", "semel", lambda: decode_records(data)),
         Contender("decode", "aiokafka", aiokafka_decode),
         Contender("decode", "semel, values only", lambda: decode_values(data)),
