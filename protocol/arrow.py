@@ -207,7 +207,7 @@ def encode_from_arrow(
 
 
 def encode_batches_from_arrow(
-    batch: pyarrow.RecordBatch,
+    batch: pyarrow.RecordBatch | pyarrow.Table,
     *,
     max_batch_bytes: int,
     key: str = "key",
@@ -227,40 +227,41 @@ def encode_batches_from_arrow(
 ) -> Iterator[bytearray]:
     """Yield record batches of the rows in order, each ended once it reaches `max_batch_bytes` before compression.
 
-    A batch may pass the limit by its last record. Offsets and sequences continue from batch to batch. The rest is as in
-    `encode_from_arrow`.
+    The chunks of a table are encoded one after the other, without joining them before. A batch may pass the limit by
+    its last record. Offsets and sequences continue from batch to batch. The rest is as in `encode_from_arrow`.
     """
     pa = _pyarrow()
-    rows = batch.num_rows
-    keys = _binary_column(pa, batch, key, required=False)
-    values = _binary_column(pa, batch, value, required=True)
-    timestamps = _timestamps(pa, batch, timestamp)
-    header_rows = _header_rows(pa, batch, headers, default_headers)
+    parts = [batch] if isinstance(batch, pa.RecordBatch) else batch.to_batches()
     for_all = encoded_headers(default_headers)
-    estimate = batch.nbytes + (23 + len(for_all)) * rows + 128
-    row = 0
-    while row < rows:
-        builder = BatchBuilder(compression, level, capacity_bytes=min(estimate, max_batch_bytes + 4096))
-        end = builder.append_columns(
-            keys,
-            values,
-            timestamps,
-            default_timestamp_ms,
-            header_rows,
-            row,
-            rows,
-            min(max_batch_bytes, 2**31 - 1),
-            for_all,
-        )
-        yield builder.build(
-            base_offset + row,
-            producer_id,
-            producer_epoch,
-            base_sequence if base_sequence < 0 else (base_sequence + row) % _SEQUENCES,
-            transactional,
-            leader_epoch,
-        )
-        row = end
+    estimate = batch.nbytes + (23 + len(for_all)) * batch.num_rows + 128
+    size_limit = min(max_batch_bytes, 2**31 - 1)
+    builder: BatchBuilder | None = None
+    first = 0
+
+    def built(builder: BatchBuilder) -> bytearray:
+        sequence = base_sequence if base_sequence < 0 else (base_sequence + first) % _SEQUENCES
+        return builder.build(base_offset + first, producer_id, producer_epoch, sequence, transactional, leader_epoch)
+
+    for part in parts:
+        rows = part.num_rows
+        keys = _binary_column(pa, part, key, required=False)
+        values = _binary_column(pa, part, value, required=True)
+        timestamps = _timestamps(pa, part, timestamp)
+        header_rows = _header_rows(pa, part, headers, default_headers)
+        row = 0
+        while row < rows:
+            if builder is None:
+                builder = BatchBuilder(compression, level, capacity_bytes=min(estimate, max_batch_bytes + 4096))
+            row = builder.append_columns(
+                keys, values, timestamps, default_timestamp_ms, header_rows, row, rows, size_limit, for_all
+            )
+            if builder.size_estimate >= size_limit:
+                count = builder.record_count
+                yield built(builder)
+                first += count
+                builder = None
+    if builder is not None:
+        yield built(builder)
 
 
 def _column(batch: Any, name: str) -> Any:

@@ -52,24 +52,17 @@ class RowSorter:
         for name in names:
             self._add(name, batch if len(names) == 1 else batch.filter(pc.equal(topics, name)))
 
-    def take_full(self, size_bytes: int) -> Iterator[tuple[TopicPartition, pyarrow.RecordBatch]]:
-        """Yield what has come to at least `size_bytes`, and forget it."""
-        for tp in [tp for tp, size in self._sizes.items() if size >= size_bytes]:
-            yield tp, self._joined(tp)
-
-    def take_all(self) -> Iterator[tuple[TopicPartition, pyarrow.RecordBatch]]:
-        """Yield everything, and forget it."""
-        yield from self.take_full(0)
-
-    def _joined(self, tp: TopicPartition) -> pyarrow.RecordBatch:
+    def take_full(self, size_bytes: int) -> Iterator[tuple[TopicPartition, pyarrow.Table]]:
+        """Yield what has come to at least `size_bytes`, and forget it. Tables hold the rows where they are."""
         import pyarrow as pa
 
-        parts = self._rows.pop(tp)
-        del self._sizes[tp]
-        if len(parts) == 1:
-            return parts[0]
-        (joined,) = pa.Table.from_batches(parts).combine_chunks().to_batches()
-        return joined
+        for tp in [tp for tp, size in self._sizes.items() if size >= size_bytes]:
+            del self._sizes[tp]
+            yield tp, pa.Table.from_batches(self._rows.pop(tp))
+
+    def take_all(self) -> Iterator[tuple[TopicPartition, pyarrow.Table]]:
+        """Yield everything, and forget it."""
+        yield from self.take_full(0)
 
     def _add(self, topic: str, batch: pyarrow.RecordBatch) -> None:
         import pyarrow as pa
@@ -111,7 +104,9 @@ class RowSorter:
                 )
             found = given if found is None else pc.coalesce(given, found)
         turn = pa.scalar(self._turn % count, pa.int32())
-        return pa.repeat(turn, batch.num_rows) if found is None else pc.fill_null(found, turn)
+        if found is None:
+            return pa.repeat(turn, batch.num_rows)
+        return pc.fill_null(found, turn) if found.null_count else found
 
     def _by_key(self, batch: pyarrow.RecordBatch, count: int) -> Any:
         import pyarrow as pa
@@ -144,7 +139,7 @@ class RowSorter:
 
 
 def record_batches(
-    rows: pyarrow.RecordBatch,
+    rows: pyarrow.Table,
     *,
     batch_bytes: int,
     compression: Compression,

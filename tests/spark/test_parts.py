@@ -77,10 +77,10 @@ def test_a_row_that_names_a_partition_that_is_not_there_is_refused(wrong: int) -
 
 
 def test_a_large_row_is_alone_in_its_batch() -> None:
-    rows = batch(value=[b"x" * 100, b"y" * 900, b"z"])
+    rows = pa.Table.from_batches([batch(value=[b"x" * 100, b"y" * 900, b"z"])])
     encoded = list(record_batches(rows, batch_bytes=1_000, compression=Compression.NONE, timestamp_ms=7))
     assert [read_header(data).record_count for data in encoded] == [1, 1, 1]
-    small = batch(value=[b"x"] * 100)
+    small = pa.Table.from_batches([batch(value=[b"x"] * 25)] * 4)
     (together,) = record_batches(small, batch_bytes=10_000, compression=Compression.GZIP, timestamp_ms=7)
     records = decode_records(together)
     assert [(record.value, record.timestamp_ms) for record in records] == [(b"x", 7)] * 100

@@ -229,6 +229,18 @@ def test_a_large_batch_is_split_with_offsets_and_sequences_that_continue(codec: 
     assert list(codec.encode_batches_from_arrow(table.slice(0, 0), max_batch_bytes=10)) == []
 
 
+@pytest.mark.parametrize("max_batch_bytes", [1, 700, 2000, 1 << 30])
+def test_the_chunks_of_a_table_make_the_batches_that_the_whole_makes(codec: Any, max_batch_bytes: int) -> None:
+    whole = codec.decode_to_arrow([codec.encode_batch(ROWS)], columns=codec.ALL_COLUMNS)
+    edges = [0, 0, 1, 7, 7, 30, whole.num_rows]
+    table = pa.Table.from_batches([whole.slice(first, last - first) for first, last in itertools.pairwise(edges)])
+    options = {"max_batch_bytes": max_batch_bytes, "producer_id": 1, "producer_epoch": 0, "base_sequence": 5}
+    expected = list(codec.encode_batches_from_arrow(whole, **options))
+    assert list(codec.encode_batches_from_arrow(table, **options)) == expected
+    assert sum(codec.read_header(batch).record_count for batch in expected) == whole.num_rows == len(ROWS)
+    assert (len(expected) == 1) == (max_batch_bytes == 1 << 30)
+
+
 def test_arrow_offsets_that_lie_are_refused(codec: Any) -> None:
     data, offsets = b"abcdef", memoryview(bytearray(16)).cast("i")
 
