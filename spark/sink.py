@@ -139,7 +139,7 @@ def _send_all(
     sorter = RowSorter(options.topic, writer.partition_count, task_partition)
     compression = Compression[options.compression.upper()]
 
-    def send(parts: Iterator[tuple[tuple[str, int], pyarrow.RecordBatch]]) -> None:
+    def send(parts: Iterator[tuple[tuple[str, int], pyarrow.Table]]) -> None:
         for (topic, partition), records in parts:
             size_bytes = 0
             for encoded in record_batches(
