@@ -2,6 +2,7 @@
 
 Maven takes the broker, the clients and the tools of one release, with all they depend on, from where it is set up to
 take things from, checks its checksums, and copies them to build/java/VERSION. The second time nothing is fetched.
+Spark's connector to Kafka is taken in the same way, to build/java/spark-VERSION.
 """
 
 from __future__ import annotations
@@ -11,16 +12,20 @@ import shutil
 import subprocess
 import sys
 import tempfile
+from collections.abc import Mapping
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 POM = ROOT / "tests" / "compat" / "java" / "pom.xml"
+CONNECTOR_POM = ROOT / "tests" / "compat" / "java" / "spark-connector.xml"
 CACHE = ROOT / "build" / "java"
 
 NEWEST = "4.3.0"
 """The newest release that this is tested with. 4.x needs Java 17 for brokers and tools."""
 OLDER = "3.9.2"
 """The last line before 4.0: its clients still know protocols that 4.x dropped."""
+CONNECTOR = "4.2.0"
+"""Spark's connector to Kafka: the newest release on Maven Central when PySpark was at 4.3.0, which runs it."""
 JAVA_VERSION_MIN = 17
 MAVEN_TIMEOUT_S = 600
 
@@ -44,29 +49,30 @@ def java() -> str:
 
 def jars(version: str = NEWEST) -> Path:
     """Return the folder with the jars of a release, fetched where they are missing. Raises `JavaMissingError`."""
-    folder = CACHE / version
+    return _fetched(f"Apache Kafka {version}", POM, version, {"kafka.version": version})
+
+
+def connector_jars(version: str = CONNECTOR) -> list[Path]:
+    """Return Spark's connector to Kafka and what it needs beside Spark's own jars. Raises `JavaMissingError`."""
+    what = f"Spark's connector to Kafka {version}"
+    return sorted(_fetched(what, CONNECTOR_POM, f"spark-{version}", {"connector.version": version}).glob("*.jar"))
+
+
+def _fetched(what: str, pom: Path, name: str, properties: Mapping[str, str]) -> Path:
+    folder = CACHE / name
     if folder.is_dir():
         return folder
     maven = shutil.which("mvn")
     if maven is None:
-        raise JavaMissingError(
-            "no Maven found to fetch Apache Kafka's jars with; install it (Debian: apt install maven)"
-        )
+        raise JavaMissingError(f"no Maven found to fetch {what} with; install it (Debian: apt install maven)")
     CACHE.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(dir=CACHE, prefix=f"{version}-") as taken:
-        command = [
-            maven,
-            "--quiet",
-            "--batch-mode",
-            "--strict-checksums",
-            "--file",
-            str(POM),
-            f"-Dkafka.version={version}",
-        ]
+    with tempfile.TemporaryDirectory(dir=CACHE, prefix=f"{name}-") as taken:
+        command = [maven, "--quiet", "--batch-mode", "--strict-checksums", "--file", str(pom)]
+        command += [f"-D{key}={value}" for key, value in properties.items()]
         command += ["dependency:copy-dependencies", f"-DoutputDirectory={taken}/jars"]
         done = subprocess.run(command, capture_output=True, text=True, timeout=MAVEN_TIMEOUT_S, check=False)
         if done.returncode:
-            raise JavaMissingError(f"Maven could not fetch Apache Kafka {version}:\n{done.stdout[-2000:]}")
+            raise JavaMissingError(f"Maven could not fetch {what}:\n{done.stdout[-2000:]}")
         if not folder.is_dir():  # another process may have been faster
             Path(taken, "jars").rename(folder)
     return folder
