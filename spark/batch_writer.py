@@ -73,4 +73,4 @@ class SemelBatchWriter(DataSourceArrowWriter):
         commit_batch(messages, self._identity, self._attempt, self._options, source, self._trace)
 
     def abort(self, messages: list[WriterCommitMessage | None]) -> None:
-        abort_batch(messages, self._identity, self._options)
+        abort_batch(messages, self._identity, self._options, {self._attempt: self._trace})

@@ -216,12 +216,19 @@ def commit_batch(
     )
 
 
-def abort_batch(messages: Sequence[WriterCommitMessage | None], identity: BatchIdentity, options: SinkOptions) -> None:
+def abort_batch(
+    messages: Sequence[WriterCommitMessage | None],
+    identity: BatchIdentity,
+    options: SinkOptions,
+    known: dict[str, BatchTrace] | None = None,
+) -> None:
     """Abort an execution that failed. Changes nothing that is decided, and nothing of a later execution's.
 
-    Where no task has told of itself, the next execution's first task aborts what this one left, or the timeout does.
+    known: the execution, where it is known without messages. Where it is not, and no task has told of itself, the next
+           execution's first task aborts what this one left, or the timeout does
     """
-    for attempt, trace in {each.attempt: each.trace for each in messages if isinstance(each, SinkMessage)}.items():
+    told = {each.attempt: each.trace for each in messages if isinstance(each, SinkMessage)}
+    for attempt, trace in {**(known or {}), **told}.items():
         with batch_aborting(trace, _names(identity, attempt, options)):
             try:
                 handle(identity, attempt, options).abort()

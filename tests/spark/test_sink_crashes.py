@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import pickle
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -13,14 +14,14 @@ from unittest import mock
 import pyarrow as pa
 import pytest
 from opentelemetry import trace
-from spark_query import Query, read_values, settled_values, source, task, values
+from spark_query import VALUES, Query, read_values, settled_values, source, task, values
 
 import semel
 from semel.cli.demo.processes import NodeProcess
 from semel.protocol.errors import FatalError, FencedError, RetriableError, UsageError
 from semel.protocol.ids import TopicPartition
 from semel.sdk.shared_transaction import SharedTransaction
-from semel.spark.sink import SinkMessage
+from semel.spark.sink import SinkMessage, handle
 
 NewTopic = Callable[..., str]
 
@@ -370,3 +371,16 @@ def test_E2_the_node_is_killed_in_each_phase_of_a_batch(tmp_path: Path) -> None:
         assert len(found) == 303
     finally:
         node.stop()
+
+
+def test_a_batch_write_of_which_no_task_ended_is_aborted_and_holds_up_no_reader(
+    bootstrap: str, new_topic: Callable[..., str]
+) -> None:
+    topic = new_topic()
+    writer = source(bootstrap=bootstrap, topic=topic).writer(VALUES, False)
+    cut_off = handle(writer._identity, writer._attempt, writer._options).join(linger_ms=0)
+    cut_off.send(topic, b"of a task that Spark killed")
+    cut_off.flush()
+    pickle.loads(pickle.dumps(writer)).abort(messages=[None, None])
+    assert settled_values(bootstrap, topic) == []
+    cut_off.close()
