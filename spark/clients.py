@@ -88,7 +88,8 @@ def grpc_addresses_of(address: Address) -> tuple[str, ...]:
 
         io = IoThread("Spark data source")
         try:
-            found = io.run(grpc_addresses(address.kafka, address.client_id), timeout_ms=address.api_timeout_ms)
+            look = grpc_addresses(address.kafka, address.client_id, timeout_ms=address.connect_timeout_ms)
+            found = io.run(look, timeout_ms=address.api_timeout_ms)
         finally:
             io.close()
         _found[address] = found
