@@ -26,7 +26,7 @@ from semel.cli.demo.processes import free_ports
 
 DRIVER = Path(__file__).parent / "spark_faults.py"
 HOSTS = ("127.0.0.1", "127.0.0.2")
-WAIT_S = 150.0
+WAIT_S = 240.0
 STOP_S = 20.0
 
 QUICK_START = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"

@@ -12,7 +12,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import pyarrow as pa
 from pyspark import TaskContext
@@ -34,7 +34,7 @@ class Faults:
     writes), `writing` (after the first rows) and `written` (before its message is on its way), where `holds` says so.
     """
 
-    HELD_S_MAX = 150
+    HELD_S_MAX = 300
 
     def __init__(self, folder: str, holds: list[str]) -> None:
         self._folder = Path(folder)
@@ -119,6 +119,9 @@ class FaultyBatchWriter(SemelBatchWriter):
         return self.faults.write(super().write, iterator)
 
 
+Part = TypeVar("Part", FaultyStreamReader, FaultyStreamWriter, FaultyBatchWriter)
+
+
 class FaultySource(DefaultSource):
     @classmethod
     def name(cls) -> str:
@@ -136,7 +139,7 @@ class FaultySource(DefaultSource):
     def _others(self) -> dict[str, str]:
         return {name: value for name, value in self.options.items() if not name.startswith("faults.")}
 
-    def _with_faults(self, part: Any) -> Any:
+    def _with_faults(self, part: Part) -> Part:
         part.faults = Faults(self.options["faults.folder"], json.loads(self.options["faults.holds"]))
         return part
 
