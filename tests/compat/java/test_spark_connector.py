@@ -218,7 +218,7 @@ OPTIONS: Mapping[str, tuple[dict[str, object], int]] = {
         0,
     ),
     "in many parts": ({"minPartitions": 9}, 100),
-    "in small parts": ({"maxRecordsPerPartition": 7}, 100),  # the connector heeds it in streams alone
+    "in small parts": ({"maxRecordsPerPartition": 7}, 100),  # the connector's batch queries don't heed it
     "with a group": ({"kafka.group.id": "TOPIC-group"}, 100),
     "with a prefix of groups": ({"groupIdPrefix": "TOPIC-prefix"}, 100),
 }
