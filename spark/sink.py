@@ -109,7 +109,7 @@ def write_rows(
             return SinkMessage(identity.key, attempt, None, 0, 0, trace)
         writer = handle(identity, attempt, options).join(
             linger_ms=_LINGER_MS,
-            buffer_memory_bytes=options.buffer_bytes,
+            buffer_memory_bytes=options.writer_memory_bytes,
             delivery_timeout_ms=options.delivery_timeout_ms,
         )
         with writer:
@@ -136,7 +136,7 @@ def _send_all(
     task_partition: int,
     work: Work,
 ) -> None:
-    sorter = RowSorter(options.topic, writer.partition_count, task_partition)
+    sorter = RowSorter(options.topic, writer.partition_count, task_partition, options.rows_memory_bytes)
     compression = Compression[options.compression.upper()]
 
     def send(parts: Iterator[tuple[tuple[str, int], pyarrow.Table]]) -> None:

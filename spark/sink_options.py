@@ -52,6 +52,7 @@ class SinkOptions:
     checkpoint:   the query's checkpoint, where Spark or the helper for foreachBatch has said it
     app_id, version, run_id: of a batch write that is one of a line (foreachBatch); empty and -1 otherwise
     group:        for which the source's offsets are committed with the output; empty: for none
+    buffer_bytes: what a task's rows may take in its process
     """
 
     address: Address
@@ -114,10 +115,20 @@ class SinkOptions:
             group=group,
             compression=reader.choice("kafka.compression.type", _COMPRESSIONS, "none"),
             batch_bytes=reader.integer("kafka.batch.size", 512 << 10, 1, 16 << 20) or 0,
-            buffer_bytes=reader.integer("kafka.buffer.memory", 32 << 20, 1 << 20) or 0,
+            buffer_bytes=reader.integer("kafka.buffer.memory", 64 << 20, 1 << 20) or 0,
             delivery_timeout_ms=reader.integer("kafka.delivery.timeout.ms", 120_000, maximum=INT32_MAX) or 0,
             transaction_timeout_ms=reader.integer("kafka.transaction.timeout.ms", 600_000, maximum=INT32_MAX) or 0,
         )
+
+    @property
+    def writer_memory_bytes(self) -> int:
+        """The half for what is sent and not acknowledged yet."""
+        return self.buffer_bytes // 2
+
+    @property
+    def rows_memory_bytes(self) -> int:
+        """The other half is for rows that wait for more of their partition: at times they take half as much again."""
+        return self.buffer_bytes // 3
 
 
 def _check_guarantees(reader: OptionReader) -> None:

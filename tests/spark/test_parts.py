@@ -1,4 +1,4 @@
-"""The parts that need neither a node nor a session: rows to partitions, the checkpoint, lag, traces, Java."""
+"""The parts that need neither a node nor a session: the checkpoint, lag, traces, Java."""
 
 from __future__ import annotations
 
@@ -8,83 +8,16 @@ from pathlib import Path
 from typing import Any
 from unittest import mock
 
-import pyarrow as pa
 import pytest
 from spark_query import source, values
 
-from semel.protocol.compression import Compression
 from semel.protocol.errors import FatalError, UsageError
 from semel.protocol.ids import TopicPartition
-from semel.protocol.record_batch import decode_records, read_header
 from semel.sdk import tracing
-from semel.sdk.partitioner import partition_for_key
 from semel.spark import java
-from semel.spark.arrow_rows import RowSorter, record_batches
 from semel.spark.checkpoint import Checkpoint
 from semel.spark.lag import lag_of
 from semel.spark.telemetry import BatchTrace
-
-
-def batch(**columns: Any) -> pa.RecordBatch:
-    types = {"partition": pa.int32(), "key": pa.binary(), "value": pa.binary(), "topic": pa.string()}
-    return pa.RecordBatch.from_pydict({name: pa.array(column, types[name]) for name, column in columns.items()})
-
-
-def sorted_rows(sorter: RowSorter) -> dict[str, list[bytes]]:
-    return {str(TopicPartition(*tp)): rows.column("value").to_pylist() for tp, rows in sorter.take_all()}
-
-
-# -- rows to partitions
-
-
-def test_rows_go_by_partition_then_key_then_in_turns_and_keep_their_order() -> None:
-    sorter = RowSorter("t", lambda topic: 4, first_partition=0)
-    keys = [b"a", b"b", None, b"", b"a"]
-    sorter.add(batch(key=keys, value=[b"1", b"2", b"3", b"4", b"5"], partition=[3, None, None, None, None]))
-    expected: dict[str, list[bytes]] = {"t-3": [b"1"]}
-    for key, value in zip(keys[1:], [b"2", b"3", b"4", b"5"], strict=True):
-        number = 1 if key is None else partition_for_key(key, 4)
-        expected.setdefault(f"t-{number}", []).append(value)
-    assert sorted_rows(sorter) == expected
-    for turn in (2, 3, 0, 1):  # a batch without keys goes to one partition, the next to another
-        sorter.add(batch(value=[b"x", b"y"]))
-        assert sorted_rows(sorter) == {f"t-{turn}": [b"x", b"y"]}
-
-
-def test_rows_of_a_slice_of_a_batch_go_where_they_belong() -> None:
-    keys = [str(number).encode() for number in range(100)]
-    whole = batch(key=keys, value=keys)
-    sorter = RowSorter("t", lambda topic: 5, first_partition=0)
-    sorter.add(whole.slice(13, 50))
-    found = sorted_rows(sorter)
-    assert sorted(key for rows in found.values() for key in rows) == sorted(keys[13:63])
-    assert all(f"t-{partition_for_key(key, 5)}" == tp for tp, rows in found.items() for key in rows)
-
-
-def test_rows_go_by_a_column_of_topics() -> None:
-    sorter = RowSorter("", {"a": 1, "b": 2}.__getitem__, first_partition=0)
-    sorter.add(batch(topic=["a", "b", "a"], value=[b"1", b"2", b"3"], partition=[0, 1, 0]))
-    assert sorted_rows(sorter) == {"a-0": [b"1", b"3"], "b-1": [b"2"]}
-    with pytest.raises(UsageError, match="1 rows have null in the column 'topic'"):
-        sorter.add(batch(topic=["a", None], value=[b"1", b"2"]))
-
-
-@pytest.mark.parametrize("wrong", [-1, 2])
-def test_a_row_that_names_a_partition_that_is_not_there_is_refused(wrong: int) -> None:
-    sorter = RowSorter("t", lambda topic: 2, first_partition=0)
-    with pytest.raises(UsageError, match=f"partition {wrong} of topic 't', which has 2"):
-        sorter.add(batch(value=[b"1", b"2"], partition=[1, wrong]))
-
-
-def test_a_large_row_is_alone_in_its_batch() -> None:
-    rows = pa.Table.from_batches([batch(value=[b"x" * 100, b"y" * 900, b"z"])])
-    encoded = list(record_batches(rows, batch_bytes=1_000, compression=Compression.NONE, timestamp_ms=7))
-    assert [read_header(data).record_count for data in encoded] == [1, 1, 1]
-    small = pa.Table.from_batches([batch(value=[b"x"] * 25)] * 4)
-    (together,) = record_batches(small, batch_bytes=10_000, compression=Compression.GZIP, timestamp_ms=7)
-    records = decode_records(together)
-    assert [(record.value, record.timestamp_ms) for record in records] == [(b"x", 7)] * 100
-
 
 # -- the checkpoint
 
