@@ -467,6 +467,14 @@ class NodeConfig:
         minimum=1,
         long=True,
     )
+    commit_one_off_expiration_ms: int = setting(
+        15 * 60_000,
+        "After how long without a commit or an attempt a key is forgotten of which it is known that nobody uses it "
+        "again, such as that of a single batch write.",
+        unit="ms",
+        minimum=1_000,
+        long=True,
+    )
     shared_transaction_max_writers: int = setting(
         1_000, "The most writers of one shared transaction.", minimum=1, maximum=10_000
     )

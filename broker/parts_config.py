@@ -57,6 +57,7 @@ def transaction_config(config: NodeConfig) -> TransactionConfig:
         two_phase_commit_enable=config.transaction_two_phase_commit_enable,
         commit_history_max=config.commit_history_max,
         commit_history_expiration_ms=config.commit_history_expiration_ms,
+        commit_one_off_expiration_ms=config.commit_one_off_expiration_ms,
         shared_writers_max=config.shared_transaction_max_writers,
         add_partitions_wait_ms=config.add_partitions_to_txn_retry_backoff_max_ms,
         marker_writes_in_flight_max=config.transaction_markers_max_in_flight,

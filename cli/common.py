@@ -97,8 +97,11 @@ def print_json(value: object) -> None:
     print(json.dumps(value, ensure_ascii=False, default=str))
 
 
-def print_table(columns: Sequence[str], rows: Iterable[Sequence[object]], *, empty: str) -> None:
-    """Print a table for people; `empty` says what it means that there is nothing in it."""
+def print_table(columns: Sequence[str], rows: Iterable[Sequence[object]], *, empty: str, whole: bool = False) -> None:
+    """Print a table for people; `empty` says what it means that there is nothing in it.
+
+    whole: whether no cell is broken into lines, however narrow the terminal is: for names that people copy
+    """
     from rich.console import Console
     from rich.table import Table
     from rich.text import Text
@@ -107,13 +110,17 @@ def print_table(columns: Sequence[str], rows: Iterable[Sequence[object]], *, emp
     for column in columns:
         table.add_column(column, justify="right" if column in NUMERIC_COLUMNS else "left", overflow="fold")
     count = 0
+    width = 0
     for row in rows:
+        if whole:
+            width = max(width, sum(len(str(cell)) + 20 for cell in row))
         table.add_row(*(Text("-" if cell is None else str(cell)) for cell in row))
         count += 1
     if not count:
         print(empty)
         return
     console = Console(width=None if sys.stdout.isatty() else 200, highlight=False)
+    console.width = max(console.width, width)
     with console.capture() as shown:  # printed by rich itself, a pipe that is closed early would be an error
         console.print(table)
     print(shown.get(), end="")

@@ -19,7 +19,7 @@ from semel.cli.common import (
     print_json,
     print_table,
 )
-from semel.protocol.api.shared_transactions import SharedDescription
+from semel.protocol.api.shared_transactions import NAME_BYTES_MAX, SharedDescription
 
 app = typer.Typer(
     add_completion=False,
@@ -29,7 +29,13 @@ app = typer.Typer(
 
 _PAYLOAD_SHOWN_MAX = 60
 
-TransactionalId = Annotated[str, typer.Argument(metavar="TRANSACTIONAL_ID", help="The producer's transactional id.")]
+Name = Annotated[
+    str,
+    typer.Argument(metavar="NAME", help="A producer's transactional id, or the key of a shared transaction."),
+]
+Shared = Annotated[
+    bool, typer.Option("--shared", help="NAME is a key of shared transactions, also where a producer is called so.")
+]
 
 
 @app.command("list", epilog="Example: semel txn list --state Ongoing --longer-than 60000")
@@ -54,24 +60,21 @@ def list_transactions(
         ["transactional id", "producer id", "state"],
         [(t.transactional_id, t.producer_id, t.state) for t in rows],
         empty="no transactions",
+        whole=True,
     )
 
 
 @app.command(epilog="Example: semel txn describe enrich-0")
 @fails_well
 def describe(
-    transactional_id: TransactionalId, bootstrap: Bootstrap = DEFAULT_BOOTSTRAP, as_json: AsJson = False
+    name: Name, shared: Shared = False, bootstrap: Bootstrap = DEFAULT_BOOTSTRAP, as_json: AsJson = False
 ) -> None:
     """Show one transactional id, or the key of a shared transaction: who has open what, since when, and where."""
     with semel.Admin(bootstrap) as admin:
-        try:
-            found = admin.transaction(transactional_id)
-        except semel.FatalError as error:
-            shared = admin.shared_transaction(transactional_id)
-            if error.code is not semel.ErrorCode.TRANSACTIONAL_ID_NOT_FOUND or not (shared.attempt or shared.decisions):
-                raise
-            _describe_shared(shared, as_json=as_json)
+        if shared or _is_only_a_key(admin, name):
+            _describe_shared(admin.shared_transaction(name), as_json=as_json)
             return
+        found = admin.transaction(name)
     open_ms = int(time.time() * 1000) - found.start_time_ms if found.start_time_ms >= 0 else None
     if as_json:
         print_json(
@@ -95,11 +98,23 @@ def describe(
         print(f"  partitions {', '.join(map(str, found.partitions))}")
 
 
+def _is_only_a_key(admin: semel.Admin, name: str) -> bool:
+    """Whether shared transactions know this name, and no producer has it as its transactional id."""
+    try:
+        admin.transaction(name)
+    except semel.FatalError as error:
+        if error.code is not semel.ErrorCode.TRANSACTIONAL_ID_NOT_FOUND or len(name.encode()) > NAME_BYTES_MAX:
+            raise
+        found = admin.shared_transaction(name)
+        return bool(found.attempt or found.writers or any(decision.attempt for decision in found.decisions))
+    return False
+
+
 def _describe_shared(found: SharedDescription, *, as_json: bool) -> None:
     """Show the attempt that is open under a key, its writers, and the last commit."""
     now_ms = int(time.time() * 1000)
     writers = [(writer, max(0, now_ms - writer.start_ms) if writer.start_ms >= 0 else None) for writer in found.writers]
-    last = found.decisions[-1] if found.decisions else None
+    last = next((decision for decision in reversed(found.decisions) if decision.attempt), None)
     if as_json:
         print_json(
             {
@@ -128,7 +143,7 @@ def _describe_shared(found: SharedDescription, *, as_json: bool) -> None:
         print(f"{found.key} has nothing open")
     for writer, open_ms in writers:
         since = "has written nothing" if open_ms is None else f"open for {format_duration(open_ms)}"
-        print(f"  writer      {writer.producer.producer_id} is {writer.state}, {since}")
+        print(f"  writer      {writer.transactional_id} is {writer.state}, {since}")
     if last is not None:
         print(f"  last commit token {last.token}, {format_duration(max(0, now_ms - last.decided_ms))} ago")
 
@@ -190,13 +205,18 @@ def _shown(payload: bytes) -> str:
 @app.command(epilog="Example: semel txn abort enrich-0 --yes")
 @fails_well
 def abort(
-    transactional_id: TransactionalId,
+    name: Name,
+    shared: Shared = False,
     yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
 ) -> None:
-    """Abort the open transaction of a transactional id. The producer that holds it is fenced."""
+    """Abort the open transaction of a transactional id, or of a key with all its writers. Who holds it is fenced."""
     if not yes:
-        typer.confirm(f"Abort what {transactional_id} has open, and fence its producer?", abort=True)
+        typer.confirm(f"Abort what {name} has open, and fence its producer?", abort=True)
     with semel.Admin(bootstrap) as admin:
-        admin.abort_transaction(transactional_id)
-    print(f"the open transaction of {transactional_id} is aborted")
+        if shared or _is_only_a_key(admin, name):
+            found = admin.abort_shared_transaction(name)
+            print(f"attempt {found.attempt} of {name} is aborted, with its {len(found.writers)} writers")
+            return
+        admin.abort_transaction(name)
+    print(f"the open transaction of {name} is aborted")

@@ -160,12 +160,20 @@ class Admin(AdminBase):
         """Return what was committed under a key, the last 100 oldest first, also after any crash (T13).
 
         The key of a transaction of one producer is its transactional id; only commits with a token are remembered.
+        Those have no `attempt`. Where a shared transaction's key is the same text, both kinds are returned.
         """
         return self._run(self._core.commits(key))
 
     def shared_transaction(self, key: str) -> SharedDescription:
         """Return the attempt that is open under a key, its writers, and what was committed."""
         return self._run(self._core.shared_transaction(key))
+
+    def abort_shared_transaction(self, key: str) -> SharedDescription:
+        """Abort the attempt that is open under a key, with all its writers. Returns what was open.
+
+        Raises `FatalError` INVALID_TXN_STATE where nothing is. What is decided stays so.
+        """
+        return self._run(self._core.abort_shared_transaction(key))
 
     def abort_transaction(self, transactional_id: str) -> None:
         """Abort what a transactional id has open; its producer is fenced."""

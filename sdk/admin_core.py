@@ -15,7 +15,12 @@ from semel.protocol.api.groups import (
     GroupMemberDescription,
     OffsetAndMetadata,
 )
-from semel.protocol.api.shared_transactions import CommitDecision, SharedDescription
+from semel.protocol.api.shared_transactions import (
+    NAME_BYTES_MAX,
+    AbortSharedRequest,
+    CommitDecision,
+    SharedDescription,
+)
 from semel.protocol.api.topics import (
     EARLIEST_TIMESTAMP,
     LATEST_TIMESTAMP,
@@ -26,7 +31,7 @@ from semel.protocol.api.topics import (
 )
 from semel.protocol.api.transactions import TransactionDescription, TransactionListing
 from semel.protocol.consumer_protocol import CONSUMER_PROTOCOL_TYPE, decode_assignment
-from semel.protocol.errors import AbortTransactionError, ErrorCode, FatalError, UsageError
+from semel.protocol.errors import AbortTransactionError, ErrorCode, FatalError, UsageError, error_for
 from semel.protocol.ids import ProducerIdAndEpoch, TopicId, TopicPartition
 from semel.protocol.v1 import common_pb2, groups_pb2, metadata_pb2, topics_pb2, transactions_pb2
 from semel.sdk import control as rpc
@@ -34,8 +39,8 @@ from semel.sdk.arguments import as_offsets, check_partitions
 from semel.sdk.client import ClientCore
 from semel.sdk.control import check_item
 from semel.sdk.offset_lookup import list_offsets
-from semel.sdk.options import check_int, check_text
-from semel.sdk.shared_calls import describe_shared
+from semel.sdk.options import check_int, check_name, check_text
+from semel.sdk.shared_calls import abort_shared, describe_shared
 
 
 @dataclass(frozen=True, slots=True)
@@ -223,7 +228,19 @@ class AdminCore:
         )
 
     async def group_offsets(self, group: str) -> dict[TopicPartition, FetchedOffset]:
-        request = groups_pb2.FetchOffsetsRequest(group_id=check_text("group", group), all=True, require_stable=False)
+        return await self._group_offsets(group, groups_pb2.FetchOffsetsRequest(all=True, require_stable=False))
+
+    async def stable_group_offsets(
+        self, group: str, partitions: Iterable[TopicPartition]
+    ) -> dict[TopicPartition, FetchedOffset]:
+        """Raises `RetriableError` (UNSTABLE_OFFSET_COMMIT) while an open transaction holds one of them (O2)."""
+        topics = _by_topic(partitions)
+        return await self._group_offsets(group, groups_pb2.FetchOffsetsRequest(topics=topics, require_stable=True))
+
+    async def _group_offsets(
+        self, group: str, request: groups_pb2.FetchOffsetsRequest
+    ) -> dict[TopicPartition, FetchedOffset]:
+        request.group_id = check_text("group", group)
         response = await self._control.call(rpc.FETCH_OFFSETS, request)
         found = {}
         for item in response.items:
@@ -274,14 +291,8 @@ class AdminCore:
             ) from error
 
     async def delete_group_offsets(self, group: str, partitions: Iterable[TopicPartition]) -> None:
-        topics: dict[str, list[int]] = {}
         check_text("group", group)
-        for tp in check_partitions(partitions):
-            topics.setdefault(tp.topic, []).append(tp.partition)
-        request = groups_pb2.DeleteOffsetsRequest(
-            group_id=group,
-            topics=[common_pb2.TopicPartitions(topic=name, partitions=numbers) for name, numbers in topics.items()],
-        )
+        request = groups_pb2.DeleteOffsetsRequest(group_id=group, topics=_by_topic(check_partitions(partitions)))
         response = await self._control.call(rpc.DELETE_OFFSETS, request)
         for item in response.items:
             check_item(item.error, f"offset of group {group!r} in {TopicPartition(item.topic, item.partition)}")
@@ -329,12 +340,29 @@ class AdminCore:
         return list((await self.shared_transaction(key)).decisions)
 
     async def shared_transaction(self, key: str) -> SharedDescription:
-        return await describe_shared(self._control, check_text("key", key))
+        return await describe_shared(self._control, check_name("key", key, NAME_BYTES_MAX))
+
+    async def abort_shared_transaction(self, key: str) -> SharedDescription:
+        found = await self.shared_transaction(key)
+        if not found.attempt:
+            raise error_for(
+                ErrorCode.INVALID_TXN_STATE,
+                f"nothing is open under the key {key!r} of shared transactions: there is nothing to abort",
+            )
+        await abort_shared(self._control, AbortSharedRequest(key, found.attempt))
+        return found
 
     async def abort_transaction(self, transactional_id: str) -> None:
         check_text("transactional_id", transactional_id)
         request = transactions_pb2.AbortTransactionRequest(transactional_id=transactional_id)
         await self._control.call(rpc.ABORT_TRANSACTION, request)
+
+
+def _by_topic(partitions: Iterable[TopicPartition]) -> list[common_pb2.TopicPartitions]:
+    topics: dict[str, list[int]] = {}
+    for tp in partitions:
+        topics.setdefault(tp.topic, []).append(tp.partition)
+    return [common_pb2.TopicPartitions(topic=name, partitions=numbers) for name, numbers in topics.items()]
 
 
 def group_owners(group: GroupDescription) -> dict[TopicPartition, str]:

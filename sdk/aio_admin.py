@@ -158,6 +158,13 @@ class Admin(AdminBase):
         """Return the attempt that is open under a key, its writers, and what was committed."""
         return await self._run(self._core.shared_transaction(key))
 
+    async def abort_shared_transaction(self, key: str) -> SharedDescription:
+        """Abort the attempt that is open under a key, with all its writers. Returns what was open.
+
+        Raises `FatalError` INVALID_TXN_STATE where nothing is. What is decided stays so.
+        """
+        return await self._run(self._core.abort_shared_transaction(key))
+
     async def abort_transaction(self, transactional_id: str) -> None:
         """Abort what a transactional id has open; its producer is fenced."""
         await self._run(self._core.abort_transaction(transactional_id))

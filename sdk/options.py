@@ -79,6 +79,18 @@ def check_text(name: str, value: object) -> str:
     return value
 
 
+def check_name(name: str, value: object, bytes_max: int) -> str:
+    """Return `value` if it is text that a node takes for a name. Raises `UsageError`."""
+    text = check_text(name, value)
+    try:
+        size = len(text.encode())
+    except UnicodeEncodeError as error:
+        raise UsageError(f"option {name} can't be sent: {text!r} has half a character at {error.start}") from None
+    if size > bytes_max:
+        raise UsageError(f"option {name} has at most {bytes_max} bytes, not {size}: {text[:40]!r}...")
+    return text
+
+
 def check_callable(name: str, value: Any) -> Any:
     """Return `value` if it is None or can be called. Raises `UsageError`."""
     if value is not None and not callable(value):

@@ -29,6 +29,8 @@ async def open_shared(control: Control, request: OpenSharedRequest) -> OpenShare
             sequence=_optional(request.sequence),
             timeout_ms=request.timeout_ms,
             writer=request.writer,
+            one_off=request.one_off,
+            run=request.run,
         ),
     )
     return OpenSharedResponse(
@@ -48,6 +50,8 @@ async def commit_shared(control: Control, request: CommitSharedRequest) -> Commi
             sequence=_optional(request.sequence),
             writers=[producer_message(writer) for writer in request.writers],
             payload=request.payload,
+            one_off=request.one_off,
+            run=request.run,
         ),
     )
     outcome = CommitOutcome.ALREADY_COMMITTED if response.already_committed else CommitOutcome.COMMITTED
@@ -55,7 +59,9 @@ async def commit_shared(control: Control, request: CommitSharedRequest) -> Commi
 
 
 async def abort_shared(control: Control, request: AbortSharedRequest) -> None:
-    message = shared_pb2.AbortSharedTransactionRequest(key=request.key, attempt=request.attempt)
+    message = shared_pb2.AbortSharedTransactionRequest(
+        key=request.key, attempt=request.attempt, one_off=request.one_off
+    )
     await control.call(ABORT_SHARED, message)
 
 

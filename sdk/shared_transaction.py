@@ -12,6 +12,7 @@ from typing import Any, Final, Self, TypeVar
 
 from semel.protocol.api.groups import OffsetAndMetadata
 from semel.protocol.api.shared_transactions import (
+    NAME_BYTES_MAX,
     NO_SEQUENCE,
     AbortSharedRequest,
     CommitDecision,
@@ -25,7 +26,7 @@ from semel.protocol.ids import ProducerIdAndEpoch, TopicPartition
 from semel.sdk import metrics, tracing
 from semel.sdk.arguments import as_offsets, check_payload
 from semel.sdk.client import ClientCore
-from semel.sdk.options import ClientOptions, check_int, check_text, checked_names
+from semel.sdk.options import ClientOptions, check_bool, check_int, check_name, checked_names
 from semel.sdk.shared_calls import abort_shared, commit_shared, open_shared
 from semel.sdk.shared_writer import SharedWriter, SharedWriterId
 from semel.sdk.transaction import GroupMetadata
@@ -66,6 +67,8 @@ class SharedHandle:
         "attempt",
         "committed",
         "key",
+        "one_off",
+        "run",
         "sequence",
         "timeout_ms",
         "token",
@@ -81,6 +84,8 @@ class SharedHandle:
         sequence: int | None = None,
         timeout_ms: int = 300_000,
         attempt: str | None = None,
+        run: str | None = None,
+        one_off: bool = False,
         client_id: str = "semel-shared",
         max_block_ms: int = 60_000,
         request_timeout_ms: int = 30_000,
@@ -94,6 +99,10 @@ class SharedHandle:
         sequence:     its place in the application's order, if there is one: larger than that of the last commit
         timeout_ms:   how long each writer's part may stay open, from its first record to the commit
         attempt:      names this try, anew for each; None: a random name
+        run:          names the run of the program that tries; once another run has opened an attempt, all of this one's
+                      are over, also those that nobody had opened
+        one_off:      nobody will ever use this key again: it is forgotten a quarter of an hour after its commit (the
+                      node's commit.one.off.expiration.ms)
         max_block_ms: how long one call may take, retries included
         """
         self._client_options = ClientOptions.checked(
@@ -104,11 +113,13 @@ class SharedHandle:
             connect_timeout_ms=connect_timeout_ms,
         )
         self._bootstrap = ",".join(self._client_options.addresses)
-        self.key = check_text("key", key)
-        self.token = check_text("token", token)
+        self.key = check_name("key", key, NAME_BYTES_MAX)
+        self.token = check_name("token", token, NAME_BYTES_MAX)
         self.sequence = None if sequence is None else check_int("sequence", sequence, 0, 2**63 - 1)
         self.timeout_ms = check_int("timeout_ms", timeout_ms, 1)
-        self.attempt = uuid.uuid4().hex if attempt is None else check_text("attempt", attempt)
+        self.attempt = uuid.uuid4().hex if attempt is None else check_name("attempt", attempt, NAME_BYTES_MAX)
+        self.run = None if run is None else check_name("run", run, NAME_BYTES_MAX)
+        self.one_off = check_bool("one_off", one_off)
         self.committed: CommitDecision | None = None
         self._trace = tracing.inject(()) if tracing.active() else ()
 
@@ -146,6 +157,11 @@ class SharedHandle:
 
     def _named(self, members: Iterable[SharedWriterId]) -> list[ProducerIdAndEpoch]:
         writers = []
+        if isinstance(members, SharedWriterId) or not isinstance(members, Iterable):
+            raise UsageError(
+                f"commit() takes a list of what the writers' finish() returned, not {type(members).__name__}: for one, "
+                "commit([member]); for none, commit([])"
+            )
         for member in members:
             if not isinstance(member, SharedWriterId):
                 raise UsageError(f"members are what the writers' finish() returned, not {type(member).__name__}")
@@ -212,7 +228,14 @@ class SharedHandle:
         if offsets and group is not None:
             writers = [*writers, *await self._write_offsets(client, offsets, group)]
         request = CommitSharedRequest(
-            self.key, self.attempt, self.token, tuple(writers), payload, self._sequence_or_none
+            self.key,
+            self.attempt,
+            self.token,
+            tuple(writers),
+            payload,
+            self._sequence_or_none,
+            self.one_off,
+            self.run or "",
         )
         try:
             response: CommitSharedResponse = await commit_shared(client.control, request)
@@ -245,12 +268,19 @@ class SharedHandle:
 
     async def _abort(self, client: ClientCore) -> None:
         started = time.monotonic()
-        await abort_shared(client.control, AbortSharedRequest(self.key, self.attempt))
+        await abort_shared(client.control, AbortSharedRequest(self.key, self.attempt, self.one_off))
         metrics.transaction_ended("aborted", time.monotonic() - started)
 
     def _open_request(self, *, writer: bool) -> OpenSharedRequest:
         return OpenSharedRequest(
-            self.key, self.attempt, self.token, self.timeout_ms, self._sequence_or_none, writer=writer
+            self.key,
+            self.attempt,
+            self.token,
+            self.timeout_ms,
+            self._sequence_or_none,
+            writer=writer,
+            one_off=self.one_off,
+            run=self.run or "",
         )
 
     @property

@@ -10,12 +10,13 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Protocol, Self
 
 from semel.protocol.api.groups import NO_GENERATION, NO_MEMBER_ID, OffsetAndMetadata
+from semel.protocol.api.shared_transactions import NAME_BYTES_MAX
 from semel.protocol.errors import AbortTransactionError, SemelError, UsageError
 from semel.protocol.ids import TopicPartition
 from semel.sdk import tracing
 from semel.sdk.arguments import check_payload
 from semel.sdk.delivery import Delivery, DeliveryCallback
-from semel.sdk.options import check_int, check_text
+from semel.sdk.options import check_int, check_name
 
 if TYPE_CHECKING:
     from semel.sdk.producer import Producer
@@ -50,7 +51,7 @@ class CommitToken:
             if payload != b"" or sequence is not None:
                 raise UsageError("payload and sequence are recorded with a token; give one: transaction(token='...')")
             return None
-        check_text("token", token)
+        check_name("token", token, NAME_BYTES_MAX)
         whole = None if sequence is None else check_int("sequence", sequence, 0, 2**63 - 1)
         return cls(str(token), check_payload(payload), whole)
 

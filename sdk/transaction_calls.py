@@ -431,8 +431,11 @@ class TransactionCalls:
     async def last_commit(self) -> CommitDecision | None:
         """Return the last commit with a token under this transactional id."""
         request = shared_pb2.DescribeSharedTransactionRequest(key=self._manager.transactional_id)
-        decisions = (await self._control.call(DESCRIBE_SHARED, request)).decisions
-        return decision_of(decisions[-1]) if decisions else None
+        found = (await self._control.call(DESCRIBE_SHARED, request)).decisions
+        own = [
+            decision for decision in found if not decision.attempt
+        ]  # a shared transaction's key may be the same text
+        return decision_of(own[-1]) if own else None
 
     async def _end(self, *, commit: bool) -> tuple[ProducerIdAndEpoch, bool]:
         """Ask for the decision. Returns the identity to go on with, and whether the token was new (T13)."""

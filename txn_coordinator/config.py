@@ -16,6 +16,7 @@ class TransactionConfig:
                                     (`transaction.two.phase.commit.enable`).
     commit_history_max:             how many commits are remembered by key, for tokens and shared transactions (T13).
     commit_history_expiration_ms:   a key without an attempt or a commit for so long is forgotten.
+    commit_one_off_expiration_ms:   the same for a key of which it is known that nobody repeats it.
     shared_writers_max:             writers of one shared transaction.
     record_bytes_max:               the largest record of `__transaction_state`; more partitions than fit are refused.
     tick_records_max:               how many timed-out or expired ids one tick takes up; the next follows at once.
@@ -30,6 +31,7 @@ class TransactionConfig:
     two_phase_commit_enable: bool = False
     commit_history_max: int = 100
     commit_history_expiration_ms: int = 30 * 86_400_000
+    commit_one_off_expiration_ms: int = 900_000
     shared_writers_max: int = 1_000
     record_bytes_max: int = 900_000
     tick_records_max: int = 1_000

@@ -52,7 +52,8 @@ from semel.txn_coordinator.callers import (
     verb,
     wrong_id,
 )
-from semel.txn_coordinator.commit_records import MEMBER_PREFIX, decode_commit_key, key_of_member
+from semel.txn_coordinator.commit_history import CommitHistory
+from semel.txn_coordinator.commit_records import MEMBER_PREFIX, CommitKind, decode_commit_key, key_of_member
 from semel.txn_coordinator.config import TransactionConfig
 from semel.txn_coordinator.effects import (
     PRODUCER_ID_NEEDED,
@@ -100,7 +101,8 @@ class TransactionMachine:
         self._transactions: dict[str, TransactionMetadata] = {}
         self._timeouts = Timers()
         self._expirations = Timers()
-        self._shared = SharedTransactions(self._config, self._transactions, self._decision, self._fence)
+        self._history = CommitHistory(self._config)
+        self._shared = SharedTransactions(self._config, self._transactions, self._history, self._decision, self._fence)
         self._handlers: dict[type, Callable[[Any, int], Result[Any]]] = {
             InitProducerIdRequest: lambda request, now_ms: self._init_producer_id(request, _NO_ID, now_ms),
             AddPartitionsToTxnRequest: self._add_partitions,
@@ -138,6 +140,8 @@ class TransactionMachine:
                 self._shared.replay(commit_key, record.value)
         elif record.value is None:
             self._transactions.pop(transactional_id, None)
+            self._timeouts.forget(transactional_id)
+            self._expirations.forget(transactional_id)
             if (key := key_of_member(transactional_id)) is not None:
                 self._shared.note_writer(key, transactional_id, gone=True)
         else:
@@ -151,7 +155,7 @@ class TransactionMachine:
                 self._timeouts.want(txn.transactional_id, txn.last_update_ms + txn.timeout_ms)
         if txn.state is TransactionState.ONGOING:
             self._timeouts.want(txn.transactional_id, txn.start_ms + txn.timeout_ms)
-        elif txn.state not in PREPARED:
+        elif txn.state not in PREPARED and not txn.attempt:
             expires_ms = txn.last_update_ms + self._config.transactional_id_expiration_ms
             self._expirations.want(txn.transactional_id, expires_ms)
 
@@ -328,14 +332,19 @@ class TransactionMachine:
         records, effects = self._decision(decided, now_ms)
         if is_new and request.token:
             decision = CommitDecision(request.token, request.sequence, request.payload, "", now_ms, writers=1)
-            records = [*self._shared.decision_records(request.transactional_id, decision), *records]
+            records = [
+                *self._history.records_of(CommitKind.PRODUCER, request.transactional_id, decision),
+                *records,
+            ]
         return Result(EndTxnResponse(decided.next_producer, recorded is not None), records, effects=effects)
 
     def _recorded(self, request: EndTxnRequest) -> CommitDecision | None:
         """T13: the commit that already bears the request's token; a contradiction to it is refused."""
         if not (request.committed and request.token):
             return None
-        return self._shared.recorded(request.transactional_id, request.token, request.payload, request.sequence)
+        return self._history.repeated(
+            CommitKind.PRODUCER, request.transactional_id, request.token, request.payload, request.sequence
+        )
 
     def _decision(self, txn: TransactionMetadata, now_ms: int) -> tuple[list[CoordinatorRecord], list[Any]]:
         """The record of a decision, and its markers. Without partitions it completes at once."""
@@ -387,6 +396,9 @@ class TransactionMachine:
         records: list[CoordinatorRecord] = []
         effects: list[Any] = []
         size = 0
+        swept, markers = self._shared.sweep(now_ms)
+        if swept:
+            return Result(None, swept, effects=markers)
         while self._has_room(records, size) and (due := self._timeouts.pop_due(now_ms)):
             txn = self._transactions.get(due)
             is_idle_writer = txn is not None and bool(txn.attempt) and txn.state is TransactionState.EMPTY

@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Final, Protocol
 
 from semel.protocol.api.shared_transactions import (
+    NAME_BYTES_MAX,
     NO_SEQUENCE,
     PAYLOAD_BYTES_MAX,
     AbortSharedRequest,
@@ -58,10 +59,6 @@ from semel.txn_coordinator.state import STATE_NAMES
 
 TRANSACTIONAL_ID_BYTES_MAX: Final = 2**15 - 1
 """What the string in the record's key can hold."""
-
-
-NAME_BYTES_MAX: Final = 512
-"""Of the key of a shared transaction, an attempt, and a commit token."""
 
 
 class ProducerIdSource(Protocol):
@@ -244,7 +241,7 @@ class TransactionService:
         Raises PRODUCER_FENCED: the attempt is over. INVALID_TXN_STATE: the sequence was committed, or is too old to
         tell. INVALID_TRANSACTION_TIMEOUT, INVALID_REQUEST.
         """
-        _check_shared(request.key, request.attempt, request.token)
+        _check_shared(request.key, request.attempt, request.token, request.run)
         check_sequence(request.sequence)
         response: OpenSharedResponse = await self._submit_with_producer_id(request.key, request)
         return response
@@ -255,7 +252,7 @@ class TransactionService:
         Raises TRANSACTION_ABORTABLE: a writer was lost, nothing is committed. PRODUCER_FENCED: the attempt is over.
         INVALID_TXN_STATE: the token was committed with another payload. MESSAGE_TOO_LARGE.
         """
-        _check_shared(request.key, request.attempt, request.token)
+        _check_shared(request.key, request.attempt, request.token, request.run)
         check_payload(request.payload)
         check_sequence(request.sequence)
         response: CommitSharedResponse = await self._submit(request.key, request)
@@ -355,12 +352,14 @@ def check_sequence(sequence: int) -> None:
         raise UsageError(f"a sequence is 0 or more, not {sequence}")
 
 
-def _check_shared(key: str, attempt: str | None = None, token: str | None = None) -> None:
+def _check_shared(key: str, attempt: str | None = None, token: str | None = None, run: str = "") -> None:
     check_name("the key of a shared transaction", key)
     if attempt is not None:
         check_name("an attempt's name", attempt)
     if token is not None:
         check_name("a commit token", token)
+    if run:
+        check_name("a run's name", run)
 
 
 def _check_id(transactional_id: str) -> None:

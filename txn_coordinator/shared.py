@@ -3,17 +3,19 @@
 A writer of a shared transaction is an ordinary transactional producer to partitions, markers and readers: it has a
 transactional id made of the key, a producer id of its own, and lives in the key's shard. It can't commit by itself. The
 decision is one batch of records: the key's decision, the end of each writer that the committer named, and the abort of
-every other one. From there on each runs its course as any transaction does, crash or not (T3, T4), and is forgotten.
+every other one, as far as the batch has room. The others can't commit any more, whatever they do: a mark in the key's
+record says that they are there, and ticks abort them. From there on each runs its course as any transaction does, crash
+or not (T3, T4), and is forgotten.
 """
 
 from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable, Iterable
+from dataclasses import replace
 from typing import Any, Final, TypeAlias
 
 from semel.protocol.api.shared_transactions import (
-    NO_SEQUENCE,
     AbortSharedRequest,
     CommitDecision,
     CommitOutcome,
@@ -31,15 +33,14 @@ from semel.protocol.errors import ErrorCode
 from semel.protocol.ids import NO_PRODUCER_ID, ProducerIdAndEpoch
 from semel.runtime.machine import CoordinatorRecord, Result
 from semel.txn_coordinator.callers import RefusalError, refuse, refuse_timeout
+from semel.txn_coordinator.commit_history import CommitHistory, contradiction_to, other_sequence
 from semel.txn_coordinator.commit_records import (
     AttemptState,
+    CommitKind,
     CommitRecordKey,
     decode_attempt,
-    decode_decision,
     encode_attempt,
     encode_attempt_key,
-    encode_decision,
-    encode_decision_key,
     member_id,
 )
 from semel.txn_coordinator.config import TransactionConfig
@@ -52,13 +53,14 @@ from semel.txn_coordinator.timers import Timers
 Decided: TypeAlias = tuple[list[CoordinatorRecord], list[Any]]
 """Records and the effects that rest on them."""
 
-_NO_DECISIONS: Final[dict[str, CommitDecision]] = {}
+_SHARED: Final = CommitKind.SHARED
 
 
 class SharedTransactions:
-    """Attempts, decisions and writers by key. State changes in `replay` and `note_writer` alone.
+    """Attempts and writers by key, and the time of what was committed. Changes in `replay` and `note_writer` alone.
 
     transactions: the machine's ids, the writers' among them.
+    history:      what was committed.
     decide, fence: the machine's own way to end a transaction, and to abort one that did not ask for it.
     """
 
@@ -66,6 +68,7 @@ class SharedTransactions:
         self,
         config: TransactionConfig,
         transactions: dict[str, TransactionMetadata],
+        history: CommitHistory,
         decide: Callable[[TransactionMetadata, int], Decided],
         fence: Callable[[TransactionMetadata, int], Decided],
     ) -> None:
@@ -73,37 +76,48 @@ class SharedTransactions:
         self._transactions = transactions
         self._decide = decide
         self._fence = fence
+        self._history = history
         self._attempts: dict[str, AttemptState] = {}
-        self._decisions: dict[str, dict[str, CommitDecision]] = {}
         self._writers: defaultdict[str, set[str]] = defaultdict(set)
-        self._expirations = Timers()
+        self._expirations = {kind: Timers() for kind in CommitKind}
+        self._sweeps: dict[str, None] = {}
 
     # -- replay
 
     def replay(self, key: CommitRecordKey, value: bytes | None) -> None:
         if key.token is None:
             self._replay_attempt(key.key, value)
-        else:
-            self._replay_decision(key.key, key.token, value)
+        elif (kind := self._history.replay(key, value)) is not None:
+            self._want_expiration(kind, key.key)
 
     def _replay_attempt(self, key: str, value: bytes | None) -> None:
+        self._sweeps.pop(key, None)
         if value is None:
             self._attempts.pop(key, None)
-            return
-        state = decode_attempt(key, value)
-        self._attempts[key] = state
-        self._expirations.want(key, state.last_update_ms + self._config.commit_history_expiration_ms)
+        else:
+            state = self._attempts[key] = decode_attempt(key, value)
+            if state.sweeping:
+                self._sweeps[key] = None
+        self._want_expiration(_SHARED, key)
 
-    def _replay_decision(self, key: str, token: str, value: bytes | None) -> None:
-        if value is None:
-            decisions = self._decisions.get(key, _NO_DECISIONS)
-            decisions.pop(token, None)
-            if not decisions:
-                self._decisions.pop(key, None)
-            return
-        decision = decode_decision(key, token, value)
-        self._decisions.setdefault(key, {})[token] = decision
-        self._expirations.want(key, decision.decided_ms + self._config.commit_history_expiration_ms)
+    def _want_expiration(self, kind: CommitKind, key: str) -> None:
+        deadline_ms = self._expires_ms(kind, key)
+        if deadline_ms is None:
+            self._expirations[kind].forget(key)
+        else:
+            self._expirations[kind].want(key, deadline_ms)
+
+    def _expires_ms(self, kind: CommitKind, key: str) -> int | None:
+        """When a key was idle for long enough to be forgotten; None for one that is not known."""
+        state = self._attempts.get(key) if kind is _SHARED else None
+        last = self._history.last(kind, key)
+        times = [*([] if state is None else [state.last_update_ms]), *([] if last is None else [last.decided_ms])]
+        return max(times) + self._idle_ms(state) if times else None
+
+    def _idle_ms(self, state: AttemptState | None) -> int:
+        if state is not None and state.one_off:
+            return self._config.commit_one_off_expiration_ms
+        return self._config.commit_history_expiration_ms
 
     def note_writer(self, key: str, transactional_id: str, *, gone: bool = False) -> None:
         """A writer's record was replayed."""
@@ -121,11 +135,13 @@ class SharedTransactions:
     def open(self, request: OpenSharedRequest, spare_id: int, now_ms: int) -> Result[Any]:
         """Open an attempt or join it; as a writer, with a producer id."""
         refuse_timeout(request.key, request.timeout_ms, self._config)
-        if (decision := self.find(request.key, request.token)) is not None:
+        if (decision := self._history.find(_SHARED, request.key, request.token)) is not None:
+            if (contradiction := other_sequence(request.key, decision, request.sequence)) is not None:
+                raise contradiction
             return Result(OpenSharedResponse(committed=decision))
-        state = self._attempts.get(request.key) or AttemptState(request.key)
-        self._refuse_retired(state, request.attempt)
-        self._refuse_sequence(request.key, request.sequence)
+        state = self._state_for(request)
+        _refuse_retired(state, request)
+        self._history.refuse_sequence(_SHARED, request.key, request.sequence)
         is_open = state.attempt == request.attempt
         if is_open and (state.token, state.sequence) != (request.token, request.sequence):
             raise refuse(
@@ -135,79 +151,91 @@ class SharedTransactions:
             )
         if request.writer and spare_id == NO_PRODUCER_ID:
             return Result(PRODUCER_ID_NEEDED)
-        records, effects = ([], []) if is_open else self._supersede(state, request, now_ms)
-        if not request.writer:
-            return Result(OpenSharedResponse(), records, effects=effects)
-        if is_open and len(self._writers.get(request.key, ())) >= self._config.shared_writers_max:
+        if is_open and request.writer and len(self._writers.get(request.key, ())) >= self._config.shared_writers_max:
             raise refuse(
                 ErrorCode.INVALID_REQUEST,
-                f"{request.key!r} has {self._config.shared_writers_max} writers (shared.transaction.max.writers): "
-                "let several tasks share one, or commit more often",
+                f"{request.key!r} has {self._config.shared_writers_max} writers, as many as the node's setting "
+                "shared.transaction.max.writers allows: let fewer tasks write (in Spark, coalesce(n) before the "
+                "write), or let several tasks share one writer",
             )
+        records: list[CoordinatorRecord] = []
+        effects: list[Any] = []
+        if not is_open:
+            opened = _opened(state, request, now_ms)
+            records, effects, left = self._abort_all(request.key, now_ms, self._config.record_bytes_max // 2)
+            records.insert(0, _attempt_record(opened, sweeping=left))
+        if not request.writer:
+            return Result(OpenSharedResponse(), records, effects=effects)
         writer = prepare_new(
             member_id(request.key, spare_id), spare_id, request.timeout_ms, now_ms, attempt=request.attempt
         )
         records.append(record_of(writer))
         return Result(OpenSharedResponse(writer.transactional_id, writer.producer), records, effects=effects)
 
-    def _supersede(self, state: AttemptState, request: OpenSharedRequest, now_ms: int) -> Decided:
-        """Open a newer attempt: whatever older ones have open is aborted and fenced, all in the same batch."""
-        opened = state.opened(request.attempt, request.token, request.sequence, now_ms)
-        records, effects = self._abort_all(request.key, now_ms)
-        return [_attempt_record(opened), *records], effects
+    def _state_for(self, request: OpenSharedRequest | CommitSharedRequest | AbortSharedRequest) -> AttemptState:
+        """The key's state. A key is a one-off for as long as all say so, so that no line of commits is cut short."""
+        state = self._attempts.get(request.key)
+        if state is None:
+            return AttemptState(request.key, one_off=request.one_off and not self._history.of(_SHARED, request.key))
+        ends = isinstance(request, AbortSharedRequest)
+        return state if ends or request.one_off or not state.one_off else replace(state, one_off=False)
 
     # -- deciding
 
     def commit(self, request: CommitSharedRequest, now_ms: int) -> Result[Any]:
         """T12: exactly the named writers, under one decision. T13: a token that is decided changes nothing."""
-        state = self._attempts.get(request.key) or AttemptState(request.key)
-        if (decision := self.find(request.key, request.token)) is not None:
+        state = self._state_for(request)
+        if (decision := self._history.find(_SHARED, request.key, request.token)) is not None:
             return self._committed_before(request, state, decision, now_ms)
-        self._refuse_retired(state, request.attempt)
+        _refuse_retired(state, request)
         if state.attempt not in ("", request.attempt):
             raise _superseded(request.key, request.attempt, state.attempt)
-        self._refuse_sequence(request.key, request.sequence)
+        self._history.refuse_sequence(_SHARED, request.key, request.sequence)
         if state.attempt and (state.token, state.sequence) != (request.token, request.sequence):
             raise refuse(
                 ErrorCode.INVALID_REQUEST,
                 f"attempt {request.attempt!r} of {request.key!r} was opened for token {state.token!r}, not "
                 f"{request.token!r}",
             )
+        if not state.attempt:
+            state = _opened(state, request, now_ms)
         named = self._named(request)
         decision = CommitDecision(
             request.token, request.sequence, request.payload, request.attempt, now_ms, len(request.writers)
         )
-        records = [
-            _attempt_record(state.closed(request.attempt, now_ms)),
-            *self.decision_records(request.key, decision),
-        ]
+        closed = state.closed(request.attempt, now_ms)
+        records = self._history.records_of(_SHARED, request.key, decision)
         effects: list[Any] = []
         for writer in named:
             more = self._commit_writer(writer, now_ms)
             records += more[0]
             effects += more[1]
-        aborted = self._abort_all(request.key, now_ms, but={writer.transactional_id for writer in named})
-        records += aborted[0]
-        effects += aborted[1]
-        if size_of(records) > self._config.record_bytes_max:
+        size = size_of([_attempt_record(closed, sweeping=True), *records])
+        if size > self._config.record_bytes_max:
             raise refuse(
                 ErrorCode.MESSAGE_TOO_LARGE,
-                f"the decision for {request.key!r} takes {size_of(records)} bytes, more than "
-                f"{self._config.record_bytes_max}: let fewer writers, or each to fewer partitions, take part",
+                f"the decision for {request.key!r} takes {size} bytes, more than {self._config.record_bytes_max}: its "
+                f"{len(named)} writers wrote to {sum(len(writer.partitions) for writer in named)} partitions in all. "
+                "Nothing is committed. Let fewer writers (in Spark, coalesce(n) before the write), or each to fewer "
+                "partitions, take part",
             )
-        return Result(CommitSharedResponse(CommitOutcome.COMMITTED, decision), records, effects=effects)
+        aborts, aborted, left = self._abort_all(
+            request.key,
+            now_ms,
+            self._config.record_bytes_max - size,
+            but={writer.transactional_id for writer in named},
+        )
+        records = [_attempt_record(closed, sweeping=left), *records, *aborts]
+        return Result(CommitSharedResponse(CommitOutcome.COMMITTED, decision), records, effects=[*effects, *aborted])
 
     def _committed_before(
         self, request: CommitSharedRequest, state: AttemptState, decision: CommitDecision, now_ms: int
     ) -> Result[Any]:
         """The token is decided: by this very attempt, whose answer was lost, or by an earlier one."""
-        records: list[CoordinatorRecord] = []
-        effects: list[Any] = []
-        if state.attempt == request.attempt:
-            records, effects = self._abort_all(request.key, now_ms)
-            records.insert(0, _attempt_record(state.closed(request.attempt, now_ms)))
-        if decision.payload != request.payload:
-            return Result(_other_payload(request.key, request.token).error, records, effects=effects)
+        records, effects = self._end_open(state, now_ms) if state.attempt == request.attempt else ([], [])
+        contradiction = contradiction_to(request.key, decision, request.payload, request.sequence)
+        if contradiction is not None:
+            return Result(contradiction.error, records, effects=effects)
         again = decision.attempt == request.attempt
         outcome = CommitOutcome.COMMITTED if again else CommitOutcome.ALREADY_COMMITTED
         return Result(CommitSharedResponse(outcome, decision), records, effects=effects)
@@ -236,14 +264,19 @@ class SharedTransactions:
 
     def abort(self, request: AbortSharedRequest, now_ms: int) -> Result[None]:
         """Abort an attempt. It is retired even where it never came to be, so that its late writers are sent away."""
-        state = self._attempts.get(request.key) or AttemptState(request.key)
+        state = self._state_for(request)
         if request.attempt in state.retired:
             return Result(None)
-        records: list[CoordinatorRecord] = []
-        effects: list[Any] = []
         if state.attempt == request.attempt:
-            records, effects = self._abort_all(request.key, now_ms)
-        return Result(None, [_attempt_record(state.closed(request.attempt, now_ms)), *records], effects=effects)
+            records, effects = self._end_open(state, now_ms)
+            return Result(None, records, effects=effects)
+        closed = state.closed(request.attempt, now_ms)
+        return Result(None, [_attempt_record(closed, sweeping=state.sweeping)])
+
+    def _end_open(self, state: AttemptState, now_ms: int) -> Decided:
+        """Retire the attempt that is open, and abort its writers."""
+        records, effects, left = self._abort_all(state.key, now_ms, self._config.record_bytes_max // 2)
+        return [_attempt_record(state.closed(state.attempt, now_ms), sweeping=left), *records], effects
 
     def leave(self, request: LeaveSharedRequest, now_ms: int) -> Result[None]:
         """Abort one writer's part. One that is gone already is as it should be."""
@@ -253,22 +286,43 @@ class SharedTransactions:
         records, effects = self._abort_writer(writer, now_ms)
         return Result(None, records, effects=effects)
 
-    def _abort_all(self, key: str, now_ms: int, but: Iterable[str] = ()) -> Decided:
-        """Abort all writers of a key, as many as one batch of records holds.
+    def _abort_all(
+        self, key: str, now_ms: int, room: int, but: Iterable[str] = ()
+    ) -> tuple[list[CoordinatorRecord], list[Any], bool]:
+        """Abort all writers of a key, as many as `room` bytes of records hold. Says whether some are left to `sweep`.
 
-        The others are left to the next call or to their timeout: their attempt is retired, so none of them can commit.
+        Those can't commit, for their attempt is retired by the record that goes with these.
         """
         records: list[CoordinatorRecord] = []
         effects: list[Any] = []
-        size = 0
         for transactional_id in sorted(self._writers.get(key, set()).difference(but)):
             more = self._abort_writer(self._transactions[transactional_id], now_ms)
-            size += size_of(more[0])
-            if size > self._config.record_bytes_max // 2:
-                break
+            room -= size_of(more[0])
+            if room < 0:
+                return records, effects, True
             records += more[0]
             effects += more[1]
-        return records, effects
+        return records, effects, False
+
+    def sweep(self, now_ms: int) -> Decided:
+        """Abort more of the writers that a decision, or a newer attempt, had no room for. Always at least one."""
+        for key in self._sweeps:
+            state = self._attempts[key]
+            left = sorted(
+                name for name in self._writers.get(key, ()) if self._transactions[name].attempt != state.attempt
+            )
+            records: list[CoordinatorRecord] = []
+            effects: list[Any] = []
+            size = 0
+            for name in left:
+                more = self._abort_writer(self._transactions[name], now_ms)
+                size += size_of(more[0])
+                if records and size > self._config.record_bytes_max // 2:
+                    return records, effects
+                records += more[0]
+                effects += more[1]
+            return [*records, _attempt_record(state, sweeping=False)], effects
+        return [], []
 
     def _abort_writer(self, writer: TransactionMetadata, now_ms: int) -> Decided:
         if writer.state is TransactionState.ONGOING:
@@ -276,30 +330,6 @@ class SharedTransactions:
         if writer.state in PREPARED:
             return [], []
         return [tombstone_of(writer)], []
-
-    # -- decisions
-
-    def find(self, key: str, token: str) -> CommitDecision | None:
-        """Return the decision with this token, if it is among the last ones of the key."""
-        return self._decisions.get(key, _NO_DECISIONS).get(token)
-
-    def recorded(self, key: str, token: str, payload: bytes, sequence: int) -> CommitDecision | None:
-        """Return the decision that repeats, None for a new one; refuse what contradicts those that are remembered."""
-        decision = self.find(key, token)
-        if decision is None:
-            self._refuse_sequence(key, sequence)
-        elif decision.payload != payload:
-            raise _other_payload(key, token)
-        return decision
-
-    def decision_records(self, key: str, decision: CommitDecision) -> list[CoordinatorRecord]:
-        """Return the record of a decision, and what makes room for it."""
-        kept = self._decisions.get(key, _NO_DECISIONS)
-        surplus = list(kept)[: max(0, len(kept) + 1 - self._config.commit_history_max)]
-        return [
-            CoordinatorRecord(encode_decision_key(key, decision.token), encode_decision(decision)),
-            *(CoordinatorRecord(encode_decision_key(key, token), None) for token in surplus),
-        ]
 
     def describe(self, request: DescribeSharedRequest, now_ms: int) -> Result[SharedDescription]:
         state = self._attempts.get(request.key) or AttemptState(request.key)
@@ -314,65 +344,59 @@ class SharedTransactions:
                     SharedWriter(each.transactional_id, each.producer, each.state.label, each.start_ms)
                     for each in writers
                 ),
-                decisions=tuple(self._decisions.get(request.key, _NO_DECISIONS).values()),
+                decisions=self._history.of_both_kinds(request.key),
             )
         )
 
     # -- time
 
     def next_deadline_ms(self) -> int | None:
-        return self._expirations.next_ms()
+        if self._sweeps:
+            return 0
+        return min((ms for timers in self._expirations.values() if (ms := timers.next_ms()) is not None), default=None)
 
     def expire(self, now_ms: int) -> list[CoordinatorRecord]:
         """Forget one key that has had neither attempt nor commit for long; empty where there is none to forget."""
-        while (key := self._expirations.pop_due(now_ms)) is not None:
-            decisions = self._decisions.get(key, _NO_DECISIONS)
-            state = self._attempts.get(key)
-            last_ms = max([decision.decided_ms for decision in decisions.values()], default=0)
-            deadline_ms = max(last_ms, state.last_update_ms if state else 0) + self._config.commit_history_expiration_ms
-            if deadline_ms > now_ms or self._writers.get(key):
-                self._expirations.want(key, max(deadline_ms, now_ms + self._config.transaction_max_timeout_ms))
-                continue
-            records = [CoordinatorRecord(encode_decision_key(key, token), None) for token in decisions]
-            if state is not None:
-                records.append(CoordinatorRecord(encode_attempt_key(key), None))
-            if records:
-                return records
+        for kind, timers in self._expirations.items():
+            while (key := timers.pop_due(now_ms)) is not None:
+                deadline_ms = self._expires_ms(kind, key)
+                if deadline_ms is None:
+                    continue
+                state = self._attempts.get(key) if kind is _SHARED else None
+                if deadline_ms > now_ms:
+                    timers.want(key, deadline_ms)
+                elif kind is _SHARED and self._writers.get(key):
+                    pause_ms = min(self._idle_ms(state), self._config.transaction_max_timeout_ms)
+                    timers.want(key, now_ms + pause_ms)
+                else:
+                    records = self._history.tombstones(kind, key)
+                    if state is not None:
+                        records.append(CoordinatorRecord(encode_attempt_key(key), None))
+                    return records
         return []
 
-    # -- refusals
 
-    def _refuse_retired(self, state: AttemptState, attempt: str) -> None:
-        if attempt in state.retired:
-            raise _superseded(state.key, attempt, state.attempt)
-
-    def _refuse_sequence(self, key: str, sequence: int) -> None:
-        if sequence == NO_SEQUENCE:
-            return
-        last = max((each.sequence for each in self._decisions.get(key, _NO_DECISIONS).values()), default=NO_SEQUENCE)
-        if sequence <= last:
-            raise refuse(
-                ErrorCode.INVALID_TXN_STATE,
-                f"{key!r} has committed sequence {last}; {sequence} is not after it, nor a repetition that is still "
-                "remembered. Was a checkpoint rolled back?",
-            )
+def _opened(state: AttemptState, request: OpenSharedRequest | CommitSharedRequest, now_ms: int) -> AttemptState:
+    return state.opened(request.attempt, request.token, request.sequence, now_ms, run=request.run)
 
 
-def _attempt_record(state: AttemptState) -> CoordinatorRecord:
-    return CoordinatorRecord(encode_attempt_key(state.key), encode_attempt(state))
+def _refuse_retired(state: AttemptState, request: OpenSharedRequest | CommitSharedRequest) -> None:
+    if request.attempt in state.retired:
+        raise _superseded(state.key, request.attempt, state.attempt)
+    if request.run in state.retired_runs:
+        raise refuse(
+            ErrorCode.PRODUCER_FENCED,
+            f"attempt {request.attempt!r} of {state.key!r} is over: run {state.run!r} has taken the place of its run",
+        )
+
+
+def _attempt_record(state: AttemptState, *, sweeping: bool) -> CoordinatorRecord:
+    return CoordinatorRecord(encode_attempt_key(state.key), encode_attempt(replace(state, sweeping=sweeping)))
 
 
 def _superseded(key: str, attempt: str, current: str) -> RefusalError:
     why = f"attempt {current!r} has taken its place" if current else "it was ended"
     return refuse(ErrorCode.PRODUCER_FENCED, f"attempt {attempt!r} of {key!r} is over: {why}")
-
-
-def _other_payload(key: str, token: str) -> RefusalError:
-    return refuse(
-        ErrorCode.INVALID_TXN_STATE,
-        f"token {token!r} of {key!r} was committed with another payload: this is not a repetition of that commit. Was "
-        "a checkpoint rolled back, or a token used twice?",
-    )
 
 
 def _lost(key: str, producer: ProducerIdAndEpoch) -> RefusalError:

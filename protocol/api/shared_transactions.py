@@ -18,6 +18,9 @@ NO_SEQUENCE: Final = -1
 PAYLOAD_BYTES_MAX: Final = 64 << 10
 """The largest payload that is recorded with a commit."""
 
+NAME_BYTES_MAX: Final = 512
+"""Of the key of a shared transaction, an attempt, a run, and a commit token."""
+
 
 @dataclass(frozen=True, slots=True)
 class CommitDecision:
@@ -47,6 +50,9 @@ class OpenSharedRequest:
     token, sequence: what shall be committed. A sequence, where given, is larger than that of the last commit.
     timeout_ms: how long each writer's part may stay open.
     writer: whether a producer id is wanted to write with; otherwise, only whether there is anything to do.
+    one_off: nobody will ever repeat this key, so it is forgotten soon after its commit.
+    run: the run of the program that this attempt is of, if it says. Once another run has opened an attempt, all those
+        of this run are over, also one that had not joined yet.
     """
 
     key: str
@@ -55,6 +61,8 @@ class OpenSharedRequest:
     timeout_ms: int
     sequence: int = NO_SEQUENCE
     writer: bool = True
+    one_off: bool = False
+    run: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,7 +82,10 @@ class CommitOutcome(Enum):
 
 @dataclass(frozen=True, slots=True)
 class CommitSharedRequest:
-    """Commit exactly `writers`; every other writer of the key is aborted and fenced. `writers` may be empty."""
+    """Commit exactly `writers`; every other writer of the key is aborted and fenced. `writers` may be empty.
+
+    one_off, run: as at the opening, for where nobody has joined.
+    """
 
     key: str
     attempt: str
@@ -82,6 +93,8 @@ class CommitSharedRequest:
     writers: tuple[ProducerIdAndEpoch, ...]
     payload: bytes = b""
     sequence: int = NO_SEQUENCE
+    one_off: bool = False
+    run: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,6 +109,7 @@ class AbortSharedRequest:
 
     key: str
     attempt: str
+    one_off: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,7 +136,10 @@ class SharedWriter:
 
 @dataclass(frozen=True, slots=True)
 class SharedDescription:
-    """`attempt` is empty where nothing is open. `decisions` are the last 100, oldest first."""
+    """`attempt` is empty where nothing is open. `decisions` are the last 100, oldest first.
+
+    A producer whose transactional id is the same text has commits of its own, those without an attempt.
+    """
 
     key: str
     attempt: str

@@ -25,7 +25,7 @@ _sym_db = _symbol_database.Default()
 from semel.protocol.v1 import common_pb2 as semel_dot_v1_dot_common__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x15semel/v1/shared.proto\x12\x08semel.v1\x1a\x15semel/v1/common.proto\"x\n\x0e\x43ommitDecision\x12\r\n\x05token\x18\x01 \x01(\t\x12\x10\n\x08sequence\x18\x02 \x01(\x03\x12\x0f\n\x07payload\x18\x03 \x01(\x0c\x12\x0f\n\x07\x61ttempt\x18\x04 \x01(\t\x12\x12\n\ndecided_ms\x18\x05 \x01(\x03\x12\x0f\n\x07writers\x18\x06 \x01(\x05\"\x93\x01\n\x1cOpenSharedTransactionRequest\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\x0f\n\x07\x61ttempt\x18\x02 \x01(\t\x12\r\n\x05token\x18\x03 \x01(\t\x12\x15\n\x08sequence\x18\x04 \x01(\x03H\x00\x88\x01\x01\x12\x12\n\ntimeout_ms\x18\x05 \x01(\x05\x12\x0e\n\x06writer\x18\x06 \x01(\x08\x42\x0b\n\t_sequence\"\x8c\x01\n\x1dOpenSharedTransactionResponse\x12\x18\n\x10transactional_id\x18\x01 \x01(\t\x12$\n\x08producer\x18\x02 \x01(\x0b\x32\x12.semel.v1.Producer\x12+\n\tcommitted\x18\x03 \x01(\x0b\x32\x18.semel.v1.CommitDecision\"\xa7\x01\n\x1e\x43ommitSharedTransactionRequest\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\x0f\n\x07\x61ttempt\x18\x02 \x01(\t\x12\r\n\x05token\x18\x03 \x01(\t\x12\x15\n\x08sequence\x18\x04 \x01(\x03H\x00\x88\x01\x01\x12#\n\x07writers\x18\x05 \x03(\x0b\x32\x12.semel.v1.Producer\x12\x0f\n\x07payload\x18\x06 \x01(\x0c\x42\x0b\n\t_sequence\"h\n\x1f\x43ommitSharedTransactionResponse\x12*\n\x08\x64\x65\x63ision\x18\x01 \x01(\x0b\x32\x18.semel.v1.CommitDecision\x12\x19\n\x11\x61lready_committed\x18\x02 \x01(\x08\"=\n\x1d\x41\x62ortSharedTransactionRequest\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\x0f\n\x07\x61ttempt\x18\x02 \x01(\t\" \n\x1e\x41\x62ortSharedTransactionResponse\"c\n\x1dLeaveSharedTransactionRequest\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\x0f\n\x07\x61ttempt\x18\x02 \x01(\t\x12$\n\x08producer\x18\x03 \x01(\x0b\x32\x12.semel.v1.Producer\" \n\x1eLeaveSharedTransactionResponse\"/\n DescribeSharedTransactionRequest\x12\x0b\n\x03key\x18\x01 \x01(\t\"\xba\x02\n\x1cSharedTransactionDescription\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\x0f\n\x07\x61ttempt\x18\x02 \x01(\t\x12\r\n\x05token\x18\x03 \x01(\t\x12\x10\n\x08sequence\x18\x04 \x01(\x03\x12>\n\x07writers\x18\x05 \x03(\x0b\x32-.semel.v1.SharedTransactionDescription.Writer\x12+\n\tdecisions\x18\x06 \x03(\x0b\x32\x18.semel.v1.CommitDecision\x1an\n\x06Writer\x12\x18\n\x10transactional_id\x18\x01 \x01(\t\x12$\n\x08producer\x18\x02 \x01(\x0b\x32\x12.semel.v1.Producer\x12\r\n\x05state\x18\x03 \x01(\t\x12\x15\n\rstart_time_ms\x18\x04 \x01(\x03\x32\xbf\x04\n\x18SharedTransactionService\x12h\n\x15OpenSharedTransaction\x12&.semel.v1.OpenSharedTransactionRequest\x1a\'.semel.v1.OpenSharedTransactionResponse\x12n\n\x17\x43ommitSharedTransaction\x12(.semel.v1.CommitSharedTransactionRequest\x1a).semel.v1.CommitSharedTransactionResponse\x12k\n\x16\x41\x62ortSharedTransaction\x12\'.semel.v1.AbortSharedTransactionRequest\x1a(.semel.v1.AbortSharedTransactionResponse\x12k\n\x16LeaveSharedTransaction\x12\'.semel.v1.LeaveSharedTransactionRequest\x1a(.semel.v1.LeaveSharedTransactionResponse\x12o\n\x19\x44\x65scribeSharedTransaction\x12*.semel.v1.DescribeSharedTransactionRequest\x1a&.semel.v1.SharedTransactionDescriptionb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x15semel/v1/shared.proto\x12\x08semel.v1\x1a\x15semel/v1/common.proto\"x\n\x0e\x43ommitDecision\x12\r\n\x05token\x18\x01 \x01(\t\x12\x10\n\x08sequence\x18\x02 \x01(\x03\x12\x0f\n\x07payload\x18\x03 \x01(\x0c\x12\x0f\n\x07\x61ttempt\x18\x04 \x01(\t\x12\x12\n\ndecided_ms\x18\x05 \x01(\x03\x12\x0f\n\x07writers\x18\x06 \x01(\x05\"\xb1\x01\n\x1cOpenSharedTransactionRequest\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\x0f\n\x07\x61ttempt\x18\x02 \x01(\t\x12\r\n\x05token\x18\x03 \x01(\t\x12\x15\n\x08sequence\x18\x04 \x01(\x03H\x00\x88\x01\x01\x12\x12\n\ntimeout_ms\x18\x05 \x01(\x05\x12\x0e\n\x06writer\x18\x06 \x01(\x08\x12\x0f\n\x07one_off\x18\x07 \x01(\x08\x12\x0b\n\x03run\x18\x08 \x01(\tB\x0b\n\t_sequence\"\x8c\x01\n\x1dOpenSharedTransactionResponse\x12\x18\n\x10transactional_id\x18\x01 \x01(\t\x12$\n\x08producer\x18\x02 \x01(\x0b\x32\x12.semel.v1.Producer\x12+\n\tcommitted\x18\x03 \x01(\x0b\x32\x18.semel.v1.CommitDecision\"\xc5\x01\n\x1e\x43ommitSharedTransactionRequest\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\x0f\n\x07\x61ttempt\x18\x02 \x01(\t\x12\r\n\x05token\x18\x03 \x01(\t\x12\x15\n\x08sequence\x18\x04 \x01(\x03H\x00\x88\x01\x01\x12#\n\x07writers\x18\x05 \x03(\x0b\x32\x12.semel.v1.Producer\x12\x0f\n\x07payload\x18\x06 \x01(\x0c\x12\x0f\n\x07one_off\x18\x07 \x01(\x08\x12\x0b\n\x03run\x18\x08 \x01(\tB\x0b\n\t_sequence\"h\n\x1f\x43ommitSharedTransactionResponse\x12*\n\x08\x64\x65\x63ision\x18\x01 \x01(\x0b\x32\x18.semel.v1.CommitDecision\x12\x19\n\x11\x61lready_committed\x18\x02 \x01(\x08\"N\n\x1d\x41\x62ortSharedTransactionRequest\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\x0f\n\x07\x61ttempt\x18\x02 \x01(\t\x12\x0f\n\x07one_off\x18\x03 \x01(\x08\" \n\x1e\x41\x62ortSharedTransactionResponse\"c\n\x1dLeaveSharedTransactionRequest\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\x0f\n\x07\x61ttempt\x18\x02 \x01(\t\x12$\n\x08producer\x18\x03 \x01(\x0b\x32\x12.semel.v1.Producer\" \n\x1eLeaveSharedTransactionResponse\"/\n DescribeSharedTransactionRequest\x12\x0b\n\x03key\x18\x01 \x01(\t\"\xba\x02\n\x1cSharedTransactionDescription\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\x0f\n\x07\x61ttempt\x18\x02 \x01(\t\x12\r\n\x05token\x18\x03 \x01(\t\x12\x10\n\x08sequence\x18\x04 \x01(\x03\x12>\n\x07writers\x18\x05 \x03(\x0b\x32-.semel.v1.SharedTransactionDescription.Writer\x12+\n\tdecisions\x18\x06 \x03(\x0b\x32\x18.semel.v1.CommitDecision\x1an\n\x06Writer\x12\x18\n\x10transactional_id\x18\x01 \x01(\t\x12$\n\x08producer\x18\x02 \x01(\x0b\x32\x12.semel.v1.Producer\x12\r\n\x05state\x18\x03 \x01(\t\x12\x15\n\rstart_time_ms\x18\x04 \x01(\x03\x32\xbf\x04\n\x18SharedTransactionService\x12h\n\x15OpenSharedTransaction\x12&.semel.v1.OpenSharedTransactionRequest\x1a\'.semel.v1.OpenSharedTransactionResponse\x12n\n\x17\x43ommitSharedTransaction\x12(.semel.v1.CommitSharedTransactionRequest\x1a).semel.v1.CommitSharedTransactionResponse\x12k\n\x16\x41\x62ortSharedTransaction\x12\'.semel.v1.AbortSharedTransactionRequest\x1a(.semel.v1.AbortSharedTransactionResponse\x12k\n\x16LeaveSharedTransaction\x12\'.semel.v1.LeaveSharedTransactionRequest\x1a(.semel.v1.LeaveSharedTransactionResponse\x12o\n\x19\x44\x65scribeSharedTransaction\x12*.semel.v1.DescribeSharedTransactionRequest\x1a&.semel.v1.SharedTransactionDescriptionb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -35,27 +35,27 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_COMMITDECISION']._serialized_start=58
   _globals['_COMMITDECISION']._serialized_end=178
   _globals['_OPENSHAREDTRANSACTIONREQUEST']._serialized_start=181
-  _globals['_OPENSHAREDTRANSACTIONREQUEST']._serialized_end=328
-  _globals['_OPENSHAREDTRANSACTIONRESPONSE']._serialized_start=331
-  _globals['_OPENSHAREDTRANSACTIONRESPONSE']._serialized_end=471
-  _globals['_COMMITSHAREDTRANSACTIONREQUEST']._serialized_start=474
-  _globals['_COMMITSHAREDTRANSACTIONREQUEST']._serialized_end=641
-  _globals['_COMMITSHAREDTRANSACTIONRESPONSE']._serialized_start=643
-  _globals['_COMMITSHAREDTRANSACTIONRESPONSE']._serialized_end=747
-  _globals['_ABORTSHAREDTRANSACTIONREQUEST']._serialized_start=749
-  _globals['_ABORTSHAREDTRANSACTIONREQUEST']._serialized_end=810
-  _globals['_ABORTSHAREDTRANSACTIONRESPONSE']._serialized_start=812
-  _globals['_ABORTSHAREDTRANSACTIONRESPONSE']._serialized_end=844
-  _globals['_LEAVESHAREDTRANSACTIONREQUEST']._serialized_start=846
-  _globals['_LEAVESHAREDTRANSACTIONREQUEST']._serialized_end=945
-  _globals['_LEAVESHAREDTRANSACTIONRESPONSE']._serialized_start=947
-  _globals['_LEAVESHAREDTRANSACTIONRESPONSE']._serialized_end=979
-  _globals['_DESCRIBESHAREDTRANSACTIONREQUEST']._serialized_start=981
-  _globals['_DESCRIBESHAREDTRANSACTIONREQUEST']._serialized_end=1028
-  _globals['_SHAREDTRANSACTIONDESCRIPTION']._serialized_start=1031
-  _globals['_SHAREDTRANSACTIONDESCRIPTION']._serialized_end=1345
-  _globals['_SHAREDTRANSACTIONDESCRIPTION_WRITER']._serialized_start=1235
-  _globals['_SHAREDTRANSACTIONDESCRIPTION_WRITER']._serialized_end=1345
-  _globals['_SHAREDTRANSACTIONSERVICE']._serialized_start=1348
-  _globals['_SHAREDTRANSACTIONSERVICE']._serialized_end=1923
+  _globals['_OPENSHAREDTRANSACTIONREQUEST']._serialized_end=358
+  _globals['_OPENSHAREDTRANSACTIONRESPONSE']._serialized_start=361
+  _globals['_OPENSHAREDTRANSACTIONRESPONSE']._serialized_end=501
+  _globals['_COMMITSHAREDTRANSACTIONREQUEST']._serialized_start=504
+  _globals['_COMMITSHAREDTRANSACTIONREQUEST']._serialized_end=701
+  _globals['_COMMITSHAREDTRANSACTIONRESPONSE']._serialized_start=703
+  _globals['_COMMITSHAREDTRANSACTIONRESPONSE']._serialized_end=807
+  _globals['_ABORTSHAREDTRANSACTIONREQUEST']._serialized_start=809
+  _globals['_ABORTSHAREDTRANSACTIONREQUEST']._serialized_end=887
+  _globals['_ABORTSHAREDTRANSACTIONRESPONSE']._serialized_start=889
+  _globals['_ABORTSHAREDTRANSACTIONRESPONSE']._serialized_end=921
+  _globals['_LEAVESHAREDTRANSACTIONREQUEST']._serialized_start=923
+  _globals['_LEAVESHAREDTRANSACTIONREQUEST']._serialized_end=1022
+  _globals['_LEAVESHAREDTRANSACTIONRESPONSE']._serialized_start=1024
+  _globals['_LEAVESHAREDTRANSACTIONRESPONSE']._serialized_end=1056
+  _globals['_DESCRIBESHAREDTRANSACTIONREQUEST']._serialized_start=1058
+  _globals['_DESCRIBESHAREDTRANSACTIONREQUEST']._serialized_end=1105
+  _globals['_SHAREDTRANSACTIONDESCRIPTION']._serialized_start=1108
+  _globals['_SHAREDTRANSACTIONDESCRIPTION']._serialized_end=1422
+  _globals['_SHAREDTRANSACTIONDESCRIPTION_WRITER']._serialized_start=1312
+  _globals['_SHAREDTRANSACTIONDESCRIPTION_WRITER']._serialized_end=1422
+  _globals['_SHAREDTRANSACTIONSERVICE']._serialized_start=1425
+  _globals['_SHAREDTRANSACTIONSERVICE']._serialized_end=2000
 # @@protoc_insertion_point(module_scope)

@@ -24,20 +24,24 @@ class CommitDecision(_message.Message):
     def __init__(self, token: _Optional[str] = ..., sequence: _Optional[int] = ..., payload: _Optional[bytes] = ..., attempt: _Optional[str] = ..., decided_ms: _Optional[int] = ..., writers: _Optional[int] = ...) -> None: ...
 
 class OpenSharedTransactionRequest(_message.Message):
-    __slots__ = ("key", "attempt", "token", "sequence", "timeout_ms", "writer")
+    __slots__ = ("key", "attempt", "token", "sequence", "timeout_ms", "writer", "one_off", "run")
     KEY_FIELD_NUMBER: _ClassVar[int]
     ATTEMPT_FIELD_NUMBER: _ClassVar[int]
     TOKEN_FIELD_NUMBER: _ClassVar[int]
     SEQUENCE_FIELD_NUMBER: _ClassVar[int]
     TIMEOUT_MS_FIELD_NUMBER: _ClassVar[int]
     WRITER_FIELD_NUMBER: _ClassVar[int]
+    ONE_OFF_FIELD_NUMBER: _ClassVar[int]
+    RUN_FIELD_NUMBER: _ClassVar[int]
     key: str
     attempt: str
     token: str
     sequence: int
     timeout_ms: int
     writer: bool
-    def __init__(self, key: _Optional[str] = ..., attempt: _Optional[str] = ..., token: _Optional[str] = ..., sequence: _Optional[int] = ..., timeout_ms: _Optional[int] = ..., writer: bool = ...) -> None: ...
+    one_off: bool
+    run: str
+    def __init__(self, key: _Optional[str] = ..., attempt: _Optional[str] = ..., token: _Optional[str] = ..., sequence: _Optional[int] = ..., timeout_ms: _Optional[int] = ..., writer: bool = ..., one_off: bool = ..., run: _Optional[str] = ...) -> None: ...
 
 class OpenSharedTransactionResponse(_message.Message):
     __slots__ = ("transactional_id", "producer", "committed")
@@ -50,20 +54,24 @@ class OpenSharedTransactionResponse(_message.Message):
     def __init__(self, transactional_id: _Optional[str] = ..., producer: _Optional[_Union[_common_pb2.Producer, _Mapping]] = ..., committed: _Optional[_Union[CommitDecision, _Mapping]] = ...) -> None: ...
 
 class CommitSharedTransactionRequest(_message.Message):
-    __slots__ = ("key", "attempt", "token", "sequence", "writers", "payload")
+    __slots__ = ("key", "attempt", "token", "sequence", "writers", "payload", "one_off", "run")
     KEY_FIELD_NUMBER: _ClassVar[int]
     ATTEMPT_FIELD_NUMBER: _ClassVar[int]
     TOKEN_FIELD_NUMBER: _ClassVar[int]
     SEQUENCE_FIELD_NUMBER: _ClassVar[int]
     WRITERS_FIELD_NUMBER: _ClassVar[int]
     PAYLOAD_FIELD_NUMBER: _ClassVar[int]
+    ONE_OFF_FIELD_NUMBER: _ClassVar[int]
+    RUN_FIELD_NUMBER: _ClassVar[int]
     key: str
     attempt: str
     token: str
     sequence: int
     writers: _containers.RepeatedCompositeFieldContainer[_common_pb2.Producer]
     payload: bytes
-    def __init__(self, key: _Optional[str] = ..., attempt: _Optional[str] = ..., token: _Optional[str] = ..., sequence: _Optional[int] = ..., writers: _Optional[_Iterable[_Union[_common_pb2.Producer, _Mapping]]] = ..., payload: _Optional[bytes] = ...) -> None: ...
+    one_off: bool
+    run: str
+    def __init__(self, key: _Optional[str] = ..., attempt: _Optional[str] = ..., token: _Optional[str] = ..., sequence: _Optional[int] = ..., writers: _Optional[_Iterable[_Union[_common_pb2.Producer, _Mapping]]] = ..., payload: _Optional[bytes] = ..., one_off: bool = ..., run: _Optional[str] = ...) -> None: ...
 
 class CommitSharedTransactionResponse(_message.Message):
     __slots__ = ("decision", "already_committed")
@@ -74,12 +82,14 @@ class CommitSharedTransactionResponse(_message.Message):
     def __init__(self, decision: _Optional[_Union[CommitDecision, _Mapping]] = ..., already_committed: bool = ...) -> None: ...
 
 class AbortSharedTransactionRequest(_message.Message):
-    __slots__ = ("key", "attempt")
+    __slots__ = ("key", "attempt", "one_off")
     KEY_FIELD_NUMBER: _ClassVar[int]
     ATTEMPT_FIELD_NUMBER: _ClassVar[int]
+    ONE_OFF_FIELD_NUMBER: _ClassVar[int]
     key: str
     attempt: str
-    def __init__(self, key: _Optional[str] = ..., attempt: _Optional[str] = ...) -> None: ...
+    one_off: bool
+    def __init__(self, key: _Optional[str] = ..., attempt: _Optional[str] = ..., one_off: bool = ...) -> None: ...
 
 class AbortSharedTransactionResponse(_message.Message):
     __slots__ = ()

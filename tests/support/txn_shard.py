@@ -23,6 +23,7 @@ class TxnShard:
         self.epoch = epoch
         self.config = config or TransactionConfig()
         self.log: list[CoordinatorRecord] = []
+        self.batches: list[list[CoordinatorRecord]] = []
         self.effects: list[Any] = []
         self.now_ms = START_MS
         self.next_id = 1000
@@ -41,6 +42,7 @@ class TxnShard:
 
     def _handle(self, request: object) -> Any:
         result = self.machine.handle(request, self.now_ms, Ticket(1))
+        self.batches += [list(result.records)]
         for record in result.records:
             self.log.append(record)
             self.machine.replay(record, len(self.log) - 1, None, self.now_ms)

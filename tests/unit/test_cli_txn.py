@@ -26,8 +26,8 @@ def test_a_shared_transaction_shows_its_writers_and_commits(tmp_path: Path) -> N
             member = writer.finish()
             shown = run("txn", "describe", "import").stdout
             assert shown.startswith(f"import has attempt {shared.attempt} open, for token day 1, sequence 1\n")
-            assert re.search(r"  writer      \d+ is Ongoing, open for ", shown)
-            assert re.search(r"  writer      \d+ is Empty, has written nothing\n", shown)
+            assert re.search(r"  writer      __semel\.shared/import/\d+ is Ongoing, open for ", shown)
+            assert re.search(r"  writer      __semel\.shared/import/\d+ is Empty, has written nothing\n", shown)
             as_json = json.loads(run("txn", "describe", "import", "--json").stdout)
             assert sorted(one["state"] for one in as_json["writers"]) == ["Empty", "Ongoing"]
             assert (as_json["attempt"], as_json["last_commit"]) == (shared.attempt, None)
@@ -44,3 +44,54 @@ def test_a_shared_transaction_shows_its_writers_and_commits(tmp_path: Path) -> N
         assert (first["token"], first["sequence"], first["writers"]) == ("day 1", 1, 1)
         assert (second["token"], second["sequence"], second["payload_base64"]) == ("day 2", None, "////////////")
         assert run("txn", "describe", "nobody").exit_code != 0
+
+
+def test_a_shared_attempt_that_is_stuck_is_found_and_aborted_by_its_key(tmp_path: Path) -> None:
+    """`txn describe KEY` showed it as open, and `txn abort KEY` said that there was no such transactional id."""
+
+    def run(*arguments: str, width: int = 60) -> Result:
+        return CliRunner().invoke(app, list(arguments), env={"SEMEL_BOOTSTRAP": node.bootstrap, "COLUMNS": str(width)})
+
+    with LiveNode(tmp_path) as node:
+        run("topic", "create", "out", "--partitions", "1")
+        key = "spark/85b867d3-4a95-4309-ae2d-122d3c2985e4/" + "large-orders" * 30
+        shared = semel.SharedTransaction.open(node.bootstrap, key, token="t")
+        with shared.join() as writer:
+            writer.send("out", b"x")
+            writer.flush()
+            member = f"__semel.shared/{key}/"
+            shown = run("txn", "describe", key).stdout
+            (whole_id,) = re.findall(rf"{re.escape(member)}\d+", shown)
+            assert whole_id in run("txn", "list").stdout
+            assert run("txn", "describe", whole_id).exit_code == 0
+            aborted = run("txn", "abort", key, "--yes")
+            assert aborted.stdout == f"attempt {shared.attempt} of {key} is aborted, with its 1 writers\n"
+            again = run("txn", "abort", key, "--yes", "--shared")
+            assert again.exit_code != 0
+            assert "nothing is open under the key" in again.stderr
+            with semel.Admin(node.bootstrap) as admin:
+                assert admin.shared_transaction(key).attempt == ""
+        assert "there is no transactional id 'nobody'" in run("txn", "abort", "nobody", "--yes").stderr
+
+
+def test_a_key_that_is_also_a_producers_id_is_reached_by_saying_so(tmp_path: Path) -> None:
+    def run(*arguments: str) -> Result:
+        return CliRunner().invoke(app, list(arguments), env={"SEMEL_BOOTSTRAP": node.bootstrap})
+
+    with LiveNode(tmp_path) as node:
+        run("topic", "create", "out", "--partitions", "1")
+        with semel.Producer(node.bootstrap, transactional_id="nightly") as producer:
+            with producer.transaction(token="day 1"):
+                producer.send("out", b"x")
+            shared = semel.SharedTransaction.open(node.bootstrap, "nightly", token="day 1")
+            assert shared.committed is None, "another kind of commit"
+            assert shared.commit([]).already_committed is False
+            last = producer.last_commit()
+            assert last is not None
+            assert last.attempt == ""
+        semel.SharedTransaction.open(node.bootstrap, "nightly", token="day 2")
+        assert run("txn", "describe", "nightly").stdout.startswith("nightly is Complete")
+        assert "for token day 2" in run("txn", "describe", "nightly", "--shared").stdout
+        assert run("txn", "abort", "nightly", "--shared", "--yes").exit_code == 0
+        with semel.Admin(node.bootstrap) as admin:
+            assert sorted(bool(commit.attempt) for commit in admin.commits("nightly")) == [False, True]

@@ -9,6 +9,7 @@ from txn_shard import TxnShard
 
 from semel.protocol.api.shared_transactions import (
     AbortSharedRequest,
+    CommitDecision,
     CommitOutcome,
     CommitSharedRequest,
     CommitSharedResponse,
@@ -27,9 +28,19 @@ from semel.protocol.api.transactions import (
 )
 from semel.protocol.errors import ErrorCode, SemelError
 from semel.protocol.ids import ProducerIdAndEpoch, TopicPartition
-from semel.txn_coordinator.commit_records import MEMBER_PREFIX, key_of_member, member_id
+from semel.runtime.machine import TICK, CoordinatorRecord
+from semel.txn_coordinator.commit_records import (
+    MEMBER_PREFIX,
+    RETIRED_RUNS_MAX,
+    encode_decision,
+    encode_old_decision_key,
+    key_of_member,
+    member_id,
+)
 from semel.txn_coordinator.config import TransactionConfig
 from semel.txn_coordinator.effects import SendMarkers
+from semel.txn_coordinator.records import size_of
+from semel.txn_coordinator.schemas import decode_key
 
 KEY = "spark/query-1/sink"
 P0, P1, P2 = (TopicPartition("out", number) for number in range(3))
@@ -302,6 +313,8 @@ def test_writers_of_one_attempt_are_bounded() -> None:
     shard.join("a")
     error = shard.refusal(shard.join, "a")
     assert error.code is ErrorCode.INVALID_REQUEST
+    assert "shared.transaction.max.writers" in error.message
+    assert "coalesce(n)" in error.message
     assert "let several tasks share one" in error.message
 
 
@@ -310,8 +323,63 @@ def test_a_decision_too_large_for_one_batch_is_refused_and_nothing_happens() -> 
     writers = [shard.join("a") for _ in range(10)]
     for writer in writers:
         shard.write(writer, P0)
-    assert shard.refusal(shard.commit, "a", *writers).code is ErrorCode.MESSAGE_TOO_LARGE
+    error = shard.refusal(shard.commit, "a", *writers)
+    assert error.code is ErrorCode.MESSAGE_TOO_LARGE
+    assert "10 writers wrote to 10 partitions" in error.message
+    assert "coalesce(n)" in error.message
     assert shard.markers_sent() == {}
+
+
+def crowd(*, ticks: int = 0) -> tuple[Shared, list[ProducerIdAndEpoch], list[ProducerIdAndEpoch]]:
+    """A commit of two writers, and 20 losers, of which only some fit into the decision's batch."""
+    shard = Shared(config=TransactionConfig(record_bytes_max=1_500))
+    named, losers = [shard.join("a") for _ in range(2)], [shard.join("a") for _ in range(20)]
+    for writer in (*named, *losers):
+        shard.write(writer, P0)
+    assert shard.commit("a", *named).outcome is CommitOutcome.COMMITTED
+    for _ in range(ticks):
+        shard.submit(TICK)
+    return shard, named, losers
+
+
+def test_T12_losers_that_the_decision_has_no_room_for_do_not_make_it_fail() -> None:
+    """600 writers were committed alone, and with 390 losers besides the commit was refused as too large."""
+    shard, named, losers = crowd()
+    assert 2 < len(shard.markers_sent()) < 22, "the winners, and as many losers as fit"
+    assert shard.machine.next_deadline_ms() == 0, "the rest at once"
+    shard.tick()
+    assert shard.markers_sent() == {each.producer_id: each in named for each in (*named, *losers)}
+    assert max(map(size_of, shard.batches)) <= shard.config.record_bytes_max, "in bounded pieces"
+    shard.write_all_markers()
+    assert shard.describe().writers == ()
+    deadline_ms = shard.machine.next_deadline_ms()
+    assert deadline_ms is not None
+    assert deadline_ms > shard.now_ms, "and then it is quiet"
+
+
+@pytest.mark.parametrize("ticks", [0, 1])
+def test_T12_T4_losers_left_by_a_decision_are_aborted_after_a_crash(ticks: int) -> None:
+    shard, named, losers = crowd(ticks=ticks)
+    shard.reload(epoch=4)
+    shard.tick()
+    assert shard.markers_sent() == {each.producer_id: each in named for each in (*named, *losers)}
+    shard.write_all_markers()
+    assert shard.describe().writers == ()
+
+
+def test_T12_losers_left_by_a_decision_can_neither_commit_nor_harm_the_next_attempt() -> None:
+    shard, named, losers = crowd()
+    left = [each for each in losers if each.producer_id not in shard.markers_sent()]
+    assert shard.refusal(shard.commit, "a", left[0], batch=1).code is ErrorCode.PRODUCER_FENCED
+    late = shard.join("b", 1)
+    assert shard.refusal(shard.commit, "b", late, left[-1], batch=1).code is ErrorCode.TRANSACTION_ABORTABLE
+    shard.write(late, P0)
+    shard.tick()
+    assert shard.commit("b", late, batch=1).outcome is CommitOutcome.COMMITTED
+    shard.tick()
+    sent = shard.markers_sent()
+    assert [number for number, committed in sent.items() if committed] == [each.producer_id for each in (*named, late)]
+    assert len(sent) == 23
 
 
 def test_superseding_more_writers_than_one_batch_holds_leaves_none_that_could_commit() -> None:
@@ -323,9 +391,9 @@ def test_superseding_more_writers_than_one_batch_holds_leaves_none_that_could_co
     assert 0 < len(shard.markers_sent()) < 10
     assert shard.refusal(shard.commit, "a", *old).code is ErrorCode.PRODUCER_FENCED
     assert shard.refusal(shard.commit, "b", new, old[-1]).code is ErrorCode.TRANSACTION_ABORTABLE
-    shard.now_ms += TIMEOUT_MS
     shard.tick()
-    assert set(shard.markers_sent()) == {writer.producer_id for writer in old}
+    assert set(shard.markers_sent()) == {writer.producer_id for writer in old}, "without waiting for their timeout"
+    assert new in {writer.producer for writer in shard.describe().writers}
 
 
 def test_a_key_that_is_idle_for_long_is_forgotten(shard: Shared) -> None:
@@ -343,6 +411,108 @@ def test_a_key_that_is_idle_for_long_is_forgotten(shard: Shared) -> None:
 def test_keys_with_slashes_are_found_again() -> None:
     assert key_of_member(member_id("a/b/c", 17)) == "a/b/c"
     assert key_of_member("enrich-0") is None
+
+
+def test_what_writers_leave_in_memory_does_not_grow_with_batches(shard: Shared) -> None:
+    """Each writer is a new id: timers for it stayed for seven days, 1.9 KB a writer."""
+    sizes = []
+    for batch in range(40):
+        writers = [shard.join(f"a{batch}", batch) for _ in range(20)]
+        for writer in writers[:15]:
+            shard.write(writer, P0)
+        shard.commit(f"a{batch}", *writers[:10], batch=batch)
+        shard.write_all_markers()
+        sizes.append(len(shard.machine._timeouts) + len(shard.machine._expirations))
+    assert max(sizes) < 200, "800 writers have come and gone"
+
+
+def test_E5_a_one_off_commit_is_remembered_for_a_while_and_then_leaves_nothing(shard: Shared) -> None:
+    """A write that nobody can repeat was remembered for 30 days."""
+    for number in range(3):
+        key = f"spark-write/{number}"
+        writer = shard.submit(OpenSharedRequest(key, "a", "write", TIMEOUT_MS, one_off=True)).producer
+        shard.submit(AddPartitionsToTxnRequest(member_id(key, writer.producer_id), writer, (P0,)))
+        request = CommitSharedRequest(key, "a", "write", (writer,), b"", one_off=True)
+        done = shard.submit(request)
+        shard.reload()
+        assert shard.submit(request) == done, "asked right after, also after a crash"
+    shard.submit(CommitSharedRequest("no rows", "a", "write", (), one_off=True))
+    shard.submit(AbortSharedRequest("failed", "a", one_off=True))
+    shard.now_ms += shard.config.commit_one_off_expiration_ms
+    shard.tick()
+    assert shard.submit(DescribeSharedRequest(key)).decisions == (done.decision,), "its markers are not written yet"
+    shard.write_all_markers()
+    shard.now_ms += shard.config.commit_one_off_expiration_ms
+    shard.tick()
+    assert shard.submit(DescribeSharedRequest(key)) == SharedDescription(key, "", "", -1, (), ())
+    left = {record.key: record.value for record in shard.log}
+    assert set(left.values()) == {None}, "compaction leaves no record"
+    assert shard.machine.next_deadline_ms() is None
+    assert not shard.machine._shared._attempts
+
+
+def test_T13_a_key_with_a_line_of_commits_never_becomes_a_one_off(shard: Shared) -> None:
+    shard.commit("a")
+    shard.submit(CommitSharedRequest(KEY, "b", "1", (), one_off=True))
+    shard.now_ms += shard.config.commit_one_off_expiration_ms
+    shard.tick()
+    assert len(shard.describe().decisions) == 2
+    shard.submit(CommitSharedRequest("other", "a", "0", (), one_off=True))
+    shard.submit(CommitSharedRequest("other", "b", "1", ()))
+    shard.now_ms += shard.config.commit_one_off_expiration_ms
+    shard.tick()
+    assert len(shard.submit(DescribeSharedRequest("other")).decisions) == 2
+
+
+def run_request(run: str, attempt: str, batch: int) -> OpenSharedRequest:
+    return OpenSharedRequest(KEY, attempt, str(batch), TIMEOUT_MS, batch, run=run)
+
+
+def test_T12_a_task_of_an_older_run_that_never_joined_does_not_take_over_from_the_live_one(shard: Shared) -> None:
+    shard.submit(CommitSharedRequest(KEY, "old-0", "0", (), b"", 0, run="old"))
+    live = shard.submit(run_request("new", "new-1", 1)).producer
+    shard.write(live, P0)
+    for _ in range(2):
+        for call in (run_request("old", "old-1", 1), CommitSharedRequest(KEY, "old-1", "1", (), b"", 1, run="old")):
+            error = shard.refusal(shard.submit, call)
+            assert error.code is ErrorCode.PRODUCER_FENCED
+            assert "run 'new' has taken the place" in error.message
+        shard.reload()
+    assert shard.submit(run_request("old", "old-0", 0)).committed is not None, "T13: what is decided is told to all"
+    assert shard.commit("new-1", live, batch=1).outcome is CommitOutcome.COMMITTED
+
+
+def test_T12_a_run_that_aborts_one_attempt_may_try_again_and_attempts_without_a_run_are_as_before(
+    shard: Shared,
+) -> None:
+    shard.submit(run_request("r", "a", 0))
+    shard.submit(AbortSharedRequest(KEY, "a"))
+    shard.submit(run_request("r", "b", 0))
+    shard.join("c")
+    shard.submit(run_request("r", "d", 0))
+    assert shard.describe().attempt == "d"
+
+
+def test_T12_the_memory_of_runs_that_are_over_is_bounded(shard: Shared) -> None:
+    for number in range(100):
+        shard.submit(run_request(f"run-{number}", f"a-{number}", 0))
+    assert shard.refusal(shard.submit, run_request("run-80", "late", 0)).code is ErrorCode.PRODUCER_FENCED
+    state = shard.machine._shared._attempts[KEY]
+    assert len(state.retired_runs) == RETIRED_RUNS_MAX
+
+
+def test_T13_a_token_repeated_with_another_sequence_is_refused_loudly(shard: Shared) -> None:
+    """77 for 0 passed as a repetition."""
+    shard.commit("a", payload=b"")
+    for call in (
+        CommitSharedRequest(KEY, "b", "0", (), b"", 77),
+        OpenSharedRequest(KEY, "b", "0", TIMEOUT_MS, 77),
+    ):
+        error = shard.refusal(shard.submit, call)
+        assert error.code is ErrorCode.INVALID_TXN_STATE
+        assert "committed as sequence 0, not 77" in error.message
+    repeated = shard.submit(CommitSharedRequest(KEY, "b", "0", ()))
+    assert repeated.outcome is CommitOutcome.ALREADY_COMMITTED
 
 
 class Tokens(TxnShard):
@@ -415,3 +585,47 @@ def test_T13_a_commit_of_nothing_is_remembered_by_its_token_and_moves_the_epoch_
     assert shard.end(first.producer, "day-1").already_committed
     with pytest.raises(SemelError):
         shard.end(first.producer, "")
+
+
+def test_T13_a_producers_tokens_and_those_of_a_shared_key_of_the_same_name_are_not_taken_for_each_other() -> None:
+    """A producer's commit of a token made a shared transaction of that name say it was committed, and it never ran."""
+    shard = Tokens()
+    after = shard.end(shard.begin(), "day-1", b"a", 1).producer
+    shard.write_markers()
+    assert shard.submit(OpenSharedRequest("load", "x", "day-1", TIMEOUT_MS, 1)).committed is None
+    shared = shard.submit(CommitSharedRequest("load", "x", "day-1", (), b"b", 1))
+    assert shared.outcome is CommitOutcome.COMMITTED
+    shard.submit(CommitSharedRequest("load", "y", "day-2", (), b"b", 7))
+    shard.reload()
+    shard.add(after)
+    assert not shard.end(after, "day-2", b"c", 2).already_committed
+    found = [(each.token, each.attempt) for each in shard.submit(DescribeSharedRequest("load")).decisions]
+    assert sorted(found) == [("day-1", ""), ("day-1", "x"), ("day-2", ""), ("day-2", "y")]
+
+
+def test_T13_records_of_commits_in_the_old_form_are_still_read_and_removed() -> None:
+    """Before the kinds had record keys of their own, a key had commits of either, told apart by their attempts."""
+    shard = Tokens(config=TransactionConfig(commit_history_max=2))
+    old = [("load", "t0", ""), ("load", "t1", ""), ("job", "0", "a"), ("job", "1", "b")]
+    for number, (key, token, attempt) in enumerate(old):
+        decision = CommitDecision(token, number, b"p", attempt, shard.now_ms, 1)
+        shard.log.append(CoordinatorRecord(encode_old_decision_key(key, token), encode_decision(decision)))
+    shard.reload()
+    assert shard.end(shard.begin(), "t1", b"p", 1).already_committed
+    again = shard.submit(CommitSharedRequest("job", "c", "1", (), b"p", 3))
+    assert again.outcome is CommitOutcome.ALREADY_COMMITTED
+    assert shard.submit(OpenSharedRequest("load", "c", "t1", TIMEOUT_MS)).committed is None, "it was a producer's"
+    shard.submit(CommitSharedRequest("job", "c", "2", (), b"p", 4))
+    shard.submit(CommitSharedRequest("load", "c", "t1", (), b"q"))
+    for _ in range(2):
+        found = shard.submit(DescribeSharedRequest("job")).decisions
+        assert [each.token for each in found] == ["1", "2"]
+        found = shard.submit(DescribeSharedRequest("load")).decisions
+        assert sorted((each.token, each.attempt) for each in found) == [("t0", ""), ("t1", ""), ("t1", "c")]
+        compacted = {record.key: record for record in shard.log}
+        assert compacted[encode_old_decision_key("job", "0")].value is None, "what was surplus leaves the log, too"
+        shard.reload()
+    shard.now_ms += shard.config.commit_history_expiration_ms
+    shard.tick()
+    left = {record.key: record.value for record in shard.log if decode_key(record.key) is None}
+    assert set(left.values()) == {None}

@@ -23,6 +23,7 @@ from semel.protocol.errors import (
 )
 from semel.protocol.ids import TopicPartition
 from semel.protocol.record_batch import encode_batch
+from semel.sdk.transaction import CommitToken
 
 WAIT_S = 30
 
@@ -413,3 +414,66 @@ def test_ready_made_batches_wait_for_memory(node: LiveNode, topic: str, key: str
     assert 0 < most <= 10_000
     shared.commit([member])
     assert len(committed_values(node, topic, key)) == 50
+
+
+NOBODY = "127.0.0.1:1"
+"""Where no node is: what is found without asking one."""
+
+
+@pytest.mark.parametrize("name", ["key", "token", "attempt", "run"])
+def test_names_that_no_node_takes_are_found_before_anybody_is_asked(name: str) -> None:
+    """A lone surrogate raised UnicodeEncodeError, and a name too long was found by the tasks' first call."""
+    for wrong, message in (
+        ("k\ud800", "half a character"),
+        ("\u00fc" * 257, "at most 512 bytes, not 514"),
+        ("", "empty"),
+    ):
+        with pytest.raises(UsageError, match=message):
+            semel.SharedTransaction(NOBODY, **{"key": "k", "token": "t", name: wrong})
+    if name == "token":
+        with pytest.raises(UsageError, match="half a character"):
+            CommitToken.checked("k\ud800", b"", None)
+
+
+def test_members_that_are_no_list_are_refused_with_what_to_write_instead() -> None:
+    """commit(None) and commit(member) raised a TypeError of Python's."""
+    shared = semel.SharedTransaction(NOBODY, "k", token="t")
+    member = semel.SharedWriterId("k", shared.attempt, 1, 0)
+    for wrong in (None, member, 5):
+        with pytest.raises(UsageError, match=r"commit\(\[member\]\); for none, commit\(\[\]\)"):
+            shared.commit(wrong)  # type: ignore[arg-type]
+
+
+def test_T12_a_late_task_of_an_older_run_does_not_end_the_live_one(node: LiveNode, topic: str, key: str) -> None:
+    """A zombie that had never joined took over, and the live commit got PRODUCER_FENCED."""
+    opened(node, key, "day 0", run="old").commit([])
+    zombie = semel.SharedTransaction(node.bootstrap, key, token="day 1", run="old")
+    live = opened(node, key, run="new")
+    member = write(live, topic, b"live")
+    with pytest.raises(FencedError, match="run 'new' has taken the place"):
+        pickle.loads(pickle.dumps(zombie)).join()
+    assert not live.commit([member]).already_committed
+    assert committed_values(node, topic, key) == [b"live"]
+
+
+def test_E5_a_one_off_commit_is_answered_for_right_after(node: LiveNode, topic: str, key: str) -> None:
+    shared = pickle.loads(pickle.dumps(opened(node, key, one_off=True)))
+    member = write(shared, topic, b"once")
+    done = shared.commit([member])
+    assert shared.commit([member]).decision == done.decision
+    with semel.Admin(node.bootstrap) as admin:
+        assert admin.commits(key) == [done.decision]
+    with pytest.raises(UsageError, match="one_off must be True or False"):
+        semel.SharedTransaction(node.bootstrap, key, token="t", one_off=1)  # type: ignore[arg-type]
+
+
+def test_a_token_repeated_with_another_sequence_is_refused(node: LiveNode, topic: str, key: str) -> None:
+    opened(node, key, sequence=0).commit([])
+    with pytest.raises(FatalError, match="committed as sequence 0, not 77"):
+        opened(node, key, sequence=77)
+    with semel.Producer(node.bootstrap, transactional_id=key) as producer:
+        with producer.transaction(token="day 1", sequence=3):
+            producer.send(topic, b"a")
+        again = producer.transaction(token="day 1", sequence=4)
+        with pytest.raises(FatalError, match="committed as sequence 3, not 4"), again:
+            producer.send(topic, b"b")

@@ -977,6 +977,18 @@ def test_a_deadline_that_moves_earlier_rings_once() -> None:
     assert [timers.pop_due(200), timers.pop_due(200), timers.next_ms()] == ["a", None, None]
 
 
+def test_timers_of_keys_that_come_and_go_leave_nothing_behind() -> None:
+    """Each writer of a shared transaction is a key of its own, and most are gone long before their deadline."""
+    timers = Timers()
+    timers.want("stays", 5_000)
+    for number in range(10_000):
+        timers.want(f"writer-{number}", 10_000 + number)
+        timers.forget(f"writer-{number}")
+        assert len(timers) < 100
+    timers.forget("unknown")
+    assert [timers.pop_due(1_000_000), timers.pop_due(1_000_000)] == ["stays", None]
+
+
 # -- operators
 
 

@@ -42,6 +42,8 @@ class SharedTransactionService:
                 request.timeout_ms,
                 request.sequence if request.HasField("sequence") else NO_SEQUENCE,
                 request.writer,
+                request.one_off,
+                request.run,
             )
         )
         return shared_pb2.OpenSharedTransactionResponse(
@@ -62,6 +64,8 @@ class SharedTransactionService:
                 tuple(producer_of(writer) for writer in request.writers),
                 request.payload,
                 request.sequence if request.HasField("sequence") else NO_SEQUENCE,
+                request.one_off,
+                request.run,
             )
         )
         return shared_pb2.CommitSharedTransactionResponse(
@@ -73,7 +77,7 @@ class SharedTransactionService:
         self, request: shared_pb2.AbortSharedTransactionRequest, _context: Context
     ) -> shared_pb2.AbortSharedTransactionResponse:
         transactions = await self._transactions()
-        await transactions.abort_shared(AbortSharedRequest(request.key, request.attempt))
+        await transactions.abort_shared(AbortSharedRequest(request.key, request.attempt, request.one_off))
         return shared_pb2.AbortSharedTransactionResponse()
 
     async def leave_shared_transaction(
