@@ -320,8 +320,15 @@ def _header_rows(pa: Any, batch: Any, name: str, default: Headers) -> list[Heade
     array = _column(batch, name)
     if array is None or pa.types.is_null(array.type) or array.null_count == len(array):
         return None
-    if not pa.types.is_list(array.type) or not pa.types.is_struct(array.type.value_type):
+    kind = array.type.value_type if pa.types.is_list(array.type) else None
+    if kind is None or not pa.types.is_struct(kind) or min(map(kind.get_field_index, ("key", "value"))) < 0:
         raise UsageError(f"the column {name!r} is {array.type}, not a list of structs of key and value")
+    unnamed = pa.compute.struct_field(array.flatten(), "key").null_count
+    if unnamed:
+        raise UsageError(
+            f"the column {name!r} has {unnamed} headers that are null or have a null key: give each a name, or leave "
+            f"them out, in Spark with filter({name}, h -> h.key is not null)"
+        )
     rows: list[Headers | None] = [
         None if row is None else tuple((header["key"], header["value"]) for header in row) for row in array.to_pylist()
     ]

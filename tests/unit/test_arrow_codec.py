@@ -203,6 +203,7 @@ def test_columns_that_cannot_be_written(codec: Any) -> None:
         ([good, pa.array(["soon"])], ["value", "timestamp"], "not a timestamp"),
         ([good, pa.array([-2])], ["value", "timestamp"], "-2 is not a timestamp"),
         ([good, pa.array(["x"])], ["value", "headers"], "not a list of structs"),
+        ([good, pa.array([[{"key": "x"}]])], ["value", "headers"], "not a list of structs of key and value"),
     ):
         with pytest.raises(UsageError, match=message):
             codec.encode_from_arrow(pa.RecordBatch.from_arrays(arrays, names))
@@ -274,6 +275,18 @@ def test_a_column_decoder_checks_its_buffers(codec: Any) -> None:
 
 
 TRACE = (("traceparent", b"00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"), ("tracestate", b"a=b"))
+
+
+@pytest.mark.parametrize("wrong", [None, {"key": None, "value": b"1"}])
+def test_a_header_that_is_null_or_has_no_name_is_refused_and_a_null_value_is_taken(codec: Any, wrong: Any) -> None:
+    kind = codec.arrow_schema(["headers"]).field("headers").type
+    values = pa.array([b"x", b"y", b"z"])
+    good = {"key": "a", "value": None}
+    table = pa.RecordBatch.from_arrays([values, pa.array([None, [good, wrong], [good]], kind)], ["value", "headers"])
+    with pytest.raises(UsageError, match="'headers' has 1 headers that are null or have a null key: give each a name"):
+        codec.encode_from_arrow(table)
+    assert [row[3] for row in records(codec, table.slice(2))] == [(("a", None),)]
+    assert [row[3] for row in records(codec, table.slice(0, 1))] == [()]
 
 
 def test_rows_get_default_headers_unless_they_have_one_of_their_names(codec: Any) -> None:
