@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Final
 
 from pyspark.sql.datasource import WriterCommitMessage
 
+from semel.protocol.api.shared_transactions import NAME_BYTES_MAX
 from semel.protocol.compression import Compression
 from semel.protocol.errors import (
     AbortTransactionError,
@@ -41,6 +42,9 @@ _log = logging.getLogger("semel.spark")
 
 _LINGER_MS: Final = 0
 
+A_QUERY_ID: Final = str(uuid.UUID(int=0))
+"""As long as any: stands for a query's id before Spark has told it."""
+
 
 @dataclass(frozen=True)
 class SinkMessage(WriterCommitMessage):
@@ -64,8 +68,15 @@ class BatchIdentity:
 
 
 def batch_identity(app_id: str, sink_name: str, version: int) -> BatchIdentity:
-    """Return the identity of one batch in a line of them."""
-    return BatchIdentity(f"spark/{app_id}/{sink_name}", f"batch-{version}", version)
+    """Return the identity of one batch in a line of them. Raises `UsageError` where the names are too long."""
+    key = f"spark/{app_id}/{sink_name}"
+    if len(key.encode()) > NAME_BYTES_MAX:
+        raise UsageError(
+            f"{key!r} names the decisions of this sink, and has {len(key.encode())} bytes; the most is "
+            f"{NAME_BYTES_MAX}: give a shorter sinkName (the topic unless it is given)"
+            + ("" if app_id == A_QUERY_ID else " or txnAppId")
+        )
+    return BatchIdentity(key, f"batch-{version}", version)
 
 
 def fresh_nonce() -> str:

@@ -11,6 +11,7 @@ from pyspark.sql.datasource import DataSourceStreamArrowWriter, WriterCommitMess
 from semel.protocol.errors import FatalError, UsageError
 from semel.spark.checkpoint import Checkpoint
 from semel.spark.sink import (
+    A_QUERY_ID,
     BatchIdentity,
     SinkMessage,
     abort_batch,
@@ -44,6 +45,7 @@ class SemelStreamWriter(DataSourceStreamArrowWriter):
         if self._options.app_id:
             raise UsageError("options txnAppId and txnVersion are for batch writes: a stream's batches have numbers")
         check_sink_schema(schema, self._options.topic)
+        batch_identity(A_QUERY_ID, self._options.sink_name, 0)  # a name that is too long is told before any task runs
         self._nonce = fresh_nonce()
         self._trace = BatchTrace.fresh()
 

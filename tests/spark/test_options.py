@@ -110,6 +110,18 @@ def test_rows_must_go_somewhere_and_a_log_is_not_overwritten() -> None:
         source(**SINK).writer(VALUES, True)
 
 
+@pytest.mark.parametrize("name", ["n" * 470, "\u00e9" * 235])
+def test_names_that_are_too_long_for_the_coordinator_are_refused_before_any_task_runs(name: str) -> None:
+    fits = {**SINK, "checkpointLocation": "/nowhere", "sinkName": name[:-1]}
+    source(**fits).streamWriter(VALUES, False)
+    with pytest.raises(UsageError, match=r"has 51[34] bytes; the most is 512: give a shorter sinkName"):
+        source(**{**fits, "sinkName": name}).streamWriter(VALUES, False)
+    query = {**fits, "txnAppId": "0" * 36, "txnVersion": "1"}
+    source(**query).writer(VALUES, False)
+    with pytest.raises(UsageError, match=r"give a shorter sinkName .* or txnAppId"):
+        source(**{**query, "txnAppId": "0" * 39}).writer(VALUES, False)
+
+
 def test_secrets_show_in_no_repr_and_no_error() -> None:
     secret = "hunter2-hunter2"
     options = {
