@@ -13,6 +13,7 @@ from pyspark import TaskContext
 from pyspark.sql.datasource import DataSourceArrowWriter, WriterCommitMessage
 
 from semel.protocol.errors import UsageError
+from semel.spark.batch_record import BatchRecord
 from semel.spark.checkpoint import Checkpoint
 from semel.spark.sink import (
     BatchIdentity,
@@ -39,7 +40,7 @@ class SemelBatchWriter(DataSourceArrowWriter):
         self._options = SinkOptions.parse(options)
         if overwrite:
             raise UsageError("a log can't be overwritten: use .mode('append')")
-        check_sink_schema(schema, self._options.topic)
+        self._shape = check_sink_schema(schema, self._options.topic)
         nonce = fresh_nonce()
         self._trace = BatchTrace.fresh()
         self._attempt = attempt_name(self._options.run_id, nonce)
@@ -70,7 +71,8 @@ class SemelBatchWriter(DataSourceArrowWriter):
         source = None
         if self._is_one_of_many and self._options.checkpoint and self._options.wants_source_range:
             source = Checkpoint(self._options.checkpoint).source_range(self._options.version)
-        commit_batch(messages, self._identity, self._attempt, self._options, source, self._trace)
+        record = BatchRecord(self._shape, source)
+        commit_batch(messages, self._identity, self._attempt, self._options, record, self._trace)
 
     def abort(self, messages: list[WriterCommitMessage | None]) -> None:
         abort_batch(messages, self._identity, self._options, {self._attempt: self._trace})

@@ -25,6 +25,11 @@ KAFKA_BOOTSTRAP: Final = "kafka.bootstrap.servers"
 
 _SECRET: Final = re.compile(r"password|secret|jaas|token|credential|keystore\.key|private", re.IGNORECASE)
 _REDACTED: Final = "*(redacted)"
+_USER_INFO: Final = re.compile(r"(?<=://)(?:[^/\s@]*|[^/\s@:]*:(?!\d+/)[^\s@]*)@")
+"""Who logs in where, in a URI. A secret key may hold slashes; a port does not begin one."""
+_SECRET_PARAMETER: Final = re.compile(
+    r"(?<=[?&])([^=&\s'\"]*(?:password|secret|token|credential|key|sig)[^=&\s'\"]*=)[^&\s'\"]+", re.IGNORECASE
+)
 
 SPARK_OWN: Final = frozenset(
     {"checkpointlocation", "queryname", "outputmode", "path", "mergeschema", "asyncprogresstrackingenabled"}
@@ -51,7 +56,14 @@ _MS_PER_UNIT: Final = {
 
 def redacted(options: Mapping[str, str]) -> dict[str, str]:
     """Return the options fit for a log line or an error: values of what sounds like a secret are left out."""
-    return {name: _REDACTED if _SECRET.search(name) else value for name, value in sorted(options.items())}
+    return {
+        name: _REDACTED if _SECRET.search(name) else without_secrets(value) for name, value in sorted(options.items())
+    }
+
+
+def without_secrets(text: str) -> str:
+    """Return a text fit for a log line or an error, without the users and passwords of URIs in it."""
+    return _SECRET_PARAMETER.sub(rf"\g<1>{_REDACTED}", _USER_INFO.sub(f"{_REDACTED}@", text))
 
 
 class OptionReader:

@@ -8,16 +8,19 @@ repeats after a crash: what was decided before is found decided, and nothing is 
 
 from __future__ import annotations
 
+import hashlib
 import logging
+import os
 import time
 import uuid
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from pyspark.sql.datasource import WriterCommitMessage
 
-from semel.protocol.api.shared_transactions import NAME_BYTES_MAX
+from semel.protocol.api.shared_transactions import NAME_BYTES_MAX, CommitDecision, SharedDescription
 from semel.protocol.compression import Compression
 from semel.protocol.errors import (
     AbortTransactionError,
@@ -27,11 +30,13 @@ from semel.protocol.errors import (
     SemelError,
     UsageError,
 )
-from semel.sdk.shared_transaction import SharedTransaction
+from semel.protocol.ids import TopicPartition
+from semel.sdk.shared_calls import describe_shared
+from semel.sdk.shared_transaction import SharedCommit, SharedTransaction
 from semel.sdk.shared_writer import SharedWriter, SharedWriterId
 from semel.spark.arrow_rows import RowSorter, record_batches
-from semel.spark.checkpoint import SourceRange
-from semel.spark.clients import ProcessTransaction, grpc_addresses_of
+from semel.spark.batch_record import BatchRecord, Repeats
+from semel.spark.clients import ProcessTransaction, client_for, grpc_addresses_of, run
 from semel.spark.sink_options import SinkOptions
 from semel.spark.telemetry import BatchTrace, Names, Work, batch_aborting, batch_deciding, task_writing
 
@@ -80,8 +85,18 @@ def batch_identity(app_id: str, sink_name: str, version: int) -> BatchIdentity:
 
 
 def fresh_nonce() -> str:
-    """Return what tells this execution from every other one."""
-    return uuid.uuid4().hex
+    """Return what tells this execution from every other one, and of which driver it is."""
+    return f"{driver_name()}.{uuid.uuid4().hex}"
+
+
+def driver_name() -> str:
+    """Return what all Python processes of one driver on its machine have in common; empty where Spark does not say.
+
+    Spark makes folders with random names for each of its JVMs, and tells them to all processes that plan, commit and
+    abort. In a task's process they are the executor's: only what is made on the driver is named so.
+    """
+    folders = os.environ.get("SPARK_LOCAL_DIRS", "")
+    return hashlib.sha256(folders.encode()).hexdigest()[:12] if folders else ""
 
 
 def handle(identity: BatchIdentity, attempt: str, options: SinkOptions, *, opened: bool = False) -> SharedTransaction:
@@ -118,12 +133,7 @@ def write_rows(
         if first is None:
             work.outcome = "empty"
             return SinkMessage(identity.key, attempt, None, 0, 0, trace)
-        writer = handle(identity, attempt, options).join(
-            linger_ms=_LINGER_MS,
-            buffer_memory_bytes=options.writer_memory_bytes,
-            delivery_timeout_ms=options.delivery_timeout_ms,
-        )
-        with writer:
+        with _explaining_to_a_task(identity, options), _joined(identity, attempt, options) as writer:
             if writer.committed is not None:
                 for _ in batches:  # Spark's process for the task wants its input read
                     pass
@@ -137,6 +147,14 @@ def write_rows(
             member = writer.finish()
         work.outcome = "written"
         return SinkMessage(identity.key, attempt, member, work.rows, work.size_bytes, trace)
+
+
+def _joined(identity: BatchIdentity, attempt: str, options: SinkOptions) -> SharedWriter:
+    return handle(identity, attempt, options).join(
+        linger_ms=_LINGER_MS,
+        buffer_memory_bytes=options.writer_memory_bytes,
+        delivery_timeout_ms=options.delivery_timeout_ms,
+    )
 
 
 def _send_all(
@@ -178,13 +196,14 @@ def commit_batch(
     identity: BatchIdentity,
     attempt_without_messages: str,
     options: SinkOptions,
-    source: SourceRange | None,
+    record: BatchRecord,
     planned: BatchTrace,
 ) -> None:
     """Decide: exactly the tasks that sent these messages count, with the offsets of what they read.
 
-    Does nothing where the batch was decided before. Raises `FencedError` where another driver has taken over, and
-    `FatalError` where the same batch was committed with other source offsets.
+    Does nothing where the batch was decided before. Raises `FencedError` where another driver has taken over,
+    `FatalError` where the same batch was committed with other source offsets, and `UsageError` where it was another
+    sink that did, or where there are no offsets to commit.
     """
     told = [message for message in messages if isinstance(message, SinkMessage)]
     if len(told) != len(messages):
@@ -195,9 +214,7 @@ def commit_batch(
     if len(attempts) > 1:
         raise FatalError(f"the messages of one batch are of {len(attempts)} executions: nothing committed")
     attempt = attempts.pop() if attempts else attempt_without_messages
-    offsets = source.group_offsets() if source is not None and options.group else {}
-    if options.group and not offsets:
-        _log.warning("no source of this query has offsets in Kafka's shape; none are committed for %r", options.group)
+    offsets = _group_offsets(options, record)
     trace = next((message.trace for message in told), planned)
     with batch_deciding(trace, _names(identity, attempt, options)) as work:
         work.rows, work.size_bytes = sum(each.rows for each in told), sum(each.size_bytes for each in told)
@@ -205,16 +222,10 @@ def commit_batch(
             # Where no task had rows, none has opened this execution, and an older one may still be open.
             has_writers = any(message.member is not None for message in told)
             shared = handle(identity, attempt, options, opened=not has_writers)
-            outcome = shared.commit(
-                [message.member for message in told if message.member is not None],
-                payload=b"" if source is None else source.payload(),
-                offsets=offsets or None,
-                group=options.group or None,
-            )
+            members = [message.member for message in told if message.member is not None]
+            outcome = _decide(shared, members, offsets, identity, options, record)
         except SemelError as error:
-            raise _explained(error, identity) from None
-        if outcome.already_committed:
-            _refuse_second_sink(attempt, outcome.decision.attempt, identity)
+            raise _explained(error, identity, options) from None
         work.outcome = "replayed" if outcome.already_committed else "committed"
     _log.info(
         "%s: key=%s batch=%s tasks=%s rows=%s bytes=%s",
@@ -247,34 +258,143 @@ def abort_batch(
                 _log.warning("an execution of %s could not be aborted; the next one does it: %s", identity.token, error)
 
 
+def abort_of_this_driver(identity: BatchIdentity, options: SinkOptions) -> None:
+    """Abort the open execution of a batch where no task has told of itself, if this driver has planned it.
+
+    Another driver that runs the same query may have opened its own meanwhile: that one is left alone.
+    """
+    try:
+        found = _described(identity, options)
+        _, _, nonce = found.attempt.rpartition("/")
+        driver = driver_name()
+        if driver and found.token == identity.token and nonce.startswith(f"{driver}."):
+            handle(identity, found.attempt, options).abort()
+            return
+    except SemelError as error:
+        _log.warning("an execution of %s could not be aborted: %s", identity.token, error)
+        return
+    if found.attempt:
+        _log.warning("%s of %r is open in another driver, or in one that is gone", identity.token, identity.key)
+
+
 def attempt_name(run_id: str, nonce: str) -> str:
     """Return the name of one execution of a batch, which tells of which run of the query it is."""
     return f"{run_id}/{nonce}"
 
 
-def _refuse_second_sink(attempt: str, decided: str, identity: BatchIdentity) -> None:
-    """Two writes of one run with the same name: the second would look like a replay of the first, and be lost."""
-    run_id = attempt.partition("/")[0]
-    if run_id and decided != attempt and decided.partition("/")[0] == run_id:
+def _group_offsets(options: SinkOptions, record: BatchRecord) -> dict[TopicPartition, int]:
+    if not options.group:
+        return {}
+    offsets = None if record.source is None else record.source.group_offsets()
+    if offsets is None:
         raise UsageError(
-            f"this run has written {identity.token} of {identity.key!r} before, so these rows were taken for a replay "
-            "and not written: give each sink of a query a name of its own (option sinkName)"
+            f"kafka.group.id is {options.group!r}, and there are no offsets to commit for it: no source of this query "
+            "has offsets as Kafka's and Semel's sources have, a number for each partition of a topic. Nothing was "
+            "written; leave kafka.group.id out"
+        )
+    return offsets
+
+
+def _decide(
+    shared: SharedTransaction,
+    members: list[SharedWriterId],
+    offsets: dict[TopicPartition, int],
+    identity: BatchIdentity,
+    options: SinkOptions,
+    record: BatchRecord,
+) -> SharedCommit:
+    """Commit; and where the batch was committed before, see that it was by this sink, and after reading the same."""
+    try:
+        outcome = shared.commit(
+            members, payload=record.payload(), offsets=offsets or None, group=options.group if offsets else None
+        )
+        if not outcome.already_committed:
+            return outcome
+        recorded = outcome.decision
+    except FatalError as error:
+        if error.code is not ErrorCode.INVALID_TXN_STATE:
+            raise
+        found = next((each for each in _described(identity, options).decisions if each.token == identity.token), None)
+        if found is None:
+            raise
+        # Another record is none of ours, or was made by a version, or under options, that records less.
+        outcome, recorded = None, found
+        _refuse_other(record.repeats(recorded.payload), recorded, identity, record, error)
+    if record.repeats(recorded.payload) is Repeats.NUMBER_ALONE and (
+        options.goes_by_number or options.wants_source_range
+    ):
+        _refuse_later(recorded, identity, options)
+    return outcome or shared.commit(members, payload=recorded.payload)
+
+
+def _refuse_other(
+    repeats: Repeats, recorded: CommitDecision, identity: BatchIdentity, record: BatchRecord, error: FatalError
+) -> None:
+    if repeats is Repeats.OTHER_RANGE:
+        raise error
+    if repeats is Repeats.OTHER_SINK:
+        raise UsageError(
+            f"{identity.token} of {identity.key!r} was committed by a sink of the same name that writes elsewhere, or "
+            f"has other columns; this one writes to {record.sink.where}, and has written nothing of it. Give each sink "
+            "of a query a name of its own (option sinkName). If the query itself was changed between two runs, let it "
+            f"run once as it was, until {identity.token} is done"
         )
 
 
-def _explained(error: SemelError, identity: BatchIdentity) -> SemelError:
+def _refuse_later(recorded: CommitDecision, identity: BatchIdentity, options: SinkOptions) -> None:
+    """Spark repeats its last batch alone, so a replay of an earlier one comes of a checkpoint that was rolled back."""
+    later = [each.token for each in _described(identity, options).decisions if each.sequence > recorded.sequence]
+    if later:
+        raise FatalError(
+            f"{later[-1]} is committed already, so {identity.token} is no replay of the last batch",
+            ErrorCode.INVALID_TXN_STATE,
+        )
+
+
+def _described(identity: BatchIdentity, options: SinkOptions) -> SharedDescription:
+    client = client_for(options.address)
+    return run(client, describe_shared(client.control, identity.key))
+
+
+@contextmanager
+def _explaining_to_a_task(identity: BatchIdentity, options: SinkOptions) -> Iterator[None]:
+    try:
+        yield
+    except FencedError:
+        raise
+    except SemelError as error:
+        raise _explained(error, identity, options) from None
+
+
+def _explained(error: SemelError, identity: BatchIdentity, options: SinkOptions) -> SemelError:
+    """Say it in the words of somebody who uses Spark."""
+    limit = f"kafka.transaction.timeout.ms ({options.transaction_timeout_ms})"
     if isinstance(error, FencedError):
         return FencedError(
             f"another run of this query has taken over {identity.token}; this one has written nothing of it. Let only "
             f"one run of a query live at a time ({error.message})",
             error.code,
         )
-    if isinstance(error, FatalError) and error.code is ErrorCode.INVALID_TXN_STATE:
+    if error.code is ErrorCode.INVALID_TXN_STATE:
         return FatalError(
             f"{identity.token} of {identity.key!r} was committed with other source offsets, or later batches were: the "
             "checkpoint was rolled back, or a copy of it is used. Nothing was written. Restore the newest checkpoint; "
             "or start with a new one, and startingOffsets 'committed' where the sink has a kafka.group.id "
             f"({error.message})",
+            error.code,
+        )
+    if error.code is ErrorCode.TRANSACTION_ABORTABLE:
+        return AbortTransactionError(
+            f"{identity.token} of {identity.key!r} is not committed: from a task's first row to the decision it took "
+            f"longer than {limit} ms, or it was aborted. Where batches take that long, raise the option (the node's "
+            "transaction.max.timeout.ms, 900000 unless it was changed, is the most), or make batches smaller "
+            f"(maxOffsetsPerTrigger); otherwise let Spark repeat it ({error.message})",
+            error.code,
+        )
+    if error.code is ErrorCode.INVALID_TRANSACTION_TIMEOUT:
+        return UsageError(
+            f"option {limit} is more than the node allows: lower it, or raise the node's setting "
+            f"transaction.max.timeout.ms ({error.message})",
             error.code,
         )
     return error

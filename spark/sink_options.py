@@ -9,7 +9,7 @@ from typing import Final
 from semel.protocol.compression import Compression
 from semel.protocol.errors import UsageError
 from semel.spark.clients import Address
-from semel.spark.options import BOOTSTRAP, INT32_MAX, KAFKA_BOOTSTRAP, OptionReader, redacted
+from semel.spark.options import BOOTSTRAP, INT32_MAX, KAFKA_BOOTSTRAP, OptionReader, redacted, without_secrets
 
 _KNOWN: Final = (
     BOOTSTRAP,
@@ -50,6 +50,8 @@ class SinkOptions:
     topic:        where all rows go; empty: the column says it
     sink_name:    tells the sinks of one query apart
     checkpoint:   the query's checkpoint, where Spark or the helper for foreachBatch has said it
+    wants_source_range: whether the checkpoint is to say what a batch has read
+    goes_by_number: whether to do without was asked for: a batch that is found committed must be the last one then
     app_id, version, run_id: of a batch write that is one of a line (foreachBatch); empty and -1 otherwise
     group:        for which the source's offsets are committed with the output; empty: for none
     buffer_bytes: what a task's rows may take in its process
@@ -60,6 +62,7 @@ class SinkOptions:
     sink_name: str
     checkpoint: str
     wants_source_range: bool
+    goes_by_number: bool
     app_id: str
     version: int
     run_id: str
@@ -76,7 +79,7 @@ class SinkOptions:
         try:
             return cls._parse(options)
         except UsageError as error:
-            raise UsageError(f"{error.message} (options: {redacted(options)})") from None
+            raise UsageError(f"{without_secrets(error.message)} (options: {redacted(options)})") from None
 
     @classmethod
     def _parse(cls, options: Mapping[str, str]) -> SinkOptions:
@@ -109,6 +112,7 @@ class SinkOptions:
             sink_name=reader.text("sinkName") or topic or "sink",
             checkpoint=checkpoint,
             wants_source_range=wants_source_range,
+            goes_by_number=reader.has("sourceRange") and not wants_source_range,
             app_id=app_id,
             version=-1 if version is None else version,
             run_id=reader.text("txnRunId"),

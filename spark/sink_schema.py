@@ -8,6 +8,7 @@ from typing import Final
 from pyspark.sql.types import ArrayType, BinaryType, DataType, IntegerType, StringType, StructType
 
 from semel.protocol.errors import UsageError
+from semel.spark.batch_record import SinkShape
 
 _TEXT_OR_BINARY: Final = "string or binary"
 _WANTED: Final = {
@@ -19,8 +20,11 @@ _WANTED: Final = {
 }
 
 
-def check_sink_schema(schema: StructType, topic: str) -> None:
-    """Refuse a frame that can't be written. Columns that the sink does not know are left alone, as in Spark's own."""
+def check_sink_schema(schema: StructType, topic: str) -> SinkShape:
+    """Refuse a frame that can't be written, and return what tells its sink from others.
+
+    Columns that the sink does not know are left alone, as in Spark's own.
+    """
     types = {field.name: field.dataType for field in schema.fields}
     if "value" not in types:
         raise UsageError(
@@ -38,6 +42,7 @@ def check_sink_schema(schema: StructType, topic: str) -> None:
             f"option topic says where all rows go, and a column 'topic' says it row by row: give one of them (the "
             f"frame has {_listed(schema)})"
         )
+    return SinkShape.of(topic, ((name, types[name].simpleString()) for name in _WANTED if name in types))
 
 
 def _fits(name: str, kind: DataType) -> bool:

@@ -6,16 +6,23 @@ import logging
 import re
 import time
 from collections.abc import Callable, Iterable, Mapping
-from typing import TypeVar
+from contextlib import suppress
+from typing import Final, TypeVar
 
 from semel.protocol.api.topics import EARLIEST_TIMESTAMP, LATEST_TIMESTAMP
-from semel.protocol.errors import FatalError, RetriableError, UsageError
-from semel.protocol.ids import TopicPartition
+from semel.protocol.errors import ErrorCode, FatalError, RetriableError, SemelError, UsageError
+from semel.protocol.ids import OFFSETS_TOPIC, TopicPartition
 from semel.sdk.admin_core import AdminCore
+from semel.sdk.client import ClientCore
 from semel.spark.clients import client_for, run
 from semel.spark.source_options import EARLIEST_OFFSET, LATEST_OFFSET, Bound, BoundKind, SourceOptions
 
 _log = logging.getLogger("semel.spark")
+
+_UNSTABLE_RETRY_S: Final = 0.1
+_UNDECIDED: Final = ("Ongoing", "PrepareCommit", "PrepareAbort")
+_DESCRIBED_MAX: Final = 100
+_NAMED_MAX: Final = 3
 
 T = TypeVar("T")
 Found = dict[TopicPartition, int]
@@ -114,23 +121,55 @@ class SourceOffsets:
         return found | self.latest(without)
 
     def _committed(self, partitions: list[TopicPartition]) -> Found:
-        """Where a group stands; the start of partitions in which it has committed nothing, so that none is skipped."""
+        """Where a group stands; the start of partitions in which it has committed nothing, so that none is skipped.
+
+        An open transaction may still move it, such as the last batch of the run before: so it is waited for (O2).
+        """
+        client = client_for(self._options.address)
+        deadline = time.monotonic() + self._options.address.api_timeout_ms / 1000
 
         def ask() -> Found:
-            client = client_for(self._options.address)
-            offsets = run(client, AdminCore(client).group_offsets(self._options.group))
+            offsets = run(client, AdminCore(client).stable_group_offsets(self._options.group, partitions))
             return {tp: place.offset for tp, place in offsets.items() if place.offset >= 0}
 
-        found = self._with_retries(ask)
-        known = {tp: found[tp] for tp in partitions if tp in found}
+        while True:
+            try:
+                known = self._with_retries(ask, but=ErrorCode.UNSTABLE_OFFSET_COMMIT)
+                break
+            except RetriableError as error:
+                if error.code is not ErrorCode.UNSTABLE_OFFSET_COMMIT:
+                    raise
+                if time.monotonic() >= deadline:
+                    raise self._unstable(client, error) from None
+                time.sleep(_UNSTABLE_RETRY_S)
         return known | self.earliest(tp for tp in partitions if tp not in known)
 
-    def _with_retries(self, ask: Callable[[], T]) -> T:
+    def _unstable(self, client: ClientCore, error: SemelError) -> FatalError:
+        """Name the transactions that hold offsets, which this group's must be among."""
+        admin = AdminCore(client)
+        names = []
+        for each in run(client, admin.transactions(_UNDECIDED, (), 0, ""))[:_DESCRIBED_MAX]:
+            with suppress(FatalError):  # it has ended meanwhile
+                found = run(client, admin.transaction(each.transactional_id))
+                if any(tp.topic == OFFSETS_TOPIC for tp in found.partitions):
+                    names.append(f"{found.transactional_id!r} ({found.state})")
+        who = f"one of {', '.join(names[:_NAMED_MAX])}" if names else "which was not found"
+        timeout_ms = self._options.address.api_timeout_ms
+        return FatalError(
+            f"where group {self._options.group!r} stands is not decided: a transaction has held its offsets for longer "
+            f"than {timeout_ms} ms (kafka.default.api.timeout.ms), {who}. Wait until it ends, or look at it with "
+            f"`semel txn describe` and end it with `semel txn abort` ({error.message})",
+            ErrorCode.UNSTABLE_OFFSET_COMMIT,
+        )
+
+    def _with_retries(self, ask: Callable[[], T], *, but: ErrorCode | None = None) -> T:
         """Ask again where trouble may pass: the client's own retries are within the call, these are the query's."""
         for _ in range(self._options.offset_retries):
             try:
                 return ask()
-            except RetriableError:
+            except RetriableError as error:
+                if error.code is but:
+                    raise
                 time.sleep(self._options.offset_retry_interval_ms / 1000)
         return ask()
 

@@ -25,6 +25,7 @@ from semel.spark.options import (
     partition_numbers,
     partition_values,
     redacted,
+    without_secrets,
 )
 
 EARLIEST_OFFSET: Final = -2
@@ -137,7 +138,7 @@ class SourceOptions:
         try:
             return cls._parse(options, is_stream)
         except UsageError as error:
-            raise UsageError(f"{error.message} (options: {redacted(options)})") from None
+            raise UsageError(f"{without_secrets(error.message)} (options: {redacted(options)})") from None
 
     @classmethod
     def _parse(cls, options: Mapping[str, str], is_stream: bool) -> SourceOptions:

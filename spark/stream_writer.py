@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Final
 
@@ -9,12 +10,14 @@ from pyspark import TaskContext
 from pyspark.sql.datasource import DataSourceStreamArrowWriter, WriterCommitMessage
 
 from semel.protocol.errors import FatalError, UsageError
+from semel.spark.batch_record import BatchRecord
 from semel.spark.checkpoint import Checkpoint
 from semel.spark.sink import (
     A_QUERY_ID,
     BatchIdentity,
     SinkMessage,
     abort_batch,
+    abort_of_this_driver,
     attempt_name,
     batch_identity,
     commit_batch,
@@ -28,6 +31,8 @@ from semel.spark.telemetry import BatchTrace
 if TYPE_CHECKING:
     import pyarrow
     from pyspark.sql.types import StructType
+
+_log = logging.getLogger("semel.spark")
 
 _QUERY_ID: Final = "sql.streaming.queryId"
 _BATCH_ID: Final = "streaming.sql.batchId"
@@ -44,7 +49,14 @@ class SemelStreamWriter(DataSourceStreamArrowWriter):
         self._options = SinkOptions.parse(options)
         if self._options.app_id:
             raise UsageError("options txnAppId and txnVersion are for batch writes: a stream's batches have numbers")
-        check_sink_schema(schema, self._options.topic)
+        if not self._options.checkpoint and not self._options.goes_by_number:
+            raise UsageError(
+                "the sink reads from the query's checkpoint what a batch covers, and a checkpoint in the session's "
+                "configuration is not shown to it: give .option('checkpointLocation', ...) on the query itself; or "
+                "set option sourceRange to 'none' to do without (then a checkpoint that was rolled back by one batch "
+                "is not noticed)"
+            )
+        self._shape = check_sink_schema(schema, self._options.topic)
         batch_identity(A_QUERY_ID, self._options.sink_name, 0)  # a name that is too long is told before any task runs
         self._nonce = fresh_nonce()
         self._trace = BatchTrace.fresh()
@@ -70,20 +82,34 @@ class SemelStreamWriter(DataSourceStreamArrowWriter):
     def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
         source = None
         if self._options.wants_source_range:
-            source = Checkpoint(self._checkpoint_location()).source_range(batchId)
+            source = Checkpoint(self._options.checkpoint).source_range(batchId)
         identity = self._identity(messages, batchId)
         if identity is not None:
-            commit_batch(messages, identity, attempt_name("", self._nonce), self._options, source, self._trace)
+            record = BatchRecord(self._shape, source)
+            commit_batch(messages, identity, attempt_name("", self._nonce), self._options, record, self._trace)
 
     def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
-        identity = self._identity(messages, batchId)
-        if identity is not None:
+        try:
+            identity = self._identity(messages, batchId)
+        except FatalError as error:
+            identity = None
+            _log.warning("which query this is can't be read: %s", error)
+        if identity is None:
+            _log.warning(
+                "what batch %s has written is not known here; it stays open, and readers of committed records wait, "
+                "until the next run's first task, or for %s ms (kafka.transaction.timeout.ms)",
+                batchId,
+                self._options.transaction_timeout_ms,
+            )
+        elif any(isinstance(message, SinkMessage) for message in messages):
             abort_batch(messages, identity, self._options)
+        else:
+            abort_of_this_driver(identity, self._options)
 
     def _identity(self, messages: list[WriterCommitMessage | None], batch_id: int) -> BatchIdentity | None:
         """Return the batch's identity: by the query's id from a task's message, else from the checkpoint.
 
-        None where neither is there: then no task has written, and nobody has asked for offsets to be committed.
+        None where neither is there: then nobody has asked for offsets to be committed.
         """
         batch = batch_identity("", self._options.sink_name, batch_id)
         for message in messages:
@@ -91,12 +117,10 @@ class SemelStreamWriter(DataSourceStreamArrowWriter):
                 return BatchIdentity(message.key, batch.token, batch.sequence)
         if not self._options.checkpoint:
             return None
-        return batch_identity(Checkpoint(self._options.checkpoint).query_id(), self._options.sink_name, batch_id)
-
-    def _checkpoint_location(self) -> str:
-        if not self._options.checkpoint:
-            raise UsageError(
-                "the sink reads from the query's checkpoint what a batch covers: give .option('checkpointLocation', "
-                "...) on the query itself, or set option sourceRange to 'none' to do without"
-            )
-        return self._options.checkpoint
+        try:
+            query_id = Checkpoint(self._options.checkpoint).query_id()
+        except FatalError:
+            if self._options.wants_source_range:
+                raise
+            return None  # a checkpoint that pyarrow can't reach, and sourceRange is 'none'
+        return batch_identity(query_id, self._options.sink_name, batch_id)

@@ -13,7 +13,7 @@ from semel.spark.options import redacted
 from semel.spark.source_options import SourceOptions
 
 ANY = {"bootstrap": "localhost:9094", "subscribe": "t"}
-SINK = {"bootstrap": "localhost:9094", "topic": "t"}
+SINK = {"bootstrap": "localhost:9094", "topic": "t", "checkpointLocation": "/nowhere"}
 
 
 @pytest.mark.parametrize(
@@ -139,7 +139,7 @@ def test_secrets_show_in_no_repr_and_no_error() -> None:
     data_source = source(**options)
     things = [data_source, data_source.reader(data_source.schema()), data_source.streamReader(data_source.schema())]
     sink = {name: value for name, value in options.items() if name != "subscribe"}
-    things += [source(**sink, topic="t").writer(VALUES, False), source(**sink, topic="t").streamWriter(VALUES, False)]
+    things += [source(**sink, topic="t").writer(VALUES, False), source(**{**SINK, **sink}).streamWriter(VALUES, False)]
     for thing in things:
         assert secret not in repr(thing)
         assert secret not in repr(pickle.loads(pickle.dumps(thing)))

@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Any
 from unittest import mock
 
 import pytest
-from spark_query import source, values
 
-from semel.protocol.errors import FatalError, UsageError
+from semel.protocol.errors import FatalError
 from semel.protocol.ids import TopicPartition
 from semel.sdk import tracing
+from semel.spark.batch_record import BatchRecord, Repeats, SinkShape
 from semel.spark.checkpoint import Checkpoint
 from semel.spark.telemetry import BatchTrace
 
@@ -28,27 +27,27 @@ def test_a_range_is_told_by_offsets_and_not_by_how_they_are_written(tmp_path: Pa
     write_offsets(tmp_path, 0, '{"t":{"0":1}}', "7")
     write_offsets(tmp_path, 1, '{"t": {"1": 5, "0": 3}, "u": {"0": 9}}', "8")
     found = Checkpoint(f"file://{tmp_path}").source_range(1)
-    assert json.loads(found.payload()) == {
-        "start": ['{"t":{"0":1}}', "7"],
-        "end": ['{"t":{"0":3,"1":5},"u":{"0":9}}', "8"],
-    }
+    assert (found.starts, found.ends) == (('{"t":{"0":1}}', "7"), ('{"t":{"0":3,"1":5},"u":{"0":9}}', "8"))
     assert found.group_offsets() == {
         TopicPartition("t", 0): 3,
         TopicPartition("t", 1): 5,
         TopicPartition("u", 0): 9,
     }
     write_offsets(tmp_path, 1, '{"u":{"0":9},"t":{"0":3,"1":5}}', "8")
-    assert Checkpoint(str(tmp_path)).source_range(1).payload() == found.payload()
+    assert Checkpoint(str(tmp_path)).source_range(1) == found
     write_offsets(tmp_path, 1, '{"u":{"0":9},"t":{"0":3,"1":6}}', "8")
-    assert Checkpoint(f"file:{tmp_path}").source_range(1).payload() != found.payload()
+    assert Checkpoint(f"file:{tmp_path}").source_range(1) != found
 
 
 def test_a_range_of_very_many_partitions_is_recorded_by_its_digest(tmp_path: Path) -> None:
     write_offsets(tmp_path, 0, json.dumps({"t": {str(number): number for number in range(10_000)}}))
-    found = Checkpoint(str(tmp_path)).source_range(0)
-    assert len(found.payload()) < 100
+    shape = SinkShape.of("t", [("value", "string")])
+    found = BatchRecord(shape, Checkpoint(str(tmp_path)).source_range(0))
+    assert len(found.payload()) < 200
+    assert found.repeats(found.payload()) is Repeats.SAME
     write_offsets(tmp_path, 0, json.dumps({"t": {str(number): number + 1 for number in range(10_000)}}))
-    assert Checkpoint(str(tmp_path)).source_range(0).payload() != found.payload()
+    other = BatchRecord(shape, Checkpoint(str(tmp_path)).source_range(0))
+    assert other.repeats(found.payload()) is Repeats.OTHER_RANGE
 
 
 def test_a_checkpoint_that_can_not_be_read_is_said_with_the_way_round(tmp_path: Path) -> None:
@@ -63,18 +62,6 @@ def test_a_checkpoint_that_can_not_be_read_is_said_with_the_way_round(tmp_path: 
     (tmp_path / "offsets" / "0").write_text("something else")
     with pytest.raises(FatalError, match="no log of offsets"):
         Checkpoint(str(tmp_path)).source_range(0)
-
-
-def test_a_sink_without_a_checkpoint_says_what_it_needs() -> None:
-    sink = source(bootstrap="localhost:9094", topic="t", kafka__group__id="g").streamWriter(_schema(), False)
-    with pytest.raises(UsageError, match="checkpointLocation"):
-        sink.commit([], 0)
-
-
-def _schema() -> Any:
-    from pyspark.sql.pandas.types import from_arrow_schema
-
-    return from_arrow_schema(values("x").schema)
 
 
 # -- traces

@@ -165,10 +165,11 @@ def test_E2_foreach_batch_in_update_mode_and_with_two_sinks_is_exactly_once(
     topic, totals, raw = new_topic(2), new_topic(), new_topic()
     fill(bootstrap, topic, [str(number) for number in range(14)])
     to_totals = foreach_batch("totals", {"bootstrap": bootstrap, "topic": totals}, checkpoint=str(tmp_path))
+    to_keys = foreach_batch("keys", {"bootstrap": bootstrap, "topic": raw}, source_range="none")
 
     def both(frame: DataFrame, batch_id: int) -> None:
         to_totals(frame.selectExpr("key", "concat(cast(key AS string), '=', count) AS value"), batch_id)
-        write_batch(frame.selectExpr("key AS value"), batch_id, "keys", {"bootstrap": bootstrap, "topic": raw})
+        to_keys(frame.selectExpr("key AS value"), batch_id)
 
     def run() -> None:
         (

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import pickle
-from collections.abc import Callable, Sequence
-from contextlib import suppress
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from typing import Any
+from unittest import mock
 
 import pyarrow as pa
 import pytest
@@ -16,8 +19,10 @@ from spark_query import read_table, read_values, settled_values, source
 
 import semel
 from semel.cli.demo.processes import NodeProcess
-from semel.protocol.errors import FatalError, UsageError
+from semel.protocol.errors import ErrorCode, FatalError, UsageError
 from semel.protocol.ids import TopicPartition
+from semel.sdk import shared_calls
+from semel.sdk.shared_transaction import SharedTransaction
 from semel.spark.offset_ranges import OffsetRange, limited, split
 from semel.spark.reading import DataLossError
 from semel.spark.stream_reader import SemelStreamReader
@@ -368,3 +373,60 @@ def test_an_empty_topic_gives_an_empty_frame(bootstrap: str, new_topic: NewTopic
 def test_a_schema_of_the_users_own_is_refused(bootstrap: str) -> None:
     with pytest.raises(UsageError, match="fixed schema"):
         source(bootstrap=bootstrap, subscribe="t").reader(StructType().add("value", StringType()))
+
+
+@contextmanager
+def offsets_in_flight(bootstrap: str, read: str, written: str, group: str) -> Iterator[threading.Event]:
+    """A commit of offsets that has told the group's coordinator and is not decided before the event is set."""
+    pending, may_decide = threading.Event(), threading.Event()
+    decide = shared_calls.commit_shared
+
+    async def gate(control: Any, request: Any) -> Any:
+        pending.set()
+        assert await asyncio.to_thread(may_decide.wait, 60)
+        return await decide(control, request)
+
+    shared = SharedTransaction(bootstrap, f"old-run-{written}", token="batch-0", sequence=0)
+    with shared.join() as writer:
+        writer.send(written, "row")
+        member = writer.finish()
+
+    def commit() -> None:
+        shared.commit([member], offsets={TopicPartition(read, 0): 10}, group=group)
+
+    thread = threading.Thread(target=commit)
+    with mock.patch("semel.sdk.shared_transaction.commit_shared", gate):
+        thread.start()
+        try:
+            assert pending.wait(60)
+            yield may_decide
+        finally:
+            may_decide.set()
+            thread.join(60)
+
+
+def committed_start(bootstrap: str, topic: str, group: str, **options: str) -> dict[str, Any]:
+    more = {"startingOffsets": "committed", "kafka.group.id": group, **options}
+    reading = source(bootstrap=bootstrap, subscribe=topic, **more)
+    found: dict[str, Any] = reading.streamReader(reading.schema()).initialOffset()
+    return found
+
+
+def test_O2_committed_starts_where_an_open_transaction_leaves_the_group_and_not_where_it_stood(
+    bootstrap: str, new_topic: NewTopic
+) -> None:
+    read, written = new_topic(), new_topic()
+    group = f"group-{read}"
+    with semel.Producer(bootstrap) as producer:
+        for number in range(10):
+            producer.send(read, str(number))
+    with offsets_in_flight(bootstrap, read, written, group) as may_decide:
+        with pytest.raises(FatalError, match=rf"(?s){group}.*old-run-{written}.*semel txn") as caught:
+            committed_start(bootstrap, read, group, kafka__default__api__timeout__ms="1500")
+        assert caught.value.code is ErrorCode.UNSTABLE_OFFSET_COMMIT
+        found: list[dict[str, Any]] = []
+        waiting = threading.Thread(target=lambda: found.append(committed_start(bootstrap, read, group)))
+        waiting.start()
+        may_decide.set()
+        waiting.join(60)
+    assert found == [{read: {"0": 10}}]
