@@ -2,7 +2,9 @@
 
 The world: drivers that each try to commit the next batch of one key, perhaps several at once and perhaps again after it
 was decided; tasks that join, write, and write on as zombies; partitions that apply P4, P9 and P10. The model: a batch
-is decided at most once, and then readers see exactly what the writers named in its decision had written.
+is decided at most once, and then readers see exactly what the writers named in its decision had written. Drivers are of
+runs, of which one that was replaced has no say any more; and a batch of records may hold little, so that a decision
+leaves some of its losers to later ones.
 """
 
 from __future__ import annotations
@@ -13,7 +15,7 @@ from dataclasses import dataclass, field
 
 from hypothesis import settings
 from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 from txn_shard import TxnShard
 
 from semel.protocol.api.shared_transactions import (
@@ -28,6 +30,7 @@ from semel.protocol.api.transactions import AddPartitionsToTxnRequest
 from semel.protocol.errors import SemelError
 from semel.protocol.ids import ProducerIdAndEpoch, TopicPartition
 from semel.txn_coordinator.commit_records import member_id
+from semel.txn_coordinator.config import TransactionConfig
 from semel.txn_coordinator.effects import SendMarkers
 from semel.txn_coordinator.state import IllegalTransitionError
 
@@ -73,6 +76,7 @@ class Writer:
 class Attempt:
     name: str
     batch: int
+    run: str = ""
     writers: list[Writer] = field(default_factory=list)
     named: list[Writer] | None = None
 
@@ -96,28 +100,58 @@ class SharedWorld(RuleBasedStateMachine):
         self.decided: dict[str, CommitDecision] = {}
         self.names = (f"attempt-{number}" for number in itertools.count())
         self.values = itertools.count()
+        self.runs = [""]
+        self.last_run = ""
+        self.runs_over: set[str] = set()
+
+    @initialize(record_bytes_max=st.sampled_from([700, 900_000]))
+    def a_batch_of_records_holds_so_much(self, record_bytes_max: int) -> None:
+        self.shard = TxnShard(config=TransactionConfig(record_bytes_max=record_bytes_max))
+
+    def _has_opened(self, attempt: Attempt) -> None:
+        """Something was opened or committed for this attempt: its run was not over, and the one before is now."""
+        assert attempt.run not in self.runs_over, "T12: a run that was replaced has no say"
+        if attempt.run and attempt.run != self.last_run:
+            self.runs_over.update({self.last_run} - {""})
+            self.last_run = attempt.run
 
     # -- drivers
 
-    @rule(again=st.booleans())
-    def a_driver_starts(self, again: bool) -> None:
+    @rule(again=st.booleans(), new_run=st.booleans(), data=st.data())
+    def a_driver_starts(self, again: bool, new_run: bool, data: st.DataObject) -> None:
         """The next batch, or the last one once more: the driver died before it noted the decision."""
         batch = len(self.decided) - (1 if again and self.decided else 0)
-        self.attempts.append(Attempt(next(self.names), batch))
+        if new_run:
+            self.runs.append(f"run-{len(self.runs)}")
+        self.attempts.append(Attempt(next(self.names), batch, data.draw(st.sampled_from(self.runs[::-1]), "run")))
 
     @precondition(lambda self: self.attempts)
     @rule(data=st.data(), answered=st.booleans())
     def a_task_joins(self, data: st.DataObject, answered: bool) -> None:
+        self._join(data.draw(st.sampled_from(self.attempts), "attempt"), answered)
+
+    @precondition(lambda self: self.attempts)
+    @rule(data=st.data())
+    def many_tasks_join_and_write(self, data: st.DataObject) -> None:
         attempt = data.draw(st.sampled_from(self.attempts), "attempt")
+        before = len(attempt.writers)
+        for _ in range(6):
+            self._join(attempt, answered=True)
+        for writer in attempt.writers[before:]:
+            self._write(writer, PARTITIONS[0], delay=False)
+
+    def _join(self, attempt: Attempt, answered: bool) -> None:
         try:
             response = self.shard.submit(
-                OpenSharedRequest(KEY, attempt.name, str(attempt.batch), TIMEOUT_MS, attempt.batch)
+                OpenSharedRequest(KEY, attempt.name, str(attempt.batch), TIMEOUT_MS, attempt.batch, run=attempt.run)
             )
         except SemelError:
             return
         if response.committed is not None:
             assert self.decided[str(attempt.batch)] == response.committed
-        elif answered:
+            return
+        self._has_opened(attempt)
+        if answered:
             assert response.producer is not None
             attempt.writers.append(Writer(attempt, response.producer))
 
@@ -128,7 +162,9 @@ class SharedWorld(RuleBasedStateMachine):
         if not writers:
             return
         writer = data.draw(st.sampled_from(writers), "writer")
-        tp = data.draw(st.sampled_from(PARTITIONS), "partition")
+        self._write(writer, data.draw(st.sampled_from(PARTITIONS), "partition"), delay)
+
+    def _write(self, writer: Writer, tp: TopicPartition, delay: bool) -> None:
         name = member_id(KEY, writer.producer.producer_id)
         try:
             self.shard.submit(AddPartitionsToTxnRequest(name, writer.producer, (tp,)))
@@ -174,6 +210,7 @@ class SharedWorld(RuleBasedStateMachine):
             tuple(writer.producer for writer in attempt.named),
             f"range {token}".encode(),
             attempt.batch,
+            run=attempt.run,
         )
         before = self.decided.get(token)
         try:
@@ -188,7 +225,9 @@ class SharedWorld(RuleBasedStateMachine):
         if before is None:
             assert all(writer.attempt is attempt for writer in attempt.named), "T12: of this attempt"
             states = {writer.state for writer in self.shard.submit(DescribeSharedRequest(KEY)).writers}
-            assert states <= {"PrepareCommit", "PrepareAbort"}, "T12: nobody stays open under a decision"
+            if self.shard.machine.next_deadline_ms() != 0:  # otherwise the next tick goes on, crash or not
+                assert states <= {"PrepareCommit", "PrepareAbort"}, "T12: nobody stays open under a decision"
+            self._has_opened(attempt)
 
     @precondition(lambda self: self.attempts)
     @rule(data=st.data())
@@ -230,7 +269,7 @@ class SharedWorld(RuleBasedStateMachine):
                 self.partitions[tp].mark(effect.marker.producer, effect.marker.committed)
             self.shard.report(effect)
 
-    @rule(milliseconds=st.sampled_from([1, TIMEOUT_MS // 2, TIMEOUT_MS, 2 * TIMEOUT_MS]))
+    @rule(milliseconds=st.sampled_from([0, 1, TIMEOUT_MS // 2, TIMEOUT_MS, 2 * TIMEOUT_MS]))
     def time_passes(self, milliseconds: int) -> None:
         self.shard.now_ms += milliseconds
         self.shard.tick()
@@ -263,10 +302,12 @@ class SharedWorld(RuleBasedStateMachine):
 
     def _undisturbed_batch(self) -> None:
         """Whatever happened before, the next batch goes through when nothing disturbs it."""
-        attempt = Attempt(next(self.names), len(self.decided))
+        attempt = Attempt(next(self.names), len(self.decided), "the last run")
         self.attempts.append(attempt)
         for tp in PARTITIONS[:2]:
-            open_request = OpenSharedRequest(KEY, attempt.name, str(attempt.batch), TIMEOUT_MS, attempt.batch)
+            open_request = OpenSharedRequest(
+                KEY, attempt.name, str(attempt.batch), TIMEOUT_MS, attempt.batch, run=attempt.run
+            )
             writer = Writer(attempt, self.shard.submit(open_request).producer)
             attempt.writers.append(writer)
             name = member_id(KEY, writer.producer.producer_id)
@@ -276,7 +317,7 @@ class SharedWorld(RuleBasedStateMachine):
         attempt.named = attempt.writers
         producers = tuple(writer.producer for writer in attempt.writers)
         token = str(attempt.batch)
-        request = CommitSharedRequest(KEY, attempt.name, token, producers, b"", attempt.batch)
+        request = CommitSharedRequest(KEY, attempt.name, token, producers, b"", attempt.batch, run=attempt.run)
         self.decided[token] = self.shard.submit(request).decision
         while self.shard.effects:
             self._finish(self.shard.effects[0])
@@ -291,6 +332,8 @@ class SharedWorld(RuleBasedStateMachine):
         self.shard.tick()
         while self.shard.effects:
             self._finish(self.shard.effects[0])
+        self.shard.config = TransactionConfig()
+        self.shard.reload()
         self._undisturbed_batch()
         visible = [value for partition in self.partitions.values() for value in partition.visible]
         assert sorted(visible) == sorted(self._committed())
