@@ -159,6 +159,45 @@ def test_E2_a_stream_whose_tasks_die_and_whose_batch_is_repeated_writes_each_row
     assert {TopicPartition(topic, 0): 20, TopicPartition(topic, 1): 20} in lags
 
 
+def test_E2_a_batch_whose_tasks_are_killed_is_aborted_at_once_and_written_from_offset_log_v2(
+    spark: SparkSession, bootstrap: str, new_topic: NewTopic, tmp_path: Path
+) -> None:
+    topic, target = new_topic(), new_topic()
+    group = f"copy-{target}"
+    values = [f"row-{number}" * 100 for number in range(1_000)]
+    fill(bootstrap, topic, values, partitions=1)
+
+    def be_killed(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for batch in batches:
+            yield from (batch.slice(first, 100) for first in range(0, batch.num_rows, 100))
+        os.kill(os.getpid(), signal.SIGKILL)
+
+    def start(frame: DataFrame) -> StreamingQuery:
+        writer = frame.writeStream.format("semel").options(bootstrap=bootstrap, topic=target)
+        writer = writer.options(**{"kafka.group.id": group, "kafka.batch.size": "1000"})
+        return writer.option("checkpointLocation", str(tmp_path)).trigger(availableNow=True).start()
+
+    version = "spark.sql.streaming.offsetLog.formatVersion"
+    spark.conf.set(version, "2")
+    try:
+        frame = spark.readStream.format("semel").options(bootstrap=bootstrap, subscribe=topic)
+        rows = frame.option("startingOffsets", "earliest").load().select("value")
+        with pytest.raises(Exception, match=r"SparkException|crashed|Job aborted"):
+            start(rows.mapInArrow(be_killed, "value binary")).awaitTermination()
+        assert (tmp_path / "offsets" / "0").read_text().startswith("v2")
+        with semel.Admin(bootstrap) as admin:
+            query_id = json.loads((tmp_path / "metadata").read_text())["id"]
+            left = admin.shared_transaction(f"spark/{query_id}/{target}")
+            assert (left.attempt, left.decisions) == ("", ())
+            start(rows).awaitTermination()
+            assert Counter(settled_values(bootstrap, target)) == Counter(values)
+            assert {tp: place.offset for tp, place in admin.group_offsets(group).items()} == {
+                TopicPartition(topic, 0): len(values)
+            }
+    finally:
+        spark.conf.unset(version)
+
+
 def test_E2_foreach_batch_in_update_mode_and_with_two_sinks_is_exactly_once(
     spark: SparkSession, bootstrap: str, new_topic: NewTopic, tmp_path: Path
 ) -> None:
@@ -270,6 +309,15 @@ def test_what_can_not_be_is_said_with_the_way_round(spark: SparkSession, bootstr
         write_batch(frame, 0, "", {"bootstrap": bootstrap, "topic": "t"})
     with pytest.raises(Exception, match="did you mean 'topic'"):
         start(topics="t")
+    with pytest.raises(Exception, match=r"no offsets to commit.*leave kafka\.group\.id out"):
+        start(**{"kafka.group.id": "g"})
+    spark.conf.set("spark.sql.streaming.checkpointLocation", str(tmp_path))
+    try:
+        frame = spark.readStream.format("rate").load().selectExpr("cast(value AS string) value")
+        with pytest.raises(Exception, match="in the session's configuration is not shown to it"):
+            frame.writeStream.format("semel").options(bootstrap=bootstrap, topic="t").start().awaitTermination(120)
+    finally:
+        spark.conf.unset("spark.sql.streaming.checkpointLocation")
     with pytest.raises(Exception, match="does not support async progress tracking"):
         start(asyncProgressTrackingEnabled="true")
 
