@@ -1,7 +1,8 @@
 """Batch writes: `df.write.format("semel").mode("append")`. All rows of a write appear at the same moment, or none.
 
 With the options txnAppId and txnVersion a write is one of a line, and repeating it writes nothing: that is what makes
-`foreachBatch` exactly-once (see `semel.spark.foreach_batch`).
+`foreachBatch` exactly-once (see `semel.spark.foreach_batch`). Any other write has a key of its own that nobody can
+repeat, and the node forgets it a while after.
 """
 
 from __future__ import annotations

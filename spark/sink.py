@@ -17,6 +17,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
+from urllib.parse import quote, unquote
 
 from pyspark.sql.datasource import WriterCommitMessage
 
@@ -74,7 +75,7 @@ class BatchIdentity:
 
 def batch_identity(app_id: str, sink_name: str, version: int) -> BatchIdentity:
     """Return the identity of one batch in a line of them. Raises `UsageError` where the names are too long."""
-    key = f"spark/{app_id}/{sink_name}"
+    key = f"spark/{_escaped(app_id)}/{sink_name}"
     if len(key.encode()) > NAME_BYTES_MAX:
         raise UsageError(
             f"{key!r} names the decisions of this sink, and has {len(key.encode())} bytes; the most is "
@@ -82,6 +83,15 @@ def batch_identity(app_id: str, sink_name: str, version: int) -> BatchIdentity:
             + ("" if app_id == A_QUERY_ID else " or txnAppId")
         )
     return BatchIdentity(key, f"batch-{version}", version)
+
+
+def _escaped(app_id: str) -> str:
+    """Return what no other txnAppId gives, whatever sink's name follows. One without a slash stays as it is."""
+    return f"/{quote(app_id, safe='')}" if "/" in app_id else app_id
+
+
+def _unescaped(app_id: str) -> str:
+    return unquote(app_id[1:]) if app_id.startswith("/") else app_id
 
 
 def fresh_nonce() -> str:
@@ -111,6 +121,8 @@ def handle(identity: BatchIdentity, attempt: str, options: SinkOptions, *, opene
         sequence=identity.sequence,
         timeout_ms=options.transaction_timeout_ms,
         attempt=attempt,
+        run=_run_of(attempt),
+        one_off=identity.sequence is None,
         client_id=address.client_id,
         max_block_ms=address.api_timeout_ms,
         request_timeout_ms=address.request_timeout_ms,
@@ -282,6 +294,15 @@ def attempt_name(run_id: str, nonce: str) -> str:
     return f"{run_id}/{nonce}"
 
 
+def _run_of(attempt: str) -> str | None:
+    """Return the query's run, which is Spark's job group; None for one that the application has set in its place."""
+    run_id, _, _ = attempt.rpartition("/")
+    try:
+        return str(uuid.UUID(run_id))
+    except ValueError:
+        return None
+
+
 def _group_offsets(options: SinkOptions, record: BatchRecord) -> dict[TopicPartition, int]:
     if not options.group:
         return {}
@@ -403,6 +424,6 @@ def _explained(error: SemelError, identity: BatchIdentity, options: SinkOptions)
 def _names(identity: BatchIdentity, attempt: str, options: SinkOptions) -> Names:
     app_id = ""
     if identity.sequence is not None:
-        app_id = identity.key.removeprefix("spark/").removesuffix(f"/{options.sink_name}")
+        app_id = _unescaped(identity.key.removeprefix("spark/").removesuffix(f"/{options.sink_name}"))
     topic, client_id = options.topic, options.address.client_id
     return Names(app_id, options.sink_name, identity.sequence, attempt, topic, client_id)

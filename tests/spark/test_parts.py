@@ -13,6 +13,8 @@ from semel.protocol.ids import TopicPartition
 from semel.sdk import tracing
 from semel.spark.batch_record import BatchRecord, Repeats, SinkShape
 from semel.spark.checkpoint import Checkpoint
+from semel.spark.sink import BatchIdentity, attempt_name, batch_identity, fresh_nonce, handle
+from semel.spark.sink_options import SinkOptions
 from semel.spark.telemetry import BatchTrace
 
 # -- the checkpoint
@@ -78,3 +80,27 @@ def test_a_trace_goes_on_where_the_application_began_it() -> None:
     assert dict(tracing.inject((), context)) == {name: value.encode() for name, value in properties.items()}
     properties.clear()
     assert BatchTrace.fresh().in_task(task).context() is None
+
+
+# -- what a batch is called
+
+RUN = "6e0b2f52-9a4b-4b44-9a1c-1f3a3f0c1c6a"
+
+
+def test_txn_app_ids_and_sink_names_with_slashes_do_not_make_the_same_key() -> None:
+    """x/y with sink z, and x with sink y/z, had one line of decisions: one was taken for the other's replay."""
+    pairs = [("x/y", "z"), ("x", "y/z"), ("x%2Fy", "z"), ("/x", "y/z"), ("%2Fx", "y/z"), ("x/", "y/z"), ("x", "/y/z")]
+    assert len({batch_identity(app_id, sink, 0).key for app_id, sink in pairs}) == len(pairs)
+    assert batch_identity(RUN, "large-orders", 7).key == f"spark/{RUN}/large-orders", "as it always was"
+    assert batch_identity("x", "y/z", 7).key == "spark/x/y/z"
+
+
+def test_a_write_of_its_own_is_a_one_off_and_a_batch_says_its_run() -> None:
+    options = SinkOptions.parse({"bootstrap": "127.0.0.1:1", "topic": "t"})
+    attempt = attempt_name("", fresh_nonce())
+    alone = handle(BatchIdentity("spark-write/1", "write", None), attempt, options)
+    assert (alone.one_off, alone.run) == (True, None)
+    batch = handle(batch_identity("q", "s", 3), attempt_name(RUN, fresh_nonce()), options)
+    assert (batch.one_off, batch.run) == (False, RUN)
+    # A job group that the application has set is no run: it may come back after another one.
+    assert handle(batch_identity("q", "s", 3), attempt_name("my/jobs", fresh_nonce()), options).run is None
