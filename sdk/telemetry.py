@@ -13,9 +13,9 @@ import os
 import threading
 import uuid
 from collections.abc import Mapping
-from importlib.metadata import entry_points
-from typing import Any, Final
+from typing import Final
 
+from semel.runtime.otel_environment import exporter_class, exporters_asked_for
 from semel.sdk import metrics, tracing
 
 _log = logging.getLogger(__name__)
@@ -23,24 +23,6 @@ _log = logging.getLogger(__name__)
 FLUSH_TIMEOUT_S: Final = 3.0
 """How long the end of a piece of work may wait for a collector."""
 _AFTER_TROUBLE_S: Final = 0.1
-
-_PROTOCOLS: Final = {"grpc": "otlp_proto_grpc", "http/protobuf": "otlp_proto_http"}
-
-
-def exporters_asked_for(signal: str, environment: Mapping[str, str]) -> list[str]:
-    """Return the names of the exporters of a signal, TRACES or METRICS, as they are registered; empty: not asked for.
-
-    OTEL_<signal>_EXPORTER names them; without it, an OTLP endpoint asks for OTLP. OTEL_SDK_DISABLED turns all off.
-    OTLP is http/protobuf, OpenTelemetry's default, unless OTEL_EXPORTER_OTLP_PROTOCOL says grpc. Raises `ValueError`.
-    """
-    if environment.get("OTEL_SDK_DISABLED", "").strip().lower() == "true":
-        return []
-    given = [name.strip() for name in environment.get(f"OTEL_{signal}_EXPORTER", "").split(",") if name.strip()]
-    if not given and any(
-        environment.get(name) for name in ("OTEL_EXPORTER_OTLP_ENDPOINT", f"OTEL_EXPORTER_OTLP_{signal}_ENDPOINT")
-    ):
-        given = ["otlp"]
-    return [_registered(name, signal, environment) for name in given if name != "none"]
 
 
 def start_from_environment() -> bool:
@@ -94,7 +76,7 @@ def _start(environment: Mapping[str, str]) -> None:
 
         tracer_provider = TracerProvider(resource=resource, shutdown_on_exit=False)
         for name in spans:
-            tracer_provider.add_span_processor(BatchSpanProcessor(_exporter("opentelemetry_traces_exporter", name)()))
+            tracer_provider.add_span_processor(BatchSpanProcessor(exporter_class("TRACES", name)()))
         set_tracer_provider(tracer_provider)
     if points and not metrics.active():
         from opentelemetry.metrics import set_meter_provider
@@ -103,31 +85,10 @@ def _start(environment: Mapping[str, str]) -> None:
 
         readers: list[MetricReader] = []
         for name in points:
-            exporter = _exporter("opentelemetry_metrics_exporter", name)
+            exporter = exporter_class("METRICS", name)
             made = exporter()
             readers.append(made if isinstance(made, MetricReader) else PeriodicExportingMetricReader(made))
         set_meter_provider(MeterProvider(readers, resource, shutdown_on_exit=False))
-
-
-def _registered(name: str, signal: str, environment: Mapping[str, str]) -> str:
-    if name != "otlp":
-        return name
-    variables = (f"OTEL_EXPORTER_OTLP_{signal}_PROTOCOL", "OTEL_EXPORTER_OTLP_PROTOCOL")
-    protocol = next((value for value in (environment.get(each, "").strip() for each in variables) if value), None)
-    if protocol is not None and protocol not in _PROTOCOLS:
-        raise ValueError(f"OTLP by {protocol!r} is not known: OTEL_EXPORTER_OTLP_PROTOCOL is one of {list(_PROTOCOLS)}")
-    return _PROTOCOLS[protocol or "http/protobuf"]
-
-
-def _exporter(group: str, name: str) -> Any:
-    found = next(iter(entry_points(group=group, name=name)), None)
-    if found is None:
-        package = {"otlp_proto_http": "'semel[otel]'", "otlp_proto_grpc": "opentelemetry-exporter-otlp-proto-grpc"}
-        raise ValueError(
-            f"there is no exporter {name!r} in this process's Python: pip install "
-            f"{package.get(name, 'the package that has it')}"
-        )
-    return found.load()
 
 
 def _flush_all() -> None:
