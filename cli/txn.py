@@ -106,7 +106,7 @@ def _is_only_a_key(admin: semel.Admin, name: str) -> bool:
         if error.code is not semel.ErrorCode.TRANSACTIONAL_ID_NOT_FOUND or len(name.encode()) > NAME_BYTES_MAX:
             raise
         found = admin.shared_transaction(name)
-        return bool(found.attempt or found.writers or any(decision.attempt for decision in found.decisions))
+        return bool(found.attempt or found.writers or found.decisions)
     return False
 
 
@@ -114,7 +114,8 @@ def _describe_shared(found: SharedDescription, *, as_json: bool) -> None:
     """Show the attempt that is open under a key, its writers, and the last commit."""
     now_ms = int(time.time() * 1000)
     writers = [(writer, max(0, now_ms - writer.start_ms) if writer.start_ms >= 0 else None) for writer in found.writers]
-    last = next((decision for decision in reversed(found.decisions) if decision.attempt), None)
+    own = [decision for decision in found.decisions if decision.attempt]
+    last = next(reversed(own or found.decisions), None)  # of a producer whose id has expired, its own
     if as_json:
         print_json(
             {

@@ -76,16 +76,17 @@ def check_text(name: str, value: object) -> str:
         raise UsageError(f"option {name} must be text (str), not {type(value).__name__} {value!r}")
     if not value:
         raise UsageError(f"option {name} must not be empty")
+    try:
+        value.encode()
+    except UnicodeEncodeError as error:
+        raise UsageError(f"option {name} can't be sent: {value!r} has half a character at {error.start}") from None
     return value
 
 
 def check_name(name: str, value: object, bytes_max: int) -> str:
     """Return `value` if it is text that a node takes for a name. Raises `UsageError`."""
     text = check_text(name, value)
-    try:
-        size = len(text.encode())
-    except UnicodeEncodeError as error:
-        raise UsageError(f"option {name} can't be sent: {text!r} has half a character at {error.start}") from None
+    size = len(text.encode())
     if size > bytes_max:
         raise UsageError(f"option {name} has at most {bytes_max} bytes, not {size}: {text[:40]!r}...")
     return text

@@ -214,15 +214,35 @@ def test_E2_a_commit_that_comes_after_the_next_run_has_begun_is_refused(
 
 
 def test_E2_two_live_drivers_cost_progress_and_nothing_else(query: Query, bootstrap: str, topic: str) -> None:
-    one, other = query, restarted(query)
-    for batch_id in range(4):
-        one.log_offsets(batch_id, 10 * (batch_id + 1))
+    """Whichever of two ran its tasks last has the say; once another run has, the older one is out for good."""
+    older, newer = query, restarted(query)
+    for batch_id in range(3):
         rows = [f"{batch_id}-a", f"{batch_id}-b"]
-        first, second = (one, other) if batch_id % 2 else (other, one)
-        late = first.run_tasks(batch_id, rows)
-        second.commit(second.run_tasks(batch_id, rows), batch_id)
-        first.commit(late, batch_id) if batch_id % 2 == 0 else first.commit(first.run_tasks(batch_id, rows), batch_id)
-    assert held(bootstrap, topic) == [f"{batch_id}-{name}" for batch_id in range(4) for name in "ab"]
+        older.log_offsets(batch_id, 10 * (batch_id + 1))
+        late = older.run_tasks(batch_id, rows)
+        newer.commit(newer.run_tasks(batch_id, rows), batch_id)
+        older.commit(late, batch_id)  # finds it committed
+        late_to_know = older.run_tasks(batch_id, rows)
+        assert all(message.member is None for message in late_to_know), "nothing is written twice"
+        older.log_offsets(batch_id + 1, 10 * (batch_id + 2))
+        with pytest.raises(FencedError, match="has taken the place of its run"):
+            older.run_tasks(batch_id + 1, [f"{batch_id + 1}-a"])
+        older, newer = newer, restarted(query)
+    assert held(bootstrap, topic) == [f"{batch_id}-{name}" for batch_id in range(3) for name in "ab"]
+
+
+def test_E2_a_task_of_an_older_run_that_wakes_up_before_it_ever_wrote_does_not_end_the_live_run(
+    query: Query, bootstrap: str, topic: str
+) -> None:
+    """It took over, and the live run's commit was refused as fenced."""
+    query.run_batch(0, ["a"])
+    query.log_offsets(1, 20)
+    again = restarted(query)
+    messages = again.run_tasks(1, ["b"])
+    with pytest.raises(FencedError, match="has taken the place of its run"):
+        query.run_tasks(1, ["b"])
+    again.commit(messages, 1)
+    assert held(bootstrap, topic) == ["a", "b"]
 
 
 def test_E2_a_checkpoint_that_was_rolled_back_is_refused_loudly(query: Query, bootstrap: str, topic: str) -> None:

@@ -430,6 +430,11 @@ def test_names_that_no_node_takes_are_found_before_anybody_is_asked(name: str) -
     ):
         with pytest.raises(UsageError, match=message):
             semel.SharedTransaction(NOBODY, **{"key": "k", "token": "t", name: wrong})
+    if name == "key":
+        with semel.Admin(NOBODY) as admin:
+            for call in (admin.commits, admin.shared_transaction, admin.abort_shared_transaction, admin.transaction):
+                with pytest.raises(UsageError, match="half a character"):
+                    call("k\ud800")
     if name == "token":
         with pytest.raises(UsageError, match="half a character"):
             CommitToken.checked("k\ud800", b"", None)

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 from memory_log import MemoryLog
 
+from semel.protocol.api.shared_transactions import CommitSharedRequest, DescribeSharedRequest, OpenSharedRequest
 from semel.protocol.api.transactions import (
     AbortTransactionRequest,
     AddPartitionsToTxnRequest,
@@ -688,6 +689,29 @@ def test_T9_time_runs_through_the_shell() -> None:
         node.service.run_due_timers()
         await spin()
         assert node.log.states()[-1] == "-"
+        await node.service.close()
+
+    asyncio.run(scenario())
+
+
+def test_T12_losers_that_a_decision_had_no_room_for_are_aborted_without_waiting_for_anything() -> None:
+    async def scenario() -> None:
+        node = await Node(config=TransactionConfig(record_bytes_max=1_000)).load()
+        opening = OpenSharedRequest("job", "a", "token", TIMEOUT_MS)
+        writers = [await node.service.open_shared(opening) for _ in range(30)]
+        for writer in writers:
+            assert writer.producer is not None
+            await node.service.add_partitions(
+                AddPartitionsToTxnRequest(writer.transactional_id, writer.producer, (P0,))
+            )
+        assert writers[0].producer is not None
+        await node.service.commit_shared(CommitSharedRequest("job", "a", "token", (writers[0].producer,)))
+        for _ in range(100):
+            node.service.run_due_timers()
+            await spin()
+        await node.settled()
+        assert (await node.service.describe_shared(DescribeSharedRequest("job"))).writers == ()
+        assert [call.committed for call in node.partitions.calls] == [True, *[False] * 29]
         await node.service.close()
 
     asyncio.run(scenario())
