@@ -20,10 +20,12 @@ from spark_driver import copy
 from spark_query import read_table, read_values, settled_values
 
 import semel
+from pyspark_semel import DefaultSource
 from semel.protocol.errors import UsageError
 from semel.protocol.ids import TopicPartition
 from semel.sdk.partitioner import partition_for_key
 from semel.spark import LagListener, foreach_batch, write_batch
+from semel.spark.stream_writer import SemelStreamWriter
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -167,15 +169,25 @@ def test_E2_a_batch_whose_tasks_are_killed_is_aborted_at_once_and_written_from_o
     values = [f"row-{number}" * 100 for number in range(1_000)]
     fill(bootstrap, topic, values, partitions=1)
 
-    def be_killed(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        for batch in batches:
-            yield from (batch.slice(first, 100) for first in range(0, batch.num_rows, 100))
-        os.kill(os.getpid(), signal.SIGKILL)
+    class Dying(SemelStreamWriter):
+        def write(self, iterator: Iterator[pa.RecordBatch]) -> Any:
+            super().write(iterator)
+            os.kill(os.getpid(), signal.SIGKILL)
 
-    def start(frame: DataFrame) -> StreamingQuery:
-        writer = frame.writeStream.format("semel").options(bootstrap=bootstrap, topic=target)
-        writer = writer.options(**{"kafka.group.id": group, "kafka.batch.size": "1000"})
-        return writer.option("checkpointLocation", str(tmp_path)).trigger(availableNow=True).start()
+    class DyingSink(DefaultSource):
+        @classmethod
+        def name(cls) -> str:
+            return "semel_dying"
+
+        def streamWriter(self, schema: Any, overwrite: bool) -> SemelStreamWriter:
+            return Dying(self.options, schema)
+
+    spark.dataSource.register(DyingSink)
+
+    def start(frame: DataFrame, sink: str) -> StreamingQuery:
+        writer = frame.writeStream.format(sink).options(bootstrap=bootstrap, topic=target)
+        writer = writer.option("kafka.group.id", group).option("checkpointLocation", str(tmp_path))
+        return writer.trigger(availableNow=True).start()
 
     version = "spark.sql.streaming.offsetLog.formatVersion"
     spark.conf.set(version, "2")
@@ -183,13 +195,13 @@ def test_E2_a_batch_whose_tasks_are_killed_is_aborted_at_once_and_written_from_o
         frame = spark.readStream.format("semel").options(bootstrap=bootstrap, subscribe=topic)
         rows = frame.option("startingOffsets", "earliest").load().select("value")
         with pytest.raises(Exception, match=r"SparkException|crashed|Job aborted"):
-            start(rows.mapInArrow(be_killed, "value binary")).awaitTermination()
+            start(rows, "semel_dying").awaitTermination()
         assert (tmp_path / "offsets" / "0").read_text().startswith("v2")
         with semel.Admin(bootstrap) as admin:
             query_id = json.loads((tmp_path / "metadata").read_text())["id"]
             left = admin.shared_transaction(f"spark/{query_id}/{target}")
             assert (left.attempt, left.decisions) == ("", ())
-            start(rows).awaitTermination()
+            start(rows, "semel").awaitTermination()
             assert Counter(settled_values(bootstrap, target)) == Counter(values)
             assert {tp: place.offset for tp, place in admin.group_offsets(group).items()} == {
                 TopicPartition(topic, 0): len(values)
