@@ -32,7 +32,7 @@ class FileNode:
     """A file: what programs see, what is on the disk, and the changes between the two, in order."""
 
     live: bytearray = field(default_factory=bytearray)
-    durable: bytes = b""
+    durable: bytearray = field(default_factory=bytearray)
     pending: list[_Change] = field(default_factory=list)
 
     def write(self, data: bytes, position: int) -> None:
@@ -96,42 +96,39 @@ class SimulatedDisk:
         self._names_pending = rest
 
     def sync_file(self, node: FileNode) -> None:
-        node.durable = self._durable_after_sync(node)
+        for change in node.pending:
+            if not change.lost:
+                _apply(node.durable, change)
+                continue
+            for piece in _pages(change):
+                if self._random.random() < 0.5:
+                    _apply(node.durable, piece)
         node.pending = []
 
-    def _durable_after_sync(self, node: FileNode) -> bytes:
-        if not any(change.lost for change in node.pending):
-            return bytes(node.live)
-        content = bytearray(node.durable)
-        for change in node.pending:
-            for piece in _pages(change):
-                if not change.lost or self._random.random() < 0.5:
-                    _apply(content, piece)
-        return bytes(content)
-
-    def lose_power(self) -> None:
+    def lose_power(self, *, torn: bool = True) -> None:
+        """Keep what is durable, and, where `torn`, whatever chance leaves of the rest; otherwise nothing of it."""
         for change in self._names_pending:
-            if self._random.random() < 0.5:
+            if torn and self._random.random() < 0.5:
                 _apply_names(change)
         self._names_pending.clear()
         self._restore_names(self.root)
         for node in self._files(self.root):
-            if node.pending:
+            if node.pending and torn:
                 node.durable = self._torn(node)
-                node.pending = []
+            node.pending = []
             node.live = bytearray(node.durable)
 
-    def _torn(self, node: FileNode) -> bytes:
+    def _torn(self, node: FileNode) -> bytearray:
         """Return what a power cut may leave of a file: nothing new, all, a prefix, or pages in any order with holes."""
         way = self._random.randrange(4)
         content = bytearray(node.durable)
         if way == 0:
-            return bytes(content)
+            return content
         if way == 1:
             for change in node.pending:
                 if not change.lost:
                     _apply(content, change)
-            return bytes(content)
+            return content
         pieces = [piece for change in node.pending for piece in _pages(change)]
         if way == 2:
             kept = self._random.randint(0, len(pieces))
@@ -141,7 +138,7 @@ class SimulatedDisk:
                 piece = pieces[kept]
                 assert piece.data is not None
                 _apply(content, _Change(piece.position, piece.data[: self._random.randint(1, len(piece.data))]))
-            return bytes(content)
+            return content
         longest = len(content)
         for piece in pieces:
             if piece.data is not None:
@@ -152,7 +149,7 @@ class SimulatedDisk:
             # The new size reached the disk, the bytes did not: zeros, or whatever the blocks held before.
             missing = longest - len(content)
             content.extend(self._random.randbytes(missing) if self._random.random() < 0.3 else bytes(missing))
-        return bytes(content)
+        return content
 
     def _restore_names(self, folder: FolderNode) -> None:
         folder.live = dict(folder.durable)

@@ -185,10 +185,11 @@ class SimulatedStorage:
         """Whether a crash point was reached and `crash` has not been called since."""
         return self._dead
 
-    def crash(self, *, power: bool) -> None:
+    def crash(self, *, power: bool, torn: bool = True) -> None:
         """Stop the machine's processes (`power=False`) or the machine, and start it again with what is left.
 
-        Every open file and lock becomes void.
+        Every open file and lock becomes void. With `torn` False a power cut takes all that was not synced, and no
+        chance is in it.
         """
         with self._mutex:
             self.generation += 1
@@ -198,7 +199,7 @@ class SimulatedStorage:
             self._faults.clear()
             self._locks.clear()
             if power:
-                self._disk.lose_power()
+                self._disk.lose_power(torn=torn)
 
     def set_free_bytes(self, free_bytes: int | None) -> None:
         """Leave room for so many more bytes; None lifts the limit."""
@@ -213,9 +214,7 @@ class SimulatedStorage:
         """Change bytes on the disk behind everybody's back, as a failing disk does."""
         node = self._disk.file(path)
         node.live[position : position + len(data)] = data
-        durable = bytearray(node.durable)
-        durable[position : position + len(data)] = data
-        node.durable = bytes(durable)
+        node.durable[position : position + len(data)] = data
 
     # --- Storage ----------------------------------------------------------------------------------------------------
 
