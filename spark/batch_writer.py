@@ -25,6 +25,7 @@ from semel.spark.sink import (
     fresh_nonce,
     write_rows,
 )
+from semel.spark.sink_limits import check_transaction_timeout
 from semel.spark.sink_options import SinkOptions
 from semel.spark.sink_schema import check_sink_schema
 from semel.spark.telemetry import BatchTrace
@@ -42,6 +43,7 @@ class SemelBatchWriter(DataSourceArrowWriter):
         if overwrite:
             raise UsageError("a log can't be overwritten: use .mode('append')")
         self._shape = check_sink_schema(schema, self._options.topic)
+        check_transaction_timeout(self._options)
         nonce = fresh_nonce()
         self._trace = BatchTrace.fresh()
         self._attempt = attempt_name(self._options.run_id, nonce)

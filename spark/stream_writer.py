@@ -24,6 +24,7 @@ from semel.spark.sink import (
     fresh_nonce,
     write_rows,
 )
+from semel.spark.sink_limits import check_transaction_timeout
 from semel.spark.sink_options import SinkOptions
 from semel.spark.sink_schema import check_sink_schema
 from semel.spark.telemetry import BatchTrace
@@ -57,6 +58,7 @@ class SemelStreamWriter(DataSourceStreamArrowWriter):
                 "is not noticed)"
             )
         self._shape = check_sink_schema(schema, self._options.topic)
+        check_transaction_timeout(self._options)
         batch_identity(A_QUERY_ID, self._options.sink_name, 0)  # a name that is too long is told before any task runs
         self._nonce = fresh_nonce()
         self._trace = BatchTrace.fresh()

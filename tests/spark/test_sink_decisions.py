@@ -13,7 +13,7 @@ from pyspark.sql.types import StringType, StructType
 from spark_query import VALUES, Query, settled_values, source, task, values
 
 import semel
-from semel.protocol.errors import AbortTransactionError, FatalError, UsageError
+from semel.protocol.errors import AbortTransactionError, FatalError, RetriableError, UsageError
 from semel.protocol.ids import TopicPartition
 from semel.sdk.shared_transaction import SharedTransaction
 from semel.spark import foreach_batch, write_batch
@@ -315,10 +315,16 @@ def test_a_timeout_that_the_node_does_not_allow_is_said_by_the_options_name(
     query: Query, bootstrap: str, topic: str
 ) -> None:
     options = {"bootstrap": bootstrap, "topic": topic, "kafka.transaction.timeout.ms": "900001"}
-    expected = r"(?s)kafka.transaction.timeout.ms \(900001\) is more than.*transaction.max.timeout.ms.*900000"
+    expected = r"(?s)kafka.transaction.timeout.ms \(900001\) is more than.*900000.*transaction.max.timeout.ms"
+    with pytest.raises(UsageError, match=expected):
+        source(**options).writer(VALUES, False)
     query.source = source(**options, checkpointLocation=str(query.folder))
     with pytest.raises(UsageError, match=expected):
-        query.run_tasks(0, ["row"])
+        query.planned()
+    with mock.patch("semel.spark.sink_limits._limit_ms", side_effect=RetriableError("no node can be reached")):
+        plan = query.planned()
+    with pytest.raises(UsageError, match=r"(?s)kafka.transaction.timeout.ms \(900001\) is more than.*and 900000"):
+        query.run_task(plan, 0, [values("row")])
 
 
 # -- secrets
