@@ -22,6 +22,7 @@ from semel.broker.handlers.fetch import FetchHandler
 from semel.broker.handlers.produce import ProduceHandler
 from semel.broker.handlers.topic_rules import topic_log_config
 from semel.broker.listeners.grpc.server import GrpcListener
+from semel.broker.listeners.interception import Interceptor
 from semel.broker.listeners.kafka.listener import KafkaListener
 from semel.broker.log.config import LogConfig
 from semel.broker.log.disk_errors import remedy
@@ -76,8 +77,10 @@ class Node:
         executor: Executor | None,
         *,
         accept_data_loss: bool = False,
+        interceptor: Interceptor | None = None,
     ) -> None:
         self._configured = loaded
+        self._interceptor = interceptor
         self._accept_data_loss = accept_data_loss
         self.loaded_config = loaded
         self.clock = clock
@@ -106,20 +109,26 @@ class Node:
         executor: Executor | None = None,
         listeners: bool = True,
         accept_data_loss: bool = False,
+        interceptor: Interceptor | None = None,
     ) -> Node:
         """Start a node and return it when both listeners accept.
 
         Without `listeners` it takes no address and is called directly: `produce`, `fetch`, and the other handlers with
         it as their `Services`. `executor` runs what waits for the disk, in place of threads of its own.
         With `accept_data_loss` it starts also in an empty folder though the metadata says that it has partitions, and
-        makes them anew.
+        makes them anew. `interceptor` stands between the listeners and what answers, for tests of clients.
         Raises `ConfigError` and `NodeStartError`, and leaves nothing behind.
         """
         warn_if_interpreted()
         if not isinstance(config, LoadedConfig):
             config = LoadedConfig(config or NodeConfig(), {})
         node = cls(
-            config, storage or DiskStorage(), clock or SystemClock(), executor, accept_data_loss=accept_data_loss
+            config,
+            storage or DiskStorage(),
+            clock or SystemClock(),
+            executor,
+            accept_data_loss=accept_data_loss,
+            interceptor=interceptor,
         )
         try:
             await node._start()
@@ -216,10 +225,7 @@ class Node:
     async def _serve(self, listeners: bool) -> None:
         if listeners:
             await self._start_kafka()
-            self._grpc = GrpcListener(
-                self, parse_address("grpc.listen", self.config.grpc_listen), self.produce, self.fetch
-            )
-            self._grpc.bind()
+            self._bind_grpc(parse_address("grpc.listen", self.config.grpc_listen))
         # Before anybody can ask for the metadata, it has the addresses of this start.
         await self._register()
         if self._grpc is not None:
@@ -227,6 +233,10 @@ class Node:
         self._begin_duty("keep the controller's lease", self.metadata.run())
         self._begin_duty("look after the logs", self.logs.upkeep.run())
         self._begin_duty("watch the logs", self._watch_logs())
+
+    def _bind_grpc(self, address: Address) -> None:
+        self._grpc = GrpcListener(self, address, self.produce, self.fetch, self._interceptor)
+        self._grpc.bind()
 
     async def _start_kafka(self) -> None:
         config = self.config
@@ -236,6 +246,7 @@ class Node:
             kafka_limits(config),
             produce=self.produce,
             fetch=self.fetch,
+            interceptor=self._interceptor,
         )
         try:
             await self._kafka.start()
@@ -380,6 +391,35 @@ class Node:
             self.loaded_config = with_dynamic(self._configured, dynamic, all_nodes)
         except SemelError as error:
             logger.error("the dynamic settings in the metadata are not used: %s", error.message)
+
+    # --- What happens to nodes in tests -------------------------------------------------------------------------------
+
+    async def cut_off(self) -> None:
+        """Refuse connections and end those there are, as if the network were gone, until `let_in`."""
+        if self._kafka is not None:
+            self._kafka.cut_off()
+        if self._grpc is not None:
+            await self._grpc.stop(0)
+
+    async def let_in(self) -> None:
+        """Accept connections again, where it was done before."""
+        if self._kafka is not None:
+            await self._kafka.listen()
+        if self._grpc is not None:
+            self._bind_grpc(self._grpc.address)
+            await self._grpc.start()
+
+    async def abandon(self) -> None:
+        """End as a killed process does: nothing is flushed, and nobody is told.
+
+        Files stay as they are, open ones too: it is for storages in memory. What still runs on the event loop is for
+        the caller to cancel.
+        """
+        for duty in self._duties:
+            duty.cancel()
+        await self.cut_off()
+        if self._metadata is not None:
+            self._metadata.abandon()
 
     # --- Watching and stopping ----------------------------------------------------------------------------------------
 

@@ -174,6 +174,7 @@ class Partition:
     __slots__ = (
         "_clock",
         "_durability",
+        "_held_back",
         "_high_watermark",
         "_last_stable_offset",
         "_listeners",
@@ -208,6 +209,7 @@ class Partition:
         self._on_log_start_moved = on_log_start_moved
         self._offline_error: SemelError | None = None
         self._high_watermark = log.log_end_offset
+        self._held_back: int | None = None
         self._last_stable_offset = self._find_last_stable_offset()
         # Made when first needed: most partitions are idle.
         self._waiters: list[tuple[int, int, CommitCallback]] | None = None
@@ -384,6 +386,9 @@ class Partition:
         """Commit everything below `offset`. For the `Durability` alone."""
         if offset <= self._high_watermark or self._offline_error is not None:
             return
+        if self._held_back is not None:
+            self._held_back = max(self._held_back, offset)
+            return
         assert offset <= self.log.log_end_offset, "nothing is committed that was not appended"
         self._high_watermark = offset
         self._last_stable_offset = self._find_last_stable_offset()
@@ -394,6 +399,22 @@ class Partition:
             if not waiters:
                 self._waiters = None
         self._notify()
+
+    def pause(self) -> None:
+        """Commit nothing and give readers nothing, until `resume`: whoever waits, waits. For tests of clients."""
+        if self._held_back is None:
+            self._held_back = self._high_watermark
+
+    def resume(self) -> None:
+        """Take `pause` back: commit what could have been committed since, and tell all who wait."""
+        held_back, self._held_back = self._held_back, None
+        if held_back is not None:
+            self.advance_high_watermark(held_back)
+            self._notify()
+
+    @property
+    def is_paused(self) -> bool:
+        return self._held_back is not None
 
     def _notify(self) -> None:
         if self._listeners is not None:
@@ -429,7 +450,7 @@ class Partition:
         committed_only = isolation is IsolationLevel.READ_COMMITTED
         upto = self._last_stable_offset if committed_only else self._high_watermark
         aborted: Sequence[AbortedTransaction] = ()
-        if offset >= upto:
+        if offset >= upto or self._held_back is not None:
             found = LogRange(None, 0, 0, offset, offset)
         else:
             found = log.read(offset, max_bytes, upto, min_one_batch)

@@ -74,6 +74,12 @@ class Metadata:
                 self._store.close()
                 self._executor.shutdown(wait=False)
 
+    def abandon(self) -> None:
+        """Let everything go as a killed process does: the lease is not given back."""
+        self._lease = None
+        self._executor.shutdown(cancel_futures=True)
+        self._store.close()
+
     @property
     def location(self) -> str:
         """Where the metadata is kept, without a password."""

@@ -172,6 +172,39 @@ def test_listeners_are_called_when_more_can_be_read_until_removed() -> None:
     assert told == [partition]
 
 
+def test_a_paused_partition_commits_nothing_and_gives_readers_nothing_until_it_is_resumed() -> None:
+    place = Place()
+    partition = place.partition()
+    partition.append(batch())
+    place.sync()
+    answers: list[SemelError | None] = []
+    calls: list[int] = []
+    partition.add_append_listener(lambda one: calls.append(one.high_watermark))
+    partition.pause()
+    assert partition.read(0, max_bytes=1000).size == 0
+    result = partition.append(batch(2))
+    partition.when_committed(result.last_offset, answers.append)
+    place.sync()
+    assert (partition.high_watermark, answers, calls) == (1, [], [])
+    partition.resume()
+    assert (partition.high_watermark, answers) == (3, [None])
+    assert set(calls) == {3}
+    assert partition.read(0, max_bytes=1000).next_offset == 3
+
+
+def test_resuming_a_partition_wakes_those_who_wait_for_what_was_there_before() -> None:
+    place = Place()
+    partition = place.partition()
+    calls: list[int] = []
+    partition.add_append_listener(lambda one: calls.append(one.high_watermark))
+    partition.resume()
+    assert calls == []
+    partition.pause()
+    partition.pause()
+    partition.resume()
+    assert calls == [0]
+
+
 def test_P1_duplicate_gets_the_original_offset_and_waits_for_it() -> None:
     place = Place()
     partition = place.partition()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from grpc import aio
 from grpc_health.v1 import health_pb2, health_pb2_grpc
@@ -23,6 +23,9 @@ from semel.broker.services import Services
 from semel.broker.start_errors import NodeStartError, StartFailure
 from semel.protocol.v1 import data_pb2, groups_pb2, metadata_pb2, shared_pb2, topics_pb2, transactions_pb2
 
+if TYPE_CHECKING:
+    from semel.broker.listeners.interception import Interceptor
+
 _KEEPALIVE_TIMEOUT_MS: Final = 20_000
 _CLIENT_PING_INTERVAL_MS_MIN: Final = 10_000
 _METADATA_BYTES_MAX: Final = 64 << 10
@@ -31,11 +34,19 @@ _METADATA_BYTES_MAX: Final = 64 << 10
 class GrpcListener:
     """Serves semel.v1 with reflection and health."""
 
-    def __init__(self, node: Services, address: Address, produce: ProduceHandler, fetch: FetchHandler) -> None:
+    def __init__(
+        self,
+        node: Services,
+        address: Address,
+        produce: ProduceHandler,
+        fetch: FetchHandler,
+        interceptor: Interceptor | None = None,
+    ) -> None:
         """`produce` and `fetch` are those of the Kafka listener: all listeners of a node share them."""
         self.address = address
         """Where it listens; with the real port once it was started."""
         self._node = node
+        self._interceptors = () if interceptor is None else tuple(interceptor.grpc_interceptors())
         self._data = DataService(produce, fetch)
         self._health = HealthServicer()
         self._server: aio.Server | None = None
@@ -45,6 +56,7 @@ class GrpcListener:
         """Take the address; nothing is answered yet. Raises `NodeStartError` where it can't be had."""
         config = self._node.config
         server = aio.server(
+            interceptors=self._interceptors,
             options=_options(config.grpc_max_message_bytes, config.grpc_keepalive_ms),
             maximum_concurrent_rpcs=config.grpc_max_concurrent_rpcs,
         )

@@ -385,6 +385,10 @@ class KafkaConnection(asyncio.BufferedProtocol):
             self._listener.refusals.warning("closing connection: peer=%s reason=%s", self.peer, reason)
         self._abort()
 
+    def cut_off(self) -> None:
+        """Close at once, without a word: as if the network were gone."""
+        self._abort()
+
     def _drop_frames(self) -> None:
         for _, _, _, reserved in self._frames:
             self._listener.release(reserved)

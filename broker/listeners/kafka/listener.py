@@ -19,6 +19,7 @@ from semel.broker.listeners.kafka.refusal_log import RefusalLog
 from semel.broker.listeners.kafka.registry import ApiRegistry
 
 if TYPE_CHECKING:
+    from semel.broker.listeners.interception import Interceptor
     from semel.broker.services import Services
 
 _log = logging.getLogger("semel.kafka")
@@ -79,6 +80,7 @@ class KafkaListener:
         *,
         produce: ProduceHandler | None = None,
         fetch: FetchHandler | None = None,
+        interceptor: Interceptor | None = None,
     ) -> None:
         """`produce` and `fetch`: the node's handlers, where other listeners share them; own ones otherwise."""
         self.node = node
@@ -93,6 +95,8 @@ class KafkaListener:
         for api in ALL_APIS:
             self.registry.register(api)
         self.registry.register(api_versions_api(self.registry))
+        if interceptor is not None:
+            self.registry.replace(interceptor.kafka_api)
         self.loop: asyncio.AbstractEventLoop
         self._host = host
         self._port = port
@@ -111,19 +115,38 @@ class KafkaListener:
     async def start(self) -> None:
         """Begin to accept. Raises `OSError` where the address is taken."""
         self.loop = asyncio.get_running_loop()
-        self._server = await self.loop.create_server(
-            lambda: KafkaConnection(self), self._host, self._port, backlog=BACKLOG
-        )
-        self._port = self._server.sockets[0].getsockname()[1]
+        await self.listen()
         self._watch_idle()
+
+    async def listen(self) -> None:
+        """Accept connections, for the first time or after `cut_off`."""
+        if self._server is None:
+            self._server = await self.loop.create_server(
+                lambda: KafkaConnection(self), self._host, self._port, backlog=BACKLOG
+            )
+            self._port = self._server.sockets[0].getsockname()[1]
+
+    def cut_off(self) -> None:
+        """Refuse connections and close those there are, as if the network were gone. For tests of clients."""
+        server, self._server = self._server, None
+        if server is not None:
+            server.close()
+        self.disconnect()
+
+    def disconnect(self) -> None:
+        """Close all connections, as if the network had been gone for a moment."""
+        for connection in tuple(self._connections):
+            connection.cut_off()
 
     async def stop(self, grace_s: float = 10.0) -> None:
         """Accept no more, answer what was received for up to `grace_s` seconds, then close everything."""
-        if self._server is None:
+        if self._idle_timer is None:
             return
-        self._server.close()
-        if self._idle_timer is not None:
-            self._idle_timer.cancel()
+        self._idle_timer.cancel()
+        self._idle_timer = None
+        server, self._server = self._server, None
+        if server is not None:
+            server.close()
         self._emptied = asyncio.Event()
         self.fetch.finish()
         for connection in tuple(self._connections):
@@ -136,8 +159,8 @@ class KafkaListener:
                 for connection in tuple(self._connections):
                     connection.abort("the node stops")
                 await self._emptied.wait()
-        await self._server.wait_closed()
-        self._server = None
+        if server is not None:
+            await server.wait_closed()
         self.refusals.close()
 
     def statistics(self) -> KafkaListenerStatistics:

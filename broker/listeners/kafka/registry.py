@@ -180,6 +180,11 @@ class ApiRegistry:
             raise ValueError(f"{api.key.name} is registered already")
         self._apis[int(api.key)] = api
 
+    def replace(self, replacement: Callable[[Api], Api]) -> None:
+        """Let what `replacement` returns for each API serve in its place."""
+        for key, api in self._apis.items():
+            self._apis[key] = replacement(api)
+
     def get(self, key: int) -> Api | None:
         return self._apis.get(key)
 
