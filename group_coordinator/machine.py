@@ -7,7 +7,7 @@ is joining, who was heard of, what is waiting. A restart is a replay, and member
 from __future__ import annotations
 
 import zlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Final
 
 from semel.group_coordinator.classic_group import ClassicGroup
@@ -166,6 +166,19 @@ class GroupMachine:
             for member in group.members.values():
                 tickets += [ticket for ticket in (member.join_ticket, member.sync_ticket) if ticket is not None]
         return tickets
+
+    # For metrics
+
+    def groups(self) -> Iterator[tuple[str, str, int]]:
+        """Yield each group's id, state, and number of members."""
+        for classic in list(self._groups.values()):
+            yield classic.group_id, classic.state.value, len(classic.members)
+        for consumers in list(self._consumers.groups.values()):
+            yield consumers.group_id, consumers.state.value, len(consumers.details)
+
+    def committed_offsets(self) -> Iterator[tuple[str, str, int, int]]:
+        """Yield each group's committed offsets: group, topic, partition, offset."""
+        return self._offsets.committed()
 
     # For tests and the simulator
 

@@ -166,6 +166,13 @@ class OffsetTable:
         topics = self._committed.get(group_id, {})
         return list(dict.fromkeys((*self._partitions(topics), *self._pending_counts.get(group_id, ()))))
 
+    def committed(self) -> Iterator[tuple[str, str, int, int]]:
+        """Yield all that is committed: group, topic, partition, offset. Commits may come in between."""
+        for group_id, topics in list(self._committed.items()):
+            for topic, partitions in list(topics.items()):
+                for partition, stored in list(partitions.items()):
+                    yield group_id, topic, partition, stored.value.offset
+
     def topics(self) -> set[str]:
         """Return every topic that a group has an offset for, committed or pending."""
         found = {topic for held in self._committed.values() for topic in held}

@@ -6,14 +6,16 @@ The shell around the machines: it checks ids and bounds, finds the shard, has tr
 from __future__ import annotations
 
 import logging
-from collections.abc import Awaitable, Callable, Iterable, Sequence
-from typing import Any, Protocol
+from collections import OrderedDict
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from typing import Any, Final, Protocol
 
 from semel.group_coordinator.config import GroupConfig
 from semel.group_coordinator.limits import check_consumer_heartbeat, check_group_id, check_join, check_leave
 from semel.group_coordinator.machine import GroupMachine
 from semel.group_coordinator.requests import BeginVerification, TopicsDeleted, TopicsLeft, VerifiedCommit
 from semel.group_coordinator.topics import NO_TOPICS, TopicsSource
+from semel.group_coordinator.turn import GroupEventKind
 from semel.protocol.api.consumer_groups import (
     ConsumerGroupDescribeRequest,
     ConsumerGroupDescription,
@@ -55,6 +57,9 @@ from semel.runtime.shard import ShardLog, ShardRuntime
 
 _log = logging.getLogger("semel.groups")
 
+REBALANCES_COUNTED_MAX: Final = 1_000
+"""Groups whose rebalances are counted; the one that rebalanced longest ago makes room."""
+
 
 class TransactionVerifier(Protocol):
     """The transaction coordinator's word on what is in a transaction (T8); `TransactionService` is one."""
@@ -86,6 +91,8 @@ class GroupService:
         self.config = config or GroupConfig()
         self.partition_count = partition_count
         self._transactions = transactions
+        self.rebalances: OrderedDict[str, int] = OrderedDict()
+        """How often each group rebalanced, for the metrics."""
         self._runtime = ShardRuntime(
             OFFSETS_TOPIC,
             open_log=open_log,
@@ -118,6 +125,14 @@ class GroupService:
     ) -> None:
         """Write a transaction's marker into `__consumer_offsets`: its offsets then count, or are dropped (O1)."""
         await self._runtime.write_marker(partition, producer, coordinator_epoch, committed, version)
+
+    def machines(self) -> list[GroupMachine]:
+        """Return the machines of all partitions that are active, to look at."""
+        return [machine for machine in self._runtime.machines() if isinstance(machine, GroupMachine)]
+
+    def shard_states(self) -> Mapping[str, int]:
+        """Return how many partitions are in each state: see `ShardRuntime.state_counts`."""
+        return self._runtime.state_counts()
 
     def run_due_timers(self) -> None:
         """For clocks that do not move by themselves: see `ShardRuntime.run_due_timers`."""
@@ -299,6 +314,10 @@ class GroupService:
 
     def _on_effects(self, partition: int, effects: Sequence[Any]) -> None:
         for event in effects:
+            if event.kind is GroupEventKind.REBALANCING:
+                self._count_rebalance(event.group_id)
+            elif event.kind is GroupEventKind.DELETED:
+                self.rebalances.pop(event.group_id, None)
             _log.info(
                 "group %s group=%s generation=%s partition=%s detail=%s",
                 event.kind.value,
@@ -307,3 +326,9 @@ class GroupService:
                 partition,
                 event.detail,
             )
+
+    def _count_rebalance(self, group_id: str) -> None:
+        self.rebalances[group_id] = self.rebalances.get(group_id, 0) + 1
+        self.rebalances.move_to_end(group_id)
+        if len(self.rebalances) > REBALANCES_COUNTED_MAX:
+            self.rebalances.popitem(last=False)

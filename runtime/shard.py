@@ -120,6 +120,11 @@ class Shard:
         self._timer_ms: int | None = None
 
     @property
+    def machine(self) -> Machine:
+        """The machine, to look at. Another one after each reload."""
+        return self._machine
+
+    @property
     def load_error(self) -> SemelError | None:
         """Why the last attempt to read the log failed, or None."""
         return self._load_error
@@ -497,6 +502,17 @@ class ShardRuntime:
     def state(self, partition: int) -> ShardState:
         shard = self._shards.get(partition)
         return ShardState.CLOSED if shard is None else shard.state
+
+    def machines(self) -> list[Machine]:
+        """Return the machines of the partitions that are active, to look at."""
+        return [shard.machine for shard in self._shards.values() if shard.state is ShardState.ACTIVE]
+
+    def state_counts(self) -> Mapping[str, int]:
+        """Return how many of the partitions held here are active, loading, or unreadable: loading in vain."""
+        counts = {"active": 0, "loading": 0, "unreadable": 0}
+        for shard in self._shards.values():
+            counts["unreadable" if shard.load_error is not None else shard.state.value] += 1
+        return counts
 
     async def submit(self, partition: int, request: object) -> Any:
         """Return the machine's answer to `request`, once it is committed.

@@ -5,7 +5,7 @@ Effects leave the shard only once the records they rest on are committed (T3).
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Final
 
 from semel.protocol.api.shared_transactions import OpenSharedRequest
@@ -27,9 +27,14 @@ class SendMarkers:
 
 @dataclass(frozen=True, slots=True)
 class TransactionCompleted:
-    """Nothing is pending for this id any more: whoever waits for that may try again."""
+    """Nothing is pending for this id any more: whoever waits for that may try again.
+
+    `committed` and `duration_ms` are for the metrics; None: there was nothing to commit or abort.
+    """
 
     transactional_id: str
+    committed: bool | None = field(default=None, compare=False)
+    duration_ms: int = field(default=0, compare=False)
 
 
 @dataclass(frozen=True, slots=True)

@@ -55,6 +55,7 @@ from semel.txn_coordinator.callers import (
 from semel.txn_coordinator.commit_history import CommitHistory
 from semel.txn_coordinator.commit_records import MEMBER_PREFIX, CommitKind, decode_commit_key, key_of_member
 from semel.txn_coordinator.config import TransactionConfig
+from semel.txn_coordinator.counts import TransactionCounts
 from semel.txn_coordinator.effects import (
     PRODUCER_ID_NEEDED,
     MarkersWritten,
@@ -94,11 +95,22 @@ _NO_ID: Final = NO_PRODUCER_ID
 class TransactionMachine:
     """A `Machine`. `coordinator_epoch` is the leader epoch of its partition; markers carry it (P9)."""
 
-    def __init__(self, partition: int, coordinator_epoch: int, config: TransactionConfig | None = None) -> None:
+    def __init__(
+        self,
+        partition: int,
+        coordinator_epoch: int,
+        config: TransactionConfig | None = None,
+        counts: TransactionCounts | None = None,
+    ) -> None:
         self.partition = partition
         self.coordinator_epoch = coordinator_epoch
         self._config = config or TransactionConfig()
+        self._counts = counts or TransactionCounts()
         self._transactions: dict[str, TransactionMetadata] = {}
+        self.state_counts: dict[TransactionState, int] = dict.fromkeys(TransactionState, 0)
+        """How many transactional ids are in each state."""
+        self.open_transactions: dict[str, TransactionMetadata] = {}
+        """Those that partitions may hold data of. Not to be changed."""
         self._timeouts = Timers()
         self._expirations = Timers()
         self._history = CommitHistory(self._config)
@@ -139,6 +151,7 @@ class TransactionMachine:
             if (commit_key := decode_commit_key(record.key)) is not None:
                 self._shared.replay(commit_key, record.value)
         elif record.value is None:
+            self._note_state(transactional_id, None)
             self._transactions.pop(transactional_id, None)
             self._timeouts.forget(transactional_id)
             self._expirations.forget(transactional_id)
@@ -148,6 +161,7 @@ class TransactionMachine:
             self._apply(decode_value(transactional_id, record.value))
 
     def _apply(self, txn: TransactionMetadata) -> None:
+        self._note_state(txn.transactional_id, txn)
         self._transactions[txn.transactional_id] = txn
         if txn.attempt and (key := key_of_member(txn.transactional_id)) is not None:
             self._shared.note_writer(key, txn.transactional_id)
@@ -158,6 +172,18 @@ class TransactionMachine:
         elif txn.state not in PREPARED and not txn.attempt:
             expires_ms = txn.last_update_ms + self._config.transactional_id_expiration_ms
             self._expirations.want(txn.transactional_id, expires_ms)
+
+    def _note_state(self, transactional_id: str, after: TransactionMetadata | None) -> None:
+        """Keep count of the states, so that nobody has to go through all ids for that."""
+        before = self._transactions.get(transactional_id)
+        if before is not None:
+            self.state_counts[before.state] -= 1
+        if after is not None:
+            self.state_counts[after.state] += 1
+        if after is not None and after.state in OPEN:
+            self.open_transactions[transactional_id] = after
+        else:
+            self.open_transactions.pop(transactional_id, None)
 
     def replay_marker(self, producer: ProducerIdAndEpoch, committed: bool, now_ms: int) -> Result[None] | None:
         """Nothing: no transaction ever includes `__transaction_state` itself."""
@@ -379,13 +405,20 @@ class TransactionMachine:
         return Result(
             True,
             [_completion_of(txn, now_ms)],
-            effects=[TransactionCompleted(report.transactional_id)],
+            effects=[
+                TransactionCompleted(
+                    report.transactional_id,
+                    committed=txn.state is TransactionState.PREPARE_COMMIT,
+                    duration_ms=max(now_ms - txn.start_ms, 0),
+                )
+            ],
         )
 
     def _fence(
         self, txn: TransactionMetadata, now_ms: int, *, from_epoch: int = NO_PRODUCER_EPOCH
     ) -> tuple[list[CoordinatorRecord], list[Any]]:
         """Take the epoch from whoever holds it, and abort what it has open. One bump in all (KAFKA-19367)."""
+        self._counts.fencings_taken += 1
         fenced = prepare_epoch_fence(txn, from_epoch=from_epoch)
         return self._decision(prepare_end(fenced, committed=False, version=fenced.version, now_ms=now_ms), now_ms)
 
@@ -413,6 +446,7 @@ class TransactionMachine:
                 size += size_of(records[-1:])
                 continue
             # Nobody has come in the producer's place: it may go on, with the epoch that fences it now (KIP-588).
+            self._counts.timeouts += 1
             fencing, markers = self._fence(txn, now_ms, from_epoch=txn.producer_epoch)
             records += fencing
             effects += markers

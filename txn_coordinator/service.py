@@ -6,7 +6,7 @@ The shell around the machines: it checks ids, finds the shard, draws producer id
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Any, Final, Protocol
@@ -37,14 +37,16 @@ from semel.protocol.api.transactions import (
     ListTransactionsResponse,
     TransactionDescription,
 )
-from semel.protocol.errors import ErrorCode, FatalError, RetriableError, UsageError
+from semel.protocol.errors import ErrorCode, FatalError, FencedError, RetriableError, UsageError
 from semel.protocol.ids import NO_PRODUCER_EPOCH, NO_PRODUCER_ID, TRANSACTIONS_TOPIC, ProducerIdAndEpoch
+from semel.runtime.buckets import Buckets
 from semel.runtime.clock import Clock
 from semel.runtime.keys import partition_for_key
 from semel.runtime.machine import Machine
 from semel.runtime.shard import ShardLog, ShardRuntime
 from semel.txn_coordinator.commit_records import key_of_member
 from semel.txn_coordinator.config import TransactionConfig
+from semel.txn_coordinator.counts import TransactionCounts
 from semel.txn_coordinator.effects import (
     PRODUCER_ID_NEEDED,
     MarkersWritten,
@@ -90,6 +92,9 @@ class TransactionService:
     ) -> None:
         self.config = config or TransactionConfig()
         self.partition_count = partition_count
+        self.counts = TransactionCounts()
+        self.durations: Mapping[bool, Buckets] | None = None
+        """Where the metrics want to know how long transactions took that were committed, or (False) aborted."""
         self._producer_ids = producer_ids
         self._runtime = ShardRuntime(
             TRANSACTIONS_TOPIC,
@@ -121,6 +126,14 @@ class TransactionService:
     def pending_markers(self) -> int:
         """Return how many decided transactions still have markers on their way."""
         return self._sender.pending()
+
+    def machines(self) -> list[TransactionMachine]:
+        """Return the machines of all partitions that are active, to look at."""
+        return [machine for machine in self._runtime.machines() if isinstance(machine, TransactionMachine)]
+
+    def shard_states(self) -> Mapping[str, int]:
+        """Return how many partitions are in each state: see `ShardRuntime.state_counts`."""
+        return self._runtime.state_counts()
 
     def run_due_timers(self) -> None:
         """For clocks that do not move by themselves: see `ShardRuntime.run_due_timers`."""
@@ -277,7 +290,11 @@ class TransactionService:
     # -- inside
 
     async def _submit(self, transactional_id: str, request: object) -> Any:
-        return await self._runtime.submit(self.partition_for(transactional_id), request)
+        try:
+            return await self._runtime.submit(self.partition_for(transactional_id), request)
+        except FencedError:
+            self.counts.fencings_refused += 1
+            raise
 
     async def _submit_add(self, request: AddPartitionsToTxnRequest) -> AddPartitionsToTxnResponse:
         response: AddPartitionsToTxnResponse = await self._submit(request.transactional_id, request)
@@ -294,14 +311,16 @@ class TransactionService:
         return await self._submit(transactional_id, WithProducerId(request, producer_id))
 
     def _make_machine(self, partition: int, leader_epoch: int) -> Machine:
-        return TransactionMachine(partition, leader_epoch, self.config)
+        return TransactionMachine(partition, leader_epoch, self.config, self.counts)
 
     def _on_effects(self, partition: int, effects: Sequence[Any]) -> None:
         for effect in effects:
             match effect:
                 case SendMarkers():
                     self._sender.send(partition, effect)
-                case TransactionCompleted(transactional_id):
+                case TransactionCompleted(transactional_id, committed, duration_ms):
+                    if self.durations is not None and committed is not None:
+                        self.durations[committed].record(duration_ms / 1000)
                     completion = self._completions.get(transactional_id)
                     if completion is not None:
                         completion.happened.set()
