@@ -23,10 +23,6 @@ class Timers:
         self._heap: list[tuple[int, str]] = []
         self._deadlines: dict[str, int] = {}
 
-    def __len__(self) -> int:
-        """Return the entries that are held, the stale ones included."""
-        return len(self._heap)
-
     def want(self, key: str, deadline_ms: int) -> None:
         current_ms = self._deadlines.get(key)
         if current_ms is None or deadline_ms < current_ms:

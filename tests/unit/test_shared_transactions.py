@@ -422,7 +422,7 @@ def test_what_writers_leave_in_memory_does_not_grow_with_batches(shard: Shared) 
             shard.write(writer, P0)
         shard.commit(f"a{batch}", *writers[:10], batch=batch)
         shard.write_all_markers()
-        sizes.append(len(shard.machine._timeouts) + len(shard.machine._expirations))
+        sizes.append(len(shard.machine._timeouts._heap) + len(shard.machine._expirations._heap))
     assert max(sizes) < 200, "800 writers have come and gone"
 
 
