@@ -46,7 +46,8 @@ cdef class Accumulator:
     cdef int64_t _random
     cdef int64_t _serial
     cdef bint _wake_pending
-    cdef bint _tracing
+    cdef readonly object tracer
+    cdef public object transaction_context
     cdef dict _topics
     cdef list _listed
     cdef dict _incomplete
@@ -59,7 +60,7 @@ cdef class Accumulator:
 
     @cython.locals(size=cython.Py_ssize_t, buffers=TopicBuffers, buffer=PartitionBuffer, batch=ProducerBatch, number=int64_t,
                    delta=int64_t, wake=cython.bint, full=cython.bint, delivery=Delivery)
-    cdef Delivery _append(self, topic, bytes value, bytes key, headers, partition, int64_t now_ms, on_delivery)
+    cdef Delivery _append(self, topic, bytes value, bytes key, headers, partition, int64_t now_ms, on_delivery, trace)
     @cython.locals(size=cython.Py_ssize_t, buffers=TopicBuffers, buffer=PartitionBuffer, batch=ProducerBatch,
                    wake=cython.bint, full=cython.bint)
     cpdef Delivery send_batch(self, topic, partition, bytearray data, int64_t record_count)

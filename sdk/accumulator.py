@@ -24,9 +24,9 @@ from semel.protocol.batch_header import BATCH_OVERHEAD
 from semel.protocol.compression import Compression
 from semel.protocol.errors import ErrorCode, RetriableError, UsageError
 from semel.runtime.clock import Clock
-from semel.sdk import tracing
-from semel.sdk.delivery import Delivery, DeliveryCallback, ProducerBatch, RecordMetadata
+from semel.sdk.delivery import Delivery, DeliveryCallback, ProducerBatch
 from semel.sdk.partitioner import Partitioner, murmur2
+from semel.sdk.record_tracing import record_tracer
 from semel.sdk.serialization import (
     HeadersArgument,
     Serializer,
@@ -35,6 +35,7 @@ from semel.sdk.serialization import (
     serialized,
     too_large,
 )
+from semel.sdk.tracing import LINKS_MAX, end_span
 
 _RECORD_OVERHEAD_MAX = 36
 """Varints of a record at their longest: length, timestamp, offset, key and value size, header count; attributes."""
@@ -104,13 +105,14 @@ class Accumulator:
         "_record_bytes_max",
         "_serial",
         "_topics",
-        "_tracing",
         "_value_serializer",
         "_wake_pending",
         "client_id",
         "gate_closed",
         "open_topic",
         "refuse",
+        "tracer",
+        "transaction_context",
         "wait_room",
         "wake",
     )
@@ -139,7 +141,8 @@ class Accumulator:
         self._buffered_bytes = 0
         self._serial = 0
         self._wake_pending = False
-        self._tracing = tracing.active()
+        self.tracer = record_tracer(client_id)
+        self.transaction_context: Any = None
         self._topics: dict[str, TopicBuffers] = {}
         self._listed: list[PartitionBuffer] = []
         self._incomplete: dict[ProducerBatch, None] = {}
@@ -180,9 +183,9 @@ class Accumulator:
             key_bytes = serialized(key, self._key_serializer, "key", topic)
         now_ms = _wall_ms(self._clock) if timestamp_ms is None else _checked_time(timestamp_ms)
         pairs: Any = () if headers is None else header_pairs(headers)
-        if self._tracing:
+        if self.tracer is not None:
             return self._send_traced(topic, value_bytes, key_bytes, pairs, partition, now_ms, on_delivery)
-        return self._append(topic, value_bytes, key_bytes, pairs, partition, now_ms, on_delivery)
+        return self._append(topic, value_bytes, key_bytes, pairs, partition, now_ms, on_delivery, None)
 
     def _append(
         self,
@@ -193,6 +196,7 @@ class Accumulator:
         partition: int | None,
         now_ms: int,
         on_delivery: DeliveryCallback | None,
+        trace: Any,
     ) -> Delivery:
         size = _RECORD_OVERHEAD_MAX
         if value is not None:
@@ -236,6 +240,11 @@ class Accumulator:
                     delta = _add(batch, now_ms, key, value, headers)
                     batch.charged_bytes += size
                     self._buffered_bytes += size
+                    if trace is not None:
+                        if batch.traces is None:
+                            batch.traces = [trace]
+                        elif trace[0] is not None and len(batch.traces) < LINKS_MAX:
+                            batch.traces.append(trace)
                     if on_delivery is not None:
                         if batch.callbacks is None:
                             batch.callbacks = []
@@ -264,6 +273,7 @@ class Accumulator:
         if self.gate_closed:
             self.refuse()
         size = len(data)
+        tracer = self.tracer = record_tracer(self.client_id)
         buffers = self._topics.get(topic)
         if buffers is None:
             buffers = self._opened(topic)
@@ -276,6 +286,8 @@ class Accumulator:
                     if buffer.filling is not None:
                         self._close(buffer, buffer.filling)
                     batch = self._new_batch(buffer, None)
+                    if tracer is not None:
+                        batch.traces = [tracer.in_context(self.transaction_context)]
                     batch.data = data
                     batch.record_count = record_count
                     batch.charged_bytes = size
@@ -320,7 +332,7 @@ class Accumulator:
         builder = BatchBuilder(options.compression, options.compression_level, capacity_bytes=capacity)
         batch = self._new_batch(buffer, builder)
         buffer.filling = batch
-        self._tracing = tracing.active()
+        self.tracer = record_tracer(self.client_id)
         return batch
 
     def _new_batch(self, buffer: PartitionBuffer, builder: BatchBuilder | None) -> ProducerBatch:
@@ -350,24 +362,18 @@ class Accumulator:
         now_ms: int,
         on_delivery: DeliveryCallback | None,
     ) -> Delivery:
-        span = tracing.start_span("send", str(topic), kind="producer", client_id=self.client_id)
-        carried = tracing.inject(tuple(headers), tracing.context_with(span))
-
-        def delivered(metadata: RecordMetadata | None, error: Any) -> None:
-            if metadata is not None:
-                tracing.end_span(
-                    span, destination__partition__id=str(metadata.partition), kafka__offset=metadata.offset
-                )
-            else:
-                tracing.end_span(span, error)
-            if on_delivery is not None:
-                on_delivery(metadata, error)
-
+        assert self.tracer is not None
+        created = self.tracer.create(str(topic), value, headers, self.transaction_context)
+        span = created.span
+        if span is None:
+            return self._append(topic, value, key, created.headers, partition, now_ms, on_delivery, created.trace)
         try:
-            return self._append(topic, value, key, carried, partition, now_ms, delivered)
+            delivery = self._append(topic, value, key, created.headers, partition, now_ms, on_delivery, created.trace)
         except BaseException as error:
-            tracing.end_span(span, error)
+            end_span(span, error)
             raise
+        end_span(span, None, destination__partition__id=str(delivery.partition))
+        return delivery
 
     # on the IO thread
 

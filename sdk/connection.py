@@ -23,6 +23,7 @@ from semel.protocol.kafka.api import (
     is_flexible,
     response_header_is_flexible,
 )
+from semel.protocol.trace_context import tagged_header
 from semel.sdk.options import ClientOptions
 
 Buffer: TypeAlias = bytes | bytearray | memoryview
@@ -133,20 +134,20 @@ class Connection(asyncio.BufferedProtocol):
         return min(highest, offered.highest)
 
     def request(
-        self, api_key: int, api_version: int, body: Sequence[Buffer], *, timeout_ms: float
+        self, api_key: int, api_version: int, body: Sequence[Buffer], *, timeout_ms: float, trace: bytes = b""
     ) -> asyncio.Future[memoryview]:
         """Send a request at once and return the future of its answer's body, which is valid for as long as it is held.
 
         `body` is sent as it is, part after part, without joining; the parts must not change until the answer is there.
         The future fails with `ConnectionLostError` when the connection ends first, or no answer comes within
         `timeout_ms`. Raises `ConnectionLostError` when it has ended already, and `RetriableError` beyond the bound of
-        requests in flight (wait with `wait_room`).
+        requests in flight (wait with `wait_room`). `trace` goes into the header, of versions that have room for it.
         """
-        return self._send(api_key, api_version, body, timeout_ms)
+        return self._send(api_key, api_version, body, timeout_ms, trace)
 
-    def send_unanswered(self, api_key: int, api_version: int, body: Sequence[Buffer]) -> None:
+    def send_unanswered(self, api_key: int, api_version: int, body: Sequence[Buffer], *, trace: bytes = b"") -> None:
         """Send a request that has no answer (Produce with acks=0). Raises as `request`."""
-        self._write(api_key, api_version, body)
+        self._write(api_key, api_version, body, trace)
 
     def close(self, reason: str = "closed by the client") -> None:
         """Close the connection; what is in flight fails as lost."""
@@ -190,11 +191,11 @@ class Connection(asyncio.BufferedProtocol):
     # sending
 
     def _send(
-        self, api_key: int, api_version: int, body: Sequence[Buffer], timeout_ms: float
+        self, api_key: int, api_version: int, body: Sequence[Buffer], timeout_ms: float, trace: bytes = b""
     ) -> asyncio.Future[memoryview]:
         if self._lost is None and not self.has_room:
             raise RetriableError(f"{len(self._waiting)} requests wait for their answer from {self.address} already")
-        correlation_id = self._write(api_key, api_version, body)
+        correlation_id = self._write(api_key, api_version, body, trace)
         future: asyncio.Future[memoryview] = self._loop.create_future()
         deadline = self._loop.time() + timeout_ms / 1000
         flexible = response_header_is_flexible(api_key, api_version)
@@ -203,12 +204,14 @@ class Connection(asyncio.BufferedProtocol):
             self._arm(deadline)
         return future
 
-    def _write(self, api_key: int, api_version: int, body: Sequence[Buffer]) -> int:
+    def _write(self, api_key: int, api_version: int, body: Sequence[Buffer], trace: bytes) -> int:
         if self._lost is not None:
             raise self._lost
         correlation_id = self._next_correlation_id
         self._next_correlation_id = (correlation_id + 1) & 0x7FFFFFFF
-        tail = b"\x00" if is_flexible(api_key, api_version) else b""
+        tail = b""
+        if is_flexible(api_key, api_version):
+            tail = tagged_header(trace) if trace else b"\x00"
         size = 10 + len(self._client_id) + len(tail) + sum(len(part) for part in body)
         header = _HEADER.pack(size, api_key, api_version, correlation_id, len(self._client_id))
         # Small parts are joined: a system call each would cost more than the copy.

@@ -15,6 +15,8 @@ cdef class ProducerBatch:
     cdef public int64_t charged_bytes
     cdef public int64_t record_count
     cdef public list callbacks
+    cdef public list traces
+    cdef public object sent_in
     cdef public object data
     cdef public int64_t producer_id
     cdef public int64_t producer_epoch

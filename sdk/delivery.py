@@ -68,8 +68,10 @@ class ProducerBatch:
         "producer_epoch",
         "producer_id",
         "record_count",
+        "sent_in",
         "serial",
         "topic",
+        "traces",
     )
 
     def __init__(self, serial: int, topic: str, partition: int, builder: BatchBuilder | None, created_ms: int) -> None:
@@ -81,6 +83,8 @@ class ProducerBatch:
         self.charged_bytes = 0
         self.record_count = 0
         self.callbacks: list[tuple[int, int, DeliveryCallback]] | None = None
+        self.traces: list[Any] | None = None  # of traced records: see sdk/record_tracing.py
+        self.sent_in: Any = None  # the trace context of the span that sends it
         # The sender's: what was sent, and under which identity.
         self.data: bytearray | None = None
         self.producer_id = -1

@@ -27,6 +27,7 @@ from semel.protocol.kafka.produce import (
     ProduceRequest,
     ProduceResponse,
 )
+from semel.protocol.trace_context import encode_contexts
 from semel.runtime.clock import Clock, SystemClock
 from semel.sdk.accumulator import Accumulator
 from semel.sdk.client import ClientCore
@@ -156,6 +157,8 @@ class ProducerCore:
     def update_gate(self) -> None:
         part = self.part
         is_gone = self._closing or self._was_dropped or self.client.io.closed
+        if self.transactions is not None:
+            self.accumulator.transaction_context = self.transactions.context
         self.accumulator.gate_closed = is_gone or (part is not None and not part.may_send)
 
     def drop(self) -> None:
@@ -300,18 +303,20 @@ class ProducerCore:
             options.client.request_timeout_ms,
         )
         connection = self.client.connections.opened(attempt.node_id)
+        trace = self._trace(attempt)
         try:
             if connection is None:
                 raise RetriableError(f"no connection to node {attempt.node_id}", ErrorCode.BROKER_NOT_AVAILABLE)
             version = self._version(connection)
             body = cast(list[Buffer], request.build_parts(version))
             if options.acks == ACKS_NONE:
-                connection.send_unanswered(PRODUCE, version, body)
+                connection.send_unanswered(PRODUCE, version, body, trace=trace)
                 outcomes = {TopicPartition(batch.topic, batch.partition): _SENT for batch in attempt.batches}
                 self.sender.answered(attempt, outcomes, self._now_ms())
                 self._step_later()
                 return
-            future = connection.request(PRODUCE, version, body, timeout_ms=options.client.request_timeout_ms)
+            timeout_ms = options.client.request_timeout_ms
+            future = connection.request(PRODUCE, version, body, timeout_ms=timeout_ms, trace=trace)
         except RetriableError as error:
             self.sender.lost(attempt, error, self._now_ms())
             return
@@ -319,6 +324,21 @@ class ProducerCore:
             self._fail(attempt, error)
             return
         future.add_done_callback(partial(self._answered, attempt, version))
+
+    def _trace(self, attempt: Attempt) -> bytes:
+        """Return the trace contexts of a request's batches, and begin the spans of those that go out first."""
+        tracer = self.accumulator.tracer
+        if tracer is None:
+            return b""
+        transactions = self.transactions
+        contexts = []
+        for batch in attempt.batches:
+            if batch.attempts == 1:
+                batch.sent_in = tracer.sending(batch, None if transactions is None else transactions.context)
+                if transactions is not None:
+                    transactions.note_sent(TopicPartition(batch.topic, batch.partition), batch.record_count)
+            contexts.append(batch.sent_in)
+        return encode_contexts(contexts) if any(context is not None for context in contexts) else b""
 
     def _version(self, connection: Connection) -> int:
         if self.part is None:

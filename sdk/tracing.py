@@ -1,7 +1,8 @@
-"""Traces: W3C trace context in record headers and gRPC metadata, and spans by OpenTelemetry's messaging conventions.
+"""Traces: contexts in record headers, requests and gRPC metadata, and spans by OpenTelemetry's messaging conventions.
 
 Only the OpenTelemetry API is used, and it is imported when an SDK is there: without one, `active()` is one look into a
-dictionary and nothing else here runs.
+dictionary and nothing else here runs. Contexts go through the propagators that OpenTelemetry is configured with, by
+default `traceparent`, `tracestate` and `baggage`. sdk/record_tracing.py has the spans of records that are sent.
 """
 
 from __future__ import annotations
@@ -9,7 +10,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
     from opentelemetry.context import Context
@@ -18,6 +19,11 @@ if TYPE_CHECKING:
 Headers = Sequence[tuple[str, bytes | None]]
 
 TRACE_HEADERS = ("traceparent", "tracestate")
+LINKS_MAX: Final = 128
+"""As many as OpenTelemetry's SDK keeps of a span by default."""
+
+_TYPES: Final = {"poll": "receive", "commit": "settle", "abort": "settle", "batch": "process"}
+_OPERATION_TYPES: Final = frozenset({"create", "send", "receive", "process", "settle"})
 
 
 def active() -> bool:
@@ -30,32 +36,49 @@ def active() -> bool:
 
 
 def inject(headers: Headers, context: Context | None = None) -> Headers:
-    """Return record headers with the trace context of `context` (None: the current one) added.
+    """Return record headers with the trace context and baggage of `context` (None: the current one) added.
 
-    A traceparent that the caller gave stays as it is.
+    A context that the caller gave stays as it is (the conventions' "custom creation context").
     """
-    if any(name in TRACE_HEADERS for name, _ in headers):
-        return headers
     carrier = _carrier(context)
     if not carrier:
         return headers
-    return (*headers, *((name, value.encode("ascii", "ignore")) for name, value in carrier.items()))
+    if headers:
+        if carries_context(headers):
+            return headers
+        given = {name.lower() for name, _ in headers}
+        carrier = {name: value for name, value in carrier.items() if name not in given}
+    return (*headers, *((name, value.encode()) for name, value in carrier.items()))
+
+
+def carries_context(headers: Headers) -> bool:
+    """Whether somebody has put a trace context into headers already."""
+    from opentelemetry.propagate import get_global_textmap
+
+    names = get_global_textmap().fields - {"baggage"}
+    return any(name.lower() in names for name, _ in headers)
 
 
 def extract(headers: Headers) -> Context | None:
-    """Return the trace context that record headers carry, or None."""
-    carrier = {
-        name: value.decode("ascii", "ignore") for name, value in headers if name in TRACE_HEADERS and value is not None
-    }
-    if "traceparent" not in carrier:
-        return None
-    from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
+    """Return the context, with its baggage, that record headers carry, or None."""
+    from opentelemetry.context import Context
+    from opentelemetry.propagate import get_global_textmap
 
-    return TraceContextTextMapPropagator().extract(carrier)
+    propagator = get_global_textmap()
+    fields = {name.lower(): name for name in propagator.fields}
+    carrier = {
+        fields[name.lower()]: value.decode("utf-8", "replace")
+        for name, value in headers
+        if value is not None and name.lower() in fields
+    }
+    if not carrier:
+        return None
+    found = propagator.extract(carrier, Context())
+    return found or None
 
 
 def metadata() -> tuple[tuple[str, str], ...]:
-    """Return the current trace context as gRPC metadata; empty without one."""
+    """Return the current context as gRPC metadata; empty without one."""
     return tuple(_carrier(None).items()) if active() else ()
 
 
@@ -86,13 +109,14 @@ def start_span(
     """
     from opentelemetry.trace import SpanKind, get_tracer
 
-    types = {"poll": "receive", "commit": "settle", "abort": "settle", "batch": "process"}
     named: dict[str, Any] = {
         "messaging.system": "kafka",
         "messaging.operation.name": operation,
-        "messaging.operation.type": types.get(operation, operation),
         "messaging.client.id": client_id,
     }
+    kind_of_operation = _TYPES.get(operation, operation)
+    if kind_of_operation in _OPERATION_TYPES:
+        named["messaging.operation.type"] = kind_of_operation
     if destination:
         named["messaging.destination.name"] = destination
     named.update({f"messaging.{name.replace('__', '.')}": value for name, value in attributes.items()})
@@ -140,6 +164,13 @@ def end_span(span: Span, error: BaseException | None = None, **attributes: str |
     span.end()
 
 
+def add_links(span: Span, headers: Iterable[Headers]) -> None:
+    """Link a span that has begun to the contexts in records' headers."""
+    if span.is_recording():
+        for link in _links(headers):
+            span.add_link(link.context)
+
+
 @contextmanager
 def _attached(context: Context) -> Iterator[None]:
     from opentelemetry.context import attach, detach
@@ -152,19 +183,21 @@ def _attached(context: Context) -> Iterator[None]:
 
 
 def _carrier(context: Context | None) -> dict[str, str]:
-    from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
+    from opentelemetry.propagate import inject as inject_text
 
     carrier: dict[str, str] = {}
-    TraceContextTextMapPropagator().inject(carrier, context)
-    return carrier
+    inject_text(carrier, context)
+    return {name.lower(): value for name, value in carrier.items()}
 
 
 def _links(headers: Iterable[Headers]) -> Iterator[Link]:
     from opentelemetry.trace import Link, get_current_span
 
+    count = 0
     for one in headers:
-        context = extract(one)
-        if context is not None:
+        context = extract(one) if one else None
+        if context is not None and count < LINKS_MAX:
             span = get_current_span(context).get_span_context()
             if span.is_valid:
+                count += 1
                 yield Link(span)

@@ -148,6 +148,8 @@ class TransactionCalls:
         self._prepared: PreparedTransaction | None = None
         self._was_kept = False  # the prepared transaction is an older instance's
         self._span: Span | None = None
+        self._partitions_sent: set[TopicPartition] = set()
+        self._records_sent = 0
         self._begun_at = 0.0
 
     @property
@@ -210,15 +212,28 @@ class TransactionCalls:
             self._manager.begin()
             self._begun_at = time.monotonic()
             self._offsets_sent = False
+            self._partitions_sent.clear()
+            self._records_sent = 0
+            if tracing.active():
+                name, client_id = self._manager.transactional_id, self._options.client_id
+                self._span = tracing.start_span("transaction", name, kind="client", client_id=client_id)
             self._on_change()
-        if tracing.active():
-            name, client_id = self._manager.transactional_id, self._options.client_id
-            self._span = tracing.start_span("transaction", name, kind="client", client_id=client_id)
 
     @property
     def context(self) -> Context | None:
         """The trace context that sends of the open transaction are made in; None without tracing."""
         return None if self._span is None else tracing.context_with(self._span)
+
+    def note_sent(self, tp: TopicPartition, record_count: int) -> None:
+        """Count what goes out, for the span of the transaction."""
+        if self._span is not None:
+            self._partitions_sent.add(tp)
+            self._records_sent += record_count
+
+    def _link(self, commits: CommitSource | None) -> None:
+        """Join the traces of the records that the transaction is made from."""
+        if self._span is not None:
+            tracing.add_links(self._span, (record.headers for record in getattr(commits, "records", ())))
 
     @contextmanager
     def _settling(self, operation: str) -> Iterator[None]:
@@ -235,14 +250,17 @@ class TransactionCalls:
         except BaseException as error:
             tracing.end_span(span, error)
             if self.has_stopped:
-                self._end_span(error)
+                self._end_span("fenced" if isinstance(error, FencedError) else "failed", error)
             raise
         tracing.end_span(span)
 
-    def _end_span(self, error: BaseException | None) -> None:
-        if self._span is not None:
-            tracing.end_span(self._span, error)
-            self._span = None
+    def _end_span(self, outcome: str, error: BaseException | None = None) -> None:
+        span, self._span = self._span, None
+        if span is not None:
+            span.set_attribute("semel.transaction.outcome", outcome)
+            span.set_attribute("semel.transaction.partitions", len(self._partitions_sent))
+            span.set_attribute("semel.transaction.records", self._records_sent)
+            tracing.end_span(span, error)
 
     @property
     def has_stopped(self) -> bool:
@@ -319,13 +337,14 @@ class TransactionCalls:
             flush = self._manager.begin_commit()
             self._on_change()
         if flush:
+            self._link(commits)
             if self._prepared is None:
                 self._commits = commits
                 await self._complete(commits)
             self._token = token
             with self._lock:
                 if not self._manager.decide(anything_sent=self._is_known or token is not None):
-                    self._forget()
+                    self._forget("committed")
                     return True
         with self._settling("commit"):
             try:
@@ -336,7 +355,7 @@ class TransactionCalls:
                     # Learnt by a later call, the block that would do this may have ended long ago.
                     self._commits.rewind()
                 raise failure from (None if failure is error else error)
-        self._ended(producer)
+        self._ended(producer, "committed" if is_new else "already_committed")
         return is_new
 
     @property
@@ -344,10 +363,10 @@ class TransactionCalls:
         """Whether the coordinator may know of the transaction, so that it must be told of its end."""
         return self._sender.sent_any or self._offsets_sent or self._was_kept
 
-    def _forget(self) -> None:
+    def _forget(self, outcome: str) -> None:
         self._prepared = None
         self._was_kept = False
-        self._end_span(None)
+        self._end_span(outcome)
 
     async def _not_committed(self, error: SemelError) -> SemelError:
         """The coordinator did not say yes. Returns what to raise."""
@@ -379,12 +398,12 @@ class TransactionCalls:
             self._on_change()
         self._abandon(AbortTransactionError("the transaction was aborted", ErrorCode.TRANSACTION_ABORTABLE))
         if not tell:
-            self._ended(self._manager.producer)
+            self._ended(self._manager.producer, "aborted")
             return
         if not self._is_known:
             with self._lock:
                 self._manager.ended(None)
-            self._forget()
+            self._forget("aborted")
             return
         with self._settling("abort"):
             try:
@@ -398,7 +417,7 @@ class TransactionCalls:
                     raise self._stop(fenced) from error
             except FatalError as error:
                 raise self._stop(error) from error
-        self._ended(producer)
+        self._ended(producer, "aborted")
 
     async def _fenced_or_timed_out(self, error: FencedError) -> SemelError:
         """The commit was refused because of the epoch. Returns what to raise."""
@@ -452,8 +471,8 @@ class TransactionCalls:
         response = await self._control.call(END_TRANSACTION, request)
         return producer_of(response.producer), not response.already_committed
 
-    def _ended(self, producer: ProducerIdAndEpoch) -> None:
+    def _ended(self, producer: ProducerIdAndEpoch, outcome: str) -> None:
         with self._lock:
             self._manager.ended(producer)
         self._sender.set_producer(producer)
-        self._forget()
+        self._forget(outcome)

@@ -12,6 +12,7 @@ cdef class ProducePartition:
     cdef public int partition
     cdef public object records
     cdef public object topic_id
+    cdef public object trace
 
 @cython.final
 cdef class ProduceRequest:

@@ -9,12 +9,16 @@ Version 5 adds the log start offset, 8 record errors and messages (KIP-467), 9 t
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 from uuid import UUID
 
 from semel.protocol.errors import ErrorCode
 from semel.protocol.ids import ZERO_TOPIC_ID, TopicId
 from semel.protocol.kafka.api import NodeEndpoint, error_code_of
 from semel.protocol.kafka.wire import Buffer, Part, WireFormatError, WireReader, WireWriter, join_parts
+
+if TYPE_CHECKING:
+    from semel.protocol.trace_context import TraceContext
 
 PRODUCE = 0
 PRODUCE_MIN_VERSION = 3
@@ -53,7 +57,8 @@ def read_topic_id(reader: WireReader) -> TopicId:
 class ProducePartition:
     """The record set for one partition: whole v2 batches, or None where a client sent a null.
 
-    Up to version 12 it is named by `topic`, from 13 on by `topic_id`.
+    Up to version 12 it is named by `topic`, from 13 on by `topic_id`. `trace` is the context that it was sent in, where
+    the node traces; it is no part of the message's body.
     """
 
     def __init__(self, topic: str, partition: int, records: Buffer | None, topic_id: TopicId = ZERO_TOPIC_ID) -> None:
@@ -61,6 +66,7 @@ class ProducePartition:
         self.partition: int = partition
         self.records: Buffer | None = records
         self.topic_id: TopicId = topic_id
+        self.trace: TraceContext | None = None
 
     def __repr__(self) -> str:
         size = "null" if self.records is None else f"{len(self.records)} bytes"

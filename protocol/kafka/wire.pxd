@@ -121,9 +121,11 @@ cdef class RequestHeader:
     cdef public int64_t correlation_id
     cdef public object client_id
     cdef public Py_ssize_t body
+    cdef public object trace
 
 @cython.locals(first=tuple)
 cpdef bint is_flexible(int api_key, int api_version) except -1
 
-@cython.locals(reader=WireReader, api_key=cython.int, api_version=cython.int, correlation_id=int64_t)
+@cython.locals(reader=WireReader, api_key=cython.int, api_version=cython.int, correlation_id=int64_t, tag=int64_t,
+               size=int64_t, start=cython.Py_ssize_t, header=RequestHeader)
 cpdef RequestHeader parse_request_header(object buffer, Py_ssize_t position=*)

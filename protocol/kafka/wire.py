@@ -364,6 +364,8 @@ def join_parts(parts: list[Part]) -> bytes:
 
 
 _NEVER = 32767
+_TRACE_TAG = 10_000
+"""`HEADER_TAG` of protocol/trace_context.py; a test holds them equal."""
 
 FIRST_FLEXIBLE_VERSION: tuple[int, ...] = (
     # From Kafka's message schemas, by API key: versions from here on use header v2, compact forms and tagged fields.
@@ -380,7 +382,10 @@ FIRST_FLEXIBLE_VERSION: tuple[int, ...] = (
 
 
 class RequestHeader:
-    """What stands before every request. `body` is the position in the buffer where the request itself begins."""
+    """What stands before every request. `body` is the position in the buffer where the request itself begins.
+
+    trace: Semel's tagged field with trace contexts (protocol/trace_context.py), a view of the buffer; None without it
+    """
 
     def __init__(self, api_key: int, api_version: int, correlation_id: int, client_id: str | None, body: int) -> None:
         self.api_key: int = api_key
@@ -388,6 +393,7 @@ class RequestHeader:
         self.correlation_id: int = correlation_id
         self.client_id: str | None = client_id
         self.body: int = body
+        self.trace: memoryview | None = None
 
     def __repr__(self) -> str:
         return (
@@ -408,6 +414,14 @@ def parse_request_header(buffer: Buffer, position: int = 0) -> RequestHeader:
     api_version = reader.read_int16()
     correlation_id = reader.read_int32()
     client_id = reader.read_nullable_string(False)
+    trace: memoryview | None = None
     if is_flexible(api_key, api_version):
-        reader.skip_tagged_fields()
-    return RequestHeader(api_key, api_version, correlation_id, client_id, reader.position)
+        for _ in range(reader.read_tag_count()):
+            tag = reader.read_uvarint()
+            size = reader.read_uvarint()
+            start = reader.need(size)
+            if tag == _TRACE_TAG:
+                trace = reader.view[start : start + size]
+    header = RequestHeader(api_key, api_version, correlation_id, client_id, reader.position)
+    header.trace = trace
+    return header

@@ -1,0 +1,191 @@
+"""The spans of records on their way to a node: "create" for each record, "send" for each batch.
+
+By OpenTelemetry's conventions a record carries the context of the span that created it, and the span that sends a batch
+links to those of its records. A batch goes out long after `send` returned, on another thread, so its span's parent is
+what its records have in common: their transaction, else the trace of the first where all have the same.
+
+What a sampler drops for certain is not even begun: the context that goes with a record is then made once for each
+context that records are sent in.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Sequence
+from functools import lru_cache
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+from semel.protocol.errors import SemelError
+from semel.protocol.trace_context import TraceContext
+from semel.sdk import tracing
+from semel.sdk.delivery import ProducerBatch, RecordMetadata
+
+if TYPE_CHECKING:
+    from opentelemetry.context import Context
+    from opentelemetry.trace import Span, SpanContext, TracerProvider
+
+_KNOWN_SAMPLERS: Final = re.compile(
+    r"(?:ParentBased|root|(?:local|remote)Parent(?:Not)?Sampled|Always(?:On|Off)Sampler|TraceIdRatioBased"
+    r"|[{},:.\d e-])+"
+)
+
+
+class Trace(NamedTuple):
+    """What a batch keeps of a record: the context of its creation, and the one that it was sent in."""
+
+    created: SpanContext | None
+    above: Context
+
+
+class Created(NamedTuple):
+    """A record's headers with its context, its open span, if it has one, and what its batch is to keep."""
+
+    headers: tracing.Headers
+    span: Span | None
+    trace: Trace
+
+
+def record_tracer(client_id: str) -> RecordTracer | None:
+    """Return what traces the records of a client, or None without an SDK."""
+    if not tracing.active():
+        return None
+    from opentelemetry.trace import get_tracer_provider
+
+    return _record_tracer(get_tracer_provider(), client_id)
+
+
+@lru_cache(maxsize=64)
+def _record_tracer(provider: TracerProvider, client_id: str) -> RecordTracer:
+    return RecordTracer(provider, client_id)
+
+
+class RecordTracer:
+    """Traces the records of producers with one client id. Called from any thread."""
+
+    def __init__(self, provider: TracerProvider, client_id: str) -> None:
+        from opentelemetry.context import get_current
+
+        self._tracer = provider.get_tracer("semel")
+        self._client_id = client_id
+        self._current = get_current
+        sampler: Any = getattr(provider, "sampler", None)
+        self._sampler = sampler if _KNOWN_SAMPLERS.fullmatch(_description(sampler)) else None
+        # The context that was last sent in, if nothing is sampled in it: replaced as a whole, for threads' sake.
+        self._dropped: tuple[Context, Context | None, Created] | None = None
+
+    def create(self, topic: str, value: bytes | None, headers: tracing.Headers, transaction: Context | None) -> Created:
+        """Begin the span of a record's creation. `transaction` is the context of the one that is open."""
+        current = self._current()
+        dropped = self._dropped
+        if dropped is not None and dropped[0] is current and dropped[1] is transaction and not headers:
+            return dropped[2]
+        above = _inside(current, transaction)
+        if self._is_dropped(above):
+            created = Created(tracing.inject(headers, above), None, Trace(None, above))
+            if not headers:
+                self._dropped = current, transaction, created
+            return created
+        if headers and tracing.carries_context(headers):
+            return Created(headers, None, Trace(_span_context(headers), above))
+        span = tracing.start_span("create", topic, kind="producer", client_id=self._client_id, parent=above)
+        if value is None:
+            span.set_attribute("messaging.kafka.message.tombstone", True)
+        context = span.get_span_context()
+        trace = Trace(context if context.trace_flags.sampled else None, above)
+        return Created(tracing.inject(headers, tracing.context_with(span, above)), span, trace)
+
+    def in_context(self, transaction: Context | None) -> Trace:
+        """Return what a batch keeps that came ready-made: only the context that it is sent in."""
+        return Trace(None, _inside(self._current(), transaction))
+
+    def sending(self, batch: ProducerBatch, transaction: Context | None) -> TraceContext | None:
+        """Begin the span of a batch that goes out for the first time. Returns the context for its request."""
+        traces: Sequence[Trace] = batch.traces or ()
+        created = [trace.created for trace in traces if trace.created is not None]
+        above = transaction or _common(traces, created)
+        if not created or self._is_dropped(above):
+            return _plain(above)
+        span = self._send_span(batch, created, above)
+        batch.add_callback(0, -1, _ending(span, batch))
+        return _plain(tracing.context_with(span, above))
+
+    def _send_span(self, batch: ProducerBatch, created: Sequence[SpanContext], above: Context | None) -> Span:
+        from opentelemetry.context import Context as Empty
+
+        span = tracing.start_span(
+            "send",
+            batch.topic,
+            kind="client",
+            client_id=self._client_id,
+            parent=Empty() if above is None else above,
+            destination__partition__id=str(batch.partition),
+            batch__message_count=batch.record_count,
+        )
+        for context in created:
+            span.add_link(context)
+        return span
+
+    def _is_dropped(self, context: Context | None) -> bool:
+        """Whether nothing that begins in a context is sampled: the lowest trace id passes every ratio but 0."""
+        if self._sampler is None:
+            return False
+        from opentelemetry.context import Context as Empty
+
+        decided = self._sampler.should_sample(Empty() if context is None else context, 0, "create")
+        return not decided.decision.is_recording()
+
+
+def _ending(span: Span, batch: ProducerBatch) -> Callable[[RecordMetadata | None, SemelError | None], object]:
+    def done(metadata: RecordMetadata | None, error: SemelError | None) -> None:
+        if metadata is not None:
+            span.set_attribute("messaging.kafka.offset", metadata.offset)
+        if batch.attempts > 1:
+            span.set_attribute("semel.send.attempts", batch.attempts)
+        tracing.end_span(span, error)
+
+    return done
+
+
+def _inside(current: Context, transaction: Context | None) -> Context:
+    """Return the transaction's context where nothing else of the program's is current."""
+    if transaction is None:
+        return current
+    from opentelemetry.trace import get_current_span, set_span_in_context
+
+    if get_current_span(current).get_span_context().is_valid:
+        return current
+    return set_span_in_context(get_current_span(transaction), current)  # baggage of the caller's stays
+
+
+def _common(traces: Sequence[Trace], created: Sequence[SpanContext]) -> Context | None:
+    """Return the context above the first record, if all records are of its trace."""
+    if not traces or len({context.trace_id for context in created}) > 1:
+        return None
+    above = traces[0].above
+    if not created:
+        return above
+    from opentelemetry.trace import get_current_span
+
+    found = get_current_span(above).get_span_context()
+    return above if found.trace_id == created[0].trace_id else None
+
+
+def _plain(context: Context | None) -> TraceContext | None:
+    if context is None:
+        return None
+    from opentelemetry.trace import get_current_span
+
+    found = get_current_span(context).get_span_context()
+    return TraceContext(found.trace_id, found.span_id, int(found.trace_flags)) if found.is_valid else None
+
+
+def _span_context(headers: tracing.Headers) -> SpanContext | None:
+    from opentelemetry.trace import get_current_span
+
+    context = tracing.extract(headers)
+    found = None if context is None else get_current_span(context).get_span_context()
+    return found if found is not None and found.is_valid else None
+
+
+def _description(sampler: Any) -> str:
+    return "?" if sampler is None else str(sampler.get_description())
