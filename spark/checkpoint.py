@@ -163,7 +163,7 @@ def _file_system(location: str) -> tuple[pyarrow.fs.FileSystem, str]:
         return pyarrow.fs.LocalFileSystem(), unquote(re.sub(r"^/+", "/", found[2])).rstrip("/")
     try:
         files, folder = pyarrow.fs.FileSystem.from_uri(f"{scheme}:{found[2]}")
-    except (pa.ArrowInvalid, OSError) as error:
+    except (pa.ArrowInvalid, pa.ArrowNotImplementedError, OSError) as error:
         raise FatalError(
             f"the checkpoint {without_secrets(location)} is in a file system that pyarrow can't reach: "
             f"{without_secrets(str(error))}. To do without it, {_NONE_FINDS}"

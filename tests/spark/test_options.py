@@ -103,6 +103,14 @@ def test_a_frame_that_can_not_be_written_is_refused_on_the_driver(schema: Struct
         source(**SINK).writer(schema, False)
 
 
+def test_a_batch_write_that_has_read_nothing_of_a_stream_commits_for_no_group() -> None:
+    line = {"txnAppId": "a", "txnVersion": "1"}
+    for more in ({}, line):
+        with pytest.raises(UsageError, match=r"(?s)kafka.group.id.*write_batch.*leave the option out"):
+            source(bootstrap="localhost:9094", topic="t", kafka__group__id="g", **more).writer(VALUES, False)
+    source(**SINK, kafka__group__id="g", **line).writer(VALUES, False)
+
+
 def test_rows_must_go_somewhere_and_a_log_is_not_overwritten() -> None:
     with pytest.raises(UsageError, match="option topic"):
         source(bootstrap="localhost:9094").writer(VALUES, False)
