@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager
 from itertools import islice
 from operator import length_hint
 
@@ -11,9 +12,9 @@ from semel.protocol.api.groups import OffsetAndMetadata
 from semel.protocol.errors import UsageError
 from semel.protocol.ids import TopicPartition
 from semel.protocol.record_batch import Record
-from semel.sdk import tracing
 from semel.sdk.consumer_core import ConsumerCore, Handout
 from semel.sdk.options import NotPicklable
+from semel.sdk.processing import processing, processing_all
 from semel.sdk.transaction import GroupMetadata
 
 
@@ -100,6 +101,29 @@ class Batch(NotPicklable, Sequence[Record]):
         self._has_begun = False
         self._core.rewind(self._handout, self._handout.first_offsets)
 
+    def processing(self, record: Record | None = None) -> AbstractContextManager[None]:
+        """Return a context manager inside of which `record` (None: the batch as a whole) is processed.
+
+        Makes a span "process", linked to where the records were created, and takes their baggage over (one record's).
+        Without OpenTelemetry's SDK it does nothing.
+
+            for record in batch:
+                with batch.processing(record):
+                    ...
+        """
+        if record is None:
+            return processing_all(self._core, self._handout.records)
+        return processing(self._core, record)
+
+    def traced(self) -> Iterator[Record]:
+        """Yield record after record, each inside of `processing`, until the next is asked for.
+
+        What the loop's body raises is not seen here: for spans that say so, use `with batch.processing(record)`.
+        """
+        for record in self._handout.records:
+            with processing(self._core, record):
+                yield record
+
     def __len__(self) -> int:
         return len(self._handout.records)
 
@@ -167,20 +191,3 @@ class RecordByRecord:
     @property
     def _taken(self) -> int:
         return len(self._records) - length_hint(self.iterator)
-
-
-def trace_receive(core: ConsumerCore, records: Sequence[Record]) -> None:
-    """Make the span of a poll that handed out records."""
-    topics = {record.topic for record in records}
-    span = tracing.start_span(
-        "poll",
-        topics.pop() if len(topics) == 1 else "",
-        kind="client",
-        client_id=core.client.options.client_id,
-        links=(record.headers for record in records if record.headers),
-        batch__message_count=len(records),
-    )
-    if core.group is None:
-        tracing.end_span(span)
-    else:
-        tracing.end_span(span, consumer__group__name=core.group.group)

@@ -16,20 +16,22 @@ from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
 from concurrent.futures import Future
-from contextlib import suppress
+from contextlib import AbstractContextManager, suppress
 from typing import Any, Generic, TypeVar
 
 from semel.protocol.api.groups import OffsetAndMetadata
 from semel.protocol.api.topics import EARLIEST_TIMESTAMP, LATEST_TIMESTAMP
 from semel.protocol.errors import RetriableError, SemelError, UsageError
 from semel.protocol.ids import TopicPartition
+from semel.protocol.record_batch import Record
 from semel.sdk import tracing
 from semel.sdk.arguments import Offsets, as_offsets, check_partition, check_partitions, check_seconds, check_topics
-from semel.sdk.batch import Batch, Outstanding, RecordByRecord, trace_receive
+from semel.sdk.batch import Batch, Outstanding, RecordByRecord
 from semel.sdk.consumer_core import ConsumerCore, Handout
 from semel.sdk.consumer_settings import make_core
 from semel.sdk.group_member import AssignmentChange, ChangeKind
 from semel.sdk.options import NotPicklable, check_int, check_text, checked_names
+from semel.sdk.processing import processing, trace_receive
 from semel.sdk.subscription import OffsetReset, SubscriptionKind
 from semel.sdk.transaction import GroupMetadata
 
@@ -184,6 +186,7 @@ class ConsumerBase(NotPicklable, ABC, Generic[Listener]):
         if core.subscription.kind is SubscriptionKind.NONE:
             raise UsageError("this consumer reads nothing yet; call subscribe() or assign() before poll()")
         await self._tell_of_commits()
+        started_ns = time.time_ns()
         while True:
             self._auto_commit()  # also while nothing comes: the last records before a pause are committed, too
             core.note_poll()
@@ -199,13 +202,22 @@ class ConsumerBase(NotPicklable, ABC, Generic[Listener]):
             handout = core.collect(max_records)
             if handout is not None:
                 if tracing.active():
-                    trace_receive(core, handout.records)
+                    trace_receive(core, handout.records, started_ns)
                 return handout
             left_s = deadline - time.monotonic()
             if left_s <= 0:
                 return None
             await self._wait_ready(min(left_s, LOOK_AGAIN_S))
             self._check_usable()
+
+    def processing(self, record: Record) -> AbstractContextManager[None]:
+        """Return a context manager inside of which `record` is processed: see `Batch.processing`.
+
+        for record in consumer:
+            with consumer.processing(record):
+                ...
+        """
+        return processing(self._core, record)
 
     def _settle(self) -> None:
         """End an iteration over records that is under way, so that what it has left comes again."""

@@ -20,6 +20,7 @@ from semel.protocol.errors import AbortTransactionError, ErrorCode, FatalError, 
 from semel.protocol.ids import TopicPartition
 from semel.protocol.record_batch import Record
 from semel.protocol.v1 import common_pb2, groups_pb2
+from semel.sdk import tracing
 from semel.sdk.client import ClientCore
 from semel.sdk.control import COMMIT_OFFSETS, FETCH_OFFSETS, item_error
 from semel.sdk.fetcher import Fetcher, FetchOptions
@@ -374,6 +375,16 @@ class ConsumerCore:
                 for tp, place in offsets.items()
             ],
         )
+        topics = {tp.topic for tp in offsets}
+        with tracing.operation(
+            "commit",
+            topics.pop() if len(topics) == 1 else "",
+            client_id=self.client.options.client_id,
+            consumer__group__name=committer.group_id,
+        ):
+            await self._commit_in_order(request, committer)
+
+    async def _commit_in_order(self, request: groups_pb2.CommitOffsetsRequest, committer: GroupMetadata) -> None:
         deadline = self._deadline()
         failures = 0
         async with self._commits:  # in order, also where one has to be repeated: none may overwrite a later one

@@ -13,6 +13,7 @@ import time
 from collections import deque
 from collections.abc import Callable
 from contextlib import suppress
+from contextvars import Context
 from dataclasses import dataclass
 from enum import Enum
 
@@ -28,6 +29,7 @@ from semel.protocol.consumer_protocol import (
 from semel.protocol.errors import ErrorCode, FencedError, RetriableError, SemelError
 from semel.protocol.ids import TopicPartition
 from semel.protocol.v1 import groups_pb2
+from semel.sdk import tracing
 from semel.sdk.client import ClientCore
 from semel.sdk.control import HEARTBEAT, JOIN_GROUP, LEAVE_GROUP, SYNC_GROUP, item_error
 from semel.sdk.transaction import GroupMetadata
@@ -272,6 +274,11 @@ class GroupMember:
             await asyncio.sleep(min(pause_ms, self._core.options.retry_backoff_max_ms) / 1000)
 
     async def _join_once(self) -> frozenset[TopicPartition]:
+        group, client_id = self.options.group, self._core.options.client_id
+        with tracing.operation("join", "", client_id=client_id, consumer__group__name=group):
+            return await self._join_and_sync()
+
+    async def _join_and_sync(self) -> frozenset[TopicPartition]:
         options = self.options
         request = groups_pb2.JoinGroupRequest(
             group_id=options.group,
@@ -289,7 +296,7 @@ class GroupMember:
         )
         if joined.error.code == ErrorCode.MEMBER_ID_REQUIRED:
             self.membership = Membership(GroupMetadata(options.group, -1, joined.member_id, options.instance_id))
-            return await self._join_once()
+            return await self._join_and_sync()
         if joined.error.code:
             raise item_error(joined.error, f"group {options.group!r} refused this member")
         metadata = GroupMetadata(options.group, joined.generation_id, joined.member_id, options.instance_id)
@@ -336,7 +343,10 @@ class GroupMember:
         """From here on the session must be kept alive, whether or not the user polls soon."""
         self.state = MemberState.STABLE
         if self._heartbeats is None or self._heartbeats.done():
-            self._heartbeats = asyncio.get_running_loop().create_task(self._beat(), name=f"beat {self.options.group}")
+            # In no trace: they go on for long after what is current now has ended.
+            self._heartbeats = asyncio.get_running_loop().create_task(
+                self._beat(), name=f"beat {self.options.group}", context=Context()
+            )
 
     async def _beat(self) -> None:
         interval_s = self.options.heartbeat_interval_ms / 1000

@@ -172,6 +172,25 @@ def add_links(span: Span, headers: Iterable[Headers]) -> None:
 
 
 @contextmanager
+def inside(span: Span, base: Context | None = None) -> Iterator[None]:
+    """Be inside of a span, in `base` (None: the current context), and end it at the end."""
+    try:
+        with attached(context_with(span, base)):
+            yield
+    except BaseException as error:
+        end_span(span, error)
+        raise
+    end_span(span)
+
+
+def operation(name: str, destination: str, *, client_id: str, **attributes: Any) -> AbstractContextManager[None]:
+    """Return a context manager that is a client's call to a node. Without an SDK it does nothing."""
+    if not active():
+        return nullcontext()
+    return inside(start_span(name, destination, kind="client", client_id=client_id, **attributes))
+
+
+@contextmanager
 def _attached(context: Context) -> Iterator[None]:
     from opentelemetry.context import attach, detach
 
@@ -196,8 +215,9 @@ def _links(headers: Iterable[Headers]) -> Iterator[Link]:
     count = 0
     for one in headers:
         context = extract(one) if one else None
-        if context is not None and count < LINKS_MAX:
-            span = get_current_span(context).get_span_context()
-            if span.is_valid:
-                count += 1
-                yield Link(span)
+        span = None if context is None else get_current_span(context).get_span_context()
+        if span is not None and span.is_valid:
+            yield Link(span)
+            count += 1
+            if count == LINKS_MAX:
+                return
