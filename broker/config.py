@@ -590,6 +590,31 @@ class NodeConfig:
         maximum=INT32_MAX,
     )
 
+    # Metrics
+    metrics_listen: str = setting(
+        "",
+        "HOST:PORT on which Prometheus finds /metrics, and containers /healthz and /readyz. Empty: none. Port 0 takes "
+        "a free one. OTLP is asked for by OpenTelemetry's variables (OTEL_EXPORTER_OTLP_ENDPOINT): docs/metrics.md.",
+    )
+    metrics_max_partitions: int = setting(
+        1_000,
+        "Partitions with metrics of their own, the internal topics' last. The largest values are of all partitions.",
+        minimum=0,
+        maximum=1_000_000,
+    )
+    metrics_max_group_partitions: int = setting(
+        5_000,
+        "Lags that are shown, one for each group and partition.",
+        minimum=0,
+        maximum=1_000_000,
+    )
+    metrics_max_connections: int = setting(
+        64,
+        "Connections at once to metrics.listen. One more is answered with 503.",
+        minimum=1,
+        maximum=10_000,
+    )
+
 
 SECTIONS: Final = {
     "data_dir": "The node",
@@ -600,6 +625,7 @@ SECTIONS: Final = {
     "transaction_max_timeout_ms": "Transactions",
     "group_min_session_timeout_ms": "Groups",
     "grpc_max_message_bytes": "gRPC",
+    "metrics_listen": "Metrics",
 }
 
 SETTINGS: Final[Mapping[str, Setting]] = MappingProxyType(settings_of(NodeConfig, SECTIONS))

@@ -141,7 +141,7 @@ def check_config(config: NodeConfig) -> None:
 
 def _check_address(name: str, text: str) -> None:
     advertised = name.endswith(".advertised")
-    if text or not advertised:
+    if text or name not in _MAY_BE_EMPTY:
         address = parse_address(name, text)
         if advertised and address.port == 0:
             raise ConfigError(f"{name} = {text}: port 0 cannot be advertised; leave it empty to tell the real one")
@@ -170,7 +170,8 @@ def unknown_setting(name: str, settings: Mapping[str, Setting]) -> ConfigError:
     return ConfigError(f"there is no setting {name[:200]}{did_you_mean(name[:200], settings)}")
 
 
-_ADDRESSES: Final = ("kafka.listen", "kafka.advertised", "grpc.listen", "grpc.advertised")
+_ADDRESSES: Final = ("kafka.listen", "kafka.advertised", "grpc.listen", "grpc.advertised", "metrics.listen")
+_MAY_BE_EMPTY: Final = frozenset({"kafka.advertised", "grpc.advertised", "metrics.listen"})
 _ORDERED: Final = (
     ("group.consumer.heartbeat.interval.ms", "group.consumer.session.timeout.ms"),
     ("group.min.session.timeout.ms", "group.max.session.timeout.ms"),

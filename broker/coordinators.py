@@ -56,6 +56,8 @@ class Coordinators:
             config=group_config(config),
             topics=KnownTopics(node),
         )
+        self.load_seconds: dict[str, float] = {}
+        """How long reading each internal topic took, the last time."""
         self._loading: dict[str, asyncio.Future[None]] = {}
         self._ready: set[str] = set()
         self._deleted_while_loading: set[str] = set()
@@ -110,9 +112,11 @@ class Coordinators:
 
     async def _finish_loading(self, name: str, loads: Sequence[asyncio.Future[None]], topics: frozenset[str]) -> None:
         """`topics` are those there were when the loading began; who uses the coordinator waits for the end of this."""
+        begun = self._node.clock.monotonic()
         await asyncio.gather(*loads)
         if name == OFFSETS_TOPIC:
             await self._forget_offsets_of_others(topics)
+        self.load_seconds[name] = self._node.clock.monotonic() - begun
         self._ready.add(name)
         logger.info("the coordinator of %s has read its %s", name, counted(len(loads), "partition"))
 

@@ -54,6 +54,7 @@ class LogStatistics:
     offline_partitions: int
     dirty_partitions: int
     dirty_bytes: int
+    uncommitted_appends: int
     free_bytes: int
     flushes: int
     flush_seconds_total: float
@@ -339,6 +340,7 @@ class LogManager:
             offline_partitions=sum(1 for one in self._partitions.values() if one.offline_error is not None),
             dirty_partitions=len(self._durability.dirty),
             dirty_bytes=self._durability.dirty_bytes,
+            uncommitted_appends=self._durability.pending,
             free_bytes=self._space.free_bytes,
             flushes=self.upkeep.flushes,
             flush_seconds_total=self.upkeep.flush_seconds_total,

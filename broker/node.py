@@ -10,7 +10,7 @@ import logging
 import os
 import secrets
 import socket
-from collections.abc import Coroutine
+from collections.abc import Coroutine, Mapping
 from concurrent.futures import Executor
 from typing import Any, Final
 
@@ -21,6 +21,7 @@ from semel.broker.data_folder import META_FILE
 from semel.broker.handlers.fetch import FetchHandler
 from semel.broker.handlers.produce import ProduceHandler
 from semel.broker.handlers.topic_rules import topic_log_config
+from semel.broker.listeners.grpc.edge import CallTimes
 from semel.broker.listeners.grpc.server import GrpcListener
 from semel.broker.listeners.interception import Interceptor
 from semel.broker.listeners.kafka.listener import KafkaListener
@@ -40,6 +41,7 @@ from semel.broker.partition import Partition
 from semel.broker.parts_config import kafka_limits, log_manager_config
 from semel.broker.settings import ConfigError
 from semel.broker.start_errors import NodeStartError, StartFailure
+from semel.broker.telemetry.setup import NodeMetrics
 from semel.group_coordinator.service import GroupService
 from semel.protocol.compiled import warn_if_interpreted
 from semel.protocol.errors import ErrorCode, SemelError
@@ -98,6 +100,11 @@ class Node:
         self._grpc: GrpcListener | None = None
         self._kafka: KafkaListener | None = None
         self._duties: list[asyncio.Task[None]] = []
+        self._metrics: NodeMetrics | None = None
+        self.is_serving = False
+        """Whether it can be used: it has started, and does not stop yet."""
+        self.recovery_seconds = 0.0
+        """How long opening the logs took, with the recovery after a crash."""
 
     @classmethod
     async def start(
@@ -188,6 +195,21 @@ class Node:
         await self._follower.caught_up()
 
     @property
+    def metrics_address(self) -> Address | None:
+        """Where Prometheus finds the metrics, with the real port; None where they are not served."""
+        return None if self._metrics is None else self._metrics.address
+
+    @property
+    def kafka_listener(self) -> KafkaListener | None:
+        """The listener, to look at."""
+        return self._kafka
+
+    @property
+    def coordinator_load_seconds(self) -> Mapping[str, float]:
+        """How long reading each coordinator's topic took, the last time."""
+        return {} if self._coordinators is None else self._coordinators.load_seconds
+
+    @property
     def kafka_address(self) -> Address:
         """Where the Kafka protocol is served, with the real port; as configured where there are no listeners."""
         configured = parse_address("kafka.listen", self.config.kafka_listen)
@@ -201,6 +223,7 @@ class Node:
     # --- Starting -----------------------------------------------------------------------------------------------------
 
     async def _start(self) -> None:
+        self._metrics = await NodeMetrics.start(self)
         self._take_folder()
         try:
             await self._open_metadata()
@@ -208,10 +231,12 @@ class Node:
             raise
         except SemelError as error:
             raise _as_start_error(error, StartFailure.METADATA) from error
+        begun = self.clock.monotonic()
         try:
             self._open_logs()
         except (SemelError, OSError, ValueError) as error:
             raise _as_start_error(error, StartFailure.DATA_FOLDER) from error
+        self.recovery_seconds = self.clock.monotonic() - begun
         self._coordinators = Coordinators(self)
         self._follower = MetadataFollower(self.logs, self._coordinators, self._configure, lambda: self.config)
         await self._follower.reconcile(self.metadata.image)
@@ -221,6 +246,9 @@ class Node:
             logger.warning("coordinators are still reading their logs; clients are told to come again")
         self._produce = ProduceHandler(self)
         self._fetch = FetchHandler(self, kafka_limits(self.config))
+        if self._metrics is not None:
+            self._produce.ack_times = self._metrics.recorders.acks
+            self.transactions.durations = self._metrics.recorders.transactions
 
     async def _serve(self, listeners: bool) -> None:
         if listeners:
@@ -233,9 +261,11 @@ class Node:
         self._begin_duty("keep the controller's lease", self.metadata.run())
         self._begin_duty("look after the logs", self.logs.upkeep.run())
         self._begin_duty("watch the logs", self._watch_logs())
+        self.is_serving = True
 
     def _bind_grpc(self, address: Address) -> None:
-        self._grpc = GrpcListener(self, address, self.produce, self.fetch, self._interceptor)
+        times = None if self._metrics is None else CallTimes(self.clock, self._metrics.recorders.call)
+        self._grpc = GrpcListener(self, address, self.produce, self.fetch, self._interceptor, times)
         self._grpc.bind()
 
     async def _start_kafka(self) -> None:
@@ -247,6 +277,7 @@ class Node:
             produce=self.produce,
             fetch=self.fetch,
             interceptor=self._interceptor,
+            request_times=None if self._metrics is None else self._metrics.recorders.requests,
         )
         try:
             await self._kafka.start()
@@ -455,6 +486,10 @@ class Node:
         """
         grace_s = (self.config.shutdown_grace_ms if grace_ms is None else grace_ms) / 1000
         errors: list[BaseException] = []
+        metrics, self._metrics = self._metrics, None
+        if metrics is not None:
+            await metrics.stop()
+        self.is_serving = False
         errors += await self._stop_listeners(grace_s)
         for duty in self._duties:
             duty.cancel()

@@ -114,6 +114,11 @@ class Durability:
         if journal is not None:
             journal.add_listener(self._durable)
 
+    @property
+    def pending(self) -> int:
+        """How many appends are not committed yet."""
+        return len(self._pending)
+
     def check_room(self, size: int) -> None:
         """Refuse a client's append that the disk or the journal has no room for. Raises `RetriableError`."""
         if self.space is not None:

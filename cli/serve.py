@@ -93,6 +93,14 @@ Grpc = Annotated[
         "--grpc", metavar="HOST:PORT", help=_or_default("Where to serve gRPC; port 0: any free.", "grpc.listen")
     ),
 ]
+Metrics = Annotated[
+    str | None,
+    typer.Option(
+        "--metrics",
+        metavar="HOST:PORT",
+        help="Where to serve /metrics for Prometheus, /healthz and /readyz; port 0: any free. Default: nowhere.",
+    ),
+]
 ConfigFile = Annotated[Path | None, typer.Option("--config", metavar="FILE", help="A TOML file with settings.")]
 Assignments = Annotated[
     list[str] | None, typer.Option("--set", metavar="NAME=VALUE", help="Any setting. Can be given many times.")
@@ -117,6 +125,7 @@ def serve(
     data_dir: DataDir = None,
     kafka: Kafka = None,
     grpc: Grpc = None,
+    metrics: Metrics = None,
     config: ConfigFile = None,
     assignments: Assignments = None,
     log_format: LogFormat = None,
@@ -126,12 +135,13 @@ def serve(
     """Run a node until SIGTERM or SIGINT (Ctrl-C).
 
     Once it can be used, it prints one line to standard output:
-    ready: kafka HOST:PORT grpc HOST:PORT data DIR
+    ready: kafka HOST:PORT grpc HOST:PORT [metrics HOST:PORT] data DIR
     """
     named = {
         "--data-dir": ("data.dir", data_dir),
         "--kafka": ("kafka.listen", kafka),
         "--grpc": ("grpc.listen", grpc),
+        "--metrics": ("metrics.listen", metrics),
         "--log-format": ("log.format", log_format),
     }
     try:
@@ -190,8 +200,8 @@ async def _serve(loaded: LoadedConfig, accept_data_loss: bool) -> int:
     gc.freeze()
     gc.enable()
     stop = _stop_on_signals()
-    data_dir = node.data_dir
-    print(f"ready: kafka {node.kafka_address} grpc {node.grpc_address} data {data_dir}", flush=True)
+    metrics = "" if node.metrics_address is None else f" metrics {node.metrics_address}"
+    print(f"ready: kafka {node.kafka_address} grpc {node.grpc_address}{metrics} data {node.data_dir}", flush=True)
     await asyncio.wait((node.failed, stop), return_when=asyncio.FIRST_COMPLETED)
     if stop.done():
         logger.info("stopping, because of %s", stop.result().name)

@@ -163,7 +163,7 @@ class WaitingFetch:
 class FetchCall:
     """One fetch request with what belongs to it."""
 
-    __slots__ = ("context", "done", "finished", "min_bytes", "request", "version")
+    __slots__ = ("context", "done", "finished", "min_bytes", "records", "request", "version")
 
     def __init__(
         self, request: FetchRequest, version: int, context: FetchContext, done: Done, fetch_max_bytes: int
@@ -175,6 +175,8 @@ class FetchCall:
         self.context = context
         self.done = done
         self.finished = False
+        self.records = 0
+        """Offsets that the last reading of its partitions covered."""
 
 
 class FetchHandler:
@@ -191,6 +193,7 @@ class FetchHandler:
         self._waiting: dict[WaitingFetch, None] = {}
         self._stopping = False
         self.fetched_bytes = 0
+        self.fetched_records = 0
 
     @property
     def waiting(self) -> int:
@@ -256,6 +259,7 @@ class FetchHandler:
 
     def _response(self, call: FetchCall, responses: list[FetchPartitionResponse], now_ms: int) -> FetchResponse:
         call.finished = True
+        self.fetched_records += call.records
         error, session_id, told = call.context.answer(responses, now_ms)
         endpoints: list[NodeEndpoint] = []
         if call.version >= ENDPOINTS_MIN_VERSION:
@@ -274,6 +278,7 @@ class FetchHandler:
         inline_left = INLINE_READ_BYTES_TOTAL_MAX
         total = 0
         answer_now = False
+        call.records = 0
         responses = []
         for item in call.context.partitions:
             response = self._read_partition(item, call, min(max(item.max_bytes, 0), left), total == 0)
@@ -324,6 +329,7 @@ class FetchHandler:
             _log.exception("read failed: topic=%s partition=%d", item.topic or item.topic_id, item.partition)
             response.error = ErrorCode.UNKNOWN_SERVER_ERROR
             return response
+        call.records += max(found.next_offset - item.fetch_offset, 0)
         self._fill(response, found, call.request.isolation)
         return response
 

@@ -20,6 +20,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections import Counter
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Final, TypeAlias
 
@@ -47,6 +48,7 @@ if TYPE_CHECKING:
     from semel.broker.log.verification import VerificationGuard
     from semel.broker.partition import Partition
     from semel.broker.services import Services
+    from semel.runtime.buckets import Buckets
 
 _log = logging.getLogger("semel.produce")
 
@@ -66,7 +68,7 @@ Appended: TypeAlias = "tuple[ProducePartitionResponse, Partition | None, int]"
 class ProduceRun:
     """One request on its way: an answer for each partition, and how many are still to come."""
 
-    __slots__ = ("_done", "_loop", "_pending", "_responses", "_timer", "handler", "request", "version")
+    __slots__ = ("_begun", "_done", "_loop", "_pending", "_responses", "_timer", "handler", "request", "version")
 
     def __init__(self, handler: ProduceHandler, request: ProduceRequest, version: int, done: Done) -> None:
         self.handler = handler
@@ -77,6 +79,7 @@ class ProduceRun:
         self._pending = len(request.partitions)
         self._timer: asyncio.TimerHandle | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
+        self._begun = 0.0 if handler.ack_times is None else handler.node.clock.monotonic()
 
     def settle(self, index: int, response: ProducePartitionResponse) -> None:
         """Take the answer for one partition. Only the first counts."""
@@ -130,6 +133,9 @@ class ProduceRun:
         )
 
     def _response(self) -> ProduceResponse:
+        handler = self.handler
+        if handler.ack_times is not None:
+            handler.ack_times.record(handler.node.clock.monotonic() - self._begun)
         return self.handler.response([response for response in self._responses if response is not None])
 
     def _finish(self) -> None:
@@ -148,10 +154,15 @@ class ProduceHandler:
         self.node = node
         self.gate = TransactionGate(node, self.append)
         self.appended_batches = 0
+        self.appended_records = 0
         self.appended_bytes = 0
         self.duplicate_batches = 0
         self.refused_batches = 0
+        self.refusals: Counter[ErrorCode] = Counter()
+        """The refused batches, by why."""
         self.timed_out_requests = 0
+        self.ack_times: Buckets | None = None
+        """Where it is measured how long acknowledgements with acks=all take."""
         self._names_leaders = False
         """Whether any answer ever named a leader: until then, answers are not searched for them."""
 
@@ -203,6 +214,7 @@ class ProduceHandler:
 
     def refuse(self, item: ProducePartition, code: ErrorCode, message: str, version: int) -> ProducePartitionResponse:
         """Return the answer that refuses one partition's batch, with the code that this version knows."""
+        self.refusals[code] += 1
         if code is ErrorCode.TRANSACTION_ABORTABLE and version < ABORTABLE_MIN_VERSION:
             code = ErrorCode.INVALID_TXN_STATE
         elif code is ErrorCode.KAFKA_STORAGE_ERROR and version < STORAGE_ERROR_MIN_VERSION:
@@ -324,6 +336,7 @@ class ProduceHandler:
             self.duplicate_batches += 1
         else:
             self.appended_batches += 1
+            self.appended_records += result.last_offset - result.base_offset + 1
             self.appended_bytes += len(records)
         answer = ProducePartitionResponse(
             item.topic,

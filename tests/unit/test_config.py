@@ -126,7 +126,7 @@ def test_variables_of_others_are_not_settings() -> None:
 def test_no_setting_looks_like_a_kubernetes_service_variable() -> None:
     for name in SETTINGS:
         value = SETTINGS[name].format(value_of(NodeConfig(), name)) or "sqlite:///x"
-        if name.endswith("advertised"):
+        if name.endswith(("advertised", "metrics.listen")):
             value = "host:1"
         assert load_config(environment={environment_name(name): value}).source(name) is Source.ENVIRONMENT
 
@@ -296,3 +296,10 @@ def test_parts_take_every_value_that_the_settings_allow(bound: str) -> None:
         parts_config.kafka_limits(config)
         parts_config.transaction_config(config)
         parts_config.group_config(config)
+
+
+def test_the_address_of_the_metrics_may_be_left_out_but_not_be_wrong() -> None:
+    assert load_config(environment={}).config.metrics_listen == ""
+    assert load_config(environment={"SEMEL_METRICS_LISTEN": "[::1]:0"}).config.metrics_listen == "[::1]:0"
+    with pytest.raises(ConfigError, match=r"metrics\.listen = 9095 is not HOST:PORT"):
+        load_config(environment={"SEMEL_METRICS_LISTEN": "9095"})

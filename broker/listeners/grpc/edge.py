@@ -10,6 +10,7 @@ import logging
 import re
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sized
 from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import Any, Final, TypeAlias
 
 import grpc
@@ -21,6 +22,7 @@ from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapProp
 
 from semel.broker.listeners.grpc.errors import ERROR_METADATA, status_message, status_of
 from semel.protocol.errors import ErrorCode, SemelError, UsageError
+from semel.runtime.clock import Clock
 
 logger = logging.getLogger(__name__)
 
@@ -28,17 +30,29 @@ Context: TypeAlias = grpc.aio.ServicerContext[Any, Any]
 UnaryMethod: TypeAlias = Callable[[Any, Context], Awaitable[Any]]
 StreamMethod: TypeAlias = Callable[[AsyncIterator[Any], Context], AsyncIterator[Any]]
 
+
+@dataclass(frozen=True, slots=True)
+class CallTimes:
+    """Where calls are measured: `record` takes the method's full name, the error or "", and the seconds."""
+
+    clock: Clock
+    record: Callable[[str, str, float], None]
+
+
 _INTERNAL_ERROR: Final = SemelError("the node failed at this request: see its own log")
 _TRACE_HEADERS: Final = frozenset({"traceparent", "tracestate"})
 _propagator: Final = TraceContextTextMapPropagator()
 
 
 def service_handler(
-    service: ServiceDescriptor, methods: object, *, max_array_length: int
+    service: ServiceDescriptor, methods: object, *, max_array_length: int, times: CallTimes | None = None
 ) -> grpc.GenericRpcHandler[Any, Any]:
-    """Return the handler of a service whose method `GetMetadata` is `methods.get_metadata`, and so on for all."""
+    """Return the handler of a service whose method `GetMetadata` is `methods.get_metadata`, and so on for all.
+
+    `times`: where it is measured how long calls take.
+    """
     handlers = {
-        method.name: _method_handler(method, getattr(methods, _snake_case(method.name)), max_array_length)
+        method.name: _method_handler(method, getattr(methods, _snake_case(method.name)), max_array_length, times)
         for method in service.methods
     }
     return grpc.method_handlers_generic_handler(service.full_name, handlers)
@@ -48,13 +62,17 @@ def _snake_case(name: str) -> str:
     return re.sub(r"(?<!^)(?=[A-Z])", "_", name).lower()
 
 
-def _method_handler(method: MethodDescriptor, call: Any, max_array_length: int) -> grpc.RpcMethodHandler[Any, Any]:
+def _method_handler(
+    method: MethodDescriptor, call: Any, max_array_length: int, times: CallTimes | None
+) -> grpc.RpcMethodHandler[Any, Any]:
     request_class, response_class = GetMessageClass(method.input_type), GetMessageClass(method.output_type)
     check = _array_check(method, max_array_length)
     deserialize, serialize = request_class.FromString, response_class.SerializeToString
     assert method.client_streaming == method.server_streaming, "semel.v1 has calls and two-way streams"
     if method.server_streaming:
         return grpc.stream_stream_rpc_method_handler(_stream(call, check), deserialize, serialize)
+    if times is not None:
+        call = _timed(f"{method.containing_service.full_name}/{method.name}", call, times)
     return grpc.unary_unary_rpc_method_handler(_unary(call, check), deserialize, serialize)
 
 
@@ -76,6 +94,23 @@ def _array_check(method: MethodDescriptor, longest: int) -> Callable[[Message], 
 
 def _is_repeated(field: FieldDescriptor) -> bool:
     return bool(field.is_repeated)
+
+
+def _timed(name: str, call: UnaryMethod, times: CallTimes) -> UnaryMethod:
+    async def timed(request: Any, context: Context) -> Any:
+        begun, error = times.clock.monotonic(), ""
+        try:
+            return await call(request, context)
+        except SemelError as refusal:
+            error = refusal.code.name
+            raise
+        except BaseException as failure:
+            error = type(failure).__name__
+            raise
+        finally:
+            times.record(name, error, times.clock.monotonic() - begun)
+
+    return timed
 
 
 def _unary(call: UnaryMethod, check: Callable[[Message], None]) -> Any:

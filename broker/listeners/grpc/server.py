@@ -13,7 +13,7 @@ from semel.broker.config_sources import Address
 from semel.broker.handlers.fetch import FetchHandler
 from semel.broker.handlers.produce import ProduceHandler
 from semel.broker.listeners.grpc.data_service import DataService
-from semel.broker.listeners.grpc.edge import service_handler
+from semel.broker.listeners.grpc.edge import CallTimes, service_handler
 from semel.broker.listeners.grpc.group_service import GroupService
 from semel.broker.listeners.grpc.metadata_service import MetadataService
 from semel.broker.listeners.grpc.shared_service import SharedTransactionService
@@ -41,8 +41,10 @@ class GrpcListener:
         produce: ProduceHandler,
         fetch: FetchHandler,
         interceptor: Interceptor | None = None,
+        times: CallTimes | None = None,
     ) -> None:
         """`produce` and `fetch` are those of the Kafka listener: all listeners of a node share them."""
+        self._times = times
         self.address = address
         """Where it listens; with the real port once it was started."""
         self._node = node
@@ -71,7 +73,9 @@ class GrpcListener:
         names = [reflection.SERVICE_NAME, health_pb2.DESCRIPTOR.services_by_name["Health"].full_name]
         for module, name, methods in services:
             service = module.DESCRIPTOR.services_by_name[name]
-            handler = service_handler(service, methods, max_array_length=config.grpc_max_array_length)
+            handler = service_handler(
+                service, methods, max_array_length=config.grpc_max_array_length, times=self._times
+            )
             server.add_generic_rpc_handlers((handler,))
             names.append(service.full_name)
         health_pb2_grpc.add_HealthServicer_to_server(self._health, server)

@@ -42,6 +42,8 @@ class KafkaConnection(asyncio.BufferedProtocol):
         self._node = listener.node
         self._statistics = listener.counters
         self._requests = listener.counters.requests
+        self._times = listener.request_times
+        self._now = listener.node.clock.monotonic
         self._api_of = listener.registry.get
         self._transport: asyncio.Transport | None = None
         self.output: Output | None = None
@@ -258,6 +260,10 @@ class KafkaConnection(asyncio.BufferedProtocol):
     def _start_request(self, frame: memoryview, header: RequestHeader, api: Api, reserved: int) -> None:
         exclusive = not api.pipelined
         context = RequestContext(self._node, self, header, exclusive, reserved)
+        times = self._times
+        if times is not None:
+            context.begun = self._now()
+            times[header.api_key].sizes.record(len(frame))
         self._exclusive = exclusive
         try:
             answer = api.start(context, frame, header.body)
@@ -277,6 +283,8 @@ class KafkaConnection(asyncio.BufferedProtocol):
             self._waiting.append(context)
             return
         self._in_flight -= 1
+        if times is not None:
+            times[header.api_key].durations.record(self._now() - context.begun)
         if reserved:
             self._listener.release(reserved)
         if answer is not None and self.output is not None:
@@ -309,6 +317,8 @@ class KafkaConnection(asyncio.BufferedProtocol):
         while waiting and waiting[0].answered:
             context = waiting.popleft()
             self._in_flight -= 1
+            if self._times is not None:
+                self._times[context.api_key].durations.record(self._now() - context.begun)
             if context.reserved:
                 self._listener.release(context.reserved)
             if context.parts is not None:
@@ -346,6 +356,11 @@ class KafkaConnection(asyncio.BufferedProtocol):
     def idle(self) -> bool:
         """Whether nothing is in flight and everything is sent."""
         return self.quiet and (self.output is None or self.output.idle)
+
+    @property
+    def in_flight(self) -> int:
+        """Requests that are received and not answered."""
+        return self._in_flight
 
     @property
     def quiet(self) -> bool:

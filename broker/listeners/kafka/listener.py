@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import deque
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
@@ -21,6 +22,7 @@ from semel.broker.listeners.kafka.registry import ApiRegistry
 if TYPE_CHECKING:
     from semel.broker.listeners.interception import Interceptor
     from semel.broker.services import Services
+    from semel.broker.telemetry.recorders import RequestTimes
 
 _log = logging.getLogger("semel.kafka")
 
@@ -81,9 +83,14 @@ class KafkaListener:
         produce: ProduceHandler | None = None,
         fetch: FetchHandler | None = None,
         interceptor: Interceptor | None = None,
+        request_times: Sequence[RequestTimes] | None = None,
     ) -> None:
-        """`produce` and `fetch`: the node's handlers, where other listeners share them; own ones otherwise."""
+        """`produce` and `fetch`: the node's handlers, where other listeners share them; own ones otherwise.
+
+        `request_times`: by API key, where requests are measured.
+        """
         self.node = node
+        self.request_times = request_times
         self.limits = limits or KafkaLimits()
         self.counters = _Counters()
         self.refusals = RefusalLog(_log)
@@ -188,6 +195,10 @@ class KafkaListener:
             fetch_sessions=len(self.fetch.sessions),
             fetch_sessions_evicted=self.fetch.sessions.evicted,
         )
+
+    def in_flight(self) -> int:
+        """Return how many requests are received and not answered."""
+        return sum(connection.in_flight for connection in self._connections)
 
     # --- For connections ----------------------------------------------------------------------------------------------
 

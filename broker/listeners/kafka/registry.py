@@ -65,6 +65,7 @@ class RequestContext:
         "answered",
         "api_key",
         "api_version",
+        "begun",
         "client_id",
         "correlation_id",
         "node",
@@ -85,6 +86,8 @@ class RequestContext:
         self._exclusive = exclusive
         self.reserved = reserved
         """Memory held for the request until it is answered."""
+        self.begun = 0.0
+        """When it began, by the monotonic clock, where that is measured."""
         self.answered = False
         self.parts: Sequence[Part] | None = None
         self.on_close: Callable[[], None] | None = None

@@ -1,0 +1,1 @@
+"""What a node tells about itself through OpenTelemetry and Prometheus."""

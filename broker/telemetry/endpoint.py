@@ -1,0 +1,208 @@
+"""The HTTP endpoint of `metrics.listen`: /metrics for Prometheus, /healthz and /readyz for containers.
+
+Small on purpose: GET and HEAD, one request a connection, heads of up to 8 KiB, all within seconds. What takes long is
+done in a thread. /healthz says that the event loop turns and the disk works; /readyz that the node can be used.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from http import HTTPStatus
+from typing import Final
+
+from semel.broker.config_sources import Address
+from semel.broker.start_errors import NodeStartError, StartFailure
+from semel.broker.telemetry.prometheus import page
+from semel.broker.telemetry.readings import Reading
+
+_log = logging.getLogger("semel.metrics")
+
+HEAD_BYTES_MAX: Final = 8 << 10
+PATIENCE_S: Final = 10.0
+"""For a request to arrive, for its answer to be made, and for the answer to be taken: each."""
+_PLAIN: Final = "text/plain; charset=utf-8"
+
+
+@dataclass(frozen=True, slots=True)
+class Health:
+    """Whether all is well, and if not, why."""
+
+    ok: bool
+    reason: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class _Answer:
+    status: HTTPStatus
+    body: bytes
+    content_type: str = _PLAIN
+    headers: tuple[tuple[str, str], ...] = ()
+
+
+class _BadRequestError(Exception):
+    def __init__(self, status: HTTPStatus, message: str) -> None:
+        super().__init__(message)
+        self.status = status
+
+
+class MetricsEndpoint:
+    """Serves one node."""
+
+    def __init__(
+        self,
+        address: Address,
+        *,
+        read: Callable[[], Awaitable[list[Reading]]],
+        healthy: Callable[[], Health],
+        ready: Callable[[], Health],
+        resource: Mapping[str, str],
+        connections_max: int,
+    ) -> None:
+        self.address = address
+        """Where it listens; with the real port once it was started."""
+        self._read = read
+        self._healthy = healthy
+        self._ready = ready
+        self._resource = resource
+        self._connections_max = connections_max
+        self._connections: set[asyncio.Task[None]] = set()
+        self._server: asyncio.Server | None = None
+        self._scraping = asyncio.Lock()
+        self._thread = ThreadPoolExecutor(1, thread_name_prefix="semel-metrics")
+
+    async def start(self) -> None:
+        """Begin to answer. Raises `NodeStartError` where the address can't be had."""
+        try:
+            self._server = await asyncio.start_server(self._accepted, *self.address, limit=HEAD_BYTES_MAX)
+        except OSError as error:
+            raise NodeStartError(
+                f"the metrics can't be served on {self.address}: {error.strerror or error}. Choose another with "
+                "--metrics HOST:PORT, or leave it out.",
+                StartFailure.ADDRESS,
+            ) from error
+        self.address = Address(self.address.host, self._server.sockets[0].getsockname()[1])
+
+    async def stop(self) -> None:
+        """Close everything at once."""
+        server, self._server = self._server, None
+        if server is not None:
+            server.close()
+            for connection in tuple(self._connections):
+                connection.cancel()
+            await asyncio.gather(*self._connections, return_exceptions=True)
+            await server.wait_closed()
+        self._thread.shutdown(wait=False, cancel_futures=True)
+
+    def _accepted(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        # A task of our own: what asyncio makes of a coroutine here reports a cancellation as a failure.
+        task = asyncio.get_running_loop().create_task(self._serve(reader, writer), name="serve metrics")
+        self._connections.add(task)
+        task.add_done_callback(self._connections.discard)
+
+    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        try:
+            method, answer = await self._answer(reader)
+            writer.write(_response(answer, with_body=method != "HEAD"))
+            async with asyncio.timeout(PATIENCE_S):
+                await writer.drain()
+                writer.close()
+                await writer.wait_closed()
+        except (OSError, TimeoutError, asyncio.IncompleteReadError):
+            pass  # the peer is gone, or as good as gone: it is told nothing
+        finally:
+            if writer.transport is not None:
+                writer.transport.abort()
+
+    async def _answer(self, reader: asyncio.StreamReader) -> tuple[str, _Answer]:
+        try:
+            if len(self._connections) > self._connections_max:
+                raise _BadRequestError(
+                    HTTPStatus.SERVICE_UNAVAILABLE,
+                    f"more than metrics.max.connections = {self._connections_max} connections: come again",
+                )
+            method, path, headers = await _request(reader)
+        except _BadRequestError as error:
+            return "GET", _Answer(error.status, f"{error}\n".encode())
+        try:
+            return method, await self._get(path, headers)
+        except Exception:
+            _log.exception("the metrics could not be read")
+            return method, _Answer(
+                HTTPStatus.INTERNAL_SERVER_ERROR, b"the metrics could not be read: see the node's own log\n"
+            )
+
+    async def _get(self, path: str, headers: Mapping[str, str]) -> _Answer:
+        match path:
+            case "/metrics":
+                return await self._metrics(headers)
+            case "/healthz":
+                return _health(self._healthy())
+            case "/readyz":
+                return _health(self._ready())
+            case _:
+                return _Answer(HTTPStatus.NOT_FOUND, b"there are /metrics, /healthz and /readyz here\n")
+
+    async def _metrics(self, headers: Mapping[str, str]) -> _Answer:
+        # One at a time: many at once would take the same time each, and the event loop from its work.
+        async with self._scraping:
+            readings = await self._read()
+            body, content_type, compressed = await asyncio.get_running_loop().run_in_executor(
+                self._thread,
+                page,
+                readings,
+                self._resource,
+                headers.get("accept", ""),
+                headers.get("accept-encoding", ""),
+            )
+        encoding = (("Content-Encoding", "gzip"),) if compressed else ()
+        return _Answer(HTTPStatus.OK, body, content_type, (*encoding, ("Vary", "Accept, Accept-Encoding")))
+
+
+async def _request(reader: asyncio.StreamReader) -> tuple[str, str, dict[str, str]]:
+    """Return method, path and headers (names in lower case). Raises `_BadRequestError`, or `IncompleteReadError`."""
+    try:
+        async with asyncio.timeout(PATIENCE_S):
+            head = await reader.readuntil(b"\r\n\r\n")
+    except asyncio.LimitOverrunError:
+        raise _BadRequestError(
+            HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE, f"the request's head has more than {HEAD_BYTES_MAX} bytes"
+        ) from None
+    except TimeoutError:
+        raise _BadRequestError(HTTPStatus.REQUEST_TIMEOUT, "the request did not come to its end") from None
+    first, *lines = head[:-4].decode("latin-1").split("\r\n")
+    words = first.split(" ")
+    if len(words) != 3 or not words[2].startswith("HTTP/1.") or not words[1].startswith("/"):
+        raise _BadRequestError(HTTPStatus.BAD_REQUEST, "this is not a request of HTTP/1.1")
+    if words[0] not in ("GET", "HEAD"):
+        raise _BadRequestError(HTTPStatus.METHOD_NOT_ALLOWED, "GET and HEAD are what can be asked here")
+    headers: dict[str, str] = {}
+    for line in lines:
+        name, colon, value = line.partition(":")
+        if not colon or not name or name != name.strip():
+            raise _BadRequestError(HTTPStatus.BAD_REQUEST, "a header is NAME: VALUE")
+        headers[name.lower()] = value.strip()
+    return words[0], words[1].partition("?")[0], headers
+
+
+def _health(health: Health) -> _Answer:
+    if health.ok:
+        return _Answer(HTTPStatus.OK, b"ok\n")
+    return _Answer(HTTPStatus.SERVICE_UNAVAILABLE, f"{health.reason}\n".encode())
+
+
+def _response(answer: _Answer, *, with_body: bool) -> bytes:
+    allow = (("Allow", "GET, HEAD"),) if answer.status is HTTPStatus.METHOD_NOT_ALLOWED else ()
+    headers = (
+        ("Content-Type", answer.content_type),
+        ("Content-Length", str(len(answer.body))),
+        ("Connection", "close"),
+        *allow,
+        *answer.headers,
+    )
+    head = f"HTTP/1.1 {answer.status.value} {answer.status.phrase}\r\n"
+    head += "".join(f"{name}: {value}\r\n" for name, value in headers)
+    return head.encode("latin-1") + b"\r\n" + (answer.body if with_body else b"")

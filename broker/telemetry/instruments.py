@@ -1,0 +1,291 @@
+"""Every metric of a node: the one table that the readings, docs/metrics.md and the dashboard's tests are made from.
+
+Names and units follow OpenTelemetry's conventions where these have one (`messaging.*`, `rpc.*`, `process.*`); what they
+do not name is `semel.<part>.<what>`. Prometheus knows a metric by the name that OpenTelemetry's specification makes of
+it: `semel.request.duration` in `s` is `semel_request_duration_seconds`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import Enum
+from types import MappingProxyType
+from typing import Final
+
+
+class Kind(Enum):
+    """What may be done with the values of a metric."""
+
+    COUNTER = "counter"
+    """Only grows, from the node's start on: look at its rate."""
+    GAUGE = "gauge"
+    HISTOGRAM = "histogram"
+
+
+@dataclass(frozen=True, slots=True)
+class Instrument:
+    """One metric. `unit` is UCUM's: s, By, 1, or {things}; `labels` are the attributes of each of its values."""
+
+    name: str
+    unit: str
+    kind: Kind
+    description: str
+    labels: tuple[str, ...] = ()
+
+    @property
+    def prometheus_name(self) -> str:
+        """The name in Prometheus, without the suffixes of samples (`_total`, `_bucket`, `_sum`, `_count`)."""
+        suffix = _UNIT_SUFFIXES.get(self.unit, "")
+        return prometheus_label(self.name) + suffix
+
+    @property
+    def prometheus_samples(self) -> tuple[str, ...]:
+        """The names that stand in a scrape."""
+        name = self.prometheus_name
+        match self.kind:
+            case Kind.COUNTER:
+                return (f"{name}_total",)
+            case Kind.GAUGE:
+                return (name,)
+            case Kind.HISTOGRAM:
+                return (f"{name}_bucket", f"{name}_sum", f"{name}_count")
+
+    @property
+    def prometheus_labels(self) -> tuple[str, ...]:
+        return tuple(map(prometheus_label, self.labels))
+
+
+_UNIT_SUFFIXES: Final = {"s": "_seconds", "By": "_bytes"}
+
+
+def prometheus_label(name: str) -> str:
+    """Return a name as Prometheus takes it."""
+    return name.replace(".", "_")
+
+
+TOPIC: Final = "messaging.destination.name"
+PARTITION: Final = "messaging.destination.partition.id"
+GROUP: Final = "messaging.consumer.group.name"
+ERROR: Final = "error.type"
+API: Final = "semel.api"
+STATE: Final = "semel.state"
+OUTCOME: Final = "semel.outcome"
+KIND: Final = "semel.kind"
+DIRECTION: Final = "network.io.direction"
+
+_C, _G, _H = Kind.COUNTER, Kind.GAUGE, Kind.HISTOGRAM
+
+_TABLE: Final[tuple[tuple[str, tuple[Instrument, ...]], ...]] = (
+    (
+        "Requests",
+        (
+            Instrument(
+                "semel.request.duration", "s", _H,
+                "From a request's turn on its connection to its answer. For Produce with acks=all "
+                "that is until it is durable; for Fetch it includes the wait for records.",
+                (API,),
+            ),
+            Instrument("semel.request.size", "By", _H, "Sizes of requests of the Kafka protocol.", (API,)),
+            Instrument("semel.request.in_flight", "{request}", _G, "Requests that are received and not answered."),
+            Instrument(
+                "semel.request.memory", "By", _G, "Memory held for large requests (bound: queued.max.request.bytes)."
+            ),
+            Instrument(
+                "rpc.server.call.duration", "s", _H,
+                "How long calls of gRPC took; streams are not in it.",
+                ("rpc.method", ERROR),
+            ),
+            Instrument("semel.network.io", "By", _C, "Bytes of the Kafka listener's connections.", (DIRECTION,)),
+            Instrument("semel.connections", "{connection}", _G, "Open connections of the Kafka listener."),
+            Instrument(
+                "semel.connection.events", "{connection}", _C,
+                "Connections accepted, refused (max.connections), aborted because of what the peer sent, or closed "
+                "because they were idle.",
+                (KIND,),
+            ),
+        ),
+    ),
+    (
+        "Producing",
+        (
+            Instrument(
+                "semel.produce.ack.duration", "s", _H,
+                "From the append to the acknowledgement of a request with acks=all, by either listener.",
+            ),
+            Instrument(
+                "semel.produce.batches", "{batch}", _C,
+                "Batches of producers: appended; duplicate: repeated by an idempotent producer, answered as before and "
+                "not appended again (P1); refused.",
+                (OUTCOME,),
+            ),
+            Instrument(
+                "semel.produce.refused", "{batch}", _C, "Batches refused, by the error that was answered.", (ERROR,)
+            ),
+            Instrument("semel.produce.records", "{record}", _C, "Records appended for producers."),
+            Instrument("semel.produce.io", "By", _C, "Bytes of batches appended for producers."),
+            Instrument("semel.produce.timeouts", "{request}", _C, "Requests that were not durable within their time."),
+            Instrument(
+                "semel.produce.purgatory", "{append}", _G, "Appends that wait for the journal's sync."
+            ),
+            Instrument(
+                "semel.produce.verifications", "{call}", _C,
+                "How often the transaction coordinator was asked whether a partition is in a transaction (T8).",
+            ),
+            Instrument(
+                "semel.produce.verifying", "{producer}", _G,
+                "Producers of a partition whose batches wait for the coordinator's word.",
+            ),
+        ),
+    ),
+    (
+        "Fetching",
+        (
+            Instrument("semel.fetch.records", "{record}", _C, "Offsets that fetches were answered with."),
+            Instrument("semel.fetch.io", "By", _C, "Bytes of batches that fetches were answered with."),
+            Instrument("semel.fetch.waiting", "{request}", _G, "Fetches that wait for records."),
+            Instrument("semel.fetch.sessions", "{session}", _G, "Fetch sessions (KIP-227)."),
+            Instrument("semel.fetch.session.evictions", "{session}", _C, "Fetch sessions given up for newer ones."),
+        ),
+    ),
+    (
+        "Partitions",
+        (
+            Instrument("semel.partitions", "{partition}", _G, "Partitions held here.", (STATE,)),
+            Instrument(
+                "semel.partition.high_watermark", "{record}", _G,
+                "The end of what is committed; its rate is the records that came in.",
+                (TOPIC, PARTITION),
+            ),
+            Instrument("semel.partition.size", "By", _G, "Bytes of the log's segments.", (TOPIC, PARTITION)),
+            Instrument(
+                "semel.partition.lso.lag", "{record}", _G,
+                "Committed records that read_committed readers may not see yet: high watermark less last stable.",
+                (TOPIC, PARTITION),
+            ),
+            Instrument(
+                "semel.partition.lso.age", "s", _G,
+                "How long the transaction that holds the last stable offset has been open; 0 where none does.",
+                (TOPIC, PARTITION),
+            ),
+            Instrument(
+                "semel.partition.lso.lag.max", "{record}", _G, "The largest semel.partition.lso.lag of all partitions."
+            ),
+            Instrument(
+                "semel.partition.lso.age.max", "s", _G,
+                "The age of the oldest transaction that holds a last stable offset, of all partitions.",
+            ),
+            Instrument(
+                "semel.partition.unlabelled", "{partition}", _G,
+                "Partitions that have no metrics of their own, being more than metrics.max.partitions.",
+            ),
+        ),
+    ),
+    (
+        "Transactions",
+        (
+            Instrument(
+                "semel.transactions", "{transaction}", _G, "Transactional ids by their state (T1).", (STATE,)
+            ),
+            Instrument(
+                "semel.transaction.duration", "s", _H,
+                "From the first partition to the last marker, by outcome: committed or aborted. Each writer of a "
+                "shared transaction counts. Its count is the number of transactions that ended.",
+                (OUTCOME,),
+            ),
+            Instrument(
+                "semel.transaction.age.max", "s", _G, "The age of the oldest transaction that is open or completing."
+            ),
+            Instrument(
+                "semel.transaction.timeouts", "{transaction}", _C, "Transactions aborted by their timeout (T9)."
+            ),
+            Instrument(
+                "semel.transaction.markers.pending", "{transaction}", _G, "Decided ones whose markers are under way."
+            ),
+            Instrument(
+                "semel.producer.fencings", "{producer}", _C,
+                "taken: the coordinator took an epoch from whoever held it, with a transaction open (T5); refused: a "
+                "fenced producer was told so by the coordinator.",
+                (KIND,),
+            ),
+        ),
+    ),
+    (
+        "Groups",
+        (
+            Instrument("semel.groups", "{group}", _G, "Groups coordinated here, by state.", (STATE,)),
+            Instrument("semel.group.members", "{member}", _G, "Members of a group.", (GROUP,)),
+            Instrument(
+                "semel.group.lag", "{record}", _G,
+                "Records between the group's committed offset and the high watermark.",
+                (GROUP, TOPIC, PARTITION),
+            ),
+            Instrument("semel.group.rebalances", "{rebalance}", _C, "Rebalances that began.", (GROUP,)),
+            Instrument(
+                "semel.group.unlabelled", "{series}", _G,
+                "Lags of groups that are not shown, being more than metrics.max.group.partitions.",
+            ),
+            Instrument(
+                "semel.coordinator.partitions", "{partition}", _G,
+                "Partitions of the coordinators' topics: loading, active, or unreadable.",
+                (TOPIC, STATE),
+            ),
+            Instrument(
+                "semel.coordinator.load.duration", "s", _G, "How long the last loading of a coordinator took.", (TOPIC,)
+            ),
+        ),
+    ),
+    (
+        "Storage",
+        (
+            Instrument(
+                "semel.journal.sync.duration", "s", _H, "The journal's syncs (fsync): what acknowledgements wait for."
+            ),
+            Instrument("semel.journal.io", "By", _C, "Bytes written to the journal."),
+            Instrument("semel.journal.entries", "{entry}", _C, "Appends written to the journal: divide by its syncs."),
+            Instrument("semel.journal.size", "By", _G, "What a recovery would read (bound: journal.max.bytes)."),
+            Instrument(
+                "semel.journal.unsynced", "By", _G, "Written and not durable yet (bound: journal.unsynced.max.bytes)."
+            ),
+            Instrument("semel.log.flushes", "{flush}", _C, "Flushes of the logs, after which the journal is cut."),
+            Instrument("semel.log.flush.time", "s", _C, "Time spent in these flushes."),
+            Instrument("semel.log.dirty", "By", _G, "Appended since the last flush."),
+            Instrument("semel.log.compactions", "{round}", _C, "Rounds of compaction."),
+            Instrument("semel.log.size", "By", _G, "Bytes of all logs' segments."),
+            Instrument("semel.disk.limit", "By", _G, "Size of the file system with the data folder."),
+            Instrument("semel.disk.free", "By", _G, "What is free of it; looked at every few seconds."),
+            Instrument(
+                "semel.disk.reserve", "By", _G, "With less than this free, producers are refused (disk.min.free.bytes)."
+            ),
+        ),
+    ),
+    (
+        "The node",
+        (
+            Instrument("semel.node.ready", "{node}", _G, "1 while the node serves, 0 while it starts or has failed."),
+            Instrument("semel.node.uptime", "s", _G, "Since the node began to start."),
+            Instrument(
+                "semel.node.recovery.duration", "s", _G, "How long opening and recovering the logs took at the start."
+            ),
+            Instrument(
+                "semel.node.recovery.restored", "{batch}", _G,
+                "Batches that the journal gave back to logs at the start, after a crash.",
+            ),
+            Instrument(
+                "semel.node.loop.delay", "s", _H,
+                "How much later than asked for the event loop came to a timer: how long requests wait for their turn.",
+            ),
+            Instrument("process.cpu.time", "s", _C, "CPU time of the process.", ("cpu.mode",)),
+            Instrument("process.memory.usage", "By", _G, "Resident memory of the process."),
+            Instrument("process.unix.file_descriptor.count", "{file_descriptor}", _G, "Open files and sockets."),
+        ),
+    ),
+)  # fmt: skip
+
+SECTIONS: Final[Mapping[str, tuple[Instrument, ...]]] = MappingProxyType(dict(_TABLE))
+"""The instruments, under the headings of the documentation."""
+
+INSTRUMENTS: Final[Mapping[str, Instrument]] = MappingProxyType(
+    {instrument.name: instrument for _, instruments in _TABLE for instrument in instruments}
+)
+"""Every instrument by its name."""

@@ -1,0 +1,337 @@
+"""Reads a node's metrics: from where they are counted anyway, and from the recorders. Both outputs are made from this.
+
+On the event loop, which alone changes what is read here, in turns of a few milliseconds.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import resource
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Final, TypeAlias
+
+from semel.broker.log.journal_sync import LATENCY_BOUNDS_SECONDS
+from semel.broker.telemetry.instruments import INSTRUMENTS, Instrument
+from semel.broker.telemetry.recorders import Recorders
+from semel.protocol.ids import OFFSETS_TOPIC, TRANSACTIONS_TOPIC, TopicPartition
+from semel.runtime.buckets import Buckets
+from semel.runtime.clock import Clock
+
+if TYPE_CHECKING:
+    from semel.broker.node import Node
+    from semel.broker.partition import Partition
+
+TURN_SECONDS: Final = 0.002
+_PARTITIONS_PER_LOOK: Final = 100
+"""After so many it is looked whether the turn is over."""
+
+
+@dataclass(frozen=True, slots=True)
+class Distribution:
+    """A histogram's value: how many measurements were at most each bound (and how many larger), and their sum."""
+
+    bounds: Sequence[float]
+    counts: Sequence[int]
+    total: float
+
+    @classmethod
+    def of(cls, buckets: Buckets) -> Distribution:
+        return cls(buckets.bounds, tuple(buckets.counts), buckets.total)
+
+
+Value: TypeAlias = int | float | Distribution
+
+
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """An instrument's values now. Each comes with the values of the instrument's labels."""
+
+    instrument: Instrument
+    values: Sequence[tuple[tuple[str, ...], Value]]
+
+    def __post_init__(self) -> None:
+        count = len(self.instrument.labels)
+        assert all(len(labels) == count for labels, _ in self.values), f"{self.instrument.name}: {count} labels"
+
+
+_Readings: TypeAlias = Iterator[Reading | None]
+"""None: others may have a turn here."""
+
+
+def _plain(name: str, value: Value) -> Reading:
+    return Reading(INSTRUMENTS[name], (((), value),))
+
+
+def _by(name: str, values: Iterable[tuple[str | tuple[str, ...], Value]]) -> Reading:
+    return Reading(
+        INSTRUMENTS[name],
+        [((labels,) if isinstance(labels, str) else labels, value) for labels, value in values],
+    )
+
+
+class NodeReader:
+    """Reads one node. `begun`: when it began to start, by its monotonic clock."""
+
+    def __init__(self, node: Node, recorders: Recorders, clock: Clock) -> None:
+        self._node = node
+        self._recorders = recorders
+        self._clock = clock
+        self._begun = clock.monotonic()
+
+    async def read(self) -> list[Reading]:
+        """Return all readings. While the node starts, or has stopped, only those of the process."""
+        readings: list[Reading] = []
+        turn_ends = self._clock.monotonic() + TURN_SECONDS
+        for reading in self._all():
+            if reading is not None:
+                readings.append(reading)
+            elif self._clock.monotonic() >= turn_ends:
+                await asyncio.sleep(0)
+                turn_ends = self._clock.monotonic() + TURN_SECONDS
+        return readings
+
+    def _all(self) -> _Readings:
+        yield from self._process()
+        for part in (
+            self._requests,
+            self._producing,
+            self._fetching,
+            self._transactions,
+            self._groups,
+            self._coordinators,
+            self._storage,
+            self._partitions,
+        ):
+            yield None
+            # While others had their turn the node may have begun to stop.
+            if self._node.is_serving:
+                yield from part()
+
+    # --- The process --------------------------------------------------------------------------------------------------
+
+    def _process(self) -> _Readings:
+        node = self._node
+        yield _plain("semel.node.ready", int(node.is_serving))
+        yield _plain("semel.node.uptime", self._clock.monotonic() - self._begun)
+        yield _plain("semel.node.recovery.duration", node.recovery_seconds)
+        yield _plain("semel.node.loop.delay", Distribution.of(self._recorders.loop_delay))
+        usage = resource.getrusage(resource.RUSAGE_SELF)
+        yield _by("process.cpu.time", [("user", usage.ru_utime), ("system", usage.ru_stime)])
+        with suppress(OSError, ValueError):  # Linux alone has these
+            pages = int(Path("/proc/self/statm").read_bytes().split()[1])
+            yield _plain("process.memory.usage", pages * resource.getpagesize())
+            yield _plain("process.unix.file_descriptor.count", len(os.listdir("/proc/self/fd")))
+
+    # --- Requests -----------------------------------------------------------------------------------------------------
+
+    def _requests(self) -> _Readings:
+        recorders = self._recorders
+        apis = recorders.requests_by_api()
+        yield _by("semel.request.duration", ((name, Distribution.of(times.durations)) for name, times in apis))
+        yield _by("semel.request.size", ((name, Distribution.of(times.sizes)) for name, times in apis))
+        calls = list(recorders.calls.items())
+        yield _by("rpc.server.call.duration", ((labels, Distribution.of(times)) for labels, times in calls))
+        kafka = self._node.kafka_listener
+        if kafka is None:
+            return
+        statistics = kafka.statistics()
+        yield _plain("semel.request.in_flight", kafka.in_flight())
+        yield _plain("semel.request.memory", statistics.reserved_bytes)
+        yield _by("semel.network.io", [("receive", statistics.received_bytes), ("transmit", statistics.sent_bytes)])
+        yield _plain("semel.connections", statistics.connections)
+        yield _by(
+            "semel.connection.events",
+            [
+                ("accepted", statistics.accepted_connections),
+                ("refused", statistics.refused_connections),
+                ("aborted", statistics.aborted_connections),
+                ("idle", statistics.idle_connections_closed),
+            ],
+        )
+
+    def _producing(self) -> _Readings:
+        produce = self._node.produce
+        yield _plain("semel.produce.ack.duration", Distribution.of(self._recorders.acks))
+        yield _by(
+            "semel.produce.batches",
+            [
+                ("appended", produce.appended_batches),
+                ("duplicate", produce.duplicate_batches),
+                ("refused", produce.refused_batches),
+            ],
+        )
+        yield _by("semel.produce.refused", ((code.name, count) for code, count in produce.refusals.items()))
+        yield _plain("semel.produce.records", produce.appended_records)
+        yield _plain("semel.produce.io", produce.appended_bytes)
+        yield _plain("semel.produce.timeouts", produce.timed_out_requests)
+        yield _plain("semel.produce.verifications", produce.verifications)
+        yield _plain("semel.produce.verifying", produce.gate.waiting)
+
+    def _fetching(self) -> _Readings:
+        fetch = self._node.fetch
+        yield _plain("semel.fetch.records", fetch.fetched_records)
+        yield _plain("semel.fetch.io", fetch.fetched_bytes)
+        yield _plain("semel.fetch.waiting", fetch.waiting)
+        yield _plain("semel.fetch.sessions", len(fetch.sessions))
+        yield _plain("semel.fetch.session.evictions", fetch.sessions.evicted)
+
+    # --- Coordinators -------------------------------------------------------------------------------------------------
+
+    def _transactions(self) -> _Readings:
+        service, now_ms = self._node.transactions, self._node.clock.now_ms()
+        machines = service.machines()
+        states: dict[str, int] = {}
+        for machine in machines:
+            for state, count in machine.state_counts.items():
+                states[state.label] = states.get(state.label, 0) + count
+        begun = [txn.start_ms for machine in machines for txn in machine.open_transactions.values()]
+        yield _by("semel.transactions", states.items())
+        yield _plain("semel.transaction.age.max", max(now_ms - min(begun), 0) / 1000 if begun else 0.0)
+        durations = self._recorders.transactions
+        yield _by(
+            "semel.transaction.duration",
+            [("committed", Distribution.of(durations[True])), ("aborted", Distribution.of(durations[False]))],
+        )
+        yield _plain("semel.transaction.timeouts", service.counts.timeouts)
+        yield _plain("semel.transaction.markers.pending", service.pending_markers())
+        counts = service.counts
+        yield _by("semel.producer.fencings", [("taken", counts.fencings_taken), ("refused", counts.fencings_refused)])
+
+    def _groups(self) -> _Readings:
+        node, service = self._node, self._node.groups
+        states: dict[str, int] = {}
+        members: list[tuple[str, Value]] = []
+        most = node.config.metrics_max_group_partitions
+        unlabelled = 0
+        for machine in service.machines():
+            for group_id, state, count in machine.groups():
+                states[state] = states.get(state, 0) + 1
+                if len(members) < most:
+                    members.append((group_id, count))
+            yield None
+        yield _by("semel.groups", states.items())
+        yield _by("semel.group.members", members)
+        yield _by("semel.group.rebalances", list(service.rebalances.items())[-most:] if most else ())
+        lags: list[tuple[tuple[str, ...], Value]] = []
+        for machine in service.machines():
+            for group_id, topic, number, offset in machine.committed_offsets():
+                partition = node.partition(TopicPartition(topic, number))
+                if partition is None:
+                    continue
+                if len(lags) >= most:
+                    unlabelled += 1
+                    continue
+                lags.append(((group_id, topic, str(number)), max(partition.high_watermark - offset, 0)))
+                if len(lags) % _PARTITIONS_PER_LOOK == 0:
+                    yield None
+            yield None
+        yield _by("semel.group.lag", lags)
+        yield _plain("semel.group.unlabelled", unlabelled)
+
+    def _coordinators(self) -> _Readings:
+        shards = {
+            TRANSACTIONS_TOPIC: self._node.transactions.shard_states(),
+            OFFSETS_TOPIC: self._node.groups.shard_states(),
+        }
+        yield _by(
+            "semel.coordinator.partitions",
+            [((topic, state), count) for topic, states in shards.items() for state, count in states.items()],
+        )
+        yield _by("semel.coordinator.load.duration", self._node.coordinator_load_seconds.items())
+
+    # --- Storage ------------------------------------------------------------------------------------------------------
+
+    def _storage(self) -> _Readings:
+        logs = self._node.logs
+        statistics = logs.statistics()
+        journal = statistics.journal
+        if journal is not None:
+            syncs = Distribution(LATENCY_BOUNDS_SECONDS, journal.sync_seconds_buckets, journal.sync_seconds_total)
+            yield _plain("semel.journal.sync.duration", syncs)
+            yield _plain("semel.journal.io", journal.written_bytes)
+            yield _plain("semel.journal.entries", journal.entries)
+            yield _plain("semel.journal.size", journal.size_bytes)
+            yield _plain("semel.journal.unsynced", journal.unsynced_bytes)
+        yield _plain("semel.produce.purgatory", statistics.uncommitted_appends)
+        yield _plain("semel.log.flushes", statistics.flushes)
+        yield _plain("semel.log.flush.time", statistics.flush_seconds_total)
+        yield _plain("semel.log.dirty", statistics.dirty_bytes)
+        yield _plain("semel.log.compactions", statistics.compactions)
+        yield _plain("semel.disk.free", statistics.free_bytes)
+        with suppress(OSError):
+            yield _plain("semel.disk.limit", logs.disk_bytes()[0])
+        yield _plain("semel.disk.reserve", self._node.config.disk_min_free_bytes)
+        yield _plain("semel.node.recovery.restored", logs.recovery.restored_batches)
+        yield _by(
+            "semel.partitions",
+            [
+                ("online", statistics.partitions - statistics.offline_partitions),
+                ("offline", statistics.offline_partitions),
+            ],
+        )
+
+    def _partitions(self) -> _Readings:
+        node = self._node
+        now_ms = node.clock.now_ms()
+        begun_ms = {
+            txn.producer_id: txn.start_ms
+            for machine in node.transactions.machines()
+            for txn in machine.open_transactions.values()
+        }
+        most = node.config.metrics_max_partitions
+        partitions = sorted(node.logs.partitions(), key=lambda one: (one.tp.topic.startswith("__"), one.tp))
+        columns: dict[str, list[tuple[tuple[str, ...], Value]]] = {
+            name: []
+            for name in (
+                "semel.partition.high_watermark",
+                "semel.partition.size",
+                "semel.partition.lso.lag",
+                "semel.partition.lso.age",
+            )
+        }
+        lag_max, age_max, size_bytes = 0, 0.0, 0
+        for number, partition in enumerate(partitions):
+            if number % _PARTITIONS_PER_LOOK == 0:
+                yield None
+            lag = partition.high_watermark - partition.last_stable_offset
+            age = lso_age_s(partition, begun_ms, now_ms) if lag else 0.0
+            size = partition.log.size_bytes
+            lag_max, age_max, size_bytes = max(lag_max, lag), max(age_max, age), size_bytes + size
+            if number < most:
+                labels = (partition.tp.topic, str(partition.tp.partition))
+                for values, value in zip(columns.values(), (partition.high_watermark, size, lag, age), strict=True):
+                    values.append((labels, value))
+        for name, values in columns.items():
+            yield Reading(INSTRUMENTS[name], values)
+        yield _plain("semel.partition.lso.lag.max", lag_max)
+        yield _plain("semel.partition.lso.age.max", age_max)
+        yield _plain("semel.partition.unlabelled", max(len(partitions) - most, 0))
+        yield _plain("semel.log.size", size_bytes)
+
+
+def lso_age_s(partition: Partition, begun_ms: dict[int, int], now_ms: int) -> float:
+    """Return how old the transaction is that holds a partition's last stable offset.
+
+    Its coordinator knows when it began; where that is another node, its last batch here is all that is known.
+    """
+    state = partition.log.producer_state
+    producer_id = next(iter(state.open_transactions.values()), None)
+    if producer_id is None:
+        return 0.0
+    since_ms = begun_ms.get(producer_id)
+    if since_ms is None:
+        entry = state.entry(producer_id)
+        since_ms = now_ms if entry is None else entry.active_ms
+    return max(now_ms - since_ms, 0) / 1000
+
+
+async def watch_loop(recorders: Recorders, clock: Clock, interval_s: float) -> None:
+    """Measure for ever how late the event loop comes to a timer."""
+    while True:
+        due = clock.monotonic() + interval_s
+        await asyncio.sleep(interval_s)
+        recorders.loop_delay.record(max(clock.monotonic() - due, 0.0))
