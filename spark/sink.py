@@ -166,6 +166,7 @@ def _joined(identity: BatchIdentity, attempt: str, options: SinkOptions) -> Shar
         linger_ms=_LINGER_MS,
         buffer_memory_bytes=options.writer_memory_bytes,
         delivery_timeout_ms=options.delivery_timeout_ms,
+        auto_create_topics=True,  # as Kafka's producers do, where the node's settings allow it
     )
 
 

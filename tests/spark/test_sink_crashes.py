@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import pickle
 import threading
+import uuid
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -53,6 +54,14 @@ def test_E2_rows_of_all_tasks_appear_with_the_decision_and_not_before(query: Que
     assert read_values(bootstrap, topic) == []
     query.commit(messages, 0)
     assert held(bootstrap, topic) == ["a", "b", "c"]
+
+
+def test_a_missing_topic_is_made_as_for_any_kafka_producer(tmp_path: Path, bootstrap: str) -> None:
+    missing = f"t-{uuid.uuid4().hex[:12]}"
+    query = Query(tmp_path, bootstrap=bootstrap, topic=missing)
+    query.log_offsets(0, 10)
+    query.commit(query.run_tasks(0, ["a"]), 0)
+    assert held(bootstrap, missing) == ["a"]
 
 
 def test_E2_a_task_dies_in_write_and_its_retry_counts_alone(query: Query, bootstrap: str, topic: str) -> None:
