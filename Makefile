@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 COMPILED := $(shell sed 's|\.|/|g; s|$$|.py|' compiled-modules.txt)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup build demo demo-spark test test-long compat-java compat-full check format lock proto bench clean
+.PHONY: help setup build demo demo-spark test test-long compat-java compat-full check format lock proto bench image clean
 
 help: ## Show the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -48,6 +48,10 @@ compat-full: build ## Run foreign clients' own suites; LIBRDKAFKA=, KAFKA_PYTHON
 
 bench: build ## Measure everything; BENCH="--quick", or names of benches
 	$(BIN)/python -P bench/run.py $(BENCH)
+
+image: ## Build the container image; BASE_IMAGE= and IMAGE= name others than python:3.11-slim-bookworm and semel:latest
+	docker build --file docker/Dockerfile --tag $(or $(IMAGE),semel:latest) \
+		$(if $(BASE_IMAGE),--build-arg BASE_IMAGE=$(BASE_IMAGE)) .
 
 check: build ## Lint, format check and types
 	$(BIN)/ruff check .

@@ -18,6 +18,7 @@ COMMANDS: Final[Mapping[str, str]] = {
     "consume": "semel.cli.consume",
     "group": "semel.cli.group",
     "txn": "semel.cli.txn",
+    "health": "semel.cli.health",
     "demo": "semel.cli.demo.command",
 }
 """Each module has `app`, a `typer.Typer`: one command, or a group of them."""
@@ -29,6 +30,7 @@ SUMMARIES: Final[Mapping[str, str]] = {
     "consume": "Print records as they come, until interrupted. With a group, what was printed is committed.",
     "group": "List groups, see how far they are behind, and move their offsets.",
     "txn": "See what transactions are open, and end one that nobody else will.",
+    "health": "Ask a node whether it serves, once, and say so by the exit code: for containers and service managers.",
     "demo": "Run an exactly-once pipeline over real flights, killing its processes and the node all the while.",
 }
 """What `semel --help` says of each, as the command's own help begins: so that it need not load them all."""
