@@ -5,8 +5,8 @@ from __future__ import annotations
 import json
 import pickle
 import threading
-import uuid
 import time
+import uuid
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
