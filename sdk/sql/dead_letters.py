@@ -1,0 +1,83 @@
+"""Dead letters: records that can't become rows, on their way into a topic.
+
+They are rows of an outbox, inserted in the very transaction that moves the offsets past their records. So a record is
+written to the table or is a dead letter, never both and never neither, and the outbox relays each one exactly once.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from typing import Any, Final
+
+import sqlalchemy as sa
+
+from semel.protocol.errors import SemelError, UsageError
+from semel.protocol.record_batch import Record
+from semel.sdk.sql.outbox import Outbox
+from semel.sdk.sql.outbox_table import as_row
+
+_log = logging.getLogger("semel.sql")
+
+HEADER_REASON: Final = "semel.error.reason"
+HEADER_TOPIC: Final = "semel.source.topic"
+HEADER_PARTITION: Final = "semel.source.partition"
+HEADER_OFFSET: Final = "semel.source.offset"
+HEADER_TIMESTAMP: Final = "semel.source.timestamp"
+HEADER_GROUP: Final = "semel.source.group"
+REASON_CHARS_MAX: Final = 1_000
+
+
+class DeadLetters:
+    """The dead letters of one group: puts them into their outbox, and relays it on a thread."""
+
+    def __init__(self, outbox: Outbox, topic: str, group: str) -> None:
+        self.outbox = outbox
+        self._topic = topic
+        self._group = group
+        self._thread: threading.Thread | None = None
+        self._error: Exception | None = None
+
+    def add(self, connection: sa.Connection, poison: list[tuple[Record, str]]) -> None:
+        """Insert records with the reasons why they can't become rows."""
+        rows: list[dict[str, Any]] = []
+        for record, reason in poison:
+            headers: list[tuple[str, bytes | str | None]] = [
+                *record.headers,
+                (HEADER_REASON, reason[:REASON_CHARS_MAX]),
+                (HEADER_TOPIC, record.topic),
+                (HEADER_PARTITION, str(record.partition)),
+                (HEADER_OFFSET, str(record.offset)),
+                (HEADER_TIMESTAMP, str(record.timestamp_ms)),
+                (HEADER_GROUP, self._group),
+            ]
+            rows.append(as_row(self._topic, record.value, record.key, headers, None))
+        if rows:
+            connection.execute(self.outbox.table.insert(), rows)
+
+    def start(self) -> None:
+        """Relay what there is, and what comes, until `close`."""
+        self._thread = threading.Thread(target=self._relay, name="semel-sql-dead-letters", daemon=True)
+        self._thread.start()
+
+    def check(self) -> None:
+        """Raise the error that has ended the relay, if one has."""
+        if self._error is not None:
+            error, self._error = self._error, None
+            raise error
+
+    def _relay(self) -> None:
+        try:
+            self.outbox.run()
+        except UsageError as error:
+            self._error = error
+        except SemelError as error:
+            _log.error("dead letters are not relayed any more, they stay in the database: %s", error)
+            self._error = error
+
+    def close(self) -> None:
+        """Let the relay end."""
+        self.outbox.stop()
+        if self._thread is not None:
+            self._thread.join()
+        self.outbox.close()

@@ -1,0 +1,472 @@
+"""The sink: rows and offsets in one transaction of a database, so that each record takes effect in it once (E3)."""
+
+from __future__ import annotations
+
+import logging
+import time
+import weakref
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import Future
+from contextlib import contextmanager
+from types import TracebackType
+from typing import Any, Final, Self
+
+import sqlalchemy as sa
+from sqlalchemy.engine import Engine
+
+from semel.protocol.errors import (
+    AbortTransactionError,
+    ErrorCode,
+    FatalError,
+    RetriableError,
+    SemelError,
+    UsageError,
+)
+from semel.protocol.ids import TopicPartition
+from semel.sdk import tracing
+from semel.sdk.arguments import check_seconds
+from semel.sdk.batch import Batch
+from semel.sdk.consumer import Consumer
+from semel.sdk.options import NotPicklable, check_int, check_text, checked_names
+from semel.sdk.sql.database import Database, Verdict, failed, first_line, unavailable
+from semel.sdk.sql.dead_letters import DeadLetters
+from semel.sdk.sql.offsets import OFFSETS_TABLE, OffsetsTable, Step
+from semel.sdk.sql.outbox import Outbox, create_tables, ddl
+from semel.sdk.sql.places import Places
+from semel.sdk.sql.pump import Pump
+from semel.sdk.sql.sink_options import SinkOptions, consumer_options
+from semel.sdk.sql.target import MappingFunction, TargetTable
+
+_log = logging.getLogger("semel.sql")
+
+POLL_S: Final = 0.1
+"""How long a poll waits at most while something else may become due."""
+BATCH_RECORDS: Final = 5_000
+ASK_S: Final = 30.0
+"""How long the loop of a user's own waits to learn whether a commit took effect."""
+GROUP_COMMIT_S: Final = 1.0
+"""How often the group is told how far the database is, for tools that show lag."""
+
+
+class Sink(NotPicklable):
+    """Writes the records of topics into a database, each exactly once, as a member of a group.
+
+    To write a table:
+
+        def to_row(record):
+            order = json.loads(record.value)
+            return {"id": order["id"], "amount": order["amount"]}
+
+        with semel.sql.Sink("localhost:9094", "postgresql://shop@/shop", group="orders-to-shop", topics=["orders"],
+                            table="orders", mapping=to_row, mode="upsert", dead_letter_topic="orders-dead") as sink:
+            sink.run()
+
+    With SQL of your own, whatever it does:
+
+        with semel.sql.Sink("localhost:9094", "sqlite:///shop.db", group="totals", topics=["orders"]) as sink:
+            for batch in sink.batches():
+                with sink.transaction(batch) as connection:
+                    connection.execute(...)
+
+    bootstrap:         the gRPC address of a node, or several
+    database:          a URL, or a SQLAlchemy `Engine`
+    group, topics:     what to read, shared with the group's other sinks
+    table, schema:     what to write to
+    mapping:           record -> a row (dict), several, `Delete(key)`, or None for no row
+    mode:              "append" inserts; "upsert" updates the row of the same key where there is one
+    key:               the columns of a unique constraint, for "upsert"; None: the primary key
+    columns:           what the mapping gives, {"id": int, ...}: checked against the table at the start
+    dead_letter_topic: where records go that can't become rows, with the reason in their headers; None: `run` raises
+    offset_reset:      where to begin with a partition that the database does not know: "earliest" (default), "latest",
+                       or "error". The group's offsets are never read
+    rows_max, bytes_max, linger_ms: a transaction is written when it has so many rows or bytes, or after so long.
+                       Twice as much is buffered, then the sink stops reading until the database has caught up
+    retry_timeout_ms:  for how long to try on when the database does not answer
+    offsets_table, dead_letters_table: the sink's own tables, beside `table`; see `create_tables`
+    consumer:          further options of the `Consumer`, such as {"instance_id": "sink-1", "max_wait_ms": 100}
+    """
+
+    _in_place_of_pickling = "it has connections; make one in each process, where it is used"
+
+    @checked_names
+    def __init__(
+        self,
+        bootstrap: str | Sequence[str],
+        database: str | sa.URL | Engine,
+        *,
+        group: str,
+        topics: Iterable[str],
+        table: str | None = None,
+        schema: str | None = None,
+        mapping: MappingFunction | None = None,
+        mode: str = "append",
+        key: Sequence[str] | None = None,
+        columns: Mapping[str, type[Any]] | None = None,
+        dead_letter_topic: str | None = None,
+        offset_reset: str = "earliest",
+        rows_max: int = 5_000,
+        bytes_max: int = 8 << 20,
+        linger_ms: int = 200,
+        retry_timeout_ms: int = 300_000,
+        offsets_table: str = OFFSETS_TABLE,
+        dead_letters_table: str = "semel_dead_letters",
+        consumer: Mapping[str, Any] | None = None,
+    ) -> None:
+        """Check the options; nothing connects yet. Raises `UsageError`."""
+        self.options = SinkOptions.checked(
+            table=table,
+            schema=schema,
+            mapping=mapping,
+            mode=mode,
+            key=key,
+            columns=columns,
+            rows_max=rows_max,
+            bytes_max=bytes_max,
+            linger_ms=linger_ms,
+            retry_timeout_ms=retry_timeout_ms,
+            offset_reset=offset_reset,
+        )
+        further = consumer_options(consumer)
+        self.database = Database(database)
+        self.offsets = OffsetsTable(check_text("group", group), check_text("offsets_table", offsets_table), schema)
+        self.dead_letters: DeadLetters | None = None
+        if dead_letter_topic is not None:
+            if mapping is None:
+                raise UsageError("dead_letter_topic is for run(): give table and mapping, too")
+            outbox = Outbox(
+                bootstrap if isinstance(bootstrap, str) else ",".join(bootstrap),
+                self.database.engine,
+                table=check_text("dead_letters_table", dead_letters_table),
+                schema=schema,
+                retry_timeout_ms=retry_timeout_ms,
+            )
+            self.dead_letters = DeadLetters(outbox, check_text("dead_letter_topic", dead_letter_topic), group)
+        self._pump: Pump | None = None
+        self.places = Places(
+            self.database,
+            self.offsets,
+            offset_reset,
+            self.options.retry_timeout_s,
+            self._before_going,
+        )
+        # Where its own lookup begins does not matter, the database decides: but it must not fail for "error".
+        reset = "latest" if offset_reset == "latest" else "earliest"
+        self.consumer = Consumer(
+            bootstrap, group=group, topics=topics, listener=self.places, offset_reset=reset, **further
+        )
+        self.places.consumer = self.consumer
+        self.counts = dict.fromkeys(
+            ("records", "rows", "transactions", "dead_letters", "skipped", "retries", "refused"), 0
+        )
+        self._target: TargetTable | None = None
+        self._steps: weakref.WeakKeyDictionary[Batch, dict[TopicPartition, Step]] = weakref.WeakKeyDictionary()
+        self._written: dict[TopicPartition, int] = {}
+        self._telling: Future[None] | None = None
+        self._tell_at = 0.0
+        self._stopped = False
+        self._entered = False
+        self._closed = False
+
+    # tables
+
+    def create_tables(self) -> None:
+        """Create the sink's own tables where they are missing: offsets, and dead letters if it has a topic for them."""
+        create_tables(self.database, self._tables)
+
+    def ddl(self) -> str:
+        """Return the statements that create the sink's own tables, for migrations."""
+        return ddl(self.database, self._tables)
+
+    @property
+    def _tables(self) -> tuple[sa.Table, ...]:
+        more = () if self.dead_letters is None else self.dead_letters.outbox._table.tables
+        return (self.offsets.table, *more)
+
+    # your own SQL
+
+    def batches(self, max_records: int = BATCH_RECORDS, timeout_s: float | None = None) -> Iterator[Batch]:
+        """Yield batch after batch; ends after `stop`, or when none comes for `timeout_s` seconds (None: never).
+
+        Raises what `Consumer.poll` raises, `RetriableError` when the database could not be asked for positions within
+        retry_timeout_ms, and `FatalError` where it and the topic do not fit together.
+        """
+        check_int("max_records", max_records, 1)
+        check_seconds("timeout_s", timeout_s)
+        idle_since = time.monotonic()
+        while not self._stopped:
+            batch = self.poll(POLL_S if timeout_s is None else min(POLL_S, timeout_s), max_records)
+            if batch is not None:
+                yield batch
+                idle_since = time.monotonic()
+            elif self.places.is_waiting:
+                idle_since = time.monotonic()
+            elif timeout_s is not None and time.monotonic() - idle_since >= timeout_s:
+                return
+
+    def poll(self, timeout_s: float, max_records: int = BATCH_RECORDS) -> Batch | None:
+        """Return the next records, or None. Also where partitions come and go, and are claimed in the database."""
+        self._check_usable()
+        self._tell_group()
+        self.places.go_on()
+        batch = self.consumer.poll(min(timeout_s, 0.02) if self.places.is_waiting else timeout_s, max_records)
+        if batch is not None:
+            self._steps[batch] = self.places.steps_of(batch)
+        return batch
+
+    @contextmanager
+    def transaction(self, batch: Batch) -> Iterator[sa.Connection]:
+        """Give a connection in a transaction that holds the offsets of `batch`: what is executed commits with them.
+
+        The block's end commits, an exception rolls back, and the records come again. Raises `AbortTransactionError`
+        when nothing took effect: another member has the partitions, or the database gave up on the transaction
+        (deadlock, restart). Raises `RetriableError` when the commit was not answered and the database could not be
+        asked. After either, go on with the loop: the records come again if and only if they are not in the database.
+        """
+        self._check_usable()
+        steps = self._take_steps(batch)
+        span = self._span(batch)
+        is_committing = False
+        try:
+            with (
+                tracing.attached(None if span is None else tracing.context_with(span)),
+                self.database.begin() as connection,
+            ):
+                if not self.offsets.advance(connection, steps):
+                    raise FatalError(f"{batch!r} is in the database already, and nobody here has written it")
+                yield connection
+                is_committing = True
+        except BaseException as error:
+            if span is not None:
+                tracing.end_span(span, error)
+            self._settle(batch, steps, error, is_committing=is_committing)
+        else:
+            if span is not None:
+                tracing.end_span(span)
+            self._wrote(steps, len(batch))
+
+    def _take_steps(self, batch: Batch) -> dict[TopicPartition, Step]:
+        """Return what writing a batch does to the positions. Raises where it may not be written any more."""
+        steps = self._steps.pop(batch, None) if isinstance(batch, Batch) else None
+        if steps is None:
+            raise UsageError(
+                "transaction() takes a batch that this sink handed out, once: for batch in sink.batches(): ..."
+            )
+        if not all(self.places.is_ours(tp, step) for tp, step in steps.items()):
+            self._give_back(batch, steps)
+            raise AbortTransactionError(
+                f"nothing was written: partitions of {batch!r} have gone to another member, or were claimed anew; go "
+                "on with the next batch",
+                ErrorCode.ILLEGAL_GENERATION,
+            )
+        batch.begin()
+        return steps
+
+    def _settle(
+        self, batch: Batch, steps: Mapping[TopicPartition, Step], error: BaseException, *, is_committing: bool
+    ) -> None:
+        """A transaction has raised: find out what came of it, and raise what the caller is to know."""
+        is_transient = isinstance(error, Exception) and self.database.verdict(error) is Verdict.TRANSIENT
+        if is_committing and is_transient:
+            try:
+                has_committed = self.database.retried(
+                    lambda: self._has_committed(steps),
+                    timeout_s=min(self.options.retry_timeout_s, ASK_S),
+                    is_over=lambda: False,
+                    on_retry=self._note_retry,
+                )
+            except SemelError as unknown:
+                self._give_back(batch, steps)
+                raise RetriableError(
+                    f"whether the transaction committed is not known: {unknown.message}. Go on with the loop: its "
+                    "records come again if and only if they are not in the database"
+                ) from error
+            if has_committed:
+                self._wrote(steps, len(batch))
+                return
+        self._give_back(batch, steps)
+        if is_transient:
+            raise AbortTransactionError(
+                f"nothing was written, and the records come again: {first_line(getattr(error, 'orig', error))}",
+                ErrorCode.TRANSACTION_ABORTABLE,
+            ) from error
+        raise error
+
+    def _has_committed(self, steps: Mapping[TopicPartition, Step]) -> bool:
+        """Ask under the rows' locks, so that a commit that is still under way has ended."""
+        with self.database.engine.connect() as connection:
+            # Whoever can take the steps now has not taken them; they are rolled back with the connection's end.
+            return not self.offsets.advance(connection, steps)
+
+    def _give_back(self, batch: Batch, steps: Mapping[TopicPartition, Step]) -> None:
+        """The database says from where records come again, of this batch and of later ones of its partitions."""
+        self.counts["refused"] += 1
+        batch.rewind()
+        self.places.ask_again(steps)
+
+    def _wrote(self, steps: Mapping[TopicPartition, Step], records: int) -> None:
+        self.counts["records"] += records
+        self.counts["transactions"] += 1
+        self._written.update({tp: step.next_position for tp, step in steps.items()})
+
+    def _note_retry(self) -> None:
+        self.counts["retries"] += 1
+
+    def _span(self, batch: Sequence[Any]) -> Any:
+        if not tracing.active():
+            return None
+        topics = {record.topic for record in batch}
+        return tracing.start_span(
+            "process",
+            topics.pop() if len(topics) == 1 else "",
+            kind="consumer",
+            client_id=self.consumer._core.client.options.client_id,
+            links=(record.headers for record in batch if record.headers),
+            batch__message_count=len(batch),
+            consumer__group__name=self.offsets.group,
+        )
+
+    # the group, for tools that show lag
+
+    def _tell_group(self) -> None:
+        """Commit to the group, now and then, what the database has. Nothing depends on it."""
+        now = time.monotonic()
+        if not self._written or now < self._tell_at or (self._telling is not None and not self._telling.done()):
+            return
+        self._tell_at = now + GROUP_COMMIT_S
+        written, self._written = self._written, {}
+        ours = self.consumer.assignment()
+        mine = {tp: offset for tp, offset in written.items() if tp in ours}
+        try:
+            if mine:
+                self._telling = self.consumer.commit_async(mine, callback=_ignore)
+        except SemelError as error:
+            _log.debug("the group was not told of %s: %s", mine, error)
+
+    # a table
+
+    def run(self, idle_timeout_s: float | None = None) -> None:
+        """Write the table until `stop`; or, with `idle_timeout_s`, until nothing came for so long.
+
+        Raises `FatalError` for a record that can't become a row, where there is no dead_letter_topic, and for what
+        repeating does not help; `RetriableError` when retry_timeout_ms was not enough; `FencedError` when another
+        instance has this static member's place. What was written is written once, whatever is raised.
+        """
+        check_seconds("idle_timeout_s", idle_timeout_s)
+        self._check_usable()
+        if self._target is None:
+            raise UsageError(
+                "run() writes a table: give table and mapping, and use the sink in a with-block; for SQL of your own, "
+                "loop over sink.batches()"
+            )
+        assert self.options.mapping is not None
+        self._pump = Pump(self, self._target, self.options.mapping)
+        try:
+            self._pump.run(idle_timeout_s)
+        finally:
+            pump, self._pump = self._pump, None
+            pump.close()
+
+    @property
+    def is_stopped(self) -> bool:
+        return self._stopped
+
+    def stop(self) -> None:
+        """Let `run`, or `batches`, end after the transaction under way. From any thread, or a signal handler.
+
+        What was read and is not written is read again by whoever comes next.
+        """
+        self._stopped = True
+
+    def statistics(self) -> dict[str, int]:
+        """Return what was done, and what is buffered.
+
+        records, rows, transactions; dead_letters: records put there; skipped: records mapped to nothing; retries: of
+        the database; refused: transactions that came to nothing; claims: partitions taken over; buffered_records and
+        buffered_bytes: read, and not written yet.
+        """
+        records, size = (0, 0) if self._pump is None else self._pump.buffered()
+        return {
+            **self.counts,
+            "claims": self.places.claims,
+            "buffered_records": records,
+            "buffered_bytes": size,
+        }
+
+    def _before_going(self, going: frozenset[TopicPartition]) -> None:
+        if self._pump is not None:
+            self._pump.let_go(going)
+
+    # life
+
+    def _check_usable(self) -> None:
+        if self._closed:
+            raise UsageError("this Sink is closed; make a new one")
+        if not self._entered:
+            raise UsageError("use the sink in a with-block: with semel.sql.Sink(...) as sink: ...")
+
+    def _open(self) -> None:
+        """Look at everything once, so that what is wrong is told before anything is read."""
+        options = self.options
+        try:
+            with self.database.begin() as connection:
+                self.offsets.check(self.database, connection)
+                if self.dead_letters is not None:
+                    self.dead_letters.outbox._table.check(self.database, connection)
+            if options.table is not None:
+                self._target = TargetTable(
+                    self.database, options.table, options.schema, options.mode, options.key, options.columns
+                )
+        except sa.exc.SQLAlchemyError as error:
+            is_transient = self.database.verdict(error) is Verdict.TRANSIENT
+            raise (unavailable if is_transient else failed)(self.database, error) from error
+        if self.dead_letters is not None:
+            self.dead_letters.start()
+
+    def close(self) -> None:
+        """Leave the group, after telling it where the database stands, and close. Does nothing the second time."""
+        if self._closed:
+            return
+        self._closed = True
+        self._stopped = True
+        try:
+            if self._entered:
+                self._tell_at = 0.0
+                self._tell_group()
+        except SemelError as error:
+            _log.debug("the group was not told: %s", error)
+        self.places.close()
+        try:
+            self.consumer.close()
+        finally:
+            if self.dead_letters is not None:
+                self.dead_letters.close()
+            self.database.dispose()
+
+    def __enter__(self) -> Self:
+        if self._closed:
+            raise UsageError("this Sink is closed; make a new one")
+        try:
+            self._open()
+        except BaseException:
+            self.close()
+            raise
+        self._entered = True
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        try:
+            self.close()
+        except SemelError as while_closing:
+            if error is None:
+                raise
+            error.add_note(f"and closing the sink failed: {while_closing}")
+
+    def __repr__(self) -> str:
+        return f"<Sink of group {self.offsets.group!r} into {self.database.location}>"
+
+
+def _ignore(error: SemelError | None) -> None:
+    if error is not None:
+        _log.debug("the group was not told how far the database is: %s", error)

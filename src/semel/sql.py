@@ -1,0 +1,7 @@
+"""Databases, exactly once: `Sink` writes topics into tables, `Outbox` relays a table into topics."""
+
+from semel.sdk.sql.outbox import Outbox
+from semel.sdk.sql.sink import Sink
+from semel.sdk.sql.target import Delete
+
+__all__ = ["Delete", "Outbox", "Sink"]
