@@ -72,7 +72,7 @@ class Metadata:
             finally:
                 self._lease = None
                 self._store.close()
-                self._executor.shutdown(wait=False)
+                self._executor.shutdown()  # its one thread has nothing to do any more
 
     def abandon(self) -> None:
         """Let everything go as a killed process does: the lease is not given back."""

@@ -17,7 +17,6 @@ from uuid import UUID
 
 from hypothesis import HealthCheck, event, given, settings
 from hypothesis import strategies as st
-from inline_executor import InlineExecutor
 
 from semel.broker.log.config import LogConfig
 from semel.broker.log.journal import JournalConfig
@@ -29,6 +28,7 @@ from semel.protocol.errors import ErrorCode, SemelError
 from semel.protocol.ids import ProducerIdAndEpoch, TopicId, TopicPartition
 from semel.protocol.record_batch import encode_batch, iter_batches
 from semel.runtime.clock import ManualClock
+from semel.runtime.inline_executor import InlineExecutor
 from semel.runtime.simulated_storage import SimulatedCrash, SimulatedStorage
 
 PARTITIONS = 3

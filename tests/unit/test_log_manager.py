@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from inline_executor import InlineExecutor
 
 from semel.broker.log.config import CleanupPolicy, LogConfig
 from semel.broker.log.journal import JournalConfig
@@ -24,6 +23,7 @@ from semel.protocol.ids import ProducerIdAndEpoch, TopicPartition, format_topic_
 from semel.protocol.record_batch import decode_records, encode_batch, iter_batches
 from semel.runtime.clock import ManualClock
 from semel.runtime.disk_storage import DiskStorage
+from semel.runtime.inline_executor import InlineExecutor
 from semel.runtime.simulated_storage import SimulatedCrash, SimulatedStorage
 from semel.runtime.storage import Storage, read_whole, write_whole
 

@@ -1,0 +1,497 @@
+"""A whole broker in the test process: both listeners, real transactions and groups, a disk in memory."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import errno
+import itertools
+import os
+import sqlite3
+import uuid
+from collections.abc import Callable, Coroutine, Mapping
+from enum import Enum
+from functools import cached_property
+from types import TracebackType
+from typing import Any, Final, Self, TypeVar
+
+from semel.broker.config import SETTINGS, attribute_of
+from semel.broker.config_sources import LoadedConfig, load_config
+from semel.broker.handlers.topics import create_topics, delete_topics
+from semel.broker.node import Node
+from semel.protocol.api.groups import OffsetFetchRequest
+from semel.protocol.api.topics import IsolationLevel, NewTopic
+from semel.protocol.api.transactions import DescribeTransactionRequest, InitProducerIdRequest
+from semel.protocol.errors import ErrorCode, RetriableError, SemelError, UsageError, error_for
+from semel.protocol.ids import OFFSETS_TOPIC, TRANSACTIONS_TOPIC, TopicPartition
+from semel.protocol.record_batch import Record
+from semel.runtime.simulated_storage import SimulatedStorage
+from semel.sdk.testing.aio_broker import AioBroker
+from semel.sdk.testing.clock import BrokerClock
+from semel.sdk.testing.fault import Fault
+from semel.sdk.testing.hosted_node import HostedNode
+from semel.sdk.testing.interceptor import FaultInterceptor, Loss
+from semel.sdk.testing.stored_records import partitions_of, read_records
+
+DEFAULTS: Final[Mapping[str, object]] = {
+    "kafka.listen": "127.0.0.1:0",
+    "grpc.listen": "127.0.0.1:0",
+    "offsets.topic.num.partitions": 1,
+    "transaction.state.log.num.partitions": 1,
+    "disk.min.free.bytes": 0,
+    "group.min.session.timeout.ms": 1,
+    "journal.file.bytes": 1 << 20,
+    "journal.flush.bytes": 16 << 20,
+    "log.level": "warning",
+}
+"""What a test's broker has other than a node: free ports, few internal partitions, sessions as short as wanted."""
+
+_OWN_SETTINGS: Final = ("data.dir", "metadata.url")
+_FENCE_TIMEOUT_MS: Final = 60_000
+_PAUSE_S: Final = 0.001
+_FENCE_PATIENCE_S: Final = 30.0
+_MARKERS_PATIENCE_S: Final = 5.0
+
+_Result = TypeVar("_Result")
+
+
+class Unsynced(Enum):
+    """What becomes of bytes that the broker had written and not synced when it was killed (D1)."""
+
+    LOST = "lost"
+    """A power cut that takes all of them: what remains is exactly what was promised."""
+    KEPT = "kept"
+    """A killed process: the operating system still has them. What the process held in memory is gone."""
+    TORN = "torn"
+    """A power cut that takes some of them, pages in any order, as the broker's `seed` says."""
+
+
+class Broker:
+    """A broker in this process, on a thread and an event loop of its own. Everything it keeps is in memory.
+
+        with semel.testing.Broker() as broker:
+            broker.create_topic("orders")
+            with semel.Producer(broker.bootstrap) as producer:
+                producer.send("orders", b"...")
+            assert len(broker.records("orders", at_least=1)) == 1
+
+    It is `semel serve` with another disk and another clock: the same listeners, logs, journal and coordinators, so a
+    client finds here what it will find in production, both over gRPC (`bootstrap`) and over Kafka's protocol (`kafka`).
+    Its methods may be called from any thread; `aio` has them for coroutines. `async with` works, too.
+    """
+
+    def __init__(self, *, frozen_clock: bool = False, seed: int = 0, **settings: object) -> None:
+        """Nothing runs before `start`, or `with`.
+
+        frozen_clock: the broker's time stands still but for `advance`: no timeout, retention or expiry by itself
+        seed:         of what chance decides, which is what remains of `Unsynced.TORN`
+        settings:     of the node, with underscores for dots: `num_partitions=3`; docs/configuration.md has them all
+
+        Raises `ConfigError` for a setting that there isn't, or a value that it can't have.
+        """
+        self._values: dict[str, object] = dict(DEFAULTS)
+        for attribute, value in settings.items():
+            name = _setting_name(attribute)
+            if name in _OWN_SETTINGS:
+                raise UsageError(f"{name} is not for tests: this broker keeps everything in memory")
+            self._values[name] = value
+        self._config()
+        self._seed = seed
+        self._clock = BrokerClock(frozen=frozen_clock)
+        self._interceptor = FaultInterceptor()
+        self._faults: list[Fault] = []
+        self._hosted: HostedNode | None = None
+        self._storage: SimulatedStorage
+        self._database: sqlite3.Connection | None = None
+        self._is_closed = False
+        self._topic_numbers = itertools.count(1)
+
+    # --- Life ---------------------------------------------------------------------------------------------------------
+
+    def start(self) -> None:
+        """Start, or start again after `stop` or `kill`: on the same data and at the same addresses."""
+        if self._is_closed:
+            raise UsageError("this broker was closed and its data is gone: make another one")
+        if self._hosted is not None:
+            raise UsageError("the broker runs already: stop() or kill() it before it is started again")
+        if self._database is None:
+            self._make_data()
+        self._interceptor.revive()
+        hosted = HostedNode(self._config(), self._storage, self._clock, self._interceptor)
+        hosted.start()
+        self._hosted = hosted
+        self._values["grpc.listen"] = str(hosted.node.grpc_address)
+        self._values["kafka.listen"] = str(hosted.node.kafka_address)
+
+    def stop(self) -> None:
+        """Stop as SIGTERM does: requests in flight end, everything is flushed. The data stays for `start`."""
+        self._end(lambda hosted: hosted.stop())
+
+    def kill(self, unsynced: Unsynced = Unsynced.LOST) -> None:
+        """Stop as SIGKILL or a power cut does: nobody is told, nothing is flushed. The data stays for `start`.
+
+        Faults of the network, the disk and of partitions end with it; those of commits and produce stay.
+        """
+        power = unsynced is not Unsynced.KEPT
+        torn = unsynced is Unsynced.TORN
+        self._end(lambda hosted: hosted.kill(lambda: self._storage.crash(power=power, torn=torn)))
+
+    def restart(self, unsynced: Unsynced = Unsynced.LOST) -> None:
+        """`kill` and `start`."""
+        self.kill(unsynced)
+        self.start()
+
+    def reset(self) -> None:
+        """Begin anew: no topics, groups or transactions, no faults, at the same addresses. Takes some 30 ms."""
+        if self._hosted is not None:
+            self.kill()
+        self._interceptor.forget_all()
+        self._faults.clear()
+        self._drop_data()
+        self.start()
+
+    def close(self) -> None:
+        """Stop for good and forget the data. Does nothing the second time."""
+        if self._is_closed:
+            return
+        self._is_closed = True
+        try:
+            if self._hosted is not None:
+                self.stop()
+        finally:
+            self._drop_data()
+
+    @property
+    def is_running(self) -> bool:
+        return self._hosted is not None
+
+    @property
+    def failure(self) -> SemelError | None:
+        """Why the broker can't go on, its disk having failed; None while it can. `restart` mends it."""
+        failed = self._running().node.failed
+        return failed.result() if failed.done() else None
+
+    def __enter__(self) -> Self:
+        self.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    async def __aenter__(self) -> AioBroker:
+        await self.aio.start()
+        return self.aio
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.aio.close()
+
+    @cached_property
+    def aio(self) -> AioBroker:
+        """This broker for coroutines: its methods don't block the test's event loop."""
+        return AioBroker(self)
+
+    # --- Addresses ----------------------------------------------------------------------------------------------------
+
+    @property
+    def bootstrap(self) -> str:
+        """HOST:PORT for Semel's own clients (gRPC). Stays the same over restarts."""
+        self._check_started()
+        return str(self._values["grpc.listen"])
+
+    @property
+    def kafka(self) -> str:
+        """HOST:PORT for Kafka's clients, their `bootstrap.servers`. Stays the same over restarts."""
+        self._check_started()
+        return str(self._values["kafka.listen"])
+
+    # --- Topics and what is in them -----------------------------------------------------------------------------------
+
+    def create_topic(
+        self, name: str | None = None, *, partitions: int = 1, configs: Mapping[str, str] | None = None
+    ) -> str:
+        """Create a topic and return its name, which is a new one where none is given. Raises `SemelError`."""
+        topic = name or f"topic-{next(self._topic_numbers)}-{uuid.uuid4().hex[:8]}"
+
+        async def create(node: Node) -> None:
+            (result,) = await create_topics(node, [NewTopic(topic, partitions, configs=dict(configs or {}))])
+            if result.error is not ErrorCode.NONE:
+                raise error_for(result.error, result.message)
+
+        self._run(create)
+        return topic
+
+    def delete_topic(self, name: str) -> None:
+        """Delete a topic with its records. Raises `SemelError`."""
+
+        async def delete(node: Node) -> None:
+            (result,) = await delete_topics(node, [name])
+            if result.error is not ErrorCode.NONE:
+                raise error_for(result.error, result.message)
+
+        self._run(delete)
+
+    def topics(self) -> list[str]:
+        """Return the names of all topics but the internal ones, sorted."""
+
+        async def names(node: Node) -> list[str]:
+            return sorted(topic.name for topic in node.metadata.image.topics.values() if not topic.is_internal)
+
+        return self._run(names)
+
+    def records(
+        self,
+        topic: str,
+        *,
+        uncommitted: bool = False,
+        partition: int | None = None,
+        at_least: int = 0,
+        timeout: float = 10.0,
+    ) -> list[Record]:
+        """Return what a consumer of committed records would read from the topic's start, by partition and offset.
+
+        uncommitted: also what open and aborted transactions wrote (read_uncommitted)
+        at_least:    wait until there are so many, for up to `timeout` seconds
+
+        Reads past the listeners, so no fault of the network hides anything. Raises `TimeoutError`, and `SemelError`
+        (UNKNOWN_TOPIC_OR_PARTITION).
+        """
+        isolation = IsolationLevel.READ_UNCOMMITTED if uncommitted else IsolationLevel.READ_COMMITTED
+        return self._run(
+            lambda node: read_records(node, topic, partition, isolation, at_least, timeout), timeout_s=timeout + 30
+        )
+
+    def committed_offsets(self, group: str) -> dict[TopicPartition, int]:
+        """Return what a group has committed; empty for a group that has not."""
+
+        async def fetch(node: Node) -> dict[TopicPartition, int]:
+            await node.internal_topic_ready(OFFSETS_TOPIC)
+            found = await node.groups.fetch_offsets(OffsetFetchRequest(group, None, require_stable=False))
+            return {tp: one.offset for tp, one in found.offsets.items() if one.offset >= 0}
+
+        return self._run(fetch)
+
+    # --- Time ---------------------------------------------------------------------------------------------------------
+
+    @property
+    def now_ms(self) -> int:
+        """The broker's wall clock, in milliseconds since 1970."""
+        return self._clock.now_ms()
+
+    def advance(self, seconds: float) -> None:
+        """Move the broker's clock forward, and do what is due then before returning.
+
+        Transactions and sessions time out, offsets, transactional ids and producer ids expire, old segments are
+        deleted and logs compacted. Clients have clocks of their own: to a member of a group it looks as if the broker
+        had not heard of it for so long. Raises `UsageError` for a step back.
+        """
+        if not 0 <= seconds < 1e11:
+            raise UsageError(f"time moves forward alone, by seconds: {seconds}")
+        self._run(lambda node: self._advance(node, round(seconds * 1000)))
+
+    async def _advance(self, node: Node, ms: int) -> None:
+        self._clock.advance(ms=ms)
+        node.transactions.run_due_timers()
+        node.groups.run_due_timers()
+        upkeep = node.logs.upkeep
+        for duty in (
+            upkeep.flush,
+            upkeep.check_retention,
+            upkeep.compact_logs,
+            upkeep.expire_producers,
+            upkeep.delete_folders,
+        ):
+            await duty()
+        # What was aborted for being late shall be seen as aborted; a paused partition keeps its markers.
+        deadline = asyncio.get_running_loop().time() + _MARKERS_PATIENCE_S
+        while node.transactions.pending_markers() and asyncio.get_running_loop().time() < deadline:
+            if any(one.is_paused for one in node.logs.partitions()):
+                return
+            await asyncio.sleep(_PAUSE_S)
+
+    # --- Faults -------------------------------------------------------------------------------------------------------
+
+    def drop_commit_answer(self, transactional_id: str | None = None, *, times: int = 1) -> Fault:
+        """Let the next commits take effect and their answers get lost: the client sees its connection break.
+
+        transactional_id: whose (or the key of a shared transaction); None: anybody's. Aborts are not concerned
+        """
+        return self._plan(Loss.COMMIT_ANSWER, transactional_id, times)
+
+    def drop_commit_request(self, transactional_id: str | None = None, *, times: int = 1) -> Fault:
+        """Let the next requests to commit get lost on their way: nothing is decided, and the client is not told."""
+        return self._plan(Loss.COMMIT_REQUEST, transactional_id, times)
+
+    def drop_produce_answer(self, topic: str | None = None, *, times: int = 1) -> Fault:
+        """Let the next batches be appended and their answers get lost: idempotent producers repeat them (P1).
+
+        Over Kafka's protocol, by which all clients but those of the streams of `semel.v1.DataService` produce.
+        """
+        return self._plan(Loss.PRODUCE_ANSWER, topic, times)
+
+    def fence_producer(self, transactional_id: str) -> None:
+        """Fence whoever uses a transactional id, as its next instance does: what it has open is aborted (T5).
+
+        Raises `SemelError` (TRANSACTIONAL_ID_NOT_FOUND) where nobody has used it.
+        """
+
+        async def fence(node: Node) -> None:
+            await node.internal_topic_ready(TRANSACTIONS_TOPIC)
+            await node.transactions.describe(DescribeTransactionRequest(transactional_id))
+            async with asyncio.timeout(_FENCE_PATIENCE_S):
+                while True:
+                    with contextlib.suppress(RetriableError):  # CONCURRENT_TRANSACTIONS while it is aborted
+                        await node.transactions.init_producer_id(
+                            InitProducerIdRequest(transactional_id, _FENCE_TIMEOUT_MS)
+                        )
+                        return
+                    await asyncio.sleep(_PAUSE_S)
+
+        self._run(fence)
+
+    def pause_partition(self, topic: str, partition: int | None = None) -> Fault:
+        """Let a partition, or all of a topic's, stand still: who produces waits, who fetches finds nothing.
+
+        A transaction commits and its markers wait, so its records appear when the fault is taken back. Producers wait
+        as long as their own timeouts say. What was appended meanwhile is in the log, and may survive a kill.
+        """
+        tps: list[TopicPartition] = []
+
+        async def pause(node: Node) -> None:
+            found = partitions_of(node, topic, partition)
+            tps.extend(one.tp for one in found)
+            self._interceptor.hold(tps)
+            for one in found:
+                one.pause()
+
+        async def resume(node: Node) -> None:
+            for tp in tps:
+                found = node.partition(tp)
+                if found is not None:
+                    found.resume()
+            self._interceptor.release(tps)
+
+        self._run(pause)
+        what = topic if partition is None else f"{topic}-{partition}"
+        return self._remember(Fault(f"{what} is paused", lambda: self._run(resume)))
+
+    def refuse_connections(self) -> Fault:
+        """End all connections and accept none, on both listeners, until the fault is taken back."""
+
+        async def cut_off(node: Node) -> None:
+            await node.cut_off()
+
+        async def let_in(node: Node) -> None:
+            await node.let_in()
+
+        self._run(cut_off)
+        return self._remember(Fault("connections are refused", lambda: self._run(let_in)))
+
+    def disconnect(self) -> None:
+        """End all connections, on both listeners, and accept new ones at once."""
+        self.refuse_connections().remove()
+
+    def limit_disk(self, free_bytes: int) -> Fault:
+        """Leave the disk so many free bytes: beyond them, producers are told KAFKA_STORAGE_ERROR."""
+        if free_bytes < 0:
+            raise UsageError(f"a disk has 0 free bytes or more: {free_bytes}")
+        storage = self._running_storage()
+        storage.set_free_bytes(free_bytes)
+        return self._remember(Fault("the disk is limited", lambda: storage.set_free_bytes(None)))
+
+    def fail_disk(self) -> None:
+        """Let the next sync of the journal fail: nothing is acknowledged any more until a `restart` (D1)."""
+        error = OSError(errno.EIO, os.strerror(errno.EIO))
+        self._running_storage().fail_next("sync", error, path_part="journal")
+
+    def clear_faults(self) -> None:
+        """Take all faults back."""
+        for fault in self._faults:
+            fault.remove()
+        self._faults.clear()
+
+    # --- Inside -------------------------------------------------------------------------------------------------------
+
+    def _plan(self, loss: Loss, name: str | None, times: int) -> Fault:
+        if times < 1:
+            raise UsageError(f"a fault happens once or more often: times={times}")
+
+        whose = "" if name is None else f" of {name}"
+        fault = Fault(f"{loss.value}{whose} is lost", lambda: self._on_loop(lambda: self._interceptor.forget(fault)))
+        self._on_loop(lambda: self._interceptor.plan(loss, name, times, fault))
+        return self._remember(fault)
+
+    def _on_loop(self, change: Callable[[], None]) -> None:
+        """Change what the node's loop looks at; also between two nodes."""
+
+        async def work(_: Node) -> None:
+            change()
+
+        if self._hosted is None:
+            change()
+        else:
+            self._run(work)
+
+    def _remember(self, fault: Fault) -> Fault:
+        self._faults = [one for one in self._faults if one.is_planted]
+        self._faults.append(fault)
+        return fault
+
+    def _end(self, how: Callable[[HostedNode], None]) -> None:
+        hosted = self._running()
+        self._hosted = None
+        kept: list[Fault] = []
+        for fault in self._faults:
+            if self._interceptor.knows(fault):
+                kept.append(fault)
+            else:
+                fault.used_up()  # of the network, the disk or a partition: it ends with the node
+        self._faults = kept
+        try:
+            how(hosted)
+        finally:
+            self._interceptor.drop_held()
+
+    def _make_data(self) -> None:
+        # SQLite's database in memory lives as long as somebody has it open, which spans the node's restarts.
+        name = f"file:/semel-{uuid.uuid4().hex}?vfs=memdb"
+        self._database = sqlite3.connect(name, uri=True, check_same_thread=False)
+        self._values["metadata.url"] = f"sqlite:///{name}&uri=true"
+        self._values["data.dir"] = "/data"
+        self._storage = SimulatedStorage(self._seed)
+        self._storage.make_folder("/data")
+        self._storage.sync_folder("/")
+
+    def _drop_data(self) -> None:
+        if self._database is not None:
+            self._database.close()
+            self._database = None
+
+    def _config(self) -> LoadedConfig:
+        flags = [(f"Broker({attribute_of(name)}=...)", name, value) for name, value in self._values.items()]
+        return load_config(environment={}, flags=flags)
+
+    def _running(self) -> HostedNode:
+        if self._hosted is None:
+            raise UsageError("the broker does not run: start() it, or use it in a with-block")
+        return self._hosted
+
+    def _running_storage(self) -> SimulatedStorage:
+        self._running()
+        return self._storage
+
+    def _check_started(self) -> None:
+        if self._database is None:
+            raise UsageError("the broker has no address before it is started: start() it, or use it in a with-block")
+
+    def _run(self, work: Callable[[Node], Coroutine[Any, Any, _Result]], timeout_s: float = 60.0) -> _Result:
+        hosted = self._running()
+        return hosted.run(work(hosted.node), timeout_s)
+
+
+def _setting_name(attribute: str) -> str:
+    """Return the setting that a keyword names; one that there isn't is left for the configuration to refuse."""
+    return next((name for name in SETTINGS if attribute_of(name) == attribute), attribute)
