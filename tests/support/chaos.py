@@ -228,10 +228,10 @@ def run_chaos(chaos: Chaos, folder: Path) -> Report:
         report.settled = _settle(node, workers, chaos.settle_s)
         workers.stop()
         report.history.reads += reader.finish()
-        report.history.reads += _read_everything(node.bootstrap)
+        report.history.reads += read_everything(node.bootstrap)
         report.history.transactions = [*feeder.transactions, *workers.transactions()]
         with semel.Admin(node.bootstrap) as admin:
-            report.history.source_end_offsets = _source_ends(admin)
+            report.history.source_end_offsets = source_ends(admin)
         return report
     finally:
         workers.stop()
@@ -270,7 +270,7 @@ def _settle(node: NodeProcess, workers: Workers, patience_s: float) -> bool:
     """Wait until the group has worked off the source: liveness, once the faults have ended."""
     deadline = time.monotonic() + patience_s
     with semel.Admin(node.bootstrap) as admin:
-        ends = _source_ends(admin)
+        ends = source_ends(admin)
         while time.monotonic() < deadline:
             workers.start_missing()
             if not node.is_running:
@@ -282,13 +282,13 @@ def _settle(node: NodeProcess, workers: Workers, patience_s: float) -> bool:
     return False
 
 
-def _source_ends(admin: semel.Admin) -> dict[tuple[str, int], int]:
+def source_ends(admin: semel.Admin) -> dict[tuple[str, int], int]:
     tps = [semel.TopicPartition(SOURCE, number) for number in range(PARTITIONS)]
     found = admin.list_offsets(dict.fromkeys(tps, LATEST_TIMESTAMP))
     return {(tp.topic, tp.partition): place.offset for tp, place in found.items()}
 
 
-def _read_everything(bootstrap: str) -> list[Read]:
+def read_everything(bootstrap: str) -> list[Read]:
     reads = []
     for topic in (SOURCE, TARGET):
         tps = [semel.TopicPartition(topic, number) for number in range(PARTITIONS)]
