@@ -5,7 +5,17 @@ from __future__ import annotations
 import confluent_kafka
 import pytest
 from kafka_pipeline_ends import QUIET
-from semel_containers import IN_CONTAINERS, base_image, engine, free_port, log_of, network, node_container, semel_image
+from semel_containers import (
+    IN_CONTAINERS,
+    base_image,
+    engine,
+    free_port,
+    log_of,
+    network,
+    node_container,
+    semel_image,
+    wait_until,
+)
 from testcontainers.core.container import DockerContainer
 from testcontainers.core.network import Network
 from testcontainers.core.wait_strategies import LogMessageWaitStrategy
@@ -71,6 +81,16 @@ def test_clients_in_the_network_use_the_alias(semel_image: str, network: Network
         with client:
             assert client.wait() == 0, log_of(client)
             assert client.get_logs()[0].split() == [b"%d" % number for number in range(1, 11)]
+
+
+def test_in_a_network_a_node_tells_an_address_that_the_network_knows(semel_image: str, network: Network) -> None:
+    node = DockerContainer(semel_image).with_network(network).with_network_aliases("log")
+    client = DockerContainer(semel_image).with_network(network).with_env("SEMEL_BOOTSTRAP", "log:9094")
+    with node, client:
+        wait_until(lambda: client.exec(["semel", "health"]).exit_code == 0, "the node to serve")
+        for command in ("semel topic create orders", "seq 1 10 | semel produce orders"):
+            done = client.exec(["sh", "-c", command])
+            assert done.exit_code == 0, done.output
 
 
 def test_ports_settings_arguments_and_waits_are_taken(semel_image: str) -> None:
