@@ -16,6 +16,7 @@ from semel.broker.node_log import counted
 from semel.broker.partition import Partition
 from semel.broker.parts_config import group_config, transaction_config
 from semel.broker.services import Services
+from semel.broker.telemetry.tracing import NodeTracing
 from semel.group_coordinator.service import GroupService
 from semel.protocol.errors import ErrorCode, RetriableError, SemelError
 from semel.protocol.ids import OFFSETS_TOPIC, TRANSACTIONS_TOPIC, TopicPartition
@@ -36,7 +37,7 @@ class _Coordinator(Protocol):
 class Coordinators:
     """Transactions and groups of this node."""
 
-    def __init__(self, node: Services) -> None:
+    def __init__(self, node: Services, tracing: NodeTracing | None = None) -> None:
         self._node = node
         config = node.config
         self.producer_ids = ProducerIds(node.metadata, config.node_id)
@@ -47,6 +48,7 @@ class Coordinators:
             producer_ids=self.producer_ids,
             clock=node.clock,
             config=transaction_config(config),
+            spans=None if tracing is None else tracing.transactions,
         )
         self.groups = GroupService(
             partition_count=self._partition_count(OFFSETS_TOPIC, config.offsets_topic_num_partitions),
@@ -55,6 +57,7 @@ class Coordinators:
             clock=node.clock,
             config=group_config(config),
             topics=KnownTopics(node),
+            spans=None if tracing is None else tracing.groups,
         )
         self.load_seconds: dict[str, float] = {}
         """How long reading each internal topic took, the last time."""

@@ -42,6 +42,7 @@ from semel.broker.parts_config import kafka_limits, log_manager_config
 from semel.broker.settings import ConfigError
 from semel.broker.start_errors import NodeStartError, StartFailure
 from semel.broker.telemetry.setup import NodeMetrics
+from semel.broker.telemetry.tracing import NodeTracing
 from semel.group_coordinator.service import GroupService
 from semel.protocol.compiled import warn_if_interpreted
 from semel.protocol.errors import ErrorCode, SemelError
@@ -101,6 +102,7 @@ class Node:
         self._kafka: KafkaListener | None = None
         self._duties: list[asyncio.Task[None]] = []
         self._metrics: NodeMetrics | None = None
+        self._tracing: NodeTracing | None = None
         self.is_serving = False
         """Whether it can be used: it has started, and does not stop yet."""
         self.recovery_seconds = 0.0
@@ -224,6 +226,7 @@ class Node:
 
     async def _start(self) -> None:
         self._metrics = await NodeMetrics.start(self)
+        self._tracing = NodeTracing.start(self.config, os.environ)
         self._take_folder()
         try:
             await self._open_metadata()
@@ -237,7 +240,7 @@ class Node:
         except (SemelError, OSError, ValueError) as error:
             raise _as_start_error(error, StartFailure.DATA_FOLDER) from error
         self.recovery_seconds = self.clock.monotonic() - begun
-        self._coordinators = Coordinators(self)
+        self._coordinators = Coordinators(self, self._tracing)
         self._follower = MetadataFollower(self.logs, self._coordinators, self._configure, lambda: self.config)
         await self._follower.reconcile(self.metadata.image)
         self.metadata.add_listener(self._follower.follow)
@@ -246,6 +249,8 @@ class Node:
             logger.warning("coordinators are still reading their logs; clients are told to come again")
         self._produce = ProduceHandler(self)
         self._fetch = FetchHandler(self, kafka_limits(self.config))
+        if self._tracing is not None:
+            self._produce.spans, self._fetch.spans = self._tracing.appends, self._tracing.fetches
         if self._metrics is not None:
             self._produce.ack_times = self._metrics.recorders.acks
             self.transactions.durations = self._metrics.recorders.transactions
@@ -503,6 +508,9 @@ class Node:
                     logger.exception("a part of the node could not be closed")
                     errors.append(error)
         self._coordinators = self._logs = self._metadata = None
+        tracing, self._tracing = self._tracing, None
+        if tracing is not None:
+            await tracing.stop()
         if self._lock is not None:
             self._lock.release()
             self._lock = None

@@ -239,7 +239,7 @@ class ConsumerMembership:
                 draft.write(target_record(group.group_id, member_id, target))
         draft.write(target_epoch_record(group.group_id, group.epoch))
         detail = f"{len(targets)} members, assignor {assignor}"
-        draft.turn.note(GroupEventKind.GENERATION_STARTED, group.group_id, group.epoch, detail)
+        draft.turn.note(GroupEventKind.ASSIGNED, group.group_id, group.epoch, detail)
 
     def assignor_of(self, group: ConsumerGroup) -> str:
         return preferred_assignor(group.details.values(), self._config.group_consumer_assignors)

@@ -15,7 +15,7 @@ from semel.group_coordinator.limits import check_consumer_heartbeat, check_group
 from semel.group_coordinator.machine import GroupMachine
 from semel.group_coordinator.requests import BeginVerification, TopicsDeleted, TopicsLeft, VerifiedCommit
 from semel.group_coordinator.topics import NO_TOPICS, TopicsSource
-from semel.group_coordinator.turn import GroupEventKind
+from semel.group_coordinator.turn import GroupEvent, GroupEventKind
 from semel.protocol.api.consumer_groups import (
     ConsumerGroupDescribeRequest,
     ConsumerGroupDescription,
@@ -51,9 +51,11 @@ from semel.protocol.api.transactions import (
 )
 from semel.protocol.errors import ErrorCode, FatalError, RetriableError, UsageError, error_for
 from semel.protocol.ids import OFFSETS_TOPIC, ProducerIdAndEpoch, TopicPartition
+from semel.protocol.trace_context import TraceContext
 from semel.runtime.clock import Clock
 from semel.runtime.keys import partition_for_key
 from semel.runtime.shard import ShardLog, ShardRuntime
+from semel.runtime.tracing import caller
 
 _log = logging.getLogger("semel.groups")
 
@@ -69,6 +71,14 @@ class TransactionVerifier(Protocol):
     async def verify(self, request: AddPartitionsToTxnRequest) -> AddPartitionsToTxnResponse: ...
 
 
+class RebalanceSpans(Protocol):
+    """Makes the spans of rebalances of what it is told."""
+
+    def joined(self, group_id: str, caller: TraceContext | None) -> None: ...
+
+    def happened(self, event: GroupEvent) -> None: ...
+
+
 class GroupService:
     """The coordinator of the groups whose partitions of `__consumer_offsets` this node leads.
 
@@ -76,6 +86,7 @@ class GroupService:
     open_log:        gives the log of one of its partitions.
     transactions:    is asked before a producer's first offsets of a transaction enter one of them.
     topics:          gives the cluster's topics, which consumer groups assign from (KIP-848).
+    spans:           where the node is traced.
     """
 
     def __init__(
@@ -87,10 +98,12 @@ class GroupService:
         clock: Clock,
         config: GroupConfig | None = None,
         topics: TopicsSource = lambda: NO_TOPICS,
+        spans: RebalanceSpans | None = None,
     ) -> None:
         self.config = config or GroupConfig()
         self.partition_count = partition_count
         self._transactions = transactions
+        self._spans = spans
         self.rebalances: OrderedDict[str, int] = OrderedDict()
         """How often each group rebalanced, for the metrics."""
         self._runtime = ShardRuntime(
@@ -153,6 +166,8 @@ class GroupService:
         """
         check_join(request, self.config)
         response: JoinGroupResponse = await self._submit(request.group_id, request)
+        if self._spans is not None:
+            self._spans.joined(request.group_id, caller())
         return response
 
     async def sync(self, request: SyncGroupRequest) -> SyncGroupResponse:
@@ -314,6 +329,8 @@ class GroupService:
 
     def _on_effects(self, partition: int, effects: Sequence[Any]) -> None:
         for event in effects:
+            if self._spans is not None:
+                self._spans.happened(event)
             if event.kind is GroupEventKind.REBALANCING:
                 self._count_rebalance(event.group_id)
             elif event.kind is GroupEventKind.DELETED:

@@ -19,6 +19,8 @@ class GroupEventKind(Enum):
     REBALANCING = "rebalancing"
     GENERATION_STARTED = "generation started"
     STABLE = "stable"
+    ASSIGNED = "target assigned"
+    """Of a consumer group: from here on its members are taken there, one by one."""
     EMPTY = "empty"
     MEMBER_REMOVED = "member removed"
     MEMBER_REPLACED = "member replaced"

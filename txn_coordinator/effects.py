@@ -11,6 +11,8 @@ from typing import Final
 from semel.protocol.api.shared_transactions import OpenSharedRequest
 from semel.protocol.api.transactions import EndTxnRequest, InitProducerIdRequest, TxnMarker
 from semel.protocol.ids import ProducerIdAndEpoch, TopicPartition
+from semel.protocol.trace_context import TransactionTrace
+from semel.txn_coordinator.state import DecisionCause, TransactionMetadata
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,6 +25,15 @@ class SendMarkers:
     transactional_id: str
     decided_ms: int
     marker: TxnMarker
+    trace: TransactionTrace | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Decided:
+    """A traced transaction was decided, and that is durable: for its span (E4). Comes before its `SendMarkers`."""
+
+    txn: TransactionMetadata
+    cause: DecisionCause
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,8 +9,10 @@ are under way, Prepare*, and it is looked at before ids and epochs (KAFKA-18464)
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
 from typing import Any, Final
 
+from semel.protocol.api.clients import ClientOrigin
 from semel.protocol.api.shared_transactions import (
     AbortSharedRequest,
     CommitDecision,
@@ -58,6 +60,7 @@ from semel.txn_coordinator.config import TransactionConfig
 from semel.txn_coordinator.counts import TransactionCounts
 from semel.txn_coordinator.effects import (
     PRODUCER_ID_NEEDED,
+    Decided,
     MarkersWritten,
     SendMarkers,
     TransactionCompleted,
@@ -66,6 +69,7 @@ from semel.txn_coordinator.effects import (
 from semel.txn_coordinator.pattern import compile_pattern
 from semel.txn_coordinator.prepare import (
     as_held,
+    ending_by,
     prepare_add_partitions,
     prepare_complete,
     prepare_end,
@@ -84,6 +88,8 @@ from semel.txn_coordinator.state import (
     PREPARED,
     STATE_NAMES,
     TWO_PHASE_TIMEOUT_MS,
+    DecisionCause,
+    Ending,
     TransactionMetadata,
     TransactionState,
 )
@@ -114,7 +120,13 @@ class TransactionMachine:
         self._timeouts = Timers()
         self._expirations = Timers()
         self._history = CommitHistory(self._config)
-        self._shared = SharedTransactions(self._config, self._transactions, self._history, self._decision, self._fence)
+        self._shared = SharedTransactions(
+            self._config,
+            self._transactions,
+            self._history,
+            self._decision,
+            lambda txn, by, now_ms: self._fence(txn, now_ms, by=by),
+        )
         self._handlers: dict[type, Callable[[Any, int], Result[Any]]] = {
             InitProducerIdRequest: lambda request, now_ms: self._init_producer_id(request, _NO_ID, now_ms),
             AddPartitionsToTxnRequest: self._add_partitions,
@@ -191,9 +203,12 @@ class TransactionMachine:
 
     def loaded(self, now_ms: int) -> Result[None]:
         """T4: whatever was decided and not completed gets its markers (again). Only the log is needed for that."""
-        return Result(
-            None, effects=[self._markers_of(txn) for txn in self._transactions.values() if txn.state in PREPARED]
-        )
+        effects: list[Any] = []
+        for txn in self._transactions.values():
+            if txn.state in PREPARED:
+                effects += [Decided(txn, DecisionCause.RECOVERY)] if txn.trace is not None else []
+                effects.append(self._markers_of(txn))
+        return Result(None, effects=effects)
 
     def next_deadline_ms(self) -> int | None:
         deadlines = (self._timeouts.next_ms(), self._expirations.next_ms(), self._shared.next_deadline_ms())
@@ -224,20 +239,21 @@ class TransactionMachine:
         if txn is None:
             if spare_id == _NO_ID:
                 return Result(PRODUCER_ID_NEEDED)
-            return self._initialized(prepare_new(request.transactional_id, spare_id, timeout_ms, now_ms))
+            return _initialized(prepare_new(request.transactional_id, spare_id, timeout_ms, now_ms), request)
         refuse_while_completing(txn)
         from_epoch = epoch_of_caller(txn, request.producer)
         if txn.state is TransactionState.ONGOING:
             if request.keep_prepared:
-                return self._take_over(txn, now_ms)
-            return self._fence_and_retry(txn, from_epoch, now_ms)
+                return self._take_over(txn, request.client, now_ms)
+            return self._fence_and_retry(txn, from_epoch, request.client, now_ms)
         if is_repeated_init(txn, request.producer):
-            return self._initialized(prepare_same_epoch(txn, timeout_ms, now_ms))
+            return _initialized(prepare_same_epoch(txn, timeout_ms, now_ms), request)
         if not txn.epochs_exhausted:
-            return self._initialized(prepare_epoch_bump(txn, timeout_ms, now_ms, from_epoch=from_epoch))
+            return _initialized(prepare_epoch_bump(txn, timeout_ms, now_ms, from_epoch=from_epoch), request)
         if spare_id == _NO_ID:
             return Result(PRODUCER_ID_NEEDED)
-        return self._initialized(prepare_id_rotation(txn, spare_id, timeout_ms, now_ms, from_epoch=from_epoch))
+        rotated = prepare_id_rotation(txn, spare_id, timeout_ms, now_ms, from_epoch=from_epoch)
+        return _initialized(rotated, request)
 
     def _timeout_of(self, request: InitProducerIdRequest) -> int:
         """A transaction that is decided outside has no timeout, if the node allows such ones (KIP-939)."""
@@ -258,7 +274,9 @@ class TransactionMachine:
             )
         return TWO_PHASE_TIMEOUT_MS
 
-    def _take_over(self, txn: TransactionMetadata, now_ms: int) -> Result[InitProducerIdResponse]:
+    def _take_over(
+        self, txn: TransactionMetadata, client: ClientOrigin | None, now_ms: int
+    ) -> Result[InitProducerIdResponse]:
         """KIP-939: the transaction stays as it is, and from now on only the caller may end it."""
         if not txn.is_two_phase:
             raise refuse(
@@ -272,19 +290,18 @@ class TransactionMachine:
                 f"the prepared transaction of {txn.transactional_id!r} was taken over too often: end it now, or have "
                 "an operator abort it",
             )
-        taken = prepare_take_over(txn, now_ms)
+        taken = replace(prepare_take_over(txn, now_ms), client=client)
         return Result(InitProducerIdResponse(taken.holder, txn.producer), [record_of(taken)])
 
-    def _initialized(self, txn: TransactionMetadata) -> Result[InitProducerIdResponse]:
-        return Result(InitProducerIdResponse(txn.producer), [record_of(txn)])
-
-    def _fence_and_retry(self, txn: TransactionMetadata, from_epoch: int, now_ms: int) -> Result[Any]:
+    def _fence_and_retry(
+        self, txn: TransactionMetadata, from_epoch: int, by: ClientOrigin | None, now_ms: int
+    ) -> Result[Any]:
         """T5: an open transaction is fenced and aborted; the caller comes again when its markers are written."""
         refusal = refuse(
             ErrorCode.CONCURRENT_TRANSACTIONS,
             f"the open transaction of {txn.transactional_id!r} is being aborted first; try again shortly",
         )
-        records, effects = self._fence(txn, now_ms, from_epoch=from_epoch)
+        records, effects = self._fence(txn, now_ms, from_epoch=from_epoch, by=by)
         return Result(refusal.error, records, effects=effects)
 
     # -- partitions (T8, T11)
@@ -312,7 +329,7 @@ class TransactionMachine:
         response = AddPartitionsToTxnResponse(dict.fromkeys(request.partitions, ErrorCode.NONE))
         if txn.state is TransactionState.ONGOING and txn.partitions.issuperset(request.partitions):
             return Result(response)
-        record = record_of(prepare_add_partitions(txn, request.partitions, request.version, now_ms))
+        record = record_of(prepare_add_partitions(txn, request.partitions, request.version, now_ms, request.trace))
         if size_of((record,)) > self._config.record_bytes_max:
             raise refuse(
                 ErrorCode.MESSAGE_TOO_LARGE,
@@ -354,6 +371,8 @@ class TransactionMachine:
             version=request.version,
             now_ms=now_ms,
             next_producer_id=spare_id if rotates else _NO_ID,
+            ids=request.trace,
+            ending=ending_by(txn, request.client),
         )
         records, effects = self._decision(decided, now_ms)
         if is_new and request.token:
@@ -372,11 +391,14 @@ class TransactionMachine:
             CommitKind.PRODUCER, request.transactional_id, request.token, request.payload, request.sequence
         )
 
-    def _decision(self, txn: TransactionMetadata, now_ms: int) -> tuple[list[CoordinatorRecord], list[Any]]:
+    def _decision(
+        self, txn: TransactionMetadata, now_ms: int, cause: DecisionCause = DecisionCause.REQUEST
+    ) -> tuple[list[CoordinatorRecord], list[Any]]:
         """The record of a decision, and its markers. Without partitions it completes at once."""
+        traced = [] if txn.trace is None else [Decided(txn, cause)]
         if txn.partitions:
-            return [record_of(txn)], [self._markers_of(txn)]
-        return [record_of(txn), _completion_of(txn, now_ms)], [TransactionCompleted(txn.transactional_id)]
+            return [record_of(txn)], [*traced, self._markers_of(txn)]
+        return [record_of(txn), _completion_of(txn, now_ms)], [*traced, TransactionCompleted(txn.transactional_id)]
 
     def _markers_of(self, txn: TransactionMetadata) -> SendMarkers:
         return SendMarkers(
@@ -389,6 +411,7 @@ class TransactionMachine:
                 partitions=tuple(sorted(txn.partitions)),
                 version=txn.version,
             ),
+            txn.trace,
         )
 
     def _markers_written(self, report: MarkersWritten, now_ms: int) -> Result[bool]:
@@ -415,12 +438,20 @@ class TransactionMachine:
         )
 
     def _fence(
-        self, txn: TransactionMetadata, now_ms: int, *, from_epoch: int = NO_PRODUCER_EPOCH
+        self,
+        txn: TransactionMetadata,
+        now_ms: int,
+        *,
+        from_epoch: int = NO_PRODUCER_EPOCH,
+        cause: DecisionCause = DecisionCause.FENCE,
+        by: ClientOrigin | None = None,
     ) -> tuple[list[CoordinatorRecord], list[Any]]:
         """Take the epoch from whoever holds it, and abort what it has open. One bump in all (KAFKA-19367)."""
         self._counts.fencings_taken += 1
         fenced = prepare_epoch_fence(txn, from_epoch=from_epoch)
-        return self._decision(prepare_end(fenced, committed=False, version=fenced.version, now_ms=now_ms), now_ms)
+        ending = Ending(cause, by)
+        decided = prepare_end(fenced, committed=False, version=fenced.version, now_ms=now_ms, ending=ending)
+        return self._decision(decided, now_ms, cause)
 
     # -- time (T9, expiry)
 
@@ -447,7 +478,7 @@ class TransactionMachine:
                 continue
             # Nobody has come in the producer's place: it may go on, with the epoch that fences it now (KIP-588).
             self._counts.timeouts += 1
-            fencing, markers = self._fence(txn, now_ms, from_epoch=txn.producer_epoch)
+            fencing, markers = self._fence(txn, now_ms, from_epoch=txn.producer_epoch, cause=DecisionCause.TIMEOUT)
             records += fencing
             effects += markers
             size += size_of(fencing)
@@ -482,7 +513,7 @@ class TransactionMachine:
                 f"transactional id {txn.transactional_id!r} has no transaction that could still be aborted: "
                 f"its state is {txn.state.label}",
             )
-        records, effects = self._fence(txn, now_ms)
+        records, effects = self._fence(txn, now_ms, by=request.client)
         return Result(None, records, effects=effects)
 
     def _describe(self, request: DescribeTransactionRequest, now_ms: int) -> Result[TransactionDescription]:
@@ -529,6 +560,10 @@ class TransactionMachine:
         if txn is None:
             raise refuse(ErrorCode.TRANSACTIONAL_ID_NOT_FOUND, f"there is no transactional id {transactional_id!r}")
         return txn
+
+
+def _initialized(txn: TransactionMetadata, request: InitProducerIdRequest) -> Result[InitProducerIdResponse]:
+    return Result(InitProducerIdResponse(txn.producer), [record_of(replace(txn, client=request.client))])
 
 
 def _filtered(

@@ -12,6 +12,7 @@ import logging
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Final, NamedTuple, Protocol
 
+from opentelemetry.trace import Span
 from tenacity import AsyncRetrying, RetryCallState, retry_if_exception_type
 from tenacity.wait import wait_random_exponential
 
@@ -19,8 +20,10 @@ from semel.protocol.api.transactions import TxnMarker
 from semel.protocol.errors import ErrorCode, FencedError, SemelError
 from semel.protocol.ids import TopicPartition
 from semel.runtime.retrying import attempted
+from semel.runtime.tracing import end_span
 from semel.txn_coordinator.config import TransactionConfig
 from semel.txn_coordinator.effects import MarkersWritten, SendMarkers
+from semel.txn_coordinator.tracing import TransactionSpans
 
 _log = logging.getLogger("semel.txn.markers")
 
@@ -80,10 +83,12 @@ class MarkerSender:
         config: TransactionConfig,
         *,
         sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
+        spans: TransactionSpans | None = None,
     ) -> None:
         self._writer = writer
         self._report = report
         self._sleep = sleep
+        self._spans = spans
         self._wait = wait_random_exponential(
             multiplier=config.marker_retry_backoff_ms / 1000, max=config.marker_retry_backoff_max_ms / 1000
         )
@@ -135,15 +140,25 @@ class MarkerSender:
 
     async def _write_all(self, effect: SendMarkers) -> None:
         left = set(effect.marker.partitions)
+        spans: dict[TopicPartition, Span] = {}
+        if self._spans is not None and effect.trace is not None:
+            spans = {tp: self._spans.marker(effect, tp) for tp in effect.marker.partitions}
 
         async def write() -> None:
             nonlocal left
             if left:
-                left -= await self._write(effect.marker, left)
+                done = await self._write(effect.marker, left)
+                left -= done
+                for tp in done if spans else ():
+                    end_span(spans.pop(tp))
             if left:
                 raise _NotWrittenError(f"{len(left)} partitions have no marker yet, among them {min(left)}")
 
-        await attempted(write, _NotWrittenError, lambda: self._retrying(_NotWrittenError, effect))
+        try:
+            await attempted(write, _NotWrittenError, lambda: self._retrying(_NotWrittenError, effect))
+        finally:
+            for span in spans.values():
+                end_span(span, "cancelled", "this coordinator has stopped to write it")
 
     async def _write(self, marker: TxnMarker, left: set[TopicPartition]) -> set[TopicPartition]:
         """Write to the partitions that are left and return those that are done. Raises `FencedError` to give up."""

@@ -8,10 +8,14 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import replace
 
+from semel.protocol.api.clients import ClientOrigin
 from semel.protocol.api.transactions import TransactionVersion
 from semel.protocol.ids import MAX_PRODUCER_EPOCH, NO_PRODUCER_EPOCH, NO_PRODUCER_ID, NO_TIMESTAMP, TopicPartition
+from semel.protocol.trace_context import DecisionIds, TraceContext, TransactionTrace
 from semel.txn_coordinator.state import (
     FENCING_EPOCH,
+    DecisionCause,
+    Ending,
     IllegalTransitionError,
     TransactionMetadata,
     TransactionState,
@@ -68,9 +72,13 @@ def prepare_id_rotation(
 
 
 def prepare_add_partitions(
-    txn: TransactionMetadata, partitions: Iterable[TopicPartition], version: TransactionVersion, now_ms: int
+    txn: TransactionMetadata,
+    partitions: Iterable[TopicPartition],
+    version: TransactionVersion,
+    now_ms: int,
+    trace: TraceContext | None = None,
 ) -> TransactionMetadata:
-    """The ongoing transaction with more partitions, or the beginning of one."""
+    """The ongoing transaction with more partitions, or the beginning of one, in the trace that `trace` names."""
     _check_move(txn, TransactionState.ONGOING)
     ongoing = txn.state is TransactionState.ONGOING
     return replace(
@@ -82,6 +90,8 @@ def prepare_add_partitions(
         version=version,
         # Whoever begins under this epoch has been told of it: nothing of an earlier one is repeated any more.
         last_producer_epoch=NO_PRODUCER_EPOCH,
+        trace=txn.trace if ongoing else None if trace is None else TransactionTrace(trace),
+        ending=None,
     )
 
 
@@ -130,8 +140,13 @@ def prepare_end(
     version: TransactionVersion,
     now_ms: int,
     next_producer_id: int = NO_PRODUCER_ID,
+    ids: DecisionIds | None = None,
+    ending: Ending | None = None,
 ) -> TransactionMetadata:
-    """The decision. With V2 the epoch moves on with it, and past the last one the producer id does (T6, T10)."""
+    """The decision. With V2 the epoch moves on with it, and past the last one the producer id does (T6, T10).
+
+    `ids`: of the span of the decision, where it is traced. `ending`: why, where the producer did not ask for it.
+    """
     after = TransactionState.PREPARE_COMMIT if committed else TransactionState.PREPARE_ABORT
     _check_move(txn, after, version)
     txn = as_held(txn)
@@ -141,6 +156,8 @@ def prepare_end(
         # New with each decision, so that a late word about an earlier one's markers can't pass for this one's.
         last_update_ms=max(now_ms, txn.last_update_ms + 1),
         start_ms=now_ms if txn.state not in _BEGUN else txn.start_ms,
+        trace=txn.trace if ids is None else ids.below(txn.trace if txn.state in _BEGUN else None),
+        ending=ending,
     )
     if txn.state is TransactionState.PREPARE_EPOCH_FENCE:
         return decided  # bumped already, and only once (KAFKA-19367)
@@ -162,7 +179,9 @@ def prepare_complete(txn: TransactionMetadata, now_ms: int) -> TransactionMetada
     committed = txn.state is TransactionState.PREPARE_COMMIT
     after = TransactionState.COMPLETE_COMMIT if committed else TransactionState.COMPLETE_ABORT
     _check_move(txn, after)
-    completed = replace(txn, state=after, partitions=frozenset(), last_update_ms=max(now_ms, txn.last_update_ms))
+    completed = replace(
+        txn, state=after, partitions=frozenset(), last_update_ms=max(now_ms, txn.last_update_ms), trace=None
+    )
     if txn.next_producer_id == NO_PRODUCER_ID:
         return completed
     return replace(
@@ -180,6 +199,11 @@ def prepare_dead(txn: TransactionMetadata) -> TransactionMetadata:
     return replace(txn, state=TransactionState.DEAD)
 
 
+def ending_by(txn: TransactionMetadata, client: ClientOrigin | None) -> Ending | None:
+    """Why a decision that `client` asks for is taken, as its record says it: nothing, where it is the producer."""
+    return None if client is None or client == txn.client else Ending(DecisionCause.REQUEST, client)
+
+
 _BEGUN = frozenset({TransactionState.ONGOING, TransactionState.PREPARE_EPOCH_FENCE})
 
 
@@ -191,6 +215,7 @@ def _emptied(txn: TransactionMetadata, timeout_ms: int, now_ms: int) -> Transact
         partitions=frozenset(),
         start_ms=NO_TIMESTAMP,
         last_update_ms=max(now_ms, txn.last_update_ms),
+        ending=None,
     )
 
 

@@ -9,11 +9,13 @@ from __future__ import annotations
 from collections import defaultdict
 from typing import Final
 
+from semel.protocol.api.clients import ClientOrigin
 from semel.protocol.api.transactions import TransactionVersion
 from semel.protocol.errors import ErrorCode, FatalError
 from semel.protocol.ids import NO_PRODUCER_EPOCH, NO_PRODUCER_ID, TopicPartition
 from semel.protocol.schema import Reader, Writer
-from semel.txn_coordinator.state import TransactionMetadata, TransactionState, state_by_number
+from semel.protocol.trace_context import TransactionTrace
+from semel.txn_coordinator.state import DecisionCause, Ending, TransactionMetadata, TransactionState, state_by_number
 
 KEY_VERSION: Final = 0
 VALUE_VERSION: Final = 1
@@ -26,6 +28,12 @@ _TAG_LAST_PRODUCER_EPOCH: Final = 10_000
 """Semel's: Kafka keeps it in memory alone, so there a retry across a change of coordinator is fenced."""
 _TAG_ATTEMPT: Final = 10_001
 """Semel's: of the writers of shared transactions (T12)."""
+_TAG_TRACE: Final = 10_002
+"""Semel's: where the transaction, or its decision, belongs in traces (E4)."""
+_TAG_CLIENT: Final = 10_003
+"""Semel's: the producer instance that has the id, for those who look into it later."""
+_TAG_ENDING: Final = 10_004
+"""Semel's: why it was decided, where the producer itself did not ask for that."""
 
 
 def encode_key(transactional_id: str) -> bytes:
@@ -105,6 +113,9 @@ def decode_value(transactional_id: str, value: bytes) -> TransactionMetadata:
         last_producer_epoch=_number(tags, _TAG_LAST_PRODUCER_EPOCH, 2, NO_PRODUCER_EPOCH),
         next_producer_epoch=_number(tags, _TAG_NEXT_PRODUCER_EPOCH, 2, NO_PRODUCER_EPOCH),
         attempt=tags.get(_TAG_ATTEMPT, b"").decode(),
+        trace=TransactionTrace.decode(tags[_TAG_TRACE]) if _TAG_TRACE in tags else None,
+        client=ClientOrigin.decode(tags[_TAG_CLIENT]) if _TAG_CLIENT in tags else None,
+        ending=_decode_ending(tags[_TAG_ENDING]) if _TAG_ENDING in tags else None,
     )
 
 
@@ -126,7 +137,30 @@ def _tagged(txn: TransactionMetadata) -> dict[int, bytes]:
         fields[_TAG_LAST_PRODUCER_EPOCH] = txn.last_producer_epoch.to_bytes(2, "big", signed=True)
     if txn.attempt:
         fields[_TAG_ATTEMPT] = txn.attempt.encode()
+    if txn.trace is not None:
+        fields[_TAG_TRACE] = txn.trace.encode()
+    if txn.client is not None:
+        fields[_TAG_CLIENT] = txn.client.encode()
+    if txn.ending is not None:
+        fields[_TAG_ENDING] = _encode_ending(txn.ending)
     return fields
+
+
+def _encode_ending(ending: Ending) -> bytes:
+    writer = Writer()
+    writer.compact_string(ending.cause.value)
+    return writer.to_bytes() + (b"" if ending.by is None else ending.by.encode())
+
+
+def _decode_ending(data: bytes) -> Ending | None:
+    """A cause that this version does not know is not told, and no reason to read no further."""
+    reader = Reader(data)
+    cause = _CAUSES.get(reader.compact_string())
+    by = data[reader.position :]
+    return None if cause is None else Ending(cause, ClientOrigin.decode(by) if by else None)
+
+
+_CAUSES: Final = {cause.value: cause for cause in DecisionCause}
 
 
 def _number(tags: dict[int, bytes], tag: int, size: int, default: int) -> int:

@@ -37,18 +37,21 @@ from semel.protocol.api.transactions import (
     ListTransactionsResponse,
     TransactionDescription,
 )
-from semel.protocol.errors import ErrorCode, FatalError, FencedError, RetriableError, UsageError
+from semel.protocol.errors import ErrorCode, FatalError, FencedError, RetriableError, SemelError, UsageError
 from semel.protocol.ids import NO_PRODUCER_EPOCH, NO_PRODUCER_ID, TRANSACTIONS_TOPIC, ProducerIdAndEpoch
 from semel.runtime.buckets import Buckets
+from semel.runtime.caller import caller_origin
 from semel.runtime.clock import Clock
 from semel.runtime.keys import partition_for_key
 from semel.runtime.machine import Machine
 from semel.runtime.shard import ShardLog, ShardRuntime
+from semel.runtime.tracing import context_of, end_span
 from semel.txn_coordinator.commit_records import key_of_member
 from semel.txn_coordinator.config import TransactionConfig
 from semel.txn_coordinator.counts import TransactionCounts
 from semel.txn_coordinator.effects import (
     PRODUCER_ID_NEEDED,
+    Decided,
     MarkersWritten,
     SendMarkers,
     TransactionCompleted,
@@ -58,6 +61,7 @@ from semel.txn_coordinator.machine import TransactionMachine
 from semel.txn_coordinator.markers import MarkerSender, MarkerWriter
 from semel.txn_coordinator.pattern import compile_pattern
 from semel.txn_coordinator.state import STATE_NAMES
+from semel.txn_coordinator.tracing import TransactionSpans
 
 TRANSACTIONAL_ID_BYTES_MAX: Final = 2**15 - 1
 """What the string in the record's key can hold."""
@@ -77,6 +81,7 @@ class TransactionService:
     partition_count: of `__transaction_state`; fixed when that topic is made, since it says where each id lives.
     open_log:        gives the log of one of its partitions.
     sleep:           how to pause between attempts to write a marker (simulations and tests have their own).
+    spans:           where the node is traced.
     """
 
     def __init__(
@@ -89,6 +94,7 @@ class TransactionService:
         clock: Clock,
         config: TransactionConfig | None = None,
         sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
+        spans: TransactionSpans | None = None,
     ) -> None:
         self.config = config or TransactionConfig()
         self.partition_count = partition_count
@@ -103,7 +109,8 @@ class TransactionService:
             on_effects=self._on_effects,
             clock=clock,
         )
-        self._sender = MarkerSender(markers, self._report, self.config, sleep=sleep)
+        self._spans = spans
+        self._sender = MarkerSender(markers, self._report, self.config, sleep=sleep, spans=spans)
         self._completions: dict[str, _Completion] = {}
 
     # -- leading partitions
@@ -166,6 +173,21 @@ class TransactionService:
         Waits a moment for the producer's previous transaction to complete, instead of sending it away (KIP-890).
         Raises INVALID_PRODUCER_ID_MAPPING, PRODUCER_FENCED, CONCURRENT_TRANSACTIONS, MESSAGE_TOO_LARGE.
         """
+        if self._spans is None or request.verify_only:
+            return await self._add_partitions(request)
+        span = self._spans.adding(request.transactional_id, request.partitions, request.trace)
+        try:
+            response = await self._add_partitions(replace(request, trace=context_of(span)))
+        except SemelError as error:
+            end_span(span, error.code.name, error.message)
+            raise
+        except BaseException as error:
+            end_span(span, type(error).__name__)
+            raise
+        end_span(span)
+        return response
+
+    async def _add_partitions(self, request: AddPartitionsToTxnRequest) -> AddPartitionsToTxnResponse:
         _check_id(request.transactional_id)
         try:
             return await self._submit_add(request)
@@ -207,6 +229,8 @@ class TransactionService:
             check_name("a commit token", request.token)
             check_payload(request.payload)
             check_sequence(request.sequence)
+        if self._spans is not None:
+            request = replace(request, trace=self._spans.ids())
         response: EndTxnResponse = await self._submit_with_producer_id(request.transactional_id, request)
         return response
 
@@ -244,7 +268,7 @@ class TransactionService:
         Raises TRANSACTIONAL_ID_NOT_FOUND, and INVALID_TXN_STATE where nothing is open or a commit was decided.
         """
         _check_id(request.transactional_id)
-        await self._submit(request.transactional_id, request)
+        await self._submit(request.transactional_id, replace(request, client=caller_origin()))
 
     # -- shared transactions and commit tokens (T12, T13)
 
@@ -268,18 +292,20 @@ class TransactionService:
         _check_shared(request.key, request.attempt, request.token, request.run)
         check_payload(request.payload)
         check_sequence(request.sequence)
-        response: CommitSharedResponse = await self._submit(request.key, request)
+        if self._spans is not None:
+            request = replace(request, trace=self._spans.ids())
+        response: CommitSharedResponse = await self._submit(request.key, replace(request, client=caller_origin()))
         return response
 
     async def abort_shared(self, request: AbortSharedRequest) -> None:
         """Abort an attempt. Changes nothing once it is decided."""
         _check_shared(request.key, request.attempt)
-        await self._submit(request.key, request)
+        await self._submit(request.key, replace(request, client=caller_origin()))
 
     async def leave_shared(self, request: LeaveSharedRequest) -> None:
         """Abort one writer's part."""
         _check_shared(request.key, request.attempt)
-        await self._submit(request.key, request)
+        await self._submit(request.key, replace(request, client=caller_origin()))
 
     async def describe_shared(self, request: DescribeSharedRequest) -> SharedDescription:
         """Describe a key: its open attempt, its last commits (E5). One that was never used is empty."""
@@ -304,6 +330,8 @@ class TransactionService:
         self, transactional_id: str, request: InitProducerIdRequest | EndTxnRequest | OpenSharedRequest
     ) -> Any:
         """Draw a producer id only where one is needed: for a new transactional id, and when epochs ran out (T10)."""
+        if (client := caller_origin()) is not None:
+            request = replace(request, client=client)
         response = await self._submit(transactional_id, request)
         if response is not PRODUCER_ID_NEEDED:
             return response
@@ -314,6 +342,8 @@ class TransactionService:
         return TransactionMachine(partition, leader_epoch, self.config, self.counts)
 
     def _on_effects(self, partition: int, effects: Sequence[Any]) -> None:
+        if self._spans is not None:
+            effects = self._spans.take(effects)
         for effect in effects:
             match effect:
                 case SendMarkers():
@@ -325,6 +355,8 @@ class TransactionService:
                     if completion is not None:
                         completion.happened.set()
                         completion.happened = asyncio.Event()
+                case Decided():
+                    pass  # for spans alone, and this node makes none
                 case _:
                     raise AssertionError(f"an effect that nobody carries out: {effect}")
 

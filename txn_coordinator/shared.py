@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import replace
 from typing import Any, Final, TypeAlias
 
+from semel.protocol.api.clients import ClientOrigin
 from semel.protocol.api.shared_transactions import (
     AbortSharedRequest,
     CommitDecision,
@@ -45,7 +46,7 @@ from semel.txn_coordinator.commit_records import (
 )
 from semel.txn_coordinator.config import TransactionConfig
 from semel.txn_coordinator.effects import PRODUCER_ID_NEEDED
-from semel.txn_coordinator.prepare import prepare_end, prepare_new
+from semel.txn_coordinator.prepare import ending_by, prepare_end, prepare_new
 from semel.txn_coordinator.records import record_of, size_of, tombstone_of
 from semel.txn_coordinator.state import PREPARED, TransactionMetadata, TransactionState
 from semel.txn_coordinator.timers import Timers
@@ -70,7 +71,7 @@ class SharedTransactions:
         transactions: dict[str, TransactionMetadata],
         history: CommitHistory,
         decide: Callable[[TransactionMetadata, int], Decided],
-        fence: Callable[[TransactionMetadata, int], Decided],
+        fence: Callable[[TransactionMetadata, ClientOrigin | None, int], Decided],
     ) -> None:
         self._config = config
         self._transactions = transactions
@@ -162,14 +163,16 @@ class SharedTransactions:
         effects: list[Any] = []
         if not is_open:
             opened = _opened(state, request, now_ms)
-            records, effects, left = self._abort_all(request.key, now_ms, self._config.record_bytes_max // 2)
+            records, effects, left = self._abort_all(
+                request.key, now_ms, self._config.record_bytes_max // 2, request.client
+            )
             records.insert(0, _attempt_record(opened, sweeping=left))
         if not request.writer:
             return Result(OpenSharedResponse(), records, effects=effects)
         writer = prepare_new(
             member_id(request.key, spare_id), spare_id, request.timeout_ms, now_ms, attempt=request.attempt
         )
-        records.append(record_of(writer))
+        records.append(record_of(replace(writer, client=request.client)))
         return Result(OpenSharedResponse(writer.transactional_id, writer.producer), records, effects=effects)
 
     def _state_for(self, request: OpenSharedRequest | CommitSharedRequest | AbortSharedRequest) -> AttemptState:
@@ -207,7 +210,7 @@ class SharedTransactions:
         records = self._history.records_of(_SHARED, request.key, decision)
         effects: list[Any] = []
         for writer in named:
-            more = self._commit_writer(writer, now_ms)
+            more = self._commit_writer(writer, request, now_ms)
             records += more[0]
             effects += more[1]
         size = size_of([_attempt_record(closed, sweeping=True), *records])
@@ -223,6 +226,7 @@ class SharedTransactions:
             request.key,
             now_ms,
             self._config.record_bytes_max - size,
+            request.client,
             but={writer.transactional_id for writer in named},
         )
         records = [_attempt_record(closed, sweeping=left), *records, *aborts]
@@ -232,7 +236,8 @@ class SharedTransactions:
         self, request: CommitSharedRequest, state: AttemptState, decision: CommitDecision, now_ms: int
     ) -> Result[Any]:
         """The token is decided: by this very attempt, whose answer was lost, or by an earlier one."""
-        records, effects = self._end_open(state, now_ms) if state.attempt == request.attempt else ([], [])
+        is_open = state.attempt == request.attempt
+        records, effects = self._end_open(state, request.client, now_ms) if is_open else ([], [])
         contradiction = contradiction_to(request.key, decision, request.payload, request.sequence)
         if contradiction is not None:
             return Result(contradiction.error, records, effects=effects)
@@ -257,10 +262,18 @@ class SharedTransactions:
             named.append(writer)
         return named
 
-    def _commit_writer(self, writer: TransactionMetadata, now_ms: int) -> Decided:
+    def _commit_writer(self, writer: TransactionMetadata, request: CommitSharedRequest, now_ms: int) -> Decided:
         if writer.state is TransactionState.EMPTY:
             return [tombstone_of(writer)], []
-        return self._decide(prepare_end(writer, committed=True, version=TransactionVersion.V2, now_ms=now_ms), now_ms)
+        decided = prepare_end(
+            writer,
+            committed=True,
+            version=TransactionVersion.V2,
+            now_ms=now_ms,
+            ids=request.trace,
+            ending=ending_by(writer, request.client),
+        )
+        return self._decide(decided, now_ms)
 
     def abort(self, request: AbortSharedRequest, now_ms: int) -> Result[None]:
         """Abort an attempt. It is retired even where it never came to be, so that its late writers are sent away."""
@@ -268,14 +281,14 @@ class SharedTransactions:
         if request.attempt in state.retired:
             return Result(None)
         if state.attempt == request.attempt:
-            records, effects = self._end_open(state, now_ms)
+            records, effects = self._end_open(state, request.client, now_ms)
             return Result(None, records, effects=effects)
         closed = state.closed(request.attempt, now_ms)
         return Result(None, [_attempt_record(closed, sweeping=state.sweeping)])
 
-    def _end_open(self, state: AttemptState, now_ms: int) -> Decided:
+    def _end_open(self, state: AttemptState, by: ClientOrigin | None, now_ms: int) -> Decided:
         """Retire the attempt that is open, and abort its writers."""
-        records, effects, left = self._abort_all(state.key, now_ms, self._config.record_bytes_max // 2)
+        records, effects, left = self._abort_all(state.key, now_ms, self._config.record_bytes_max // 2, by)
         return [_attempt_record(state.closed(state.attempt, now_ms), sweeping=left), *records], effects
 
     def leave(self, request: LeaveSharedRequest, now_ms: int) -> Result[None]:
@@ -283,11 +296,11 @@ class SharedTransactions:
         writer = self._transactions.get(member_id(request.key, request.producer.producer_id))
         if writer is None or writer.attempt != request.attempt or writer.producer != request.producer:
             return Result(None)
-        records, effects = self._abort_writer(writer, now_ms)
+        records, effects = self._abort_writer(writer, request.client, now_ms)
         return Result(None, records, effects=effects)
 
     def _abort_all(
-        self, key: str, now_ms: int, room: int, but: Iterable[str] = ()
+        self, key: str, now_ms: int, room: int, by: ClientOrigin | None, but: Iterable[str] = ()
     ) -> tuple[list[CoordinatorRecord], list[Any], bool]:
         """Abort all writers of a key, as many as `room` bytes of records hold. Says whether some are left to `sweep`.
 
@@ -296,7 +309,7 @@ class SharedTransactions:
         records: list[CoordinatorRecord] = []
         effects: list[Any] = []
         for transactional_id in sorted(self._writers.get(key, set()).difference(but)):
-            more = self._abort_writer(self._transactions[transactional_id], now_ms)
+            more = self._abort_writer(self._transactions[transactional_id], by, now_ms)
             room -= size_of(more[0])
             if room < 0:
                 return records, effects, True
@@ -315,7 +328,7 @@ class SharedTransactions:
             effects: list[Any] = []
             size = 0
             for name in left:
-                more = self._abort_writer(self._transactions[name], now_ms)
+                more = self._abort_writer(self._transactions[name], None, now_ms)
                 size += size_of(more[0])
                 if records and size > self._config.record_bytes_max // 2:
                     return records, effects
@@ -324,9 +337,9 @@ class SharedTransactions:
             return [*records, _attempt_record(state, sweeping=False)], effects
         return [], []
 
-    def _abort_writer(self, writer: TransactionMetadata, now_ms: int) -> Decided:
+    def _abort_writer(self, writer: TransactionMetadata, by: ClientOrigin | None, now_ms: int) -> Decided:
         if writer.state is TransactionState.ONGOING:
-            return self._fence(writer, now_ms)
+            return self._fence(writer, by, now_ms)
         if writer.state in PREPARED:
             return [], []
         return [tombstone_of(writer)], []

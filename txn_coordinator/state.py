@@ -12,6 +12,7 @@ from enum import Enum
 from types import MappingProxyType
 from typing import Final
 
+from semel.protocol.api.clients import ClientOrigin
 from semel.protocol.api.transactions import TransactionVersion
 from semel.protocol.errors import ErrorCode, FatalError
 from semel.protocol.ids import (
@@ -22,6 +23,7 @@ from semel.protocol.ids import (
     ProducerIdAndEpoch,
     TopicPartition,
 )
+from semel.protocol.trace_context import TransactionTrace
 
 FENCING_EPOCH: Final = MAX_PRODUCER_EPOCH + 1
 """32767: markers carry it when the last epoch ends or is fenced. No producer is ever given it (T10)."""
@@ -104,6 +106,27 @@ def is_legal(before: TransactionState, after: TransactionState, version: Transac
     return version >= TransactionVersion.V2 and before in LEGAL_PREDECESSORS_WITH_EPOCH_BUMP.get(after, frozenset())
 
 
+class DecisionCause(Enum):
+    """Why a transaction ends."""
+
+    REQUEST = "request"
+    """Its producer, or its committer, has said so."""
+    TIMEOUT = "timeout"
+    """Its time was over (T9)."""
+    FENCE = "fence"
+    """Another producer came in its place, or an operator has aborted it (T5)."""
+    RECOVERY = "recovery"
+    """It was decided before; this coordinator has found that in its log (T4)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Ending:
+    """Why a transaction was decided, and who asked for that; None where nobody did, or it is not known."""
+
+    cause: DecisionCause
+    by: ClientOrigin | None = None
+
+
 @dataclass(frozen=True, slots=True)
 class TransactionMetadata:
     """All that the coordinator knows about one transactional id. Immutable: a change is a new value (see prepare.py).
@@ -119,6 +142,9 @@ class TransactionMetadata:
                           over and alone may end it (KIP-939).
     version:              the protocol that the transaction was begun or ended with.
     attempt:              of a writer of a shared transaction, the attempt that it takes part in; else empty (T12).
+    trace:                where the transaction belongs in traces, while it is open; then its decision's place (E4).
+    client:               the producer instance that has the id, where that is known.
+    ending:               of a decision: why it was taken, where the producer itself did not ask for it.
     """
 
     transactional_id: str
@@ -135,6 +161,9 @@ class TransactionMetadata:
     last_producer_epoch: int = NO_PRODUCER_EPOCH
     attempt: str = ""
     next_producer_epoch: int = NO_PRODUCER_EPOCH
+    trace: TransactionTrace | None = None
+    client: ClientOrigin | None = None
+    ending: Ending | None = None
 
     @property
     def producer(self) -> ProducerIdAndEpoch:

@@ -40,6 +40,7 @@ from semel.protocol.kafka.fetch import (
 if TYPE_CHECKING:
     from semel.broker.partition import FetchedRange, Partition
     from semel.broker.services import Services
+    from semel.broker.telemetry.tracing import FetchSpans
     from semel.runtime.storage import StorageFile
 
 _log = logging.getLogger("semel.fetch")
@@ -163,7 +164,7 @@ class WaitingFetch:
 class FetchCall:
     """One fetch request with what belongs to it."""
 
-    __slots__ = ("context", "done", "finished", "min_bytes", "records", "request", "version")
+    __slots__ = ("begun_ms", "context", "done", "finished", "min_bytes", "records", "request", "version")
 
     def __init__(
         self, request: FetchRequest, version: int, context: FetchContext, done: Done, fetch_max_bytes: int
@@ -175,6 +176,7 @@ class FetchCall:
         self.context = context
         self.done = done
         self.finished = False
+        self.begun_ms = 0
         self.records = 0
         """Offsets that the last reading of its partitions covered."""
 
@@ -194,6 +196,8 @@ class FetchHandler:
         self._stopping = False
         self.fetched_bytes = 0
         self.fetched_records = 0
+        self.spans: FetchSpans | None = None
+        """Where fetches are traced."""
 
     @property
     def waiting(self) -> int:
@@ -221,6 +225,7 @@ class FetchHandler:
         now_ms = self.node.clock.now_ms()
         context = self.sessions.open(request, uses_topic_ids=version >= TOPIC_ID_MIN_VERSION, now_ms=now_ms)
         call = FetchCall(request, version, context, done, self._fetch_max_bytes)
+        call.begun_ms = now_ms
         if context.error is not ErrorCode.NONE:
             return self._response(call, [], now_ms)
         responses, read_bytes, answer_now = self._read(call)
@@ -260,6 +265,9 @@ class FetchHandler:
     def _response(self, call: FetchCall, responses: list[FetchPartitionResponse], now_ms: int) -> FetchResponse:
         call.finished = True
         self.fetched_records += call.records
+        if self.spans is not None and responses:
+            names = [self._name(item, call.version) or "" for item in call.context.partitions]
+            self.spans.answered(responses, names, call.begun_ms)
         error, session_id, told = call.context.answer(responses, now_ms)
         endpoints: list[NodeEndpoint] = []
         if call.version >= ENDPOINTS_MIN_VERSION:

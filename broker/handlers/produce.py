@@ -48,6 +48,7 @@ if TYPE_CHECKING:
     from semel.broker.log.verification import VerificationGuard
     from semel.broker.partition import Partition
     from semel.broker.services import Services
+    from semel.broker.telemetry.tracing import AppendSpans
     from semel.runtime.buckets import Buckets
 
 _log = logging.getLogger("semel.produce")
@@ -163,6 +164,8 @@ class ProduceHandler:
         self.timed_out_requests = 0
         self.ack_times: Buckets | None = None
         """Where it is measured how long acknowledgements with acks=all take."""
+        self.spans: AppendSpans | None = None
+        """Where appends are traced."""
         self._names_leaders = False
         """Whether any answer ever named a leader: until then, answers are not searched for them."""
 
@@ -186,6 +189,8 @@ class ProduceHandler:
         """Append what may be appended now. Returns the answer, or None where `done` is called with it later."""
         if version >= PRODUCE_TOPIC_ID_VERSION:
             self._name_topics(request)
+        if self.spans is not None:
+            self.spans.note(request)
         acks = request.acks
         if acks == ACKS_ALL or request.transactional_id is not None:
             run = ProduceRun(self, request, version, done)
@@ -310,6 +315,22 @@ class ProduceHandler:
         run.take(index, self._append(item, partition, request.acks, run.version, verified))
 
     def _append(
+        self,
+        item: ProducePartition,
+        partition: Partition,
+        acks: int,
+        version: int,
+        verified: bool | VerificationGuard,
+    ) -> Appended:
+        if self.spans is None:
+            return self._append_untraced(item, partition, acks, version, verified)
+        span = self.spans.begin(partition.tp, item.trace, len(item.records or b""))
+        duplicates = self.duplicate_batches
+        appended = self._append_untraced(item, partition, acks, version, verified)
+        self.spans.end(span, *appended, duplicate=self.duplicate_batches > duplicates)
+        return appended
+
+    def _append_untraced(
         self,
         item: ProducePartition,
         partition: Partition,

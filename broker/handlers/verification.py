@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from semel.broker.log.verification import VerificationGuard
     from semel.broker.partition import Partition
     from semel.broker.services import Services
+    from semel.protocol.trace_context import TraceContext
 
 _log = logging.getLogger("semel.produce")
 
@@ -57,6 +58,12 @@ class WaitingBatch(NamedTuple):
     producer: ProducerIdAndEpoch
     base_sequence: int
     transactional: bool
+
+
+def _trace_of(batch: WaitingBatch) -> TraceContext | None:
+    """Where the batch belongs; None where the node is not traced, too."""
+    trace: TraceContext | None = batch.run.request.partitions[batch.place].trace
+    return trace
 
 
 _Key = tuple[TopicPartition, int]
@@ -169,6 +176,7 @@ class TransactionGate:
             tuple(batch.partition.tp for batch in batches),
             verify_only=not adds,
             version=TransactionVersion.V2 if adds else TransactionVersion.V1,
+            trace=next((found for found in map(_trace_of, batches) if found is not None), None),
         )
         transactions = self._node.transactions
         response = await (transactions.add_partitions(request) if adds else transactions.verify(request))

@@ -11,7 +11,9 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Final
 
+from semel.protocol.api.clients import ClientOrigin
 from semel.protocol.ids import ProducerIdAndEpoch
+from semel.protocol.trace_context import DecisionIds
 
 NO_SEQUENCE: Final = -1
 
@@ -63,6 +65,7 @@ class OpenSharedRequest:
     writer: bool = True
     one_off: bool = False
     run: str = ""
+    client: ClientOrigin | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,6 +98,8 @@ class CommitSharedRequest:
     sequence: int = NO_SEQUENCE
     one_off: bool = False
     run: str = ""
+    trace: DecisionIds | None = None
+    client: ClientOrigin | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,6 +115,7 @@ class AbortSharedRequest:
     key: str
     attempt: str
     one_off: bool = False
+    client: ClientOrigin | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,6 +125,7 @@ class LeaveSharedRequest:
     key: str
     attempt: str
     producer: ProducerIdAndEpoch
+    client: ClientOrigin | None = None
 
 
 @dataclass(frozen=True, slots=True)

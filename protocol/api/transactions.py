@@ -9,9 +9,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import IntEnum
 
+from semel.protocol.api.clients import ClientOrigin
 from semel.protocol.api.shared_transactions import NO_SEQUENCE
 from semel.protocol.errors import ErrorCode
 from semel.protocol.ids import NO_PRODUCER, ProducerIdAndEpoch, TopicPartition
+from semel.protocol.trace_context import DecisionIds, TraceContext
 
 
 class TransactionVersion(IntEnum):
@@ -38,6 +40,7 @@ class InitProducerIdRequest:
     producer: ProducerIdAndEpoch = NO_PRODUCER
     two_phase: bool = False
     keep_prepared: bool = False
+    client: ClientOrigin | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,6 +60,8 @@ class AddPartitionsToTxnRequest:
     partitions: tuple[TopicPartition, ...]
     verify_only: bool = False
     version: TransactionVersion = TransactionVersion.V2
+    trace: TraceContext | None = None
+    """Where the transaction belongs, if it begins by this: for traces."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,6 +83,8 @@ class EndTxnRequest:
     token: str = ""
     payload: bytes = b""
     sequence: int = NO_SEQUENCE
+    trace: DecisionIds | None = None
+    client: ClientOrigin | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,6 +145,7 @@ class AbortTransactionRequest:
     """An operator's abort of whatever this transactional id has open. The producer is fenced."""
 
     transactional_id: str
+    client: ClientOrigin | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,6 +20,7 @@ cdef class ProduceRequest:
     cdef public object transactional_id
     cdef public int acks
     cdef public int timeout_ms
+    cdef public object trace
 
 @cython.locals(flexible=cython.bint, acks=cython.int, timeout_ms=cython.int, topics=cython.Py_ssize_t,
                count=cython.Py_ssize_t, item=ProducePartition, partitions=list)

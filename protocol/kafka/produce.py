@@ -76,6 +76,7 @@ class ProducePartition:
 class ProduceRequest:
     """Append record sets. `acks` is 0, 1 or -1 for all in-sync replicas; `timeout_ms` bounds the wait for them.
 
+    `trace` is what the request's header carries of trace contexts (protocol/trace_context.py), one for each partition.
     Partitions are kept in the order of the request. Those of one topic should stand together: each run of the same
     topic is one entry on the wire.
     """
@@ -87,6 +88,7 @@ class ProduceRequest:
         self.transactional_id: str | None = transactional_id
         self.acks: int = acks
         self.timeout_ms: int = timeout_ms
+        self.trace: memoryview | None = None
 
     def __repr__(self) -> str:
         return (

@@ -26,6 +26,7 @@ def produce_api(handler: ProduceHandler) -> Api:
     def begin(context: RequestContext, frame: memoryview, body: int) -> Answer:
         version = context.api_version
         request = ProduceRequest.parse(frame, version, body)
+        request.trace = context.trace
         if request.acks == ACKS_NONE:
 
             def dropped(response: ProduceResponse) -> None:

@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import TYPE_CHECKING, Final, Protocol, TypeAlias
 
+from semel.protocol.api.clients import ClientOrigin
 from semel.protocol.errors import SemelError
 from semel.protocol.kafka.api import (
     ApiKey,
@@ -28,6 +29,7 @@ from semel.protocol.kafka.api import (
     frame_response,
 )
 from semel.protocol.kafka.entities import is_kio_loaded, load_kio
+from semel.runtime.caller import set_caller
 
 if TYPE_CHECKING:
     from semel.broker.services import Services
@@ -72,6 +74,7 @@ class RequestContext:
         "on_close",
         "parts",
         "reserved",
+        "trace",
     )
 
     def __init__(
@@ -82,6 +85,7 @@ class RequestContext:
         self.api_version = header.api_version
         self.correlation_id = header.correlation_id
         self.client_id = header.client_id
+        self.trace = header.trace
         self._connection = connection
         self._exclusive = exclusive
         self.reserved = reserved
@@ -157,6 +161,7 @@ class Api:
 
     async def _answer(self, context: RequestContext, body: memoryview) -> None:
         assert self.handle is not None
+        set_caller(ClientOrigin.of(context.client_id, context.peer.rpartition(":")[0]))
         try:
             if not is_kio_loaded():
                 await asyncio.get_running_loop().run_in_executor(None, load_kio)
