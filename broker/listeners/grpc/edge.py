@@ -21,7 +21,9 @@ from opentelemetry import context as trace_context
 from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 
 from semel.broker.listeners.grpc.errors import ERROR_METADATA, status_message, status_of
+from semel.protocol.api.clients import CLIENT_METADATA, ClientOrigin
 from semel.protocol.errors import ErrorCode, SemelError, UsageError
+from semel.runtime.caller import set_caller
 from semel.runtime.clock import Clock
 
 logger = logging.getLogger(__name__)
@@ -117,6 +119,7 @@ def _unary(call: UnaryMethod, check: Callable[[Message], None]) -> Any:
     async def handle(request: Message, context: Context) -> Message:
         with _callers_trace(context):
             try:
+                set_caller(_origin(context))
                 check(request)
                 response: Message = await call(request, context)
                 return response
@@ -172,6 +175,12 @@ def _callers_trace(context: Context) -> Iterator[None]:
         yield
     finally:
         trace_context.detach(token)
+
+
+def _origin(context: Context) -> ClientOrigin:
+    named = next((value for key, value in context.invocation_metadata() or () if key == CLIENT_METADATA), b"")
+    client_id = named.decode("utf-8", "replace") if isinstance(named, bytes) else named
+    return ClientOrigin.of(client_id, client_host(context))
 
 
 def client_host(context: Context) -> str:

@@ -1,0 +1,257 @@
+"""What a node tells about itself for `semel doctor` and `semel txn why`. The fields are those of diagnostics.proto.
+
+Times are in milliseconds since 1970, NO_TIME where there is none. Lists are bounded; a total says how many there are.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+from semel.protocol.ids import TopicPartition
+
+NO_TIME: Final = -1
+NEVER: Final = -1
+"""The timeout of a transaction that somebody outside decides."""
+
+SNAPSHOT_LIMIT: Final = 100
+SNAPSHOT_LIMIT_MAX: Final = 1_000
+HISTORY_LIMIT: Final = 200
+HISTORY_LIMIT_MAX: Final = 10_000
+
+
+@dataclass(frozen=True, slots=True)
+class CoordinatorPartition:
+    """A coordinator's partition that can't be used. `reason` is empty while it is being read."""
+
+    topic: str
+    partition: int
+    reason: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class OpenTransaction:
+    """A transaction that partitions may hold data of.
+
+    timeout_ms:      NEVER where somebody outside decides
+    partitions:      the first of `partitions_total`
+    key, attempt:    of the writer of a shared transaction; else empty
+    client_id, client_host: of the producer; empty where not known
+    marker_attempts, marker_error: how often writing its markers was tried in vain, and why the last time
+    """
+
+    transactional_id: str
+    producer_id: int
+    producer_epoch: int
+    state: str
+    timeout_ms: int
+    start_ms: int
+    last_update_ms: int
+    partitions: tuple[TopicPartition, ...]
+    partitions_total: int
+    key: str = ""
+    attempt: str = ""
+    client_id: str = ""
+    client_host: str = ""
+    marker_attempts: int = 0
+    marker_error: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class HeldPartition:
+    """A partition whose last stable offset is held by an open transaction, which begins at `first_offset`.
+
+    since_ms:          when its first batch was made, by the producer's clock
+    last_append_ms:    when the producer was last heard of here
+    open_transactions: on this partition
+    is_known:          whether a coordinator on the same node has it as open there
+    """
+
+    partition: TopicPartition
+    last_stable_offset: int
+    high_watermark: int
+    producer_id: int
+    producer_epoch: int
+    first_offset: int
+    since_ms: int
+    last_append_ms: int
+    open_transactions: int
+    is_known: bool
+
+
+@dataclass(frozen=True, slots=True)
+class GroupFacts:
+    """A group, and how far it is behind what it may read.
+
+    worst, worst_lag: the partition with the largest lag
+    unread_since_ms:  when the first unread batch of that partition was made
+    expires_ms:       of an empty group: when the first of its offsets may be forgotten
+    rebalances_ms:    when it lately rebalanced
+    """
+
+    group_id: str
+    state: str
+    members: int
+    lag: int
+    worst: TopicPartition
+    worst_lag: int
+    unread_since_ms: int = NO_TIME
+    last_commit_ms: int = NO_TIME
+    expires_ms: int = NO_TIME
+    rebalances_ms: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class TopicFacts:
+    """A topic's partitions on the node. `deletes`: whether old records go by age."""
+
+    topic: str
+    partitions: int
+    size_bytes: int
+    largest_partition: int
+    largest_bytes: int
+    retention_ms: int
+    min_insync_replicas: int
+    replicas: int
+    deletes: bool
+
+
+@dataclass(frozen=True, slots=True)
+class OfflinePartition:
+    partition: TopicPartition
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class DiskFacts:
+    """The disk, its syncs since the start, and the last recovery. Sizes are -1 where they can't be told.
+
+    slow_syncs:  how many of `syncs` took longer than `slow_sync_ms`
+    write_error: why appends fail now; empty where they do not
+    unclean_ms:  when a start last found that the node had not stopped cleanly; `unclean_found` is what it did about it
+    """
+
+    data_dir: str
+    total_bytes: int
+    free_bytes: int
+    min_free_bytes: int
+    durability: str
+    syncs: int
+    slow_syncs: int
+    slow_sync_ms: int
+    sync_ms_mean: float
+    sync_ms_recent: float
+    journal_bytes: int
+    journal_max_bytes: int
+    write_error: str
+    started_ms: int
+    started_clean: bool
+    unclean_ms: int
+    unclean_found: str
+
+
+@dataclass(frozen=True, slots=True)
+class SettingFact:
+    """A setting of the node. `is_dynamic`: whether it can be changed while the node runs."""
+
+    name: str
+    value: str
+    is_dynamic: bool
+
+
+@dataclass(frozen=True, slots=True)
+class NodeSnapshot:
+    """One node at `now_ms` by its clock. `leaders`: how many partitions it leads."""
+
+    node_id: int
+    now_ms: int
+    disk: DiskFacts
+    coordinators_away: tuple[CoordinatorPartition, ...] = ()
+    transactions: tuple[OpenTransaction, ...] = ()
+    transactions_total: int = 0
+    held: tuple[HeldPartition, ...] = ()
+    held_total: int = 0
+    groups: tuple[GroupFacts, ...] = ()
+    groups_total: int = 0
+    topics: tuple[TopicFacts, ...] = ()
+    topics_total: int = 0
+    offline: tuple[OfflinePartition, ...] = ()
+    settings: tuple[SettingFact, ...] = ()
+    leaders: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class TransactionEvent:
+    """One record of `__transaction_state`.
+
+    kind:       transaction (a step of a transactional id), forgotten (of one: its id), attempt (at a key's next shared
+                transaction; none in it: it ended), commit (a decision with a token)
+    cause:      of a decision: request, timeout or fence; empty where the log does not say
+    by_client_id, by_host: who asked for the decision, where that is known
+    client_id, client_host: of the producer
+    """
+
+    offset: int
+    time_ms: int
+    kind: str
+    transactional_id: str = ""
+    state: str = ""
+    producer_id: int = -1
+    producer_epoch: int = -1
+    timeout_ms: int = 0
+    start_ms: int = NO_TIME
+    partitions: tuple[TopicPartition, ...] = ()
+    partitions_total: int = 0
+    client_id: str = ""
+    client_host: str = ""
+    cause: str = ""
+    by_client_id: str = ""
+    by_host: str = ""
+    attempt: str = ""
+    token: str = ""
+    sequence: int = -1
+    payload_bytes: int = 0
+    writers: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class TransactionWrite:
+    """What a producer of the key wrote to a partition: data, offsets (one for each), or the marker: commit, abort."""
+
+    partition: TopicPartition
+    producer_id: int
+    producer_epoch: int
+    kind: str
+    first_offset: int
+    last_offset: int
+    time_ms: int
+    group_id: str = ""
+    committed: TopicPartition | None = None
+    committed_offset: int = -1
+
+
+@dataclass(frozen=True, slots=True)
+class TransactionHistory:
+    """What the log still has about a transactional id or a key, in its order.
+
+    coordinator:       the partition of `__transaction_state` that was read, on the node `coordinator_node`
+    compacted_to:      below it, only the last record of each key is kept; 0: nothing was compacted
+    events:            the newest of `events_total`
+    coordinator_error: why the coordinator can't work on it; empty where it can
+    read_error:        why reading stopped early; empty where it did not
+    writes_cut:        whether there is more in the partitions than was looked through
+    """
+
+    key: str
+    coordinator: TopicPartition
+    coordinator_node: int
+    now_ms: int
+    log_start_offset: int
+    log_end_offset: int
+    compacted_to: int
+    events: tuple[TransactionEvent, ...]
+    events_total: int
+    writes: tuple[TransactionWrite, ...] = ()
+    coordinator_error: str = ""
+    read_error: str = ""
+    writes_cut: bool = False

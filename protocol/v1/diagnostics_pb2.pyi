@@ -1,0 +1,346 @@
+from semel.protocol.v1 import common_pb2 as _common_pb2
+from google.protobuf.internal import containers as _containers
+from google.protobuf import descriptor as _descriptor
+from google.protobuf import message as _message
+from collections.abc import Iterable as _Iterable, Mapping as _Mapping
+from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
+
+DESCRIPTOR: _descriptor.FileDescriptor
+
+class SnapshotRequest(_message.Message):
+    __slots__ = ("limit", "producer_ids")
+    LIMIT_FIELD_NUMBER: _ClassVar[int]
+    PRODUCER_IDS_FIELD_NUMBER: _ClassVar[int]
+    limit: int
+    producer_ids: _containers.RepeatedScalarFieldContainer[int]
+    def __init__(self, limit: _Optional[int] = ..., producer_ids: _Optional[_Iterable[int]] = ...) -> None: ...
+
+class NodeSnapshot(_message.Message):
+    __slots__ = ("node_id", "now_ms", "coordinators_away", "transactions", "transactions_total", "held", "held_total", "groups", "groups_total", "topics", "topics_total", "offline", "disk", "settings", "leaders")
+    NODE_ID_FIELD_NUMBER: _ClassVar[int]
+    NOW_MS_FIELD_NUMBER: _ClassVar[int]
+    COORDINATORS_AWAY_FIELD_NUMBER: _ClassVar[int]
+    TRANSACTIONS_FIELD_NUMBER: _ClassVar[int]
+    TRANSACTIONS_TOTAL_FIELD_NUMBER: _ClassVar[int]
+    HELD_FIELD_NUMBER: _ClassVar[int]
+    HELD_TOTAL_FIELD_NUMBER: _ClassVar[int]
+    GROUPS_FIELD_NUMBER: _ClassVar[int]
+    GROUPS_TOTAL_FIELD_NUMBER: _ClassVar[int]
+    TOPICS_FIELD_NUMBER: _ClassVar[int]
+    TOPICS_TOTAL_FIELD_NUMBER: _ClassVar[int]
+    OFFLINE_FIELD_NUMBER: _ClassVar[int]
+    DISK_FIELD_NUMBER: _ClassVar[int]
+    SETTINGS_FIELD_NUMBER: _ClassVar[int]
+    LEADERS_FIELD_NUMBER: _ClassVar[int]
+    node_id: int
+    now_ms: int
+    coordinators_away: _containers.RepeatedCompositeFieldContainer[CoordinatorPartition]
+    transactions: _containers.RepeatedCompositeFieldContainer[OpenTransaction]
+    transactions_total: int
+    held: _containers.RepeatedCompositeFieldContainer[HeldPartition]
+    held_total: int
+    groups: _containers.RepeatedCompositeFieldContainer[GroupFacts]
+    groups_total: int
+    topics: _containers.RepeatedCompositeFieldContainer[TopicFacts]
+    topics_total: int
+    offline: _containers.RepeatedCompositeFieldContainer[OfflinePartition]
+    disk: DiskFacts
+    settings: _containers.RepeatedCompositeFieldContainer[SettingFact]
+    leaders: int
+    def __init__(self, node_id: _Optional[int] = ..., now_ms: _Optional[int] = ..., coordinators_away: _Optional[_Iterable[_Union[CoordinatorPartition, _Mapping]]] = ..., transactions: _Optional[_Iterable[_Union[OpenTransaction, _Mapping]]] = ..., transactions_total: _Optional[int] = ..., held: _Optional[_Iterable[_Union[HeldPartition, _Mapping]]] = ..., held_total: _Optional[int] = ..., groups: _Optional[_Iterable[_Union[GroupFacts, _Mapping]]] = ..., groups_total: _Optional[int] = ..., topics: _Optional[_Iterable[_Union[TopicFacts, _Mapping]]] = ..., topics_total: _Optional[int] = ..., offline: _Optional[_Iterable[_Union[OfflinePartition, _Mapping]]] = ..., disk: _Optional[_Union[DiskFacts, _Mapping]] = ..., settings: _Optional[_Iterable[_Union[SettingFact, _Mapping]]] = ..., leaders: _Optional[int] = ...) -> None: ...
+
+class CoordinatorPartition(_message.Message):
+    __slots__ = ("topic", "partition", "reason")
+    TOPIC_FIELD_NUMBER: _ClassVar[int]
+    PARTITION_FIELD_NUMBER: _ClassVar[int]
+    REASON_FIELD_NUMBER: _ClassVar[int]
+    topic: str
+    partition: int
+    reason: str
+    def __init__(self, topic: _Optional[str] = ..., partition: _Optional[int] = ..., reason: _Optional[str] = ...) -> None: ...
+
+class OpenTransaction(_message.Message):
+    __slots__ = ("transactional_id", "producer_id", "producer_epoch", "state", "timeout_ms", "start_ms", "last_update_ms", "partitions", "partitions_total", "key", "attempt", "client_id", "client_host", "marker_attempts", "marker_error")
+    TRANSACTIONAL_ID_FIELD_NUMBER: _ClassVar[int]
+    PRODUCER_ID_FIELD_NUMBER: _ClassVar[int]
+    PRODUCER_EPOCH_FIELD_NUMBER: _ClassVar[int]
+    STATE_FIELD_NUMBER: _ClassVar[int]
+    TIMEOUT_MS_FIELD_NUMBER: _ClassVar[int]
+    START_MS_FIELD_NUMBER: _ClassVar[int]
+    LAST_UPDATE_MS_FIELD_NUMBER: _ClassVar[int]
+    PARTITIONS_FIELD_NUMBER: _ClassVar[int]
+    PARTITIONS_TOTAL_FIELD_NUMBER: _ClassVar[int]
+    KEY_FIELD_NUMBER: _ClassVar[int]
+    ATTEMPT_FIELD_NUMBER: _ClassVar[int]
+    CLIENT_ID_FIELD_NUMBER: _ClassVar[int]
+    CLIENT_HOST_FIELD_NUMBER: _ClassVar[int]
+    MARKER_ATTEMPTS_FIELD_NUMBER: _ClassVar[int]
+    MARKER_ERROR_FIELD_NUMBER: _ClassVar[int]
+    transactional_id: str
+    producer_id: int
+    producer_epoch: int
+    state: str
+    timeout_ms: int
+    start_ms: int
+    last_update_ms: int
+    partitions: _containers.RepeatedCompositeFieldContainer[_common_pb2.TopicPartition]
+    partitions_total: int
+    key: str
+    attempt: str
+    client_id: str
+    client_host: str
+    marker_attempts: int
+    marker_error: str
+    def __init__(self, transactional_id: _Optional[str] = ..., producer_id: _Optional[int] = ..., producer_epoch: _Optional[int] = ..., state: _Optional[str] = ..., timeout_ms: _Optional[int] = ..., start_ms: _Optional[int] = ..., last_update_ms: _Optional[int] = ..., partitions: _Optional[_Iterable[_Union[_common_pb2.TopicPartition, _Mapping]]] = ..., partitions_total: _Optional[int] = ..., key: _Optional[str] = ..., attempt: _Optional[str] = ..., client_id: _Optional[str] = ..., client_host: _Optional[str] = ..., marker_attempts: _Optional[int] = ..., marker_error: _Optional[str] = ...) -> None: ...
+
+class HeldPartition(_message.Message):
+    __slots__ = ("partition", "last_stable_offset", "high_watermark", "producer_id", "producer_epoch", "first_offset", "since_ms", "last_append_ms", "open_transactions", "is_known")
+    PARTITION_FIELD_NUMBER: _ClassVar[int]
+    LAST_STABLE_OFFSET_FIELD_NUMBER: _ClassVar[int]
+    HIGH_WATERMARK_FIELD_NUMBER: _ClassVar[int]
+    PRODUCER_ID_FIELD_NUMBER: _ClassVar[int]
+    PRODUCER_EPOCH_FIELD_NUMBER: _ClassVar[int]
+    FIRST_OFFSET_FIELD_NUMBER: _ClassVar[int]
+    SINCE_MS_FIELD_NUMBER: _ClassVar[int]
+    LAST_APPEND_MS_FIELD_NUMBER: _ClassVar[int]
+    OPEN_TRANSACTIONS_FIELD_NUMBER: _ClassVar[int]
+    IS_KNOWN_FIELD_NUMBER: _ClassVar[int]
+    partition: _common_pb2.TopicPartition
+    last_stable_offset: int
+    high_watermark: int
+    producer_id: int
+    producer_epoch: int
+    first_offset: int
+    since_ms: int
+    last_append_ms: int
+    open_transactions: int
+    is_known: bool
+    def __init__(self, partition: _Optional[_Union[_common_pb2.TopicPartition, _Mapping]] = ..., last_stable_offset: _Optional[int] = ..., high_watermark: _Optional[int] = ..., producer_id: _Optional[int] = ..., producer_epoch: _Optional[int] = ..., first_offset: _Optional[int] = ..., since_ms: _Optional[int] = ..., last_append_ms: _Optional[int] = ..., open_transactions: _Optional[int] = ..., is_known: bool = ...) -> None: ...
+
+class GroupFacts(_message.Message):
+    __slots__ = ("group_id", "state", "members", "lag", "worst", "worst_lag", "unread_since_ms", "last_commit_ms", "expires_ms", "rebalances_ms")
+    GROUP_ID_FIELD_NUMBER: _ClassVar[int]
+    STATE_FIELD_NUMBER: _ClassVar[int]
+    MEMBERS_FIELD_NUMBER: _ClassVar[int]
+    LAG_FIELD_NUMBER: _ClassVar[int]
+    WORST_FIELD_NUMBER: _ClassVar[int]
+    WORST_LAG_FIELD_NUMBER: _ClassVar[int]
+    UNREAD_SINCE_MS_FIELD_NUMBER: _ClassVar[int]
+    LAST_COMMIT_MS_FIELD_NUMBER: _ClassVar[int]
+    EXPIRES_MS_FIELD_NUMBER: _ClassVar[int]
+    REBALANCES_MS_FIELD_NUMBER: _ClassVar[int]
+    group_id: str
+    state: str
+    members: int
+    lag: int
+    worst: _common_pb2.TopicPartition
+    worst_lag: int
+    unread_since_ms: int
+    last_commit_ms: int
+    expires_ms: int
+    rebalances_ms: _containers.RepeatedScalarFieldContainer[int]
+    def __init__(self, group_id: _Optional[str] = ..., state: _Optional[str] = ..., members: _Optional[int] = ..., lag: _Optional[int] = ..., worst: _Optional[_Union[_common_pb2.TopicPartition, _Mapping]] = ..., worst_lag: _Optional[int] = ..., unread_since_ms: _Optional[int] = ..., last_commit_ms: _Optional[int] = ..., expires_ms: _Optional[int] = ..., rebalances_ms: _Optional[_Iterable[int]] = ...) -> None: ...
+
+class TopicFacts(_message.Message):
+    __slots__ = ("topic", "partitions", "size_bytes", "largest_partition", "largest_bytes", "retention_ms", "min_insync_replicas", "replicas", "deletes")
+    TOPIC_FIELD_NUMBER: _ClassVar[int]
+    PARTITIONS_FIELD_NUMBER: _ClassVar[int]
+    SIZE_BYTES_FIELD_NUMBER: _ClassVar[int]
+    LARGEST_PARTITION_FIELD_NUMBER: _ClassVar[int]
+    LARGEST_BYTES_FIELD_NUMBER: _ClassVar[int]
+    RETENTION_MS_FIELD_NUMBER: _ClassVar[int]
+    MIN_INSYNC_REPLICAS_FIELD_NUMBER: _ClassVar[int]
+    REPLICAS_FIELD_NUMBER: _ClassVar[int]
+    DELETES_FIELD_NUMBER: _ClassVar[int]
+    topic: str
+    partitions: int
+    size_bytes: int
+    largest_partition: int
+    largest_bytes: int
+    retention_ms: int
+    min_insync_replicas: int
+    replicas: int
+    deletes: bool
+    def __init__(self, topic: _Optional[str] = ..., partitions: _Optional[int] = ..., size_bytes: _Optional[int] = ..., largest_partition: _Optional[int] = ..., largest_bytes: _Optional[int] = ..., retention_ms: _Optional[int] = ..., min_insync_replicas: _Optional[int] = ..., replicas: _Optional[int] = ..., deletes: bool = ...) -> None: ...
+
+class OfflinePartition(_message.Message):
+    __slots__ = ("partition", "reason")
+    PARTITION_FIELD_NUMBER: _ClassVar[int]
+    REASON_FIELD_NUMBER: _ClassVar[int]
+    partition: _common_pb2.TopicPartition
+    reason: str
+    def __init__(self, partition: _Optional[_Union[_common_pb2.TopicPartition, _Mapping]] = ..., reason: _Optional[str] = ...) -> None: ...
+
+class DiskFacts(_message.Message):
+    __slots__ = ("data_dir", "total_bytes", "free_bytes", "min_free_bytes", "durability", "syncs", "slow_syncs", "slow_sync_ms", "sync_ms_mean", "sync_ms_recent", "journal_bytes", "journal_max_bytes", "write_error", "started_ms", "started_clean", "unclean_ms", "unclean_found")
+    DATA_DIR_FIELD_NUMBER: _ClassVar[int]
+    TOTAL_BYTES_FIELD_NUMBER: _ClassVar[int]
+    FREE_BYTES_FIELD_NUMBER: _ClassVar[int]
+    MIN_FREE_BYTES_FIELD_NUMBER: _ClassVar[int]
+    DURABILITY_FIELD_NUMBER: _ClassVar[int]
+    SYNCS_FIELD_NUMBER: _ClassVar[int]
+    SLOW_SYNCS_FIELD_NUMBER: _ClassVar[int]
+    SLOW_SYNC_MS_FIELD_NUMBER: _ClassVar[int]
+    SYNC_MS_MEAN_FIELD_NUMBER: _ClassVar[int]
+    SYNC_MS_RECENT_FIELD_NUMBER: _ClassVar[int]
+    JOURNAL_BYTES_FIELD_NUMBER: _ClassVar[int]
+    JOURNAL_MAX_BYTES_FIELD_NUMBER: _ClassVar[int]
+    WRITE_ERROR_FIELD_NUMBER: _ClassVar[int]
+    STARTED_MS_FIELD_NUMBER: _ClassVar[int]
+    STARTED_CLEAN_FIELD_NUMBER: _ClassVar[int]
+    UNCLEAN_MS_FIELD_NUMBER: _ClassVar[int]
+    UNCLEAN_FOUND_FIELD_NUMBER: _ClassVar[int]
+    data_dir: str
+    total_bytes: int
+    free_bytes: int
+    min_free_bytes: int
+    durability: str
+    syncs: int
+    slow_syncs: int
+    slow_sync_ms: int
+    sync_ms_mean: float
+    sync_ms_recent: float
+    journal_bytes: int
+    journal_max_bytes: int
+    write_error: str
+    started_ms: int
+    started_clean: bool
+    unclean_ms: int
+    unclean_found: str
+    def __init__(self, data_dir: _Optional[str] = ..., total_bytes: _Optional[int] = ..., free_bytes: _Optional[int] = ..., min_free_bytes: _Optional[int] = ..., durability: _Optional[str] = ..., syncs: _Optional[int] = ..., slow_syncs: _Optional[int] = ..., slow_sync_ms: _Optional[int] = ..., sync_ms_mean: _Optional[float] = ..., sync_ms_recent: _Optional[float] = ..., journal_bytes: _Optional[int] = ..., journal_max_bytes: _Optional[int] = ..., write_error: _Optional[str] = ..., started_ms: _Optional[int] = ..., started_clean: bool = ..., unclean_ms: _Optional[int] = ..., unclean_found: _Optional[str] = ...) -> None: ...
+
+class SettingFact(_message.Message):
+    __slots__ = ("name", "value", "is_dynamic")
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    VALUE_FIELD_NUMBER: _ClassVar[int]
+    IS_DYNAMIC_FIELD_NUMBER: _ClassVar[int]
+    name: str
+    value: str
+    is_dynamic: bool
+    def __init__(self, name: _Optional[str] = ..., value: _Optional[str] = ..., is_dynamic: bool = ...) -> None: ...
+
+class TransactionHistoryRequest(_message.Message):
+    __slots__ = ("key", "limit")
+    KEY_FIELD_NUMBER: _ClassVar[int]
+    LIMIT_FIELD_NUMBER: _ClassVar[int]
+    key: str
+    limit: int
+    def __init__(self, key: _Optional[str] = ..., limit: _Optional[int] = ...) -> None: ...
+
+class TransactionHistory(_message.Message):
+    __slots__ = ("key", "coordinator", "coordinator_node", "now_ms", "log_start_offset", "log_end_offset", "compacted_to", "events", "events_total", "writes", "coordinator_error", "read_error", "writes_cut")
+    KEY_FIELD_NUMBER: _ClassVar[int]
+    COORDINATOR_FIELD_NUMBER: _ClassVar[int]
+    COORDINATOR_NODE_FIELD_NUMBER: _ClassVar[int]
+    NOW_MS_FIELD_NUMBER: _ClassVar[int]
+    LOG_START_OFFSET_FIELD_NUMBER: _ClassVar[int]
+    LOG_END_OFFSET_FIELD_NUMBER: _ClassVar[int]
+    COMPACTED_TO_FIELD_NUMBER: _ClassVar[int]
+    EVENTS_FIELD_NUMBER: _ClassVar[int]
+    EVENTS_TOTAL_FIELD_NUMBER: _ClassVar[int]
+    WRITES_FIELD_NUMBER: _ClassVar[int]
+    COORDINATOR_ERROR_FIELD_NUMBER: _ClassVar[int]
+    READ_ERROR_FIELD_NUMBER: _ClassVar[int]
+    WRITES_CUT_FIELD_NUMBER: _ClassVar[int]
+    key: str
+    coordinator: _common_pb2.TopicPartition
+    coordinator_node: int
+    now_ms: int
+    log_start_offset: int
+    log_end_offset: int
+    compacted_to: int
+    events: _containers.RepeatedCompositeFieldContainer[TransactionEvent]
+    events_total: int
+    writes: _containers.RepeatedCompositeFieldContainer[TransactionWrite]
+    coordinator_error: str
+    read_error: str
+    writes_cut: bool
+    def __init__(self, key: _Optional[str] = ..., coordinator: _Optional[_Union[_common_pb2.TopicPartition, _Mapping]] = ..., coordinator_node: _Optional[int] = ..., now_ms: _Optional[int] = ..., log_start_offset: _Optional[int] = ..., log_end_offset: _Optional[int] = ..., compacted_to: _Optional[int] = ..., events: _Optional[_Iterable[_Union[TransactionEvent, _Mapping]]] = ..., events_total: _Optional[int] = ..., writes: _Optional[_Iterable[_Union[TransactionWrite, _Mapping]]] = ..., coordinator_error: _Optional[str] = ..., read_error: _Optional[str] = ..., writes_cut: bool = ...) -> None: ...
+
+class TransactionEvent(_message.Message):
+    __slots__ = ("offset", "time_ms", "kind", "transactional_id", "state", "producer_id", "producer_epoch", "timeout_ms", "start_ms", "partitions", "partitions_total", "client_id", "client_host", "cause", "by_client_id", "by_host", "attempt", "token", "sequence", "payload_bytes", "writers")
+    OFFSET_FIELD_NUMBER: _ClassVar[int]
+    TIME_MS_FIELD_NUMBER: _ClassVar[int]
+    KIND_FIELD_NUMBER: _ClassVar[int]
+    TRANSACTIONAL_ID_FIELD_NUMBER: _ClassVar[int]
+    STATE_FIELD_NUMBER: _ClassVar[int]
+    PRODUCER_ID_FIELD_NUMBER: _ClassVar[int]
+    PRODUCER_EPOCH_FIELD_NUMBER: _ClassVar[int]
+    TIMEOUT_MS_FIELD_NUMBER: _ClassVar[int]
+    START_MS_FIELD_NUMBER: _ClassVar[int]
+    PARTITIONS_FIELD_NUMBER: _ClassVar[int]
+    PARTITIONS_TOTAL_FIELD_NUMBER: _ClassVar[int]
+    CLIENT_ID_FIELD_NUMBER: _ClassVar[int]
+    CLIENT_HOST_FIELD_NUMBER: _ClassVar[int]
+    CAUSE_FIELD_NUMBER: _ClassVar[int]
+    BY_CLIENT_ID_FIELD_NUMBER: _ClassVar[int]
+    BY_HOST_FIELD_NUMBER: _ClassVar[int]
+    ATTEMPT_FIELD_NUMBER: _ClassVar[int]
+    TOKEN_FIELD_NUMBER: _ClassVar[int]
+    SEQUENCE_FIELD_NUMBER: _ClassVar[int]
+    PAYLOAD_BYTES_FIELD_NUMBER: _ClassVar[int]
+    WRITERS_FIELD_NUMBER: _ClassVar[int]
+    offset: int
+    time_ms: int
+    kind: str
+    transactional_id: str
+    state: str
+    producer_id: int
+    producer_epoch: int
+    timeout_ms: int
+    start_ms: int
+    partitions: _containers.RepeatedCompositeFieldContainer[_common_pb2.TopicPartition]
+    partitions_total: int
+    client_id: str
+    client_host: str
+    cause: str
+    by_client_id: str
+    by_host: str
+    attempt: str
+    token: str
+    sequence: int
+    payload_bytes: int
+    writers: int
+    def __init__(self, offset: _Optional[int] = ..., time_ms: _Optional[int] = ..., kind: _Optional[str] = ..., transactional_id: _Optional[str] = ..., state: _Optional[str] = ..., producer_id: _Optional[int] = ..., producer_epoch: _Optional[int] = ..., timeout_ms: _Optional[int] = ..., start_ms: _Optional[int] = ..., partitions: _Optional[_Iterable[_Union[_common_pb2.TopicPartition, _Mapping]]] = ..., partitions_total: _Optional[int] = ..., client_id: _Optional[str] = ..., client_host: _Optional[str] = ..., cause: _Optional[str] = ..., by_client_id: _Optional[str] = ..., by_host: _Optional[str] = ..., attempt: _Optional[str] = ..., token: _Optional[str] = ..., sequence: _Optional[int] = ..., payload_bytes: _Optional[int] = ..., writers: _Optional[int] = ...) -> None: ...
+
+class TransactionWrite(_message.Message):
+    __slots__ = ("partition", "producer_id", "producer_epoch", "kind", "first_offset", "last_offset", "time_ms", "group_id", "committed", "committed_offset")
+    PARTITION_FIELD_NUMBER: _ClassVar[int]
+    PRODUCER_ID_FIELD_NUMBER: _ClassVar[int]
+    PRODUCER_EPOCH_FIELD_NUMBER: _ClassVar[int]
+    KIND_FIELD_NUMBER: _ClassVar[int]
+    FIRST_OFFSET_FIELD_NUMBER: _ClassVar[int]
+    LAST_OFFSET_FIELD_NUMBER: _ClassVar[int]
+    TIME_MS_FIELD_NUMBER: _ClassVar[int]
+    GROUP_ID_FIELD_NUMBER: _ClassVar[int]
+    COMMITTED_FIELD_NUMBER: _ClassVar[int]
+    COMMITTED_OFFSET_FIELD_NUMBER: _ClassVar[int]
+    partition: _common_pb2.TopicPartition
+    producer_id: int
+    producer_epoch: int
+    kind: str
+    first_offset: int
+    last_offset: int
+    time_ms: int
+    group_id: str
+    committed: _common_pb2.TopicPartition
+    committed_offset: int
+    def __init__(self, partition: _Optional[_Union[_common_pb2.TopicPartition, _Mapping]] = ..., producer_id: _Optional[int] = ..., producer_epoch: _Optional[int] = ..., kind: _Optional[str] = ..., first_offset: _Optional[int] = ..., last_offset: _Optional[int] = ..., time_ms: _Optional[int] = ..., group_id: _Optional[str] = ..., committed: _Optional[_Union[_common_pb2.TopicPartition, _Mapping]] = ..., committed_offset: _Optional[int] = ...) -> None: ...
+
+class AbortHangingRequest(_message.Message):
+    __slots__ = ("partition", "start_offset", "unknown_elsewhere")
+    PARTITION_FIELD_NUMBER: _ClassVar[int]
+    START_OFFSET_FIELD_NUMBER: _ClassVar[int]
+    UNKNOWN_ELSEWHERE_FIELD_NUMBER: _ClassVar[int]
+    partition: _common_pb2.TopicPartition
+    start_offset: int
+    unknown_elsewhere: bool
+    def __init__(self, partition: _Optional[_Union[_common_pb2.TopicPartition, _Mapping]] = ..., start_offset: _Optional[int] = ..., unknown_elsewhere: bool = ...) -> None: ...
+
+class AbortHangingResponse(_message.Message):
+    __slots__ = ("producer_id", "producer_epoch")
+    PRODUCER_ID_FIELD_NUMBER: _ClassVar[int]
+    PRODUCER_EPOCH_FIELD_NUMBER: _ClassVar[int]
+    producer_id: int
+    producer_epoch: int
+    def __init__(self, producer_id: _Optional[int] = ..., producer_epoch: _Optional[int] = ...) -> None: ...
