@@ -91,6 +91,8 @@ class TargetTable:
         """Look at the table. Raises `UsageError` where it is not there or does not fit."""
         self._database = database
         self._mode = mode
+        # Whether the driver makes one statement of many rows, as psycopg2 does; psycopg sends one for each.
+        self._joins_rows = bool(getattr(database.engine.dialect, "use_insertmanyvalues_wo_returning", False))
         with database.begin() as connection:
             try:
                 self.table = sa.Table(name, sa.MetaData(), schema=schema, autoload_with=connection)
@@ -231,9 +233,11 @@ class TargetTable:
         for shape, run in groupby(changes, _shape):
             rows = [change.key if isinstance(change, Delete) else change for change in run]
             if shape[0] is Delete:
-                self._execute(connection, self._deletion(), self._last_of_each_key(rows), prefix="key_")
+                self._execute(connection, self._deletion(), rows, prefix="key_")
             elif self._mode is Mode.UPSERT:
-                self._execute(connection, self._upsert(shape[1]), self._last_of_each_key(rows))
+                statement = self._upsert(shape[1])
+                for part in self._without_repeated_keys(rows) if self._joins_rows else [rows]:
+                    self._execute(connection, statement, part)
             else:
                 self._execute(connection, self.table.insert(), rows)
 
@@ -257,10 +261,18 @@ class TargetTable:
             *self.write_what_fits(connection, items[middle:]),
         ]
 
-    def _last_of_each_key(self, rows: list[Row]) -> list[Row]:
-        """Rows of one shape that follow each other: the last of a key is what the earlier ones would come to."""
-        last = {tuple(_hashable(row[name]) for name in self.key): row for row in rows}
-        return rows if len(last) == len(rows) else list(last.values())
+    def _without_repeated_keys(self, rows: list[Row]) -> Iterator[list[Row]]:
+        """Cut rows so that no key comes twice in a part: PostgreSQL refuses that in one statement of many rows."""
+        part: list[Row] = []
+        keys: set[tuple[Any, ...]] = set()
+        for row in rows:
+            key = tuple(_hashable(row[name]) for name in self.key)
+            if key in keys:
+                yield part
+                part, keys = [], set()
+            part.append(row)
+            keys.add(key)
+        yield part
 
     @staticmethod
     def _execute(connection: sa.Connection, statement: Any, rows: list[Row], prefix: str = "") -> None:

@@ -1,0 +1,186 @@
+"""Database servers of the tests' own that can be killed and started again. Import the fixtures to use them."""
+
+from __future__ import annotations
+
+import os
+import secrets
+import shutil
+import signal
+import socket
+import subprocess
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import ClassVar
+
+import pytest
+import sqlalchemy as sa
+from postgresql_server import UNPRIVILEGED, _postgresql_binaries
+
+START_S = 60.0
+
+
+class DatabaseServer:
+    """A server with its data in a folder, on a Unix socket; SIGKILL and `start` again keep the data."""
+
+    def __init__(self) -> None:
+        self.folder = tempfile.mkdtemp(prefix="semel-database-", dir="/tmp")
+        self.user: str | None = None
+        if os.geteuid() == 0:  # servers refuse to run as root
+            self.user = UNPRIVILEGED
+            shutil.chown(self.folder, user=self.user)
+        self.environment = {"PATH": os.environ["PATH"], "LC_ALL": "C", "HOME": self.folder}
+        self.kills = 0
+        self._process: subprocess.Popen[bytes] | None = None
+
+    def url(self, database: str) -> str:
+        raise NotImplementedError
+
+    def command(self) -> Sequence[str]:
+        raise NotImplementedError
+
+    def is_ready(self) -> bool:
+        """Whether it answers."""
+        engine = sa.create_engine(self.url(self.first_database), poolclass=sa.NullPool)
+        with suppress(sa.exc.SQLAlchemyError), engine.connect():
+            return True
+        return False
+
+    first_database: ClassVar[str]
+
+    def start(self) -> None:
+        with open(f"{self.folder}/log", "ab") as log:
+            self._process = subprocess.Popen(
+                self.command(),
+                user=self.user,
+                env=self.environment,
+                cwd=self.folder,
+                stdout=log,
+                stderr=log,
+                start_new_session=True,
+            )
+        deadline = time.monotonic() + START_S
+        while not self.is_ready():
+            assert time.monotonic() < deadline, f"not ready in {START_S:.0f} s:\n{self.log_tail()}"
+            if self._process.poll() is not None:  # what it was before is not quite gone yet
+                self.start()
+                return
+            time.sleep(0.1)
+
+    def kill(self) -> None:
+        """SIGKILL to the server and all of its processes."""
+        self.kills += 1
+        self._end()
+
+    def _end(self) -> None:
+        if self._process is not None:
+            with suppress(ProcessLookupError):
+                os.killpg(self._process.pid, signal.SIGKILL)
+            self._process.wait(30)
+
+    def close(self) -> None:
+        self._end()
+        shutil.rmtree(self.folder, ignore_errors=True)
+
+    def new_database(self) -> str:
+        """Make an empty database, and return its URL."""
+        name = f"test_{secrets.token_hex(6)}"
+        engine = sa.create_engine(self.url(self.first_database), isolation_level="AUTOCOMMIT", poolclass=sa.NullPool)
+        with engine.connect() as connection:
+            connection.exec_driver_sql(f"CREATE DATABASE {name}")
+        return self.url(name)
+
+    def log_tail(self) -> str:
+        return "\n".join(Path(f"{self.folder}/log").read_text(errors="replace").splitlines()[-20:])
+
+    def run(self, *command: str) -> None:
+        done = subprocess.run(
+            command, user=self.user, env=self.environment, cwd=self.folder, capture_output=True, text=True, timeout=120
+        )
+        assert done.returncode == 0, done.stderr + done.stdout
+
+
+class PostgresqlServer(DatabaseServer):
+    """PostgreSQL from the Debian package, or from the path."""
+
+    first_database = "postgres"
+
+    def __init__(self) -> None:
+        binaries = _postgresql_binaries()
+        if binaries is None:
+            pytest.skip("no PostgreSQL server here: apt-get install postgresql")
+        super().__init__()
+        self._binaries = binaries
+        self._data = f"{self.folder}/data"
+        self.run(f"{binaries}/initdb", "-D", self._data, "-U", "semel", "-A", "trust", "-E", "UTF8", "--no-sync")
+
+    def url(self, database: str) -> str:
+        return f"postgresql+psycopg://semel@/{database}?host={self.folder}"
+
+    def command(self) -> Sequence[str]:
+        # The cache of the system survives the kill of a process: no need for the disk itself here.
+        options = ["-k", self.folder, "-c", "listen_addresses=", "-c", "fsync=off", "-c", "max_connections=50"]
+        return [f"{self._binaries}/postgres", "-D", self._data, *options]
+
+
+class MariadbServer(DatabaseServer):
+    """MariaDB from the Debian package, or from the path."""
+
+    first_database = "mysql"
+
+    def __init__(self) -> None:
+        server = shutil.which("mariadbd", path=f"{os.environ['PATH']}:/usr/sbin")
+        install = shutil.which("mariadb-install-db")
+        if server is None or install is None:
+            pytest.skip("no MariaDB server here: apt-get install mariadb-server")
+        super().__init__()
+        self._server = server
+        self._data = f"{self.folder}/data"
+        self.run(
+            install,
+            "--no-defaults",
+            f"--datadir={self._data}",
+            "--auth-root-authentication-method=normal",
+            "--skip-test-db",
+        )
+
+    def url(self, database: str) -> str:
+        return f"mysql+pymysql://root@localhost/{database}?unix_socket={self.folder}/socket&charset=utf8mb4"
+
+    def is_ready(self) -> bool:
+        # PyMySQL would leave sockets open that could not connect.
+        with socket.socket(socket.AF_UNIX) as connection:
+            return connection.connect_ex(f"{self.folder}/socket") == 0
+
+    def command(self) -> Sequence[str]:
+        return [
+            self._server,
+            "--no-defaults",
+            f"--datadir={self._data}",
+            f"--socket={self.folder}/socket",
+            f"--pid-file={self.folder}/pid",
+            "--skip-networking",
+            "--innodb-flush-log-at-trx-commit=2",
+            "--innodb-buffer-pool-size=32M",
+        ]
+
+
+def started(make: Callable[[], DatabaseServer]) -> Iterator[DatabaseServer]:
+    server = make()
+    try:
+        server.start()
+        yield server
+    finally:
+        server.close()
+
+
+@pytest.fixture(scope="module")
+def postgresql() -> Iterator[DatabaseServer]:
+    yield from started(PostgresqlServer)
+
+
+@pytest.fixture(scope="module")
+def mariadb() -> Iterator[DatabaseServer]:
+    yield from started(MariadbServer)

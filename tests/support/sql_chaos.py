@@ -1,0 +1,167 @@
+"""Runs sinks or relays as processes while they, their node and their database are killed at seeded random points."""
+
+from __future__ import annotations
+
+import json
+import random
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+from typing import Self
+
+from database_servers import DatabaseServer
+from sql_worker import DEAD, SOURCE
+
+import semel
+from semel.cli.demo.processes import NodeProcess
+
+SUPPORT = Path(__file__).parent
+PARTITIONS = 3
+KEYS = 7
+PATIENCE_S = 90.0
+
+
+class Cast:
+    """A node, its topics, and two instances of `sql_worker.py`. A context manager that ends what it started."""
+
+    def __init__(self, folder: Path, what: str, url: str, server: DatabaseServer | None) -> None:
+        self.node = NodeProcess(
+            folder / "data", settings=["offsets.topic.num.partitions=2", "transaction.state.log.num.partitions=2"]
+        )
+        self.server = server
+        self.url = url
+        self._what = what
+        self._log = (folder / "workers.log").open("ab")
+        self.log_path = folder / "workers.log"
+        self._running: dict[int, subprocess.Popen[bytes]] = {}
+        self._frozen: list[subprocess.Popen[bytes]] = []
+
+    def __enter__(self) -> Self:
+        self.node.start()
+        with semel.Admin(self.node.bootstrap) as admin:
+            admin.create_topic(SOURCE, partitions=PARTITIONS)
+            admin.create_topic(DEAD, partitions=1)
+        return self
+
+    def start_workers(self) -> None:
+        """Start those of the two that do not run."""
+        for number in range(2):
+            process = self._running.get(number)
+            if process is None or process.poll() is not None:
+                command = [sys.executable, "-P", str(SUPPORT / "sql_worker.py"), self._what, "--url", self.url]
+                command += ["--bootstrap", self.node.bootstrap, "--instance", f"i{number}"]
+                self._running[number] = subprocess.Popen(command, stdout=self._log, stderr=self._log)
+
+    def strike(self, seed: int, faults: list[str], pause_s: tuple[float, float] = (0.7, 2.2)) -> None:
+        """Do each of `faults`, in an order and at moments that `seed` draws."""
+        draw = random.Random(seed)
+        draw.shuffle(faults)
+        for fault in faults:
+            time.sleep(draw.uniform(*pause_s))
+            self.start_workers()
+            if fault == "worker":
+                process = self._running[draw.randrange(2)]
+                process.kill()
+                process.wait(20)
+            elif fault == "freeze":  # who is started in its place has the same static id: this is a zombie now
+                number = draw.randrange(2)
+                process = self._running.pop(number)
+                process.send_signal(signal.SIGSTOP)
+                self._frozen.append(process)
+            elif fault == "node":
+                self.node.kill()
+                time.sleep(draw.uniform(0.0, 0.5))
+                self.node.start()
+            else:
+                assert fault == "database"
+                assert self.server is not None
+                self.server.kill()
+                time.sleep(draw.uniform(0.0, 0.5))
+                self.server.start()
+        self.start_workers()
+
+    def thaw(self) -> None:
+        """Wake the zombies up."""
+        for process in self._frozen:
+            with suppress(ProcessLookupError):
+                process.send_signal(signal.SIGCONT)
+
+    def wait_until(self, condition: Callable[[], bool], what: str) -> None:
+        deadline = time.monotonic() + PATIENCE_S
+        while not condition():
+            assert time.monotonic() < deadline, f"{what}:\n{self.log_tail()}"
+            self.start_workers()
+            time.sleep(0.2)
+
+    def zombies_end(self) -> list[int]:
+        """Wait for the end of those that were woken up, and return how they ended."""
+        return [process.wait(60) for process in self._frozen]
+
+    def log_tail(self) -> str:
+        return "\n".join(self.log_path.read_text(errors="replace").splitlines()[-60:])
+
+    def stop_workers(self) -> None:
+        """As a person would: SIGTERM."""
+        for process in self._running.values():
+            process.terminate()
+        for process in self._running.values():
+            assert process.wait(60) == 0, self.log_tail()
+
+    def __exit__(self, *_: object) -> None:
+        for process in [*self._running.values(), *self._frozen]:
+            with suppress(ProcessLookupError):
+                process.kill()
+            process.wait(20)
+        self._log.close()
+        self.node.stop()
+
+
+class Feeder(threading.Thread):
+    """Sends numbered values, by key, until `finish`; some are no JSON, and some the database refuses."""
+
+    def __init__(self, bootstrap: str, *, with_poison: bool) -> None:
+        super().__init__(daemon=True)
+        self._address = bootstrap
+        self._with_poison = with_poison
+        self._stopping = threading.Event()
+        self.error: BaseException | None = None
+
+    def run(self) -> None:
+        try:
+            with semel.Producer(self._address, linger_ms=1, connect_timeout_ms=60_000) as producer:
+                number = 0
+                while not self._stopping.wait(0.001):
+                    value = json.dumps({"n": number})
+                    if self._with_poison and number % 50 == 7:
+                        value = f"poison {number}"
+                    if self._with_poison and number % 50 == 9:
+                        value = json.dumps({"n": -number})  # the table has a CHECK
+                    producer.send(SOURCE, value, key=f"k{number % KEYS}")
+                    number += 1
+                producer.flush(60)
+        except BaseException as error:
+            self.error = error
+
+    def finish(self) -> None:
+        self._stopping.set()
+        self.join(90)
+        assert not self.is_alive(), "the feeder's flush did not end"
+        if self.error is not None:
+            raise self.error
+
+
+def read_all(bootstrap: str, topic: str, partitions: int) -> list[semel.Record]:
+    """Return every committed record of a topic."""
+    tps = [semel.TopicPartition(topic, number) for number in range(partitions)]
+    records: list[semel.Record] = []
+    with semel.Consumer(bootstrap, connect_timeout_ms=60_000) as reader:
+        reader.assign(tps)
+        ends = reader.end_offsets(tps)
+        while any((reader.position(tp) or 0) < ends[tp] for tp in tps):
+            records += reader.poll(0.2) or ()
+    return records

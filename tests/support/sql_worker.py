@@ -1,0 +1,122 @@
+"""A process that fills tables from the topic `source`, or relays an outbox, until it is killed."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import logging
+import signal
+import sys
+from typing import Any
+
+import sqlalchemy as sa
+
+import semel
+import semel.sql
+
+SOURCE, DEAD, GROUP = "source", "dead", "sql"
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("what", choices=["append", "upsert", "own", "outbox"])
+    parser.add_argument("--bootstrap", required=True)
+    parser.add_argument("--url", required=True)
+    parser.add_argument("--instance")
+    arguments = parser.parse_args()
+    logging.basicConfig(level=logging.INFO, stream=sys.stdout, format="%(asctime)s %(name)s %(message)s")
+    try:
+        if arguments.what == "outbox":
+            relay(arguments)
+        elif arguments.what == "own":
+            count(arguments)
+        else:
+            fill(arguments)
+    except semel.FencedError as error:
+        print(f"fenced: {error}", flush=True)
+        return 4
+    return 0
+
+
+def fill(arguments: argparse.Namespace) -> None:
+    upserts = arguments.what == "upsert"
+    with semel.sql.Sink(
+        arguments.bootstrap,
+        arguments.url,
+        group=GROUP,
+        topics=[SOURCE],
+        table="latest" if upserts else "written",
+        mapping=to_latest if upserts else to_written,
+        mode=arguments.what,
+        dead_letter_topic=DEAD,
+        rows_max=300,
+        linger_ms=20,
+        consumer=consumer_options(arguments),
+    ) as sink:
+        signal.signal(signal.SIGTERM, lambda *_: sink.stop())
+        sink.run()
+        print(sink.statistics(), flush=True)
+
+
+def to_written(record: semel.Record) -> dict[str, Any]:
+    value = json.loads(record.value or b"")
+    return {
+        "source_partition": record.partition,
+        "source_offset": record.offset,
+        "record_key": (record.key or b"").decode(),
+        "number": value["n"],
+    }
+
+
+def to_latest(record: semel.Record) -> dict[str, Any]:
+    value = json.loads(record.value or b"")
+    return {"record_key": (record.key or b"").decode(), "number": value["n"], "source_offset": record.offset}
+
+
+def count(arguments: argparse.Namespace) -> None:
+    """Add up, which done twice for a record shows for ever."""
+    with semel.sql.Sink(
+        arguments.bootstrap, arguments.url, group=GROUP, topics=[SOURCE], consumer=consumer_options(arguments)
+    ) as sink:
+        signal.signal(signal.SIGTERM, lambda *_: sink.stop())
+        batches = sink.batches(max_records=300)
+        while not sink.is_stopped:
+            try:
+                for batch in batches:
+                    with sink.transaction(batch) as connection:
+                        for record in batch:
+                            add(connection, record)
+            except (semel.AbortTransactionError, semel.RetriableError) as error:
+                print(f"again: {error}", flush=True)
+                batches = sink.batches(max_records=300)
+
+
+def add(connection: sa.Connection, record: semel.Record) -> None:
+    connection.execute(
+        sa.text("UPDATE totals SET n = n + 1, offsets = offsets + :offset WHERE source_partition = :partition"),
+        {"offset": record.offset, "partition": record.partition},
+    )
+
+
+def relay(arguments: argparse.Namespace) -> None:
+    with semel.sql.Outbox(
+        arguments.bootstrap,
+        arguments.url,
+        lease_ms=1_500,
+        rows_max=50,
+        producer={"transaction_timeout_ms": 10_000, "connect_timeout_ms": 60_000},
+    ) as outbox:
+        signal.signal(signal.SIGTERM, lambda *_: outbox.stop())
+        outbox.run()
+        print(outbox.statistics(), flush=True)
+
+
+def consumer_options(arguments: argparse.Namespace) -> dict[str, Any]:
+    options: dict[str, Any] = {"session_timeout_ms": 6_000, "connect_timeout_ms": 60_000, "max_wait_ms": 100}
+    if arguments.instance:
+        options["instance_id"] = arguments.instance
+    return options
+
+
+if __name__ == "__main__":
+    sys.exit(main())
