@@ -139,6 +139,15 @@ def current_context() -> Context | None:
     return get_current()
 
 
+def if_none_is_current(context: Context | None) -> Context | None:
+    """Return `context` to be attached where no span is current; None where one is, which then stays."""
+    if context is None:
+        return None
+    from opentelemetry.trace import get_current_span
+
+    return None if get_current_span().get_span_context().is_valid else context
+
+
 def context_with(span: Span, parent: Context | None = None) -> Context:
     """Return `parent` (None: the current context) with `span` as its current span."""
     from opentelemetry.trace import set_span_in_context

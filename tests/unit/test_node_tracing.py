@@ -23,6 +23,7 @@ from semel.broker.config import NodeConfig
 from semel.broker.settings import ConfigError
 from semel.broker.telemetry.tracing import NodeTracing
 from semel.protocol.ids import TopicPartition
+from semel.protocol.record_batch import encode_batch
 from semel.sdk import tracing
 
 WAIT_S = 30
@@ -178,6 +179,20 @@ def test_contexts_go_to_and_from_foreign_clients(
     assert trace_id == TRACE
     assert found[b"ours"]["traceparent"].decode().startswith(f"00-{trace_id}-{span_id}-")
     assert found[b"ours"]["baggage"] == b"tenant=blue"
+
+
+def test_a_ready_made_batch_is_appended_below_the_span_that_it_was_sent_in(
+    node: LiveNode, receiver: OtlpReceiver, client: InMemorySpanExporter
+) -> None:
+    """As Spark's tasks send them: theirs is the span of the sending."""
+    with (
+        opentelemetry.trace.get_tracer("a task").start_as_current_span("task"),
+        semel.Producer(node.bootstrap) as producer,
+    ):
+        producer.send_batch("orders", 0, encode_batch([(1, None, b"x", ())]))
+    (append,) = receiver.wait_for_spans("append orders")
+    assert parent(append) == ids(client, "task")
+    assert [span.name for span in client.get_finished_spans()] == ["task"]
 
 
 def test_a_fetch_links_to_the_records_that_it_brought(

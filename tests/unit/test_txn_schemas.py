@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import struct
 from contextlib import suppress
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -14,6 +15,7 @@ from semel.protocol.api.transactions import TransactionVersion
 from semel.protocol.corruption import CorruptDataError
 from semel.protocol.errors import ErrorCode, FatalError, SemelError, UsageError
 from semel.protocol.ids import TopicPartition
+from semel.protocol.trace_context import TraceContext, TransactionTrace
 from semel.runtime.keys import java_string_hash, partition_for_key
 from semel.txn_coordinator.schemas import decode_key, decode_value, encode_key, encode_value
 from semel.txn_coordinator.state import TransactionMetadata, TransactionState
@@ -200,6 +202,16 @@ def test_value_with_all_tagged_fields_golden() -> None:
     tags = "04000800000000000000030108000000000000000402020001904e027ffe"
     assert encode_value(txn).endswith(bytes.fromhex(tags))
     assert decode_value("t", encode_value(txn)) == txn
+
+
+@pytest.mark.parametrize("parent_span_id", [0, 77])
+def test_E4_values_keep_where_a_transaction_belongs_in_traces(parent_span_id: int) -> None:
+    trace = TransactionTrace(TraceContext(2**127 + 1, 2**63 + 1), parent_span_id)
+    traced = replace(ONGOING, trace=trace)
+    tag = bytes.fromhex("924e21") + trace.encode()  # 10,002, of 33 bytes
+    assert encode_value(traced) == encode_value(ONGOING).replace(b"\x01\x02\x02\x00\x02", b"\x02\x02\x02\x00\x02") + tag
+    assert decode_value("enrich-0", encode_value(traced)) == traced
+    assert decode_value("enrich-0", encode_value(ONGOING)[:-5] + b"\x01\x92\x4e\x01x").trace is None
 
 
 @given(transactions(last_epochs=st.just(-1)), st.sampled_from([0, 1]))

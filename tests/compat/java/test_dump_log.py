@@ -47,9 +47,15 @@ class Data:
 
 @pytest.fixture(scope="module", params=["stopped", "killed and recovered"])
 def data(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Data:
+    """Of a node that is traced, too: then its records of transactions have one more tagged field."""
     data = Data(tmp_path_factory.mktemp("dump") / "data")
     node = NodeProcess(data.folder, settings=SETTINGS)
-    node.start()
+    with pytest.MonkeyPatch.context() as patch:
+        if request.param != "stopped":
+            patch.setenv("OTEL_TRACES_EXPORTER", "otlp")
+            patch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", "http://127.0.0.1:9")
+            patch.setenv("OTEL_METRICS_EXPORTER", "none")
+        node.start()
     unfinished = semel.Producer(node.bootstrap, transactional_id="t1")
     try:
         fill(node.bootstrap, data, unfinished)
@@ -58,6 +64,8 @@ def data(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactor
             for index in [*data.files("tx-*/*index"), *data.files("*/*.snapshot")]:
                 index.unlink()
             node.start()
+            log = b"".join(path.read_bytes() for path in data.files("__transaction_state-0/*.log"))
+            assert bytes.fromhex("924e21") in log, "no record of the node while it was traced names a trace"
         assert node.stop() == 0
     finally:
         if node.is_running:
