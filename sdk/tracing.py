@@ -61,6 +61,8 @@ def carries_context(headers: Headers) -> bool:
 
 def extract(headers: Headers) -> Context | None:
     """Return the context, with its baggage, that record headers carry, or None."""
+    if not headers:
+        return None
     from opentelemetry.context import Context
     from opentelemetry.propagate import get_global_textmap
 

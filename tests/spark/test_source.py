@@ -198,7 +198,7 @@ def test_the_address_of_the_kafka_listener_is_enough(node: NodeProcess, new_topi
     table = read_table(kafka__bootstrap__servers=node.bootstrap, subscribe=topic)  # its gRPC listener, as it were
     assert table.column("value").to_pylist() == [b"a"]
     with pytest.raises(FatalError, match="Give option bootstrap"):
-        read_table(kafka__bootstrap__servers="127.0.0.1:1", subscribe=topic)
+        read_table(kafka__bootstrap__servers="127.0.0.1:1", subscribe=topic, kafka__default__api__timeout__ms="1000")
 
 
 # -- streams
