@@ -171,6 +171,10 @@ class SimulatedStorage:
         """Let the next `times` calls of an operation (a method's name) on paths with `path_part` in them fail."""
         self._faults.append(_Fault(operation, error, path_part, times))
 
+    def fail_no_more(self) -> None:
+        """Take back what `fail_next` planned and has not happened."""
+        self._faults.clear()
+
     def crash_at(self, operation: int | None) -> None:
         """Raise `SimulatedCrash` at the n-th mutating operation from now (1 is the next), having done it in part.
 

@@ -402,10 +402,14 @@ class Broker:
         storage.set_free_bytes(free_bytes)
         return self._remember(Fault("the disk is limited", lambda: storage.set_free_bytes(None)))
 
-    def fail_disk(self) -> None:
-        """Let the next sync of the journal fail: nothing is acknowledged any more until a `restart` (D1)."""
-        error = OSError(errno.EIO, os.strerror(errno.EIO))
-        self._running_storage().fail_next("sync", error, path_part="journal")
+    def fail_disk(self) -> Fault:
+        """Let the next sync of the journal fail: nothing is acknowledged any more until a `restart` (D1).
+
+        Taken back before that sync, it never happened; after it, `failure` says what it did.
+        """
+        storage = self._running_storage()
+        storage.fail_next("sync", OSError(errno.EIO, os.strerror(errno.EIO)), path_part="journal")
+        return self._remember(Fault("the next sync fails", storage.fail_no_more))
 
     def clear_faults(self) -> None:
         """Take all faults back."""

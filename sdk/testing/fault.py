@@ -26,7 +26,7 @@ class Fault:
 
     @property
     def count(self) -> int:
-        """How often it has happened."""
+        """How many requests or answers were lost to it. What lasts, such as a paused partition, is not counted."""
         return self._count
 
     @property
@@ -35,7 +35,7 @@ class Fault:
         return self._is_planted
 
     def wait(self, count: int = 1, *, timeout: float = 10.0) -> None:
-        """Wait until it has happened `count` times. Raises `TimeoutError` after `timeout` seconds."""
+        """Wait until `count` requests or answers were lost. Raises `TimeoutError` after `timeout` seconds."""
         with self._changed:
             if not self._changed.wait_for(lambda: self._count >= count, timeout):
                 raise TimeoutError(f"{self.what}: happened {self._count} times in {timeout} s, not {count}")
@@ -66,4 +66,5 @@ class Fault:
 
     def __repr__(self) -> str:
         state = "planted" if self._is_planted else "over"
-        return f"<Fault {self.what}: {state}, happened {self._count} times>"
+        times = f", happened {self._count} times" if self._count else ""
+        return f"<Fault {self.what}: {state}{times}>"

@@ -568,6 +568,7 @@ def test_cleared_faults_do_not_happen(broker: Broker) -> None:
         broker.drop_produce_answer(times=1_000_000),
         broker.pause_partition(topic),
         broker.limit_disk(0),
+        broker.fail_disk(),
         broker.refuse_connections(),
     ]
     broker.clear_faults()
@@ -607,12 +608,13 @@ def test_D1_failed_disk_acknowledges_nothing_until_the_broker_is_restarted(broke
 def test_faults_say_what_they_are_and_wait_to_happen(broker: Broker) -> None:
     topic = broker.create_topic()
     fault = broker.drop_produce_answer(topic)
-    assert repr(fault) == f"<Fault the answer to produce of {topic} is lost: planted, happened 0 times>"
+    assert repr(fault) == f"<Fault the answer to produce of {topic} is lost: planted>"
     with pytest.raises(TimeoutError, match="happened 0 times"):
         fault.wait(timeout=0.01)
     send(broker, topic, b"1")
     fault.wait()
     fault.remove()
+    assert repr(fault) == f"<Fault the answer to produce of {topic} is lost: over, happened 1 times>"
     with pytest.raises(semel.UsageError, match="times=0"):
         broker.drop_produce_answer(times=0)
     with pytest.raises(semel.UsageError, match="0 free bytes"):
