@@ -20,8 +20,9 @@ from semel.protocol.errors import AbortTransactionError, ErrorCode, FatalError, 
 from semel.protocol.ids import TopicPartition
 from semel.protocol.record_batch import Record
 from semel.protocol.v1 import common_pb2, groups_pb2
-from semel.sdk import tracing
+from semel.sdk import metrics, tracing
 from semel.sdk.client import ClientCore
+from semel.sdk.client_meters import consumer_meter
 from semel.sdk.control import COMMIT_OFFSETS, FETCH_OFFSETS, item_error
 from semel.sdk.fetcher import Fetcher, FetchOptions
 from semel.sdk.group_member import AssignmentChange, GroupMember, GroupOptions
@@ -56,6 +57,9 @@ class ConsumerCore:
         self.group = group
         self.subscription = Subscription()
         self.on_ready: Callable[[], None] = lambda: None
+        self.meter = consumer_meter(self.group_name)
+        if self.meter is not None:
+            metrics.consumers.add(self)
         self._fetch_options = fetch
         self._lock = threading.Lock()
         self._handouts: weakref.WeakSet[Handout] = weakref.WeakSet()
@@ -63,6 +67,11 @@ class ConsumerCore:
         self._member: GroupMember | None = None
         self._watch = TopicWatch(client, self.subscription, self._lock, self._topics_changed, lambda: self.on_ready())
         self._commits = asyncio.Lock()
+
+    @property
+    def group_name(self) -> str:
+        """The group's name; empty without a group."""
+        return "" if self.group is None else self.group.group
 
     # what is read
 
@@ -150,7 +159,10 @@ class ConsumerCore:
         """
         records: list[Record] = []
         first: dict[PartitionState, int] = {}
+        taken: list[tuple[TopicPartition, int]] = []
         has_room = False
+        if self.meter is not None:
+            self.meter.asked()
         with self._lock:
             while len(records) < max_records:
                 state = self.subscription.next_ready()
@@ -168,6 +180,7 @@ class ConsumerCore:
                     self.subscription.note_ready(state)
                     has_room |= state.buffered_bytes < buffered
                 if some:
+                    taken.append((state.tp, len(some)))
                     first.setdefault(state, before)
                     if records:
                         records += some
@@ -178,6 +191,8 @@ class ConsumerCore:
                 self._handouts.add(handout)
         if has_room:
             self.wake_fetcher()
+        if self.meter is not None and taken:
+            self.meter.handed_out(taken)
         return handout
 
     def rewind(self, handout: Handout, offsets: Mapping[TopicPartition, int]) -> None:
@@ -313,6 +328,7 @@ class ConsumerCore:
                 self._fetch_options,
                 committed_offsets=self._fetch_committed if self.group is not None else None,
                 on_ready=lambda: self.on_ready(),
+                on_fetched=None if self.meter is None else self.meter.fetched,
             )
             self._watch.start()
         if self._member is None and self.group is not None and self.subscription.uses_group_assignment:
@@ -328,6 +344,8 @@ class ConsumerCore:
         with self._lock:
             if self.subscription.uses_group_assignment:
                 self.subscription.set_assignment(partitions)
+        if self.meter is not None:
+            self.meter.assigned()
         assert self._fetcher is not None
         self._fetcher.moved()
 
@@ -512,6 +530,9 @@ class ConsumerCore:
 
     async def close(self) -> None:
         """Stop fetching, leave the group. The client is closed by its owner."""
+        if self.meter is not None:
+            metrics.consumers.discard(self)
+            self.meter.give_on()
         await self._watch.close()
         if self._fetcher is not None:
             await self._fetcher.close()

@@ -112,6 +112,7 @@ class Fetcher:
 
     committed_offsets: looks up where the group stands, for partitions without a position.
     on_ready:          called when there is something new for the user's thread: records, or an error.
+    on_fetched:        called with the bytes of batches that came from a partition, for the metrics.
     """
 
     def __init__(
@@ -123,6 +124,7 @@ class Fetcher:
         *,
         committed_offsets: CommittedOffsets | None,
         on_ready: Callable[[], None],
+        on_fetched: Callable[[TopicPartition, int], None] | None = None,
     ) -> None:
         self.errors: deque[SemelError] = deque()
         self._core = core
@@ -130,6 +132,7 @@ class Fetcher:
         self._lock = lock
         self._options = options
         self._on_ready = on_ready
+        self._on_fetched = on_fetched
         self._changed = asyncio.Event()
         self._in_flight: dict[int, _Flight] = {}
         self._has_moved = False
@@ -416,6 +419,8 @@ class Fetcher:
         aborted = (answer.aborted or ()) if read_committed else None
         state.chunks.append(FetchedChunk(state.tp, records[:end], state.fetch_offset, aborted))
         state.buffered_bytes += end
+        if self._on_fetched is not None:
+            self._on_fetched(state.tp, end)
         state.fetch_offset = max(next_offset, state.fetch_offset)
         self._subscription.note_ready(state)
         return True

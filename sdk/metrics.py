@@ -6,10 +6,14 @@ Only its API is used, and nothing of it where no SDK is set: then `active()` is 
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable
+import weakref
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cache
-from typing import TYPE_CHECKING, Any, Final, TypeVar
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol, TypeVar
+
+from semel.protocol.ids import TopicPartition
 
 if TYPE_CHECKING:
     from opentelemetry.metrics import Counter, Histogram, Meter, MeterProvider
@@ -30,6 +34,79 @@ def active() -> bool:
     return isinstance(get_meter_provider(), MeterProvider)
 
 
+class Row(NamedTuple):
+    """One metric of clients: of the table that the instruments and docs/metrics.md are made from."""
+
+    name: str
+    unit: str
+    kind: str
+    description: str
+
+
+CLIENT_INSTRUMENTS: Final[Mapping[str, Row]] = MappingProxyType(
+    {
+        "sent_messages": Row(
+            "messaging.client.sent.messages", "{message}", "counter", "Messages that a node acknowledged"
+        ),
+        "consumed_messages": Row(
+            "messaging.client.consumed.messages", "{message}", "counter", "Messages given to the program"
+        ),
+        "sent_io": Row("semel.client.sent.io", "By", "counter", "Bytes of record batches that a node acknowledged"),
+        "consumed_io": Row("semel.client.consumed.io", "By", "counter", "Bytes of record batches read from a node"),
+        "sent_batches": Row(
+            "semel.client.sent.batches",
+            "{batch}",
+            "counter",
+            "Batches acknowledged: messages and bytes by it are sizes",
+        ),
+        "retries": Row("semel.client.retries", "{batch}", "counter", "Batches that were sent again"),
+        "failed_messages": Row(
+            "semel.client.failed.messages", "{message}", "counter", "Messages that were given up, by the error"
+        ),
+        "operation_duration": Row(
+            "messaging.client.operation.duration", "s", "histogram", "How long an operation took: send, commit, abort"
+        ),
+        "transactions": Row(
+            "semel.client.transactions", "{transaction}", "counter", "Transactions, by what became of them"
+        ),
+        "rebalances": Row("semel.client.rebalances", "{rebalance}", "counter", "Assignments that a group gave"),
+        "poll_interval": Row(
+            "semel.client.poll.interval",
+            "s",
+            "histogram",
+            "From records handed out to the next time some are asked for",
+        ),
+        "buffer_usage": Row("semel.client.buffer.usage", "By", "gauge", "Memory of producers that holds records"),
+        "buffer_limit": Row("semel.client.buffer.limit", "By", "gauge", "The bound of that: buffer_memory_bytes"),
+        "lag": Row("semel.client.lag", "{message}", "gauge", "How far a consumer is behind, by assigned partition"),
+    }
+)
+"""What producers, consumers and transactions count: each field of `ClientMetrics`, and what is observed."""
+
+
+class Buffered(Protocol):
+    """A producer, as far as its buffer is observed."""
+
+    def buffer_bytes(self) -> tuple[int, int]:
+        """Return what is used, and the bound."""
+        ...
+
+
+class Lagging(Protocol):
+    """A consumer, as far as its lag is observed."""
+
+    def lags(self) -> Mapping[TopicPartition, int]: ...
+
+    @property
+    def group_name(self) -> str: ...
+
+
+producers: Final[weakref.WeakSet[Buffered]] = weakref.WeakSet()
+"""Those whose buffers are observed."""
+consumers: Final[weakref.WeakSet[Lagging]] = weakref.WeakSet()
+"""Those whose lags are observed."""
+
+
 @dataclass(frozen=True, slots=True)
 class ClientMetrics:
     """What producers, consumers and transactions of any kind count."""
@@ -38,20 +115,39 @@ class ClientMetrics:
     consumed_messages: Counter
     sent_io: Counter
     consumed_io: Counter
+    sent_batches: Counter
+    retries: Counter
+    failed_messages: Counter
     operation_duration: Histogram
     transactions: Counter
+    rebalances: Counter
+    poll_interval: Histogram
 
     @classmethod
     def made_by(cls, meter: Meter) -> ClientMetrics:
-        """Create the instruments."""
-        return cls(
-            meter.create_counter("messaging.client.sent.messages", "{message}", "Messages given to a node"),
-            meter.create_counter("messaging.client.consumed.messages", "{message}", "Messages given to the program"),
-            meter.create_counter("semel.client.sent.io", "By", "Bytes of record batches given to a node"),
-            meter.create_counter("semel.client.consumed.io", "By", "Bytes of record batches read from a node"),
-            meter.create_histogram("messaging.client.operation.duration", "s", "How long an operation took"),
-            meter.create_counter("semel.client.transactions", "{transaction}", "Transactions, by what became of them"),
-        )
+        """Create the instruments, those that are observed too."""
+        from opentelemetry.metrics import Observation
+
+        def used(_: object) -> Iterator[Observation]:
+            yield Observation(sum(each.buffer_bytes()[0] for each in tuple(producers)), SYSTEM)
+
+        def limit(_: object) -> Iterator[Observation]:
+            yield Observation(sum(each.buffer_bytes()[1] for each in tuple(producers)), SYSTEM)
+
+        def lag(_: object) -> Iterator[Observation]:
+            for consumer in tuple(consumers):
+                for tp, behind in consumer.lags().items():
+                    yield Observation(behind, group_attributes(consumer.group_name, tp))
+
+        for field, observe in (("buffer_usage", used), ("buffer_limit", limit), ("lag", lag)):
+            row = CLIENT_INSTRUMENTS[field]
+            meter.create_observable_gauge(row.name, [observe], row.unit, row.description)
+        made = {}
+        for field, row in CLIENT_INSTRUMENTS.items():
+            if row.kind != "gauge":
+                create = meter.create_counter if row.kind == "counter" else meter.create_histogram
+                made[field] = create(row.name, row.unit, row.description)
+        return cls(**made)  # type: ignore[arg-type]
 
 
 def client_metrics() -> ClientMetrics:
@@ -75,6 +171,18 @@ def partition_attributes(operation: str, topic: str, partition: int) -> dict[str
         "messaging.destination.name": topic,
         "messaging.destination.partition.id": str(partition),
     }
+
+
+def group_attributes(group: str, tp: TopicPartition) -> dict[str, str]:
+    """Return the attributes of a partition that a consumer reads, in a group or in none."""
+    attributes = {
+        **SYSTEM,
+        "messaging.destination.name": tp.topic,
+        "messaging.destination.partition.id": str(tp.partition),
+    }
+    if group:
+        attributes["messaging.consumer.group.name"] = group
+    return attributes
 
 
 def transaction_ended(outcome: str, duration_s: float) -> None:

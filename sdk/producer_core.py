@@ -29,8 +29,10 @@ from semel.protocol.kafka.produce import (
 )
 from semel.protocol.trace_context import encode_contexts
 from semel.runtime.clock import Clock, SystemClock
+from semel.sdk import metrics
 from semel.sdk.accumulator import Accumulator
 from semel.sdk.client import ClientCore
+from semel.sdk.client_meters import producer_meter
 from semel.sdk.cluster import NodeInfo
 from semel.sdk.connection import Buffer, Connection, ConnectionLostError
 from semel.sdk.delivery import ProducerBatch
@@ -119,6 +121,9 @@ class ProducerCore:
         self.sender = Sender(self.accumulator, options.sender, self._leader_of, self._batch_failed)
         self.transactions: TransactionCalls | None = None
         self.part: Part | None = self._make_part()
+        self.meter = producer_meter()
+        if self.meter is not None:
+            metrics.producers.add(self)
         self._waiters = Waiters(
             self.accumulator, self.client.io, self._hurry, options.accumulator.buffer_memory_bytes, options.max_block_ms
         )
@@ -229,6 +234,10 @@ class ProducerCore:
         """Wait until everything sent before is acknowledged or has failed."""
         await self._waiters.flush()
 
+    def buffer_bytes(self) -> tuple[int, int]:
+        """Return how much memory holds records, and the bound."""
+        return self.accumulator.buffered_bytes, self.options.accumulator.buffer_memory_bytes
+
     def take_failures(self) -> SemelError | None:
         """Return an error for what has failed since the last call, or None."""
         count, first = self._failed_count, self._first_failure
@@ -304,6 +313,8 @@ class ProducerCore:
         )
         connection = self.client.connections.opened(attempt.node_id)
         trace = self._trace(attempt)
+        if self.meter is not None:
+            self.meter.sending(attempt)
         try:
             if connection is None:
                 raise RetriableError(f"no connection to node {attempt.node_id}", ErrorCode.BROKER_NOT_AVAILABLE)
@@ -312,12 +323,16 @@ class ProducerCore:
             if options.acks == ACKS_NONE:
                 connection.send_unanswered(PRODUCE, version, body, trace=trace)
                 outcomes = {TopicPartition(batch.topic, batch.partition): _SENT for batch in attempt.batches}
+                if self.meter is not None:
+                    self.meter.answered(attempt, outcomes)
                 self.sender.answered(attempt, outcomes, self._now_ms())
                 self._step_later()
                 return
             timeout_ms = options.client.request_timeout_ms
             future = connection.request(PRODUCE, version, body, timeout_ms=timeout_ms, trace=trace)
         except RetriableError as error:
+            if self.meter is not None:
+                self.meter.lost(attempt)
             self.sender.lost(attempt, error, self._now_ms())
             return
         except SemelError as error:
@@ -354,6 +369,8 @@ class ProducerCore:
             lost = (
                 error if isinstance(error, ConnectionLostError) else ConnectionLostError(f"unreadable answer: {error}")
             )
+            if self.meter is not None:
+                self.meter.lost(attempt)
             self.sender.lost(attempt, lost, now_ms)
         else:
             self._take_leaders(response)
@@ -363,6 +380,8 @@ class ProducerCore:
                 )
                 for item in response.partitions
             }
+            if self.meter is not None:
+                self.meter.answered(attempt, outcomes)
             self.sender.answered(attempt, outcomes, now_ms)
         self._step_later()
 
@@ -384,6 +403,8 @@ class ProducerCore:
             TopicPartition(batch.topic, batch.partition): Outcome(error.code, message=error.message)
             for batch in attempt.batches
         }
+        if self.meter is not None:
+            self.meter.lost(attempt)
         self.sender.answered(attempt, outcomes, self._now_ms())
         self._step_later()
 
@@ -391,6 +412,8 @@ class ProducerCore:
         self._failed_count += batch.record_count
         if self._first_failure is None:
             self._first_failure = error
+        if self.meter is not None:
+            self.meter.failed(batch, error.code)
         _log.warning("not delivered: %s", error)
         if self.part is not None:
             self.part.part_failed(error)
@@ -541,6 +564,9 @@ class ProducerCore:
             if self._timer is not None:
                 self._timer.cancel()
             self.sender.abandon(error)
+            if self.meter is not None:
+                metrics.producers.discard(self)
+                self.meter.give_on()
             self._waiters.settle()
 
         if not self.client.io.closed and not self.client.io.forked:

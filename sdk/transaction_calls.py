@@ -23,7 +23,7 @@ from semel.protocol.errors import (
 )
 from semel.protocol.ids import NO_PRODUCER, ProducerIdAndEpoch, TopicPartition
 from semel.protocol.v1 import shared_pb2, transactions_pb2
-from semel.sdk import tracing
+from semel.sdk import metrics, tracing
 from semel.sdk.control import (
     DESCRIBE_SHARED,
     END_TRANSACTION,
@@ -151,6 +151,8 @@ class TransactionCalls:
         self._partitions_sent: set[TopicPartition] = set()
         self._records_sent = 0
         self._begun_at = 0.0
+        self._ending_since = 0.0
+        self._is_counted = True  # in the metrics
 
     @property
     def transactional_id(self) -> str:
@@ -211,6 +213,7 @@ class TransactionCalls:
         with self._lock:
             self._manager.begin()
             self._begun_at = time.monotonic()
+            self._is_counted = False
             self._offsets_sent = False
             self._partitions_sent.clear()
             self._records_sent = 0
@@ -239,7 +242,11 @@ class TransactionCalls:
     def _settling(self, operation: str) -> Iterator[None]:
         """A span around the decision, always below the transaction's own (E4)."""
         if self._span is None:
-            yield
+            try:
+                yield
+            except BaseException as error:
+                self._note_stop(error)
+                raise
             return
         name, client_id = self._manager.transactional_id, self._options.client_id
         context = self.context
@@ -249,12 +256,19 @@ class TransactionCalls:
                 yield
         except BaseException as error:
             tracing.end_span(span, error)
-            if self.has_stopped:
-                self._end_span("fenced" if isinstance(error, FencedError) else "failed", error)
+            self._note_stop(error)
             raise
         tracing.end_span(span)
 
+    def _note_stop(self, error: BaseException) -> None:
+        """A decision failed: where the producer can't go on, that is the transaction's end."""
+        if self.has_stopped:
+            self._end_span("fenced" if isinstance(error, FencedError) else "failed", error)
+
     def _end_span(self, outcome: str, error: BaseException | None = None) -> None:
+        if not self._is_counted:
+            self._is_counted = True
+            metrics.transaction_ended(outcome, time.monotonic() - self._ending_since)
         span, self._span = self._span, None
         if span is not None:
             span.set_attribute("semel.transaction.outcome", outcome)
@@ -286,9 +300,10 @@ class TransactionCalls:
         self._offsets_sent = True
         manager = self._manager
         try:
-            await commit_offsets(
-                self._control, self._options, manager.transactional_id, manager.producer, offsets, group
-            )
+            with tracing.attached(tracing.if_none_is_current(self.context)):
+                await commit_offsets(
+                    self._control, self._options, manager.transactional_id, manager.producer, offsets, group
+                )
         except SemelError as error:
             abort = self._explained(
                 AbortTransactionError(
@@ -331,6 +346,7 @@ class TransactionCalls:
 
         Returns False where `token` had been committed before, so that this transaction was aborted (T13).
         """
+        self._ending_since = time.monotonic()
         with self._lock:
             if self._prepared is not None and commits is not None and commits is not self._commits:
                 raise UsageError("nothing can be added to a prepared transaction: give `commits` to the prepare")
@@ -393,6 +409,7 @@ class TransactionCalls:
 
     async def abort(self) -> None:
         """Drop everything that was not acknowledged, and abort. Safe to call again while it is not confirmed."""
+        self._ending_since = time.monotonic()
         with self._lock:
             tell = self._manager.begin_abort()
             self._on_change()
