@@ -244,9 +244,10 @@ class Pump:
                 if sink.dead_letters is None:
                     raise _cannot_write(*poison[0])
                 sink.dead_letters.add(connection, poison)
-        dead = {id(record) for record, _ in poison}
-        chunk.poison = len(dead)
-        chunk.rows = sum(len(item.changes) for item in good if id(item.record) not in dead)
+            # Before the commit, whose answer may be lost.
+            dead = {id(record) for record, _ in poison}
+            chunk.poison = len(dead)
+            chunk.rows = sum(len(item.changes) for item in good if id(item.record) not in dead)
 
     def close(self) -> None:
         """Wait for the transaction under way, and take it into account; it is not repeated any more."""
