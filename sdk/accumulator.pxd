@@ -61,6 +61,8 @@ cdef class Accumulator:
     @cython.locals(size=cython.Py_ssize_t, buffers=TopicBuffers, buffer=PartitionBuffer, batch=ProducerBatch, number=int64_t,
                    delta=int64_t, wake=cython.bint, full=cython.bint, delivery=Delivery)
     cdef Delivery _append(self, topic, bytes value, bytes key, headers, partition, int64_t now_ms, on_delivery, trace)
+    @cython.locals(delivery=Delivery)
+    cdef Delivery _send_traced(self, topic, bytes value, bytes key, headers, partition, int64_t now_ms, on_delivery)
     @cython.locals(size=cython.Py_ssize_t, buffers=TopicBuffers, buffer=PartitionBuffer, batch=ProducerBatch,
                    wake=cython.bint, full=cython.bint)
     cpdef Delivery send_batch(self, topic, partition, bytearray data, int64_t record_count)

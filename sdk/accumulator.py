@@ -362,8 +362,12 @@ class Accumulator:
         now_ms: int,
         on_delivery: DeliveryCallback | None,
     ) -> Delivery:
-        assert self.tracer is not None
-        created = self.tracer.create(str(topic), value, headers, self.transaction_context)
+        tracer = self.tracer
+        assert tracer is not None
+        quick = tracer.quick
+        if quick is not None and not headers and quick[0] is tracer.current() and quick[1] is self.transaction_context:
+            return self._append(topic, value, key, quick[2], partition, now_ms, on_delivery, quick[3])
+        created = tracer.create(str(topic), value, headers, self.transaction_context)
         span = created.span
         if span is None:
             return self._append(topic, value, key, created.headers, partition, now_ms, on_delivery, created.trace)

@@ -28,6 +28,8 @@ _KNOWN_SAMPLERS: Final = re.compile(
     r"(?:ParentBased|root|(?:local|remote)Parent(?:Not)?Sampled|Always(?:On|Off)Sampler|TraceIdRatioBased"
     r"|[{},:.\d e-])+"
 )
+_USUAL_FIELDS: Final = frozenset({"traceparent", "tracestate", "baggage"})
+_TOPICS_KEPT_MAX: Final = 1_000
 
 
 class Trace(NamedTuple):
@@ -60,43 +62,68 @@ def _record_tracer(provider: TracerProvider, client_id: str) -> RecordTracer:
 
 
 class RecordTracer:
-    """Traces the records of producers with one client id. Called from any thread."""
+    """Traces the records of producers with one client id. Called from any thread.
+
+    current: returns the context that is current
+    quick:   what to do with records without headers that are sent in the context where nothing was sampled last: that
+             context, the transaction's, the headers that the record gets, and what its batch is to keep
+    """
 
     def __init__(self, provider: TracerProvider, client_id: str) -> None:
         from opentelemetry.context import get_current
+        from opentelemetry.trace import SpanKind
 
-        self._tracer = provider.get_tracer("semel")
+        self.current = get_current
+        self.quick: tuple[Context, Context | None, tracing.Headers, Trace | None] | None = None
+        self._start_span = provider.get_tracer("semel").start_span
+        self._kind = SpanKind.PRODUCER
         self._client_id = client_id
-        self._current = get_current
+        self._attributes: dict[str, dict[str, str]] = {}
         sampler: Any = getattr(provider, "sampler", None)
         self._sampler = sampler if _KNOWN_SAMPLERS.fullmatch(_description(sampler)) else None
-        # The context that was last sent in, if nothing is sampled in it: replaced as a whole, for threads' sake.
-        self._dropped: tuple[Context, Context | None, Created] | None = None
+        # The context that was last sent in, and what is above a record then: replaced as a whole, for threads' sake.
+        self._seen: tuple[Context, Context | None, Context] | None = None
 
     def create(self, topic: str, value: bytes | None, headers: tracing.Headers, transaction: Context | None) -> Created:
         """Begin the span of a record's creation. `transaction` is the context of the one that is open."""
-        current = self._current()
-        dropped = self._dropped
-        if dropped is not None and dropped[0] is current and dropped[1] is transaction and not headers:
-            return dropped[2]
-        above = _inside(current, transaction)
-        if self._is_dropped(above):
-            created = Created(tracing.inject(headers, above), None, Trace(None, above))
-            if not headers:
-                self._dropped = current, transaction, created
-            return created
+        current, seen = self.current(), self._seen
+        if seen is None or seen[0] is not current or seen[1] is not transaction:
+            above = _inside(current, transaction)
+            if self._is_dropped(above):
+                trace = Trace(None, above)
+                if not headers:
+                    self.quick = current, transaction, tracing.inject((), above), trace if _plain(above) else None
+                return Created(tracing.inject(headers, above), None, trace)
+            self._seen = seen = current, transaction, above
+        above = seen[2]
         if headers and tracing.carries_context(headers):
             return Created(headers, None, Trace(_span_context(headers), above))
-        span = tracing.start_span("create", topic, kind="producer", client_id=self._client_id, parent=above)
+        attributes = self._attributes.get(topic) or self._attributes_of(topic)
+        span = self._start_span(f"create {topic}", above, self._kind, attributes)
+        context = span.get_span_context()
+        carried = tracing.inject(headers, tracing.context_with(span, above)) if headers else _header_of(context, above)
+        if not context.trace_flags & 1:
+            return Created(carried, None, Trace(None, above))
         if value is None:
             span.set_attribute("messaging.kafka.message.tombstone", True)
-        context = span.get_span_context()
-        trace = Trace(context if context.trace_flags.sampled else None, above)
-        return Created(tracing.inject(headers, tracing.context_with(span, above)), span, trace)
+        return Created(carried, span, Trace(context, above))
+
+    def _attributes_of(self, topic: str) -> dict[str, str]:
+        if len(self._attributes) >= _TOPICS_KEPT_MAX:
+            self._attributes.clear()
+        found = {
+            "messaging.system": "kafka",
+            "messaging.operation.name": "create",
+            "messaging.operation.type": "create",
+            "messaging.client.id": self._client_id,
+            "messaging.destination.name": topic,
+        }
+        self._attributes[topic] = found
+        return found
 
     def in_context(self, transaction: Context | None) -> Trace:
         """Return what a batch keeps that came ready-made: only the context that it is sent in."""
-        return Trace(None, _inside(self._current(), transaction))
+        return Trace(None, _inside(self.current(), transaction))
 
     def sending(self, batch: ProducerBatch, transaction: Context | None) -> TraceContext | None:
         """Begin the span of a batch that goes out for the first time. Returns the context for its request."""
@@ -155,6 +182,19 @@ def _inside(current: Context, transaction: Context | None) -> Context:
     if get_current_span(current).get_span_context().is_valid:
         return current
     return set_span_in_context(get_current_span(transaction), current)  # baggage of the caller's stays
+
+
+def _header_of(context: SpanContext, above: Context) -> tracing.Headers:
+    """Return the headers that carry a new span's context: at once where that is a traceparent and nothing else."""
+    from opentelemetry.baggage import get_all
+    from opentelemetry.propagate import get_global_textmap
+
+    if get_global_textmap().fields == _USUAL_FIELDS and not context.trace_state and not get_all(above):
+        text = f"00-{context.trace_id:032x}-{context.span_id:016x}-{context.trace_flags:02x}"
+        return (("traceparent", text.encode()),)
+    from opentelemetry.trace import NonRecordingSpan, set_span_in_context
+
+    return tracing.inject((), set_span_in_context(NonRecordingSpan(context), above))
 
 
 def _common(traces: Sequence[Trace], created: Sequence[SpanContext]) -> Context | None:

@@ -10,11 +10,12 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
+from functools import cache
 from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
     from opentelemetry.context import Context
-    from opentelemetry.trace import Link, Span
+    from opentelemetry.trace import Link, Span, Tracer, TracerProvider
 
 Headers = Sequence[tuple[str, bytes | None]]
 
@@ -109,7 +110,7 @@ def start_span(
     `links` are the headers of the records that a batch operation is about. Attributes are named without their
     "messaging." and with "__" for dots. Call only where `active()`.
     """
-    from opentelemetry.trace import SpanKind, get_tracer
+    from opentelemetry.trace import SpanKind, get_tracer_provider
 
     named: dict[str, Any] = {
         "messaging.system": "kafka",
@@ -122,7 +123,7 @@ def start_span(
     if destination:
         named["messaging.destination.name"] = destination
     named.update({f"messaging.{name.replace('__', '.')}": value for name, value in attributes.items()})
-    return get_tracer("semel").start_span(
+    return _tracer(get_tracer_provider()).start_span(
         f"{operation} {destination}".rstrip(),
         context=parent,
         kind=SpanKind[kind.upper()],
@@ -210,6 +211,11 @@ def _attached(context: Context) -> Iterator[None]:
         yield
     finally:
         detach(token)
+
+
+@cache
+def _tracer(provider: TracerProvider) -> Tracer:
+    return provider.get_tracer("semel")
 
 
 def _carrier(context: Context | None) -> dict[str, str]:
