@@ -26,6 +26,7 @@ from semel.broker.log_manager_config import DurabilityMode, LogManagerConfig
 from semel.broker.log_recovery import RecoveryReport, replay_journal
 from semel.broker.log_upkeep import TURN_SECONDS, LogUpkeep
 from semel.broker.partition import Durability, Partition
+from semel.broker.recovery_note import NOTE_FILE, RecoveryNote, update_note
 from semel.protocol.errors import ErrorCode, FatalError, SemelError, error_for
 from semel.protocol.ids import TopicId, TopicPartition, format_topic_id
 from semel.runtime.clock import Clock
@@ -84,6 +85,8 @@ class LogManager:
         self.config = config or LogManagerConfig()
         self.folder = DataFolder(storage, data_dir)
         self.recovery = RecoveryReport(clean=True, partitions=0)
+        self.opened_ms = 0
+        self.last_unclean = RecoveryNote()
         self._storage = storage
         self._clock = clock
         self._on_failure = on_failure
@@ -112,6 +115,11 @@ class LogManager:
         """The cluster that the folder belongs to."""
         return self.folder.cluster_id
 
+    @property
+    def write_error(self) -> str:
+        """Why appends fail now; empty where they do not."""
+        return self._durability.failures.last
+
     def disk_bytes(self) -> tuple[int, int]:
         """Return the size of the disk and what is free of it. Raises `OSError`."""
         return self._storage.total_bytes(self.folder.path), self._space.refresh()
@@ -139,6 +147,9 @@ class LogManager:
             self._abandon()
             raise
         self._open = True
+        self.opened_ms = self._clock.now_ms()
+        note = self.folder.file(NOTE_FILE)
+        self.last_unclean = update_note(self._storage, note, self.recovery, self.opened_ms)
         return self.recovery
 
     def _open_all(

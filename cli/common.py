@@ -160,23 +160,6 @@ def parse_partition(text: str) -> TopicPartition:
     return TopicPartition(topic, int(number))
 
 
-def format_duration(milliseconds: int) -> str:
-    """Return a duration for people: 850 ms, 12.3 s, 4 min 5 s, 2 h 3 min.
-
-    >>> format_duration(850), format_duration(12_345), format_duration(245_000), format_duration(7_380_000)
-    ('850 ms', '12.3 s', '4 min 5 s', '2 h 3 min')
-    """
-    if milliseconds < 1000:
-        return f"{milliseconds} ms"
-    seconds = milliseconds / 1000
-    if seconds < 60:
-        return f"{seconds:.1f} s"
-    minutes, rest = divmod(int(seconds), 60)
-    if minutes < 60:
-        return f"{minutes} min {rest} s"
-    return f"{minutes // 60} h {minutes % 60} min"
-
-
 def counted(number: int, thing: str) -> str:
     """Return a number of things in words.
 

@@ -18,6 +18,7 @@ COMMANDS: Final[Mapping[str, str]] = {
     "consume": "semel.cli.consume",
     "group": "semel.cli.group",
     "txn": "semel.cli.txn",
+    "doctor": "semel.cli.doctor",
     "health": "semel.cli.health",
     "demo": "semel.cli.demo.command",
 }
@@ -30,6 +31,7 @@ SUMMARIES: Final[Mapping[str, str]] = {
     "consume": "Print records as they come, until interrupted. With a group, what was printed is committed.",
     "group": "List groups, see how far they are behind, and move their offsets.",
     "txn": "See what transactions are open, and end one that nobody else will.",
+    "doctor": "Say what holds readers back, who is behind, and what endangers exactly-once, and what mends it.",
     "health": "Ask a node whether it serves, once, and say so by the exit code: for containers and service managers.",
     "demo": "Run an exactly-once pipeline over real flights, killing its processes and the node all the while.",
 }

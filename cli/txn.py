@@ -14,12 +14,14 @@ from semel.cli.common import (
     DEFAULT_BOOTSTRAP,
     AsJson,
     Bootstrap,
+    ExitCode,
+    fail,
     fails_well,
-    format_duration,
     print_json,
     print_table,
 )
 from semel.protocol.api.shared_transactions import NAME_BYTES_MAX, SharedDescription
+from semel.protocol.wording import duration
 
 app = typer.Typer(
     add_completion=False,
@@ -55,13 +57,19 @@ def list_transactions(
         print_json(
             [{"transactional_id": t.transactional_id, "producer_id": t.producer_id, "state": t.state} for t in rows]
         )
-        return
-    print_table(
-        ["transactional id", "producer id", "state"],
-        [(t.transactional_id, t.producer_id, t.state) for t in rows],
-        empty="no transactions",
-        whole=True,
-    )
+    else:
+        print_table(
+            ["transactional id", "producer id", "state"],
+            [(t.transactional_id, t.producer_id, t.state) for t in rows],
+            empty="no transactions",
+            whole=True,
+        )
+    if found.unreadable:
+        raise fail(
+            f"ids are missing here, because partitions of their coordinators can't be read: "
+            f"{'; '.join(found.unreadable)}. `semel doctor` says what to do",
+            ExitCode.REFUSED,
+        )
 
 
 @app.command(epilog="Example: semel txn describe enrich-0")
@@ -91,9 +99,9 @@ def describe(
         return
     print(f"{found.transactional_id} is {found.state}")
     print(f"  producer   {found.producer.producer_id}, epoch {found.producer.producer_epoch}")
-    print(f"  timeout    {format_duration(found.timeout_ms)}")
+    print(f"  timeout    {duration(found.timeout_ms)}")
     if open_ms is not None:
-        print(f"  open for   {format_duration(max(0, open_ms))}")
+        print(f"  open for   {duration(max(0, open_ms))}")
     if found.partitions:
         print(f"  partitions {', '.join(map(str, found.partitions))}")
 
@@ -143,10 +151,10 @@ def _describe_shared(found: SharedDescription, *, as_json: bool) -> None:
     else:
         print(f"{found.key} has nothing open")
     for writer, open_ms in writers:
-        since = "has written nothing" if open_ms is None else f"open for {format_duration(open_ms)}"
+        since = "has written nothing" if open_ms is None else f"open for {duration(open_ms)}"
         print(f"  writer      {writer.transactional_id} is {writer.state}, {since}")
     if last is not None:
-        print(f"  last commit token {last.token}, {format_duration(max(0, now_ms - last.decided_ms))} ago")
+        print(f"  last commit token {last.token}, {duration(max(0, now_ms - last.decided_ms))} ago")
 
 
 def _commit_as_json(commit: semel.CommitDecision) -> dict[str, object]:

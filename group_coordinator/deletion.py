@@ -200,6 +200,23 @@ class Deletions:
             turn.records += deletion_records(group)
             turn.note(GroupEventKind.DELETED, group.group_id, group.epoch, "empty, and no offsets are left")
 
+    def expires_ms(self, group_id: str, now_ms: int) -> int | None:
+        """Return when the first offset of an empty group may be forgotten; None where none ever will (O3)."""
+        consumers, group = self._consumers.groups.get(group_id), self._groups.get(group_id)
+        if consumers is not None:
+            if consumers.details:
+                return None
+            base_timestamp_ms: int | None = consumers.epoch_timestamp_ms
+        elif group is None or group.state is not GroupState.EMPTY:
+            return None
+        else:
+            has_joined = group.protocol_type is not None and group.state_timestamp_ms >= 0
+            base_timestamp_ms = group.state_timestamp_ms if has_joined else None
+        expired, next_ms = self._offsets.expired(
+            group_id, lambda _: False, base_timestamp_ms, self._config.offsets_retention_ms, now_ms
+        )
+        return now_ms if expired else next_ms
+
     def _expire_offsets(
         self,
         group_id: str,

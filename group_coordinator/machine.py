@@ -25,6 +25,7 @@ from semel.group_coordinator.requests import BeginVerification, TopicsDeleted, T
 from semel.group_coordinator.schemas import (
     GroupMetadataKey,
     OffsetCommitKey,
+    OffsetCommitValue,
     decode_group_value,
     decode_key,
     decode_offset_value,
@@ -50,7 +51,7 @@ from semel.protocol.api.groups import (
     SyncGroupRequest,
 )
 from semel.protocol.errors import ErrorCode, SemelError, error_for
-from semel.protocol.ids import ProducerIdAndEpoch
+from semel.protocol.ids import ProducerIdAndEpoch, TopicPartition
 from semel.runtime.machine import CoordinatorRecord, Result, Tick, Ticket
 
 TIMERS_PER_TICK_MAX: Final = 1_000
@@ -179,6 +180,14 @@ class GroupMachine:
     def committed_offsets(self) -> Iterator[tuple[str, str, int, int]]:
         """Yield each group's committed offsets: group, topic, partition, offset."""
         return self._offsets.committed()
+
+    def offsets_of(self, group_id: str) -> Iterator[tuple[TopicPartition, OffsetCommitValue]]:
+        """Yield what a group has committed, to look at."""
+        return self._offsets.of_group(group_id)
+
+    def expires_ms(self, group_id: str, now_ms: int) -> int | None:
+        """Return when an empty group's first offset may be forgotten; None where none ever will."""
+        return self._deletions.expires_ms(group_id, now_ms)
 
     # For tests and the simulator
 

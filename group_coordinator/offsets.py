@@ -173,6 +173,11 @@ class OffsetTable:
                 for partition, stored in list(partitions.items()):
                     yield group_id, topic, partition, stored.value.offset
 
+    def of_group(self, group_id: str) -> Iterator[tuple[TopicPartition, OffsetCommitValue]]:
+        """Yield what one group has committed."""
+        for partition, stored in _items(self._committed.get(group_id, {})):
+            yield partition, stored.value
+
     def topics(self) -> set[str]:
         """Return every topic that a group has an offset for, committed or pending."""
         found = {topic for held in self._committed.values() for topic in held}

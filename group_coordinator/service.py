@@ -6,7 +6,7 @@ The shell around the machines: it checks ids and bounds, finds the shard, has tr
 from __future__ import annotations
 
 import logging
-from collections import OrderedDict
+from collections import OrderedDict, deque
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from typing import Any, Final, Protocol
 
@@ -61,6 +61,8 @@ _log = logging.getLogger("semel.groups")
 
 REBALANCES_COUNTED_MAX: Final = 1_000
 """Groups whose rebalances are counted; the one that rebalanced longest ago makes room."""
+REBALANCE_TIMES_MAX: Final = 32
+"""Of so many rebalances of each of them it is remembered when they were."""
 
 
 class TransactionVerifier(Protocol):
@@ -106,6 +108,9 @@ class GroupService:
         self._spans = spans
         self.rebalances: OrderedDict[str, int] = OrderedDict()
         """How often each group rebalanced, for the metrics."""
+        self.rebalance_times_ms: dict[str, deque[int]] = {}
+        """When the same groups lately rebalanced."""
+        self._clock = clock
         self._runtime = ShardRuntime(
             OFFSETS_TOPIC,
             open_log=open_log,
@@ -146,6 +151,10 @@ class GroupService:
     def shard_states(self) -> Mapping[str, int]:
         """Return how many partitions are in each state: see `ShardRuntime.state_counts`."""
         return self._runtime.state_counts()
+
+    def partitions_away(self) -> Mapping[int, str]:
+        """Return the partitions led here that can't be used: see `ShardRuntime.away`."""
+        return self._runtime.away()
 
     def run_due_timers(self) -> None:
         """For clocks that do not move by themselves: see `ShardRuntime.run_due_timers`."""
@@ -335,6 +344,7 @@ class GroupService:
                 self._count_rebalance(event.group_id)
             elif event.kind is GroupEventKind.DELETED:
                 self.rebalances.pop(event.group_id, None)
+                self.rebalance_times_ms.pop(event.group_id, None)
             _log.info(
                 "group %s group=%s generation=%s partition=%s detail=%s",
                 event.kind.value,
@@ -347,5 +357,7 @@ class GroupService:
     def _count_rebalance(self, group_id: str) -> None:
         self.rebalances[group_id] = self.rebalances.get(group_id, 0) + 1
         self.rebalances.move_to_end(group_id)
+        times = self.rebalance_times_ms.setdefault(group_id, deque(maxlen=REBALANCE_TIMES_MAX))
+        times.append(self._clock.now_ms())
         if len(self.rebalances) > REBALANCES_COUNTED_MAX:
-            self.rebalances.popitem(last=False)
+            del self.rebalance_times_ms[self.rebalances.popitem(last=False)[0]]

@@ -499,6 +499,14 @@ class ShardRuntime:
         """Return the partitions whose logs could not be read, and why. What they coordinate is refused."""
         return {number: error for number, shard in self._shards.items() if (error := shard.load_error) is not None}
 
+    def away(self) -> Mapping[int, str]:
+        """Return the partitions held here that can't be used: why they can't be read, "" while they are being read."""
+        return {
+            number: "" if shard.load_error is None else shard.load_error.message
+            for number, shard in self._shards.items()
+            if shard.state is ShardState.LOADING
+        }
+
     def state(self, partition: int) -> ShardState:
         shard = self._shards.get(partition)
         return ShardState.CLOSED if shard is None else shard.state

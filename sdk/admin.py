@@ -6,13 +6,15 @@ from collections.abc import Coroutine, Iterable, Mapping, Sequence
 from types import TracebackType
 from typing import Any, Self, TypeVar
 
+from semel.protocol.api.diagnostics import HISTORY_LIMIT, SNAPSHOT_LIMIT, Thresholds, TransactionHistory
 from semel.protocol.api.groups import FetchedOffset, GroupDescription, GroupListing, OffsetAndMetadata
 from semel.protocol.api.shared_transactions import CommitDecision, SharedDescription
 from semel.protocol.api.topics import IsolationLevel, ListOffset, TopicDescription
-from semel.protocol.api.transactions import TransactionDescription, TransactionListing
-from semel.protocol.ids import TopicPartition
+from semel.protocol.api.transactions import TransactionDescription
+from semel.protocol.ids import ProducerIdAndEpoch, TopicPartition
 from semel.sdk.admin_base import AdminBase
-from semel.sdk.admin_core import ConfigEntry, PartitionLag, group_owners
+from semel.sdk.admin_core import ConfigEntry, PartitionLag, TransactionListings, group_owners
+from semel.sdk.diagnosis.findings import Diagnosis
 
 T = TypeVar("T")
 
@@ -148,8 +150,11 @@ class Admin(AdminBase):
         producer_ids: Iterable[int] = (),
         min_duration_ms: int = -1,
         pattern: str = "",
-    ) -> list[TransactionListing]:
-        """Return transactional ids with the state of their latest transaction; each filter narrows."""
+    ) -> TransactionListings:
+        """Return transactional ids with the state of their latest transaction; each filter narrows.
+
+        What can't be read is left out, and `unreadable` of the answer says what that is.
+        """
         return self._run(self._core.transactions(states, producer_ids, min_duration_ms, pattern))
 
     def transaction(self, transactional_id: str) -> TransactionDescription:
@@ -178,6 +183,31 @@ class Admin(AdminBase):
     def abort_transaction(self, transactional_id: str) -> None:
         """Abort what a transactional id has open; its producer is fenced."""
         self._run(self._core.abort_transaction(transactional_id))
+
+    # looking into trouble
+
+    def diagnose(self, *, thresholds: Thresholds | None = None, limit: int = SNAPSHOT_LIMIT) -> Diagnosis:
+        """Ask all nodes for their facts and return what is wrong, as `semel doctor` does.
+
+        thresholds: from when on something is a warning
+        limit:      how many transactions, held partitions, groups and topics each node tells of, the worst first
+        """
+        return self._run(self._core.diagnose(thresholds, limit))
+
+    def transaction_history(self, key: str, *, limit: int = HISTORY_LIMIT) -> TransactionHistory:
+        """Return what the log has about a transactional id, or a key: the newest `limit` steps.
+
+        It is read from the log itself, so that it can be had too where the coordinator can't work.
+        """
+        return self._run(self._core.transaction_history(key, limit))
+
+    def abort_hanging_transaction(self, partition: TopicPartition, start_offset: int) -> ProducerIdAndEpoch:
+        """End a transaction on one partition that no coordinator knows, by an abort marker. Returns whose it was.
+
+        start_offset: where it begins on the partition. Raises `FatalError` INVALID_TXN_STATE where there is none, or
+        where a coordinator knows it: then `abort_transaction` is the call for it.
+        """
+        return self._run(self._core.abort_hanging_transaction(partition, start_offset))
 
     # life
 

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from uuid import UUID
 
+from semel.protocol.api.diagnostics import HISTORY_LIMIT_MAX, SNAPSHOT_LIMIT_MAX, Thresholds, TransactionHistory
 from semel.protocol.api.groups import (
     NO_GENERATION,
     FetchedOffset,
@@ -38,6 +39,9 @@ from semel.sdk import control as rpc
 from semel.sdk.arguments import as_offsets, check_partitions
 from semel.sdk.client import ClientCore
 from semel.sdk.control import check_item
+from semel.sdk.diagnosis.calls import abort_hanging, read_history, take_snapshots
+from semel.sdk.diagnosis.findings import Diagnosis
+from semel.sdk.diagnosis.rules import diagnose
 from semel.sdk.offset_lookup import list_offsets
 from semel.sdk.options import check_int, check_name, check_text
 from semel.sdk.shared_calls import abort_shared, describe_shared
@@ -63,6 +67,14 @@ class PartitionLag:
     committed: int
     end_offset: int
     lag: int
+
+
+class TransactionListings(list[TransactionListing]):
+    """Transactional ids. `unreadable` says why some are missing: what of their coordinators can't be read."""
+
+    def __init__(self, listed: Iterable[TransactionListing] = (), unreadable: tuple[str, ...] = ()) -> None:
+        super().__init__(listed)
+        self.unreadable = unreadable
 
 
 class AdminCore:
@@ -305,7 +317,7 @@ class AdminCore:
 
     async def transactions(
         self, states: Iterable[str], producer_ids: Iterable[int], min_duration_ms: int, pattern: str
-    ) -> list[TransactionListing]:
+    ) -> TransactionListings:
         request = transactions_pb2.ListTransactionsRequest(
             states=states,
             producer_ids=producer_ids,
@@ -319,7 +331,8 @@ class AdminCore:
                 "PrepareCommit, PrepareAbort, CompleteCommit, CompleteAbort and Dead",
                 ErrorCode.INVALID_REQUEST,
             )
-        return [TransactionListing(item.transactional_id, item.producer_id, item.state) for item in response.items]
+        listed = (TransactionListing(item.transactional_id, item.producer_id, item.state) for item in response.items)
+        return TransactionListings(listed, tuple(response.unreadable))
 
     async def transaction(self, transactional_id: str) -> TransactionDescription:
         check_text("transactional_id", transactional_id)
@@ -356,6 +369,22 @@ class AdminCore:
         check_text("transactional_id", transactional_id)
         request = transactions_pb2.AbortTransactionRequest(transactional_id=transactional_id)
         await self._control.call(rpc.ABORT_TRANSACTION, request)
+
+    # looking into trouble
+
+    async def diagnose(self, thresholds: Thresholds | None, limit: int) -> Diagnosis:
+        return diagnose(
+            await take_snapshots(self._control, check_int("limit", limit, 1, SNAPSHOT_LIMIT_MAX)), thresholds
+        )
+
+    async def transaction_history(self, key: str, limit: int) -> TransactionHistory:
+        return await read_history(
+            self._control, check_text("key", key), check_int("limit", limit, 1, HISTORY_LIMIT_MAX)
+        )
+
+    async def abort_hanging_transaction(self, partition: TopicPartition, start_offset: int) -> ProducerIdAndEpoch:
+        check_partitions([partition])
+        return await abort_hanging(self._control, partition, check_int("start_offset", start_offset, 0, 2**63 - 1))
 
 
 def _by_topic(partitions: Iterable[TopicPartition]) -> list[common_pb2.TopicPartitions]:

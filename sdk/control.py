@@ -17,8 +17,17 @@ import grpc
 from google.protobuf.message import Message
 from tenacity import AsyncRetrying, RetryCallState, retry_if_exception_type
 
+from semel.protocol.api.clients import CLIENT_METADATA
 from semel.protocol.errors import ErrorCode, FatalError, RetriableError, SemelError, error_for
-from semel.protocol.v1 import common_pb2, groups_pb2, metadata_pb2, shared_pb2, topics_pb2, transactions_pb2
+from semel.protocol.v1 import (
+    common_pb2,
+    diagnostics_pb2,
+    groups_pb2,
+    metadata_pb2,
+    shared_pb2,
+    topics_pb2,
+    transactions_pb2,
+)
 from semel.runtime.retrying import attempted
 from semel.sdk import tracing
 from semel.sdk.options import ClientOptions
@@ -62,6 +71,7 @@ _TOPICS = "/semel.v1.TopicService/"
 _TRANSACTIONS = "/semel.v1.TransactionService/"
 _SHARED = "/semel.v1.SharedTransactionService/"
 _GROUPS = "/semel.v1.GroupService/"
+_DIAGNOSTICS = "/semel.v1.DiagnosticsService/"
 
 GET_METADATA = Rpc(_METADATA + "GetMetadata", metadata_pb2.GetMetadataRequest, metadata_pb2.GetMetadataResponse)
 
@@ -142,6 +152,18 @@ LIST_GROUPS = Rpc(_GROUPS + "ListGroups", groups_pb2.ListGroupsRequest, groups_p
 DESCRIBE_GROUP = Rpc(_GROUPS + "DescribeGroup", groups_pb2.DescribeGroupRequest, groups_pb2.GroupDescription)
 DELETE_GROUP = Rpc(_GROUPS + "DeleteGroup", groups_pb2.DeleteGroupRequest, groups_pb2.DeleteGroupResponse)
 
+GET_SNAPSHOT = Rpc(_DIAGNOSTICS + "GetSnapshot", diagnostics_pb2.SnapshotRequest, diagnostics_pb2.NodeSnapshot)
+GET_TRANSACTION_HISTORY = Rpc(
+    _DIAGNOSTICS + "GetTransactionHistory",
+    diagnostics_pb2.TransactionHistoryRequest,
+    diagnostics_pb2.TransactionHistory,
+)
+ABORT_HANGING_TRANSACTION = Rpc(
+    _DIAGNOSTICS + "AbortHangingTransaction",
+    diagnostics_pb2.AbortHangingRequest,
+    diagnostics_pb2.AbortHangingResponse,
+)
+
 
 def check_item(error: common_pb2.Error, what: str) -> None:
     """Raise the exception for the error of one item of an answer, if it has one. `what` names the item."""
@@ -163,6 +185,7 @@ class Control:
 
     def __init__(self, options: ClientOptions) -> None:
         self._options = options
+        self._metadata = ((CLIENT_METADATA, options.client_id.encode()),)
         self._channels: dict[str, grpc.Channel] = {}
         self._calls: dict[tuple[str, str], Any] = {}
         self._address_index = 0
@@ -248,7 +271,8 @@ class Control:
     ) -> Response:
         addresses: Sequence[str] = self._options.addresses
         target = address or addresses[self._address_index % len(addresses)]
-        call = self._callable(rpc, target).future(request, timeout=timeout_s, metadata=tracing.metadata() or None)
+        metadata = (*self._metadata, *tracing.metadata())
+        call = self._callable(rpc, target).future(request, timeout=timeout_s, metadata=metadata)
         try:
             response: Response = await _settled(call)
         except grpc.RpcError as error:

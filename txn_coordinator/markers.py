@@ -94,6 +94,7 @@ class MarkerSender:
         )
         self._in_flight = asyncio.Semaphore(config.marker_writes_in_flight_max)
         self._tasks: dict[_Send, asyncio.Task[None]] = {}
+        self._troubles: dict[str, tuple[int, str]] = {}
 
     def send(self, partition: int, effect: SendMarkers) -> None:
         """Begin to send, unless the same decision's markers are on their way already."""
@@ -124,7 +125,12 @@ class MarkerSender:
         """Return how many decisions are on their way."""
         return len(self._tasks)
 
+    def trouble(self, transactional_id: str) -> tuple[int, str]:
+        """Return how often an id's markers could not be written, and why the last time."""
+        return self._troubles.get(transactional_id, (0, ""))
+
     def _forget(self, key: _Send, done: asyncio.Task[None]) -> None:
+        self._troubles.pop(key.transactional_id, None)
         if self._tasks.get(key) is done:
             del self._tasks[key]
 
@@ -216,6 +222,7 @@ class MarkerSender:
         def before_sleep(state: RetryCallState) -> None:
             level = logging.WARNING if state.attempt_number >= LOUD_AFTER_ATTEMPTS else logging.DEBUG
             error = state.outcome.exception() if state.outcome is not None else None
+            self._troubles[effect.transactional_id] = (state.attempt_number, str(error))
             _log.log(
                 level,
                 "markers not through yet, trying again id=%s attempt=%d error=%s",

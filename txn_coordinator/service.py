@@ -44,7 +44,7 @@ from semel.runtime.caller import caller_origin
 from semel.runtime.clock import Clock
 from semel.runtime.keys import partition_for_key
 from semel.runtime.machine import Machine
-from semel.runtime.shard import ShardLog, ShardRuntime
+from semel.runtime.shard import ShardLog, ShardRuntime, ShardState
 from semel.runtime.tracing import context_of, end_span
 from semel.txn_coordinator.commit_records import key_of_member
 from semel.txn_coordinator.config import TransactionConfig
@@ -142,6 +142,18 @@ class TransactionService:
         """Return how many partitions are in each state: see `ShardRuntime.state_counts`."""
         return self._runtime.state_counts()
 
+    def partitions_away(self) -> Mapping[int, str]:
+        """Return the partitions led here that can't be used: see `ShardRuntime.away`."""
+        return self._runtime.away()
+
+    def coordinates(self, partition: int) -> bool:
+        """Say whether this node has a partition of `__transaction_state` in memory."""
+        return self._runtime.state(partition) is ShardState.ACTIVE
+
+    def marker_trouble(self, transactional_id: str) -> tuple[int, str]:
+        """Return how often writing the markers of an id's decision has failed, and why the last time (0, "": never)."""
+        return self._sender.trouble(transactional_id)
+
     def run_due_timers(self) -> None:
         """For clocks that do not move by themselves: see `ShardRuntime.run_due_timers`."""
         self._runtime.run_due_timers()
@@ -234,8 +246,8 @@ class TransactionService:
         response: EndTxnResponse = await self._submit_with_producer_id(request.transactional_id, request)
         return response
 
-    async def list(self, request: ListTransactionsRequest) -> ListTransactionsResponse:
-        """List the ids coordinated here that pass all filters, by id.
+    async def list(self, request: ListTransactionsRequest, *, partial: bool = False) -> ListTransactionsResponse:
+        """List the ids coordinated here that pass all filters, by id. With `partial`, those that can be read.
 
         Raises COORDINATOR_LOAD_IN_PROGRESS while any partition loads (a list with holes would mislead),
         UNKNOWN_SERVER_ERROR where one can't be read, and INVALID_REGULAR_EXPRESSION.
@@ -243,17 +255,19 @@ class TransactionService:
         if request.transactional_id_pattern:
             compile_pattern(request.transactional_id_pattern)
         unreadable = self._runtime.unreadable()
-        if unreadable:
+        if unreadable and not partial:
             raise FatalError(
                 "transactions can't be listed, because some of their coordinators' partitions can't be read: "
                 f"{'; '.join(error.message for error in unreadable.values())}. The node's log says what to do"
             )
-        parts = [await self._runtime.submit(partition, request) for partition in self._runtime.partitions()]
+        readable = [partition for partition in self._runtime.partitions() if partition not in unreadable]
+        parts = [await self._runtime.submit(partition, request) for partition in readable]
         return ListTransactionsResponse(
             tuple(
                 sorted((item for part in parts for item in part.transactions), key=lambda item: item.transactional_id)
             ),
             tuple(sorted(request.states - STATE_NAMES)),
+            tuple(error.message for _, error in sorted(unreadable.items())),
         )
 
     async def describe(self, request: DescribeTransactionRequest) -> TransactionDescription:

@@ -1,4 +1,4 @@
-"""What a node tells about itself for `semel doctor` and `semel txn why`. The fields are those of diagnostics.proto.
+"""What nodes tell about themselves for `semel doctor` and `semel txn why`. The fields are those of diagnostics.proto.
 
 Times are in milliseconds since 1970, NO_TIME where there is none. Lists are bounded; a total says how many there are.
 """
@@ -6,6 +6,7 @@ Times are in milliseconds since 1970, NO_TIME where there is none. Lists are bou
 from __future__ import annotations
 
 from dataclasses import dataclass
+from enum import Enum
 from typing import Final
 
 from semel.protocol.ids import TopicPartition
@@ -18,6 +19,57 @@ SNAPSHOT_LIMIT: Final = 100
 SNAPSHOT_LIMIT_MAX: Final = 1_000
 HISTORY_LIMIT: Final = 200
 HISTORY_LIMIT_MAX: Final = 10_000
+
+
+class Severity(Enum):
+    """How bad a finding is. From WARNING on, the command's exit code tells of it."""
+
+    INFO = "info"
+    """As it may be; told so that nobody has to wonder."""
+    WARNING = "warning"
+    """Somebody waits, or exactly-once is in danger."""
+    ERROR = "error"
+    """It does not get well by itself, or something is refused now."""
+
+    @property
+    def rank(self) -> int:
+        return (Severity.INFO, Severity.WARNING, Severity.ERROR).index(self)
+
+
+class Section(Enum):
+    """What a finding is about."""
+
+    COORDINATORS = "coordinators"
+    TRANSACTIONS = "transactions"
+    GROUPS = "groups"
+    PARTITIONS = "partitions"
+    DISK = "disk"
+    SETTINGS = "settings"
+
+
+@dataclass(frozen=True, slots=True)
+class Thresholds:
+    """From when on something is worth a warning. Times are in milliseconds.
+
+    slow_ms:         transactions open, or prepared, for longer
+    markers_ms:      decided transactions whose markers are not all written after so long
+    held_records:    transactions that hold back more committed records than this
+    lag_ms:          groups whose first unread record is older
+    lag_records:     groups that are further behind
+    rebalances, rebalance_window_ms: groups that rebalanced so often within that time
+    expiry_ms:       empty groups that are behind, and whose offsets are forgotten within that time
+    sync_ms:         syncs that lately took longer
+    """
+
+    slow_ms: int = 60_000
+    markers_ms: int = 10_000
+    held_records: int = 1_000_000
+    lag_ms: int = 300_000
+    lag_records: int = 100_000
+    rebalances: int = 5
+    rebalance_window_ms: int = 600_000
+    expiry_ms: int = 86_400_000
+    sync_ms: int = 100
 
 
 @dataclass(frozen=True, slots=True)

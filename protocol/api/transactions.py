@@ -117,8 +117,11 @@ class TransactionListing:
 
 @dataclass(frozen=True, slots=True)
 class ListTransactionsResponse:
+    """`unreadable`: why ids are missing in it, for each partition of their coordinators that can't be read."""
+
     transactions: tuple[TransactionListing, ...]
     unknown_states: tuple[str, ...] = ()
+    unreadable: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -137,7 +137,7 @@ class ListTransactionsRequest(_message.Message):
     def __init__(self, states: _Optional[_Iterable[str]] = ..., producer_ids: _Optional[_Iterable[int]] = ..., min_duration_ms: _Optional[int] = ..., transactional_id_pattern: _Optional[str] = ...) -> None: ...
 
 class ListTransactionsResponse(_message.Message):
-    __slots__ = ("items", "unknown_states")
+    __slots__ = ("items", "unknown_states", "unreadable")
     class Item(_message.Message):
         __slots__ = ("transactional_id", "producer_id", "state")
         TRANSACTIONAL_ID_FIELD_NUMBER: _ClassVar[int]
@@ -149,9 +149,11 @@ class ListTransactionsResponse(_message.Message):
         def __init__(self, transactional_id: _Optional[str] = ..., producer_id: _Optional[int] = ..., state: _Optional[str] = ...) -> None: ...
     ITEMS_FIELD_NUMBER: _ClassVar[int]
     UNKNOWN_STATES_FIELD_NUMBER: _ClassVar[int]
+    UNREADABLE_FIELD_NUMBER: _ClassVar[int]
     items: _containers.RepeatedCompositeFieldContainer[ListTransactionsResponse.Item]
     unknown_states: _containers.RepeatedScalarFieldContainer[str]
-    def __init__(self, items: _Optional[_Iterable[_Union[ListTransactionsResponse.Item, _Mapping]]] = ..., unknown_states: _Optional[_Iterable[str]] = ...) -> None: ...
+    unreadable: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, items: _Optional[_Iterable[_Union[ListTransactionsResponse.Item, _Mapping]]] = ..., unknown_states: _Optional[_Iterable[str]] = ..., unreadable: _Optional[_Iterable[str]] = ...) -> None: ...
 
 class DescribeTransactionRequest(_message.Message):
     __slots__ = ("transactional_id",)

@@ -13,6 +13,7 @@ from semel.broker.config_sources import Address
 from semel.broker.handlers.fetch import FetchHandler
 from semel.broker.handlers.produce import ProduceHandler
 from semel.broker.listeners.grpc.data_service import DataService
+from semel.broker.listeners.grpc.diagnostics_service import DiagnosticsService
 from semel.broker.listeners.grpc.edge import CallTimes, service_handler
 from semel.broker.listeners.grpc.group_service import GroupService
 from semel.broker.listeners.grpc.metadata_service import MetadataService
@@ -21,7 +22,15 @@ from semel.broker.listeners.grpc.topic_service import TopicService
 from semel.broker.listeners.grpc.transaction_service import TransactionService
 from semel.broker.services import Services
 from semel.broker.start_errors import NodeStartError, StartFailure
-from semel.protocol.v1 import data_pb2, groups_pb2, metadata_pb2, shared_pb2, topics_pb2, transactions_pb2
+from semel.protocol.v1 import (
+    data_pb2,
+    diagnostics_pb2,
+    groups_pb2,
+    metadata_pb2,
+    shared_pb2,
+    topics_pb2,
+    transactions_pb2,
+)
 
 if TYPE_CHECKING:
     from semel.broker.listeners.interception import Interceptor
@@ -68,6 +77,7 @@ class GrpcListener:
             (groups_pb2, "GroupService", GroupService(self._node)),
             (transactions_pb2, "TransactionService", TransactionService(self._node)),
             (shared_pb2, "SharedTransactionService", SharedTransactionService(self._node)),
+            (diagnostics_pb2, "DiagnosticsService", DiagnosticsService(self._node)),
             (data_pb2, "DataService", self._data),
         )
         names = [reflection.SERVICE_NAME, health_pb2.DESCRIPTOR.services_by_name["Health"].full_name]

@@ -135,7 +135,8 @@ class TransactionService:
                 frozenset(request.producer_ids),
                 request.min_duration_ms or -1,
                 request.transactional_id_pattern,
-            )
+            ),
+            partial=True,
         )
         return transactions_pb2.ListTransactionsResponse(
             items=[
@@ -145,6 +146,7 @@ class TransactionService:
                 for found in response.transactions
             ],
             unknown_states=response.unknown_states,
+            unreadable=response.unreadable,
         )
 
     async def describe_transaction(

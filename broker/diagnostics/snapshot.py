@@ -1,0 +1,218 @@
+"""A node's facts at one moment. It tells what is, and judges nothing: that is done with the facts of all nodes.
+
+Transactions and the partitions that they hold are looked at in one turn of the event loop, so that a transaction which
+ends meanwhile is never taken for one that hangs. Everything else is looked at in short turns.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import heapq
+from collections.abc import AsyncIterator, Iterable, Sequence
+from typing import Final, TypeVar
+
+from semel.broker.config import SETTINGS, value_of
+from semel.broker.diagnostics.batches import batch_time_ms
+from semel.broker.diagnostics.disk import disk_facts
+from semel.broker.diagnostics.groups import group_facts
+from semel.broker.partition import Partition
+from semel.broker.services import Services
+from semel.protocol.api.diagnostics import (
+    NEVER,
+    SNAPSHOT_LIMIT,
+    SNAPSHOT_LIMIT_MAX,
+    CoordinatorPartition,
+    HeldPartition,
+    NodeSnapshot,
+    OfflinePartition,
+    OpenTransaction,
+    SettingFact,
+    TopicFacts,
+)
+from semel.protocol.errors import UsageError
+from semel.protocol.ids import INTERNAL_TOPICS, OFFSETS_TOPIC, TRANSACTIONS_TOPIC
+from semel.runtime.clock import Clock
+from semel.txn_coordinator.commit_records import key_of_member
+from semel.txn_coordinator.state import TransactionMetadata
+
+Item = TypeVar("Item")
+
+TURN_SECONDS: Final = 0.005
+PARTITIONS_SHOWN_MAX: Final = 20
+"""So many partitions of one transaction are named."""
+_REASON_LENGTH_MAX: Final = 500
+
+TOLD_SETTINGS: Final = (
+    *("durability", "disk.min.free.bytes", "min.insync.replicas", "default.replication.factor"),
+    *("transaction.max.timeout.ms", "transactional.id.expiration.ms", "transaction.two.phase.commit.enable"),
+    *("producer.id.expiration.ms", "commit.history.expiration.ms"),
+    *("log.retention.ms", "offsets.retention.minutes", "journal.max.bytes"),
+)
+"""The settings that rules of `semel doctor` look at."""
+
+
+async def take_snapshot(node: Services, limit: int = 0, producer_ids: Iterable[int] = ()) -> NodeSnapshot:
+    """Return the node's facts; lists have at most `limit` items (0: SNAPSHOT_LIMIT), the worst first.
+
+    producer_ids: also tell of the open transactions of these. Raises `UsageError` for a limit that is out of range.
+    """
+    if not 0 <= limit <= SNAPSHOT_LIMIT_MAX:
+        raise UsageError(f"limit is 0 to {SNAPSHOT_LIMIT_MAX}, not {limit}")
+    most = limit or SNAPSHOT_LIMIT
+    now_ms = node.clock.now_ms()
+    held, held_total, transactions, transactions_total = _transactions(node, most, frozenset(producer_ids))
+    away = [
+        CoordinatorPartition(topic, number, reason[:_REASON_LENGTH_MAX])
+        for topic, partitions in (
+            (TRANSACTIONS_TOPIC, node.transactions.partitions_away()),
+            (OFFSETS_TOPIC, node.groups.partitions_away()),
+        )
+        for number, reason in sorted(partitions.items())
+    ]
+    await asyncio.sleep(0)
+    groups, groups_total = await group_facts(node, most, now_ms)
+    topics, topics_total = await _topics(node, most)
+    offline = sorted((one for one in node.logs.partitions() if one.offline_error is not None), key=lambda one: one.tp)
+    image, node_id = node.metadata.image, node.config.node_id
+    return NodeSnapshot(
+        node_id=node_id,
+        now_ms=now_ms,
+        disk=disk_facts(node),
+        coordinators_away=tuple(away[:most]),
+        transactions=tuple(transactions),
+        transactions_total=transactions_total,
+        held=tuple(held),
+        held_total=held_total,
+        groups=tuple(groups),
+        groups_total=groups_total,
+        topics=tuple(topics),
+        topics_total=topics_total,
+        offline=tuple(OfflinePartition(one.tp, str(one.offline_error)[:_REASON_LENGTH_MAX]) for one in offline[:most]),
+        settings=tuple(
+            SettingFact(name, SETTINGS[name].format(value_of(node.config, name)), SETTINGS[name].dynamic)
+            for name in TOLD_SETTINGS
+        ),
+        leaders=sum(state.leader == node_id for topic in image.topics.values() for state in topic.partitions),
+    )
+
+
+# --- Transactions -----------------------------------------------------------------------------------------------------
+
+
+def _transactions(
+    node: Services, most: int, producer_ids: frozenset[int]
+) -> tuple[list[HeldPartition], int, list[OpenTransaction], int]:
+    """Return the partitions that are held the longest, and the transactions: the oldest, and those that hold these."""
+    known = {
+        txn.producer_id: txn for machine in node.transactions.machines() for txn in machine.open_transactions.values()
+    }
+    holders = [
+        (_since_ms(partition, known), partition)
+        for partition in node.logs.partitions()
+        if partition.offline_error is None
+        and partition.last_stable_offset < partition.high_watermark
+        and partition.log.producer_state.open_transactions
+    ]
+    worst = heapq.nsmallest(most, holders, key=lambda one: (one[0], one[1].tp))
+    held = [_held(partition, known) for _, partition in worst]
+    wanted = {txn.transactional_id for txn in heapq.nsmallest(most, known.values(), key=lambda txn: txn.start_ms)}
+    wanted |= {known[one.producer_id].transactional_id for one in held if one.producer_id in known}
+    told = [txn for txn in known.values() if txn.transactional_id in wanted or txn.producer_id in producer_ids]
+    told.sort(key=lambda txn: (txn.start_ms, txn.transactional_id))
+    return held, len(holders), [_open_transaction(node, txn) for txn in told], len(known)
+
+
+def _since_ms(partition: Partition, known: dict[int, TransactionMetadata]) -> int:
+    """Since when about a partition is held: by its coordinator, else by when its holder was last heard of."""
+    state = partition.log.producer_state
+    producer_id = next(iter(state.open_transactions.values()))
+    txn, entry = known.get(producer_id), state.entry(producer_id)
+    return txn.start_ms if txn is not None else 0 if entry is None else entry.active_ms
+
+
+def _held(partition: Partition, known: dict[int, TransactionMetadata]) -> HeldPartition:
+    state = partition.log.producer_state
+    opened = state.open_transactions
+    first_offset, producer_id = next(iter(opened.items()))
+    entry, txn = state.entry(producer_id), known.get(producer_id)
+    assert entry is not None, "an open transaction has a producer"
+    return HeldPartition(
+        partition=partition.tp,
+        last_stable_offset=partition.last_stable_offset,
+        high_watermark=partition.high_watermark,
+        producer_id=producer_id,
+        producer_epoch=entry.epoch,
+        first_offset=first_offset,
+        since_ms=batch_time_ms(partition, first_offset),
+        last_append_ms=entry.last_timestamp_ms,
+        open_transactions=len(opened),
+        is_known=txn is not None and partition.tp in txn.partitions,
+    )
+
+
+def _open_transaction(node: Services, txn: TransactionMetadata) -> OpenTransaction:
+    attempts, error = node.transactions.marker_trouble(txn.transactional_id)
+    return OpenTransaction(
+        transactional_id=txn.transactional_id,
+        producer_id=txn.producer_id,
+        producer_epoch=txn.producer_epoch,
+        state=txn.state.label,
+        timeout_ms=NEVER if txn.is_two_phase else txn.timeout_ms,
+        start_ms=txn.start_ms,
+        last_update_ms=txn.last_update_ms,
+        partitions=tuple(sorted(txn.partitions)[:PARTITIONS_SHOWN_MAX]),
+        partitions_total=len(txn.partitions),
+        key=key_of_member(txn.transactional_id) or "",
+        attempt=txn.attempt,
+        client_id="" if txn.client is None else txn.client.client_id,
+        client_host="" if txn.client is None else txn.client.host,
+        marker_attempts=attempts,
+        marker_error=error[:_REASON_LENGTH_MAX],
+    )
+
+
+# --- Topics -----------------------------------------------------------------------------------------------------------
+
+
+async def _topics(node: Services, most: int) -> tuple[list[TopicFacts], int]:
+    """Return the topics with settings of their own, and the largest."""
+    by_topic: dict[str, list[Partition]] = {}
+    for partition in node.logs.partitions():
+        if partition.tp.topic not in INTERNAL_TOPICS and partition.offline_error is None:
+            by_topic.setdefault(partition.tp.topic, []).append(partition)
+    facts: list[tuple[bool, TopicFacts]] = []
+    async for topic, partitions in in_turns(list(by_topic.items()), node.clock):
+        image = node.metadata.topic(topic)
+        if image is None:
+            continue
+        sizes = {one.tp.partition: one.log.size_bytes for one in partitions}
+        largest = max(sizes, key=lambda number: (sizes[number], -number))
+        config = partitions[0].config
+        facts.append(
+            (
+                bool(image.configs),
+                TopicFacts(
+                    topic=topic,
+                    partitions=len(sizes),
+                    size_bytes=sum(sizes.values()),
+                    largest_partition=largest,
+                    largest_bytes=sizes[largest],
+                    retention_ms=config.retention_ms,
+                    min_insync_replicas=config.min_insync_replicas,
+                    replicas=min(len(state.replicas) for state in image.partitions),
+                    deletes=config.is_deleted,
+                ),
+            )
+        )
+    facts.sort(key=lambda one: (not one[0], -one[1].size_bytes, one[1].topic))
+    return [fact for _, fact in facts[:most]], len(facts)
+
+
+async def in_turns(items: Sequence[Item], clock: Clock) -> AsyncIterator[Item]:
+    """Yield the items, letting others have the event loop every few milliseconds."""
+    turn_ends = clock.monotonic() + TURN_SECONDS
+    for item in items:
+        if clock.monotonic() >= turn_ends:
+            await asyncio.sleep(0)
+            turn_ends = clock.monotonic() + TURN_SECONDS
+        yield item

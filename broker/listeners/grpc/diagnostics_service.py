@@ -1,0 +1,44 @@
+"""semel.v1.DiagnosticsService: what `semel doctor` and `semel txn why` ask."""
+
+from __future__ import annotations
+
+from semel.broker.diagnostics.hanging import abort_hanging
+from semel.broker.diagnostics.history import read_history
+from semel.broker.diagnostics.snapshot import take_snapshot
+from semel.broker.listeners.grpc.edge import Context
+from semel.broker.services import Services
+from semel.protocol.ids import TopicPartition
+from semel.protocol.plain_messages import from_message, to_message
+from semel.protocol.v1 import diagnostics_pb2
+
+
+class DiagnosticsService:
+    """Facts of this node."""
+
+    def __init__(self, node: Services) -> None:
+        self._node = node
+
+    async def get_snapshot(
+        self, request: diagnostics_pb2.SnapshotRequest, _context: Context
+    ) -> diagnostics_pb2.NodeSnapshot:
+        snapshot = await take_snapshot(self._node, request.limit, request.producer_ids)
+        return to_message(snapshot, diagnostics_pb2.NodeSnapshot())
+
+    async def get_transaction_history(
+        self, request: diagnostics_pb2.TransactionHistoryRequest, _context: Context
+    ) -> diagnostics_pb2.TransactionHistory:
+        history = await read_history(self._node, request.key, request.limit)
+        return to_message(history, diagnostics_pb2.TransactionHistory())
+
+    async def abort_hanging_transaction(
+        self, request: diagnostics_pb2.AbortHangingRequest, _context: Context
+    ) -> diagnostics_pb2.AbortHangingResponse:
+        producer = await abort_hanging(
+            self._node,
+            from_message(request.partition, TopicPartition),
+            request.start_offset,
+            unknown_elsewhere=request.unknown_elsewhere,
+        )
+        return diagnostics_pb2.AbortHangingResponse(
+            producer_id=producer.producer_id, producer_epoch=producer.producer_epoch
+        )

@@ -1,0 +1,140 @@
+"""Asking nodes for their facts, as gRPC carries them."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable, Mapping
+
+from semel.protocol.api.diagnostics import SNAPSHOT_LIMIT, NodeSnapshot, TransactionHistory
+from semel.protocol.errors import ErrorCode, FatalError, SemelError
+from semel.protocol.ids import ProducerIdAndEpoch, TopicPartition
+from semel.protocol.plain_messages import from_message
+from semel.protocol.v1 import common_pb2, diagnostics_pb2, metadata_pb2
+from semel.sdk.control import (
+    ABORT_HANGING_TRANSACTION,
+    GET_METADATA,
+    GET_SNAPSHOT,
+    GET_TRANSACTION_HISTORY,
+    Control,
+)
+from semel.sdk.diagnosis.findings import Cluster
+from semel.sdk.diagnosis.rules import unresolved_producers
+from semel.sdk.unreachable import UnreachableError
+
+_OTHER_NODE_TIMEOUT_MS = 5_000
+
+
+async def take_snapshots(control: Control, limit: int = SNAPSHOT_LIMIT) -> Cluster:
+    """Return the facts of all nodes. Raises `SemelError` where no node can be reached, or the one asked is too old."""
+    cluster = await _snapshots(control, limit, ())
+    unresolved = unresolved_producers(cluster)
+    if unresolved and len(cluster.nodes) > 1:
+        return await _snapshots(control, limit, unresolved)
+    return cluster
+
+
+async def _snapshots(control: Control, limit: int, producer_ids: Iterable[int]) -> Cluster:
+    request = diagnostics_pb2.SnapshotRequest(limit=limit, producer_ids=producer_ids)
+    addresses = await _addresses(control)
+    if len(addresses) <= 1:
+        # A single node may be known under an address that can't be reached from here: a container's, a tunnel's.
+        return Cluster((await _snapshot(control, request, None),))
+    outcomes = await asyncio.gather(
+        *(_snapshot(control, request, address) for address in addresses.values()), return_exceptions=True
+    )
+    nodes: list[NodeSnapshot] = []
+    unreachable: dict[int, str] = {}
+    for node_id, outcome in zip(addresses, outcomes, strict=True):
+        if isinstance(outcome, SemelError):
+            unreachable[node_id] = outcome.message
+        elif isinstance(outcome, BaseException):
+            raise outcome
+        else:
+            nodes.append(outcome)
+    return Cluster(tuple(nodes), unreachable)
+
+
+async def _snapshot(control: Control, request: diagnostics_pb2.SnapshotRequest, address: str | None) -> NodeSnapshot:
+    timeout_ms = None if address is None else _OTHER_NODE_TIMEOUT_MS
+    found = await control.call(GET_SNAPSHOT, request, address=address, timeout_ms=timeout_ms)
+    return from_message(found, NodeSnapshot)
+
+
+async def read_history(control: Control, key: str, limit: int) -> TransactionHistory:
+    """Return what the log has about a transactional id or a key, from the node that has its log."""
+    request = diagnostics_pb2.TransactionHistoryRequest(key=key, limit=limit)
+    addresses: list[str | None] = [*(await _addresses(control)).values()]
+    if len(addresses) <= 1:
+        addresses = [None]
+    for address in addresses[:-1]:
+        try:
+            found = await control.call(
+                GET_TRANSACTION_HISTORY, request, address=address, timeout_ms=_OTHER_NODE_TIMEOUT_MS
+            )
+        except SemelError as error:
+            if error.code is not ErrorCode.NOT_COORDINATOR and not isinstance(error, UnreachableError):
+                raise
+        else:
+            return from_message(found, TransactionHistory)
+    found = await control.call(GET_TRANSACTION_HISTORY, request, address=addresses[-1])
+    return from_message(found, TransactionHistory)
+
+
+async def abort_hanging(control: Control, tp: TopicPartition, start_offset: int) -> ProducerIdAndEpoch:
+    """End a transaction that no coordinator knows, on one partition. Raises INVALID_TXN_STATE where one does."""
+    addresses = await _addresses(control)
+    is_alone = len(addresses) <= 1
+    address = None if is_alone else await _leader_address(control, tp)
+    if not is_alone:
+        _check_unknown(await take_snapshots(control), tp, start_offset)
+    request = diagnostics_pb2.AbortHangingRequest(
+        partition=common_pb2.TopicPartition(topic=tp.topic, partition=tp.partition),
+        start_offset=start_offset,
+        unknown_elsewhere=not is_alone,
+    )
+    done = await control.call(ABORT_HANGING_TRANSACTION, request, address=address)
+    return ProducerIdAndEpoch(done.producer_id, done.producer_epoch)
+
+
+def _check_unknown(cluster: Cluster, tp: TopicPartition, start_offset: int) -> None:
+    """Raise what keeps the transaction from being called a hanging one, by the word of all nodes."""
+    if cluster.unreachable or any(node.coordinators_away for node in cluster.nodes):
+        raise FatalError(
+            "not all coordinators can be asked whether they know the transaction; `semel doctor` says which",
+            ErrorCode.COORDINATOR_NOT_AVAILABLE,
+        )
+    for node in cluster.nodes:
+        for one in node.held:
+            if one.partition == tp and one.first_offset == start_offset:
+                for other in cluster.nodes:
+                    for txn in other.transactions:
+                        if txn.producer_id == one.producer_id:
+                            raise FatalError(
+                                f"the transaction at offset {start_offset} of {tp} is that of "
+                                f"{txn.transactional_id!r}; `semel txn abort` takes that name",
+                                ErrorCode.INVALID_TXN_STATE,
+                            )
+                return
+    raise FatalError(
+        f"no transaction that begins at offset {start_offset} holds the last stable offset of {tp}",
+        ErrorCode.INVALID_TXN_STATE,
+    )
+
+
+async def _leader_address(control: Control, tp: TopicPartition) -> str | None:
+    response = await control.call(GET_METADATA, metadata_pb2.GetMetadataRequest(topics=[tp.topic]))
+    leaders = {partition.partition: partition.leader_id for topic in response.topics for partition in topic.partitions}
+    return _of(response).get(leaders.get(tp.partition, -1))
+
+
+async def _addresses(control: Control) -> Mapping[int, str]:
+    return _of(await control.call(GET_METADATA, metadata_pb2.GetMetadataRequest()))
+
+
+def _of(response: metadata_pb2.GetMetadataResponse) -> dict[int, str]:
+    return {
+        node.node_id: f"[{node.grpc_host}]:{node.grpc_port}"
+        if ":" in node.grpc_host
+        else f"{node.grpc_host}:{node.grpc_port}"
+        for node in response.nodes
+    }

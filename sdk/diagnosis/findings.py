@@ -1,0 +1,242 @@
+"""Every kind of finding of `semel doctor`: the one table that the rules, the command and its page are made from."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from types import MappingProxyType
+from typing import Final
+
+from semel.protocol.api.diagnostics import NO_TIME, NodeSnapshot, Section, Severity
+
+
+@dataclass(frozen=True, slots=True)
+class FindingKind:
+    """A kind of finding. `why` says why it matters, `mend` in words what is to be done about it."""
+
+    name: str
+    section: Section
+    why: str
+    mend: str
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """Something that was found.
+
+    subject:  what it is about: a transactional id, a group, a partition, a setting
+    what:     the facts, in a sentence
+    since_ms: since when, in milliseconds since 1970; -1 where that is not known
+    happens:  what will happen by itself, and when; empty where there is nothing to say
+    commands: the commands that mend it, or the first step of it
+    node_id:  the node that told of it
+    """
+
+    kind: FindingKind
+    severity: Severity
+    subject: str
+    what: str
+    since_ms: int = NO_TIME
+    happens: str = ""
+    commands: tuple[str, ...] = ()
+    node_id: int = -1
+
+
+@dataclass(frozen=True, slots=True)
+class Cluster:
+    """The facts of all nodes. `unreachable`: of the nodes that did not answer, why."""
+
+    nodes: tuple[NodeSnapshot, ...]
+    unreachable: Mapping[int, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Diagnosis:
+    """What `Admin.diagnose` returns: the facts, and the findings, the worst first in each section."""
+
+    cluster: Cluster
+    findings: tuple[Finding, ...]
+
+    @property
+    def is_healthy(self) -> bool:
+        """Whether nothing is worse than an INFO."""
+        return all(finding.severity is Severity.INFO for finding in self.findings)
+
+
+_S = Section
+
+_TABLE: Final = (
+    FindingKind(
+        "node-unreachable", _S.COORDINATORS,
+        "What this node leads and coordinates is not to be had, and its facts are missing here.",
+        "Start it, or see in its own log why it does not answer.",
+    ),
+    FindingKind(
+        "coordinator-unreadable", _S.COORDINATORS,
+        "Transactions and groups that live in this partition are refused until it can be read.",
+        "Check the folder, stop the node, and restore the partition's folder from a backup; without one, move it away: "
+        "what it coordinates begins anew, and its open transactions then hang.",
+    ),
+    FindingKind(
+        "coordinator-loading", _S.COORDINATORS,
+        "Callers are told to come again while the partition is read into memory.",
+        "Wait: it is read at the speed of the disk.",
+    ),
+    FindingKind(
+        "lso-held", _S.TRANSACTIONS,
+        "read_committed readers see nothing behind the first record of an open transaction (L1).",
+        "Nothing, while it is as young as transactions of this application are meant to be.",
+    ),
+    FindingKind(
+        "slow-transaction", _S.TRANSACTIONS,
+        "All read_committed readers of its partitions wait for it, whatever they read.",
+        "Find out what its producer does; abort the transaction where nobody else will. Its producer is fenced then.",
+    ),
+    FindingKind(
+        "prepared-transaction", _S.TRANSACTIONS,
+        "It never times out (T9), and readers wait until whoever prepared it has decided.",
+        "Have the outside coordinator (a database, a job) end it. Abort it only where that one has, or is gone.",
+    ),
+    FindingKind(
+        "markers-pending", _S.TRANSACTIONS,
+        "The decision stands (T3), but partitions without its marker still hold their readers back, and its producer "
+        "can't begin the next transaction.",
+        "Mend the partition that the error names; the node tries again by itself. A deleted topic is passed over.",
+    ),
+    FindingKind(
+        "hanging-transaction", _S.TRANSACTIONS,
+        "No coordinator knows it, so nobody will ever end it: readers wait for ever, and compaction too.",
+        "Abort it on the partition, by an abort marker.",
+    ),
+    FindingKind(
+        "unknown-holder", _S.TRANSACTIONS,
+        "No coordinator that can be asked knows who holds the last stable offset; one that can't be asked may.",
+        "Mend the coordinator first, then look again: to abort what it has open would tear a transaction apart.",
+    ),
+    FindingKind(
+        "oversized-transaction", _S.TRANSACTIONS,
+        "Readers get all of it at once when it ends, and hold back, or skip, that much until then.",
+        "Commit more often. Abort it where it is a mistake.",
+    ),
+    FindingKind(
+        "group-lagging", _S.GROUPS,
+        "What comes in is processed late, and what retention deletes first, never.",
+        "See whether its members live and commit; add members, as many as there are partitions.",
+    ),
+    FindingKind(
+        "group-rebalancing", _S.GROUPS,
+        "While a group rebalances it reads less, and what was not committed is read again.",
+        "Look for members that come and go: longer session timeouts, static members (group_instance_id), and less work "
+        "between two polls keep a group calm.",
+    ),
+    FindingKind(
+        "group-expiring", _S.GROUPS,
+        "When its offsets are forgotten, its consumers begin at auto.offset.reset: records are read again, or skipped.",
+        "Start a consumer of it before that, or keep offsets for longer. Delete the group where nobody needs it.",
+    ),
+    FindingKind(
+        "group-without-members", _S.GROUPS,
+        "Nobody reads for this group, and its records wait.",
+        "Start its consumers. Delete the group where nobody needs it.",
+    ),
+    FindingKind(
+        "partition-offline", _S.PARTITIONS,
+        "It takes and gives nothing.",
+        "See the reason, mend the disk, and start the node again: it recovers what was acknowledged.",
+    ),
+    FindingKind(
+        "partition-skewed", _S.PARTITIONS,
+        "One partition has most of the topic's records, so one consumer does most of the work.",
+        "Choose keys that spread more evenly.",
+    ),
+    FindingKind(
+        "leaders-skewed", _S.PARTITIONS,
+        "One node leads most partitions, and serves most of their clients.",
+        "Create new topics while the other nodes run; a partition stays where it was created.",
+    ),
+    FindingKind(
+        "disk-full", _S.DISK,
+        "Producers are refused: less is free than the node keeps in reserve for its own work.",
+        "Make room on the disk, keep less of the largest topic, or delete what nobody reads.",
+    ),
+    FindingKind(
+        "disk-filling", _S.DISK,
+        "Below the reserve, producers are refused.",
+        "Make room on the disk, or keep less of the largest topic.",
+    ),
+    FindingKind(
+        "writes-failing", _S.DISK,
+        "Appends are refused with this error.",
+        "Mend what the error says; the node goes on by itself as soon as a write succeeds.",
+    ),
+    FindingKind(
+        "fsync-slow", _S.DISK,
+        "Every acknowledgement with acks=all waits for such a sync (D1).",
+        "Move the data folder to a faster disk, or take other work off this one.",
+    ),
+    FindingKind(
+        "journal-large", _S.DISK,
+        "Past its bound, producers are refused; a recovery has to read all of it.",
+        "The disk does not keep up with flushing the logs: a faster one, or fewer writers.",
+    ),
+    FindingKind(
+        "unclean-start", _S.DISK,
+        "The node had not stopped cleanly before it (killed, power cut); recovery has put back what was acknowledged.",
+        "Nothing is left to do. Stop nodes by SIGTERM, and check the logs offline where you doubt the disk.",
+    ),
+    FindingKind(
+        "durability-os", _S.SETTINGS,
+        "With one replica, an acknowledgement then survives a killed process but no power cut: acknowledged and "
+        "committed records may be lost.",
+        "Have the node sync its journal before it answers.",
+    ),
+    FindingKind(
+        "min-insync-impossible", _S.SETTINGS,
+        "acks=all is refused with NOT_ENOUGH_REPLICAS, transactions included.",
+        "Lower min.insync.replicas to the replicas that there are.",
+    ),
+    FindingKind(
+        "retention-short", _S.SETTINGS,
+        "A transaction may stay open for longer than records are kept: what it wrote first can be deleted before "
+        "anybody could read it.",
+        "Keep records for longer than transactions may take.",
+    ),
+    FindingKind(
+        "offsets-retention-short", _S.SETTINGS,
+        "A group that has no member for so long starts over: its input is transformed again, or skipped.",
+        "Keep offsets for longer than your longest outage; Kafka's default is a week.",
+    ),
+    FindingKind(
+        "transaction-timeout-long", _S.SETTINGS,
+        "A producer that died keeps readers waiting for as long as its timeout, up to this.",
+        "Allow what the slowest transaction needs, and no more.",
+    ),
+    FindingKind(
+        "transactional-id-expiration-short", _S.SETTINGS,
+        "A producer that is idle for so long is forgotten, and its next transaction is refused.",
+        "Remember ids for longer than producers are idle; Kafka's default is a week.",
+    ),
+    FindingKind(
+        "producer-id-expiration-short", _S.SETTINGS,
+        "A batch that is sent again after so long is not known as a repetition: records are doubled (P1, P8).",
+        "Remember producers for longer than they retry; a day is the default.",
+    ),
+    FindingKind(
+        "commit-history-short", _S.SETTINGS,
+        'After so long, "did it commit?" is answered with no: a job that asks late does its work twice (T13).',
+        "Keep commits for longer than a job can be down; a month is the default.",
+    ),
+    FindingKind(
+        "two-phase-enabled", _S.SETTINGS,
+        "Transactions that are decided outside never time out: one that is left behind holds its readers for ever.",
+        "Nothing, where such a coordinator is used; else turn it off.",
+    ),
+    FindingKind(
+        "no-disk-reserve", _S.SETTINGS,
+        "On a full disk the node could not even write the markers and records that make room.",
+        "Keep a reserve.",
+    ),
+)  # fmt: skip
+
+KINDS: Final[Mapping[str, FindingKind]] = MappingProxyType({kind.name: kind for kind in _TABLE})
+"""Every kind of finding by its name, in the order of the documentation."""

@@ -1,0 +1,258 @@
+"""What is found about partitions, disks and settings. Pure: facts in, findings out."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Final, NamedTuple
+
+from semel.protocol.api.diagnostics import NO_TIME, NodeSnapshot, Severity, Thresholds, TopicFacts
+from semel.protocol.wording import command, duration, size
+from semel.sdk.diagnosis.findings import KINDS, Cluster, Finding
+
+_SKEW: Final = 4
+_SKEWED_BYTES_MIN: Final = 64 << 20
+_SLOW_SHARE: Final = 0.01
+_SYNCS_MIN: Final = 20
+_FILLING_SHARE: Final = 0.1
+_JOURNAL_SHARE: Final = 0.8
+_MINUTE_MS: Final = 60_000
+_HOUR_MS: Final = 3_600_000
+_DAY_MS: Final = 86_400_000
+_RESERVE_BYTES: Final = 64 << 20
+_TOPICS_NAMED_MAX: Final = 20
+
+
+# --- Partitions -------------------------------------------------------------------------------------------------------
+
+
+def partition_findings(cluster: Cluster) -> Iterator[Finding]:
+    """Partitions that are offline, and loads that are uneven."""
+    for node in cluster.nodes:
+        for offline in node.offline:
+            yield Finding(
+                KINDS["partition-offline"],
+                Severity.ERROR,
+                str(offline.partition),
+                f"{offline.partition} is offline: {offline.reason}",
+                commands=(command("log", "verify", node.disk.data_dir),),
+                node_id=node.node_id,
+            )
+        yield from (_skewed(node, topic) for topic in node.topics if _is_skewed(topic))
+    leaders = {node.node_id: node.leaders for node in cluster.nodes}
+    if len(leaders) > 1 and max(leaders.values()) > 2 * sum(leaders.values()) / len(leaders):
+        busiest = max(leaders, key=lambda node_id: leaders[node_id])
+        yield Finding(
+            KINDS["leaders-skewed"],
+            Severity.INFO,
+            f"node {busiest}",
+            f"node {busiest} leads {leaders[busiest]} of {sum(leaders.values())} partitions, on {len(leaders)} nodes",
+            commands=(command("topic", "list"),),
+            node_id=busiest,
+        )
+
+
+def _is_skewed(topic: TopicFacts) -> bool:
+    others = topic.partitions - 1
+    if others < 1 or topic.largest_bytes < _SKEWED_BYTES_MIN:
+        return False
+    return topic.largest_bytes > _SKEW * (topic.size_bytes - topic.largest_bytes) / others
+
+
+def _skewed(node: NodeSnapshot, topic: TopicFacts) -> Finding:
+    return Finding(
+        KINDS["partition-skewed"],
+        Severity.INFO,
+        f"{topic.topic}-{topic.largest_partition}",
+        f"{topic.topic}-{topic.largest_partition} has {size(topic.largest_bytes)} of the {size(topic.size_bytes)} that "
+        f"the topic's {topic.partitions} partitions have",
+        commands=(command("topic", "describe", topic.topic),),
+        node_id=node.node_id,
+    )
+
+
+# --- The disk ---------------------------------------------------------------------------------------------------------
+
+
+def disk_findings(cluster: Cluster, thresholds: Thresholds) -> Iterator[Finding]:
+    """Space, syncs, the journal, and the last recovery."""
+    for node in cluster.nodes:
+        yield from _space(node)
+        yield from _health(node, thresholds)
+
+
+def _space(node: NodeSnapshot) -> Iterator[Finding]:
+    disk = node.disk
+    if disk.free_bytes < 0:
+        return
+    largest = max(node.topics, key=lambda topic: topic.size_bytes, default=None)
+    commands: tuple[str, ...] = ()
+    if largest is not None:
+        kept = max(largest.size_bytes // largest.partitions // 2, 1)
+        commands = (command("topic", "config", largest.topic, "--set", f"retention.bytes={kept}"),)
+    where = f"{size(disk.free_bytes)} of {size(disk.total_bytes)} are free in {disk.data_dir}"
+    reserve = f"{size(disk.min_free_bytes)} (disk.min.free.bytes)"
+    if disk.free_bytes < disk.min_free_bytes:
+        yield Finding(
+            KINDS["disk-full"],
+            Severity.ERROR,
+            disk.data_dir,
+            f"{where}, less than the reserve of {reserve}",
+            happens="producers are refused until there is room; transactions still end",
+            commands=commands,
+            node_id=node.node_id,
+        )
+    elif disk.free_bytes < 2 * disk.min_free_bytes or disk.free_bytes < _FILLING_SHARE * disk.total_bytes:
+        yield Finding(
+            KINDS["disk-filling"],
+            Severity.WARNING,
+            disk.data_dir,
+            f"{where}; the reserve is {reserve}",
+            happens="producers are refused once less than the reserve is free",
+            commands=commands,
+            node_id=node.node_id,
+        )
+
+
+def _health(node: NodeSnapshot, thresholds: Thresholds) -> Iterator[Finding]:
+    disk = node.disk
+
+    def found(name: str, severity: Severity, what: str, *, since_ms: int = NO_TIME, happens: str = "") -> Finding:
+        verify = (command("log", "verify", disk.data_dir),)
+        return Finding(KINDS[name], severity, disk.data_dir, what, since_ms, happens, verify, node.node_id)
+
+    if disk.write_error:
+        yield found("writes-failing", Severity.ERROR, f"appends fail: {disk.write_error}")
+    slow_share = disk.slow_syncs / disk.syncs if disk.syncs >= _SYNCS_MIN else 0.0
+    if disk.sync_ms_recent > thresholds.sync_ms or slow_share > _SLOW_SHARE:
+        yield found(
+            "fsync-slow",
+            Severity.WARNING,
+            f"syncs of the journal take {disk.sync_ms_recent:.1f} ms lately, {disk.sync_ms_mean:.1f} ms on average; "
+            f"{disk.slow_syncs} of {disk.syncs} took longer than {disk.slow_sync_ms} ms",
+        )
+    if disk.journal_bytes > _JOURNAL_SHARE * disk.journal_max_bytes:
+        yield found(
+            "journal-large",
+            Severity.WARNING,
+            f"the journal has {size(disk.journal_bytes)}, near its bound of {size(disk.journal_max_bytes)} "
+            "(journal.max.bytes)",
+            happens="producers are refused past the bound, until the logs are flushed",
+        )
+    if disk.unclean_ms != NO_TIME:
+        which = "this start" if disk.unclean_ms >= disk.started_ms else "an earlier start"
+        is_lossy = disk.durability == "os"
+        yield found(
+            "unclean-start",
+            Severity.WARNING if is_lossy else Severity.INFO,
+            f"{which} found that the node had not stopped cleanly: {disk.unclean_found}"
+            + ("; with durability=os, the last records may be gone if the machine went down" if is_lossy else ""),
+            since_ms=disk.unclean_ms,
+        )
+
+
+# --- Settings ---------------------------------------------------------------------------------------------------------
+
+
+class _Rule(NamedTuple):
+    """A setting whose value can endanger exactly-once. `mended`: the value that the command sets."""
+
+    setting: str
+    kind: str
+    severity: Severity
+    is_wrong: Callable[[str], bool]
+    mended: str
+
+
+def _below(least: int) -> Callable[[str], bool]:
+    return lambda value: int(value) < least
+
+
+_RULES: Final = (
+    _Rule("durability", "durability-os", Severity.WARNING, lambda value: value == "os", "disk"),
+    _Rule(
+        "offsets.retention.minutes",
+        "offsets-retention-short",
+        Severity.WARNING,
+        _below(_DAY_MS // _MINUTE_MS),
+        "10080",
+    ),
+    _Rule(
+        "transaction.max.timeout.ms",
+        "transaction-timeout-long",
+        Severity.WARNING,
+        lambda value: int(value) > _HOUR_MS,
+        "900000",
+    ),
+    _Rule(
+        "transactional.id.expiration.ms",
+        "transactional-id-expiration-short",
+        Severity.WARNING,
+        _below(_DAY_MS),
+        str(7 * _DAY_MS),
+    ),
+    _Rule(
+        "producer.id.expiration.ms",
+        "producer-id-expiration-short",
+        Severity.WARNING,
+        _below(10 * _MINUTE_MS),
+        str(_DAY_MS),
+    ),
+    _Rule(
+        "commit.history.expiration.ms",
+        "commit-history-short",
+        Severity.WARNING,
+        _below(_DAY_MS),
+        str(30 * _DAY_MS),
+    ),
+    _Rule(
+        "transaction.two.phase.commit.enable",
+        "two-phase-enabled",
+        Severity.INFO,
+        lambda value: value == "true",
+        "false",
+    ),
+    _Rule("disk.min.free.bytes", "no-disk-reserve", Severity.WARNING, _below(_RESERVE_BYTES), str(256 << 20)),
+)
+
+
+def setting_findings(cluster: Cluster) -> Iterator[Finding]:
+    """Settings of nodes and topics that endanger exactly-once."""
+    for node in cluster.nodes:
+        values = {setting.name: setting.value for setting in node.settings}
+        for rule in _RULES:
+            value = values.get(rule.setting)
+            if value is not None and rule.is_wrong(value):
+                yield Finding(
+                    KINDS[rule.kind],
+                    rule.severity,
+                    rule.setting,
+                    f"{rule.setting} is {value}",
+                    commands=(command("serve", "--set", f"{rule.setting}={rule.mended}"),),
+                    node_id=node.node_id,
+                )
+        yield from _topic_settings(node, int(values.get("transaction.max.timeout.ms", "0")))
+
+
+def _topic_settings(node: NodeSnapshot, timeout_max_ms: int) -> Iterator[Finding]:
+    impossible = [topic for topic in node.topics if topic.min_insync_replicas > topic.replicas]
+    for topic in impossible[:_TOPICS_NAMED_MAX]:
+        yield Finding(
+            KINDS["min-insync-impossible"],
+            Severity.ERROR,
+            topic.topic,
+            f"topic {topic.topic} wants {topic.min_insync_replicas} replicas in sync, and has {topic.replicas}",
+            commands=(command("topic", "config", topic.topic, "--set", f"min.insync.replicas={topic.replicas}"),),
+            node_id=node.node_id,
+        )
+    short = [topic for topic in node.topics if topic.deletes and 0 <= topic.retention_ms < timeout_max_ms]
+    enough = f"retention.ms={max(_DAY_MS, timeout_max_ms)}"
+    for topic in short[:_TOPICS_NAMED_MAX]:
+        yield Finding(
+            KINDS["retention-short"],
+            Severity.WARNING,
+            topic.topic,
+            f"topic {topic.topic} keeps records for {duration(topic.retention_ms)} (retention.ms), and a transaction "
+            f"may be open for {duration(timeout_max_ms)} (transaction.max.timeout.ms)",
+            commands=(command("topic", "config", topic.topic, "--set", enough),),
+            node_id=node.node_id,
+        )

@@ -1,0 +1,34 @@
+"""The doctor: all rules over the facts of all nodes. Pure, so that each rule can be tried with made-up facts."""
+
+from __future__ import annotations
+
+from semel.protocol.api.diagnostics import Section, Thresholds
+from semel.sdk.diagnosis.findings import Cluster, Diagnosis
+from semel.sdk.diagnosis.group_rules import group_findings
+from semel.sdk.diagnosis.node_rules import disk_findings, partition_findings, setting_findings
+from semel.sdk.diagnosis.transaction_rules import coordinator_findings, transaction_findings
+
+_ORDER = {section: place for place, section in enumerate(Section)}
+
+
+def diagnose(cluster: Cluster, thresholds: Thresholds | None = None) -> Diagnosis:
+    """Return what is found, by section, the worst and the oldest first."""
+    limits = thresholds or Thresholds()
+    found = [
+        *coordinator_findings(cluster),
+        *transaction_findings(cluster, limits),
+        *group_findings(cluster, limits),
+        *partition_findings(cluster),
+        *disk_findings(cluster, limits),
+        *setting_findings(cluster),
+    ]
+    found.sort(
+        key=lambda one: (_ORDER[one.kind.section], -one.severity.rank, one.since_ms < 0, one.since_ms, one.subject)
+    )
+    return Diagnosis(cluster, tuple(found))
+
+
+def unresolved_producers(cluster: Cluster) -> frozenset[int]:
+    """Return the holders that their own nodes' coordinators do not know: the other nodes are to be asked for them."""
+    known = {txn.producer_id for node in cluster.nodes for txn in node.transactions}
+    return frozenset(one.producer_id for node in cluster.nodes for one in node.held if not one.is_known) - known

@@ -1,0 +1,215 @@
+"""What is found about transactions and coordinators. Pure: facts in, findings out."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
+
+from semel.protocol.api.diagnostics import (
+    NEVER,
+    NO_TIME,
+    HeldPartition,
+    NodeSnapshot,
+    OpenTransaction,
+    Severity,
+    Thresholds,
+)
+from semel.protocol.ids import OFFSETS_TOPIC, TRANSACTIONS_TOPIC
+from semel.protocol.wording import command, duration, listed, moment, partition_argument
+from semel.sdk.diagnosis.findings import KINDS, Cluster, Finding
+
+ONGOING = "Ongoing"
+PREPARED = {"PrepareCommit": "commit", "PrepareAbort": "abort"}
+COMMANDS_MAX = 5
+_PARTITIONS_LARGE = 1_000
+
+
+def coordinator_findings(cluster: Cluster) -> Iterator[Finding]:
+    """Partitions of coordinators that can't be used, and nodes that do not answer."""
+    for node_id, reason in cluster.unreachable.items():
+        yield Finding(
+            KINDS["node-unreachable"],
+            Severity.ERROR,
+            f"node {node_id}",
+            f"node {node_id} does not answer: {reason}",
+            commands=(command("health"),),
+            node_id=node_id,
+        )
+    for node in cluster.nodes:
+        for away in node.coordinators_away:
+            name = f"{away.topic}-{away.partition}"
+            whose = "transactions" if away.topic == TRANSACTIONS_TOPIC else "groups"
+            if away.reason:
+                yield Finding(
+                    KINDS["coordinator-unreadable"],
+                    Severity.ERROR,
+                    name,
+                    f"the coordinator of {whose} can't read {name}: {away.reason}",
+                    happens="it is tried again, ever more rarely",
+                    commands=(command("log", "verify", node.disk.data_dir),),
+                    node_id=node.node_id,
+                )
+            else:
+                yield Finding(
+                    KINDS["coordinator-loading"],
+                    Severity.INFO,
+                    name,
+                    f"the coordinator of {whose} is reading {name}",
+                    happens="it is ready when it has read its log",
+                    node_id=node.node_id,
+                )
+
+
+def transaction_findings(cluster: Cluster, thresholds: Thresholds) -> Iterator[Finding]:
+    """Who holds which last stable offset, and what is wrong with that."""
+    known = {txn.producer_id: txn for node in cluster.nodes for txn in node.transactions}
+    held: defaultdict[int, list[tuple[NodeSnapshot, HeldPartition]]] = defaultdict(list)
+    unknown: defaultdict[int, list[tuple[NodeSnapshot, HeldPartition]]] = defaultdict(list)
+    for node in cluster.nodes:
+        for one in node.held:
+            is_known = one.is_known or _has(known.get(one.producer_id), one)
+            (held if is_known else unknown)[one.producer_id].append((node, one))
+    for node in cluster.nodes:
+        for txn in node.transactions:
+            places = [one for _, one in held.get(txn.producer_id, ())]
+            yield from _open(node, txn, places, thresholds)
+    for producer_id, found in unknown.items():
+        yield _unknown(cluster, producer_id, found)
+
+
+def _has(txn: OpenTransaction | None, one: HeldPartition) -> bool:
+    """Whether another node's coordinator has it as open there; of many partitions it names the first alone."""
+    if txn is None:
+        return False
+    return one.partition in txn.partitions or txn.partitions_total > len(txn.partitions)
+
+
+def whose(txn: OpenTransaction) -> str:
+    """Return in words whose transaction it is."""
+    name = f"the transaction of {txn.transactional_id!r}"
+    if txn.key:
+        name = f"a writer of the shared transaction {txn.key!r}, attempt {txn.attempt!r}"
+    client = f", {txn.client_id or 'a client'} at {txn.client_host}" if txn.client_host else ""
+    return f"{name} (producer {txn.producer_id}, epoch {txn.producer_epoch}{client})"
+
+
+def future_of(txn: OpenTransaction, now_ms: int) -> str:
+    """Return what will happen to an open transaction, and when."""
+    if txn.state in PREPARED:
+        tried = f"; tried {txn.marker_attempts} times, {txn.marker_error}" if txn.marker_attempts else ""
+        return f"its {PREPARED[txn.state]} is decided, and its markers are written until each partition has one{tried}"
+    if txn.timeout_ms == NEVER:
+        return "never by itself: whoever prepared it decides"
+    deadline_ms = txn.start_ms + txn.timeout_ms
+    if deadline_ms <= now_ms:
+        return f"its time was over at {moment(deadline_ms)}: it is about to be aborted"
+    return f"it times out at {moment(deadline_ms)} (in {duration(deadline_ms - now_ms)}), and is aborted then"
+
+
+def abort_command(txn: OpenTransaction) -> str:
+    if txn.key:
+        return command("txn", "abort", txn.key, "--shared", "--yes")
+    return command("txn", "abort", txn.transactional_id, "--yes")
+
+
+def _open(
+    node: NodeSnapshot, txn: OpenTransaction, held: Sequence[HeldPartition], thresholds: Thresholds
+) -> Iterator[Finding]:
+    now_ms = node.now_ms
+    is_decided = txn.state in PREPARED
+    since_ms = txn.last_update_ms if is_decided else txn.start_ms
+    age_ms = now_ms - since_ms
+    records = sum(one.high_watermark - one.last_stable_offset for one in held)
+    why = command("txn", "why", txn.key or txn.transactional_id)
+    holds = ""
+    if held:
+        places = tuple(f"{one.partition} at {one.last_stable_offset}" for one in held)
+        holds = f", and holds the last stable offset of {listed(places)}; {records} committed records wait"
+    if is_decided:
+        name, severity = "markers-pending", Severity.INFO
+        what = f"{whose(txn)} is decided since {duration(age_ms)}, and not all of its markers are written{holds}"
+        if age_ms > thresholds.markers_ms:
+            severity = Severity.ERROR if txn.marker_attempts else Severity.WARNING
+        elif not held:
+            return
+        commands: tuple[str, ...] = (why,)
+    elif txn.timeout_ms == NEVER:
+        name, severity = "prepared-transaction", Severity.WARNING if age_ms > thresholds.slow_ms else Severity.INFO
+        what = f"{whose(txn)} is open for {duration(age_ms)} and is decided outside{holds}"
+        commands = (why, abort_command(txn))
+    else:
+        is_slow = age_ms > min(thresholds.slow_ms, max(txn.timeout_ms, 1))
+        if not is_slow and not held:
+            return
+        name, severity = ("slow-transaction", Severity.WARNING) if is_slow else ("lso-held", Severity.INFO)
+        what = f"{whose(txn)} is open for {duration(age_ms)}{holds}"
+        commands = (why, abort_command(txn)) if is_slow else (why,)
+    yield Finding(
+        KINDS[name],
+        severity,
+        txn.transactional_id,
+        what,
+        since_ms=since_ms,
+        happens=future_of(txn, now_ms),
+        commands=commands,
+        node_id=node.node_id,
+    )
+    largest = max((one.high_watermark - one.first_offset for one in held), default=0)
+    if largest > thresholds.held_records or txn.partitions_total > _PARTITIONS_LARGE:
+        yield Finding(
+            KINDS["oversized-transaction"],
+            Severity.WARNING,
+            txn.transactional_id,
+            f"{whose(txn)} has {txn.partitions_total} partitions, and {largest} records of one of them have come since "
+            "it began there",
+            since_ms=txn.start_ms,
+            happens=future_of(txn, now_ms),
+            commands=(abort_command(txn),),
+            node_id=node.node_id,
+        )
+
+
+def _unknown(cluster: Cluster, producer_id: int, found: Sequence[tuple[NodeSnapshot, HeldPartition]]) -> Finding:
+    """A holder that no coordinator knows: it hangs, if all coordinators could be asked."""
+    node, first = min(found, key=lambda one: one[1].since_ms)
+    places = tuple(f"{one.partition} at {one.first_offset}" for _, one in found)
+    since_ms = first.since_ms
+    since = "" if since_ms == NO_TIME else f" for {duration(node.now_ms - since_ms)}"
+    who = f"producer {producer_id} (epoch {first.producer_epoch})"
+    what = f"{who} holds the last stable offset of {listed(places)}{since}; "
+    asked_all = not cluster.unreachable and not any(
+        away.topic == TRANSACTIONS_TOPIC for each in cluster.nodes for away in each.coordinators_away
+    )
+    if not asked_all:
+        return Finding(
+            KINDS["unknown-holder"],
+            Severity.WARNING,
+            f"producer {producer_id}",
+            what + "no coordinator that could be asked knows it",
+            since_ms=since_ms,
+            happens="nothing, before all coordinators can be asked",
+            commands=(command("doctor", "--section", "coordinators"),),
+            node_id=node.node_id,
+        )
+    return Finding(
+        KINDS["hanging-transaction"],
+        Severity.ERROR,
+        f"producer {producer_id}",
+        what + "no coordinator knows it" + _of_offsets(found),
+        since_ms=since_ms,
+        happens="nothing: it never ends by itself",
+        commands=tuple(
+            command(
+                *("txn", "abort", "--partition", partition_argument(one.partition)),
+                *("--start-offset", str(one.first_offset), "--yes"),
+            )
+            for _, one in found[:COMMANDS_MAX]
+        ),
+        node_id=node.node_id,
+    )
+
+
+def _of_offsets(found: Sequence[tuple[NodeSnapshot, HeldPartition]]) -> str:
+    if any(one.partition.topic == OFFSETS_TOPIC for _, one in found):
+        return ". It keeps offsets of groups pending, which those can't commit anew before it ends"
+    return ""
