@@ -120,7 +120,8 @@ class Export:
         points: list[Any] = []
         for labels, now in reading.values:
             value = self._since_last(instrument, labels, now) if is_delta else now
-            attributes = dict(zip(instrument.labels, labels, strict=True))
+            # As in Prometheus, a label without a value is none: no error.
+            attributes = {name: label for name, label in zip(instrument.labels, labels, strict=True) if label}
             if isinstance(value, Distribution):
                 points.append(_histogram_point(value, attributes, start_ns, now_ns))
             else:

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Final, TypeAlias
 from semel.broker.log.journal_sync import LATENCY_BOUNDS_SECONDS
 from semel.broker.telemetry.instruments import INSTRUMENTS, Instrument
 from semel.broker.telemetry.recorders import Recorders
-from semel.protocol.ids import OFFSETS_TOPIC, TRANSACTIONS_TOPIC, TopicPartition
+from semel.protocol.ids import INTERNAL_TOPICS, OFFSETS_TOPIC, TRANSACTIONS_TOPIC, TopicPartition
 from semel.runtime.buckets import Buckets
 from semel.runtime.clock import Clock
 
@@ -283,7 +283,7 @@ class NodeReader:
             for txn in machine.open_transactions.values()
         }
         most = node.config.metrics_max_partitions
-        partitions = sorted(node.logs.partitions(), key=lambda one: (one.tp.topic.startswith("__"), one.tp))
+        partitions = sorted(node.logs.partitions(), key=lambda one: (one.tp.topic in INTERNAL_TOPICS, one.tp))
         columns: dict[str, list[tuple[tuple[str, ...], Value]]] = {
             name: []
             for name in (
@@ -293,7 +293,7 @@ class NodeReader:
                 "semel.partition.lso.age",
             )
         }
-        lag_max, age_max, size_bytes = 0, 0.0, 0
+        lag_max, age_max, size_bytes, labelled, unlabelled = 0, 0.0, 0, 0, 0
         for number, partition in enumerate(partitions):
             if number % _PARTITIONS_PER_LOOK == 0:
                 yield None
@@ -301,7 +301,12 @@ class NodeReader:
             age = lso_age_s(partition, begun_ms, now_ms) if lag else 0.0
             size = partition.log.size_bytes
             lag_max, age_max, size_bytes = max(lag_max, lag), max(age_max, age), size_bytes + size
-            if number < most:
+            if partition.tp.topic in INTERNAL_TOPICS and not partition.high_watermark:
+                continue  # most of the coordinators' partitions are empty on most nodes
+            if labelled >= most:
+                unlabelled += 1
+            else:
+                labelled += 1
                 labels = (partition.tp.topic, str(partition.tp.partition))
                 for values, value in zip(columns.values(), (partition.high_watermark, size, lag, age), strict=True):
                     values.append((labels, value))
@@ -309,7 +314,7 @@ class NodeReader:
             yield Reading(INSTRUMENTS[name], values)
         yield _plain("semel.partition.lso.lag.max", lag_max)
         yield _plain("semel.partition.lso.age.max", age_max)
-        yield _plain("semel.partition.unlabelled", max(len(partitions) - most, 0))
+        yield _plain("semel.partition.unlabelled", unlabelled)
         yield _plain("semel.log.size", size_bytes)
 
 
