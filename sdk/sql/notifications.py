@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import threading
 import zlib
 from typing import Any
@@ -10,6 +11,8 @@ import sqlalchemy as sa
 from sqlalchemy.engine import Engine
 
 from semel.sdk.sql.outbox_table import Executes
+
+_log = logging.getLogger("semel.sql")
 
 
 def channel_of(table: str) -> str:
@@ -35,14 +38,15 @@ class Notifications:
         try:
             if self._connection is None:
                 connection = self._engine.raw_connection()
-                connection.detach()  # not back into the pool: it listens
                 self._connection = connection.driver_connection
+                connection.detach()  # not back into the pool: it listens
                 self._connection.autocommit = True
                 self._connection.execute(f"LISTEN {self._channel}")
                 return  # what was notified before it listened
             for _ in self._connection.notifies(timeout=seconds, stop_after=1):
                 pass
-        except Exception:
+        except Exception as error:
+            _log.info("not listening for rows of the outbox, looking for them: %s", error)
             self.close()
             stopping.wait(seconds)
 

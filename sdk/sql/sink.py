@@ -276,9 +276,11 @@ class Sink(NotPicklable):
                 )
             except SemelError as unknown:
                 self._give_back(batch, steps)
+                is_moved = isinstance(unknown, AbortTransactionError)
+                reason = "another member has claimed its partitions since" if is_moved else unknown.message
                 raise RetriableError(
-                    f"whether the transaction committed is not known: {unknown.message}. Go on with the loop: its "
-                    "records come again if and only if they are not in the database"
+                    f"whether the transaction committed is not known: {reason}. Go on with the loop: its records come "
+                    "again, here or there, if and only if they are not in the database"
                 ) from error
             if has_committed:
                 self._wrote(steps, len(batch))
