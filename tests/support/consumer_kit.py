@@ -11,6 +11,7 @@ from live_node import BlockingAioConsumer, LiveNode
 
 import semel
 from semel.protocol.ids import TopicPartition
+from semel.testing import Broker
 
 FACES = {"sync": semel.Consumer, "aio": BlockingAioConsumer}
 PATIENCE_S = 20.0
@@ -21,7 +22,7 @@ _numbers = itertools.count()
 class Kit:
     """A face of the consumer on a node, with names of its own for every test."""
 
-    def __init__(self, node: LiveNode, face: str) -> None:
+    def __init__(self, node: Broker | LiveNode, face: str) -> None:
         self.node = node
         self.face = face
         self.admin = semel.Admin(node.bootstrap)

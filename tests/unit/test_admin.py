@@ -8,12 +8,12 @@ from typing import Any
 
 import pytest
 from consumer_kit import Kit, read
-from live_node import LiveNode
 
 import semel
 from semel.protocol.api.topics import EARLIEST_TIMESTAMP, LATEST_TIMESTAMP, MAX_TIMESTAMP, IsolationLevel
 from semel.protocol.errors import ErrorCode, FatalError, RetriableError, SemelError, UsageError
 from semel.protocol.ids import TopicPartition
+from semel.testing import Broker
 
 
 class BlockingAioAdmin:
@@ -48,20 +48,20 @@ FACES = {"sync": semel.Admin, "aio": BlockingAioAdmin}
 
 
 @pytest.fixture(scope="module")
-def node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LiveNode]:
-    with LiveNode(tmp_path_factory.mktemp("node")) as node:
+def node() -> Iterator[Broker]:
+    with Broker() as node:
         yield node
 
 
 @pytest.fixture
-def kit(node: LiveNode) -> Iterator[Kit]:
+def kit(node: Broker) -> Iterator[Kit]:
     kit = Kit(node, "sync")
     yield kit
     kit.close()
 
 
 @pytest.fixture(params=sorted(FACES))
-def admin(node: LiveNode, request: pytest.FixtureRequest) -> Iterator[Any]:
+def admin(node: Broker, request: pytest.FixtureRequest) -> Iterator[Any]:
     with FACES[request.param](node.bootstrap) as admin:
         yield admin
 
@@ -107,7 +107,7 @@ def test_configs_are_changed_and_given_their_default_back(admin: Any, kit: Kit) 
     admin.alter_topic_configs(kit.topic, remove=["retention.ms"])
     assert value("retention.ms")[1] != "DYNAMIC_TOPIC"
     assert len(admin.topic_configs(kit.topic)) > 10
-    node_id = kit.node.node.config.node_id
+    node_id = admin.topic(kit.topic).partitions[0].leader_id
     assert any(entry.name == "log.retention.ms" for entry in admin.node_configs(node_id))
 
 
@@ -188,7 +188,7 @@ def test_transactions_are_listed_described_and_aborted(admin: Any, kit: Kit) -> 
     ],
 )
 def test_refusals_have_kafkas_codes(
-    kit: Kit, node: LiveNode, call: Callable[[Any, Kit], object], code: ErrorCode
+    kit: Kit, node: Broker, call: Callable[[Any, Kit], object], code: ErrorCode
 ) -> None:
     kit.create(2)
     with semel.Admin(node.bootstrap, api_timeout_ms=300) as admin, pytest.raises(SemelError) as caught:

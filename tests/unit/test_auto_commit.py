@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 import threading
-from pathlib import Path
-
-from live_node import LiveNode
 
 import semel
+from semel.testing import Broker
 
 TP = semel.TopicPartition("orders", 0)
 
 
-def test_records_before_a_pause_are_committed_while_the_poll_waits_for_more(tmp_path: Path) -> None:
-    with LiveNode(tmp_path) as node, semel.Admin(node.bootstrap) as admin:
+def test_records_before_a_pause_are_committed_while_the_poll_waits_for_more() -> None:
+    with Broker() as node, semel.Admin(node.bootstrap) as admin:
         admin.create_topic("orders", partitions=1)
         with semel.Producer(node.bootstrap) as producer:
             for value in (b"a", b"b", b"c"):

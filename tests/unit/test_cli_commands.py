@@ -13,20 +13,20 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from live_node import LiveNode
 from typer.testing import CliRunner, Result
 
 import semel
 from semel.cli.common import ExitCode
 from semel.cli.main import app
 from semel.sdk.consumer import Consumer
+from semel.testing import Broker
 
 Run = Callable[..., Result]
 
 
 @pytest.fixture(scope="module")
-def bootstrap(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    with LiveNode(tmp_path_factory.mktemp("cli")) as node:
+def bootstrap() -> Iterator[str]:
+    with Broker() as node:
         yield node.bootstrap
 
 
@@ -260,9 +260,9 @@ def test_ctrl_c_in_the_midst_of_producing_says_what_was_sent(
             assert admin.transaction("load").state in ("PrepareAbort", "CompleteAbort")
 
 
-def test_ctrl_c_while_the_node_takes_nothing_does_not_wait_for_it(tmp_path: Path) -> None:
+def test_ctrl_c_while_the_node_takes_nothing_does_not_wait_for_it() -> None:
     """The end of the command waited for the delivery timeout of what could not be delivered: two minutes."""
-    with LiveNode(tmp_path) as node:
+    with Broker() as node:
         with semel.Admin(node.bootstrap) as admin:
             admin.create_topic("full", partitions=1)
         process = start(node.bootstrap, "produce", "full")

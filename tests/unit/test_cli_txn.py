@@ -4,20 +4,19 @@ from __future__ import annotations
 
 import json
 import re
-from pathlib import Path
 
-from live_node import LiveNode
 from typer.testing import CliRunner, Result
 
 import semel
 from semel.cli.main import app
+from semel.testing import Broker
 
 
-def test_a_shared_transaction_shows_its_writers_and_commits(tmp_path: Path) -> None:
+def test_a_shared_transaction_shows_its_writers_and_commits() -> None:
     def run(*arguments: str) -> Result:
         return CliRunner().invoke(app, list(arguments), env={"SEMEL_BOOTSTRAP": node.bootstrap})
 
-    with LiveNode(tmp_path) as node:
+    with Broker() as node:
         run("topic", "create", "imports", "--partitions", "1")
         shared = semel.SharedTransaction.open(node.bootstrap, "import", token="day 1", sequence=1)
         with shared.join() as idle, shared.join() as writer:
@@ -46,13 +45,13 @@ def test_a_shared_transaction_shows_its_writers_and_commits(tmp_path: Path) -> N
         assert run("txn", "describe", "nobody").exit_code != 0
 
 
-def test_a_shared_attempt_that_is_stuck_is_found_and_aborted_by_its_key(tmp_path: Path) -> None:
+def test_a_shared_attempt_that_is_stuck_is_found_and_aborted_by_its_key() -> None:
     """`txn describe KEY` showed it as open, and `txn abort KEY` said that there was no such transactional id."""
 
     def run(*arguments: str, width: int = 60) -> Result:
         return CliRunner().invoke(app, list(arguments), env={"SEMEL_BOOTSTRAP": node.bootstrap, "COLUMNS": str(width)})
 
-    with LiveNode(tmp_path) as node:
+    with Broker() as node:
         run("topic", "create", "out", "--partitions", "1")
         key = "spark/85b867d3-4a95-4309-ae2d-122d3c2985e4/" + "large-orders" * 30
         shared = semel.SharedTransaction.open(node.bootstrap, key, token="t")
@@ -74,11 +73,11 @@ def test_a_shared_attempt_that_is_stuck_is_found_and_aborted_by_its_key(tmp_path
         assert "there is no transactional id 'nobody'" in run("txn", "abort", "nobody", "--yes").stderr
 
 
-def test_a_key_that_is_also_a_producers_id_is_reached_by_saying_so(tmp_path: Path) -> None:
+def test_a_key_that_is_also_a_producers_id_is_reached_by_saying_so() -> None:
     def run(*arguments: str) -> Result:
         return CliRunner().invoke(app, list(arguments), env={"SEMEL_BOOTSTRAP": node.bootstrap})
 
-    with LiveNode(tmp_path) as node:
+    with Broker() as node:
         run("topic", "create", "out", "--partitions", "1")
         with semel.Producer(node.bootstrap, transactional_id="nightly") as producer:
             with producer.transaction(token="day 1"):

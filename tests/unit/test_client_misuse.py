@@ -7,15 +7,14 @@ import gc
 import pickle
 import threading
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
 from fake_node import FakeNode
-from live_node import LiveNode
 
 import semel
 from semel.protocol.errors import SemelError, UsageError
+from semel.testing import Broker
 
 WAIT_S = 30
 
@@ -74,8 +73,8 @@ def test_clients_that_were_pickled_spoke_of_locks(node: FakeNode) -> None:
         face.close()
 
 
-def test_a_batch_that_was_pickled_spoke_of_locks(tmp_path: Path) -> None:
-    with LiveNode(tmp_path) as node, semel.Admin(node.bootstrap) as admin:
+def test_a_batch_that_was_pickled_spoke_of_locks() -> None:
+    with Broker() as node, semel.Admin(node.bootstrap) as admin:
         admin.create_topic("orders", partitions=1)
         with semel.Producer(node.bootstrap) as producer:
             producer.send("orders", b"x")

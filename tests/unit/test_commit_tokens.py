@@ -8,34 +8,34 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from live_node import LiveNode
 
 import semel
 from semel.protocol.errors import AbortTransactionError, ErrorCode, FatalError, FencedError, UsageError
 from semel.protocol.ids import TopicPartition
+from semel.testing import Broker
 
 WAIT_S = 30
 
 
 @pytest.fixture(scope="module")
-def node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LiveNode]:
-    with LiveNode(tmp_path_factory.mktemp("node"), transaction_two_phase_commit_enable=True) as node:
+def node() -> Iterator[Broker]:
+    with Broker(transaction_two_phase_commit_enable=True) as node:
         yield node
 
 
 @pytest.fixture
-def topic(node: LiveNode, request: pytest.FixtureRequest) -> str:
+def topic(node: Broker, request: pytest.FixtureRequest) -> str:
     name = request.node.name.translate(str.maketrans("[]", ".."))
     with semel.Admin(node.bootstrap) as admin:
         admin.create_topic(name, partitions=1)
     return name
 
 
-def producer_of(node: LiveNode, name: str, **options: Any) -> semel.Producer:
+def producer_of(node: Broker, name: str, **options: Any) -> semel.Producer:
     return semel.Producer(node.bootstrap, transactional_id=name, **options)
 
 
-def committed_values(node: LiveNode, topic: str) -> list[bytes | None]:
+def committed_values(node: Broker, topic: str) -> list[bytes | None]:
     """What a read_committed reader sees once nothing of the topic's transaction is under way."""
     tp = TopicPartition(topic, 0)
     with semel.Admin(node.bootstrap) as admin:
@@ -53,7 +53,7 @@ def committed_values(node: LiveNode, topic: str) -> list[bytes | None]:
     return values
 
 
-def test_T13_a_token_commits_once_and_says_so_the_second_time(node: LiveNode, topic: str) -> None:
+def test_T13_a_token_commits_once_and_says_so_the_second_time(node: Broker, topic: str) -> None:
     for run in range(2):
         with producer_of(node, topic) as producer:
             with producer.transaction(token="batch 7", payload=b"1-9", sequence=7) as txn:
@@ -64,7 +64,7 @@ def test_T13_a_token_commits_once_and_says_so_the_second_time(node: LiveNode, to
     assert committed_values(node, topic) == [b"0"]
 
 
-def test_E5_the_last_commit_is_known_to_whoever_comes_later(node: LiveNode, topic: str) -> None:
+def test_E5_the_last_commit_is_known_to_whoever_comes_later(node: Broker, topic: str) -> None:
     with producer_of(node, topic) as producer:
         assert producer.last_commit() is None
         with producer.transaction() as txn:
@@ -83,7 +83,7 @@ def test_E5_the_last_commit_is_known_to_whoever_comes_later(node: LiveNode, topi
         assert admin.commits("nobody") == []
 
 
-def test_T13_another_payload_or_an_old_sequence_is_fatal_and_the_producer_goes_on(node: LiveNode, topic: str) -> None:
+def test_T13_another_payload_or_an_old_sequence_is_fatal_and_the_producer_goes_on(node: Broker, topic: str) -> None:
     with producer_of(node, topic) as producer:
         with producer.transaction(token="a", payload=b"1", sequence=5) as txn:
             txn.send(topic, b"a")
@@ -99,7 +99,7 @@ def test_T13_another_payload_or_an_old_sequence_is_fatal_and_the_producer_goes_o
     assert committed_values(node, topic) == [b"a", b"b"]
 
 
-def test_T13_a_transaction_of_nothing_is_remembered_by_its_token(node: LiveNode, topic: str) -> None:
+def test_T13_a_transaction_of_nothing_is_remembered_by_its_token(node: Broker, topic: str) -> None:
     with producer_of(node, topic) as producer:
         with producer.transaction(token="nothing to do") as txn:
             pass
@@ -112,7 +112,7 @@ def test_T13_a_transaction_of_nothing_is_remembered_by_its_token(node: LiveNode,
     assert committed_values(node, topic) == [b"next"]
 
 
-def test_T13_commit_transaction_says_whether_it_was_this_one(node: LiveNode, topic: str) -> None:
+def test_T13_commit_transaction_says_whether_it_was_this_one(node: Broker, topic: str) -> None:
     with producer_of(node, topic) as producer:
         for expected in (True, False):
             producer.begin_transaction()
@@ -121,7 +121,7 @@ def test_T13_commit_transaction_says_whether_it_was_this_one(node: LiveNode, top
     assert committed_values(node, topic) == [b"once"]
 
 
-def test_T13_tokens_from_asyncio(node: LiveNode, topic: str) -> None:
+def test_T13_tokens_from_asyncio(node: Broker, topic: str) -> None:
     async def run() -> list[bool]:
         async with semel.aio.Producer(node.bootstrap, transactional_id=topic) as producer:
             told = []
@@ -163,7 +163,7 @@ def test_bad_tokens_are_refused_at_once(arguments: dict[str, Any], message: str)
 # -- prepared transactions
 
 
-def prepared_and_gone(node: LiveNode, topic: str, value: bytes = b"prepared") -> semel.PreparedTransaction:
+def prepared_and_gone(node: Broker, topic: str, value: bytes = b"prepared") -> semel.PreparedTransaction:
     """Prepare a transaction and leave, as a process does that dies before the decision."""
     producer = producer_of(node, topic, two_phase=True)
     producer.init_transactions(keep_prepared=True)
@@ -175,7 +175,7 @@ def prepared_and_gone(node: LiveNode, topic: str, value: bytes = b"prepared") ->
 
 
 @pytest.mark.parametrize("decided", [True, False])
-def test_a_prepared_transaction_ends_as_was_decided_after_a_restart(node: LiveNode, topic: str, decided: bool) -> None:
+def test_a_prepared_transaction_ends_as_was_decided_after_a_restart(node: Broker, topic: str, decided: bool) -> None:
     stored = str(prepared_and_gone(node, topic)) if decided else None
     if not decided:
         prepared_and_gone(node, topic)
@@ -192,7 +192,7 @@ def test_a_prepared_transaction_ends_as_was_decided_after_a_restart(node: LiveNo
     assert committed_values(node, topic) == ([b"prepared", b"next"] if decided else [b"next"])
 
 
-def test_another_prepared_transaction_than_the_decided_one_is_aborted(node: LiveNode, topic: str) -> None:
+def test_another_prepared_transaction_than_the_decided_one_is_aborted(node: Broker, topic: str) -> None:
     """The database knows the one before: the process died before it stored the decision about this one."""
     before = prepared_and_gone(node, topic, b"first")
     with producer_of(node, topic, two_phase=True) as producer:
@@ -208,7 +208,7 @@ def test_another_prepared_transaction_than_the_decided_one_is_aborted(node: Live
 
 
 @pytest.mark.parametrize("commit", [True, False])
-def test_what_was_kept_can_be_ended_by_hand(node: LiveNode, topic: str, commit: bool) -> None:
+def test_what_was_kept_can_be_ended_by_hand(node: Broker, topic: str, commit: bool) -> None:
     prepared_and_gone(node, topic)
     with producer_of(node, topic, two_phase=True) as producer:
         producer.init_transactions(keep_prepared=True)
@@ -221,7 +221,7 @@ def test_what_was_kept_can_be_ended_by_hand(node: LiveNode, topic: str, commit: 
     assert committed_values(node, topic) == ([b"prepared"] if commit else [])
 
 
-def test_without_keeping_it_what_is_prepared_is_aborted(node: LiveNode, topic: str) -> None:
+def test_without_keeping_it_what_is_prepared_is_aborted(node: Broker, topic: str) -> None:
     prepared_and_gone(node, topic)
     with producer_of(node, topic, two_phase=True) as producer:
         assert producer.init_transactions() is None
@@ -229,7 +229,7 @@ def test_without_keeping_it_what_is_prepared_is_aborted(node: LiveNode, topic: s
     assert committed_values(node, topic) == []
 
 
-def test_a_block_prepares_and_commits_and_stays_prepared_when_the_decision_fails(node: LiveNode, topic: str) -> None:
+def test_a_block_prepares_and_commits_and_stays_prepared_when_the_decision_fails(node: Broker, topic: str) -> None:
     with producer_of(node, topic, two_phase=True) as producer:
         producer.init_transactions()
         with producer.transaction() as txn:
@@ -253,7 +253,7 @@ def test_a_block_prepares_and_commits_and_stays_prepared_when_the_decision_fails
     assert committed_values(node, topic) == [b"a", b"b"]
 
 
-def test_an_older_instance_is_fenced_from_what_a_newer_one_took_over(node: LiveNode, topic: str) -> None:
+def test_an_older_instance_is_fenced_from_what_a_newer_one_took_over(node: Broker, topic: str) -> None:
     older = producer_of(node, topic, two_phase=True)
     older.init_transactions()
     older.begin_transaction()
@@ -268,7 +268,7 @@ def test_an_older_instance_is_fenced_from_what_a_newer_one_took_over(node: LiveN
     assert committed_values(node, topic) == [b"prepared"]
 
 
-def test_a_prepared_transaction_of_nothing_commits(node: LiveNode, topic: str) -> None:
+def test_a_prepared_transaction_of_nothing_commits(node: Broker, topic: str) -> None:
     with producer_of(node, topic, two_phase=True) as producer:
         producer.init_transactions()
         for end in (producer.commit_transaction, producer.abort_transaction):
@@ -282,7 +282,7 @@ def test_a_prepared_transaction_of_nothing_commits(node: LiveNode, topic: str) -
     assert committed_values(node, topic) == [b"a"]
 
 
-def test_T13_a_prepared_transaction_commits_with_a_token(node: LiveNode, topic: str) -> None:
+def test_T13_a_prepared_transaction_commits_with_a_token(node: Broker, topic: str) -> None:
     prepared_and_gone(node, topic)
     with producer_of(node, topic, two_phase=True) as producer:
         producer.init_transactions(keep_prepared=True)
@@ -292,7 +292,7 @@ def test_T13_a_prepared_transaction_commits_with_a_token(node: LiveNode, topic: 
         assert last.token == "t"
 
 
-def test_prepared_transactions_from_asyncio(node: LiveNode, topic: str) -> None:
+def test_prepared_transactions_from_asyncio(node: Broker, topic: str) -> None:
     async def run() -> None:
         async with semel.aio.Producer(node.bootstrap, transactional_id=topic, two_phase=True) as producer:
             await producer.init_transactions()
@@ -310,7 +310,7 @@ def test_prepared_transactions_from_asyncio(node: LiveNode, topic: str) -> None:
     assert committed_values(node, topic) == [b"a", b"b"]
 
 
-def test_a_record_that_failed_can_not_be_prepared(node: LiveNode, topic: str) -> None:
+def test_a_record_that_failed_can_not_be_prepared(node: Broker, topic: str) -> None:
     with semel.Admin(node.bootstrap) as admin:
         admin.alter_topic_configs(topic, changes={"max.message.bytes": "2000"})
     with producer_of(node, topic, two_phase=True) as producer:
@@ -322,7 +322,7 @@ def test_a_record_that_failed_can_not_be_prepared(node: LiveNode, topic: str) ->
         producer.abort_transaction()
 
 
-def test_prepared_transactions_are_asked_for_on_purpose(node: LiveNode, topic: str) -> None:
+def test_prepared_transactions_are_asked_for_on_purpose(node: Broker, topic: str) -> None:
     with pytest.raises(UsageError, match="which need a transactional_id"):
         semel.Producer(node.bootstrap, two_phase=True)
     with producer_of(node, topic) as producer:
@@ -344,9 +344,9 @@ def test_prepared_transactions_are_asked_for_on_purpose(node: LiveNode, topic: s
             producer.complete_transaction("7:3")
 
 
-def test_a_node_that_allows_no_two_phase_producer_says_which_setting_does(tmp_path_factory: Any) -> None:
+def test_a_node_that_allows_no_two_phase_producer_says_which_setting_does() -> None:
     with (
-        LiveNode(tmp_path_factory.mktemp("strict")) as strict,
+        Broker() as strict,
         producer_of(strict, "bank", two_phase=True) as producer,
         pytest.raises(FatalError, match=r"transaction\.two\.phase\.commit\.enable to true"),
     ):

@@ -7,21 +7,21 @@ from collections.abc import Iterator
 
 import pytest
 from consumer_kit import Kit, nothing, poll_until, read, values
-from live_node import LiveNode
 
 import semel
 from semel.protocol.errors import AbortTransactionError, UsageError
 from semel.protocol.ids import TopicPartition
+from semel.testing import Broker
 
 
 @pytest.fixture(scope="module")
-def node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LiveNode]:
-    with LiveNode(tmp_path_factory.mktemp("node")) as node:
+def node() -> Iterator[Broker]:
+    with Broker() as node:
         yield node
 
 
 @pytest.fixture
-def kit(node: LiveNode) -> Iterator[Kit]:
+def kit(node: Broker) -> Iterator[Kit]:
     kit = Kit(node, "sync")
     yield kit
     kit.close()

@@ -8,12 +8,10 @@ import os
 import threading
 import time
 from collections.abc import Callable, Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
 from consumer_kit import FACES, Kit, nothing, poll_until, read
-from live_node import LiveNode
 
 import semel
 from semel.protocol.errors import ErrorCode, FatalError, RetriableError, UsageError
@@ -21,25 +19,26 @@ from semel.protocol.ids import TopicPartition
 from semel.protocol.kafka import fetch as fetch_protocol
 from semel.sdk.connection import Connection
 from semel.sdk.fetcher import Fetcher
+from semel.testing import Broker
 
 
 @pytest.fixture(scope="module")
-def node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LiveNode]:
-    with LiveNode(tmp_path_factory.mktemp("node")) as node:
+def node() -> Iterator[Broker]:
+    with Broker() as node:
         yield node
 
 
 @pytest.fixture(params=sorted(FACES))
-def kit(node: LiveNode, request: pytest.FixtureRequest) -> Iterator[Kit]:
+def kit(node: Broker, request: pytest.FixtureRequest) -> Iterator[Kit]:
     kit = Kit(node, request.param)
     yield kit
     kit.close()
 
 
 @pytest.fixture(params=sorted(FACES))
-def own_kit(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Kit]:
+def own_kit(request: pytest.FixtureRequest) -> Iterator[Kit]:
     """On a node that the test may stop."""
-    with LiveNode(tmp_path) as node:
+    with Broker() as node:
         kit = Kit(node, request.param)
         yield kit
         kit.close()
@@ -139,7 +138,7 @@ def test_use_after_close_says_so(call: Callable[[Any], object]) -> None:
     asyncio.run(run())
 
 
-def test_closing_from_another_thread_ends_a_poll(node: LiveNode) -> None:
+def test_closing_from_another_thread_ends_a_poll(node: Broker) -> None:
     kit = Kit(node, "sync")
     kit.create()
     reader = kit.member()
@@ -170,7 +169,7 @@ def test_a_consumer_that_is_dropped_leaves_its_group(kit: Kit) -> None:
     assert threads() <= before
 
 
-def test_a_consumer_can_not_be_used_in_a_forked_child(node: LiveNode) -> None:
+def test_a_consumer_can_not_be_used_in_a_forked_child(node: Broker) -> None:
     kit = Kit(node, "sync")
     kit.create()
     kit.fill("a")
@@ -197,7 +196,7 @@ def test_a_consumer_can_not_be_used_in_a_forked_child(node: LiveNode) -> None:
     kit.close()
 
 
-def test_cancelling_an_asyncio_poll_loses_nothing(node: LiveNode) -> None:
+def test_cancelling_an_asyncio_poll_loses_nothing(node: Broker) -> None:
     kit = Kit(node, "sync")
     kit.create()
 
@@ -221,7 +220,7 @@ def test_cancelling_an_asyncio_poll_loses_nothing(node: LiveNode) -> None:
     kit.close()
 
 
-def test_an_asyncio_listener_may_commit_inside_on_revoked(node: LiveNode) -> None:
+def test_an_asyncio_listener_may_commit_inside_on_revoked(node: Broker) -> None:
     kit = Kit(node, "sync")
     kit.create(2)
     for partition in range(2):

@@ -7,22 +7,22 @@ from typing import Any
 
 import pytest
 from consumer_kit import FACES, Kit, nothing, poll_until, read, values
-from live_node import LiveNode
 
 import semel
 from semel.protocol.errors import ErrorCode, FatalError, UsageError
 from semel.protocol.ids import TopicPartition
 from semel.sdk import topic_watch
+from semel.testing import Broker
 
 
 @pytest.fixture(scope="module")
-def node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LiveNode]:
-    with LiveNode(tmp_path_factory.mktemp("node")) as node:
+def node() -> Iterator[Broker]:
+    with Broker() as node:
         yield node
 
 
 @pytest.fixture(params=sorted(FACES))
-def kit(node: LiveNode, request: pytest.FixtureRequest) -> Iterator[Kit]:
+def kit(node: Broker, request: pytest.FixtureRequest) -> Iterator[Kit]:
     kit = Kit(node, request.param)
     yield kit
     kit.close()

@@ -6,20 +6,20 @@ import json
 from collections.abc import Iterator
 
 import pytest
-from live_node import LiveNode
 
 from semel.cli.demo.flights import Flight
 from semel.cli.demo.judge import Verdict, judge
 from semel.cli.demo.worker import ENRICHED, PER_CARRIER
 from semel.sdk.admin import Admin
 from semel.sdk.producer import Producer
+from semel.testing import Broker
 
 FLIGHTS = [Flight(number, "UA" if number % 2 else "AA", b"", b"") for number in range(4)]
 
 
 @pytest.fixture
-def bootstrap(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    with LiveNode(tmp_path_factory.mktemp("judge")) as node:
+def bootstrap() -> Iterator[str]:
+    with Broker() as node:
         with Admin(node.bootstrap) as admin:
             for topic in (ENRICHED, PER_CARRIER):
                 admin.create_topic(topic, partitions=2)

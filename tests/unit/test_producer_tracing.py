@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import pickle
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import opentelemetry.trace
 import pytest
 from fake_node import FakeNode
-from live_node import LiveNode
 from opentelemetry.baggage import get_baggage, set_baggage
 from opentelemetry.context import attach, detach
 from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
@@ -31,6 +29,7 @@ import semel
 from semel.protocol.errors import ErrorCode
 from semel.protocol.ids import TopicPartition
 from semel.sdk import tracing
+from semel.testing import Broker
 
 WAIT_S = 30
 ORDERS = TopicPartition("orders", 0)
@@ -102,11 +101,9 @@ def test_E4_one_trace_holds_the_transaction_its_records_and_its_commit(
     assert opentelemetry.trace.get_current_span(context).get_span_context().span_id == create.context.span_id
 
 
-def test_E4_one_trace_holds_a_shared_transaction_its_writers_and_its_commit(
-    tmp_path: Path, spans: InMemorySpanExporter
-) -> None:
+def test_E4_one_trace_holds_a_shared_transaction_its_writers_and_its_commit(spans: InMemorySpanExporter) -> None:
     """Also where writers and committer are other processes, to which only the handle's bytes go."""
-    with LiveNode(tmp_path) as node:
+    with Broker() as node:
         with semel.Admin(node.bootstrap) as admin:
             admin.create_topic("orders", partitions=1)
         tracer = opentelemetry.trace.get_tracer("a job")
@@ -209,7 +206,9 @@ def test_baggage_goes_with_records(node: FakeNode, spans: InMemorySpanExporter) 
     assert get_baggage("tenant", tracing.extract(record.headers)) == "blue & green"
 
 
-@pytest.mark.parametrize("sampler", [ALWAYS_OFF, ParentBased(ALWAYS_OFF), TraceIdRatioBased(0.0)], ids=str)
+@pytest.mark.parametrize(
+    "sampler", [ALWAYS_OFF, ParentBased(ALWAYS_OFF), TraceIdRatioBased(0.0)], ids=lambda one: type(one).__name__
+)
 def test_what_is_not_sampled_makes_no_spans_but_says_so_to_others(
     node: FakeNode, monkeypatch: pytest.MonkeyPatch, sampler: Sampler
 ) -> None:

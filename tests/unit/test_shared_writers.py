@@ -9,7 +9,6 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from live_node import LiveNode
 
 import semel
 from semel.protocol.compression import Compression
@@ -24,18 +23,19 @@ from semel.protocol.errors import (
 from semel.protocol.ids import TopicPartition
 from semel.protocol.record_batch import encode_batch
 from semel.sdk.transaction import CommitToken
+from semel.testing import Broker
 
 WAIT_S = 30
 
 
 @pytest.fixture(scope="module")
-def node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LiveNode]:
-    with LiveNode(tmp_path_factory.mktemp("node")) as node:
+def node() -> Iterator[Broker]:
+    with Broker() as node:
         yield node
 
 
 @pytest.fixture
-def topic(node: LiveNode, request: pytest.FixtureRequest) -> str:
+def topic(node: Broker, request: pytest.FixtureRequest) -> str:
     name = request.node.name.translate(str.maketrans("[]", ".."))
     with semel.Admin(node.bootstrap) as admin:
         admin.create_topic(name, partitions=2)
@@ -48,7 +48,7 @@ def key(request: pytest.FixtureRequest) -> str:
     return str(request.node.name)
 
 
-def opened(node: LiveNode, key: str, token: str = "day 1", **options: Any) -> semel.SharedTransaction:
+def opened(node: Broker, key: str, token: str = "day 1", **options: Any) -> semel.SharedTransaction:
     return semel.SharedTransaction.open(node.bootstrap, key, token=token, **options)
 
 
@@ -59,7 +59,7 @@ def write(shared: semel.SharedTransaction, topic: str, *values: bytes) -> semel.
         return writer.finish()
 
 
-def settled(node: LiveNode, key: str) -> None:
+def settled(node: Broker, key: str) -> None:
     """Wait until every writer that a decision has ended is gone: its markers are written then."""
     with semel.Admin(node.bootstrap) as admin:
         deadline = time.monotonic() + WAIT_S
@@ -68,7 +68,7 @@ def settled(node: LiveNode, key: str) -> None:
             time.sleep(0.01)
 
 
-def committed_values(node: LiveNode, topic: str, key: str) -> list[bytes | None]:
+def committed_values(node: Broker, topic: str, key: str) -> list[bytes | None]:
     """What a read_committed reader sees from the start to the end of today."""
     settled(node, key)
     with semel.Admin(node.bootstrap) as admin:
@@ -86,7 +86,7 @@ def committed_values(node: LiveNode, topic: str, key: str) -> list[bytes | None]
     return sorted(values, key=lambda value: value or b"")
 
 
-def test_T12_the_named_writers_appear_together_and_no_other(node: LiveNode, topic: str, key: str) -> None:
+def test_T12_the_named_writers_appear_together_and_no_other(node: Broker, topic: str, key: str) -> None:
     shared = opened(node, key)
     first, second = write(shared, topic, b"a", b"b"), write(shared, topic, b"c")
     write(shared, topic, b"loser")
@@ -97,9 +97,7 @@ def test_T12_the_named_writers_appear_together_and_no_other(node: LiveNode, topi
     assert committed_values(node, topic, key) == [b"a", b"b", b"c"]
 
 
-def test_T13_a_token_that_is_committed_says_so_and_nothing_is_written_twice(
-    node: LiveNode, topic: str, key: str
-) -> None:
+def test_T13_a_token_that_is_committed_says_so_and_nothing_is_written_twice(node: Broker, topic: str, key: str) -> None:
     shared = opened(node, key)
     shared.commit([write(shared, topic, b"once")], payload=b"range 1-5")
     again = opened(node, key)
@@ -115,7 +113,7 @@ def test_T13_a_token_that_is_committed_says_so_and_nothing_is_written_twice(
     assert committed_values(node, topic, key) == [b"once"]
 
 
-def test_T13_a_token_with_another_payload_is_fatal(node: LiveNode, topic: str, key: str) -> None:
+def test_T13_a_token_with_another_payload_is_fatal(node: Broker, topic: str, key: str) -> None:
     shared = opened(node, key)
     shared.commit([write(shared, topic, b"once")], payload=b"range 1-5")
     again = opened(node, key)
@@ -124,7 +122,7 @@ def test_T13_a_token_with_another_payload_is_fatal(node: LiveNode, topic: str, k
     assert caught.value.code is ErrorCode.INVALID_TXN_STATE
 
 
-def test_T12_repeating_a_commit_gives_the_same_answer(node: LiveNode, topic: str, key: str) -> None:
+def test_T12_repeating_a_commit_gives_the_same_answer(node: Broker, topic: str, key: str) -> None:
     shared = opened(node, key)
     member = write(shared, topic, b"once")
     first = shared.commit([member])
@@ -132,7 +130,7 @@ def test_T12_repeating_a_commit_gives_the_same_answer(node: LiveNode, topic: str
     assert committed_values(node, topic, key) == [b"once"]
 
 
-def test_T12_a_writer_of_an_older_attempt_is_fenced_and_told_why(node: LiveNode, topic: str, key: str) -> None:
+def test_T12_a_writer_of_an_older_attempt_is_fenced_and_told_why(node: Broker, topic: str, key: str) -> None:
     old = opened(node, key)
     zombie = old.join()
     zombie.send(topic, b"zombie").result(WAIT_S)
@@ -149,7 +147,7 @@ def test_T12_a_writer_of_an_older_attempt_is_fenced_and_told_why(node: LiveNode,
     assert committed_values(node, topic, key) == [b"new"]
 
 
-def test_T12_a_writer_that_the_decision_left_out_is_fenced(node: LiveNode, topic: str, key: str) -> None:
+def test_T12_a_writer_that_the_decision_left_out_is_fenced(node: Broker, topic: str, key: str) -> None:
     shared = opened(node, key)
     late = shared.join()
     late.send(topic, b"late").result(WAIT_S)
@@ -164,7 +162,7 @@ def test_T12_a_writer_that_the_decision_left_out_is_fenced(node: LiveNode, topic
     assert committed_values(node, topic, key) == [b"in time"]
 
 
-def test_T12_a_member_that_left_makes_the_commit_abort(node: LiveNode, topic: str, key: str) -> None:
+def test_T12_a_member_that_left_makes_the_commit_abort(node: Broker, topic: str, key: str) -> None:
     shared = opened(node, key, timeout_ms=200)
     member = write(shared, topic, b"too early")
     with semel.Admin(node.bootstrap) as admin:
@@ -179,7 +177,7 @@ def test_T12_a_member_that_left_makes_the_commit_abort(node: LiveNode, topic: st
     assert committed_values(node, topic, key) == [b"in time"]
 
 
-def test_a_writer_that_times_out_is_told_to_join_again(node: LiveNode, topic: str, key: str) -> None:
+def test_a_writer_that_times_out_is_told_to_join_again(node: Broker, topic: str, key: str) -> None:
     shared = opened(node, key, timeout_ms=200)
     with shared.join() as slow:
         slow.send(topic, b"slow").result(WAIT_S)
@@ -195,7 +193,7 @@ def test_a_writer_that_times_out_is_told_to_join_again(node: LiveNode, topic: st
     assert committed_values(node, topic, key) == [b"fast"]
 
 
-def test_a_writer_that_did_not_finish_counts_for_nothing(node: LiveNode, topic: str, key: str) -> None:
+def test_a_writer_that_did_not_finish_counts_for_nothing(node: Broker, topic: str, key: str) -> None:
     shared = opened(node, key)
     with shared.join() as writer:
         writer.send(topic, b"unfinished").result(WAIT_S)
@@ -206,7 +204,7 @@ def test_a_writer_that_did_not_finish_counts_for_nothing(node: LiveNode, topic: 
     assert committed_values(node, topic, key) == [b"finished"]
 
 
-def test_an_aborted_attempt_leaves_nothing_and_refuses_late_writers(node: LiveNode, topic: str, key: str) -> None:
+def test_an_aborted_attempt_leaves_nothing_and_refuses_late_writers(node: Broker, topic: str, key: str) -> None:
     with opened(node, key) as shared:
         write(shared, topic, b"never")
     with pytest.raises(FencedError, match="it was ended"):
@@ -216,14 +214,14 @@ def test_an_aborted_attempt_leaves_nothing_and_refuses_late_writers(node: LiveNo
     assert committed_values(node, topic, key) == []
 
 
-def test_leaving_the_block_undoes_no_decision(node: LiveNode, topic: str, key: str) -> None:
+def test_leaving_the_block_undoes_no_decision(node: Broker, topic: str, key: str) -> None:
     with opened(node, key) as shared:
         shared.commit([write(shared, topic, b"kept")])
         shared.abort()
     assert committed_values(node, topic, key) == [b"kept"]
 
 
-def test_T12_group_offsets_come_with_the_decision(node: LiveNode, topic: str, key: str) -> None:
+def test_T12_group_offsets_come_with_the_decision(node: Broker, topic: str, key: str) -> None:
     tp = TopicPartition(topic, 0)
     with semel.Admin(node.bootstrap) as admin:
         shared = opened(node, key)
@@ -237,7 +235,7 @@ def test_T12_group_offsets_come_with_the_decision(node: LiveNode, topic: str, ke
         assert admin.group_offsets(key)[tp].offset == 7
 
 
-def test_T12_offsets_that_the_group_refuses_commit_nothing(node: LiveNode, topic: str, key: str) -> None:
+def test_T12_offsets_that_the_group_refuses_commit_nothing(node: Broker, topic: str, key: str) -> None:
     shared = opened(node, key)
     member = write(shared, topic, b"a")
     stranger = semel.GroupMetadata(key, generation_id=5, member_id="nobody")
@@ -247,7 +245,7 @@ def test_T12_offsets_that_the_group_refuses_commit_nothing(node: LiveNode, topic
     assert committed_values(node, topic, key) == []
 
 
-def test_a_sequence_that_goes_back_is_refused(node: LiveNode, key: str) -> None:
+def test_a_sequence_that_goes_back_is_refused(node: Broker, key: str) -> None:
     opened(node, key, sequence=5).commit([])
     with pytest.raises(FatalError, match="Was a checkpoint rolled back"):
         opened(node, key, token="day 2", sequence=5)
@@ -255,7 +253,7 @@ def test_a_sequence_that_goes_back_is_refused(node: LiveNode, key: str) -> None:
         assert [decision.sequence for decision in admin.commits(key)] == [5]
 
 
-def test_handles_and_members_are_picklable_and_whole(node: LiveNode, topic: str, key: str) -> None:
+def test_handles_and_members_are_picklable_and_whole(node: Broker, topic: str, key: str) -> None:
     shared = opened(node, key, sequence=3, max_block_ms=40_000)
     copy = pickle.loads(pickle.dumps(shared))
     member = pickle.loads(pickle.dumps(write(copy, topic, b"a")))
@@ -267,7 +265,7 @@ def test_handles_and_members_are_picklable_and_whole(node: LiveNode, topic: str,
     writer.close()
 
 
-def test_a_handle_can_be_made_before_the_node_is_asked(node: LiveNode, topic: str, key: str) -> None:
+def test_a_handle_can_be_made_before_the_node_is_asked(node: Broker, topic: str, key: str) -> None:
     shared = semel.SharedTransaction(node.bootstrap, key, token="day 1", attempt="run 1")
     shared.commit([write(shared, topic, b"a")])
     assert committed_values(node, topic, key) == [b"a"]
@@ -310,7 +308,7 @@ def test_a_node_that_is_away_is_a_retriable_error() -> None:
 
 
 @pytest.mark.parametrize("kind", [bytes, bytearray, memoryview])
-def test_ready_made_batches_are_written_as_they_are(node: LiveNode, topic: str, key: str, kind: Any) -> None:
+def test_ready_made_batches_are_written_as_they_are(node: Broker, topic: str, key: str, kind: Any) -> None:
     """Under the writer's identity and numbers, in order with its other records, whatever they were made with."""
     shared = opened(node, key)
     with shared.join(linger_ms=1_000) as writer:
@@ -329,7 +327,7 @@ def test_ready_made_batches_are_written_as_they_are(node: LiveNode, topic: str, 
     assert committed_values(node, topic, key) == [b"0", b"1", b"2", b"3", b"4", b"5"]
 
 
-def test_ready_made_batches_too_large_for_the_topic_are_split(node: LiveNode, topic: str, key: str) -> None:
+def test_ready_made_batches_too_large_for_the_topic_are_split(node: Broker, topic: str, key: str) -> None:
     with semel.Admin(node.bootstrap) as admin:
         admin.alter_topic_configs(topic, changes={"max.message.bytes": "2000"})
     values = [bytes([number]) * 500 for number in range(65, 75)]
@@ -341,7 +339,7 @@ def test_ready_made_batches_too_large_for_the_topic_are_split(node: LiveNode, to
     assert committed_values(node, topic, key) == values
 
 
-def test_what_is_no_batch_is_refused_at_once(node: LiveNode, topic: str) -> None:
+def test_what_is_no_batch_is_refused_at_once(node: Broker, topic: str) -> None:
     good = encode_batch([(1_000, None, b"a", ())])
     broken = bytearray(good)
     broken[-1] ^= 1
@@ -360,7 +358,7 @@ def test_what_is_no_batch_is_refused_at_once(node: LiveNode, topic: str) -> None
         assert producer.send_batch(topic, 0, good).result(WAIT_S).offset == 0
 
 
-def test_T12_shared_transactions_from_asyncio(node: LiveNode, topic: str, key: str) -> None:
+def test_T12_shared_transactions_from_asyncio(node: Broker, topic: str, key: str) -> None:
     tp = TopicPartition(topic, 0)
 
     async def write(shared: semel.aio.SharedTransaction, value: bytes) -> semel.SharedWriterId:
@@ -401,7 +399,7 @@ def test_T12_shared_transactions_from_asyncio(node: LiveNode, topic: str, key: s
         assert admin.group_offsets(key)[tp].offset == 9
 
 
-def test_ready_made_batches_wait_for_memory(node: LiveNode, topic: str, key: str) -> None:
+def test_ready_made_batches_wait_for_memory(node: Broker, topic: str, key: str) -> None:
     """More of them than buffer_memory_bytes has room for are taken one after the other, not all at once."""
     data = bytes(encode_batch([(1_000, None, bytes(4_000), ())]))
     shared = opened(node, key)
@@ -449,7 +447,7 @@ def test_members_that_are_no_list_are_refused_with_what_to_write_instead() -> No
             shared.commit(wrong)  # type: ignore[arg-type]
 
 
-def test_T12_a_late_task_of_an_older_run_does_not_end_the_live_one(node: LiveNode, topic: str, key: str) -> None:
+def test_T12_a_late_task_of_an_older_run_does_not_end_the_live_one(node: Broker, topic: str, key: str) -> None:
     """A zombie that had never joined took over, and the live commit got PRODUCER_FENCED."""
     opened(node, key, "day 0", run="old").commit([])
     zombie = semel.SharedTransaction(node.bootstrap, key, token="day 1", run="old")
@@ -461,7 +459,7 @@ def test_T12_a_late_task_of_an_older_run_does_not_end_the_live_one(node: LiveNod
     assert committed_values(node, topic, key) == [b"live"]
 
 
-def test_E5_a_one_off_commit_is_answered_for_right_after(node: LiveNode, topic: str, key: str) -> None:
+def test_E5_a_one_off_commit_is_answered_for_right_after(node: Broker, topic: str, key: str) -> None:
     shared = pickle.loads(pickle.dumps(opened(node, key, one_off=True)))
     member = write(shared, topic, b"once")
     done = shared.commit([member])
@@ -472,7 +470,7 @@ def test_E5_a_one_off_commit_is_answered_for_right_after(node: LiveNode, topic: 
         semel.SharedTransaction(node.bootstrap, key, token="t", one_off=1)  # type: ignore[arg-type]
 
 
-def test_a_token_repeated_with_another_sequence_is_refused(node: LiveNode, topic: str, key: str) -> None:
+def test_a_token_repeated_with_another_sequence_is_refused(node: Broker, topic: str, key: str) -> None:
     opened(node, key, sequence=0).commit([])
     with pytest.raises(FatalError, match="committed as sequence 0, not 77"):
         opened(node, key, sequence=77)

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator
-from pathlib import Path
 
 import pytest
-from live_node import LiveNode
 
 import semel
 from semel.protocol.errors import AbortTransactionError, FencedError
+from semel.testing import Broker
 
 TIMEOUT_MS = 300
 WAIT_S = 30
@@ -20,21 +19,20 @@ OTHER = semel.TopicPartition("orders", 1)
 
 
 @pytest.fixture(scope="module")
-def node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LiveNode]:
-    folder: Path = tmp_path_factory.mktemp("timeouts")
-    with LiveNode(folder) as node:
+def node() -> Iterator[Broker]:
+    with Broker() as node:
         yield node
 
 
 @pytest.fixture
-def topic(node: LiveNode, request: pytest.FixtureRequest) -> Iterator[str]:
+def topic(node: Broker, request: pytest.FixtureRequest) -> Iterator[str]:
     with semel.Admin(node.bootstrap) as admin:
         admin.create_topic("orders", partitions=2)
         yield "orders"
         admin.delete_topic("orders")
 
 
-def wait_aborted(node: LiveNode) -> None:
+def wait_aborted(node: Broker) -> None:
     """Until the coordinator has aborted the transaction by itself, and its markers are written."""
     deadline = time.monotonic() + WAIT_S
     with semel.Admin(node.bootstrap) as admin:
@@ -43,11 +41,11 @@ def wait_aborted(node: LiveNode) -> None:
             time.sleep(0.01)
 
 
-def producer(node: LiveNode, timeout_ms: int = TIMEOUT_MS) -> semel.Producer:
+def producer(node: Broker, timeout_ms: int = TIMEOUT_MS) -> semel.Producer:
     return semel.Producer(node.bootstrap, transactional_id=ID, transaction_timeout_ms=timeout_ms, linger_ms=0)
 
 
-def committed(node: LiveNode) -> list[bytes | None]:
+def committed(node: Broker) -> list[bytes | None]:
     found: list[bytes | None] = []
     with semel.Consumer(node.bootstrap) as consumer:
         consumer.assign([ORDERS, OTHER])
@@ -57,7 +55,7 @@ def committed(node: LiveNode) -> list[bytes | None]:
     return found
 
 
-def dawdle(node: LiveNode, writer: semel.Producer, after: Callable[[semel.Transaction], object]) -> None:
+def dawdle(node: Broker, writer: semel.Producer, after: Callable[[semel.Transaction], object]) -> None:
     """Run a transaction that is open for too long, and do one thing more in it after that."""
     with writer.transaction() as txn:
         txn.send("orders", b"early", partition=0).result(WAIT_S)
@@ -74,7 +72,7 @@ AFTER: dict[str, Callable[[semel.Transaction], object]] = {
 
 
 @pytest.mark.parametrize("after", sorted(AFTER))
-def test_T9_a_producer_was_fenced_by_its_own_timeout(node: LiveNode, topic: str, after: str) -> None:
+def test_T9_a_producer_was_fenced_by_its_own_timeout(node: Broker, topic: str, after: str) -> None:
     with producer(node) as writer:
         for _ in range(2):
             with pytest.raises(AbortTransactionError, match=rf"timed out after {TIMEOUT_MS} ms.* the coordinator has"):
@@ -84,7 +82,7 @@ def test_T9_a_producer_was_fenced_by_its_own_timeout(node: LiveNode, topic: str,
     assert committed(node) == [b"again"]
 
 
-def test_T9_the_next_transaction_of_the_same_producer_commits(node: LiveNode, topic: str) -> None:
+def test_T9_the_next_transaction_of_the_same_producer_commits(node: Broker, topic: str) -> None:
     with producer(node, 2_000) as writer:
         with pytest.raises(AbortTransactionError, match="timed out"):
             dawdle(node, writer, AFTER["commits"])
@@ -102,7 +100,7 @@ def test_T9_the_next_transaction_of_the_same_producer_commits(node: LiveNode, to
     assert sorted(map(bytes, filter(None, committed(node)))) == [b"again", b"and again"]
 
 
-def test_T5_a_zombie_that_timed_out_is_fenced_when_another_has_come(node: LiveNode, topic: str) -> None:
+def test_T5_a_zombie_that_timed_out_is_fenced_when_another_has_come(node: Broker, topic: str) -> None:
     def another_comes(_: semel.Transaction) -> None:
         with producer(node, 60_000) as new, new.transaction() as txn:
             txn.send("orders", b"the new one's")
@@ -115,7 +113,7 @@ def test_T5_a_zombie_that_timed_out_is_fenced_when_another_has_come(node: LiveNo
     assert committed(node) == [b"the new one's"]
 
 
-def test_an_operators_abort_still_fences(node: LiveNode, topic: str) -> None:
+def test_an_operators_abort_still_fences(node: Broker, topic: str) -> None:
     with producer(node, 60_000) as old:
         old.begin_transaction()
         old.send("orders", b"early", partition=0).result(WAIT_S)

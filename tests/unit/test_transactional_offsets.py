@@ -4,21 +4,20 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator
-from pathlib import Path
 
 import pytest
-from live_node import LiveNode
 
 import semel
 from semel.protocol.errors import ErrorCode, RetriableError
+from semel.testing import Broker
 
 WAIT_S = 30
 TP = semel.TopicPartition("orders", 0)
 
 
 @pytest.fixture
-def node(tmp_path: Path) -> Iterator[LiveNode]:
-    with LiveNode(tmp_path) as node:
+def node() -> Iterator[Broker]:
+    with Broker() as node:
         with semel.Admin(node.bootstrap) as admin:
             admin.create_topic("orders", partitions=1)
             admin.create_topic("enriched", partitions=1)
@@ -28,7 +27,7 @@ def node(tmp_path: Path) -> Iterator[LiveNode]:
         yield node
 
 
-def admin_sees(node: LiveNode) -> int | None:
+def admin_sees(node: Broker) -> int | None:
     """What is committed for the group, without waiting for what is pending."""
     with semel.Admin(node.bootstrap) as admin:
         place = admin.group_offsets("enrich").get(TP)
@@ -42,15 +41,13 @@ def wait_for(condition: Callable[[], bool]) -> None:
         time.sleep(0.01)
 
 
-def producer(node: LiveNode) -> semel.Producer:
+def producer(node: Broker) -> semel.Producer:
     return semel.Producer(node.bootstrap, transactional_id="enrich-0", linger_ms=0)
 
 
 @pytest.mark.parametrize("restarts", [False, True], ids=["", "the node restarts"])
 @pytest.mark.parametrize("commits", [True, False], ids=["commit", "abort"])
-def test_O1_offsets_in_a_transaction_are_pending_until_its_marker(
-    node: LiveNode, commits: bool, restarts: bool
-) -> None:
+def test_O1_offsets_in_a_transaction_are_pending_until_its_marker(node: Broker, commits: bool, restarts: bool) -> None:
     with semel.Admin(node.bootstrap) as admin:
         admin.alter_group_offsets("enrich", {TP: 1})
     with producer(node) as writer:
@@ -80,7 +77,7 @@ def test_O1_offsets_in_a_transaction_are_pending_until_its_marker(
     wait_for(lambda: admin_sees(node) == expected)
 
 
-def test_O1_a_batch_commits_with_its_transaction_and_a_successor_begins_there(node: LiveNode) -> None:
+def test_O1_a_batch_commits_with_its_transaction_and_a_successor_begins_there(node: Broker) -> None:
     with (
         producer(node) as writer,
         semel.Consumer(node.bootstrap, group="enrich", topics=["orders"], heartbeat_interval_ms=20) as reader,
