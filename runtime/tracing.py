@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from opentelemetry.context import Context
 from opentelemetry.trace import (
+    INVALID_SPAN,
     Link,
     NonRecordingSpan,
     Span,
@@ -25,6 +26,7 @@ from opentelemetry.trace import (
 )
 
 from semel.protocol.trace_context import TraceContext
+from semel.runtime.sampling import Shortcut
 
 if TYPE_CHECKING:
     from opentelemetry.trace import Tracer
@@ -45,9 +47,19 @@ class NextIds(Protocol):
 class Spans:
     """Makes a node's spans by one tracer, which takes their ids from `ids`."""
 
-    def __init__(self, tracer: Tracer, ids: NextIds) -> None:
+    def __init__(self, tracer: Tracer, ids: NextIds, sampling: Shortcut | None = None) -> None:
+        """`sampling`: what is dropped for certain, for which no span is begun."""
         self._tracer = tracer
         self._ids = ids
+        unsampled = _context_in(TraceContext(1, 1, 0))
+        self._drops_roots = sampling is not None and sampling.drops(None, "root")
+        self._drops_unsampled = sampling is not None and sampling.drops(unsampled, "child")
+
+    def drops(self, parent: TraceContext | None) -> bool:
+        """Whether a span below `parent` (None: a root) would not be sampled, as far as that is certain."""
+        if parent is None:
+            return self._drops_roots
+        return self._drops_unsampled and not parent.is_sampled
 
     def draw(self) -> TraceContext:
         """Return ids for a span that is to be made later, `at` them."""
@@ -69,10 +81,12 @@ class Spans:
 
         at:       the ids that it has; None: new ones
         start_ms: when it began, if that was earlier
+
+        What is dropped for certain is no span: it has the context of `parent`, or none.
         """
-        context = Context()
-        if parent is not None:
-            context = set_span_in_context(NonRecordingSpan(_remote(parent)), context)
+        if self.drops(parent):
+            return INVALID_SPAN if parent is None else NonRecordingSpan(_remote(parent))
+        context = Context() if parent is None else _context_in(parent)
         self._ids.next = at
         try:
             return self._tracer.start_span(
@@ -98,10 +112,10 @@ def caller() -> TraceContext | None:
     return TraceContext(found.trace_id, found.span_id, int(found.trace_flags)) if found.is_valid else None
 
 
-def context_of(span: Span) -> TraceContext:
-    """Return the context of a span, to be recorded or sent."""
+def context_of(span: Span) -> TraceContext | None:
+    """Return the context of a span, to be recorded or sent; None where it has none."""
     found = span.get_span_context()
-    return TraceContext(found.trace_id, found.span_id, int(found.trace_flags))
+    return TraceContext(found.trace_id, found.span_id, int(found.trace_flags)) if found.is_valid else None
 
 
 def end_span(span: Span, error_name: str | None = None, message: str = "") -> None:
@@ -110,6 +124,10 @@ def end_span(span: Span, error_name: str | None = None, message: str = "") -> No
         span.set_attribute("error.type", error_name)
         span.set_status(Status(StatusCode.ERROR, message or error_name))
     span.end()
+
+
+def _context_in(parent: TraceContext) -> Context:
+    return set_span_in_context(NonRecordingSpan(_remote(parent)), Context())
 
 
 def _remote(context: TraceContext) -> SpanContext:

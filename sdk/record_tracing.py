@@ -10,13 +10,13 @@ context that records are sent in.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Sequence
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from semel.protocol.errors import SemelError
 from semel.protocol.trace_context import TraceContext
+from semel.runtime.sampling import Shortcut
 from semel.sdk import tracing
 from semel.sdk.delivery import ProducerBatch, RecordMetadata
 
@@ -24,10 +24,6 @@ if TYPE_CHECKING:
     from opentelemetry.context import Context
     from opentelemetry.trace import Span, SpanContext, TracerProvider
 
-_KNOWN_SAMPLERS: Final = re.compile(
-    r"(?:ParentBased|root|(?:local|remote)Parent(?:Not)?Sampled|Always(?:On|Off)Sampler|TraceIdRatioBased"
-    r"|[{},:.\d e-])+"
-)
 _USUAL_FIELDS: Final = frozenset({"traceparent", "tracestate", "baggage"})
 _TOPICS_KEPT_MAX: Final = 1_000
 
@@ -79,8 +75,7 @@ class RecordTracer:
         self._kind = SpanKind.PRODUCER
         self._client_id = client_id
         self._attributes: dict[str, dict[str, str]] = {}
-        sampler: Any = getattr(provider, "sampler", None)
-        self._sampler = sampler if _KNOWN_SAMPLERS.fullmatch(_description(sampler)) else None
+        self._sampling = Shortcut(provider)
         # The context that was last sent in, and what is above a record then: replaced as a whole, for threads' sake.
         self._seen: tuple[Context, Context | None, Context] | None = None
 
@@ -89,7 +84,7 @@ class RecordTracer:
         current, seen = self.current(), self._seen
         if seen is None or seen[0] is not current or seen[1] is not transaction:
             above = _inside(current, transaction)
-            if self._is_dropped(above):
+            if self._sampling.drops(above, "create"):
                 trace = Trace(None, above)
                 if not headers:
                     self.quick = current, transaction, tracing.inject((), above), trace if _plain(above) else None
@@ -130,7 +125,7 @@ class RecordTracer:
         traces: Sequence[Trace] = batch.traces or ()
         created = [trace.created for trace in traces if trace.created is not None]
         above = transaction or _common(traces, created)
-        if not created or self._is_dropped(above):
+        if not created or self._sampling.drops(above, "create"):
             return _plain(above)
         span = self._send_span(batch, created, above)
         batch.add_callback(0, -1, _ending(span, batch))
@@ -151,15 +146,6 @@ class RecordTracer:
         for context in created:
             span.add_link(context)
         return span
-
-    def _is_dropped(self, context: Context | None) -> bool:
-        """Whether nothing that begins in a context is sampled: the lowest trace id passes every ratio but 0."""
-        if self._sampler is None:
-            return False
-        from opentelemetry.context import Context as Empty
-
-        decided = self._sampler.should_sample(Empty() if context is None else context, 0, "create")
-        return not decided.decision.is_recording()
 
 
 def _ending(span: Span, batch: ProducerBatch) -> Callable[[RecordMetadata | None, SemelError | None], object]:
@@ -225,7 +211,3 @@ def _span_context(headers: tracing.Headers) -> SpanContext | None:
     context = tracing.extract(headers)
     found = None if context is None else get_current_span(context).get_span_context()
     return found if found is not None and found.is_valid else None
-
-
-def _description(sampler: Any) -> str:
-    return "?" if sampler is None else str(sampler.get_description())

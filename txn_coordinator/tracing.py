@@ -84,7 +84,7 @@ class TransactionSpans:
             start_ms=txn.last_update_ms if cause is DecisionCause.REQUEST else None,
         )
         span.end()
-        context = context_of(span)
+        context = context_of(span) or TraceContext(trace.context.trace_id, trace.context.span_id, 0)
         if is_recorded:
             made[trace.context.span_id] = context
         return context

@@ -322,7 +322,7 @@ class ProduceHandler:
         version: int,
         verified: bool | VerificationGuard,
     ) -> Appended:
-        if self.spans is None:
+        if self.spans is None or self.spans.drops(item.trace):
             return self._append_untraced(item, partition, acks, version, verified)
         span = self.spans.begin(partition.tp, item.trace, len(item.records or b""))
         duplicates = self.duplicate_batches

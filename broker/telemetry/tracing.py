@@ -25,6 +25,7 @@ from semel.protocol.kafka.produce import ProducePartitionResponse, ProduceReques
 from semel.protocol.record_batch import CorruptBatchError, iter_batches
 from semel.protocol.trace_context import TraceContext, context_of_first_record, decode_contexts
 from semel.runtime.otel_environment import exporter_class, exporters_asked_for
+from semel.runtime.sampling import Shortcut
 from semel.runtime.tracing import Attributes, Spans, end_span
 from semel.txn_coordinator.tracing import TransactionSpans
 
@@ -88,7 +89,7 @@ class NodeTracing:
         for exporter in exporters:
             provider.add_span_processor(BatchSpanProcessor(exporter))
         _log.info("spans are exported: %s", ", ".join(names))
-        return cls(provider, Spans(provider.get_tracer("semel.node"), ids))
+        return cls(provider, Spans(provider.get_tracer("semel.node"), ids, Shortcut(provider)))
 
     async def stop(self) -> None:
         """Send what there is, for a moment, beside the event loop."""
@@ -116,6 +117,10 @@ class AppendSpans:
             if context is None and item.records is not None:
                 context = context_of_first_record(item.records)
             item.trace = context
+
+    def drops(self, context: TraceContext | None) -> bool:
+        """Whether the append of a batch with this context is not sampled."""
+        return self._spans.drops(context)
 
     def begin(self, tp: TopicPartition, context: TraceContext | None, size_bytes: int) -> Span:
         attributes: Attributes = {
@@ -157,6 +162,8 @@ class FetchSpans:
 
     def answered(self, responses: Iterable[FetchPartitionResponse], names: Iterable[str], started_ms: int) -> None:
         """Make the span of an answer. Batches that go out of their files without being read are not linked."""
+        if self._spans.drops(None):
+            return
         found = [
             (name, response) for name, response in zip(names, responses, strict=True) if response.records is not None
         ]

@@ -21,9 +21,12 @@ from otlp_receiver import OtlpReceiver, Span
 import semel
 from semel.broker.config import NodeConfig
 from semel.broker.settings import ConfigError
-from semel.broker.telemetry.tracing import NodeTracing
+from semel.broker.telemetry.tracing import REBALANCES_MAX, GroupSpans, NodeTracing
+from semel.group_coordinator.turn import GroupEvent, GroupEventKind
 from semel.protocol.ids import TopicPartition
 from semel.protocol.record_batch import encode_batch
+from semel.protocol.trace_context import TraceContext
+from semel.runtime.tracing import Spans
 from semel.sdk import tracing
 
 WAIT_S = 30
@@ -224,6 +227,43 @@ def _rebalances(receiver: OtlpReceiver, consumer: semel.Consumer) -> list[Span]:
     while not (found := receiver.spans("rebalance g")):
         consumer.poll(0.05)
     return found
+
+
+def group_spans() -> tuple[GroupSpans, InMemorySpanExporter]:
+    exporter = InMemorySpanExporter()
+    provider = TracerProvider()
+    provider.add_span_processor(SimpleSpanProcessor(exporter))
+
+    class Ids:
+        next: TraceContext | None = None
+
+        def draw(self) -> TraceContext:
+            return TraceContext(1, 2)
+
+    return GroupSpans(Spans(provider.get_tracer("semel.node"), Ids())), exporter
+
+
+def test_a_rebalance_of_a_consumer_group_ends_with_its_target_assignment() -> None:
+    spans, exporter = group_spans()
+    spans.happened(GroupEvent(GroupEventKind.REBALANCING, "g", 1, "a member joined"))
+    spans.happened(GroupEvent(GroupEventKind.REBALANCING, "g", 2, "another one"))
+    assert not exporter.get_finished_spans()
+    spans.happened(GroupEvent(GroupEventKind.ASSIGNED, "g", 2, "2 members"))
+    spans.happened(GroupEvent(GroupEventKind.MEMBER_REMOVED, "g", 2, "of nothing that is open"))
+    (span,) = exporter.get_finished_spans()
+    assert (span.attributes or {})["semel.group.outcome"] == "target assigned"
+    assert (span.attributes or {})["semel.group.reason"] == "a member joined"
+
+
+def test_rebalances_that_never_end_are_bounded_and_end_with_the_node() -> None:
+    spans, exporter = group_spans()
+    for number in range(REBALANCES_MAX + 1):
+        spans.happened(GroupEvent(GroupEventKind.REBALANCING, f"g{number}", 1, "reason"))
+    (first,) = exporter.get_finished_spans()
+    assert first.name == "rebalance g0"
+    assert (first.attributes or {})["error.type"] == "too_many_rebalances"
+    spans.close()
+    assert len(exporter.get_finished_spans()) == REBALANCES_MAX + 1
 
 
 def test_a_timed_out_transaction_is_a_root_that_links_to_where_it_began(
