@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shlex
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from enum import IntEnum
@@ -14,6 +15,7 @@ import typer
 
 from semel.protocol.errors import ErrorCode, RetriableError, SemelError, UsageError
 from semel.protocol.ids import TopicPartition
+from semel.protocol.wording import counted as counted
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -92,6 +94,14 @@ def fail(message: str, code: ExitCode) -> typer.Exit:
     return typer.Exit(code)
 
 
+def command_here(text: str, bootstrap: str) -> str:
+    """Return a command that is shown, as it is to be given here: with the address, where it is not taken anyway."""
+    is_offline = text.startswith(("semel serve ", "semel log "))
+    if is_offline or bootstrap == os.environ.get("SEMEL_BOOTSTRAP", DEFAULT_BOOTSTRAP):
+        return text
+    return f"{text} --bootstrap {shlex.quote(bootstrap)}"
+
+
 def print_json(value: object) -> None:
     """Print one JSON document on a line."""
     print(json.dumps(value, ensure_ascii=False, default=str))
@@ -158,15 +168,6 @@ def parse_partition(text: str) -> TopicPartition:
     if not colon or not topic or not number.isdecimal():
         raise UsageError(f"a partition is TOPIC:NUMBER, for example orders:0, not {text!r}")
     return TopicPartition(topic, int(number))
-
-
-def counted(number: int, thing: str) -> str:
-    """Return a number of things in words.
-
-    >>> counted(1, "partition"), counted(1200, "record")
-    ('1 partition', '1200 records')
-    """
-    return f"{number} {thing}" if number == 1 else f"{number} {thing}s"
 
 
 def rows_of(mapping: Mapping[TopicPartition, Any]) -> list[tuple[TopicPartition, Any]]:

@@ -2,16 +2,24 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 import semel
-from semel.cli.common import DEFAULT_BOOTSTRAP, AsJson, Bootstrap, ExitCode, counted, fails_well, print_json
+from semel.cli.common import (
+    DEFAULT_BOOTSTRAP,
+    AsJson,
+    Bootstrap,
+    ExitCode,
+    command_here,
+    counted,
+    fails_well,
+    print_json,
+)
 from semel.protocol.api.diagnostics import SNAPSHOT_LIMIT, Section, Severity, Thresholds
-from semel.protocol.wording import command, duration, moment
+from semel.protocol.wording import duration, moment
 
 if TYPE_CHECKING:
     from semel.sdk.diagnosis.findings import Diagnosis, Finding
@@ -86,7 +94,7 @@ def _as_json(
                 "happens": one.happens or None,
                 "why": one.kind.why,
                 "mend": one.kind.mend,
-                "commands": [_command(text, bootstrap) for text in one.commands],
+                "commands": [command_here(text, bootstrap) for text in one.commands],
                 "node_id": one.node_id,
             }
             for one in shown
@@ -122,13 +130,5 @@ def _print_finding(finding: Finding, now_ms: int, bootstrap: str) -> None:
     print(f"  why    {finding.kind.why}")
     print(f"  mend   {finding.kind.mend}")
     for text in finding.commands:
-        print(f"         $ {_command(text, bootstrap)}")
+        print(f"         $ {command_here(text, bootstrap)}")
     print()
-
-
-def _command(text: str, bootstrap: str) -> str:
-    """Return a command as it is to be given here: with the address, where it is not the one that is taken anyway."""
-    offline = text.startswith(("semel serve ", "semel log "))
-    if offline or bootstrap == os.environ.get("SEMEL_BOOTSTRAP", DEFAULT_BOOTSTRAP):
-        return text
-    return f"{text} {command('--bootstrap', bootstrap).removeprefix('semel ')}"

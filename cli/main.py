@@ -19,6 +19,7 @@ COMMANDS: Final[Mapping[str, str]] = {
     "group": "semel.cli.group",
     "txn": "semel.cli.txn",
     "doctor": "semel.cli.doctor",
+    "log": "semel.cli.log",
     "health": "semel.cli.health",
     "demo": "semel.cli.demo.command",
 }
@@ -30,8 +31,9 @@ SUMMARIES: Final[Mapping[str, str]] = {
     "produce": "Send records. Ends when all of them are durable; prints how many there were on standard error.",
     "consume": "Print records as they come, until interrupted. With a group, what was printed is committed.",
     "group": "List groups, see how far they are behind, and move their offsets.",
-    "txn": "See what transactions are open, and end one that nobody else will.",
+    "txn": "See what transactions are open and what became of others, and end one that nobody else will.",
     "doctor": "Say what holds readers back, who is behind, and what endangers exactly-once, and what mends it.",
+    "log": "Read and check a node's data folder on the disk, without a node.",
     "health": "Ask a node whether it serves, once, and say so by the exit code: for containers and service managers.",
     "demo": "Run an exactly-once pipeline over real flights, killing its processes and the node all the while.",
 }

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import base64
+import dataclasses
 import time
 from datetime import UTC, datetime
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -15,18 +16,27 @@ from semel.cli.common import (
     AsJson,
     Bootstrap,
     ExitCode,
+    command_here,
     fail,
     fails_well,
+    parse_partition,
     print_json,
     print_table,
 )
+from semel.protocol.api.diagnostics import HISTORY_LIMIT_MAX
 from semel.protocol.api.shared_transactions import NAME_BYTES_MAX, SharedDescription
-from semel.protocol.wording import duration
+from semel.protocol.errors import UsageError
+from semel.protocol.wording import duration, moment
+
+if TYPE_CHECKING:
+    from semel.protocol.api.diagnostics import TransactionHistory
+    from semel.protocol.ids import TopicPartition
+    from semel.sdk.diagnosis.story import Story
 
 app = typer.Typer(
     add_completion=False,
     no_args_is_help=True,
-    help="See what transactions are open, and end one that nobody else will.",
+    help="See what transactions are open and what became of others, and end one that nobody else will.",
 )
 
 _PAYLOAD_SHOWN_MAX = 60
@@ -211,15 +221,100 @@ def _shown(payload: bytes) -> str:
     return text if len(text) <= _PAYLOAD_SHOWN_MAX else f"{text[:_PAYLOAD_SHOWN_MAX]}..."
 
 
-@app.command(epilog="Example: semel txn abort enrich-0 --yes")
+@app.command(
+    epilog="Exit codes: 0 there is a story; 1 the log has nothing about KEY.\n\n"
+    "Examples:\n\nsemel txn why enrich-0\n\nsemel txn why nightly-import --token 2026-11-20"
+)
+@fails_well
+def why(
+    key: Annotated[
+        str, typer.Argument(metavar="KEY", help="A producer's transactional id, or the key of shared transactions.")
+    ],
+    token: Annotated[str, typer.Option(help="Only what led to the commit with this token, and what came of it.")] = "",
+    limit: Annotated[int, typer.Option(min=1, max=HISTORY_LIMIT_MAX, help="How many steps, the newest.")] = 200,
+    bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
+    as_json: AsJson = False,
+) -> None:
+    """Tell a transaction's story from the log: every state, when, by whom, where, and what came of it.
+
+    It is read from the log, and not from the coordinator's memory: so it works also where the coordinator does not. It
+    ends with what is not known any more, what will happen next, and the command that changes it.
+    """
+    from semel.sdk.diagnosis.story import tell
+
+    with semel.Admin(bootstrap, client_id="semel-txn-why") as admin:
+        history = admin.transaction_history(key, limit=limit)
+    story = tell(history, token)
+    if as_json:
+        print_json(_history_as_json(history, story))
+    else:
+        print(story.title)
+        for step in story.steps:
+            print(f"  {moment(step.time_ms, timespec='milliseconds')}  {step.text}")
+        for gap in story.gaps:
+            print(f"  not known: {gap}")
+        if story.steps:
+            print(f"next: {story.outlook}")
+            for text in story.commands:
+                print(f"  $ {command_here(text, bootstrap)}")
+    if story.is_empty:
+        about = f"token {token!r} of {key!r}" if token else repr(key)
+        raise fail(
+            f"the log has nothing about {about}: it was never used here, or is forgotten by its age", ExitCode.REFUSED
+        )
+
+
+def _history_as_json(history: TransactionHistory, story: Story) -> dict[str, object]:
+    return {
+        "key": history.key,
+        "coordinator": str(history.coordinator),
+        "log_start_offset": history.log_start_offset,
+        "log_end_offset": history.log_end_offset,
+        "compacted_to": history.compacted_to,
+        "steps": [
+            {"time_ms": step.time_ms, "offset": step.offset if step.offset >= 0 else None, "text": step.text.strip()}
+            for step in story.steps
+        ],
+        "events": [dataclasses.asdict(event) for event in history.events],
+        "writes": [dataclasses.asdict(write) for write in history.writes],
+        "not_known": story.gaps,
+        "next": story.outlook,
+        "commands": story.commands,
+    }
+
+
+@app.command(
+    epilog="Examples:\n\nsemel txn abort enrich-0 --yes\n\n"
+    "semel txn abort --partition orders:0 --start-offset 1200 --yes"
+)
 @fails_well
 def abort(
-    name: Name,
+    name: Annotated[
+        str,
+        typer.Argument(metavar="[NAME]", help="A producer's transactional id, or the key of a shared transaction."),
+    ] = "",
     shared: Shared = False,
+    partition: Annotated[
+        str, typer.Option(metavar="TOPIC:PARTITION", help="In place of NAME: where a transaction hangs.")
+    ] = "",
+    start_offset: Annotated[
+        int | None, typer.Option(min=0, help="Where the transaction that hangs begins on --partition.")
+    ] = None,
     yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
 ) -> None:
-    """Abort the open transaction of a transactional id, or of a key with all its writers. Who holds it is fenced."""
+    """Abort the open transaction of a transactional id, or of a key with all its writers. Who holds it is fenced.
+
+    With --partition and --start-offset, write an abort marker for a transaction that hangs on one partition: one that
+    no coordinator knows, so that it has no name. `semel doctor` finds those. One that a coordinator knows is refused.
+    """
+    if bool(name) == bool(partition):
+        raise UsageError("name a transactional id or a key, or else --partition TOPIC:PARTITION with --start-offset")
+    if bool(partition) != (start_offset is not None):
+        raise UsageError("--partition and --start-offset belong together: `semel doctor` names both")
+    if start_offset is not None:
+        _abort_hanging(parse_partition(partition), start_offset, bootstrap, yes=yes)
+        return
     if not yes:
         typer.confirm(f"Abort what {name} has open, and fence its producer?", abort=True)
     with semel.Admin(bootstrap) as admin:
@@ -229,3 +324,14 @@ def abort(
             return
         admin.abort_transaction(name)
     print(f"the open transaction of {name} is aborted")
+
+
+def _abort_hanging(tp: TopicPartition, start_offset: int, bootstrap: str, *, yes: bool) -> None:
+    if not yes:
+        typer.confirm(f"Write an abort marker for the transaction at offset {start_offset} of {tp}?", abort=True)
+    with semel.Admin(bootstrap) as admin:
+        producer = admin.abort_hanging_transaction(tp, start_offset)
+    print(
+        f"the transaction at offset {start_offset} of {tp} is aborted: that of producer {producer.producer_id}, epoch "
+        f"{producer.producer_epoch}"
+    )

@@ -28,14 +28,23 @@ def duration(milliseconds: int) -> str:
     return f"{hours // 24} d {hours % 24} h"
 
 
-def moment(time_ms: int) -> str:
+def counted(number: int, thing: str) -> str:
+    """Return a number of things in words.
+
+    >>> counted(1, "partition"), counted(1200, "record")
+    ('1 partition', '1200 records')
+    """
+    return f"{number} {thing}" if number == 1 else f"{number} {thing}s"
+
+
+def moment(time_ms: int, *, timespec: str = "seconds") -> str:
     """Return a time as ISO 8601 in UTC.
 
-    >>> moment(0)
-    '1970-01-01T00:00:00Z'
+    >>> moment(0), moment(1, timespec="milliseconds")
+    ('1970-01-01T00:00:00Z', '1970-01-01T00:00:00.001Z')
     """
     try:
-        return datetime.fromtimestamp(time_ms / 1000, UTC).isoformat(timespec="seconds").replace("+00:00", "Z")
+        return datetime.fromtimestamp(time_ms / 1000, UTC).isoformat(timespec=timespec).replace("+00:00", "Z")
     except (ValueError, OverflowError, OSError):
         return f"{time_ms} ms"
 

@@ -513,7 +513,7 @@ class TransactionMachine:
                 f"transactional id {txn.transactional_id!r} has no transaction that could still be aborted: "
                 f"its state is {txn.state.label}",
             )
-        records, effects = self._fence(txn, now_ms, by=request.client)
+        records, effects = self._fence(txn, now_ms, cause=DecisionCause.OPERATOR, by=request.client)
         return Result(None, records, effects=effects)
 
     def _describe(self, request: DescribeTransactionRequest, now_ms: int) -> Result[TransactionDescription]:

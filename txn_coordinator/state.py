@@ -114,7 +114,9 @@ class DecisionCause(Enum):
     TIMEOUT = "timeout"
     """Its time was over (T9)."""
     FENCE = "fence"
-    """Another producer came in its place, or an operator has aborted it (T5)."""
+    """Another producer came in its place (T5), or a newer attempt of its key (T12)."""
+    OPERATOR = "operator"
+    """Somebody has aborted it who is no producer of it (KIP-664)."""
     RECOVERY = "recovery"
     """It was decided before; this coordinator has found that in its log (T4)."""
 
