@@ -28,7 +28,7 @@ def worked_node(folder: Path, **settings: Any) -> Iterator[LiveNode]:
         admin.create_topic("orders", partitions=1)
         admin.create_topic("held", partitions=1)
         with pytest.raises(SemelError):
-            admin.create_topic("orders", partitions=1)
+            admin.abort_transaction("nobody")
         with semel.Producer(live.bootstrap, transactional_id="worker") as producer:
             with producer.transaction() as txn:
                 _send(txn, "orders")

@@ -110,9 +110,9 @@ def test_a_groups_lag_is_what_it_has_not_committed(scrape: Scrape) -> None:
 
 def test_calls_of_grpc_are_told_by_method_and_error(scrape: Scrape) -> None:
     name = "rpc_server_call_duration_seconds_count"
-    method = "semel.v1.TopicService/CreateTopics"
-    assert sum(scrape.values(name, rpc_method=method)) == 3
-    assert scrape.values(name, rpc_method="semel.v1.TransactionService/EndTransaction")
+    assert scrape.value(name, rpc_method="semel.v1.TopicService/CreateTopics") == 2
+    refused = {"rpc_method": "semel.v1.TransactionService/AbortTransaction", "error_type": "TRANSACTIONAL_ID_NOT_FOUND"}
+    assert scrape.value(name, **refused) == 1
 
 
 def test_the_bounds_leave_out_what_is_beyond_them_and_say_so(tmp_path: Path) -> None:
