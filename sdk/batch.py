@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import weakref
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Generator, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from itertools import islice
 from operator import length_hint
@@ -115,7 +115,7 @@ class Batch(NotPicklable, Sequence[Record]):
             return processing_all(self._core, self._handout.records)
         return processing(self._core, record)
 
-    def traced(self) -> Iterator[Record]:
+    def traced(self) -> Generator[Record, None, None]:
         """Yield record after record, each inside of `processing`, until the next is asked for.
 
         What the loop's body raises is not seen here: for spans that say so, use `with batch.processing(record)`.

@@ -189,6 +189,9 @@ def inside(span: Span, base: Context | None = None) -> Iterator[None]:
     try:
         with attached(context_with(span, base)):
             yield
+    except GeneratorExit:  # whoever iterates has had enough
+        end_span(span)
+        raise
     except BaseException as error:
         end_span(span, error)
         raise

@@ -155,6 +155,17 @@ def test_records_of_an_iteration_are_processed_in_spans_of_their_own(
     assert parent(processed) == ids(created)
 
 
+def test_a_loop_that_is_left_early_is_no_error(node: LiveNode, spans: InMemorySpanExporter) -> None:
+    send(node)
+    with semel.Consumer(node.bootstrap, group="h", topics=["orders"]) as consumer:
+        records = read(consumer).traced()
+        next(records)
+        records.close()
+    (processed,) = named(spans, "process orders")
+    assert processed.status.status_code is StatusCode.UNSET
+    assert not opentelemetry.trace.get_current_span().get_span_context().is_valid
+
+
 def test_the_asyncio_consumer_traces_alike(node: LiveNode, spans: InMemorySpanExporter) -> None:
     send(node, 1)
 
