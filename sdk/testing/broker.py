@@ -25,6 +25,7 @@ from semel.protocol.api.transactions import DescribeTransactionRequest, InitProd
 from semel.protocol.errors import ErrorCode, RetriableError, SemelError, UsageError, error_for
 from semel.protocol.ids import OFFSETS_TOPIC, TRANSACTIONS_TOPIC, TopicPartition
 from semel.protocol.record_batch import Record
+from semel.runtime.inline_executor import InlineExecutor
 from semel.runtime.simulated_storage import SimulatedStorage
 from semel.sdk.testing.aio_broker import AioBroker
 from semel.sdk.testing.clock import BrokerClock
@@ -117,7 +118,7 @@ class Broker:
         if self._database is None:
             self._make_data()
         self._interceptor.revive()
-        hosted = HostedNode(self._config(), self._storage, self._clock, self._interceptor)
+        hosted = HostedNode(self._config(), self._storage, self._clock, self._interceptor, InlineExecutor())
         hosted.start()
         self._hosted = hosted
         self._values["grpc.listen"] = str(hosted.node.grpc_address)

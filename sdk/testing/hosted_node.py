@@ -5,15 +5,14 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import Callable, Coroutine
-from concurrent.futures import Future
+from concurrent.futures import Executor, Future
 from typing import Any, Final, TypeVar
 
 from semel.broker.config_sources import LoadedConfig
 from semel.broker.node import Node
 from semel.protocol.errors import UsageError
-from semel.runtime.inline_executor import InlineExecutor
+from semel.runtime.clock import Clock
 from semel.runtime.storage import Storage
-from semel.sdk.testing.clock import BrokerClock
 from semel.sdk.testing.interceptor import FaultInterceptor
 
 START_TIMEOUT_S: Final = 30.0
@@ -28,13 +27,20 @@ class HostedNode:
     """Runs from `start` to `stop` or `kill`, once."""
 
     def __init__(
-        self, config: LoadedConfig, storage: Storage, clock: BrokerClock, interceptor: FaultInterceptor
+        self,
+        config: LoadedConfig,
+        storage: Storage,
+        clock: Clock,
+        interceptor: FaultInterceptor,
+        executor: Executor | None = None,
     ) -> None:
+        """`executor` runs what waits for the disk; without one the node has threads of its own for that."""
         self.node: Node
         self._config = config
         self._storage = storage
         self._clock = clock
         self._interceptor = interceptor
+        self._executor = executor
         self._loop: asyncio.AbstractEventLoop
         self._ending: asyncio.Future[Callable[[], None] | None]
         self._thread: threading.Thread
@@ -91,7 +97,7 @@ class HostedNode:
                 self._config,
                 storage=self._storage,
                 clock=self._clock,
-                executor=InlineExecutor(),
+                executor=self._executor,
                 interceptor=self._interceptor,
             )
         except BaseException as error:

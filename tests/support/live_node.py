@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-import threading
 from collections.abc import Callable, Iterator
-from concurrent.futures import Future
 from pathlib import Path
 from typing import Any, Self
 
@@ -13,7 +11,12 @@ from running_node import SMALL
 
 import semel
 from semel.broker.config import NodeConfig
+from semel.broker.config_sources import LoadedConfig
 from semel.broker.node import Node
+from semel.runtime.clock import SystemClock
+from semel.runtime.disk_storage import DiskStorage
+from semel.sdk.testing.hosted_node import HostedNode
+from semel.sdk.testing.interceptor import FaultInterceptor
 
 FAST: dict[str, Any] = {
     **SMALL,
@@ -24,29 +27,30 @@ FAST: dict[str, Any] = {
 
 
 class LiveNode:
-    """Runs from `start` to `stop`, and on the same ports after another `start`. A context manager."""
+    """Runs from `start` to `stop`, and on the same ports after another `start`. A context manager.
+
+    Its data is in a folder, and `node` is there to be looked into. Where neither is needed, use `semel.testing.Broker`.
+    """
 
     def __init__(self, folder: Path, **settings: Any) -> None:
         self._settings = {**FAST, "data_dir": str(folder / "data"), **settings}
-        self._loop: asyncio.AbstractEventLoop | None = None
-        self._thread: threading.Thread | None = None
+        self._hosted: HostedNode | None = None
         self.node: Node
         self.bootstrap = ""
 
     def start(self) -> None:
-        started: Future[Node] = Future()
-        self._thread = threading.Thread(target=lambda: asyncio.run(self._main(started)), daemon=True)
-        self._thread.start()
-        self.node = started.result(30)
+        config = LoadedConfig(NodeConfig(**self._settings), {})
+        self._hosted = HostedNode(config, DiskStorage(), SystemClock(), FaultInterceptor())
+        self._hosted.start()
+        self.node = self._hosted.node
         self.bootstrap = str(self.node.grpc_address)
         self._settings["grpc_listen"] = self.bootstrap
         self._settings["kafka_listen"] = str(self.node.kafka_address)
 
     def stop(self) -> None:
-        if self._loop is not None and self._thread is not None:
-            self._loop.call_soon_threadsafe(self._stopping.set)
-            self._thread.join(30)
-            self._loop = None
+        hosted, self._hosted = self._hosted, None
+        if hosted is not None:
+            hosted.stop()
 
     def run(self, call: Callable[[], Any]) -> Any:
         """Run a function that may return a coroutine on the node's loop."""
@@ -55,22 +59,8 @@ class LiveNode:
             result = call()
             return await result if asyncio.iscoroutine(result) else result
 
-        assert self._loop is not None
-        return asyncio.run_coroutine_threadsafe(work(), self._loop).result(30)
-
-    async def _main(self, started: Future[Node]) -> None:
-        self._loop = asyncio.get_running_loop()
-        self._stopping = asyncio.Event()
-        try:
-            node = await Node.start(NodeConfig(**self._settings))
-        except BaseException as error:
-            started.set_exception(error)
-            raise
-        started.set_result(node)
-        try:
-            await self._stopping.wait()
-        finally:
-            await node.stop(grace_ms=200)
+        assert self._hosted is not None
+        return self._hosted.run(work())
 
     def __enter__(self) -> Self:
         self.start()
