@@ -25,7 +25,6 @@ SMALL = ("offsets.topic.num.partitions=2", "transaction.state.log.num.partitions
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if Path(__file__).parent in item.path.parents:
-            item.add_marker(pytest.mark.xdist_group("spark"))
             item.add_marker(pytest.mark.filterwarnings("ignore"))  # PySpark's own are none of ours
             item.add_marker(pytest.mark.timeout(600))
 

@@ -25,8 +25,8 @@ from testcontainers.core.network import Network
 
 from semel.sdk.testing.container import SemelContainer
 
-IN_CONTAINERS = [pytest.mark.containers, pytest.mark.xdist_group("containers"), pytest.mark.timeout(900)]
-"""One worker runs them all, so that the image is built once; the time-out has room for that."""
+IN_CONTAINERS = [pytest.mark.containers, pytest.mark.timeout(900)]
+"""The time-out has room for building the image, which is done once."""
 
 ROOT = Path(__file__).parents[2]
 SUPPORT = Path(__file__).parent
