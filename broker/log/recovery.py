@@ -53,6 +53,8 @@ from semel.runtime.storage import Storage
 logger = logging.getLogger(__name__)
 
 LEADER_EPOCHS_FILE: Final = "leader-epoch-checkpoint"
+LOST_OFFSETS: Final = "lost_offsets"
+"""What a log record says beside its text where records are lost: (first offset, end offset) of each stretch."""
 _OFFSET_DIGITS: Final = 20
 
 
@@ -332,7 +334,7 @@ class LogLoader:
                 "node started. The node goes on without them, and gives their offsets to no other record; producers of "
                 "the lost records may be refused until they begin anew. To have them back, stop the node and restore "
                 "the folder from a backup.",
-                self._tp, lost, self._folder,
+                self._tp, lost, self._folder, extra={LOST_OFFSETS: self._lost},
             )  # fmt: skip
 
     def _restore_state(self, at_most: int, *, upto: int) -> int:

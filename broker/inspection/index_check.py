@@ -1,0 +1,118 @@
+"""Whether the sparse indexes of a segment agree with its batches, entry by entry, while these are walked."""
+
+from __future__ import annotations
+
+import struct
+from typing import Final
+
+from semel.broker.log.offset_index import OffsetIndex
+from semel.broker.log.time_index import TimeIndex
+from semel.protocol.ids import NO_TIMESTAMP
+from semel.protocol.record_batch import BatchHeader
+from semel.runtime.storage import Storage
+
+INDEX_BYTES_MAX: Final = 256 << 20
+"""Kafka lets an index have up to this with the largest setting that makes sense; a larger file is none."""
+
+
+def read_entries(storage: Storage, path: str, entry: struct.Struct) -> tuple[list[tuple[int, ...]], str | None]:
+    """Return the entries of an index, without zeros at its end that were never filled, and what is wrong with the file.
+
+    None of a file that is not there.
+    """
+    try:
+        file = storage.open(path)
+    except FileNotFoundError:
+        return [], None
+    try:
+        size = file.size()
+        if size > INDEX_BYTES_MAX:
+            return [], f"it has {size} bytes, more than any index has"
+        data = file.read_at(size, 0)
+    finally:
+        file.close()
+    count, rest = divmod(len(data), entry.size)
+    found = list(entry.iter_unpack(data[: count * entry.size]))
+    while found and not any(found[-1]):
+        found.pop()
+    return found, f"it ends within an entry: {rest} bytes follow the last whole one" if rest else None
+
+
+class OffsetIndexCheck:
+    """`<base>.index`. Tell it of each batch in order, then ask `faults`."""
+
+    def __init__(self, storage: Storage, path: str, base_offset: int) -> None:
+        self.path = path
+        self.faults: list[str] = []
+        self._base_offset = base_offset
+        self._entries, fault = read_entries(storage, path, OffsetIndex.ENTRY)
+        self._next = 0
+        if fault is not None:
+            self.faults.append(fault)
+
+    def take(self, position: int, header: BatchHeader) -> None:
+        while self._next < len(self._entries):
+            relative, named = self._entries[self._next]
+            if named > position:
+                return
+            offset = self._base_offset + relative
+            if named < position:
+                self._fault(f"names position {named} for offset {offset}, where no batch begins")
+            elif offset != header.last_offset:
+                self._fault(
+                    f"says that the batch at position {named} ends at offset {offset}; it ends at {header.last_offset}"
+                )
+            self._next += 1
+
+    def end(self, size: int) -> None:
+        """The batches end here: entries that are left name nothing."""
+        for relative, position in self._entries[self._next :]:
+            self._fault(
+                f"names position {position} for offset {self._base_offset + relative}, and the last batch ends at "
+                f"position {size}"
+            )
+            self._next += 1
+
+    def _fault(self, what: str) -> None:
+        self.faults.append(f"entry {self._next} {what}")
+
+
+class TimeIndexCheck:
+    """`<base>.timeindex`. Tell it of each batch in order, then ask `faults`."""
+
+    def __init__(self, storage: Storage, path: str, base_offset: int) -> None:
+        self.path = path
+        self.faults: list[str] = []
+        self.newest_ms = NO_TIMESTAMP
+        self._base_offset = base_offset
+        self._entries, fault = read_entries(storage, path, TimeIndex.ENTRY)
+        self._next = 0
+        if fault is not None:
+            self.faults.append(fault)
+
+    def take(self, header: BatchHeader) -> None:
+        self.newest_ms = max(self.newest_ms, header.max_timestamp_ms)
+        while self._next < len(self._entries):
+            timestamp_ms, relative = self._entries[self._next]
+            offset = self._base_offset + relative
+            if offset > header.last_offset:
+                return
+            if offset < header.base_offset:
+                self._fault(f"names offset {offset}, which is in no batch")
+            elif timestamp_ms != self.newest_ms or header.max_timestamp_ms != timestamp_ms:
+                self._fault(
+                    f"says that the largest timestamp up to offset {offset} is {timestamp_ms}; it is {self.newest_ms}"
+                )
+            self._next += 1
+
+    def end(self, end_offset: int, *, is_closed: bool) -> None:
+        """The batches end here. A segment that was closed has its largest timestamp in the last entry."""
+        for timestamp_ms, relative in self._entries[self._next :]:
+            self._fault(f"names offset {self._base_offset + relative} (timestamp {timestamp_ms}), behind {end_offset}")
+            self._next += 1
+        last_ms = self._entries[-1][0] if self._entries else NO_TIMESTAMP
+        if is_closed and not self.faults and last_ms < self.newest_ms:
+            self.faults.append(f"it lacks the segment's largest timestamp, {self.newest_ms}")
+
+    def _fault(self, what: str) -> None:
+        self.faults.append(f"entry {self._next} {what}")

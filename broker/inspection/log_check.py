@@ -1,0 +1,411 @@
+"""Walks over all batches of one log, and holds everything that was derived from them against it (D2, D3, L3, P7)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Final
+
+from semel.broker.inspection.fate import Fate
+from semel.broker.inspection.findings import Check, Findings, Severity
+from semel.broker.inspection.index_check import OffsetIndexCheck, TimeIndexCheck
+from semel.broker.inspection.producer_check import SnapshotCheck
+from semel.broker.log.batch_scan import scan_batches
+from semel.broker.log.checkpoints import read_epochs
+from semel.broker.log.config import INT32_MAX, LogConfig
+from semel.broker.log.leader_epochs import LeaderEpochs
+from semel.broker.log.log_types import AbortedTransaction
+from semel.broker.log.open_files import OpenFiles
+from semel.broker.log.producer_snapshot import SNAPSHOT_SUFFIX, SnapshotFiles
+from semel.broker.log.producer_state import ProducerState
+from semel.broker.log.recovery import LEADER_EPOCHS_FILE, parse_name
+from semel.broker.log.replay import apply_batch
+from semel.broker.log.segment import INDEX_SUFFIX, LOG_SUFFIX, TIME_INDEX_SUFFIX, TXN_INDEX_SUFFIX, segment_path
+from semel.broker.log.transaction_index import TransactionIndex
+from semel.protocol.batch_header import COMPRESSION_MASK, check_crc32c
+from semel.protocol.errors import SemelError
+from semel.protocol.ids import TopicPartition
+from semel.protocol.record_batch import (
+    BatchHeader,
+    ControlType,
+    CorruptBatchError,
+    decode_control,
+    decode_records,
+    read_header,
+    validate_batches,
+)
+from semel.runtime.storage import Storage
+
+Progress = Callable[[str, int], None]
+"""Told of the file that is read, and how many more bytes of it were."""
+
+_PROGRESS_BYTES: Final = 8 << 20
+_RESTORE: Final = "restore the folder from a backup"
+
+
+@dataclass(slots=True)
+class WalkedLog:
+    """What a walk found: where the log begins and ends, and how much there is."""
+
+    tp: TopicPartition
+    start_offset: int = 0
+    end_offset: int = 0
+    segments: int = 0
+    batches: int = 0
+    records: int = 0
+    size_bytes: int = 0
+    markers: int = 0
+    empty_markers: int = 0
+    """Markers of transactions that wrote nothing here, which is legal (T11)."""
+
+
+class LogCheck:
+    """Checks the log in one folder. One use."""
+
+    def __init__(
+        self,
+        storage: Storage,
+        folder: str,
+        name: str,
+        tp: TopicPartition,
+        config: LogConfig,
+        findings: Findings,
+        fate: Fate,
+        *,
+        is_clean: bool,
+        log_start_offset: int,
+        recovery_point: int,
+        now_ms: int,
+        deep: bool = False,
+        progress: Progress | None = None,
+    ) -> None:
+        """`name` is the folder as the findings call it. With `deep` each batch is decompressed and its records read.
+
+        is_clean:       the last stop left everything whole.
+        recovery_point: up to here everything was synced, so that no crash can have torn it.
+        """
+        self._storage = storage
+        self._folder = folder
+        self._name = name
+        self._config = config
+        self._findings = findings
+        self._fate = fate
+        self._is_clean = is_clean
+        self._log_start_offset = log_start_offset
+        self._recovery_point = recovery_point
+        self._now_ms = now_ms
+        self._deep = deep
+        self._progress = progress
+        self._names = storage.list_folder(folder)
+        self._state = ProducerState(tp)
+        self._walked = WalkedLog(tp)
+        self._is_complete = True
+        self._epoch_fault = ""
+        self._epochs: LeaderEpochs | None = None
+
+    def run(self) -> WalkedLog:
+        """Walk. What is wrong is in the findings; raises `OSError` alone."""
+        walked = self._walked
+        bases = self._offsets_with(LOG_SUFFIX)
+        snapshots = SnapshotFiles(self._storage, self._folder, self._offsets_with(SNAPSHOT_SUFFIX))
+        check = SnapshotCheck(self._storage, snapshots, self._now_ms, is_compacted=self._config.is_compacted)
+        self._leftovers(set(bases))
+        if not bases:
+            return walked
+        walked.segments = len(bases)
+        walked.start_offset = end = bases[0]
+        self._is_complete = check.begin(self._state, end)
+        self._state.end_offset = end
+        self._epochs = self._read_epochs()
+        for number, base in enumerate(bases):
+            if base != end:
+                self._misplaced(base, end)
+            end = self._walk_segment(base, check, is_closed=number + 1 < len(bases) or self._is_clean)
+        check.come_to(end, self._state, is_complete=self._is_complete)
+        check.end(end)
+        self._tell_of_snapshots(snapshots, check)
+        if self._epoch_fault:
+            path = f"{self._name}/{LEADER_EPOCHS_FILE}"
+            severity = Severity.WARNING if self._is_clean else Severity.NOTE
+            self._findings.add(
+                severity, Check.LEADER_EPOCHS, path, self._epoch_fault,
+                on_start=self._fate.of_index(f"{self._folder}/{LEADER_EPOCHS_FILE}"),
+            )  # fmt: skip
+        walked.end_offset = end
+        return walked
+
+    # --- Files --------------------------------------------------------------------------------------------------------
+
+    def _offsets_with(self, suffix: str) -> list[int]:
+        return sorted(parsed[0] for parsed in map(parse_name, self._names) if parsed and parsed[1] == suffix)
+
+    def _leftovers(self, bases: set[int]) -> None:
+        for name in self._names:
+            parsed = parse_name(name)
+            if name.endswith((".deleted", ".tmp", ".cleaned", ".swap")):
+                what = "a compaction, deletion or rewriting was interrupted, or is under way"
+            elif name.endswith(".cut"):
+                what = "bytes that an earlier start has cut from the log, kept for those who may save records from them"
+            elif parsed is not None and parsed[1] in (INDEX_SUFFIX, TIME_INDEX_SUFFIX, TXN_INDEX_SUFFIX):
+                if parsed[0] in bases:
+                    continue
+                what = f"an index without its segment: {parsed[0]:020d}{LOG_SUFFIX} is not there"
+                self._findings.add(
+                    Severity.WARNING, Check.LEFTOVERS, f"{self._name}/{name}", what,
+                    on_start=self._fate.of_index(f"{self._folder}/{name}"),
+                    command=f"if the segment is gone, {_RESTORE}",
+                )  # fmt: skip
+                continue
+            else:
+                continue
+            kept = self._fate.refused or self._fate.rehearsal.storage.exists(f"{self._folder}/{name}")
+            self._findings.add(
+                Severity.NOTE, Check.LEFTOVERS, f"{self._name}/{name}", what,
+                on_start="leaves it" if kept else "brings it to its end, and removes the file",
+            )  # fmt: skip
+
+    def _read_epochs(self) -> LeaderEpochs | None:
+        path = f"{self._folder}/{LEADER_EPOCHS_FILE}"
+        try:
+            return LeaderEpochs(read_epochs(self._storage, path))
+        except SemelError as error:
+            self._epoch_fault = error.message
+            return None
+
+    # --- Batches ------------------------------------------------------------------------------------------------------
+
+    def _misplaced(self, base: int, end: int) -> None:
+        path = segment_path(self._folder, base, LOG_SUFFIX)
+        what = (
+            f"the segment before ends at offset {end}: offsets {end} to {base - 1} are missing"
+            if base > end
+            else f"the segment before ends at offset {end}, so offsets {base} to {end - 1} are there twice"
+        )
+        self._add_batch_finding(Severity.ERROR, Check.OFFSETS, path, what, base, 0, 1)
+
+    def _walk_segment(self, base: int, snapshots: SnapshotCheck, *, is_closed: bool) -> int:
+        path = segment_path(self._folder, base, LOG_SUFFIX)
+        offsets = OffsetIndexCheck(self._storage, segment_path(self._folder, base, INDEX_SUFFIX), base)
+        times = TimeIndexCheck(self._storage, segment_path(self._folder, base, TIME_INDEX_SUFFIX), base)
+        aborts = _AbortCheck(self._storage, segment_path(self._folder, base, TXN_INDEX_SUFFIX))
+        file = self._storage.open(path)
+        end, position, told = base, 0, 0
+        is_whole = True
+        try:
+            size = file.size()
+            for position, header, batch in scan_batches(file, 0, size):
+                self._check_offsets(path, base, end, position, header)
+                snapshots.come_to(header.base_offset, self._state, is_complete=self._is_complete)
+                offsets.take(position, header)
+                times.take(header)
+                if self._check_batch(path, position, header, batch):
+                    self._take_in(header, batch, aborts)
+                else:
+                    snapshots.is_replay_broken = True
+                end = self._state.end_offset = header.next_offset
+                position += header.size_bytes
+                if self._progress is not None and position - told >= _PROGRESS_BYTES:
+                    self._progress(path, position - told)
+                    told = position
+        except CorruptBatchError as error:
+            is_whole = False
+            snapshots.is_replay_broken = True
+            self._torn(path, end, position, size, error)
+        finally:
+            file.close()
+        if self._progress is not None:
+            self._progress(path, size - told)
+        self._walked.size_bytes += size
+        offsets.end(position)
+        times.end(end, is_closed=is_closed and is_whole)
+        self._tell_of_index(Check.OFFSET_INDEX, offsets.path, offsets.faults)
+        self._tell_of_index(Check.TIME_INDEX, times.path, times.faults)
+        self._tell_of_aborts(aborts)
+        self._state.end_offset = end
+        return end
+
+    def _check_offsets(self, path: str, base: int, end: int, position: int, header: BatchHeader) -> None:
+        first, size = header.base_offset, header.size_bytes
+        if first < end:
+            what = f"offset {first} follows offset {end - 1}"
+            self._add_batch_finding(Severity.ERROR, Check.OFFSETS, path, what, first, position, size)
+        elif header.last_offset - base > INT32_MAX:
+            what = f"offset {header.last_offset} is too far from the segment's first, {base}"
+            self._add_batch_finding(Severity.ERROR, Check.OFFSETS, path, what, first, position, size)
+        elif first > end and not self._config.is_compacted:
+            what = f"offsets {end} to {first - 1} are missing before this batch, in a log that is not compacted"
+            self._add_batch_finding(Severity.WARNING, Check.OFFSETS, path, what, first, position, size)
+        if header.record_count == 0 and not self._config.is_compacted and not header.has_producer:
+            self._findings.add(
+                Severity.NOTE, Check.OFFSETS, self._relative(path),
+                f"a batch without records stands for offsets {first} to {header.last_offset}: an earlier start found "
+                "them lost, or the log was compacted once",
+                offset=first, position=position,
+            )  # fmt: skip
+
+    def _check_batch(self, path: str, position: int, header: BatchHeader, batch: memoryview) -> bool:
+        """Count a batch, and say whether its content can be believed."""
+        walked = self._walked
+        walked.batches += 1
+        walked.records += header.record_count
+        try:
+            check_crc32c(batch, read_header(batch))
+        except CorruptBatchError:
+            what = (
+                f"the checksum of the batch is wrong: the {header.record_count} records at offsets "
+                f"{header.base_offset} to {header.last_offset} can't be read"
+            )
+            self._add_batch_finding(
+                Severity.ERROR, Check.BATCHES, path, what, header.base_offset, position, header.size_bytes
+            )
+            return False
+        try:
+            if header.attributes & COMPRESSION_MASK > 4 or header.record_count > header.last_offset_delta + 1:
+                validate_batches(batch, max_batch_bytes=INT32_MAX, strict_count=False)
+            if header.is_control and header.record_count:
+                decode_control(decode_records(batch, check_crc=False)[0])
+            elif self._deep and header.record_count:
+                decode_records(batch, check_crc=False)
+        except SemelError as error:
+            what = f"the checksum of the batch is right, and its records can't be read: {error.message}"
+            self._add_batch_finding(
+                Severity.ERROR, Check.BATCHES, path, what, header.base_offset, position, header.size_bytes
+            )
+            return False
+        knows_epochs = (
+            self._epochs is not None and not self._epoch_fault and header.base_offset >= self._log_start_offset
+        )
+        if knows_epochs and header.leader_epoch >= 0:
+            assert self._epochs is not None
+            known = self._epochs.epoch_for(header.base_offset)
+            if known != header.leader_epoch:
+                self._epoch_fault = (
+                    f"it says that offset {header.base_offset} was written in leader epoch {known} (-1: none); the "
+                    f"batch there is of epoch {header.leader_epoch}"
+                )
+        return True
+
+    def _take_in(self, header: BatchHeader, batch: memoryview, aborts: _AbortCheck) -> None:
+        completed = apply_batch(self._state, header, batch, self._now_ms)
+        if header.is_control and header.record_count:
+            self._walked.markers += 1
+            if completed is None:
+                self._walked.empty_markers += 1
+            marker = decode_control(decode_records(batch, check_crc=False)[0])
+            if marker.type is ControlType.ABORT:
+                aborts.markers.add((header.producer_id, header.base_offset))
+        if completed is not None and not completed.committed:
+            aborts.expected.append(
+                AbortedTransaction(
+                    completed.producer_id, completed.first_offset, completed.last_offset, completed.last_stable_offset
+                )
+            )
+
+    def _torn(self, path: str, end: int, position: int, size: int, error: CorruptBatchError) -> None:
+        """No whole batch: a crash tore the tail, or the rest of the segment is lost."""
+        what = (
+            f"no whole batch at position {position} (offset {end}), and {size - position} bytes are left: "
+            f"{error.message}"
+        )
+        self._add_batch_finding(Severity.ERROR, Check.BATCHES, path, what, end, position, size - position)
+
+    def _add_batch_finding(
+        self, severity: Severity, check: Check, path: str, what: str, offset: int, position: int, size: int
+    ) -> None:
+        """What a crash can have torn had not been acknowledged, or the journal has it: a start mends that."""
+        mended = (
+            not self._is_clean
+            and not self._fate.refused
+            and offset >= self._recovery_point
+            and not self._fate.is_kept(path, position, size)
+        )
+        self._findings.add(
+            Severity.WARNING if mended else severity, check, self._relative(path), what,
+            on_start=self._fate.of_batch(path, position, size),
+            command="" if mended else f"{_RESTORE}; to look at it: semel log dump {path} --from {offset}",
+            offset=offset, position=position,
+        )  # fmt: skip
+
+    # --- What was derived ---------------------------------------------------------------------------------------------
+
+    def _tell_of_index(self, check: Check, path: str, faults: list[str]) -> None:
+        for fault in faults:
+            on_start = self._fate.of_index(path)
+            self._findings.add(Severity.WARNING, check, self._relative(path), fault, on_start=on_start)
+
+    def _tell_of_aborts(self, aborts: _AbortCheck) -> None:
+        """A list without an entry shows readers aborted records; one with too many hides committed ones (L3)."""
+        path = aborts.path
+        faults = aborts.faults(self._is_complete and not self._config.is_compacted)
+        mended = bool(faults) and not self._fate.refused and not self._fate.is_kept(path)
+        for fault, offset in faults:
+            self._findings.add(
+                Severity.WARNING if mended else Severity.ERROR, Check.TRANSACTION_INDEX, self._relative(path), fault,
+                on_start=self._fate.of_index(path), offset=offset,
+                command="" if mended else f"{_RESTORE}; or, with the node stopped, remove the file's partition from "
+                "recovery-point-offset-checkpoint and .kafka_cleanshutdown: the next start builds it again",
+            )  # fmt: skip
+
+    def _tell_of_snapshots(self, snapshots: SnapshotFiles, check: SnapshotCheck) -> None:
+        for offset, fault in check.faults:
+            path = snapshots.path(offset)
+            gone = not self._fate.refused and not self._fate.rehearsal.storage.exists(path)
+            is_last = offset == max(snapshots.offsets)
+            severity = Severity.WARNING if gone or fault.startswith("it is damaged") or not is_last else Severity.ERROR
+            if gone and not self._is_clean and fault.startswith("it is of offset"):
+                severity = Severity.NOTE
+            self._findings.add(
+                severity, Check.PRODUCER_SNAPSHOT, self._relative(path), fault,
+                on_start=(
+                    "removes it, and reads an older one or the log" if gone
+                    else "believes it, for what comes behind it" if is_last
+                    else "does not read it; a start after a crash might"
+                ),
+                command="" if gone else f"with the node stopped, remove {path}: the log gives the state again",
+                offset=offset,
+            )  # fmt: skip
+
+    def _relative(self, path: str) -> str:
+        return f"{self._name}/{path.rpartition('/')[2]}"
+
+
+class _AbortCheck:
+    """`<base>.txnindex`, against the transactions that the log itself shows to be aborted."""
+
+    def __init__(self, storage: Storage, path: str) -> None:
+        self.path = path
+        self.expected: list[AbortedTransaction] = []
+        self.markers: set[tuple[int, int]] = set()
+        """Producer id and offset of the segment's abort markers."""
+        self._storage = storage
+
+    def faults(self, is_exact: bool) -> list[tuple[str, int]]:
+        """Return what is wrong, with the offset of the marker. `is_exact`: the replay knows of all that was written."""
+        found: dict[tuple[int, int], AbortedTransaction] = {}
+        faults: list[tuple[str, int]] = []
+        if self._storage.exists(self.path):
+            index = TransactionIndex(self._storage, self.path, OpenFiles(1), exists=True)
+            rest = index.file.size() % 34
+            if rest:
+                faults.append((f"it ends within an entry: {rest} bytes follow the last whole one", -1))
+            try:
+                for entry in index:
+                    found[entry.producer_id, entry.last_offset] = entry
+            except CorruptBatchError as error:
+                faults.append((error.message, -1))
+            index.release_file()
+        for wanted in self.expected:
+            key = (wanted.producer_id, wanted.last_offset)
+            entry_found = found.get(key)
+            what = f"the transaction of producer {wanted.producer_id} from offset {wanted.first_offset} on"
+            if entry_found is None:
+                faults.append((f"{what}, aborted at offset {wanted.last_offset}, is not in it", wanted.last_offset))
+            elif is_exact and entry_found != wanted:
+                faults.append(
+                    (f"{what} is {tuple(entry_found)} in it, and {tuple(wanted)} by the log", wanted.last_offset)
+                )
+        strange = [key for key in found if key not in self.markers]
+        return faults + [
+            (f"it names an abort of producer {producer_id} at offset {offset}, where there is none", offset)
+            for producer_id, offset in strange
+        ]

@@ -1,0 +1,420 @@
+"""Checks a whole data folder without a node, and without changing it: `semel log verify`.
+
+Three looks: the metadata against the folders; a start of the logs, rehearsed (`rehearsal`); and a walk over every batch
+as it lies on the disk, against which all that was derived from them is held (`log_check`).
+"""
+
+from __future__ import annotations
+
+import fcntl
+import logging
+import os
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from sqlalchemy.exc import SQLAlchemyError
+
+from semel.broker.config import NodeConfig
+from semel.broker.data_folder import (
+    CLEAN_FILE,
+    CLEANER_FILE,
+    HIGH_WATERMARK_FILE,
+    LOCK_FILE,
+    LOG_START_FILE,
+    META_FILE,
+    RECOVERY_POINT_FILE,
+    DataFolder,
+)
+from semel.broker.handlers.topic_rules import topic_log_config
+from semel.broker.inspection.fate import Fate
+from semel.broker.inspection.findings import Check, Findings, Severity
+from semel.broker.inspection.log_check import LogCheck, WalkedLog
+from semel.broker.inspection.metadata_copy import METADATA_FILE, integrity_fault, load_from, load_image
+from semel.broker.inspection.overlay import OverlayStorage, open_to_read
+from semel.broker.inspection.places import log_name
+from semel.broker.inspection.rehearsal import Rehearsal, rehearse_start
+from semel.broker.inspection.transaction_check import check_transactions
+from semel.broker.log.checkpoints import OffsetCheckpoint
+from semel.broker.log.recovery import LOST_OFFSETS
+from semel.broker.metadata.changes import MetadataCorruptError
+from semel.broker.metadata.image import MetadataImage
+from semel.broker.recovery_note import NOTE_FILE
+from semel.protocol.errors import SemelError, UsageError
+from semel.protocol.ids import TopicId, TopicPartition
+from semel.runtime.clock import Clock, SystemClock
+from semel.runtime.storage import read_whole
+
+_SMALL_BYTES_MAX: Final = 64 << 10
+_RESTORE: Final = "restore it from a backup"
+
+
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """How far it is: what is read now, and bytes of logs done and in all."""
+
+    doing: str
+    done_bytes: int
+    total_bytes: int
+
+
+@dataclass(slots=True)
+class Report:
+    """What was looked at, and what was found."""
+
+    path: str
+    node_id: int
+    cluster_id: str
+    is_running: bool
+    """A node has the folder: its files change meanwhile, and may look torn where nothing is wrong."""
+    is_clean: bool
+    """The last stop says that it left everything whole."""
+    start: str = ""
+    """What a start of the node would say of the logs, in one line."""
+    refusal: str = ""
+    """Why it would not start."""
+    logs: list[WalkedLog] = field(default_factory=list)
+    findings: Findings = field(default_factory=Findings)
+    open_transactions: int = 0
+    seconds: float = 0.0
+
+    @property
+    def is_whole(self) -> bool:
+        return self.findings.is_whole
+
+    @property
+    def size_bytes(self) -> int:
+        return sum(log.size_bytes for log in self.logs)
+
+
+def verify(
+    path: str,
+    *,
+    metadata_url: str = "",
+    deep: bool = False,
+    clock: Clock | None = None,
+    progress: Callable[[Progress], None] | None = None,
+    needs_metadata: bool = True,
+) -> Report:
+    """Check the data folder at `path`. Raises `UsageError` where it is none, and `OSError`.
+
+    metadata_url:   where the metadata is, if not in the folder
+    deep:           decompress each batch, and read its records
+    needs_metadata: a folder without metadata is an error, since a node does not start with it
+    """
+    begun = time.monotonic()
+    path = path.rstrip("/") or "/"
+    if not os.path.isdir(path):
+        raise UsageError(f"{path} is no folder: give a node's data.dir")
+    before = OverlayStorage(path)
+    try:
+        if not _is_data_folder(before, path):
+            raise UsageError(f"{path} is no node's data folder: it has neither {META_FILE} nor logs. Give a data.dir")
+        report = _Verification(before, path, metadata_url, deep, clock or SystemClock(), progress, needs_metadata).run()
+    finally:
+        before.close()
+    report.seconds = time.monotonic() - begun
+    return report
+
+
+def is_in_use(path: str) -> bool:
+    """Say whether a process holds the folder's lock. Looks for the length of one system call."""
+    try:
+        descriptor = open_to_read(f"{path}/{LOCK_FILE}")
+    except OSError:
+        return False
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    finally:
+        os.close(descriptor)
+    return False
+
+
+def _is_data_folder(storage: OverlayStorage, path: str) -> bool:
+    names = storage.list_folder(path)
+    return META_FILE in names or METADATA_FILE in names or any(log_name(name) is not None for name in names)
+
+
+class _Verification:
+    """One run over one folder."""
+
+    def __init__(
+        self,
+        before: OverlayStorage,
+        path: str,
+        metadata_url: str,
+        deep: bool,
+        clock: Clock,
+        progress: Callable[[Progress], None] | None,
+        needs_metadata: bool,
+    ) -> None:
+        self._before = before
+        self._path = path
+        self._metadata_url = metadata_url
+        self._deep = deep
+        self._clock = clock
+        self._progress = progress
+        self._needs_metadata = needs_metadata
+        owner = self._read_owner()
+        self._report = Report(
+            path, owner[0], owner[1], is_running=is_in_use(path), is_clean=before.exists(f"{path}/{CLEAN_FILE}")
+        )
+        self._findings = self._report.findings
+        self._done_bytes = 0
+        self._total_bytes = 0
+
+    def run(self) -> Report:
+        report = self._report
+        image = self._load_metadata()
+        after = OverlayStorage(self._path)
+        try:
+            self._tell(Progress("rehearsing a start", 0, 0))
+            rehearsal = rehearse_start(after, self._path, self._clock, image, report.node_id)
+            self._tell_of_start(rehearsal)
+            logs = self._rehearsed(rehearsal)
+            self._check_folders(image, rehearsal)
+            self._walk(image, rehearsal)
+            self._check_checkpoints()
+            self._check_changes(rehearsal)
+            if rehearsal.refusal is None:
+                check_transactions(logs, self._findings, knows_topics=image is not None)
+                report.open_transactions = sum(len(log.producer_state.open_transactions) for log in logs.values())
+            else:
+                self._findings.add(
+                    Severity.NOTE, Check.TRANSACTIONS, "",
+                    "transactions and coordinators were not looked at: that needs logs that a start can open",
+                )  # fmt: skip
+        finally:
+            after.close()
+        return report
+
+    # --- Whose folder it is -------------------------------------------------------------------------------------------
+
+    def _read_owner(self) -> tuple[int, str]:
+        try:
+            text = read_whole(self._before, f"{self._path}/{META_FILE}", size_bytes_max=_SMALL_BYTES_MAX)
+        except (OSError, ValueError):
+            return 0, ""
+        lines = (line.partition("=") for line in text.decode("utf-8", "replace").splitlines())
+        pairs = {name.strip(): value.strip() for name, _, value in lines}
+        node_id = pairs.get("node.id", "0")
+        return int(node_id) if node_id.isdecimal() else 0, pairs.get("cluster.id", "")
+
+    def _load_metadata(self) -> MetadataImage | None:
+        in_folder = f"{self._path}/{METADATA_FILE}"
+        try:
+            if self._metadata_url:
+                return load_from(self._metadata_url)
+            if not self._before.exists(in_folder):
+                if self._needs_metadata:
+                    self._findings.add(
+                        Severity.ERROR, Check.METADATA, METADATA_FILE,
+                        "it is not there: which topics there are is unknown",
+                        on_start="refuses, unless metadata.url names another database",
+                        command=f"{_RESTORE}; or, where metadata.url is set, give it here: --metadata-url URL",
+                    )  # fmt: skip
+                return None
+            fault = integrity_fault(in_folder)
+            if fault is not None:
+                self._add_metadata_fault(f"SQLite finds it damaged: {fault}")
+            return load_image(in_folder)
+        except (SemelError, MetadataCorruptError, SQLAlchemyError) as error:
+            self._add_metadata_fault(str(error))
+            return None
+
+    def _add_metadata_fault(self, what: str) -> None:
+        self._findings.add(
+            Severity.ERROR, Check.METADATA, METADATA_FILE, what, on_start="refuses, or fails later", command=_RESTORE
+        )
+
+    # --- What a start says --------------------------------------------------------------------------------------------
+
+    def _tell_of_start(self, rehearsal: Rehearsal) -> None:
+        report = self._report
+        if rehearsal.report is not None:
+            report.start = str(rehearsal.report)
+            if rehearsal.report.restored_batches:
+                self._findings.add(
+                    Severity.WARNING, Check.JOURNAL, "journal",
+                    f"{rehearsal.report.restored_batches} batches are missing in the logs, and are in the journal",
+                    on_start="gives them back to the logs",
+                )  # fmt: skip
+        if rehearsal.refusal is not None:
+            report.refusal = getattr(rehearsal.refusal, "message", None) or str(rehearsal.refusal)
+            self._findings.add(
+                Severity.ERROR, Check.START, "", f"a node does not start with this folder: {report.refusal}",
+                on_start="refuses", command="do as it says, then: semel log verify again",
+            )  # fmt: skip
+        if not report.is_clean and not report.is_running and rehearsal.refusal is None:
+            self._findings.add(
+                Severity.NOTE, Check.START, CLEAN_FILE, "the last stop was not a clean one",
+                on_start="recovers: it validates the logs from their recovery points on, and reads the journal",
+            )  # fmt: skip
+        for record in rehearsal.said:
+            if record.levelno >= logging.WARNING:
+                lost = hasattr(record, LOST_OFFSETS) or record.levelno >= logging.ERROR
+                self._findings.add(
+                    Severity.ERROR if lost else Severity.WARNING, Check.START, "", record.getMessage(),
+                    on_start="says this in the node's log",
+                    command="restore the folder from a backup, if there is one" if lost else "",
+                )  # fmt: skip
+
+    def _rehearsed(self, rehearsal: Rehearsal) -> Mapping[TopicPartition, Any]:
+        return {partition.tp: partition.log for partition in rehearsal.logs.partitions()}
+
+    def _check_changes(self, rehearsal: Rehearsal) -> None:
+        """After a clean stop a start changes nothing but the mark of it: whatever else it does was told above, or is
+        told here.
+        """
+        if not self._report.is_clean or rehearsal.refusal is not None:
+            return
+        told = {finding.path for finding in self._findings.found}
+        after = rehearsal.storage
+        quiet = {CLEAN_FILE, LOCK_FILE, NOTE_FILE}
+        for path in self._before.files():
+            name = path[len(self._path) + 1 :]
+            if name in quiet or name in told or name.endswith((".deleted", ".tmp", ".cleaned", ".swap")):
+                continue
+            if not after.exists(path) or after.is_changed(path):
+                self._findings.add(
+                    Severity.WARNING, Check.START, name, "it is not as a clean stop leaves it",
+                    on_start="changes it" if after.exists(path) else "removes it",
+                )  # fmt: skip
+
+    # --- Folders ------------------------------------------------------------------------------------------------------
+
+    def _check_folders(self, image: MetadataImage | None, rehearsal: Rehearsal) -> None:
+        names = self._before.list_folder(self._path)
+        for name in names:
+            if name.endswith("-delete") and self._before.is_folder(f"{self._path}/{name}"):
+                self._findings.add(
+                    Severity.NOTE, Check.LEFTOVERS, name, "a deleted partition's folder", on_start="removes it"
+                )
+        if image is None:
+            return
+        if not image.cluster_id and META_FILE in names:
+            self._add_metadata_fault("it is empty, and the folder holds a node's logs")
+        found = self._topic_ids()
+        if rehearsal.refusal is not None and not found:
+            return
+        for tp, topic_id in found.items():
+            topic = image.topic_by_id(topic_id)
+            if topic is None or topic.name != tp.topic or tp.partition >= len(topic.partitions):
+                self._findings.add(
+                    Severity.WARNING, Check.FOLDERS, str(tp),
+                    "the metadata does not know this partition: its topic was deleted, or the metadata is older",
+                    on_start="deletes the folder",
+                    command="if the records are wanted, copy the folder away before the node starts",
+                )  # fmt: skip
+        for topic in image.topics.values():
+            for number, state in enumerate(topic.partitions):
+                tp = TopicPartition(topic.name, number)
+                if self._report.node_id in state.replicas and found.get(tp) != topic.topic_id:
+                    self._findings.add(
+                        Severity.ERROR, Check.FOLDERS, str(tp),
+                        "the metadata says that this node holds the partition, and it has no folder here that counts",
+                        on_start="makes it anew, empty",
+                        command="bring the folder back before the node starts",
+                    )  # fmt: skip
+
+    def _topic_ids(self) -> dict[TopicPartition, TopicId]:
+        """The partitions as a start finds them. What it says of others was said in the rehearsal."""
+        logger = logging.getLogger("semel.logs")
+        was_disabled, logger.disabled = logger.disabled, True
+        scratch = OverlayStorage(self._path)
+        try:
+            return dict(DataFolder(scratch, self._path).find_logs())
+        except SemelError:
+            return {}
+        finally:
+            scratch.close()
+            logger.disabled = was_disabled
+
+    # --- Logs ---------------------------------------------------------------------------------------------------------
+
+    def _walk(self, image: MetadataImage | None, rehearsal: Rehearsal) -> None:
+        found = {
+            name: tp
+            for name in self._before.list_folder(self._path)
+            if (tp := log_name(name)) is not None and self._before.is_folder(f"{self._path}/{name}")
+        }
+        self._total_bytes = sum(
+            self._size(f"{self._path}/{name}/{file}")
+            for name in found
+            for file in self._before.list_folder(f"{self._path}/{name}")
+            if file.endswith(".log")
+        )
+        fate = Fate(self._before, rehearsal)
+        recovery_points, log_starts = self._offsets(RECOVERY_POINT_FILE), self._offsets(LOG_START_FILE)
+        journal_is_left = bool(self._journal_files())
+        for name, tp in sorted(found.items()):
+            topic = None if image is None else image.topic(tp.topic)
+            config = topic_log_config(NodeConfig(), {} if topic is None else topic.configs)
+            check = LogCheck(
+                self._before, f"{self._path}/{name}", name, tp, config, self._findings, fate,
+                is_clean=self._report.is_clean and not journal_is_left,
+                log_start_offset=log_starts.get(tp, 0),
+                recovery_point=recovery_points.get(tp, 0),
+                now_ms=self._clock.now_ms(),
+                deep=self._deep,
+                progress=self._was_read,
+            )  # fmt: skip
+            self._report.logs.append(check.run())
+
+    def _journal_files(self) -> list[str]:
+        folder = f"{self._path}/journal"
+        return self._before.list_folder(folder) if self._before.is_folder(folder) else []
+
+    def _was_read(self, path: str, more: int) -> None:
+        self._done_bytes += more
+        self._tell(Progress(path, self._done_bytes, self._total_bytes))
+
+    def _tell(self, progress: Progress) -> None:
+        if self._progress is not None:
+            self._progress(progress)
+
+    def _size(self, path: str) -> int:
+        file = self._before.open(path)
+        try:
+            return file.size()
+        finally:
+            file.close()
+
+    # --- Checkpoints --------------------------------------------------------------------------------------------------
+
+    def _offsets(self, name: str) -> Mapping[TopicPartition, int]:
+        try:
+            return OffsetCheckpoint(self._before, f"{self._path}/{name}").read()
+        except SemelError:
+            return {}
+
+    def _check_checkpoints(self) -> None:
+        ends = {log.tp: log.end_offset for log in self._report.logs}
+        for name in (RECOVERY_POINT_FILE, LOG_START_FILE, HIGH_WATERMARK_FILE, CLEANER_FILE):
+            try:
+                offsets = OffsetCheckpoint(self._before, f"{self._path}/{name}").read()
+            except SemelError as error:
+                self._findings.add(
+                    Severity.WARNING, Check.CHECKPOINTS, name, error.message,
+                    on_start="does without it: more of the logs is read, or compacted again",
+                )  # fmt: skip
+                continue
+            for tp, offset in sorted(offsets.items()):
+                end = ends.get(tp)
+                if end is None:
+                    self._findings.add(
+                        Severity.NOTE,
+                        Check.CHECKPOINTS,
+                        name,
+                        f"it names {tp}, which is not here",
+                        on_start="leaves it",
+                    )
+                elif offset < 0 or offset > end:
+                    self._findings.add(
+                        Severity.WARNING, Check.CHECKPOINTS, name,
+                        f"it gives offset {offset} for {tp}, whose log ends at {end}", offset=offset,
+                        on_start="takes what the log has",
+                    )  # fmt: skip

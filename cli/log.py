@@ -1,0 +1,176 @@
+"""`semel log`: read and check a node's data folder, without the node."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Iterable
+from enum import StrEnum
+from typing import Annotated
+
+import typer
+
+from semel.cli.common import AsJson, ExitCode, counted, fails_well, parse_partition, print_json
+from semel.protocol.errors import UsageError
+
+app = typer.Typer(
+    add_completion=False,
+    no_args_is_help=True,
+    help="Read and check a node's data folder on the disk, without a node.",
+)
+
+_PROGRESS_EVERY_S = 2.0
+_MEGABYTE = 1e6
+
+
+class DumpFormat(StrEnum):
+    TEXT = "text"
+    JSON = "json"
+
+
+class DecoderName(StrEnum):
+    AUTO = "auto"
+    NONE = "none"
+    OFFSETS = "offsets"
+    TRANSACTIONS = "transactions"
+
+
+@app.command(
+    epilog="Examples:\n\n"
+    "semel log dump data/orders-0\n\n"
+    "semel log dump data/orders-0 --records --offset 1200\n\n"
+    "semel log dump data --partition orders:0 --transactional\n\n"
+    "semel log dump data/__transaction_state-3 --records --format json"
+)
+@fails_well
+def dump(
+    paths: Annotated[
+        list[str],
+        typer.Argument(metavar="PATH...", help="A data folder, a partition's folder in it, or a file of them."),
+    ],
+    records: Annotated[
+        bool, typer.Option("--records", help="The records as well: keys, values, headers; decoded in internal topics.")
+    ] = False,
+    offset: Annotated[int | None, typer.Option(min=0, help="Only the batch with this offset, and this record.")] = None,
+    first: Annotated[int | None, typer.Option("--from", min=0, metavar="OFFSET", help="Begin at this offset.")] = None,
+    last: Annotated[int | None, typer.Option("--to", min=0, metavar="OFFSET", help="End with this offset.")] = None,
+    producer_id: Annotated[int | None, typer.Option(min=0, help="Only batches of this producer id.")] = None,
+    transactional: Annotated[
+        bool, typer.Option("--transactional", help="Only batches of transactions, and their markers.")
+    ] = False,
+    partition: Annotated[
+        str | None, typer.Option(metavar="TOPIC:NUMBER", help="Of a data folder, only this partition.")
+    ] = None,
+    decoder: Annotated[
+        DecoderName,
+        typer.Option(
+            help="What records hold. auto: as the folder's name says; offsets, transactions: as "
+            "in __consumer_offsets and __transaction_state."
+        ),
+    ] = DecoderName.AUTO,
+    format_: Annotated[
+        DumpFormat, typer.Option("--format", help="text: for people. json: a line for each entry.")
+    ] = DumpFormat.TEXT,
+) -> None:
+    """Print what the files of a data folder hold: batches, records, indexes, snapshots, checkpoints, journal, metadata.
+
+    Nothing is written or locked, so a node may run meanwhile; what it writes last may look torn then. Damage is
+    printed where it is found, behind all that could be read. The exit code is 1 where there was any.
+    """
+    from semel.broker.inspection.dump import Decoder, Dump, DumpOptions
+    from semel.broker.inspection.text import line_of
+
+    if offset is not None and (first is not None or last is not None):
+        raise UsageError("--offset is one offset: leave out --from and --to, or it")
+    if first is not None and last is not None and first > last:
+        raise UsageError(f"--from {first} is behind --to {last}")
+    options = DumpOptions(
+        records=records,
+        first_offset=first if offset is None else offset,
+        last_offset=last if offset is None else offset,
+        producer_id=producer_id,
+        transactional=transactional,
+        partition=None if partition is None else parse_partition(partition),
+        decoder=Decoder(decoder.value),
+    )
+    _say_where_a_node_runs(paths)
+    progress = _Progress()
+    reading = Dump(paths, options, progress.read)
+    for entry in reading.entries():
+        if format_ is DumpFormat.JSON:
+            print_json(entry)
+        else:
+            print(line_of(entry))
+    if reading.damaged:
+        print(f"semel: damaged in {counted(reading.damaged, 'place')}; semel log verify says more", file=sys.stderr)
+        sys.stdout.flush()
+        raise typer.Exit(ExitCode.REFUSED)
+
+
+@app.command(
+    epilog="Examples:\n\nsemel log verify data\n\nsemel log verify /var/lib/semel --deep --json\n\n"
+    "Exit codes: 0 all is well, 1 something is damaged, 2 the command line is wrong."
+)
+@fails_well
+def verify(
+    folder: Annotated[str, typer.Argument(metavar="DIR", help="A node's data.dir.")],
+    deep: Annotated[
+        bool, typer.Option("--deep", help="Decompress each batch and read its records, beside its checksum.")
+    ] = False,
+    metadata_url: Annotated[
+        str,
+        typer.Option(metavar="URL", help="Where the metadata is, if it is not in the folder: the node's metadata.url."),
+    ] = "",
+    as_json: AsJson = False,
+) -> None:
+    """Check a whole data folder, and say what a start of the node would do about what is wrong.
+
+    Every batch is read, and all that was derived from them is held against it: indexes, aborted transactions, producer
+    snapshots, leader epochs, checkpoints, the journal, the metadata, the coordinators' topics, and transactions that
+    nobody will end. A start is rehearsed on the side. The folder is not changed. On the folder of a running node, what
+    is being written may look torn: check again, or stop the node, before you act.
+    """
+    from semel.broker.inspection.report import print_report, report_fields
+    from semel.broker.inspection.verify import verify as verify_folder
+
+    progress = _Progress()
+    report = verify_folder(
+        folder,
+        deep=deep,
+        metadata_url=metadata_url,
+        progress=lambda now: progress.read(now.doing, now.done_bytes, now.total_bytes),
+    )
+    if as_json:
+        print_json(report_fields(report))
+    else:
+        print_report(report)
+    if not report.is_whole:
+        sys.stdout.flush()
+        raise typer.Exit(ExitCode.REFUSED)
+
+
+class _Progress:
+    """Says on standard error how far it is, where it takes long."""
+
+    def __init__(self) -> None:
+        self._next = time.monotonic() + _PROGRESS_EVERY_S
+
+    def read(self, what: str, done: int, size: int) -> None:
+        now = time.monotonic()
+        if now >= self._next:
+            self._next = now + _PROGRESS_EVERY_S
+            of = f": {done / _MEGABYTE:,.0f} of {size / _MEGABYTE:,.0f} MB" if size else ""
+            print(f"semel: {what}{of}", file=sys.stderr)
+
+
+def _say_where_a_node_runs(paths: Iterable[str]) -> None:
+    import os
+
+    from semel.broker.inspection.verify import is_in_use
+
+    for path in paths:
+        whole = os.path.abspath(path)
+        for folder in (whole, os.path.dirname(whole), os.path.dirname(os.path.dirname(whole))):
+            if is_in_use(folder):
+                print(f"semel: a node has {folder}: what it writes now may look torn", file=sys.stderr)
+                return

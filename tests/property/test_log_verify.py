@@ -1,0 +1,83 @@
+"""`semel log verify` and a real start agree, whatever was done to the folder (D1, D2, L3, P7)."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import shutil
+import tempfile
+from pathlib import Path
+
+import pytest
+from damaged_folder import contents, damage, make_clean_folder, make_folder, photograph, start_copy
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from log_model import make_batch
+
+from semel.broker.inspection.findings import Severity
+from semel.broker.inspection.verify import Report, verify
+from semel.broker.recovery_note import NOTE_FILE
+
+
+@pytest.fixture(scope="module")
+def clean(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("clean") / "data"
+    asyncio.run(make_clean_folder(folder))
+    return folder
+
+
+@pytest.fixture(scope="module")
+def killed(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """As a kill leaves it: some of it flushed, the rest in the journal and the page cache."""
+    base = tmp_path_factory.mktemp("killed")
+    manager = make_folder(base / "live")
+    for partition in manager.partitions():
+        for number in range(20):
+            partition.append(make_batch([(b"more", b"%d" % number)]))
+    shutil.copytree(base / "live", base / "data")
+    manager._abandon()
+    return base / "data"
+
+
+def check(folder: Path) -> Report:
+    return verify(str(folder), needs_metadata=False)
+
+
+def told(report: Report) -> str:
+    return "\n".join(f"{one.severity.value} {one.path} {one.what} | {one.on_start}" for one in report.findings)
+
+
+@pytest.mark.parametrize("which", ["clean", "killed"])
+@settings(max_examples=40, deadline=None)
+@given(seed=st.integers(0, 1 << 32))
+def test_D2_verify_says_what_a_start_does(which: str, clean: Path, killed: Path, seed: int) -> None:
+    """Never ok where a start would mend, lose or refuse something; and where it is ok, all is as it was."""
+    original = clean if which == "clean" else killed
+    chance = random.Random(seed)
+    with tempfile.TemporaryDirectory() as scratch:
+        folder = Path(scratch) / "data"
+        shutil.copytree(original, folder)
+        what = [damage(folder, chance) for _ in range(chance.choice([1, 1, 1, 2, 3]))]
+        is_same = contents(folder) == contents(original)
+        before = photograph(folder)
+        report = check(folder)
+        assert photograph(folder) == before, "verify has changed something"
+        started = start_copy(folder, Path(scratch) / "started")
+        context = f"{what}\n{told(report)}\n--- start: {started.refusal}, {started.warnings}, {started.changed}"
+        assert (started.refusal is None) == (not report.refusal), context
+        if started.refusal is not None or started.warnings or started.restored_batches:
+            assert not report.is_whole, context
+        for warning in started.warnings:
+            assert any(warning == one.what for one in report.findings) or report.findings.more, context
+        if is_same:
+            assert report.is_whole, context
+        if report.is_whole and which == "clean":
+            assert started.changed <= {".kafka_cleanshutdown", ".lock", NOTE_FILE} | {
+                name for name in started.changed if name.startswith("journal/")
+            }, context
+        if report.is_whole:
+            reference = start_copy(original, Path(scratch) / "reference")
+            assert started.state == reference.state, context
+        lost = any("are lost" in warning for warning in started.warnings)
+        if lost:
+            assert report.findings.count(Severity.ERROR), context
