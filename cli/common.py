@@ -9,7 +9,7 @@ import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from enum import IntEnum
 from functools import wraps
-from typing import Annotated, Any, ParamSpec, TypeVar
+from typing import Annotated, Any, Final, ParamSpec, TypeVar
 
 import typer
 
@@ -50,6 +50,10 @@ Bootstrap = Annotated[
 DEFAULT_BOOTSTRAP = "127.0.0.1:9094"
 
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON for programs, a document or a line each.")]
+
+
+HEADER_BASE64: Final = "base64"
+"""In JSON, a header's value that is no text is an object of this one field."""
 
 
 def fails_well(function: Callable[P, R]) -> Callable[P, R]:

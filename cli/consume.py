@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 import semel
-from semel.cli.common import DEFAULT_BOOTSTRAP, AsJson, Bootstrap, fails_well
+from semel.cli.common import DEFAULT_BOOTSTRAP, HEADER_BASE64, AsJson, Bootstrap, fails_well
 from semel.protocol.errors import UsageError
 from semel.protocol.ids import TopicPartition
 
@@ -139,7 +139,7 @@ def _line(record: semel.Record, format_: OutputFormat) -> bytes:
         **_json_field("value", record.value),
     }
     if record.headers:
-        found["headers"] = [[name, _header_text(value)] for name, value in record.headers]
+        found["headers"] = [[name, _header_value(value)] for name, value in record.headers]
     return json.dumps(found, ensure_ascii=False).encode("utf-8", "surrogateescape") + b"\n"
 
 
@@ -153,5 +153,11 @@ def _json_field(name: str, data: bytes | None) -> dict[str, str | None]:
         return {f"{name}_base64": base64.b64encode(data).decode()}
 
 
-def _header_text(value: bytes | None) -> str | None:
-    return None if value is None else value.decode("utf-8", "backslashreplace")
+def _header_value(value: bytes | None) -> str | dict[str, str] | None:
+    """Return a header's value as text where it is UTF-8, else as an object with its base64; `produce` reads both."""
+    if value is None:
+        return None
+    try:
+        return value.decode()
+    except UnicodeDecodeError:
+        return {HEADER_BASE64: base64.b64encode(value).decode()}

@@ -15,7 +15,16 @@ from typing import IO, TYPE_CHECKING, Annotated, Any
 import typer
 
 import semel
-from semel.cli.common import DEFAULT_BOOTSTRAP, AsJson, Bootstrap, counted, fails_well, parse_pairs, print_json
+from semel.cli.common import (
+    DEFAULT_BOOTSTRAP,
+    HEADER_BASE64,
+    AsJson,
+    Bootstrap,
+    counted,
+    fails_well,
+    parse_pairs,
+    print_json,
+)
 from semel.protocol.errors import SemelError, UsageError
 
 if TYPE_CHECKING:
@@ -64,7 +73,8 @@ def produce(
         typer.Option(
             "--format",
             help="lines: each is a value. json: each line is an object with value, and perhaps key, headers, "
-            "partition, timestamp_ms. Text, null, or base64 in value_base64 and key_base64; other JSON goes as text.",
+            "partition, timestamp_ms. Text, null, or base64 in value_base64 and key_base64, of a header's value in "
+            '{"base64": ...}; other JSON goes as text.',
         ),
     ] = InputFormat.LINES,
     key_separator: Annotated[
@@ -221,7 +231,8 @@ def _from_json(place: str, line: bytes, defaults: Message) -> Message:
     unknown = sorted(set(found) - {*_JSON_FIELDS, "topic", "offset"})
     if unknown:
         raise UsageError(f"{place}: unknown field {unknown[0]!r}; there are {', '.join(_JSON_FIELDS)}")
-    headers = tuple((name, _bytes(place, name, value)) for name, value in _header_pairs(place, found.get("headers")))
+    pairs = _header_pairs(place, found.get("headers"))
+    headers = tuple((name, _header_bytes(place, name, value)) for name, value in pairs)
     return Message(
         _field(place, found, "value"),
         _field(place, found, "key") if "key" in found or "key_base64" in found else defaults.key,
@@ -245,14 +256,25 @@ def _is_header(pair: object) -> bool:
     return isinstance(pair, list) and len(pair) == 2 and isinstance(pair[0], str)
 
 
+def _header_bytes(place: str, name: str, value: object) -> bytes | None:
+    """Return a header's value; `semel consume` writes one that is no text as an object with its base64."""
+    if isinstance(value, dict) and set(value) == {HEADER_BASE64}:
+        return _from_base64(f"{place}: header {name!r}", value[HEADER_BASE64])
+    return _bytes(place, name, value)
+
+
 def _field(place: str, found: dict[str, Any], name: str) -> bytes | None:
     encoded = found.get(f"{name}_base64")
     if encoded is None:
         return _bytes(place, name, found.get(name))
+    return _from_base64(f"{place}: {name}_base64", encoded)
+
+
+def _from_base64(what: str, encoded: Any) -> bytes:
     try:
         return base64.b64decode(encoded, validate=True)
     except (ValueError, TypeError) as error:
-        raise UsageError(f"{place}: {name}_base64 is not base64: {error}") from None
+        raise UsageError(f"{what} is not base64: {error}") from None
 
 
 def _bytes(place: str, name: str, value: object) -> bytes | None:

@@ -95,7 +95,7 @@ class AdminCore:
         validate_only: bool,
     ) -> TopicDescription:
         new = topics_pb2.NewTopic(
-            name=check_text("name", name),
+            name=_topic_name(name),
             num_partitions=check_int("partitions", partitions, -1),
             replication_factor=check_int("replication_factor", replication_factor, -1, 32767),
             configs=_texts(configs),
@@ -107,7 +107,7 @@ class AdminCore:
         return _topic(topic)
 
     async def delete_topic(self, name: str) -> None:
-        check_text("name", name)
+        _topic_name(name)
         response = await self._control.call(rpc.DELETE_TOPICS, topics_pb2.DeleteTopicsRequest(topics=[name]))
         for result in response.results:
             check_item(result.error, f"topic {name!r}")
@@ -118,7 +118,7 @@ class AdminCore:
         return [_topic(topic) for topic in response.topics if not topic.error.code]
 
     async def topic(self, name: str) -> TopicDescription:
-        request = metadata_pb2.GetMetadataRequest(topics=[check_text("name", name)])
+        request = metadata_pb2.GetMetadataRequest(topics=[_topic_name(name)])
         response = await self._control.call(rpc.GET_METADATA, request)
         for topic in response.topics:
             if topic.error.code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
@@ -131,14 +131,14 @@ class AdminCore:
 
     async def add_partitions(self, topic: str, total_count: int, validate_only: bool) -> None:
         request = topics_pb2.CreatePartitionsRequest(
-            topic=check_text("topic", topic),
+            topic=_topic_name(topic),
             total_count=check_int("total_count", total_count, 1),
             validate_only=validate_only,
         )
         await self._control.call(rpc.CREATE_PARTITIONS, request)
 
     async def topic_configs(self, topic: str, names: Sequence[str]) -> list[ConfigEntry]:
-        return await self._configs(topics_pb2.TOPIC, check_text("topic", topic), names)
+        return await self._configs(topics_pb2.TOPIC, _topic_name(topic), names)
 
     async def node_configs(self, node_id: int, names: Sequence[str]) -> list[ConfigEntry]:
         return await self._configs(topics_pb2.BROKER, str(check_int("node_id", node_id, 0)), names)
@@ -162,7 +162,7 @@ class AdminCore:
     async def alter_topic_configs(
         self, topic: str, changes: Mapping[str, str], remove: Iterable[str], validate_only: bool
     ) -> None:
-        await self._alter_configs(topics_pb2.TOPIC, check_text("topic", topic), changes, remove, validate_only)
+        await self._alter_configs(topics_pb2.TOPIC, _topic_name(topic), changes, remove, validate_only)
 
     async def alter_node_configs(
         self, node_id: int, changes: Mapping[str, str], remove: Iterable[str], validate_only: bool
@@ -385,6 +385,12 @@ class AdminCore:
     async def abort_hanging_transaction(self, partition: TopicPartition, start_offset: int) -> ProducerIdAndEpoch:
         check_partitions([partition])
         return await abort_hanging(self._control, partition, check_int("start_offset", start_offset, 0, 2**63 - 1))
+
+
+def _topic_name(name: object) -> str:
+    if name == "":
+        raise UsageError("a topic's name must not be empty; `semel topic list` shows the topics that there are")
+    return check_text("topic", name)
 
 
 def _by_topic(partitions: Iterable[TopicPartition]) -> list[common_pb2.TopicPartitions]:

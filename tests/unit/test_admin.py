@@ -199,12 +199,12 @@ def test_refusals_have_kafkas_codes(
 @pytest.mark.parametrize(
     ("call", "message"),
     [
-        (lambda a: a.create_topic(""), "option name must not be empty"),
+        (lambda a: a.create_topic(""), "a topic's name must not be empty"),
         (lambda a: a.create_topic("t", partitions="2"), "option partitions must be an integer"),
         (lambda a: a.create_topic("t", replication_factor=99_999), "replication_factor must be between"),
         (lambda a: a.create_topic("t", configs={"a": None}), "setting a must be text or a number"),
-        (lambda a: a.delete_topic(None), "option name must be text"),
-        (lambda a: a.topic(7), "option name must be text"),
+        (lambda a: a.delete_topic(None), "option topic must be text"),
+        (lambda a: a.topic(7), "option topic must be text"),
         (lambda a: a.add_partitions("t", 0), "total_count must be between 1"),
         (lambda a: a.alter_topic_configs("t", remove="retention.ms"), "remove takes a list of names"),
         (lambda a: a.node_configs(-1), "node_id must be between 0"),

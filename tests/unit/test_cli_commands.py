@@ -59,6 +59,30 @@ def test_binary_values_survive_json(run: Run) -> None:
     assert json.loads(got)["value_base64"] == "/wA="
 
 
+def test_binary_header_values_survive_json(run: Run) -> None:
+    """They were printed as text with backslashes, which went back in as that text."""
+    run("topic", "create", "binary-headers", "--partitions", "1")
+    headers = [["a", {"base64": "/wA="}], ["a", "text"], ["none", None], ["json", {"base64": "eA==", "x": 1}]]
+    sent = run("produce", "binary-headers", "--format", "json", stdin=json.dumps({"value": "v", "headers": headers}))
+    assert sent.exit_code == 0, sent.stderr
+    got = run("consume", "binary-headers", "--from-beginning", "--max", "1", "--json").stdout
+    assert json.loads(got)["headers"] == [*headers[:3], ["json", '{"base64":"eA==","x":1}']]
+    again = run("produce", "binary-headers", "--format", "json", stdin=got)
+    assert again.exit_code == 0, again.stderr
+    both = run("consume", "binary-headers", "--from-beginning", "--max", "2", "--json").stdout.splitlines()
+    assert json.loads(both[0])["headers"] == json.loads(both[1])["headers"]
+    wrong = run("produce", "binary-headers", "--format", "json", stdin='{"headers": {"h": {"base64": "?"}}}')
+    assert wrong.exit_code == ExitCode.USAGE
+    assert "header 'h' is not base64" in wrong.stderr
+
+
+def test_a_topic_without_a_name_is_called_that(run: Run) -> None:
+    """It said "option name must not be empty"; there is no such option."""
+    refused = run("topic", "create", "")
+    assert refused.exit_code == ExitCode.USAGE
+    assert refused.stderr.startswith("semel: a topic's name must not be empty")
+
+
 def test_input_that_breaks_off_says_how_far_it_got(run: Run) -> None:
     run("topic", "create", "broken", "--partitions", "1")
     plain = run("produce", "broken", "--key-separator", ":", stdin="a:1\nb:2\nnothing\n")
