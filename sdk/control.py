@@ -329,6 +329,9 @@ def to_semel_error(error: grpc.RpcError, name: str, target: str, timeout_s: floa
                 return error_for(ErrorCode[value], details)
     if status is grpc.StatusCode.UNAVAILABLE:
         return unreachable(target, details)
+    if status is grpc.StatusCode.CANCELLED:
+        # Not by this client, which hears of that in another way: the node went away with the call in its hands.
+        return RetriableError(f"the node at {target} ended before it answered {name}", ErrorCode.NETWORK_EXCEPTION)
     if status is grpc.StatusCode.DEADLINE_EXCEEDED:
         return RetriableError(
             f"the node at {target} did not answer {name} within {timeout_s * 1000:.0f} ms", ErrorCode.REQUEST_TIMED_OUT

@@ -40,6 +40,7 @@ class Action(Enum):
     ANSWER = "it is answered"
     LOSE_ANSWER = "it takes effect, and the connection breaks before the answer"
     LOSE_REQUEST = "it never arrives: the connection breaks"
+    END_CALL = "the node ends with the call in its hands, which gRPC may report as CANCELLED"
     HOLD = "it waits until `release`"
 
 
@@ -201,6 +202,8 @@ class FakeNode:
         except SemelError as error:
             context.set_trailing_metadata((("semel-error", error.code.name),))
             context.abort(grpc.StatusCode.FAILED_PRECONDITION, error.message)
+        if step is Action.END_CALL:
+            context.abort(grpc.StatusCode.CANCELLED, "CANCELLED")
         if step in (Action.LOSE_ANSWER, Action.LOSE_REQUEST):
             context.abort(grpc.StatusCode.UNAVAILABLE, "scripted: connection lost")
         return response

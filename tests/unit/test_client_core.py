@@ -238,6 +238,14 @@ def test_calls_are_retried_while_that_may_help(node: FakeNode, core: ClientCore)
     assert node.names() == ["InitProducerId"] * 4
 
 
+def test_a_call_that_a_stopping_node_cancelled_was_fatal(node: FakeNode, core: ClientCore) -> None:
+    node.call_script["InitProducerId"].append(Action.END_CALL)
+    with pytest.raises(RetriableError, match="ended before it answered InitProducerId"):
+        init(core, retry=False)
+    node.call_script["InitProducerId"].append(Action.END_CALL)
+    assert init(core).producer.producer_id > 0
+
+
 def test_errors_come_as_the_kind_that_says_what_to_do(node: FakeNode, core: ClientCore) -> None:
     for code, kind in (
         (ErrorCode.PRODUCER_FENCED, FencedError),
