@@ -33,6 +33,7 @@ from semel.protocol.errors import (
     SemelError,
     UsageError,
 )
+from semel.sdk import tracing
 from semel.sdk.arguments import check_seconds
 from semel.sdk.options import (
     NotPicklable,
@@ -44,7 +45,7 @@ from semel.sdk.options import (
     parse_bootstrap,
 )
 from semel.sdk.producer import Producer
-from semel.sdk.serialization import HeadersArgument
+from semel.sdk.serialization import HeadersArgument, header_pairs
 from semel.sdk.sql.database import PAUSE_MAX_S, POSTGRESQL, Database, Verdict, failed, unavailable
 from semel.sdk.sql.notifications import Notifications, notify
 from semel.sdk.sql.outbox_table import (
@@ -195,7 +196,10 @@ class Outbox(NotPicklable):
 
         Raises `UsageError` for what can't be sent, and what the database raises.
         """
-        self._table.add(connection, [as_row(topic, value, key, headers, partition)])
+        pairs = header_pairs(headers) if headers else ()
+        if tracing.active():
+            pairs = tuple(tracing.inject(pairs))  # the record goes on the trace of the transaction that adds it (E4)
+        self._table.add(connection, [as_row(topic, value, key, pairs, partition)])
         if self._notify:
             notify(connection, self._table.rows.fullname)
 

@@ -9,14 +9,16 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import opentelemetry.trace
 import pytest
 import sqlalchemy as sa
 from live_node import LiveNode
+from opentelemetry.sdk.trace import TracerProvider
 
 import semel
 import semel.sql
 from semel.protocol.errors import FatalError, UsageError
-from semel.sdk.sql.outbox_table import ROWS_MAX, decode_ids, encode_ids
+from semel.sdk.sql.outbox_table import ROWS_MAX, OutboxTable, decode_ids, encode_ids
 
 _numbers = itertools.count()
 
@@ -134,6 +136,32 @@ def test_ids_are_never_used_twice_or_a_row_would_pass_for_one_relayed_before(
         connection.execute(sa.text("DELETE FROM semel_outbox"))
         semel.sql.Outbox("localhost:9094", engine).add(connection, topic, "next")
         assert connection.execute(sa.text("SELECT id FROM semel_outbox")).scalar_one() == 4
+
+
+def test_rows_of_a_commit_are_settled_once_whoever_comes_late(node: LiveNode, engine: sa.Engine, topic: str) -> None:
+    """A relay that was replaced wakes up and settles what its successor has settled: by now ids may name other rows."""
+    table = OutboxTable("semel_outbox")
+    add(engine, topic, "one", "two")
+    with engine.begin() as connection:
+        table.create_lease(connection, "name")
+        assert table.settle(connection, 1, [1])
+        assert not table.settle(connection, 1, [2])
+        assert not table.settle(connection, 3, [2])
+    assert count(engine) == 1
+
+
+def test_E4_a_row_goes_on_the_trace_of_the_transaction_that_added_it(
+    node: LiveNode, engine: sa.Engine, topic: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(opentelemetry.trace, "_TRACER_PROVIDER", TracerProvider())
+    with opentelemetry.trace.get_tracer("shop").start_as_current_span("place an order") as span:
+        add(engine, topic, "one", headers={"a": "b"})
+        trace_id = f"{span.get_span_context().trace_id:032x}"
+    relay(node, engine)
+    (record,) = read(node, topic)
+    headers = dict(record.headers)
+    assert headers["a"] == b"b"
+    assert trace_id in (headers["traceparent"] or b"").decode()
 
 
 def test_a_database_that_does_not_belong_to_the_nodes_history_is_refused(

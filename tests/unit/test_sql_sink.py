@@ -10,9 +10,13 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import opentelemetry.trace
 import pytest
 import sqlalchemy as sa
 from live_node import LiveNode
+from opentelemetry.sdk.trace import TracerProvider
+from opentelemetry.sdk.trace.export import SimpleSpanProcessor
+from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 
 import semel
 import semel.sql
@@ -580,6 +584,29 @@ def test_a_database_that_stays_away_ends_the_run_with_the_reason(kit: Kit) -> No
         holder.exec_driver_sql("BEGIN EXCLUSIVE")
         with pytest.raises(RetriableError, match=r"did not take the transaction: .*locked"):
             sink.run()
+
+
+def test_E4_each_transaction_of_the_database_is_a_span_that_links_to_its_records(
+    kit: Kit, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    exporter = InMemorySpanExporter()
+    provider = TracerProvider()
+    provider.add_span_processor(SimpleSpanProcessor(exporter))
+    monkeypatch.setattr(opentelemetry.trace, "_TRACER_PROVIDER", provider)
+    with opentelemetry.trace.get_tracer("shop").start_as_current_span("order") as order:
+        kit.send({"id": 1, "n": 1})
+    kit.write()
+    with kit.own(group=f"{kit.group}-own") as sink:
+        batch = next(sink.batches())
+        with sink.transaction(batch):
+            inside = opentelemetry.trace.get_current_span()
+    spans = [span for span in exporter.get_finished_spans() if span.name == f"process {kit.topic}"]
+    assert len(spans) == 2
+    assert inside.get_span_context() == spans[1].get_span_context()
+    for span in spans:
+        assert [link.context.trace_id for link in span.links] == [order.get_span_context().trace_id]
+        assert span.attributes is not None
+        assert span.attributes["messaging.batch.message_count"] == 1
 
 
 def test_stop_ends_a_run_and_what_was_not_written_is_read_again(kit: Kit) -> None:
