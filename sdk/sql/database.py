@@ -29,8 +29,12 @@ _EXTRAS: Final = {POSTGRESQL: "semel[postgresql]", MYSQL: "semel[mysql]", "maria
 LOCK_TIMEOUT_S: Final = 5
 """How long a statement waits for a row that another session has locked, before the whole transaction is tried again."""
 CONNECT_TIMEOUT_S: Final = 10
-IDLE_TIMEOUT_S: Final = 60
+IDLE_TIMEOUT_MS: Final = 60_000
 """After how long the server ends a transaction whose process is silent: a frozen one shall not hold locks for ever."""
+SILENCE_S: Final = 60
+"""After how long a server that says nothing counts as gone, where the driver can tell it from one at work."""
+READ_TIMEOUT_S: Final = 300
+"""The same for PyMySQL, which can't tell."""
 PAUSE_MAX_S: Final = 2.0
 
 
@@ -45,17 +49,24 @@ class Verdict(Enum):
 class Database:
     """An engine, and what is particular to its kind. Thread-safe as engines are.
 
-    database: a URL such as "postgresql://user@host/name", "mysql://...", "sqlite:///file.db", or a SQLAlchemy `Engine`
+    database:        a URL such as "postgresql://user@host/name", "mysql://...", "sqlite:///file.db", or a SQLAlchemy
+                     `Engine`
+    idle_timeout_ms: after how long the server ends a transaction in which nothing is executed (PostgreSQL, MariaDB)
     """
 
-    def __init__(self, database: str | sa.URL | Engine) -> None:
+    def __init__(self, database: str | sa.URL | Engine, idle_timeout_ms: int = IDLE_TIMEOUT_MS) -> None:
         """Connects to nothing yet. Raises `UsageError` for what is no database that can be used."""
         self.engine = database if isinstance(database, Engine) else _engine(database)
         self._is_own_engine = not isinstance(database, Engine)
+        self._idle_timeout_ms = idle_timeout_ms
         self.is_mariadb = self.engine.dialect.name == "mariadb" or getattr(self.engine.dialect, "is_mariadb", False)
         self.kind = MYSQL if self.engine.dialect.name in ("mysql", "mariadb") else self.engine.dialect.name
         if self.kind not in (SQLITE, POSTGRESQL, MYSQL):
             raise UsageError(f"{self.kind} is not supported: use SQLite, PostgreSQL, MySQL or MariaDB")
+        if self.engine.dialect.is_async:
+            raise UsageError(
+                f"{self.engine.url.drivername} is for asyncio: give a driver that is not, or just {self.kind}"
+            )
         if self.kind == SQLITE and self.engine.url.database in (None, "", ":memory:"):
             raise UsageError("a SQLite database in memory ends with its connection: give a file, sqlite:///name.db")
 
@@ -87,11 +98,12 @@ class Database:
     def _bound(self, connection: sa.Connection) -> None:
         if self.kind == POSTGRESQL:
             connection.exec_driver_sql(f"SET LOCAL lock_timeout = '{LOCK_TIMEOUT_S}s'")
-            connection.exec_driver_sql(f"SET LOCAL idle_in_transaction_session_timeout = '{IDLE_TIMEOUT_S}s'")
+            connection.exec_driver_sql(f"SET LOCAL idle_in_transaction_session_timeout = {self._idle_timeout_ms}")
         elif self.kind == MYSQL:
             connection.exec_driver_sql(f"SET SESSION innodb_lock_wait_timeout = {LOCK_TIMEOUT_S}")
             if self.is_mariadb:
-                connection.exec_driver_sql(f"SET SESSION idle_transaction_timeout = {IDLE_TIMEOUT_S}")
+                seconds = -(-self._idle_timeout_ms // 1000)
+                connection.exec_driver_sql(f"SET SESSION idle_transaction_timeout = {seconds}")
 
     def verdict(self, error: BaseException) -> Verdict:
         """Say what an error that came out of a transaction calls for."""
@@ -191,7 +203,14 @@ def _engine(url: str | sa.URL) -> Engine:
     elif parsed.drivername in _DRIVERS.values():
         options["connect_args"] = {"connect_timeout": CONNECT_TIMEOUT_S}
         if parsed.drivername.endswith("pymysql"):
-            options["connect_args"] |= {"read_timeout": IDLE_TIMEOUT_S, "write_timeout": IDLE_TIMEOUT_S}
+            options["connect_args"] |= {"read_timeout": READ_TIMEOUT_S, "write_timeout": READ_TIMEOUT_S}
+        else:  # a server whose host has gone sends no goodbye
+            options["connect_args"] |= {
+                "keepalives_idle": SILENCE_S // 2,
+                "keepalives_interval": SILENCE_S // 6,
+                "keepalives_count": 3,
+                "tcp_user_timeout": SILENCE_S * 1000,
+            }
     try:
         return sa.create_engine(parsed, **options)
     except ModuleNotFoundError as error:

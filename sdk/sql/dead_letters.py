@@ -33,6 +33,7 @@ class DeadLetters:
 
     def __init__(self, outbox: Outbox, topic: str, group: str) -> None:
         self.outbox = outbox
+        outbox.drains = True
         self._topic = topic
         self._group = group
         self._thread: threading.Thread | None = None
@@ -76,7 +77,7 @@ class DeadLetters:
             self._error = error
 
     def close(self) -> None:
-        """Let the relay end."""
+        """Let the relay end, once it has relayed what is there, if it is its turn."""
         self.outbox.stop()
         if self._thread is not None:
             self._thread.join()

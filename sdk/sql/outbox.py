@@ -159,6 +159,8 @@ class Outbox(NotPicklable):
         self._limit = self._rows_max
         self._seen: tuple[Lease, float] | None = None
         self._closed = False
+        self.drains = False
+        """Whether `stop` lets `run` relay what was added before it."""
         self._counts = {"rows": 0, "transactions": 0, "set_aside": 0, "takeovers": 0, "recovered": 0, "retries": 0}
 
     @property
@@ -247,6 +249,17 @@ class Outbox(NotPicklable):
                     return
                 self._wait(min(pause_s, self._lease_s / 4))
                 pause_s = min(pause_s * 2, self._poll_s)
+        if self.drains and failing_since is None:
+            self._drain()
+
+    def _drain(self) -> None:
+        """Relay what was added until now, if it is our turn; what fails waits for the next relay."""
+        try:
+            while self._producer is not None and self._go_on():
+                pass
+        except Exception as error:
+            _log.info("outbox %s: the rest waits for the next relay: %s", self.table.fullname, error)
+            self._step_down()
 
     def stop(self) -> None:
         """Let `run` return once the transaction under way has ended. From any thread, or a signal handler."""

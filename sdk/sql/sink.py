@@ -28,7 +28,7 @@ from semel.sdk.arguments import check_seconds
 from semel.sdk.batch import Batch
 from semel.sdk.consumer import Consumer
 from semel.sdk.options import NotPicklable, check_int, check_text, checked_names
-from semel.sdk.sql.database import Database, Verdict, failed, first_line, unavailable
+from semel.sdk.sql.database import IDLE_TIMEOUT_MS, Database, Verdict, failed, first_line, unavailable
 from semel.sdk.sql.dead_letters import DeadLetters
 from semel.sdk.sql.offsets import OFFSETS_TABLE, OffsetsTable, Step
 from semel.sdk.sql.outbox import Outbox, create_tables, ddl
@@ -82,6 +82,8 @@ class Sink(NotPicklable):
     rows_max, bytes_max, linger_ms: a transaction is written when it has so many rows or bytes, or after so long.
                        Twice as much is buffered, then the sink stops reading until the database has caught up
     retry_timeout_ms:  for how long to try on when the database does not answer
+    idle_timeout_ms:   after how long without a statement PostgreSQL and MariaDB end a transaction, so that a frozen
+                       process does not hold its locks for ever; longer than what you do between statements
     offsets_table, dead_letters_table: the sink's own tables, beside `table`; see `create_tables`
     consumer:          further options of the `Consumer`, such as {"instance_id": "sink-1", "max_wait_ms": 100}
     """
@@ -108,6 +110,7 @@ class Sink(NotPicklable):
         bytes_max: int = 8 << 20,
         linger_ms: int = 200,
         retry_timeout_ms: int = 300_000,
+        idle_timeout_ms: int = IDLE_TIMEOUT_MS,
         offsets_table: str = OFFSETS_TABLE,
         dead_letters_table: str = "semel_dead_letters",
         consumer: Mapping[str, Any] | None = None,
@@ -127,7 +130,7 @@ class Sink(NotPicklable):
             offset_reset=offset_reset,
         )
         further = consumer_options(consumer)
-        self.database = Database(database)
+        self.database = Database(database, check_int("idle_timeout_ms", idle_timeout_ms, 1_000))
         self.offsets = OffsetsTable(check_text("group", group), check_text("offsets_table", offsets_table), schema)
         self.dead_letters: DeadLetters | None = None
         if dead_letter_topic is not None:

@@ -19,7 +19,6 @@ from live_node import LiveNode
 import semel
 import semel.sql
 from semel.protocol.errors import RetriableError, UsageError
-from semel.sdk.sql import database as sql_database
 from semel.sdk.sql import outbox as sql_outbox
 
 POSTGRESQL = pytest.param("postgresql", marks=pytest.mark.postgresql)
@@ -105,12 +104,11 @@ def test_E3_O4_a_successor_waits_for_a_transaction_that_has_begun_and_goes_on_af
 
 @pytest.mark.parametrize("engine", [POSTGRESQL, MARIADB], indirect=True)
 def test_E3_a_transaction_whose_process_is_frozen_is_ended_by_the_server(
-    node: LiveNode, engine: sa.Engine, topic: str, monkeypatch: pytest.MonkeyPatch
+    node: LiveNode, engine: sa.Engine, topic: str
 ) -> None:
-    monkeypatch.setattr(sql_database, "IDLE_TIMEOUT_S", 1)
     execute(engine, "CREATE TABLE log (place INTEGER NOT NULL)")
     send(node, topic, 0)
-    with make_sink(node, engine, topic) as frozen, make_sink(node, engine, topic) as successor:
+    with make_sink(node, engine, topic, idle_timeout_ms=1_000) as frozen, make_sink(node, engine, topic) as successor:
 
         def sleep_inside() -> None:
             with frozen.transaction(next(frozen.batches())) as connection:

@@ -18,6 +18,7 @@ from opentelemetry.sdk.trace import TracerProvider
 import semel
 import semel.sql
 from semel.protocol.errors import FatalError, UsageError
+from semel.sdk.sql import outbox as outbox_module
 from semel.sdk.sql.outbox_table import ROWS_MAX, OutboxTable, decode_ids, encode_ids
 
 _numbers = itertools.count()
@@ -229,6 +230,26 @@ def test_a_relay_that_is_closed_lets_the_next_one_work_at_once(node: LiveNode, e
     with semel.sql.Outbox(node.bootstrap, engine, lease_ms=60_000) as outbox:
         outbox.run(idle_timeout_s=0.05)
     assert values(node, topic) == ["one", "two"]
+
+
+def test_a_relay_that_drains_relays_what_was_added_before_its_stop(
+    node: LiveNode, engine: sa.Engine, topic: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(outbox_module, "FIRST_POLL_S", 600.0)  # it does not look again by itself
+    outbox = semel.sql.Outbox(node.bootstrap, engine, lease_ms=2_400_000, poll_interval_ms=600_000)
+    outbox.drains = True
+    waits = threading.Event()
+    wait = outbox._wait
+    monkeypatch.setattr(outbox, "_wait", lambda seconds: (waits.set(), wait(seconds)))
+    thread = threading.Thread(target=outbox.run, daemon=True)
+    thread.start()
+    assert waits.wait(30)
+    add(engine, topic, "one")
+    outbox.stop()
+    thread.join(30)
+    outbox.close()
+    assert values(node, topic) == ["one"]
+    assert count(engine) == 0
 
 
 def test_a_row_that_the_node_refuses_stops_the_relay_and_is_named(

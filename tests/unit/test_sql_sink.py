@@ -267,6 +267,8 @@ def test_wrong_options_are_told(kit: Kit, options: dict[str, Any], message: str)
         ("sqlite://", "give a file"),
         ("oracle://x/y", "is not supported|needs the Python package"),
         ("no url", "takes a URL such as"),
+        ("sqlite+aiosqlite:///x.db", "is for asyncio|needs the Python package"),
+        ("postgresql+asyncpg://x/y", "is for asyncio|needs the Python package"),
     ],
 )
 def test_a_database_that_cant_be_used_is_told(url: str, message: str) -> None:
