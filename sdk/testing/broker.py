@@ -7,7 +7,6 @@ import contextlib
 import errno
 import itertools
 import os
-import sqlite3
 import uuid
 from collections.abc import Callable, Coroutine, Mapping
 from enum import Enum
@@ -32,6 +31,7 @@ from semel.sdk.testing.clock import BrokerClock
 from semel.sdk.testing.fault import Fault
 from semel.sdk.testing.hosted_node import HostedNode
 from semel.sdk.testing.interceptor import FaultInterceptor, Loss
+from semel.sdk.testing.memory_data import FOLDER, MemoryData
 from semel.sdk.testing.stored_records import partitions_of, read_records
 
 DEFAULTS: Final[Mapping[str, object]] = {
@@ -102,8 +102,7 @@ class Broker:
         self._interceptor = FaultInterceptor()
         self._faults: list[Fault] = []
         self._hosted: HostedNode | None = None
-        self._storage: SimulatedStorage
-        self._database: sqlite3.Connection | None = None
+        self._data: MemoryData | None = None
         self._is_closed = False
         self._topic_numbers = itertools.count(1)
 
@@ -115,10 +114,10 @@ class Broker:
             raise UsageError("this broker was closed and its data is gone: make another one")
         if self._hosted is not None:
             raise UsageError("the broker runs already: stop() or kill() it before it is started again")
-        if self._database is None:
-            self._make_data()
+        if self._data is None:
+            self._data = self._make_data()
         self._interceptor.revive()
-        hosted = HostedNode(self._config(), self._storage, self._clock, self._interceptor, InlineExecutor())
+        hosted = HostedNode(self._config(), self._data.storage, self._clock, self._interceptor, InlineExecutor())
         hosted.start()
         self._hosted = hosted
         self._values["grpc.listen"] = str(hosted.node.grpc_address)
@@ -135,7 +134,8 @@ class Broker:
         """
         power = unsynced is not Unsynced.KEPT
         torn = unsynced is Unsynced.TORN
-        self._end(lambda hosted: hosted.kill(lambda: self._storage.crash(power=power, torn=torn)))
+        storage = self._running_storage()
+        self._end(lambda hosted: hosted.kill(lambda: storage.crash(power=power, torn=torn)))
 
     def restart(self, unsynced: Unsynced = Unsynced.LOST) -> None:
         """`kill` and `start`."""
@@ -460,20 +460,15 @@ class Broker:
         finally:
             self._interceptor.drop_held()
 
-    def _make_data(self) -> None:
-        # SQLite's database in memory lives as long as somebody has it open, which spans the node's restarts.
-        name = f"file:/semel-{uuid.uuid4().hex}?vfs=memdb"
-        self._database = sqlite3.connect(name, uri=True, check_same_thread=False)
-        self._values["metadata.url"] = f"sqlite:///{name}&uri=true"
-        self._values["data.dir"] = "/data"
-        self._storage = SimulatedStorage(self._seed)
-        self._storage.make_folder("/data")
-        self._storage.sync_folder("/")
+    def _make_data(self) -> MemoryData:
+        data = MemoryData(self._seed)
+        self._values["metadata.url"], self._values["data.dir"] = data.metadata_url, FOLDER
+        return data
 
     def _drop_data(self) -> None:
-        if self._database is not None:
-            self._database.close()
-            self._database = None
+        data, self._data = self._data, None
+        if data is not None:
+            data.close()
 
     def _config(self) -> LoadedConfig:
         flags = [(f"Broker({attribute_of(name)}=...)", name, value) for name, value in self._values.items()]
@@ -486,10 +481,11 @@ class Broker:
 
     def _running_storage(self) -> SimulatedStorage:
         self._running()
-        return self._storage
+        assert self._data is not None, "a running broker has data"
+        return self._data.storage
 
     def _check_started(self) -> None:
-        if self._database is None:
+        if self._data is None:
             raise UsageError("the broker has no address before it is started: start() it, or use it in a with-block")
 
     def _run(self, work: Callable[[Node], Coroutine[Any, Any, _Result]], timeout_s: float = 60.0) -> _Result:

@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from contextlib import closing
 from typing import Any
 
+import aiokafka
 import confluent_kafka
 import pytest
 
@@ -207,6 +208,40 @@ def test_calls_from_the_brokers_own_loop_are_refused(broker: Broker) -> None:
 
     broker._run(inside)
     assert "its own event loop" in str(told)
+
+
+@pytest.mark.parametrize("way", [["mode=memory&cache=shared"], ["vfs=of-the-future", "vfs=memdb"]])
+def test_older_sqlites_share_databases_in_memory_in_another_way(
+    way: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("semel.sdk.testing.memory_data.MEMORY_DATABASES", way)
+    with Broker() as broker:
+        topic = broker.create_topic(partitions=2)
+        commit(broker, "x", topic, b"1")
+        broker.restart()
+        assert broker.topics() == [topic]
+        assert values(broker.records(topic, at_least=1)) == [b"1"]
+
+
+def test_without_databases_in_memory_it_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("semel.sdk.testing.memory_data.MEMORY_DATABASES", ["vfs=of-the-future"])
+    with pytest.raises(semel.FatalError, match="no databases in memory"):
+        Broker().start()
+
+
+def test_asyncio_clients_of_kafka_find_it() -> None:
+    async def main() -> None:
+        async with Broker() as broker:
+            topic = await broker.create_topic()
+            writer = aiokafka.AIOKafkaProducer(bootstrap_servers=broker.kafka, transactional_id="x")
+            async with writer as producer, producer.transaction():
+                await producer.send(topic, b"1")
+            consumer = aiokafka.AIOKafkaConsumer(topic, bootstrap_servers=broker.kafka, auto_offset_reset="earliest")
+            async with consumer:
+                assert (await consumer.getone()).value == b"1"
+            assert values(await broker.records(topic, at_least=1)) == [b"1"]
+
+    asyncio.run(main())
 
 
 # --- Transactions -----------------------------------------------------------------------------------------------------
