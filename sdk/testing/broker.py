@@ -455,6 +455,9 @@ class Broker:
             else:
                 fault.used_up()  # of the network, the disk or a partition: it ends with the node
         self._faults = kept
+        if self._data is not None:
+            self._data.storage.set_free_bytes(None)
+            self._data.storage.fail_no_more()
         try:
             how(hosted)
         finally:
