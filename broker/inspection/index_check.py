@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import struct
+from collections.abc import Iterator
 from typing import Final
 
 from semel.broker.log.offset_index import OffsetIndex
@@ -13,29 +14,50 @@ from semel.runtime.storage import Storage
 
 INDEX_BYTES_MAX: Final = 256 << 20
 """Kafka lets an index have up to this with the largest setting that makes sense; a larger file is none."""
+FAULTS_MAX: Final = 1000
+"""So many faults of one file are noted: what is wrong with all of it need not be said of each entry."""
 
 
-def read_entries(storage: Storage, path: str, entry: struct.Struct) -> tuple[list[tuple[int, ...]], str | None]:
-    """Return the entries of an index, without zeros at its end that were never filled, and what is wrong with the file.
+class IndexEntries:
+    """The entries of an index, unpacked one by one: there may be a million."""
 
-    None of a file that is not there.
-    """
+    __slots__ = ("_count", "_data", "_entry")
+
+    def __init__(self, data: bytes, entry: struct.Struct) -> None:
+        self._data = data
+        self._entry = entry
+        self._count = len(data) // entry.size
+        # Kafka leaves zeros in an index that it did not close.
+        while self._count and not any(self[self._count - 1]):
+            self._count -= 1
+
+    def __len__(self) -> int:
+        return self._count
+
+    def __getitem__(self, number: int) -> tuple[int, int]:
+        first, second = self._entry.unpack_from(self._data, number * self._entry.size)
+        return first, second
+
+    def __iter__(self) -> Iterator[tuple[int, int]]:
+        return map(self.__getitem__, range(self._count))
+
+
+def read_entries(storage: Storage, path: str, entry: struct.Struct) -> tuple[IndexEntries, str | None]:
+    """Return the entries of an index, and what is wrong with the file. A file that is not there has none."""
     try:
         file = storage.open(path)
     except FileNotFoundError:
-        return [], None
+        return IndexEntries(b"", entry), None
     try:
         size = file.size()
         if size > INDEX_BYTES_MAX:
-            return [], f"it has {size} bytes, more than any index has"
+            return IndexEntries(b"", entry), f"it has {size} bytes, more than any index has"
         data = file.read_at(size, 0)
     finally:
         file.close()
-    count, rest = divmod(len(data), entry.size)
-    found = list(entry.iter_unpack(data[: count * entry.size]))
-    while found and not any(found[-1]):
-        found.pop()
-    return found, f"it ends within an entry: {rest} bytes follow the last whole one" if rest else None
+    rest = len(data) % entry.size
+    fault = f"it ends within an entry: {rest} bytes follow the last whole one" if rest else None
+    return IndexEntries(data, entry), fault
 
 
 class OffsetIndexCheck:
@@ -66,7 +88,8 @@ class OffsetIndexCheck:
 
     def end(self, size: int) -> None:
         """The batches end here: entries that are left name nothing."""
-        for relative, position in self._entries[self._next :]:
+        while self._next < len(self._entries):
+            relative, position = self._entries[self._next]
             self._fault(
                 f"names position {position} for offset {self._base_offset + relative}, and the last batch ends at "
                 f"position {size}"
@@ -74,7 +97,8 @@ class OffsetIndexCheck:
             self._next += 1
 
     def _fault(self, what: str) -> None:
-        self.faults.append(f"entry {self._next} {what}")
+        if len(self.faults) < FAULTS_MAX:
+            self.faults.append(f"entry {self._next} {what}")
 
 
 class TimeIndexCheck:
@@ -107,12 +131,14 @@ class TimeIndexCheck:
 
     def end(self, end_offset: int, *, is_closed: bool) -> None:
         """The batches end here. A segment that was closed has its largest timestamp in the last entry."""
-        for timestamp_ms, relative in self._entries[self._next :]:
+        while self._next < len(self._entries):
+            timestamp_ms, relative = self._entries[self._next]
             self._fault(f"names offset {self._base_offset + relative} (timestamp {timestamp_ms}), behind {end_offset}")
             self._next += 1
-        last_ms = self._entries[-1][0] if self._entries else NO_TIMESTAMP
+        last_ms = self._entries[len(self._entries) - 1][0] if len(self._entries) else NO_TIMESTAMP
         if is_closed and not self.faults and last_ms < self.newest_ms:
             self.faults.append(f"it lacks the segment's largest timestamp, {self.newest_ms}")
 
     def _fault(self, what: str) -> None:
-        self.faults.append(f"entry {self._next} {what}")
+        if len(self.faults) < FAULTS_MAX:
+            self.faults.append(f"entry {self._next} {what}")

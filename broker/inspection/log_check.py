@@ -6,6 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final
 
+from semel.broker.inspection.abort_check import AbortCheck
 from semel.broker.inspection.fate import Fate
 from semel.broker.inspection.findings import Check, Findings, Severity
 from semel.broker.inspection.index_check import OffsetIndexCheck, TimeIndexCheck
@@ -14,14 +15,11 @@ from semel.broker.log.batch_scan import scan_batches
 from semel.broker.log.checkpoints import read_epochs
 from semel.broker.log.config import INT32_MAX, LogConfig
 from semel.broker.log.leader_epochs import LeaderEpochs
-from semel.broker.log.log_types import AbortedTransaction
-from semel.broker.log.open_files import OpenFiles
 from semel.broker.log.producer_snapshot import SNAPSHOT_SUFFIX, SnapshotFiles
 from semel.broker.log.producer_state import ProducerState
 from semel.broker.log.recovery import LEADER_EPOCHS_FILE, parse_name
 from semel.broker.log.replay import apply_batch
 from semel.broker.log.segment import INDEX_SUFFIX, LOG_SUFFIX, TIME_INDEX_SUFFIX, TXN_INDEX_SUFFIX, segment_path
-from semel.broker.log.transaction_index import TransactionIndex
 from semel.protocol.batch_header import COMPRESSION_MASK, check_crc32c
 from semel.protocol.errors import SemelError
 from semel.protocol.ids import TopicPartition
@@ -187,7 +185,11 @@ class LogCheck:
         path = segment_path(self._folder, base, LOG_SUFFIX)
         offsets = OffsetIndexCheck(self._storage, segment_path(self._folder, base, INDEX_SUFFIX), base)
         times = TimeIndexCheck(self._storage, segment_path(self._folder, base, TIME_INDEX_SUFFIX), base)
-        aborts = _AbortCheck(self._storage, segment_path(self._folder, base, TXN_INDEX_SUFFIX))
+        aborts = AbortCheck(
+            self._storage,
+            segment_path(self._folder, base, TXN_INDEX_SUFFIX),
+            is_exact=self._is_complete and not self._config.is_compacted,
+        )
         file = self._storage.open(path)
         end, position, told = base, 0, 0
         is_whole = True
@@ -216,6 +218,7 @@ class LogCheck:
         if self._progress is not None:
             self._progress(path, size - told)
         self._walked.size_bytes += size
+        aborts.end()
         offsets.end(position)
         times.end(end, is_closed=is_closed and is_whole)
         self._tell_of_index(Check.OFFSET_INDEX, offsets.path, offsets.faults)
@@ -285,21 +288,14 @@ class LogCheck:
                 )
         return True
 
-    def _take_in(self, header: BatchHeader, batch: memoryview, aborts: _AbortCheck) -> None:
+    def _take_in(self, header: BatchHeader, batch: memoryview, aborts: AbortCheck) -> None:
         completed = apply_batch(self._state, header, batch, self._now_ms)
         if header.is_control and header.record_count:
             self._walked.markers += 1
             if completed is None:
                 self._walked.empty_markers += 1
-            marker = decode_control(decode_records(batch, check_crc=False)[0])
-            if marker.type is ControlType.ABORT:
-                aborts.markers.add((header.producer_id, header.base_offset))
-        if completed is not None and not completed.committed:
-            aborts.expected.append(
-                AbortedTransaction(
-                    completed.producer_id, completed.first_offset, completed.last_offset, completed.last_stable_offset
-                )
-            )
+            if decode_control(decode_records(batch, check_crc=False)[0]).type is ControlType.ABORT:
+                aborts.take(header.producer_id, header.base_offset, completed)
 
     def _torn(self, path: str, end: int, position: int, size: int, error: CorruptBatchError) -> None:
         """No whole batch: a crash tore the tail, or the rest of the segment is lost."""
@@ -333,12 +329,11 @@ class LogCheck:
             on_start = self._fate.of_index(path)
             self._findings.add(Severity.WARNING, check, self._relative(path), fault, on_start=on_start)
 
-    def _tell_of_aborts(self, aborts: _AbortCheck) -> None:
+    def _tell_of_aborts(self, aborts: AbortCheck) -> None:
         """A list without an entry shows readers aborted records; one with too many hides committed ones (L3)."""
         path = aborts.path
-        faults = aborts.faults(self._is_complete and not self._config.is_compacted)
-        mended = bool(faults) and not self._fate.refused and not self._fate.is_kept(path)
-        for fault, offset in faults:
+        mended = bool(aborts.faults) and not self._fate.refused and not self._fate.is_kept(path)
+        for fault, offset in aborts.faults:
             self._findings.add(
                 Severity.WARNING if mended else Severity.ERROR, Check.TRANSACTION_INDEX, self._relative(path), fault,
                 on_start=self._fate.of_index(path), offset=offset,
@@ -367,45 +362,3 @@ class LogCheck:
 
     def _relative(self, path: str) -> str:
         return f"{self._name}/{path.rpartition('/')[2]}"
-
-
-class _AbortCheck:
-    """`<base>.txnindex`, against the transactions that the log itself shows to be aborted."""
-
-    def __init__(self, storage: Storage, path: str) -> None:
-        self.path = path
-        self.expected: list[AbortedTransaction] = []
-        self.markers: set[tuple[int, int]] = set()
-        """Producer id and offset of the segment's abort markers."""
-        self._storage = storage
-
-    def faults(self, is_exact: bool) -> list[tuple[str, int]]:
-        """Return what is wrong, with the offset of the marker. `is_exact`: the replay knows of all that was written."""
-        found: dict[tuple[int, int], AbortedTransaction] = {}
-        faults: list[tuple[str, int]] = []
-        if self._storage.exists(self.path):
-            index = TransactionIndex(self._storage, self.path, OpenFiles(1), exists=True)
-            rest = index.file.size() % 34
-            if rest:
-                faults.append((f"it ends within an entry: {rest} bytes follow the last whole one", -1))
-            try:
-                for entry in index:
-                    found[entry.producer_id, entry.last_offset] = entry
-            except CorruptBatchError as error:
-                faults.append((error.message, -1))
-            index.release_file()
-        for wanted in self.expected:
-            key = (wanted.producer_id, wanted.last_offset)
-            entry_found = found.get(key)
-            what = f"the transaction of producer {wanted.producer_id} from offset {wanted.first_offset} on"
-            if entry_found is None:
-                faults.append((f"{what}, aborted at offset {wanted.last_offset}, is not in it", wanted.last_offset))
-            elif is_exact and entry_found != wanted:
-                faults.append(
-                    (f"{what} is {tuple(entry_found)} in it, and {tuple(wanted)} by the log", wanted.last_offset)
-                )
-        strange = [key for key in found if key not in self.markers]
-        return faults + [
-            (f"it names an abort of producer {producer_id} at offset {offset}, where there is none", offset)
-            for producer_id, offset in strange
-        ]

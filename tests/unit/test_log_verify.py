@@ -1,0 +1,400 @@
+"""What `semel log verify` finds: each kind of damage by its name, and nothing where nothing is wrong."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import shutil
+import sqlite3
+from collections.abc import Awaitable, Callable
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import pytest
+from damaged_folder import make_clean_folder, make_folder, open_logs, photograph, start_copy
+from log_model import NOW, make_batch
+from running_node import batch, create_topic, running_node
+from typer.testing import CliRunner
+
+from semel.broker.inspection.findings import FINDINGS_OF_A_KIND_MAX, Check, Finding, Findings, Severity
+from semel.broker.inspection.verify import Report, verify
+from semel.broker.log.checkpoints import write_checkpoint, write_epochs
+from semel.broker.log.config import AppendOrigin, LogConfig
+from semel.broker.log.producer_snapshot import decode_snapshot, encode_snapshot
+from semel.broker.node import METADATA_FILE, Node
+from semel.cli.main import app
+from semel.group_coordinator.schemas import OffsetCommitKey, encode_offset_key
+from semel.protocol.batch_builder import encode_batch
+from semel.protocol.errors import UsageError
+from semel.protocol.ids import (
+    OFFSETS_TOPIC,
+    TRANSACTIONS_TOPIC,
+    ProducerIdAndEpoch,
+    TopicPartition,
+    new_topic_id,
+)
+from semel.runtime.disk_storage import DiskStorage
+from semel.txn_coordinator.schemas import encode_key, encode_value
+from semel.txn_coordinator.state import TransactionMetadata, TransactionState
+
+ORDERS = TopicPartition("orders", 0)
+PRODUCER = ProducerIdAndEpoch(7, 0)
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("made") / "data"
+    asyncio.run(make_clean_folder(folder))
+    return folder
+
+
+@pytest.fixture
+def folder(made: Path, tmp_path: Path) -> Path:
+    shutil.copytree(made, tmp_path / "data")
+    return tmp_path / "data"
+
+
+def check(folder: Path) -> Report:
+    return verify(str(folder), needs_metadata=False)
+
+
+def wrong(report: Report) -> list[Finding]:
+    return [one for one in report.findings if one.severity is not Severity.NOTE]
+
+
+def only(report: Report, kind: Check) -> Finding:
+    """The one thing that is wrong of a kind."""
+    found = [one for one in wrong(report) if one.check is kind]
+    assert len(found) == 1, wrong(report)
+    return found[0]
+
+
+def flip(path: Path, position: int) -> None:
+    data = bytearray(path.read_bytes())
+    data[position] ^= 0x55
+    path.write_bytes(data)
+
+
+def test_a_whole_folder_is_ok_and_stays_as_it_is(folder: Path) -> None:
+    before = photograph(folder)
+    report = check(folder)
+    assert report.is_whole, wrong(report)
+    assert (report.is_clean, report.is_running, len(report.logs)) == (True, False, 3)
+    assert report.open_transactions > 0
+    assert report.size_bytes == sum(path.stat().st_size for path in folder.glob("*/*.log"))
+    assert photograph(folder) == before, "no file is changed, its time of last change included"
+
+
+def test_D1_a_killed_node_s_folder_is_ok_and_says_that_it_was_not_stopped(tmp_path: Path) -> None:
+    manager = make_folder(tmp_path / "live")
+    for partition in manager.partitions():
+        partition.append(make_batch([(b"more", b"v")]))
+    shutil.copytree(tmp_path / "live", tmp_path / "data")
+    manager._abandon()
+    report = check(tmp_path / "data")
+    assert report.is_whole, wrong(report)
+    assert not report.is_clean
+    assert any("not a clean one" in one.what for one in report.findings)
+
+
+def test_D2_a_batch_that_a_start_does_not_look_at_is_found(folder: Path) -> None:
+    path = folder / "large-0" / f"{0:020d}.log"
+    flip(path, 63)
+    assert not start_copy(folder, folder.parent / "started").warnings, "a clean start does not read so far"
+    report = check(folder)
+    found = only(report, Check.BATCHES)
+    assert (found.severity, found.offset, found.position) == (Severity.ERROR, 0, 0)
+    assert found.path == f"large-0/{0:020d}.log"
+    assert "checksum" in found.what
+    assert "leaves it" in found.on_start
+    assert f"semel log dump {path} --from 0" in found.command
+
+
+def test_D2_lost_records_are_an_error_and_say_which(folder: Path) -> None:
+    path = folder / "large-0" / f"{0:020d}.log"
+    path.write_bytes(path.read_bytes()[:-100])
+    report = check(folder)
+    assert any("are lost" in one.what and one.severity is Severity.ERROR for one in report.findings)
+    found = only(report, Check.BATCHES)
+    assert found.severity is Severity.ERROR
+    assert "no whole batch" in found.what
+
+
+def test_D3_a_segment_that_is_gone_is_a_gap(folder: Path) -> None:
+    bases = sorted(int(path.stem) for path in (folder / "small-0").glob("*.log"))
+    (folder / "small-0" / f"{bases[1]:020d}.log").unlink()
+    found = only(check(folder), Check.OFFSETS)
+    assert f"offsets {bases[1]} to {bases[2] - 1} are missing" in found.what
+    assert found.severity is Severity.ERROR
+
+
+@pytest.mark.parametrize(
+    ("suffix", "entry", "kind"), [(".index", 8, Check.OFFSET_INDEX), (".timeindex", 12, Check.TIME_INDEX)]
+)
+def test_an_index_entry_that_no_start_looks_at_is_found(folder: Path, suffix: str, entry: int, kind: Check) -> None:
+    path = folder / "large-0" / f"{0:020d}{suffix}"
+    assert path.stat().st_size > 3 * entry
+    flip(path, 2 * entry - 1)
+    found = wrong(check(folder))
+    assert {one.check for one in found} >= {kind}, found
+    assert all(one.severity is Severity.WARNING for one in found)
+
+
+def test_L3_an_abort_that_is_not_in_its_list_is_an_error_where_a_start_does_not_see_it(folder: Path) -> None:
+    """Readers would be shown aborted records. The checksum that a clean stop leaves is what a start goes by."""
+    (folder / "large-0" / "aborted-transactions-checkpoint").unlink()
+    path = folder / "large-0" / f"{0:020d}.txnindex"
+    data = path.read_bytes()
+    path.write_bytes(data[:34] + data[68:])
+    assert not start_copy(folder, folder.parent / "started").warnings
+    found = only(check(folder), Check.TRANSACTION_INDEX)
+    assert found.severity is Severity.ERROR
+    assert "is not in it" in found.what
+    assert found.offset == int.from_bytes(data[34 + 18 : 34 + 26], "big")
+
+
+def test_P7_a_snapshot_that_is_not_what_the_log_says_is_found(folder: Path) -> None:
+    path = max((folder / "large-0").glob("*.snapshot"))
+    entries = decode_snapshot(path.read_bytes(), now_ms=NOW)
+    entries[0].epoch += 1
+    path.write_bytes(encode_snapshot(entries))
+    assert not start_copy(folder, folder.parent / "started").warnings
+    found = only(check(folder), Check.PRODUCER_SNAPSHOT)
+    assert found.severity is Severity.ERROR
+    assert f"producer {entries[0].producer_id} has epoch {entries[0].epoch - 1}, not {entries[0].epoch}" in found.what
+    assert "believes it" in found.on_start
+
+
+def test_P7_a_snapshot_that_forgot_an_expired_producer_is_right(folder: Path) -> None:
+    path = max((folder / "large-0").glob("*.snapshot"))
+    entries = [one for one in decode_snapshot(path.read_bytes(), now_ms=NOW) if one.transaction_first_offset >= 0]
+    path.write_bytes(encode_snapshot(entries))
+    assert check(folder).is_whole
+
+
+def test_leader_epochs_that_are_not_the_batches_are_found(folder: Path) -> None:
+    write_epochs(DiskStorage(), str(folder / "large-0" / "leader-epoch-checkpoint"), [(0, 0), (5, 20)])
+    found = only(check(folder), Check.LEADER_EPOCHS)
+    assert found.offset == -1
+    assert "leader epoch 5" in found.what
+
+
+def test_checkpoints_that_cannot_be_are_found(folder: Path) -> None:
+    write_checkpoint(DiskStorage(), str(folder / "replication-offset-checkpoint"), ["large 0 999999", "gone 0 1"])
+    (folder / "cleaner-offset-checkpoint").write_text("0\n3\nlarge 0 1\n")
+    report = check(folder)
+    found = {one.path: one for one in wrong(report)}
+    assert "999999" in found["replication-offset-checkpoint"].what
+    assert "malformed" in found["cleaner-offset-checkpoint"].what
+    assert any("gone-0, which is not here" in one.what for one in report.findings)
+
+
+def test_a_start_that_would_be_refused_is_told_with_its_reason(folder: Path) -> None:
+    (folder / "meta.properties").write_text("version=1\n")
+    report = check(folder)
+    assert "meta.properties is damaged" in report.refusal
+    assert any(one.check is Check.START and one.on_start == "refuses" for one in report.findings)
+
+
+def test_D1_an_acknowledged_entry_of_the_journal_that_is_damaged_refuses_the_start(tmp_path: Path) -> None:
+    manager = make_folder(tmp_path / "live")
+    journal = manager._journal
+    assert journal is not None
+    partition = manager.partitions()[0]
+    for _ in range(5):
+        partition.append(make_batch([(b"more", b"v")]))
+        journal.sync_now()
+    shutil.copytree(tmp_path / "live", tmp_path / "data")
+    manager._abandon()
+    (path,) = (tmp_path / "data" / "journal").iterdir()
+    flip(path, path.stat().st_size - 260)
+    started = start_copy(tmp_path / "data", tmp_path / "started")
+    report = check(tmp_path / "data")
+    assert started.refusal is not None
+    assert "held records that were acknowledged" in report.refusal
+
+
+# --- Transactions and coordinators -----------------------------------------------------------------------------------
+
+
+def folder_with(
+    path: Path, records: list[tuple[bytes, bytes | None]], topic: str = TRANSACTIONS_TOPIC, *, opens: bool = True
+) -> Path:
+    """A folder in which producer 7 has a transaction open on orders-0, and a coordinator's log has these records."""
+
+    async def make() -> None:
+        manager = open_logs(path)
+        orders = manager.create_partition(ORDERS, new_topic_id(), LogConfig())
+        if opens:
+            data = make_batch([(b"k", b"v")], producer=PRODUCER, sequence=0, transactional=True)
+            orders.log.append(data, leader_epoch=0, now_ms=NOW, verified=True)
+        internal = manager.create_partition(TopicPartition(topic, 0), new_topic_id(), LogConfig())
+        for key, value in records:
+            internal.log.append(
+                bytearray(encode_batch([(NOW, key, value, ())])),
+                origin=AppendOrigin.COORDINATOR, leader_epoch=0, now_ms=NOW,
+            )  # fmt: skip
+        await manager.close()
+
+    asyncio.run(make())
+    return path
+
+
+def state(number: TransactionState, *, epoch: int = 0, partitions: set[TopicPartition] | None = None) -> Any:
+    txn = TransactionMetadata("etl", 7, epoch, 60_000, number, NOW, frozenset(partitions or ()))
+    return encode_key("etl"), encode_value(txn)
+
+
+def test_T8_a_transaction_that_its_coordinator_knows_is_no_finding(tmp_path: Path) -> None:
+    records = [state(TransactionState.EMPTY), state(TransactionState.ONGOING, partitions={ORDERS})]
+    report = check(folder_with(tmp_path / "data", records))
+    assert report.is_whole, wrong(report)
+    assert report.open_transactions == 1
+
+
+@pytest.mark.parametrize("known", [True, False])
+def test_T8_a_hanging_transaction_is_found_with_the_command_that_ends_it(tmp_path: Path, known: bool) -> None:
+    records = [state(TransactionState.EMPTY)] if known else []
+    found = only(check(folder_with(tmp_path / "data", records)), Check.TRANSACTIONS)
+    assert (found.severity, found.path, found.offset) == (Severity.ERROR, "orders-0", 0)
+    assert ("'etl' in the state Empty" in found.what) is known
+    assert "--topic orders --partition 0 --start-offset 0" in found.command
+
+
+def test_T1_a_move_that_the_table_does_not_have_is_found(tmp_path: Path) -> None:
+    records = [
+        state(TransactionState.EMPTY),
+        state(TransactionState.ONGOING, partitions={ORDERS}),
+        state(TransactionState.COMPLETE_COMMIT),
+    ]
+    found = only(check(folder_with(tmp_path / "data", records, opens=False)), Check.COORDINATOR)
+    assert "'etl' goes from Ongoing to CompleteCommit (T1)" in found.what
+    assert found.offset == 2
+
+
+def test_T3_a_decision_whose_markers_are_missing_is_a_note_because_a_start_writes_them(tmp_path: Path) -> None:
+    records = [
+        state(TransactionState.ONGOING, partitions={ORDERS}),
+        state(TransactionState.PREPARE_COMMIT, partitions={ORDERS}),
+    ]
+    report = check(folder_with(tmp_path / "data", records))
+    assert report.is_whole, wrong(report)
+    assert any("PrepareCommit" in one.what and "(T4)" in one.on_start for one in report.findings)
+
+
+@pytest.mark.parametrize("topic", [OFFSETS_TOPIC, TRANSACTIONS_TOPIC])
+def test_a_coordinator_s_record_that_cannot_be_read_is_an_error(tmp_path: Path, topic: str) -> None:
+    key = encode_key("etl") if topic == TRANSACTIONS_TOPIC else encode_offset_key(OffsetCommitKey("g", ORDERS))
+    report = check(folder_with(tmp_path / "data", [(key, None), (key, b"\0\1bad")], topic, opens=False))
+    found = only(report, Check.COORDINATOR if topic == TRANSACTIONS_TOPIC else Check.GROUP_OFFSETS)
+    assert found.offset == 1
+    assert "COORDINATOR_NOT_AVAILABLE" in found.on_start
+
+
+# --- With a node's metadata ------------------------------------------------------------------------------------------
+
+
+def with_node(folder: Path, work: Callable[[Node], Awaitable[None]]) -> Path:
+    async def main() -> None:
+        async with running_node(folder) as node:
+            await create_topic(node, "orders", 2)
+            await work(node)
+
+    asyncio.run(main())
+    return folder / "data"
+
+
+async def write_some(node: Node) -> None:
+    partition = node.partition(ORDERS)
+    assert partition is not None
+    for number in range(10):
+        result = partition.append(bytearray(batch(b"%d" % number)))
+        await partition.wait_committed(result.last_offset)
+
+
+def test_a_node_s_own_folder_is_ok_while_it_runs_and_afterwards(tmp_path: Path) -> None:
+    async def work(node: Node) -> None:
+        await write_some(node)
+        report = await asyncio.to_thread(verify, str(tmp_path / "data"))
+        assert report.is_running
+        assert report.is_whole, wrong(report)
+
+    data = with_node(tmp_path, work)
+    report = verify(str(data))
+    assert report.is_whole, wrong(report)
+    assert (report.is_running, report.is_clean) == (False, True)
+    with_node_again = verify(str(data), deep=True)
+    assert with_node_again.is_whole
+
+
+def test_folders_that_the_metadata_does_not_know_or_misses_are_found(tmp_path: Path) -> None:
+    data = with_node(tmp_path, write_some)
+    shutil.copytree(data / "orders-0", tmp_path / "stray-0")
+    shutil.rmtree(data / "orders-0")
+    shutil.copytree(tmp_path / "stray-0", data / "stray-0")
+    before = photograph(data)
+    found = {one.path: one for one in wrong(verify(str(data))) if one.check is Check.FOLDERS}
+    assert found["orders-0"].severity is Severity.ERROR
+    assert "anew, empty" in found["orders-0"].on_start
+    assert "deletes the folder" in found["stray-0"].on_start
+    assert photograph(data) == before, "SQLite leaves files beside what it reads"
+
+
+@pytest.mark.parametrize("how", ["missing", "garbage", "rows"])
+def test_metadata_that_cannot_be_read_is_an_error(tmp_path: Path, how: str) -> None:
+    data = with_node(tmp_path, write_some)
+    path = data / METADATA_FILE
+    if how == "missing":
+        path.unlink()
+    elif how == "garbage":
+        path.write_bytes(b"not a database" * 500)
+    else:
+        with closing(sqlite3.connect(path)) as connection:
+            connection.execute("UPDATE semel_metadata_changes SET payload = '{' WHERE sequence = 2")
+            connection.commit()
+    found = [one for one in wrong(verify(str(data))) if one.check is Check.METADATA]
+    assert found
+    assert found[0].severity is Severity.ERROR
+    assert "refuses" in found[0].on_start
+
+
+# --- The command ------------------------------------------------------------------------------------------------------
+
+
+def test_the_command_says_what_and_what_next_and_its_exit_code_is_the_verdict(tmp_path: Path) -> None:
+    data = with_node(tmp_path, write_some)
+    runner = CliRunner()
+    result = runner.invoke(app, ["log", "verify", str(data)])
+    assert result.exit_code == 0, result.output
+    assert "stopped cleanly" in result.stdout
+    assert result.stdout.splitlines()[-1].startswith("ok (")
+    flip(data / "orders-0" / f"{0:020d}.log", 65)
+    result = runner.invoke(app, ["log", "verify", str(data)])
+    assert result.exit_code == 1
+    assert "checksum" in result.stdout
+    assert "restore the folder from a backup" in result.stdout
+    shown = runner.invoke(app, ["log", "verify", str(data), "--json"])
+    document = json.loads(shown.stdout)
+    assert shown.exit_code == 1
+    assert document["verdict"] == "damaged"
+    (finding,) = [one for one in document["findings"] if one["check"] == "batches"]
+    assert (finding["severity"], finding["offset"], finding["position"]) == ("error", 0, 0)
+
+
+def test_the_command_refuses_what_is_no_data_folder(tmp_path: Path) -> None:
+    for path, words in ((tmp_path, "no node's data folder"), (tmp_path / "none", "is no folder")):
+        with pytest.raises(UsageError, match=words):
+            verify(str(path))
+        result = CliRunner().invoke(app, ["log", "verify", str(path)])
+        assert result.exit_code == 2
+
+
+def test_many_findings_of_a_kind_are_counted() -> None:
+    findings = Findings()
+    for number in range(FINDINGS_OF_A_KIND_MAX + 7):
+        findings.add(Severity.WARNING, Check.OFFSET_INDEX, "t-0/x.index", f"entry {number}")
+    findings.add(Severity.ERROR, Check.BATCHES, "t-0/x.log", "torn")
+    assert next(iter(findings)).what == "torn"
+    assert findings.count(Severity.WARNING) == FINDINGS_OF_A_KIND_MAX + 7
+    assert len(findings.found) == FINDINGS_OF_A_KIND_MAX + 1
