@@ -25,10 +25,11 @@ from semel.broker.log.partition_log import PartitionLog
 from semel.broker.log_manager_config import DurabilityMode, LogManagerConfig
 from semel.broker.log_recovery import RecoveryReport, replay_journal
 from semel.broker.log_upkeep import TURN_SECONDS, LogUpkeep
-from semel.broker.partition import Durability, Partition
+from semel.broker.partition import CommitTimes, Durability, Partition
 from semel.broker.recovery_note import NOTE_FILE, RecoveryNote, update_note
 from semel.protocol.errors import ErrorCode, FatalError, SemelError, error_for
 from semel.protocol.ids import TopicId, TopicPartition, format_topic_id
+from semel.runtime.buckets import Buckets
 from semel.runtime.clock import Clock
 from semel.runtime.storage import Storage
 
@@ -119,6 +120,10 @@ class LogManager:
     def write_error(self) -> str:
         """Why appends fail now; empty where they do not."""
         return self._durability.failures.last
+
+    def measure_commits(self, buckets: Buckets) -> None:
+        """From now on, record how long appends take to be durable: one of each group that a sync commits."""
+        self._durability.commit_times = CommitTimes(buckets, self._clock)
 
     def disk_bytes(self) -> tuple[int, int]:
         """Return the size of the disk and what is free of it. Raises `OSError`."""

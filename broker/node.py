@@ -252,7 +252,7 @@ class Node:
         if self._tracing is not None:
             self._produce.spans, self._fetch.spans = self._tracing.appends, self._tracing.fetches
         if self._metrics is not None:
-            self._produce.ack_times = self._metrics.recorders.acks
+            self.logs.measure_commits(self._metrics.recorders.commits)
             self.transactions.durations = self._metrics.recorders.transactions
 
     async def _serve(self, listeners: bool) -> None:

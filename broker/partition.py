@@ -33,6 +33,7 @@ from semel.protocol.api.topics import (
 from semel.protocol.api.transactions import TransactionVersion
 from semel.protocol.errors import ErrorCode, FatalError, RetriableError, SemelError, error_for
 from semel.protocol.ids import ProducerIdAndEpoch, TopicId, TopicPartition
+from semel.runtime.buckets import Buckets
 from semel.runtime.clock import Clock
 from semel.runtime.storage import Buffer, StorageFile
 
@@ -68,6 +69,13 @@ class FetchedRange(NamedTuple):
         return b"" if self.file is None else self.file.read_at(self.size, self.position)
 
 
+class CommitTimes(NamedTuple):
+    """Where commits are measured, and by which clock."""
+
+    buckets: Buckets
+    clock: Clock
+
+
 class Durability:
     """When the node's appends count as committed: with the journal's sync, or at once without a journal.
 
@@ -77,6 +85,8 @@ class Durability:
     __slots__ = (
         "_on_flush_wanted",
         "_pending",
+        "_sample",
+        "commit_times",
         "dirty",
         "dirty_bytes",
         "failures",
@@ -111,6 +121,9 @@ class Durability:
         self.dirty_bytes = 0
         self.failures = WriteFailures()
         self._pending: deque[tuple[int, Partition, int]] = deque()
+        self.commit_times: CommitTimes | None = None
+        """Where it is measured how long appends take to be durable: one of each group that a sync commits."""
+        self._sample: tuple[int, float] | None = None
         if journal is not None:
             journal.add_listener(self._durable)
 
@@ -146,6 +159,8 @@ class Durability:
             partition.advance_high_watermark(next_offset)
             return
         position = journal.append(partition.topic_id, partition.tp.partition, base_offset, buffers)
+        if self.commit_times is not None and self._sample is None:
+            self._sample = position, self.commit_times.clock.monotonic()
         self._pending.append((position, partition, next_offset))
         if position <= journal.durable_position:
             self._durable(journal.durable_position)
@@ -167,6 +182,9 @@ class Durability:
             self.journal.append_truncation(partition.topic_id, partition.tp.partition, offset)
 
     def _durable(self, position: int) -> None:
+        if self._sample is not None and self._sample[0] <= position and self.commit_times is not None:
+            self.commit_times.buckets.record(self.commit_times.clock.monotonic() - self._sample[1])
+            self._sample = None
         pending = self._pending
         while pending and pending[0][0] <= position:
             _, partition, next_offset = pending.popleft()

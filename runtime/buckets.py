@@ -18,8 +18,6 @@ TRANSACTION_SECONDS: Final = (
     0.001, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 300.0, 900.0, 3600.0,
 )  # fmt: skip
 """Upper bounds for transactions, which may last as long as their timeouts."""
-SIZE_BYTES: Final = tuple(float(4**n) for n in range(3, 14))
-"""Upper bounds for sizes: 64 bytes to 64 MiB."""
 
 
 class Buckets:
@@ -36,3 +34,8 @@ class Buckets:
         """Count one value."""
         self.total += value
         self.counts[bisect_left(self.bounds, value)] += 1
+
+    def record_many(self, value: float, count: int) -> None:
+        """Count the same value `count` times."""
+        self.total += value * count
+        self.counts[bisect_left(self.bounds, value)] += count

@@ -49,7 +49,6 @@ if TYPE_CHECKING:
     from semel.broker.partition import Partition
     from semel.broker.services import Services
     from semel.broker.telemetry.tracing import AppendSpans
-    from semel.runtime.buckets import Buckets
 
 _log = logging.getLogger("semel.produce")
 
@@ -69,7 +68,7 @@ Appended: TypeAlias = "tuple[ProducePartitionResponse, Partition | None, int]"
 class ProduceRun:
     """One request on its way: an answer for each partition, and how many are still to come."""
 
-    __slots__ = ("_begun", "_done", "_loop", "_pending", "_responses", "_timer", "handler", "request", "version")
+    __slots__ = ("_done", "_loop", "_pending", "_responses", "_timer", "handler", "request", "version")
 
     def __init__(self, handler: ProduceHandler, request: ProduceRequest, version: int, done: Done) -> None:
         self.handler = handler
@@ -80,7 +79,6 @@ class ProduceRun:
         self._pending = len(request.partitions)
         self._timer: asyncio.TimerHandle | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
-        self._begun = 0.0 if handler.ack_times is None else handler.node.clock.monotonic()
 
     def settle(self, index: int, response: ProducePartitionResponse) -> None:
         """Take the answer for one partition. Only the first counts."""
@@ -134,9 +132,6 @@ class ProduceRun:
         )
 
     def _response(self) -> ProduceResponse:
-        handler = self.handler
-        if handler.ack_times is not None:
-            handler.ack_times.record(handler.node.clock.monotonic() - self._begun)
         return self.handler.response([response for response in self._responses if response is not None])
 
     def _finish(self) -> None:
@@ -162,8 +157,6 @@ class ProduceHandler:
         self.refusals: Counter[ErrorCode] = Counter()
         """The refused batches, by why."""
         self.timed_out_requests = 0
-        self.ack_times: Buckets | None = None
-        """Where it is measured how long acknowledgements with acks=all take."""
         self.spans: AppendSpans | None = None
         """Where appends are traced."""
         self._names_leaders = False

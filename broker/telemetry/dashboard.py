@@ -99,8 +99,11 @@ ROWS: Final[Mapping[str, tuple[Panel, ...]]] = {
         }),
     ),
     "Producers and idempotence": (
-        Panel("Acknowledgement with acks=all", "s", _quantiles("semel_produce_ack_duration_seconds"),
-              "From the append to the durable answer."),
+        Panel("Produce requests", "s",
+              _quantiles("semel_request_duration_seconds", labels='semel_api="PRODUCE"'),
+              "Until they are acknowledged: with acks=all, until they are durable."),
+        Panel("From append to durable", "s", _quantiles("semel_journal_commit_duration_seconds"),
+              "What acks=all waits for: mostly the sync of the journal."),
         Panel("Batches", "ops", {"{{semel_outcome}}": _rate("semel_produce_batches_total", by="semel_outcome")},
               "duplicate: repeated by an idempotent producer, and not appended again (P1)."),
         Panel("Refused batches, by error", "ops", {

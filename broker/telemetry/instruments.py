@@ -82,8 +82,8 @@ _TABLE: Final[tuple[tuple[str, tuple[Instrument, ...]], ...]] = (
         (
             Instrument(
                 "semel.request.duration", "s", _H,
-                "From a request's turn on its connection to its answer. For Produce with acks=all "
-                "that is until it is durable; for Fetch it includes the wait for records.",
+                "From the turn of the event loop in which a request came to the one with its answer. With acks=all "
+                "that is until it is durable; for FETCH it includes the wait for records.",
                 (API,),
             ),
             Instrument("semel.request.size", "By", _H, "Sizes of requests of the Kafka protocol.", (API,)),
@@ -109,10 +109,6 @@ _TABLE: Final[tuple[tuple[str, tuple[Instrument, ...]], ...]] = (
     (
         "Producing",
         (
-            Instrument(
-                "semel.produce.ack.duration", "s", _H,
-                "From the append to the acknowledgement of a request with acks=all, by either listener.",
-            ),
             Instrument(
                 "semel.produce.batches", "{batch}", _C,
                 "Batches of producers: appended; duplicate: repeated by an idempotent producer, answered as before and "
@@ -240,6 +236,10 @@ _TABLE: Final[tuple[tuple[str, tuple[Instrument, ...]], ...]] = (
         (
             Instrument(
                 "semel.journal.sync.duration", "s", _H, "The journal's syncs (fsync): what acknowledgements wait for."
+            ),
+            Instrument(
+                "semel.journal.commit.duration", "s", _H,
+                "From an append to its being durable: what acks=all waits for. One append of each sync is measured.",
             ),
             Instrument("semel.journal.io", "By", _C, "Bytes written to the journal."),
             Instrument("semel.journal.entries", "{entry}", _C, "Appends written to the journal: divide by its syncs."),

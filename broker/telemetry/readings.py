@@ -132,7 +132,9 @@ class NodeReader:
         recorders = self._recorders
         apis = recorders.requests_by_api()
         yield _by("semel.request.duration", ((name, Distribution.of(times.durations)) for name, times in apis))
-        yield _by("semel.request.size", ((name, Distribution.of(times.sizes)) for name, times in apis))
+        yield _by(
+            "semel.request.size", ((name, Distribution(*times.sizes(), times.size_total)) for name, times in apis)
+        )
         calls = list(recorders.calls.items())
         yield _by("rpc.server.call.duration", ((labels, Distribution.of(times)) for labels, times in calls))
         kafka = self._node.kafka_listener
@@ -155,7 +157,6 @@ class NodeReader:
 
     def _producing(self) -> _Readings:
         produce = self._node.produce
-        yield _plain("semel.produce.ack.duration", Distribution.of(self._recorders.acks))
         yield _by(
             "semel.produce.batches",
             [
@@ -252,6 +253,7 @@ class NodeReader:
         if journal is not None:
             syncs = Distribution(LATENCY_BOUNDS_SECONDS, journal.sync_seconds_buckets, journal.sync_seconds_total)
             yield _plain("semel.journal.sync.duration", syncs)
+            yield _plain("semel.journal.commit.duration", Distribution.of(self._recorders.commits))
             yield _plain("semel.journal.io", journal.written_bytes)
             yield _plain("semel.journal.entries", journal.entries)
             yield _plain("semel.journal.size", journal.size_bytes)

@@ -2,24 +2,37 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Final
 
 from semel.protocol.kafka.api import ApiKey
-from semel.runtime.buckets import REQUEST_SECONDS, SIZE_BYTES, TRANSACTION_SECONDS, Buckets
+from semel.runtime.buckets import REQUEST_SECONDS, TRANSACTION_SECONDS, Buckets
 
 _API_KEYS: Final = 128
+SIZE_BITS: Final = 33
+"""A request has at most 2**31 - 1 bytes."""
 _CALLS_MAX: Final = 1_000
 """Of gRPC, by method and outcome: more than there are."""
 
 
 class RequestTimes:
-    """Requests of one API."""
+    """Requests of one API: durations in buckets, and sizes by their binary logarithm, which is had fastest."""
 
-    __slots__ = ("durations", "sizes")
+    __slots__ = ("at_once", "durations", "size_counts", "size_total")
 
     def __init__(self) -> None:
         self.durations = Buckets(REQUEST_SECONDS)
-        self.sizes = Buckets(SIZE_BYTES)
+        self.size_counts = [0] * SIZE_BITS
+        """By the bits of the size in bytes: sizes of `n` bits are less than 2**n."""
+        self.size_total = 0
+        self.at_once = 0
+        """For the connection that answers now: requests of its turn that are counted together."""
+
+    def sizes(self) -> tuple[Sequence[float], Sequence[int]]:
+        """Return upper bounds, from 63 bytes on, each four times the one before, and the counts."""
+        counts = self.size_counts
+        merged = [sum(counts[:7]), *(counts[n] + counts[n + 1] for n in range(7, SIZE_BITS - 1, 2)), 0]
+        return tuple(float(2**n - 1) for n in range(6, SIZE_BITS, 2)), merged
 
 
 class Recorders:
@@ -28,7 +41,8 @@ class Recorders:
     def __init__(self) -> None:
         self.requests: list[RequestTimes] = [RequestTimes() for _ in range(_API_KEYS)]
         """By API key."""
-        self.acks = Buckets(REQUEST_SECONDS)
+        self.commits = Buckets(REQUEST_SECONDS)
+        """From an append to its being durable, once for each sync of the journal."""
         self.transactions = {True: Buckets(TRANSACTION_SECONDS), False: Buckets(TRANSACTION_SECONDS)}
         """Committed ones, and aborted ones."""
         self.loop_delay = Buckets(REQUEST_SECONDS)
@@ -49,7 +63,7 @@ class Recorders:
         return [
             (ApiKey(key).name, times)
             for key, times in enumerate(self.requests)
-            if times.sizes.total and key in _API_NAMES
+            if times.size_total and key in _API_NAMES
         ]
 
 

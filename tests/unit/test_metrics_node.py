@@ -68,7 +68,7 @@ def test_produced_and_fetched_records_are_counted(scrape: Scrape) -> None:
     assert scrape.value("semel_fetch_records_total") >= RECORDS
     assert scrape.value("semel_request_duration_seconds_count", semel_api="PRODUCE") >= 3
     assert scrape.value("semel_request_size_bytes_sum", semel_api="PRODUCE") > 300 * RECORDS
-    assert scrape.value("semel_produce_ack_duration_seconds_count") >= 3
+    assert scrape.value("semel_journal_commit_duration_seconds_count") >= 3
     assert scrape.value("semel_journal_sync_duration_seconds_count") >= 3
 
 
@@ -129,7 +129,7 @@ def test_the_bounds_leave_out_what_is_beyond_them_and_say_so(tmp_path: Path) -> 
 def test_a_node_that_nobody_asked_measures_nothing(tmp_path: Path) -> None:
     with LiveNode(tmp_path) as live:
         assert live.node.metrics_address is None
-        assert live.node.produce.ack_times is None
+        assert live.node.logs._durability.commit_times is None
         assert live.node.transactions.durations is None
         assert live.node.kafka_listener is not None
         assert live.node.kafka_listener.request_times is None
@@ -199,7 +199,7 @@ def _readings(count: int, *seconds: float) -> list[Reading]:
         buckets.record(each)
     return [
         Reading(INSTRUMENTS["semel.produce.records"], [((), count)]),
-        Reading(INSTRUMENTS["semel.produce.ack.duration"], [((), Distribution.of(buckets))]),
+        Reading(INSTRUMENTS["semel.journal.commit.duration"], [((), Distribution.of(buckets))]),
     ]
 
 

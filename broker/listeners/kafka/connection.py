@@ -23,6 +23,7 @@ from semel.protocol.kafka.api import ApiKey, RequestHeader, WireFormatError, par
 
 if TYPE_CHECKING:
     from semel.broker.listeners.kafka.listener import KafkaListener
+    from semel.broker.telemetry.recorders import RequestTimes
 
 _log = logging.getLogger("semel.kafka")
 
@@ -43,7 +44,9 @@ class KafkaConnection(asyncio.BufferedProtocol):
         self._statistics = listener.counters
         self._requests = listener.counters.requests
         self._times = listener.request_times
-        self._now = listener.node.clock.monotonic
+        # When this turn of the loop began here, and the APIs of which requests were answered in it at once.
+        self._turn = 0.0
+        self._at_once: list[RequestTimes] = []
         self._api_of = listener.registry.get
         self._transport: asyncio.Transport | None = None
         self.output: Output | None = None
@@ -123,7 +126,7 @@ class KafkaConnection(asyncio.BufferedProtocol):
         self._start, self._end = 0, rest
 
     def buffer_updated(self, nbytes: int) -> None:
-        self.last_used = self._loop.time()
+        self.last_used = self._turn = self._loop.time()
         self._statistics.received_bytes += nbytes
         try:
             if self._large is not None:
@@ -262,8 +265,11 @@ class KafkaConnection(asyncio.BufferedProtocol):
         context = RequestContext(self._node, self, header, exclusive, reserved)
         times = self._times
         if times is not None:
-            context.begun = self._now()
-            times[header.api_key].sizes.record(len(frame))
+            context.begun = self._turn
+            of_api = times[header.api_key]
+            size = len(frame)
+            of_api.size_total += size
+            of_api.size_counts[size.bit_length()] += 1
         self._exclusive = exclusive
         try:
             answer = api.start(context, frame, header.body)
@@ -284,7 +290,9 @@ class KafkaConnection(asyncio.BufferedProtocol):
             return
         self._in_flight -= 1
         if times is not None:
-            times[header.api_key].durations.record(self._now() - context.begun)
+            if not of_api.at_once:
+                self._at_once.append(of_api)
+            of_api.at_once += 1
         if reserved:
             self._listener.release(reserved)
         if answer is not None and self.output is not None:
@@ -307,6 +315,8 @@ class KafkaConnection(asyncio.BufferedProtocol):
     def _continue(self) -> None:
         self._flush_scheduled = False
         if not self._closed:
+            if self._times is not None:
+                self._turn = self._loop.time()
             self._go_on()
 
     def _drop_answered(self) -> None:
@@ -318,13 +328,25 @@ class KafkaConnection(asyncio.BufferedProtocol):
             context = waiting.popleft()
             self._in_flight -= 1
             if self._times is not None:
-                self._times[context.api_key].durations.record(self._now() - context.begun)
+                self._note_answered(context)
             if context.reserved:
                 self._listener.release(context.reserved)
             if context.parts is not None:
                 output.add(context.parts)
 
+    def _note_answered(self, context: RequestContext) -> None:
+        """Measure a request that had to wait: up to this turn of the loop."""
+        assert self._times is not None
+        self._times[context.api_key].durations.record(max(self._turn - context.begun, 0.0))
+
     def _flush(self) -> None:
+        if self._at_once:
+            # One look at the clock for all that was answered in the turn it came in.
+            seconds = self._loop.time() - self._turn
+            for of_api in self._at_once:
+                of_api.durations.record_many(seconds, of_api.at_once)
+                of_api.at_once = 0
+            self._at_once.clear()
         if self._closed:
             return
         output = self.output
