@@ -39,6 +39,7 @@ OTHERS: Final[Mapping[str, tuple[str, Sequence[str]]]] = {
         "Spark beside its own connector to Kafka, and a source and a sink that do nothing (Java 17, Maven)",
         ("--rows", "100000", "--rounds", "1", "--batches", "5", "--megabytes", "64"),
     ),
+    "testkit": ("the test kit's broker: start, kill, import", ("--rounds", "3")),
     "consumer": ("the SDK's consumer beside confluent-kafka's", ("--records", "50000", "--rounds", "1")),
 }
 """The benches that are programs of their own: what they measure, and their arguments for a quick run."""
