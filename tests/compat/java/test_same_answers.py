@@ -19,10 +19,12 @@ import same_answers_groups
 import same_answers_records
 import same_answers_topics
 import same_answers_transactions
+from kafka_calls import request_body
 from same_answers import SCENARIOS
 
 from semel.cli.demo.processes import NodeProcess
-from semel.protocol.kafka.api import ApiKey
+from semel.protocol.kafka.api import ApiKey, build_request_header, parse_response_header
+from semel.protocol.trace_context import TraceContext, encode_contexts, tagged_header
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent.parent.parent / "bench"))
 
@@ -186,6 +188,29 @@ def test_answers_are_the_same(brokers: Brokers, name: str) -> None:
     print(f"{name}: {compared} requests compared")
     assert compared
     assert not found, "\n".join(found)
+
+
+def test_a_trace_context_in_a_requests_header_is_stepped_over(brokers: Brokers) -> None:
+    """Semel's producers put one there for nodes that trace; Apache Kafka does not know the tag (KIP-482)."""
+    tag = tagged_header(encode_contexts([TraceContext(1, 2)]))
+    key, version = ApiKey.METADATA, 12
+
+    async def ask(port: int) -> bytes:
+        reader, writer = await asyncio.open_connection("127.0.0.1", port)
+        try:
+            plain = build_request_header(key, version, 7, "test")
+            assert plain[-1:] == b"\0"
+            body = request_body(key, version, topics=[], allow_auto_topic_creation=False)
+            frame = plain[:-1] + tag + body
+            writer.write(len(frame).to_bytes(4, "big") + frame)
+            return await reader.readexactly(int.from_bytes(await reader.readexactly(4), "big"))
+        finally:
+            writer.close()
+            await writer.wait_closed()
+
+    for port in brokers[0]:
+        correlation_id, _ = parse_response_header(asyncio.run(ask(port)), key, version)
+        assert correlation_id == 7
 
 
 def test_the_table_of_differences_holds() -> None:
