@@ -36,6 +36,7 @@ IN_FLIGHT = 100
 SCRAPED_PARTITIONS = 1_000
 SCRAPES = 10
 BLOCK_REQUESTS = 60
+CLIENT_RECORDS = 50_000
 PORT_FREE = "127.0.0.1:0"
 
 Workload = Callable[[NodeProcess, float], float]
@@ -176,6 +177,44 @@ def scrape() -> None:
     )
 
 
+def clients(rounds: int) -> None:
+    """A producer and a consumer, with an OpenTelemetry SDK in the program and without: CPU of this process."""
+    from opentelemetry.metrics import set_meter_provider
+    from opentelemetry.sdk.metrics import MeterProvider
+    from opentelemetry.sdk.metrics.export import InMemoryMetricReader
+
+    from semel.sdk import metrics
+
+    set_meter_provider(MeterProvider([InMemoryMetricReader()]))
+    costs: dict[tuple[str, bool], list[float]] = {}
+    with ExitStack() as stack:
+        node = ready_node(stack, {})
+        for number in range(rounds + 1):
+            for is_on in (False, True) if number % 2 else (True, False):
+                metrics.active = lambda is_on=is_on: is_on
+                begin = time.process_time()
+                with semel.Producer(node.grpc) as producer:
+                    for _ in range(CLIENT_RECORDS):
+                        producer.send(TOPIC, value=bytes(100), partition=2)
+                sent = time.process_time()
+                with semel.Consumer(node.grpc) as consumer:
+                    consumer.assign([semel.TopicPartition(TOPIC, 2)])
+                    left = CLIENT_RECORDS
+                    while left > 0:
+                        left -= len(consumer.poll().records)
+                read = time.process_time()
+                if number:
+                    for what, seconds in (("producer", sent - begin), ("consumer", read - sent)):
+                        costs.setdefault((what, is_on), []).append(seconds / CLIENT_RECORDS * 1e6)
+    for what in ("producer", "consumer"):
+        pairs = zip(costs[what, False], costs[what, True], strict=True)
+        ratio = statistics.median(with_ / without for without, with_ in pairs)
+        without, with_ = (statistics.median(costs[what, is_on]) for is_on in (False, True))
+        print(
+            f"The {what}, records of 100 B: {without:.2f} us CPU a record, {with_:.2f} measured, ratio {ratio:.3f}"
+        )
+
+
 def measurement() -> None:
     """One measurement: buckets of our own, and OpenTelemetry's instruments."""
     from opentelemetry.sdk.metrics import MeterProvider
@@ -205,6 +244,8 @@ def main() -> None:
     print()
     compare(given.rounds, given.seconds)
     scrape()
+    print()
+    clients(given.rounds)
     print()
     measurement()
 
