@@ -77,7 +77,8 @@ def dump(
     Nothing is written or locked, so a node may run meanwhile; what it writes last may look torn then. Damage is
     printed where it is found, behind all that could be read. The exit code is 1 where there was any.
     """
-    from semel.broker.inspection.dump import Decoder, Dump, DumpOptions
+    from semel.broker.inspection.dump import Dump
+    from semel.broker.inspection.dump_options import Decoder, DumpOptions
     from semel.broker.inspection.text import line_of
 
     if offset is not None and (first is not None or last is not None):

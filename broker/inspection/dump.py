@@ -9,19 +9,18 @@ from __future__ import annotations
 import json
 import os
 import sqlite3
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, field
-from enum import StrEnum
 from typing import Any, Final
 
+from semel.broker.inspection.batch_dump import Entry, Progress, batch_entries, log_entries
+from semel.broker.inspection.dump_options import DumpOptions
 from semel.broker.inspection.index_check import read_entries
-from semel.broker.inspection.internal_topics import decode_internal
 from semel.broker.inspection.metadata_copy import rows
 from semel.broker.inspection.overlay import OverlayStorage
 from semel.broker.inspection.places import FileKind, Place, place_of, places_in
-from semel.broker.inspection.plain import bytes_field, plain
+from semel.broker.inspection.plain import plain
 from semel.broker.inspection.producer_check import read_snapshot
-from semel.broker.log.batch_scan import scan_batches
 from semel.broker.log.checkpoints import read_checkpoint
 from semel.broker.log.journal_format import (
     ENTRY_BYTES_MAX,
@@ -34,96 +33,20 @@ from semel.broker.log.journal_format import (
 from semel.broker.log.offset_index import OffsetIndex
 from semel.broker.log.open_files import OpenFiles
 from semel.broker.log.producer_snapshot import CorruptSnapshotError
-from semel.broker.log.segment import INDEX_SUFFIX
 from semel.broker.log.time_index import TimeIndex
 from semel.broker.log.transaction_index import TransactionIndex
-from semel.protocol.batch_header import COMPRESSION_MASK, check_crc32c
 from semel.protocol.corruption import CorruptDataError
 from semel.protocol.crc32c import crc32c
 from semel.protocol.errors import SemelError, UsageError
-from semel.protocol.ids import OFFSETS_TOPIC, TRANSACTIONS_TOPIC, TopicPartition, format_topic_id
+from semel.protocol.ids import format_topic_id
 from semel.protocol.record_batch import (
-    BatchHeader,
-    Compression,
     CorruptBatchError,
-    Record,
-    decode_control,
-    decode_records,
     iter_batches,
     read_header,
 )
-from semel.runtime.storage import Storage, StorageFile, read_whole
+from semel.runtime.storage import Storage, read_whole
 
-Entry = dict[str, Any]
-Progress = Callable[[str, int, int], None]
-"""Told of the file, how far it was read, and its size."""
-
-_PROGRESS_BYTES: Final = 8 << 20
 _SMALL_BYTES_MAX: Final = 64 << 10
-_CODECS_MAX: Final = 4
-
-
-class Decoder(StrEnum):
-    """What the records' keys and values are."""
-
-    AUTO = "auto"
-    """As the topic's name in the folder's says."""
-    NONE = "none"
-    OFFSETS = "offsets"
-    TRANSACTIONS = "transactions"
-
-
-_WITH_TRANSACTIONS: Final = {FileKind.LOG, FileKind.TRANSACTION_INDEX, FileKind.JOURNAL}
-_WITH_PRODUCERS: Final = _WITH_TRANSACTIONS | {FileKind.SNAPSHOT}
-_WITH_OFFSETS: Final = _WITH_TRANSACTIONS | {FileKind.OFFSET_INDEX, FileKind.TIME_INDEX}
-_DECODED_TOPICS: Final = {Decoder.NONE: "", Decoder.OFFSETS: OFFSETS_TOPIC, Decoder.TRANSACTIONS: TRANSACTIONS_TOPIC}
-
-
-@dataclass(frozen=True, slots=True)
-class DumpOptions:
-    """What to show. Offsets are inclusive; None: no limit.
-
-    producer_id:   batches, snapshot entries and aborted transactions of this one alone
-    transactional: batches of transactions alone, markers among them
-    partition:     of a data folder, this partition's files alone
-    """
-
-    records: bool = False
-    first_offset: int | None = None
-    last_offset: int | None = None
-    producer_id: int | None = None
-    transactional: bool = False
-    partition: TopicPartition | None = None
-    decoder: Decoder = Decoder.AUTO
-
-    @property
-    def selects(self) -> bool:
-        """Whether not all is asked for."""
-        return (
-            self.first_offset is not None
-            or self.last_offset is not None
-            or self.producer_id is not None
-            or self.transactional
-        )
-
-    def reads(self, kind: FileKind) -> bool:
-        """Say whether a file of this kind, found in a folder, can have anything that is asked for."""
-        wanted = set(FileKind)
-        if self.first_offset is not None or self.last_offset is not None:
-            wanted &= _WITH_OFFSETS
-        if self.producer_id is not None:
-            wanted &= _WITH_PRODUCERS
-        if self.transactional:
-            wanted &= _WITH_TRANSACTIONS
-        return kind in wanted
-
-    def has_offsets(self, first: int, last: int) -> bool:
-        return (self.first_offset is None or last >= self.first_offset) and (
-            self.last_offset is None or first <= self.last_offset
-        )
-
-    def has_producer(self, producer_id: int) -> bool:
-        return self.producer_id is None or self.producer_id == producer_id
 
 
 @dataclass(slots=True)
@@ -141,31 +64,36 @@ class Dump:
 
         Raises `UsageError` for a path that is none of ours.
         """
-        for path in self.paths:
-            for place in self._places(path):
-                file: Entry = {"kind": "file", "path": place.path, "type": place.kind.value}
-                is_named = not self.options.selects
-                if is_named:
+        try:
+            for path in self.paths:
+                for place in self._places(path):
+                    yield from self._file(place)
+        finally:
+            self._close()
+
+    def _file(self, place: Place) -> Iterator[Entry]:
+        file: Entry = {"kind": "file", "path": place.path, "type": place.kind.value}
+        is_named = not self.options.selects
+        if is_named:
+            yield file
+        try:
+            for entry in self._read(self._storage_of(os.path.dirname(place.path) or "."), place):
+                if not is_named:
                     yield file
-                try:
-                    for entry in self._read(self._storage_of(os.path.dirname(place.path) or "."), place):
-                        if not is_named:
-                            yield file
-                            is_named = True
-                        self.damaged += entry["kind"] == "damage"
-                        yield entry
-                except FileNotFoundError:
-                    yield {"kind": "note", "what": "the file has gone meanwhile: a running node has removed it"}
+                    is_named = True
+                self.damaged += _is_damaged(entry)
+                yield entry
+        except FileNotFoundError:
+            yield {"kind": "note", "what": "the file has gone meanwhile: a running node has removed it"}
 
     def _storage_of(self, folder: str) -> OverlayStorage:
         """Files of one folder come one after the other."""
         if self._storage is None or self._storage.root != os.path.normpath(folder):
-            self.close()
+            self._close()
             self._storage = OverlayStorage(folder, depth=1)
         return self._storage
 
-    def close(self) -> None:
-        """Let go of what is open."""
+    def _close(self) -> None:
         if self._storage is not None:
             self._storage.close()
             self._storage = None
@@ -194,7 +122,7 @@ class Dump:
     def _read(self, storage: Storage, place: Place) -> Iterator[Entry]:
         match place.kind:
             case FileKind.LOG:
-                return self._log(storage, place)
+                return log_entries(storage, place, self.options, self.progress)
             case FileKind.OFFSET_INDEX:
                 return self._index(storage, place, OffsetIndex.ENTRY)
             case FileKind.TIME_INDEX:
@@ -211,102 +139,6 @@ class Dump:
                 return self._journal(storage, place)
             case FileKind.METADATA:
                 return self._metadata(place)
-
-    # --- Batches and records ------------------------------------------------------------------------------------------
-
-    def _log(self, storage: Storage, place: Place) -> Iterator[Entry]:
-        file = storage.open(place.path)
-        try:
-            size = file.size()
-            begin = end = told = self._begin_at(storage, place, file)
-            try:
-                for position, header, batch in scan_batches(file, begin, size):
-                    end = position + header.size_bytes
-                    if self.options.last_offset is not None and header.base_offset > self.options.last_offset:
-                        break
-                    if end - told >= _PROGRESS_BYTES:
-                        told = end
-                        self._tell(place.path, end, size)
-                    yield from self._batch(place.tp, position, header, batch)
-            except CorruptBatchError as error:
-                yield {
-                    "kind": "damage", "position": end,
-                    "what": f"no whole batch here, and {size - end} bytes are left: {error.message}",
-                }  # fmt: skip
-            self._tell(place.path, size, size)
-        finally:
-            file.close()
-
-    def _begin_at(self, storage: Storage, place: Place, file: StorageFile) -> int:
-        """Return from which position to read for the first offset. What the index says is not just believed."""
-        first = self.options.first_offset
-        if first is None or first <= place.base_offset or place.base_offset < 0:
-            return 0
-        begin = 0
-        path = place.path[: -len(".log")] + INDEX_SUFFIX
-        for relative, position in read_entries(storage, path, OffsetIndex.ENTRY)[0]:
-            if place.base_offset + relative > first:
-                break
-            begin = position
-        try:
-            header = read_header(file.read_at(_SMALL_BYTES_MAX, begin))
-        except CorruptBatchError:
-            return 0
-        return begin if header.base_offset <= first else 0
-
-    def _batch(
-        self, tp: TopicPartition | None, position: int, header: BatchHeader, batch: memoryview
-    ) -> Iterator[Entry]:
-        options = self.options
-        if (
-            not options.has_offsets(header.base_offset, header.last_offset)
-            or not options.has_producer(header.producer_id)
-            or (options.transactional and not header.is_transactional)
-        ):
-            return
-        crc_ok = _has_checksum(batch)
-        entry = _batch_fields(position, header, crc_ok)
-        damage: list[Entry] = []
-        records: list[Record] = []
-        if crc_ok and header.record_count and (header.is_control or options.records):
-            try:
-                records = decode_records(batch)
-            except SemelError as error:
-                damage.append(_damage(f"the records can't be read: {error}", header, position))
-        if header.is_control and records:
-            try:
-                marker = decode_control(records[0])
-                entry["control"] = marker.type.name
-                entry["coordinator_epoch"] = marker.coordinator_epoch
-            except CorruptBatchError as error:
-                damage.append(_damage(error.message, header, position))
-        yield entry
-        if not crc_ok:
-            self.damaged += 1
-        if options.records:
-            for record in records:
-                if options.has_offsets(record.offset, record.offset):
-                    yield self._record(tp, record, is_control=header.is_control)
-        yield from damage
-
-    def _record(self, tp: TopicPartition | None, record: Record, *, is_control: bool) -> Entry:
-        entry: Entry = {"kind": "record", "offset": record.offset, "timestamp_ms": record.timestamp_ms}
-        entry |= bytes_field("key", record.key) | bytes_field("value", record.value)
-        entry["headers"] = [{"name": _name(name), **bytes_field("value", value)} for name, value in record.headers]
-        topic = _DECODED_TOPICS.get(self.options.decoder, "" if tp is None else tp.topic)
-        if topic and not is_control:
-            try:
-                decoded = decode_internal(topic, record.key, record.value)
-                if decoded is not None:
-                    entry["decoded"] = decoded
-            except (SemelError, ValueError) as error:
-                self.damaged += 1
-                entry["damage"] = f"not a record of {topic}: {error}"
-        return entry
-
-    def _tell(self, path: str, done: int, size: int) -> None:
-        if self.progress is not None:
-            self.progress(path, done, size)
 
     # --- Indexes and snapshots ----------------------------------------------------------------------------------------
 
@@ -433,7 +265,7 @@ class Dump:
                 try:
                     for header in iter_batches(payload):
                         batch = memoryview(payload)[header.position : header.position + header.size_bytes]
-                        yield from self._batch(None, at + header.position, read_header(batch), batch)
+                        yield from batch_entries(self.options, None, at + header.position, read_header(batch), batch)
                 except CorruptBatchError as error:
                     yield {"kind": "damage", "position": at, "what": error.message}
                 position += ENTRY_HEADER_BYTES + found.length
@@ -442,30 +274,8 @@ class Dump:
             file.close()
 
 
-def _batch_fields(position: int, header: BatchHeader, crc_ok: bool) -> Entry:
-    codec = header.attributes & COMPRESSION_MASK
-    return {
-        "kind": "batch",
-        "base_offset": header.base_offset,
-        "last_offset": header.last_offset,
-        "count": header.record_count,
-        "position": position,
-        "size_bytes": header.size_bytes,
-        "producer_id": header.producer_id,
-        "producer_epoch": header.producer_epoch,
-        "base_sequence": header.base_sequence,
-        "last_sequence": header.last_sequence,
-        "leader_epoch": header.leader_epoch,
-        "transactional": header.is_transactional,
-        "control": "unreadable" if header.is_control else None,
-        "compression": Compression(codec).name.lower() if codec <= _CODECS_MAX else f"unknown-{codec}",
-        "timestamp_type": header.timestamp_type.name,
-        "base_timestamp_ms": header.base_timestamp_ms,
-        "max_timestamp_ms": header.max_timestamp_ms,
-        "delete_horizon": header.has_delete_horizon,
-        "crc": f"{header.crc:#010x}",
-        "crc_ok": crc_ok,
-    }
+def _is_damaged(entry: Entry) -> bool:
+    return entry["kind"] == "damage" or "damage" in entry or entry.get("crc_ok") is False
 
 
 def _parsed(values: dict[str, Any]) -> Entry:
@@ -474,23 +284,6 @@ def _parsed(values: dict[str, Any]) -> Entry:
         return values | {"payload": json.loads(values["payload"])} if "payload" in values else values
     except ValueError:
         return values
-
-
-def _has_checksum(batch: memoryview) -> bool:
-    try:
-        check_crc32c(batch, read_header(batch))
-    except CorruptBatchError:
-        return False
-    return True
-
-
-def _damage(what: str, header: BatchHeader, position: int) -> Entry:
-    return {"kind": "damage", "position": position, "offset": header.base_offset, "what": what}
-
-
-def _name(name: str) -> str:
-    """A header's name that is not UTF-8 was read with `surrogateescape`, and is to be printed."""
-    return name.encode("utf-8", "surrogateescape").decode("utf-8", "backslashreplace")
 
 
 def _checkpoint_fields(place: Place, words: list[str]) -> Entry:
