@@ -127,7 +127,8 @@ def _open(
         holds = f", and holds the last stable offset of {listed(places)}; {records} committed records wait"
     if is_decided:
         name, severity = "markers-pending", Severity.INFO
-        what = f"{whose(txn)} is decided since {duration(age_ms)}, and not all of its markers are written{holds}"
+        where = listed(tuple(map(str, txn.partitions)), txn.partitions_total)
+        what = f"{whose(txn)} is decided since {duration(age_ms)}, and not all markers are written in {where}{holds}"
         if age_ms > thresholds.markers_ms:
             severity = Severity.ERROR if txn.marker_attempts else Severity.WARNING
         elif not held:
