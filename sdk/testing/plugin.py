@@ -6,6 +6,8 @@ It is loaded with every run of pytest where Semel is installed, so it imports no
 from __future__ import annotations
 
 import contextlib
+import functools
+import os
 import re
 from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any, Literal, Protocol
@@ -109,13 +111,11 @@ def semel_aio_broker(semel_broker: Broker) -> AioBroker:
 @pytest.fixture
 def semel_create_topic(semel_broker: Broker, request: pytest.FixtureRequest) -> Iterator[CreateTopic]:
     """A function that creates a topic of this test's own, and returns its name; it is deleted after the test."""
-    import uuid
-
     made: list[str] = []
     test = re.sub(r"[^A-Za-z0-9._-]+", "_", request.node.name)[:TOPIC_LENGTH_MAX]
 
     def create(name: str = "topic", *, partitions: int = 1, configs: Mapping[str, str] | None = None) -> str:
-        topic = f"{name}-{uuid.uuid4().hex[:8]}-{test}"[:TOPIC_LENGTH_MAX]
+        topic = f"{name}-{_random_name()}-{test}"[:TOPIC_LENGTH_MAX]
         made.append(semel_broker.create_topic(topic, partitions=partitions, configs=configs))
         return topic
 
@@ -153,8 +153,6 @@ def semel_committed(semel_broker: Broker) -> ReadTopic:
 @pytest.fixture
 def semel_uncommitted(semel_broker: Broker) -> ReadTopic:
     """A function that returns all that a topic holds, also of open and aborted transactions. See `Broker.records`."""
-    import functools
-
     return functools.partial(semel_broker.records, uncommitted=True)
 
 
@@ -170,12 +168,14 @@ def semel_abort(semel_broker: Broker) -> Callable[..., None]:
     return lambda topic, *values: _write(semel_broker, topic, values, "aborted")
 
 
-def _write(broker: Broker, topic: str, values: tuple[Any, ...], outcome: Literal["committed", "aborted"]) -> None:
-    import uuid
+def _random_name() -> str:
+    return os.urandom(8).hex()
 
+
+def _write(broker: Broker, topic: str, values: tuple[Any, ...], outcome: Literal["committed", "aborted"]) -> None:
     import semel
 
-    with semel.Producer(broker.bootstrap, transactional_id=f"test-{uuid.uuid4().hex}") as producer:
+    with semel.Producer(broker.bootstrap, transactional_id=f"test-{_random_name()}") as producer:
         producer.begin_transaction()
         for value in values:
             producer.send(topic, value)
