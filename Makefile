@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 COMPILED := $(shell sed 's|\.|/|g; s|$$|.py|' compiled-modules.txt)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup build demo demo-spark test test-long compat-java compat-full check format lock proto bench image clean
+.PHONY: help setup build demo demo-spark test test-long compat-java compat-full docs check format lock proto bench image clean
 
 help: ## Show the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -16,7 +16,7 @@ $(VENV)/.ready: pyproject.toml setup.py compiled-modules.txt constraints.txt
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --upgrade 'pip>=25.1'
 	SEMEL_INTERPRETED=1 $(BIN)/python -m pip install --quiet --constraint constraints.txt \
-		--editable . --group demo --group test --group check
+		--editable . --group demo --group test --group check --group docs
 	touch $@
 
 build: $(VENV)/.built ## Compile the hot modules in place
@@ -46,6 +46,10 @@ compat-full: build ## Run foreign clients' own suites; LIBRDKAFKA=, KAFKA_PYTHON
 		--franz-go "$(FRANZ_GO)" --confluent-kafka-python "$(CONFLUENT_KAFKA_PYTHON)" --aiokafka "$(AIOKAFKA)" \
 		--python "$(or $(SUITE_PYTHON),$(abspath $(BIN)/python))" $(if $(ONLY),--only '$(ONLY)')
 
+docs: build ## Make the documentation in build/docs/html; whatever Sphinx warns of is an error
+	$(BIN)/python -P -m sphinx --fail-on-warning --keep-going --quiet --jobs 2 --doctree-dir build/docs/doctrees \
+		docs build/docs/html
+
 bench: build ## Measure everything; BENCH="--quick", or names of benches
 	$(BIN)/python -P bench/run.py $(BENCH)
 
@@ -65,7 +69,7 @@ format: setup ## Format the code
 lock: ## Take the newest versions of everything into constraints.txt
 	$(PYTHON) -m venv build/lock
 	build/lock/bin/python -m pip install --quiet --upgrade 'pip>=25.1'
-	SEMEL_INTERPRETED=1 build/lock/bin/python -m pip install --quiet . --group demo --group test --group check
+	SEMEL_INTERPRETED=1 build/lock/bin/python -m pip install --quiet . --group demo --group test --group check --group docs
 	build/lock/bin/python -m pip freeze --exclude semel > constraints.txt
 
 # An old generator on purpose: what it makes runs with every protobuf from 6.30 on.

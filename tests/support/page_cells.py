@@ -1,7 +1,8 @@
 """The cells of a page of docs/ that is written like a notebook: run in their order, with what they print.
 
 A cell is a block of `python` or `console`; the block of `text` right under it is what it prints. Lines of the shell
-start with "$ "; what follows a line with `<<'END'` is its input. A line that ends with "&" is left running.
+start with "$ "; what follows a line with `<<'END'` is its input. A line that ends with "&" is left running, and is a
+job from then on: `kill %1`, `wait %1`. A cell of Python that begins with the comment "# name.py" is saved as that file.
 """
 
 from __future__ import annotations
@@ -16,6 +17,8 @@ from pathlib import Path
 from typing import Any
 
 CELL = re.compile(r"^```(python|console)\n(.*?)^```\n(?:^```text\n(.*?)^```\n)?", re.DOTALL | re.MULTILINE)
+SAVED = re.compile(r"# (\w+\.py)\n")
+WAIT = re.compile(r"wait %(\d)\s*")
 SHELL_TIMEOUT_S = 120
 
 
@@ -51,6 +54,9 @@ class Notebook:
         """Run a cell; return what it has printed."""
         if cell.language == "console":
             return self._shell(cell)
+        if saved := SAVED.match(cell.code):
+            (self._folder / saved[1]).write_text(cell.code)
+            return ""
         out = io.StringIO()
         with contextlib.redirect_stdout(out):
             exec(compile("\n" * cell.line + cell.code, "page", "exec"), self._names)
@@ -58,6 +64,9 @@ class Notebook:
 
     def _shell(self, cell: Cell) -> str:
         script = re.sub(r"^\$ ", "", cell.code, flags=re.MULTILINE)
+        if waited := WAIT.fullmatch(script):
+            return self._wait(self._left_running[int(waited[1]) - 1], cell)
+        script = re.sub(r"(?<= )%(\d)\b", lambda job: str(self._left_running[int(job[1]) - 1].pid), script)
         if script.rstrip().endswith("&"):
             process = subprocess.Popen(
                 ["bash", "-c", f"exec {script.rstrip()[:-1]}"],
@@ -83,6 +92,13 @@ class Notebook:
         )
         assert shell.returncode == 0, f"{cell} ended with {shell.returncode}:\n{shell.stderr}"
         return shell.stdout
+
+    def _wait(self, process: subprocess.Popen[str], cell: Cell) -> str:
+        assert process.stdout is not None
+        printed = process.stdout.read()
+        code = process.wait(SHELL_TIMEOUT_S)
+        assert code == 0, f"{cell}: what was left running ended with {code}"
+        return printed
 
     def __enter__(self) -> Notebook:
         return self

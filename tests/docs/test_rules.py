@@ -1,0 +1,88 @@
+"""The guarantee and the rules name tests, and these exist; the diagrams have the moves of the tables, no others."""
+
+from __future__ import annotations
+
+import re
+from itertools import chain
+from pathlib import Path
+
+import made_parts
+import state_pictures
+
+from semel.group_coordinator import group_state
+from semel.sdk.transaction_manager import LEGAL_MOVES
+from semel.txn_coordinator import state
+
+ROOT = Path(__file__).parents[2]
+GUARANTEE = (ROOT / "docs" / "guarantee.md").read_text()
+RULES = (ROOT / "docs" / "reference" / "rules.md").read_text()
+LETTERS = "PTLOGDE"
+UNPROVABLE = ("An old backup", "A client's clock", "Offsets of a group are moved")
+"""Lines of the guarantee that say what can't be kept, or what was asked for."""
+
+
+def existing_tests() -> set[str]:
+    files = (ROOT / "tests").glob("**/test_*.py")
+    return set(chain.from_iterable(re.findall(r"def (test_\w+)", file.read_text()) for file in files))
+
+
+def test_every_test_that_the_guarantee_names_exists() -> None:
+    named = set(re.findall(r"`(test_\w+)`", GUARANTEE))
+    assert len(named) > 60
+    assert named <= existing_tests()
+
+
+def test_every_failure_of_the_guarantee_has_its_proof() -> None:
+    failures = GUARANTEE.split("## Failures and their outcomes")[1].split("## What is not guaranteed")[0]
+    rows = [row for row in failures.splitlines() if row.startswith("| ") and "What happens" not in row]
+    without = [row for row in rows if "`test_" not in row and not row[2:].startswith(UNPROVABLE)]
+    assert len(rows) > 30
+    assert not without
+
+
+def test_every_rule_has_a_proof_and_every_proof_a_rule() -> None:
+    rules = set(re.findall(rf"^\| ([{LETTERS}]\d+) \|", RULES, re.MULTILINE))
+    proved = {rule for rule in made_parts.proofs() if rule[0] in LETTERS}
+    assert rules == proved
+
+
+def test_chapters_of_the_rules_are_where_links_lead() -> None:
+    for letter, anchor in made_parts.CHAPTERS.items():
+        heading = next(
+            h
+            for h in re.findall(r"^## (.+)$", RULES, re.MULTILINE)
+            if h.lower().replace(",", "").replace(" ", "-") == anchor
+        )
+        assert re.search(rf"\b{letter}[1-9]\b", RULES.split(f"## {heading}\n")[1].split("\n## ")[0])
+
+
+def test_a_tests_name_becomes_a_link_to_its_rules() -> None:
+    linked = made_parts.with_linked_proofs("| `test_T3_D1_a_node_dies` |", "rules.md")
+    assert linked == "| [T3](rules.md#the-transaction-coordinator), [D1](rules.md#the-log) a node dies<br> |"
+
+
+def drawn(diagram: str) -> set[tuple[str, str]]:
+    """The moves that the picture shows, read from its arrows."""
+    picture = state_pictures.svg_of(state_pictures.moves_of(re.sub(r"^```.*\n?", "", diagram, flags=re.MULTILINE)))
+    arrows = re.findall(r'data-move="(\S+) --&gt; (\S+?)(?:: [^"]*)?"', picture)
+    assert len(arrows) == picture.count('marker-end="url(#arrow)"')
+    return {(before, after) for before, after in arrows if "[*]" not in (before, after)}
+
+
+def test_T1_the_picture_of_a_transaction_is_the_table() -> None:
+    tables = (state.LEGAL_PREDECESSORS, state.LEGAL_PREDECESSORS_WITH_EPOCH_BUMP)
+    moves = {(b.label, after.label) for table in tables for after, befores in table.items() for b in befores}
+    assert drawn(made_parts.transaction_states()) == moves
+
+
+def test_G1_the_picture_of_a_group_is_the_table() -> None:
+    moves = {(b.value, after.value) for after, befores in group_state.LEGAL_PREDECESSORS.items() for b in befores}
+    assert drawn(made_parts.group_states()) == moves
+
+
+def test_the_picture_of_a_producer_is_the_table_but_for_its_ends() -> None:
+    name = made_parts.state_name
+    moves = {(name(before), name(after)) for before, afters in LEGAL_MOVES.items() for after in afters}
+    ends = {"Fenced", "Failed"}
+    assert drawn(made_parts.producer_states()) == {(before, after) for before, after in moves if after not in ends}
+    assert {before for before, after in moves if after == "Fenced"} == {name(one) for one in LEGAL_MOVES} - ends
