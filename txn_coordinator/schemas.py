@@ -11,6 +11,7 @@ from typing import Final
 
 from semel.protocol.api.clients import ClientOrigin
 from semel.protocol.api.transactions import TransactionVersion
+from semel.protocol.corruption import CorruptDataError
 from semel.protocol.errors import ErrorCode, FatalError
 from semel.protocol.ids import NO_PRODUCER_EPOCH, NO_PRODUCER_ID, TopicPartition
 from semel.protocol.schema import Reader, Writer
@@ -155,7 +156,10 @@ def _encode_ending(ending: Ending) -> bytes:
 def _decode_ending(data: bytes) -> Ending | None:
     """A cause that this version does not know is not told, and no reason to read no further."""
     reader = Reader(data)
-    cause = _CAUSES.get(reader.compact_string())
+    try:
+        cause = _CAUSES.get(reader.compact_string())
+    except CorruptDataError:
+        return None
     by = data[reader.position :]
     return None if cause is None else Ending(cause, ClientOrigin.decode(by) if by else None)
 

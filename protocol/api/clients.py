@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Final
 
+from semel.protocol.corruption import CorruptDataError
 from semel.protocol.schema import Reader, Writer
 
 CLIENT_METADATA: Final = "semel-client-bin"
@@ -30,8 +31,10 @@ class ClientOrigin:
         return _encoded(self)
 
     @classmethod
-    def decode(cls, data: bytes) -> ClientOrigin:
-        """Raises `CorruptDataError` for bytes that are something else."""
+    def decode(cls, data: bytes) -> ClientOrigin | None:
+        """Return what `encode` made; None for something else: what is only told to people must not keep a log from
+        being read. What a later version adds is passed over.
+        """
         return _decoded(data)
 
     def __str__(self) -> str:
@@ -56,8 +59,9 @@ def _encoded(origin: ClientOrigin) -> bytes:
 
 
 @lru_cache(maxsize=1024)
-def _decoded(data: bytes) -> ClientOrigin:
+def _decoded(data: bytes) -> ClientOrigin | None:
     reader = Reader(data)
-    origin = ClientOrigin(reader.compact_string(), reader.compact_string())
-    reader.expect_end()
-    return origin
+    try:
+        return ClientOrigin(reader.compact_string(), reader.compact_string())
+    except CorruptDataError:
+        return None

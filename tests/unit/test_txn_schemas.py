@@ -11,6 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from semel.protocol.api.clients import ClientOrigin
 from semel.protocol.api.transactions import TransactionVersion
 from semel.protocol.corruption import CorruptDataError
 from semel.protocol.errors import ErrorCode, FatalError, SemelError, UsageError
@@ -18,7 +19,7 @@ from semel.protocol.ids import TopicPartition
 from semel.protocol.trace_context import TraceContext, TransactionTrace
 from semel.runtime.keys import java_string_hash, partition_for_key
 from semel.txn_coordinator.schemas import decode_key, decode_value, encode_key, encode_value
-from semel.txn_coordinator.state import TransactionMetadata, TransactionState
+from semel.txn_coordinator.state import DecisionCause, Ending, TransactionMetadata, TransactionState
 
 STORED = [state for state in TransactionState if state.label not in ("Dead", "PrepareEpochFence")]
 
@@ -202,6 +203,41 @@ def test_value_with_all_tagged_fields_golden() -> None:
     tags = "04000800000000000000030108000000000000000402020001904e027ffe"
     assert encode_value(txn).endswith(bytes.fromhex(tags))
     assert decode_value("t", encode_value(txn)) == txn
+
+
+ELDER = ClientOrigin("enricher", "10.0.0.7")
+
+
+@pytest.mark.parametrize(
+    ("client", "ending"),
+    [
+        (ELDER, None),
+        (ClientOrigin("", ""), Ending(DecisionCause.TIMEOUT)),
+        (None, Ending(DecisionCause.OPERATOR, ELDER)),
+        (ELDER, Ending(DecisionCause.FENCE, ClientOrigin("\N{GREEK SMALL LETTER ALPHA}", "::1"))),
+    ],
+)
+def test_values_keep_who_holds_a_transaction_and_why_it_ended(
+    client: ClientOrigin | None, ending: Ending | None
+) -> None:
+    txn = replace(ONGOING, client=client, ending=ending)
+    assert decode_value("enrich-0", encode_value(txn)) == txn
+
+
+def test_what_is_only_told_keeps_no_log_from_being_read() -> None:
+    """A later version may write more, or other causes."""
+    whole = encode_value(replace(ONGOING, client=ELDER, ending=Ending(DecisionCause.FENCE)))
+    assert decode_value("enrich-0", whole.replace(b"\x06fence", b"\x06fancy")).ending is None
+    torn = whole.replace(b"\x06fence", b"\x09fence").replace(b"\x0910.0.0.7", b"\x5910.0.0.7")
+    assert decode_value("enrich-0", torn) == ONGOING
+    assert ClientOrigin.decode(ELDER.encode() + b"more") == ELDER
+
+
+def test_a_clients_names_are_bounded() -> None:
+    made = ClientOrigin.of("\N{SNOWMAN}" * 1_000, "/10.0.0.7")
+    assert (len(made.client_id.encode()), made.host) == (255, "10.0.0.7")
+    assert str(ClientOrigin.of(None, "")) == "a client at an unknown address"
+    assert ClientOrigin.of("\ud800", "h").client_id == "?"
 
 
 @pytest.mark.parametrize("parent_span_id", [0, 77])

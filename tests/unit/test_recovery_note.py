@@ -1,0 +1,35 @@
+"""What is remembered of the last recovery: written where there was one, never in the way of a start."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from semel.broker.log_recovery import RecoveryReport
+from semel.broker.recovery_note import RecoveryNote, update_note
+from semel.runtime.disk_storage import DiskStorage
+
+CRASHED = RecoveryReport(clean=False, partitions=3, journal_entries=2, restored_batches=1)
+CLEAN = RecoveryReport(clean=True, partitions=3)
+
+
+def test_the_last_recovery_is_kept_over_clean_starts(tmp_path: Path) -> None:
+    path = str(tmp_path / "note.json")
+    storage = DiskStorage()
+    assert update_note(storage, path, CLEAN, 1) == RecoveryNote()
+    assert not (tmp_path / "note.json").exists(), "there is nothing to remember"
+    noted = update_note(storage, path, CRASHED, 2)
+    assert (noted.at_ms, "1 batch restored" in noted.found) == (2, True)
+    assert update_note(storage, path, CLEAN, 3) == noted
+    assert update_note(storage, path, CRASHED, 4).at_ms == 4
+
+
+def test_a_first_start_is_no_recovery(tmp_path: Path) -> None:
+    assert update_note(DiskStorage(), str(tmp_path / "n"), RecoveryReport(clean=False, partitions=0), 1).at_ms == -1
+
+
+def test_a_note_that_cannot_be_written_or_read_is_no_error(tmp_path: Path) -> None:
+    nowhere = str(tmp_path / "no folder" / "note.json")
+    assert update_note(DiskStorage(), nowhere, CRASHED, 5).at_ms == 5
+    for wrong in (b"", b"{}", b"[1]", b'{"at_ms": "x", "found": 1}', b"\xff" * 9, b" " * (65 << 10)):
+        (tmp_path / "note.json").write_bytes(wrong)
+        assert update_note(DiskStorage(), str(tmp_path / "note.json"), CLEAN, 6) == RecoveryNote()
