@@ -228,7 +228,10 @@ class TransactionService:
         CONCURRENT_TRANSACTIONS.
         """
         _check_id(request.transactional_id)
-        return await self._submit_add(replace(request, verify_only=True))
+        response = await self._submit_add(replace(request, verify_only=True))
+        if self._spans is not None:
+            self._spans.verified(request.transactional_id, request.trace)
+        return response
 
     async def end_txn(self, request: EndTxnRequest) -> EndTxnResponse:
         """Decide. Answers once the decision is durable (T3); repeated, it gives the same answer (T7).
@@ -242,7 +245,7 @@ class TransactionService:
             check_payload(request.payload)
             check_sequence(request.sequence)
         if self._spans is not None:
-            request = replace(request, trace=self._spans.ids())
+            request = replace(request, trace=self._spans.ids(request.transactional_id))
         response: EndTxnResponse = await self._submit_with_producer_id(request.transactional_id, request)
         return response
 
@@ -307,7 +310,7 @@ class TransactionService:
         check_payload(request.payload)
         check_sequence(request.sequence)
         if self._spans is not None:
-            request = replace(request, trace=self._spans.ids())
+            request = replace(request, trace=self._spans.ids(request.key))
         response: CommitSharedResponse = await self._submit(request.key, replace(request, client=caller_origin()))
         return response
 

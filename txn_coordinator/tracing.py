@@ -8,9 +8,10 @@ first, and writes its markers below that.
 
 from __future__ import annotations
 
+from collections import OrderedDict
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, Final
 
 from opentelemetry.trace import Span, SpanKind
 
@@ -21,17 +22,33 @@ from semel.txn_coordinator.commit_records import key_of_member
 from semel.txn_coordinator.effects import Decided, SendMarkers
 from semel.txn_coordinator.state import DecisionCause, TransactionMetadata, TransactionState
 
+VERIFIED_MAX: Final = 10_000
+"""Of so many open transactions of clients of the older protocol the trace is remembered."""
+
 
 class TransactionSpans:
     """Makes them with the node's tracer."""
 
     def __init__(self, spans: Spans) -> None:
         self._spans = spans
+        self._verified: OrderedDict[str, TraceContext] = OrderedDict()
 
-    def ids(self) -> DecisionIds:
+    def ids(self, transactional_id: str) -> DecisionIds:
         """Return what a request that may decide is to bring along. Call in the context of the request."""
         drawn = self._spans.draw()
-        return DecisionIds(drawn.trace_id, drawn.span_id, caller())
+        return DecisionIds(drawn.trace_id, drawn.span_id, caller() or self._verified.get(transactional_id))
+
+    def verified(self, transactional_id: str, trace: TraceContext | None) -> None:
+        """Remember the trace of a batch that was let into a transaction by a client of the older protocol.
+
+        It adds partitions and ends the transaction without a word of traces; only its records may have one. This is in
+        memory alone: after a restart, such a decision belongs to where the partitions were added.
+        """
+        if trace is not None:
+            self._verified[transactional_id] = trace
+            self._verified.move_to_end(transactional_id)
+            if len(self._verified) > VERIFIED_MAX:
+                self._verified.popitem(last=False)
 
     def adding(self, transactional_id: str, partitions: Sequence[TopicPartition], above: TraceContext | None) -> Span:
         """Begin the span of an addition of partitions; the transaction that begins by it belongs there."""
@@ -48,6 +65,7 @@ class TransactionSpans:
         rest: list[Any] = []
         for effect in effects:
             if isinstance(effect, Decided):
+                self._verified.pop(effect.txn.transactional_id, None)
                 by_id[effect.txn.transactional_id] = self._decided(effect, made)
             elif isinstance(effect, SendMarkers) and effect.transactional_id in by_id:
                 rest.append(replace(effect, trace=TransactionTrace(by_id[effect.transactional_id])))

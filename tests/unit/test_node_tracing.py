@@ -145,9 +145,15 @@ def test_E4_a_foreign_clients_records_carry_their_trace_to_the_append_and_the_co
     (adding,) = receiver.wait_for_spans("add_partitions foreign")
     (decide,) = receiver.wait_for_spans("decide foreign")
     (marker,) = receiver.wait_for_spans("marker orders")
-    assert parent(decide) == place(adding)
+    assert parent(decide) == (TRACE, PARENT)
     assert parent(marker) == place(decide)
     assert adding.parent_id == ""  # AddPartitionsToTxn comes before any record, and says nothing of traces
+    producer.begin_transaction()
+    producer.produce("orders", b"y")
+    producer.commit_transaction(WAIT_S)
+    _, untraced = receiver.wait_for_spans("decide foreign", 2)
+    _, added = receiver.wait_for_spans("add_partitions foreign", 2)
+    assert parent(untraced) == place(added)
 
 
 def test_contexts_go_to_and_from_foreign_clients(
