@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Final
 
 REQUEST_SECONDS: Final = (
@@ -35,7 +36,15 @@ class Buckets:
         self.total += value
         self.counts[bisect_left(self.bounds, value)] += 1
 
-    def record_many(self, value: float, count: int) -> None:
-        """Count the same value `count` times."""
-        self.total += value * count
-        self.counts[bisect_left(self.bounds, value)] += count
+
+@dataclass(frozen=True, slots=True)
+class Distribution:
+    """A histogram's value: how many measurements were at most each bound (and how many larger), and their sum."""
+
+    bounds: Sequence[float]
+    counts: Sequence[int]
+    total: float
+
+    @classmethod
+    def of(cls, buckets: Buckets) -> Distribution:
+        return cls(buckets.bounds, tuple(buckets.counts), buckets.total)

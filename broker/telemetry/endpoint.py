@@ -24,6 +24,8 @@ _log = logging.getLogger("semel.metrics")
 HEAD_BYTES_MAX: Final = 8 << 10
 PATIENCE_S: Final = 10.0
 """For a request to arrive, for its answer to be made, and for the answer to be taken: each."""
+LINGER_S: Final = 1.0
+LINGER_BYTES: Final = 64 << 10
 _PLAIN: Final = "text/plain; charset=utf-8"
 
 
@@ -98,6 +100,9 @@ class MetricsEndpoint:
         self._thread.shutdown(wait=False, cancel_futures=True)
 
     def _accepted(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        if len(self._connections) >= 2 * self._connections_max:
+            writer.transport.abort()  # so many that not even a refusal can be had
+            return
         # A task of our own: what asyncio makes of a coroutine here reports a cancellation as a failure.
         task = asyncio.get_running_loop().create_task(self._serve(reader, writer), name="serve metrics")
         self._connections.add(task)
@@ -109,8 +114,7 @@ class MetricsEndpoint:
             writer.write(_response(answer, with_body=method != "HEAD"))
             async with asyncio.timeout(PATIENCE_S):
                 await writer.drain()
-                writer.close()
-                await writer.wait_closed()
+            await _linger(reader, writer)
         except (OSError, TimeoutError, asyncio.IncompleteReadError):
             pass  # the peer is gone, or as good as gone: it is told nothing
         finally:
@@ -160,6 +164,15 @@ class MetricsEndpoint:
             )
         encoding = (("Content-Encoding", "gzip"),) if compressed else ()
         return _Answer(HTTPStatus.OK, body, content_type, (*encoding, ("Vary", "Accept, Accept-Encoding")))
+
+
+async def _linger(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    """Read a little of what was not read: closing on top of it would reset the connection, and the answer be lost."""
+    writer.write_eof()
+    left = LINGER_BYTES
+    async with asyncio.timeout(LINGER_S):
+        while left > 0 and (part := await reader.read(HEAD_BYTES_MAX)):
+            left -= len(part)
 
 
 async def _request(reader: asyncio.StreamReader) -> tuple[str, str, dict[str, str]]:

@@ -19,7 +19,8 @@ from opentelemetry.sdk.resources import Resource
 from opentelemetry.sdk.util.instrumentation import InstrumentationScope
 
 from semel.broker.telemetry.instruments import Instrument, Kind
-from semel.broker.telemetry.readings import Distribution, Reading, Value
+from semel.broker.telemetry.readings import Reading, Value
+from semel.runtime.buckets import Distribution
 from semel.runtime.otel_environment import exporter_class
 
 _log = logging.getLogger("semel.metrics")

@@ -17,7 +17,8 @@ from prometheus_client.exposition import choose_encoder, gzip_accepted
 from prometheus_client.registry import Collector
 
 from semel.broker.telemetry.instruments import Instrument, Kind, prometheus_label
-from semel.broker.telemetry.readings import Distribution, Reading
+from semel.broker.telemetry.readings import Reading
+from semel.runtime.buckets import Distribution
 
 
 def page(

@@ -18,7 +18,7 @@ from semel.broker.log.journal_sync import LATENCY_BOUNDS_SECONDS
 from semel.broker.telemetry.instruments import INSTRUMENTS, Instrument
 from semel.broker.telemetry.recorders import Recorders
 from semel.protocol.ids import INTERNAL_TOPICS, OFFSETS_TOPIC, TRANSACTIONS_TOPIC, TopicPartition
-from semel.runtime.buckets import Buckets
+from semel.runtime.buckets import Distribution
 from semel.runtime.clock import Clock
 
 if TYPE_CHECKING:
@@ -28,19 +28,6 @@ if TYPE_CHECKING:
 TURN_SECONDS: Final = 0.002
 _PARTITIONS_PER_LOOK: Final = 100
 """After so many it is looked whether the turn is over."""
-
-
-@dataclass(frozen=True, slots=True)
-class Distribution:
-    """A histogram's value: how many measurements were at most each bound (and how many larger), and their sum."""
-
-    bounds: Sequence[float]
-    counts: Sequence[int]
-    total: float
-
-    @classmethod
-    def of(cls, buckets: Buckets) -> Distribution:
-        return cls(buckets.bounds, tuple(buckets.counts), buckets.total)
 
 
 Value: TypeAlias = int | float | Distribution
@@ -131,10 +118,8 @@ class NodeReader:
     def _requests(self) -> _Readings:
         recorders = self._recorders
         apis = recorders.requests_by_api()
-        yield _by("semel.request.duration", ((name, Distribution.of(times.durations)) for name, times in apis))
-        yield _by(
-            "semel.request.size", ((name, Distribution(*times.sizes(), times.size_total)) for name, times in apis)
-        )
+        yield _by("semel.request.duration", ((name, times.durations()) for name, times in apis))
+        yield _by("semel.request.size", ((name, times.sizes()) for name, times in apis))
         calls = list(recorders.calls.items())
         yield _by("rpc.server.call.duration", ((labels, Distribution.of(times)) for labels, times in calls))
         kafka = self._node.kafka_listener

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Final
 
 from semel.protocol.kafka.api import ApiKey
-from semel.runtime.buckets import REQUEST_SECONDS, TRANSACTION_SECONDS, Buckets
+from semel.runtime.buckets import REQUEST_SECONDS, TRANSACTION_SECONDS, Buckets, Distribution
 
 _API_KEYS: Final = 128
 SIZE_BITS: Final = 33
@@ -16,23 +15,29 @@ _CALLS_MAX: Final = 1_000
 
 
 class RequestTimes:
-    """Requests of one API: durations in buckets, and sizes by their binary logarithm, which is had fastest."""
+    """Requests of one API. Written by the connections themselves, without a call in between.
 
-    __slots__ = ("at_once", "durations", "size_counts", "size_total")
+    `duration_counts` are by REQUEST_SECONDS; `size_counts` by the bits of the size in bytes, which is had fastest.
+    `at_once`: for the connection that answers now, the requests of its turn that are counted together.
+    """
+
+    __slots__ = ("at_once", "duration_counts", "duration_total", "size_counts", "size_total")
 
     def __init__(self) -> None:
-        self.durations = Buckets(REQUEST_SECONDS)
+        self.duration_counts = [0] * (len(REQUEST_SECONDS) + 1)
+        self.duration_total = 0.0
         self.size_counts = [0] * SIZE_BITS
-        """By the bits of the size in bytes: sizes of `n` bits are less than 2**n."""
         self.size_total = 0
         self.at_once = 0
-        """For the connection that answers now: requests of its turn that are counted together."""
 
-    def sizes(self) -> tuple[Sequence[float], Sequence[int]]:
-        """Return upper bounds, from 63 bytes on, each four times the one before, and the counts."""
+    def durations(self) -> Distribution:
+        return Distribution(REQUEST_SECONDS, tuple(self.duration_counts), self.duration_total)
+
+    def sizes(self) -> Distribution:
+        """Return the sizes by upper bounds from 63 bytes on, each four times the one before."""
         counts = self.size_counts
         merged = [sum(counts[:7]), *(counts[n] + counts[n + 1] for n in range(7, SIZE_BITS - 1, 2)), 0]
-        return tuple(float(2**n - 1) for n in range(6, SIZE_BITS, 2)), merged
+        return Distribution(tuple(float(2**n - 1) for n in range(6, SIZE_BITS, 2)), merged, self.size_total)
 
 
 class Recorders:

@@ -87,6 +87,13 @@ def test_bad_requests_are_answered_with_what_is_wrong(address: Address, request_
     assert get(address, "/healthz").status == 200
 
 
+def test_an_answer_is_not_lost_over_what_was_not_read(address: Address) -> None:
+    """The connection was reset: the refusal of a large body, or of one connection too many, did not arrive."""
+    for _ in range(20):
+        answer = ask(address, b"POST /metrics HTTP/1.1\r\nContent-Length: 40000\r\n\r\n" + b"x" * 40_000)
+        assert answer.status == 405
+
+
 def test_a_connection_that_sends_nothing_or_half_a_request_is_let_go(address: Address) -> None:
     for half in (b"", b"GET /metr"):
         with socket.create_connection(address, timeout=30) as connection:

@@ -27,9 +27,12 @@ from semel.broker.node import Node
 from semel.broker.settings import ConfigError
 from semel.broker.telemetry.instruments import INSTRUMENTS, Kind
 from semel.broker.telemetry.otlp import Export, milliseconds
-from semel.broker.telemetry.readings import Distribution, Reading
+from semel.broker.telemetry.readings import Reading
 from semel.broker.telemetry.setup import asked_for, node_resource
-from semel.runtime.buckets import Buckets
+from semel.protocol.api.groups import OffsetAndMetadata, OffsetCommitRequest
+from semel.protocol.errors import ErrorCode
+from semel.protocol.ids import OFFSETS_TOPIC, TopicPartition
+from semel.runtime.buckets import Buckets, Distribution
 from semel.sdk import metrics as client_metrics
 
 PAGE = Path(__file__).parent.parent.parent / "docs" / "metrics.md"
@@ -152,6 +155,25 @@ def test_a_zombie_that_is_refused_and_an_epoch_that_is_taken_are_fencings(tmp_pa
         scrape = Scrape.of(live.node.metrics_address)
         assert scrape.value("semel_producer_fencings_total", semel_kind="taken") == 1
         assert scrape.value("semel_producer_fencings_total", semel_kind="refused") >= 1
+
+
+def test_a_name_with_quotes_and_lines_does_not_spoil_the_scrape(tmp_path: Path) -> None:
+    """What Prometheus has to escape, in a group's id, where Kafka's protocol lets everything through."""
+    name = '{a="1"} "quoted"\n\\ \u00e9'
+    orders = TopicPartition("orders", 0)
+    commit = OffsetCommitRequest(name, -1, "", None, {orders: OffsetAndMetadata(0)})
+    with OtlpReceiver() as receiver, pytest.MonkeyPatch.context() as patch:
+        for variable, value in receiver.environment().items():
+            patch.setenv(variable, value)
+        with LiveNode(tmp_path, metrics_listen="127.0.0.1:0") as live, semel.Admin(live.bootstrap) as admin:
+            admin.create_topic("orders", partitions=1)
+            live.run(lambda: live.node.internal_topic_ready(OFFSETS_TOPIC))
+            answer = live.run(lambda: live.node.groups.commit_offsets(commit))
+            assert answer.errors == {orders: ErrorCode.NONE}
+            assert live.node.metrics_address is not None
+            scrape = Scrape.of(live.node.metrics_address)
+            assert scrape.value("semel_group_lag", messaging_consumer_group_name=name) == 0
+        assert receiver.last("semel.group.lag")[0].attributes["messaging.consumer.group.name"] == name
 
 
 # --- OTLP -------------------------------------------------------------------------------------------------------------

@@ -14,12 +14,14 @@ from __future__ import annotations
 import asyncio
 import logging
 import socket
+from bisect import bisect_left
 from collections import deque
 from typing import TYPE_CHECKING, Final
 
 from semel.broker.listeners.kafka.output import Output
 from semel.broker.listeners.kafka.registry import LATER, Api, RequestContext
 from semel.protocol.kafka.api import ApiKey, RequestHeader, WireFormatError, parse_request_header
+from semel.runtime.buckets import REQUEST_SECONDS
 
 if TYPE_CHECKING:
     from semel.broker.listeners.kafka.listener import KafkaListener
@@ -337,14 +339,19 @@ class KafkaConnection(asyncio.BufferedProtocol):
     def _note_answered(self, context: RequestContext) -> None:
         """Measure a request that had to wait: up to this turn of the loop."""
         assert self._times is not None
-        self._times[context.api_key].durations.record(max(self._turn - context.begun, 0.0))
+        seconds = max(self._turn - context.begun, 0.0)
+        of_api = self._times[context.api_key]
+        of_api.duration_counts[bisect_left(REQUEST_SECONDS, seconds)] += 1
+        of_api.duration_total += seconds
 
     def _flush(self) -> None:
         if self._at_once:
             # One look at the clock for all that was answered in the turn it came in.
             seconds = self._loop.time() - self._turn
+            bucket = bisect_left(REQUEST_SECONDS, seconds)
             for of_api in self._at_once:
-                of_api.durations.record_many(seconds, of_api.at_once)
+                of_api.duration_counts[bucket] += of_api.at_once
+                of_api.duration_total += seconds * of_api.at_once
                 of_api.at_once = 0
             self._at_once.clear()
         if self._closed:
