@@ -86,7 +86,7 @@ def test_sigterm_ends_the_node_cleanly_though_a_client_waits_for_records(semel_i
         container.restart()
         opened = [line for line in log_of(container).splitlines() if "opened the logs" in line]
         assert len(opened) == 2
-        assert "unclean" not in opened[1], opened
+        assert "after a clean stop" in opened[1], opened
 
 
 def test_a_wrong_setting_ends_the_container_and_says_which(engine: docker.DockerClient, semel_image: str) -> None:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import gc
 import io
 import os
 import socket
 import tarfile
 import time
+import warnings
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from pathlib import Path
@@ -46,13 +48,24 @@ def _unavailable(reason: str) -> NoReturn:
 @pytest.fixture(scope="session")
 def engine() -> Iterator[docker.DockerClient]:
     """A Docker engine, or the test is skipped."""
-    try:
-        client = docker.from_env()
-        client.ping()
-    except (docker.errors.DockerException, OSError) as error:
-        _unavailable(f"no Docker engine here (on Debian: apt-get install docker.io): {str(error)[:200]}")
+    client, reason = _connect()
+    if client is None:
+        _unavailable(f"no Docker engine here (on Debian: apt-get install docker.io): {reason[:200]}")
     yield client
     client.close()
+
+
+def _connect() -> tuple[docker.DockerClient | None, str]:
+    reason = ""
+    with warnings.catch_warnings():
+        # docker-py does not close the socket of an engine that is not there.
+        warnings.simplefilter("ignore", ResourceWarning)
+        try:
+            return docker.from_env(), ""
+        except (docker.errors.DockerException, OSError) as error:
+            reason = str(error)
+        gc.collect()
+    return None, reason
 
 
 @pytest.fixture(scope="session")
