@@ -119,7 +119,7 @@ class LogCheck:
             if base != end:
                 self._misplaced(base, end)
             end = self._walk_segment(base, check, is_closed=number + 1 < len(bases) or self._is_clean)
-        check.come_to(end, self._state, is_complete=self._is_complete)
+        check.come_to(end, self._state, is_complete=self._is_complete, is_end=True)
         check.end(end)
         self._tell_of_snapshots(snapshots, check)
         if self._epoch_fault:

@@ -32,7 +32,7 @@ LOGS = (TopicPartition("small", 0), TopicPartition("small", 1), TopicPartition("
 def open_logs(folder: Path, log_config: Callable[[TopicPartition], LogConfig] | None = None) -> LogManager:
     """Open a data folder as a node does, without its metadata."""
     manager = LogManager(
-        DiskStorage(), str(folder), ManualClock(NOW / 1000), LogManagerConfig(min_free_bytes=0),
+        DiskStorage(), str(folder), ManualClock(NOW), LogManagerConfig(min_free_bytes=0),
         executor=InlineExecutor(),
     )  # fmt: skip
     config = node_log_config(NodeConfig())
