@@ -171,21 +171,21 @@ class Database:
 
 def unavailable(database: Database, error: BaseException) -> RetriableError:
     """Return the error of a database that does not answer, or not in time."""
-    reason = error.orig if isinstance(error, exc.DBAPIError) else error
     return RetriableError(
-        f"the database {database.location} did not take the transaction: {first_line(reason)}; look at the database",
+        f"the database {database.location} did not take the transaction: {first_line(error)}; look at the database",
         ErrorCode.REQUEST_TIMED_OUT,
     )
 
 
 def failed(database: Database, error: BaseException) -> FatalError:
     """Return the error of a database that refuses for good."""
-    reason = error.orig if isinstance(error, exc.DBAPIError) else error
-    return FatalError(f"the database {database.location} refuses: {first_line(reason)}")
+    return FatalError(f"the database {database.location} refuses: {first_line(error)}")
 
 
 def first_line(error: object) -> str:
-    """Return what an error says, in one line: drivers append the statement with all its values."""
+    """Return what an error says, in one line: SQLAlchemy and drivers append the statement with all its values."""
+    if isinstance(error, exc.StatementError) and error.orig is not None:
+        error = error.orig
     text = str(error).strip().partition("\n")[0]
     return f"{type(error).__name__}: {text}"[:500]
 
@@ -212,7 +212,7 @@ def _engine(url: str | sa.URL) -> Engine:
                 "tcp_user_timeout": SILENCE_S * 1000,
             }
     try:
-        return sa.create_engine(parsed, **options)
+        return sa.create_engine(parsed, hide_parameters=True, **options)  # rows do not belong into logs
     except ModuleNotFoundError as error:
         package = _EXTRAS.get(backend, error.name)
         raise UsageError(f"{backend} needs the Python package {error.name}: pip install '{package}'") from None

@@ -10,6 +10,7 @@ from typing import Any
 import sqlalchemy as sa
 from sqlalchemy.engine import Engine
 
+from semel.sdk.sql.database import first_line
 from semel.sdk.sql.outbox_table import Executes
 
 _log = logging.getLogger("semel.sql")
@@ -46,7 +47,7 @@ class Notifications:
             for _ in self._connection.notifies(timeout=seconds, stop_after=1):
                 pass
         except Exception as error:
-            _log.info("not listening for rows of the outbox, looking for them: %s", error)
+            _log.info("not listening for rows of the outbox, looking for them: %s", first_line(error))
             self.close()
             stopping.wait(seconds)
 

@@ -46,7 +46,7 @@ from semel.sdk.options import (
 )
 from semel.sdk.producer import Producer
 from semel.sdk.serialization import HeadersArgument, header_pairs
-from semel.sdk.sql.database import PAUSE_MAX_S, POSTGRESQL, Database, Verdict, failed, unavailable
+from semel.sdk.sql.database import PAUSE_MAX_S, POSTGRESQL, Database, Verdict, failed, first_line, unavailable
 from semel.sdk.sql.notifications import Notifications, notify
 from semel.sdk.sql.outbox_table import (
     ROWS_MAX,
@@ -230,7 +230,7 @@ class Outbox(NotPicklable):
                 since = failing_since or time.monotonic()
                 self._judge(error, time.monotonic() - since)
                 if failing_since is None:
-                    _log.warning("outbox %s: trying on: %s", self.table.fullname, error)
+                    _log.warning("outbox %s: trying on: %s", self.table.fullname, first_line(error))
                 failing_since = since
                 self._step_down()
                 self._counts["retries"] += 1
@@ -258,7 +258,7 @@ class Outbox(NotPicklable):
             while self._producer is not None and self._go_on():
                 pass
         except Exception as error:
-            _log.info("outbox %s: the rest waits for the next relay: %s", self.table.fullname, error)
+            _log.info("outbox %s: the rest waits for the next relay: %s", self.table.fullname, first_line(error))
             self._step_down()
 
     def stop(self) -> None:
@@ -453,7 +453,7 @@ class Outbox(NotPicklable):
                 with self._database.begin() as connection:
                     self._table.release(connection, self._epoch)
             except sa.exc.SQLAlchemyError as error:
-                _log.info("outbox %s: the lease runs out by itself: %s", self.table.fullname, error)
+                _log.info("outbox %s: the lease runs out by itself: %s", self.table.fullname, first_line(error))
         self._database.dispose()
 
     def __enter__(self) -> Self:

@@ -291,7 +291,7 @@ class Sink(NotPicklable):
         self._give_back(batch, steps)
         if is_transient:
             raise AbortTransactionError(
-                f"nothing was written, and the records come again: {first_line(getattr(error, 'orig', error))}",
+                f"nothing was written, and the records come again: {first_line(error)}",
                 ErrorCode.TRANSACTION_ABORTABLE,
             ) from error
         raise error

@@ -253,8 +253,7 @@ class TargetTable:
             if self._database.verdict(error) is not Verdict.ROW:
                 raise
             if len(items) == 1:
-                reason = error.orig if isinstance(error, exc.StatementError) and error.orig is not None else error
-                return [(items[0].record, f"the database refused the row: {first_line(reason)}")]
+                return [(items[0].record, f"the database refused the row: {first_line(error)}")]
         middle = len(items) // 2
         return [
             *self.write_what_fits(connection, items[:middle]),

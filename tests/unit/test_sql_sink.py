@@ -284,6 +284,17 @@ def test_passwords_stay_out_of_messages() -> None:
     assert "me:***@" in str(caught.value)
 
 
+def test_rows_stay_out_of_messages_and_logs(kit: Kit, caplog: pytest.LogCaptureFixture) -> None:
+    kit.send({"id": 1, "n": 1})
+    kit.sql("DROP TABLE log")
+    sink = semel.sql.Sink(kit.node.bootstrap, str(kit.engine.url), group=kit.group, topics=[kit.topic])
+    with sink:
+        batch = next(sink.batches())
+        with pytest.raises(sa.exc.OperationalError) as caught, sink.transaction(batch) as connection:
+            connection.execute(sa.text("INSERT INTO log VALUES (:secret)"), {"secret": "geheim"})
+    assert "geheim" not in str(caught.value) + caplog.text
+
+
 # positions
 
 
