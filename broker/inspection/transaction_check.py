@@ -178,7 +178,7 @@ def _find_hanging(logs: Mapping[TopicPartition, PartitionLog], view: Coordinator
                 f"a hanging transaction: producer {producer_id} (epoch {epoch}) has one open since offset "
                 f"{first_offset}, and {known}. read_committed readers wait there for ever",
                 on_start="leaves it",
-                command="start the node, then: kafka-transactions.sh --bootstrap-server HOST:9092 abort "
-                f"--topic {tp.topic} --partition {tp.partition} --start-offset {first_offset}",
+                command=f"start the node, then: semel txn abort --partition {tp.topic}:{tp.partition} "
+                f"--start-offset {first_offset}",
                 offset=first_offset,
             )  # fmt: skip

@@ -280,7 +280,7 @@ class _Verification:
                 continue
             if not after.exists(path) or after.is_changed(path):
                 self._findings.add(
-                    Severity.WARNING, Check.START, name, "it is not as a clean stop leaves it",
+                    Severity.WARNING, Check.START, name, "after a clean stop a start leaves it alone, and here it would not",
                     on_start="changes it" if after.exists(path) else "removes it",
                 )  # fmt: skip
 

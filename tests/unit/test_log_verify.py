@@ -259,7 +259,7 @@ def test_T8_a_hanging_transaction_is_found_with_the_command_that_ends_it(tmp_pat
     found = only(check(folder_with(tmp_path / "data", records)), Check.TRANSACTIONS)
     assert (found.severity, found.path, found.offset) == (Severity.ERROR, "orders-0", 0)
     assert ("'etl' in the state Empty" in found.what) is known
-    assert "--topic orders --partition 0 --start-offset 0" in found.command
+    assert "semel txn abort --partition orders:0 --start-offset 0" in found.command
 
 
 def test_T1_a_move_that_the_table_does_not_have_is_found(tmp_path: Path) -> None:
