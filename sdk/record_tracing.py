@@ -175,6 +175,8 @@ def _header_of(context: SpanContext, above: Context) -> tracing.Headers:
     from opentelemetry.baggage import get_all
     from opentelemetry.propagate import get_global_textmap
 
+    if not context.is_valid:  # of an SDK that is disabled
+        return tracing.inject((), above)
     if get_global_textmap().fields == _USUAL_FIELDS and not context.trace_state and not get_all(above):
         text = f"00-{context.trace_id:032x}-{context.span_id:016x}-{context.trace_flags:02x}"
         return (("traceparent", text.encode()),)

@@ -226,6 +226,16 @@ def test_what_is_not_sampled_makes_no_spans_but_says_so_to_others(
     assert int(traceparent[-2:], 16) & 1 == 0
 
 
+def test_an_sdk_that_is_disabled_adds_no_headers(node: FakeNode, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its spans have no ids, and records had a traceparent of zeros."""
+    monkeypatch.setenv("OTEL_SDK_DISABLED", "true")
+    monkeypatch.setattr(opentelemetry.trace, "_TRACER_PROVIDER", TracerProvider())
+    with semel.Producer(node.bootstrap, transactional_id="a") as producer, producer.transaction() as txn:
+        txn.send("orders", b"x")
+    ((_, record),) = node.broker.partitions[ORDERS].records()
+    assert record.headers == ()
+
+
 def test_a_sampler_of_the_programs_own_is_asked_for_each_record(
     node: FakeNode, monkeypatch: pytest.MonkeyPatch
 ) -> None:
