@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import shlex
 import shutil
@@ -235,6 +236,26 @@ def test_commands_name_the_node_where_it_is_not_the_usual_one(node: LiveNode) ->
         commands = [text for one in json.loads(shown.stdout)["findings"] for text in one["commands"]]
         assert f"semel txn abort elsewhere --yes --bootstrap {node.bootstrap}" in commands
         run(node, "txn", "abort", "elsewhere", "--yes")
+
+
+def test_the_asyncio_client_has_the_same_calls(node: LiveNode) -> None:
+    async def ask() -> tuple[bool, int]:
+        async with semel.aio.Admin(node.bootstrap) as admin:
+            diagnosis = await admin.diagnose(thresholds=Thresholds(slow_ms=1), limit=5)
+            history = await admin.transaction_history("nobody", limit=1)
+            with pytest.raises(semel.FatalError, match="no transaction that begins at offset 77"):
+                await admin.abort_hanging_transaction(OUT, 77)
+            for wrong in (0, 1_001):
+                with pytest.raises(semel.UsageError, match="option limit must be"):
+                    await admin.diagnose(limit=wrong)
+            return diagnosis.is_healthy, history.events_total
+
+    assert asyncio.run(ask()) == (found_is_healthy(node), 0)
+
+
+def found_is_healthy(node: LiveNode) -> bool:
+    with semel.Admin(node.bootstrap) as admin:
+        return admin.diagnose(thresholds=Thresholds(slow_ms=1), limit=5).is_healthy
 
 
 def test_no_node_is_another_exit_code() -> None:

@@ -211,12 +211,12 @@ def event(offset: int, state: str, **changed: object) -> TransactionEvent:
         partitions=(OUT,) if state == "Ongoing" else (),
         partitions_total=1 if state == "Ongoing" else 0,
     )
-    return replace(made, **changed)  # type: ignore[arg-type]
+    return replace(made, **changed)
 
 
 def told(*events: TransactionEvent, writes: tuple[TransactionWrite, ...] = (), **changed: object) -> Story:
     history = TransactionHistory("id", STATE, 1, T + 1_000, 0, 99, 0, events, len(events), writes)
-    return tell(replace(history, **changed))  # type: ignore[arg-type]
+    return tell(replace(history, **changed))
 
 
 def test_records_without_a_client_are_told_as_they_are() -> None:
