@@ -535,6 +535,56 @@ def test_a_group_that_was_forgotten_and_made_again_is_no_zombie(kit: Kit) -> Non
     assert [row[0] for row in kit.rows()] == [1, 2]
 
 
+def test_E3_partitions_move_between_members_at_work_and_each_record_is_written_once(kit: Kit) -> None:
+    topic = f"{kit.topic}-wide"
+    kit.admin.create_topic(topic, partitions=4)
+    kit.sql("CREATE TABLE written (source_partition INTEGER NOT NULL, source_offset INTEGER NOT NULL)")
+    feeding = threading.Event()
+
+    def feed() -> None:
+        with semel.Producer(kit.node.bootstrap, linger_ms=0) as producer:
+            for number in itertools.count():
+                if feeding.wait(0.001):
+                    return
+                producer.send(topic, str(number), partition=number % 4)
+
+    def member() -> semel.sql.Sink:
+        def mapping(record: semel.Record) -> dict[str, int]:
+            return {"source_partition": record.partition, "source_offset": record.offset}
+
+        return kit.sink(topics=[topic], table="written", mapping=mapping, rows_max=20)
+
+    def position() -> dict[int, int]:
+        return dict(kit.rows("SELECT partition_number, position FROM semel_offsets"))
+
+    feeder = threading.Thread(target=feed)
+    feeder.start()
+    sinks = [member() for _ in range(3)]
+    threads = [threading.Thread(target=sink.run) for sink in sinks]
+    for sink, thread in zip(sinks, threads, strict=True):
+        sink.__enter__()
+        thread.start()
+        wait_until(lambda sink=sink: sink.statistics()["records"] > 50)
+    sinks[0].stop()  # leaves in the middle
+    threads[0].join(30)
+    sinks[0].close()
+    feeding.set()
+    feeder.join(30)
+    tps = [semel.TopicPartition(topic, number) for number in range(4)]
+    with semel.Consumer(kit.node.bootstrap) as reader:
+        reader.assign(tps)
+        ends = {tp.partition: end for tp, end in reader.end_offsets().items()}
+    wait_until(lambda: position() == ends)
+    for sink, thread in zip(sinks[1:], threads[1:], strict=True):
+        sink.stop()
+        thread.join(30)
+        sink.close()
+    rows = kit.rows("SELECT source_partition, source_offset FROM written ORDER BY rowid")
+    for number, end in ends.items():
+        assert [offset for partition, offset in rows if partition == number] == list(range(end))
+    assert sum(sink.statistics()["records"] for sink in sinks) == len(rows)
+
+
 # a slow database
 
 
