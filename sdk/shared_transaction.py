@@ -204,9 +204,10 @@ class SharedHandle:
             yield
             return
         client_id, above = self._client_options.client_id, tracing.context_of(self._trace)
-        whole = tracing.start_span("transaction", self.key, kind="client", client_id=client_id, parent=above)
+        told: dict[str, Any] = {"kind": "client", "client_id": client_id, "about": tracing.TRANSACTION}
+        whole = tracing.start_span("transaction", self.key, parent=above, **told)
         context = tracing.context_with(whole, above)
-        decision = tracing.start_span("commit", self.key, kind="client", client_id=client_id, parent=context)
+        decision = tracing.start_span("commit", self.key, parent=context, **told)
         try:
             with tracing.attached(tracing.context_with(decision, context)):
                 yield

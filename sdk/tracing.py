@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 Headers = Sequence[tuple[str, bytes | None]]
 
 TRACE_HEADERS = ("traceparent", "tracestate")
+TRANSACTION: Final = "semel.transaction.id"
 LINKS_MAX: Final = 128
 """As many as OpenTelemetry's SDK keeps of a span by default."""
 
@@ -103,10 +104,12 @@ def start_span(
     parent: Context | None = None,
     links: Iterable[Headers] = (),
     start_ns: int | None = None,
+    about: str = "messaging.destination.name",
     **attributes: str | int,
 ) -> Span:
     """Start a span named "operation destination", now or at `start_ns`. `kind` is producer, consumer, client, internal.
 
+    `about` is the attribute that the destination is given as, where it is no topic.
     `links` are the headers of the records that a batch operation is about. Attributes are named without their
     "messaging." and with "__" for dots. Call only where `active()`.
     """
@@ -121,7 +124,7 @@ def start_span(
     if kind_of_operation in _OPERATION_TYPES:
         named["messaging.operation.type"] = kind_of_operation
     if destination:
-        named["messaging.destination.name"] = destination
+        named[about] = destination
     named.update({f"messaging.{name.replace('__', '.')}": value for name, value in attributes.items()})
     return _tracer(get_tracer_provider()).start_span(
         f"{operation} {destination}".rstrip(),

@@ -219,7 +219,9 @@ class TransactionCalls:
             self._records_sent = 0
             if tracing.active():
                 name, client_id = self._manager.transactional_id, self._options.client_id
-                self._span = tracing.start_span("transaction", name, kind="client", client_id=client_id)
+                self._span = tracing.start_span(
+                    "transaction", name, kind="client", client_id=client_id, about=tracing.TRANSACTION
+                )
             self._on_change()
 
     @property
@@ -250,7 +252,9 @@ class TransactionCalls:
             return
         name, client_id = self._manager.transactional_id, self._options.client_id
         context = self.context
-        span = tracing.start_span(operation, name, kind="client", client_id=client_id, parent=context)
+        span = tracing.start_span(
+            operation, name, kind="client", client_id=client_id, parent=context, about=tracing.TRANSACTION
+        )
         try:
             with tracing.attached(tracing.context_with(span, context)):
                 yield

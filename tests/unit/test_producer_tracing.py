@@ -70,7 +70,10 @@ def test_E4_one_trace_holds_the_transaction_its_records_and_its_commit(
         "semel.transaction.outcome": "committed",
         "semel.transaction.partitions": 1,
         "semel.transaction.records": 1,
+        "semel.transaction.id": "enrich-0",
     } == attributes_of(transaction)
+    assert "messaging.destination.name" not in attributes_of(transaction)
+    assert attributes_of(commit)["semel.transaction.id"] == "enrich-0"
     assert (create.kind, send.kind) == (SpanKind.PRODUCER, SpanKind.CLIENT)
     assert [link.context.span_id for link in send.links] == [create.context.span_id]
     common = {
