@@ -12,6 +12,7 @@ author = "the Semel authors"
 project_copyright = "the Semel authors"
 version = release = __version__
 language = "en"
+smartquotes = False  # or --option becomes a dash
 
 extensions = ["myst_parser", "sphinx.ext.autodoc", "docstrings", "made_parts", "state_pictures"]
 exclude_patterns = ["extensions"]

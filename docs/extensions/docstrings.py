@@ -38,7 +38,7 @@ def _block(paragraph: list[str]) -> list[str]:
         return paragraph
     if paragraph[0].startswith(" "):
         return ["::", "", *("    " + line for line in dedent("\n".join(paragraph)).split("\n"))]
-    if all(OPTION.fullmatch(line) or line.startswith(" ") for line in paragraph):
+    if OPTION.fullmatch(paragraph[0]) and all(OPTION.fullmatch(line) or line[0] == " " for line in paragraph):
         return list(_options(paragraph))
     if all(line.startswith(("- ", "  ")) for line in paragraph):
         return [_escaped(line) for line in paragraph]
@@ -46,6 +46,7 @@ def _block(paragraph: list[str]) -> list[str]:
 
 
 def _options(paragraph: list[str]) -> Iterator[str]:
+    """Names with what they mean below them."""
     text = ""
     for line in paragraph:
         option = OPTION.fullmatch(line)
@@ -53,9 +54,10 @@ def _options(paragraph: list[str]) -> Iterator[str]:
             text += " " + line.strip()
             continue
         if text:
-            yield text
-        text = f":{option[1]}: {_escaped(option[2])}"
-    yield text
+            yield "    " + _escaped(text)
+        yield ", ".join(f"``{name}``" for name in option[1].split(", "))
+        text = option[2]
+    yield "    " + _escaped(text)
 
 
 def _escaped(text: str) -> str:
