@@ -5,6 +5,7 @@ before.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import suppress
 from typing import Final
 
 from semel.broker.log.batch_scan import NEAR_BYTES, WALK_BYTES, scan_headers
@@ -242,6 +243,11 @@ class Segment:
         while len(self.times) and not self._is_true_time(*self.times.last()):
             self.times.truncate_entries(len(self.times) - 1)
         self._max_timestamp = self.times.last()
+        # What follows the last entry is not looked at again, so only its headers tell of a larger timestamp.
+        with suppress(CorruptBatchError):
+            for _, header in scan_headers(self.file, last_position, position):
+                if header.max_timestamp_ms > self._max_timestamp[0]:
+                    self._max_timestamp = (header.max_timestamp_ms, header.last_offset)
         self._unindexed_bytes = position - last_position
 
     def restart_offsets(self) -> None:

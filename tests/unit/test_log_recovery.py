@@ -12,6 +12,7 @@ from dataclasses import replace
 import pytest
 from log_model import FOLDER, NOW, SMALL_SEGMENTS, dump, fill, indexes, make_batch, open_log, read_batches
 
+from semel.broker.log.config import LogConfig
 from semel.protocol.crc32c import crc32c
 from semel.protocol.ids import ProducerIdAndEpoch
 from semel.protocol.record_batch import BatchHeader
@@ -210,6 +211,23 @@ def test_L3_aborted_transactions_are_kept_where_a_power_cut_tears_what_recovery_
         if header.base_offset >= log.log_end_offset:
             log.replay_append(header.base_offset, data, now_ms=NOW)
     assert log.aborted_transactions(0, point) == expected
+
+
+def test_a_segment_closed_after_a_kill_forgot_the_largest_timestamp_before_the_recovery_point() -> None:
+    """Look-ups by time passed over the segment: its last entry in the time index was older than its last records."""
+    storage = SimulatedStorage()
+    config = LogConfig(index_interval_bytes=100_000)
+    log = open_log(storage, config)
+    for number in range(5):
+        log.append(make_batch([(b"k", b"v")], timestamp_ms=NOW + number), leader_epoch=0, now_ms=NOW)
+    point = log.flush()
+    storage.crash(power=False)
+    log = open_log(storage, config, recovery_point=point)
+    log.roll(NOW)
+    log.append(make_batch([(b"k", b"v")], timestamp_ms=NOW), leader_epoch=0, now_ms=NOW)
+    found = log.offset_for_timestamp(NOW + 4)
+    assert found is not None
+    assert found.offset == 4
 
 
 def places(batches: list[tuple[BatchHeader, bytes]]) -> Iterator[tuple[int, BatchHeader]]:
