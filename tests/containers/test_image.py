@@ -27,9 +27,16 @@ QUICK_CHECKS = {"interval": 500_000_000, "timeout": 1_000_000_000, "retries": 1,
 """In nanoseconds. The check itself is the image's."""
 
 
-def run(engine: docker.DockerClient, image: str, *command: str, **options: object) -> str:
+def run(engine: docker.DockerClient, image: str, *command: str) -> str:
     """Run a program in the image, and return what it printed."""
-    return str(engine.containers.run(image, list(command), entrypoint="", remove=True, **options).decode())
+    container = engine.containers.create(image, list(command), entrypoint="")
+    try:
+        container.start()
+        code = container.wait()["StatusCode"]
+        assert code == 0, container.logs().decode()
+        return str(container.logs(stderr=False).decode())
+    finally:
+        container.remove(force=True, v=True)
 
 
 def test_the_node_is_not_root_and_can_write_its_data_alone(engine: docker.DockerClient, semel_image: str) -> None:

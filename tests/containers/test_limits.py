@@ -30,7 +30,7 @@ def small_disk(engine: docker.DockerClient, semel_image: str) -> Iterator[Volume
     mounts = {volume.name: {"bind": DATA, "mode": "rw"}}
     keeper = engine.containers.run(semel_image, ["sleep", "infinity"], entrypoint="", volumes=mounts, detach=True)
     yield volume
-    keeper.remove(force=True)
+    keeper.remove(force=True, v=True)
     volume.remove(force=True)
 
 
