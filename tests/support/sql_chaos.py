@@ -136,7 +136,7 @@ class Feeder(threading.Thread):
         try:
             with semel.Producer(self._address, linger_ms=1, connect_timeout_ms=60_000) as producer:
                 number = 0
-                while not self._stopping.wait(0.001):
+                while not self._stopping.wait(0.002):
                     value = json.dumps({"n": number})
                     if self._with_poison and number % 50 == 7:
                         value = f"poison {number}"
