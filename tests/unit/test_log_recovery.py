@@ -221,6 +221,8 @@ def test_a_segment_closed_after_a_kill_forgot_the_largest_timestamp_before_the_r
     for number in range(5):
         log.append(make_batch([(b"k", b"v")], timestamp_ms=NOW + number), leader_epoch=0, now_ms=NOW)
     point = log.flush()
+    log.close()  # notes the largest timestamp, and leaves a snapshot from which the next recovery begins
+    open_log(storage, config, clean=True, recovery_point=point)
     storage.crash(power=False)
     log = open_log(storage, config, recovery_point=point)
     log.roll(NOW)
