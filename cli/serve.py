@@ -135,7 +135,8 @@ def serve(
     """Run a node until SIGTERM or SIGINT (Ctrl-C).
 
     Once it can be used, it prints one line to standard output:
-    ready: kafka HOST:PORT grpc HOST:PORT [metrics HOST:PORT] data DIR
+    ready: kafka HOST:PORT grpc HOST:PORT data DIR
+    With --metrics, "metrics HOST:PORT" comes before the data.
     """
     named = {
         "--data-dir": ("data.dir", data_dir),

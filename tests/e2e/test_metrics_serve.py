@@ -48,3 +48,10 @@ def test_a_port_that_is_taken_ends_the_start_with_the_code_for_addresses(tmp_pat
     assert done.returncode == 5
     assert "the metrics can't be served on 127.0.0.1:" in done.stderr
     assert "Traceback" not in done.stderr
+
+
+def test_the_help_tells_of_the_ready_line_as_it_is() -> None:
+    """What stood in square brackets was taken for markup, and left out."""
+    command = [sys.executable, "-P", "-m", "semel.cli", "serve", "--help"]
+    told = subprocess.run(command, capture_output=True, text=True, timeout=WAIT_S, check=True).stdout
+    assert '"metrics HOST:PORT" comes before' in told
