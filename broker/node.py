@@ -433,7 +433,7 @@ class Node:
     async def cut_off(self) -> None:
         """Refuse connections and end those there are, as if the network were gone, until `let_in`."""
         if self._kafka is not None:
-            self._kafka.cut_off()
+            await self._kafka.cut_off()
         if self._grpc is not None:
             await self._grpc.stop(0)
 

@@ -117,3 +117,6 @@ class HostedNode:
         self._interceptor.die()
         crash()
         await node.abandon()
+        # A connection that was half accepted is closed in a turn of the loop of its own, and told so in the next one.
+        for _ in range(3):
+            await asyncio.sleep(0)

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import gc
 import os
+import socket
 import subprocess
 import sys
 import threading
@@ -654,3 +657,15 @@ def test_faults_say_what_they_are_and_wait_to_happen(broker: Broker) -> None:
         broker.drop_produce_answer(times=0)
     with pytest.raises(semel.UsageError, match="0 free bytes"):
         broker.limit_disk(-1)
+
+
+def test_a_connection_that_was_half_accepted_when_the_broker_was_killed_stayed_open(broker: Broker) -> None:
+    """A kill found it between the accept and the protocol's first call, and its socket was left to the collector."""
+    host, _, port = broker.kafka.rpartition(":")
+    for _ in range(20):
+        with contextlib.ExitStack() as stack:
+            for _ in range(5):
+                stack.enter_context(socket.create_connection((host, int(port))))
+            broker.kill()
+        gc.collect()  # a socket that was left open is an error of this test, as any warning is
+        broker.start()

@@ -108,6 +108,7 @@ class KafkaListener:
         self._host = host
         self._port = port
         self._server: asyncio.Server | None = None
+        self._is_cut_off = False
         self._connections: set[KafkaConnection] = set()
         self._reserved_bytes = 0
         self._waiting_for_room: deque[tuple[KafkaConnection, int]] = deque()
@@ -127,18 +128,32 @@ class KafkaListener:
 
     async def listen(self) -> None:
         """Accept connections, for the first time or after `cut_off`."""
+        self._is_cut_off = False
         if self._server is None:
             self._server = await self.loop.create_server(
                 lambda: KafkaConnection(self), self._host, self._port, backlog=BACKLOG
             )
             self._port = self._server.sockets[0].getsockname()[1]
 
-    def cut_off(self) -> None:
+    async def cut_off(self) -> None:
         """Refuse connections and close those there are, as if the network were gone. For tests of clients."""
+        self._is_cut_off = True  # a connection may be half accepted, and appear after this
+        self.disconnect()
+        await self._close_server()
+
+    async def _close_server(self) -> asyncio.Server | None:
+        """Accept no more. What was accepted a moment ago has to be made known to the server before that is closed:
+
+        asyncio fails to do so afterwards, and forgets the socket.
+        """
         server, self._server = self._server, None
         if server is not None:
+            for listening in server.sockets:
+                self.loop.remove_reader(listening.fileno())
+            for _ in range(2):
+                await asyncio.sleep(0)
             server.close()
-        self.disconnect()
+        return server
 
     def disconnect(self) -> None:
         """Close all connections, as if the network had been gone for a moment."""
@@ -151,10 +166,8 @@ class KafkaListener:
             return
         self._idle_timer.cancel()
         self._idle_timer = None
-        server, self._server = self._server, None
-        if server is not None:
-            server.close()
         self._emptied = asyncio.Event()
+        server = await self._close_server()
         self.fetch.finish()
         for connection in tuple(self._connections):
             connection.finish()
@@ -205,6 +218,8 @@ class KafkaListener:
     def connected(self, connection: KafkaConnection) -> bool:
         """Take up a new connection. Returns whether it may stay."""
         self._connections.add(connection)
+        if self._is_cut_off:
+            return False
         if len(self._connections) > self.limits.max_connections or self._emptied is not None:
             self.counters.refused_connections += 1
             self.refusals.warning(
