@@ -48,11 +48,18 @@ def list_groups(
     if unknown:
         raise UsageError(f"there is no group state {unknown[0]}; the states are {', '.join(STATES)}")
     with semel.Admin(bootstrap) as admin:
-        groups = sorted(admin.groups(states=state or []), key=lambda group: group.group_id)
+        found = admin.groups(states=state or [])
+    groups = sorted(found, key=lambda group: group.group_id)
     if as_json:
         print_json([{"group": g.group_id, "state": g.state, "protocol_type": g.protocol_type} for g in groups])
-        return
-    print_table(["group", "state"], [(g.group_id, g.state) for g in groups], empty="no groups")
+    else:
+        print_table(["group", "state"], [(g.group_id, g.state) for g in groups], empty="no groups")
+    if found.unreadable:
+        raise fail(
+            f"groups are missing here, because partitions of their coordinators can't be read: "
+            f"{'; '.join(found.unreadable)}. `semel doctor` says what to do",
+            ExitCode.REFUSED,
+        )
 
 
 @app.command(epilog="Example: semel group describe enrich")

@@ -273,21 +273,25 @@ class GroupService:
 
     # Groups as a whole
 
-    async def list(self, request: ListGroupsRequest) -> ListGroupsResponse:
-        """List the groups coordinated here that pass the filters, by id.
+    async def list(self, request: ListGroupsRequest, *, partial: bool = False) -> ListGroupsResponse:
+        """List the groups coordinated here that pass the filters, by id. With `partial`, those that can be read.
 
         Raises COORDINATOR_LOAD_IN_PROGRESS while any partition loads (a list with holes would mislead), and
         UNKNOWN_SERVER_ERROR where one can't be read.
         """
         unreadable = self._runtime.unreadable()
-        if unreadable:
+        if unreadable and not partial:
             raise FatalError(
                 "groups can't be listed, because some of their coordinators' partitions can't be read: "
                 f"{'; '.join(error.message for error in unreadable.values())}. The node's log says what to do"
             )
-        parts = [await self._runtime.submit(partition, request) for partition in self._runtime.partitions()]
+        readable = [partition for partition in self._runtime.partitions() if partition not in unreadable]
+        parts = [await self._runtime.submit(partition, request) for partition in readable]
         groups = (listing for part in parts for listing in part.groups)
-        return ListGroupsResponse(tuple(sorted(groups, key=lambda listing: str(listing.group_id))))
+        return ListGroupsResponse(
+            tuple(sorted(groups, key=lambda listing: str(listing.group_id))),
+            tuple(error.message for _, error in sorted(unreadable.items())),
+        )
 
     async def describe(self, request: DescribeGroupRequest) -> GroupDescription:
         """Describe a group. One that does not exist has the state Dead, as for Kafka's clients."""

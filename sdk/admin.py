@@ -7,13 +7,13 @@ from types import TracebackType
 from typing import Any, Self, TypeVar
 
 from semel.protocol.api.diagnostics import HISTORY_LIMIT, SNAPSHOT_LIMIT, Thresholds, TransactionHistory
-from semel.protocol.api.groups import FetchedOffset, GroupDescription, GroupListing, OffsetAndMetadata
+from semel.protocol.api.groups import FetchedOffset, GroupDescription, OffsetAndMetadata
 from semel.protocol.api.shared_transactions import CommitDecision, SharedDescription
 from semel.protocol.api.topics import IsolationLevel, ListOffset, TopicDescription
 from semel.protocol.api.transactions import TransactionDescription
 from semel.protocol.ids import ProducerIdAndEpoch, TopicPartition
 from semel.sdk.admin_base import AdminBase
-from semel.sdk.admin_core import ConfigEntry, PartitionLag, TransactionListings, group_owners
+from semel.sdk.admin_core import ConfigEntry, GroupListings, PartitionLag, TransactionListings, group_owners
 from semel.sdk.diagnosis.findings import Diagnosis
 
 T = TypeVar("T")
@@ -109,8 +109,11 @@ class Admin(AdminBase):
 
     # groups
 
-    def groups(self, *, states: Iterable[str] = ()) -> list[GroupListing]:
-        """Return the groups; with `states`, only those in one of them."""
+    def groups(self, *, states: Iterable[str] = ()) -> GroupListings:
+        """Return the groups; with `states`, only those in one of them.
+
+        What can't be read is left out, and `unreadable` of the answer says what that is.
+        """
         return self._run(self._core.groups(states))
 
     def group(self, group: str) -> GroupDescription:

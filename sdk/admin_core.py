@@ -5,6 +5,7 @@ from __future__ import annotations
 import difflib
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import TypeVar
 from uuid import UUID
 
 from semel.protocol.api.diagnostics import HISTORY_LIMIT_MAX, SNAPSHOT_LIMIT_MAX, Thresholds, TransactionHistory
@@ -46,6 +47,8 @@ from semel.sdk.offset_lookup import list_offsets
 from semel.sdk.options import check_int, check_name, check_text
 from semel.sdk.shared_calls import abort_shared, describe_shared
 
+Listing = TypeVar("Listing")
+
 
 @dataclass(frozen=True, slots=True)
 class ConfigEntry:
@@ -69,12 +72,20 @@ class PartitionLag:
     lag: int
 
 
-class TransactionListings(list[TransactionListing]):
-    """Transactional ids. `unreadable` says why some are missing: what of their coordinators can't be read."""
+class _Listings(list[Listing]):
+    """What coordinators know. `unreadable` says why some of it is missing: what of their logs can't be read."""
 
-    def __init__(self, listed: Iterable[TransactionListing] = (), unreadable: tuple[str, ...] = ()) -> None:
+    def __init__(self, listed: Iterable[Listing] = (), unreadable: tuple[str, ...] = ()) -> None:
         super().__init__(listed)
         self.unreadable = unreadable
+
+
+class TransactionListings(_Listings[TransactionListing]):
+    """Transactional ids. `unreadable` says why some are missing."""
+
+
+class GroupListings(_Listings[GroupListing]):
+    """Groups. `unreadable` says why some are missing."""
 
 
 class AdminCore:
@@ -211,9 +222,12 @@ class AdminCore:
 
     # groups
 
-    async def groups(self, states: Iterable[str]) -> list[GroupListing]:
+    async def groups(self, states: Iterable[str]) -> GroupListings:
         response = await self._control.call(rpc.LIST_GROUPS, groups_pb2.ListGroupsRequest(states=states))
-        return [GroupListing(item.group_id, item.protocol_type, item.state, item.group_type) for item in response.items]
+        listed = (
+            GroupListing(item.group_id, item.protocol_type, item.state, item.group_type) for item in response.items
+        )
+        return GroupListings(listed, tuple(response.unreadable))
 
     async def group(self, group: str) -> GroupDescription:
         check_text("group", group)

@@ -216,7 +216,10 @@ class GroupListing:
 
 @dataclass(frozen=True, slots=True)
 class ListGroupsResponse:
+    """`unreadable`: why groups are missing in it, for each partition of their coordinators that can't be read."""
+
     groups: tuple[GroupListing, ...]
+    unreadable: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

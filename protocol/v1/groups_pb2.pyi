@@ -249,7 +249,7 @@ class ListGroupsRequest(_message.Message):
     def __init__(self, states: _Optional[_Iterable[str]] = ..., types: _Optional[_Iterable[str]] = ...) -> None: ...
 
 class ListGroupsResponse(_message.Message):
-    __slots__ = ("items",)
+    __slots__ = ("items", "unreadable")
     class Item(_message.Message):
         __slots__ = ("group_id", "protocol_type", "state", "group_type")
         GROUP_ID_FIELD_NUMBER: _ClassVar[int]
@@ -262,8 +262,10 @@ class ListGroupsResponse(_message.Message):
         group_type: str
         def __init__(self, group_id: _Optional[str] = ..., protocol_type: _Optional[str] = ..., state: _Optional[str] = ..., group_type: _Optional[str] = ...) -> None: ...
     ITEMS_FIELD_NUMBER: _ClassVar[int]
+    UNREADABLE_FIELD_NUMBER: _ClassVar[int]
     items: _containers.RepeatedCompositeFieldContainer[ListGroupsResponse.Item]
-    def __init__(self, items: _Optional[_Iterable[_Union[ListGroupsResponse.Item, _Mapping]]] = ...) -> None: ...
+    unreadable: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, items: _Optional[_Iterable[_Union[ListGroupsResponse.Item, _Mapping]]] = ..., unreadable: _Optional[_Iterable[str]] = ...) -> None: ...
 
 class DescribeGroupRequest(_message.Message):
     __slots__ = ("group_id",)

@@ -338,6 +338,31 @@ def test_a_coordinator_that_cannot_be_read_is_told_and_the_rest_goes_on(tmp_path
         node.stop()
 
 
+def test_groups_are_listed_as_far_as_they_can_be_read(tmp_path: Path) -> None:
+    """`group list` refused as a whole."""
+    node = LiveNode(tmp_path, **ROOMY)
+    node.start()
+    try:
+        run(node, "topic", "create", "in", "--partitions", "1")
+        names = [f"group-{number}" for number in range(6)]
+        for name in names:
+            run(node, "group", "reset", name, "--topic", "in", "--to", "latest", "--yes")
+        assert [one["group"] for one in json.loads(run(node, "group", "list", "--json").stdout)] == names
+        # A group's record of a version that this one does not know.
+        newer = bytearray(encode_batch([(0, b"\x00\x02\x00\x01g", b"\x00\x63", ())]))
+        node.run(lambda: node.node.partition(TopicPartition(OFFSETS_TOPIC, 0)).append_batch(newer))
+        node.stop()
+        node.start()
+        there = [name for name in names if node.node.groups.offsets_partition(name).partition != 0]
+        assert 0 < len(there) < len(names)
+        listed = run(node, "group", "list", "--json")
+        assert (listed.exit_code, [one["group"] for one in json.loads(listed.stdout)]) == (1, there)
+        assert f"{OFFSETS_TOPIC}-0 can't be read" in listed.stderr
+        assert found(node)["coordinator-unreadable"].what.startswith("the coordinator of groups can't read")
+    finally:
+        node.stop()
+
+
 def test_a_holder_is_not_called_hanging_while_a_coordinator_cannot_be_asked(tmp_path: Path) -> None:
     node = LiveNode(tmp_path, transaction_state_log_num_partitions=1, **ROOMY)
     node.start()

@@ -197,7 +197,8 @@ class GroupService:
         self, request: groups_pb2.ListGroupsRequest, _context: Context
     ) -> groups_pb2.ListGroupsResponse:
         groups = await self._groups()
-        response = await groups.list(ListGroupsRequest(frozenset(request.states), frozenset(request.types)))
+        listed = ListGroupsRequest(frozenset(request.states), frozenset(request.types))
+        response = await groups.list(listed, partial=True)
         return groups_pb2.ListGroupsResponse(
             items=[
                 groups_pb2.ListGroupsResponse.Item(
@@ -207,7 +208,8 @@ class GroupService:
                     group_type=group.group_type,
                 )
                 for group in response.groups
-            ]
+            ],
+            unreadable=response.unreadable,
         )
 
     async def describe_group(
