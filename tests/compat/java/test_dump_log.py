@@ -61,11 +61,11 @@ def data(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactor
         fill(node.bootstrap, data, unfinished)
         if request.param != "stopped":
             node.kill()
+            log = b"".join(path.read_bytes() for path in data.files("__transaction_state-0/*.log"))
+            assert bytes.fromhex("924e21") in log, "no record of the node while it was traced names a trace"
             for index in [*data.files("tx-*/*index"), *data.files("*/*.snapshot")]:
                 index.unlink()
             node.start()
-            log = b"".join(path.read_bytes() for path in data.files("__transaction_state-0/*.log"))
-            assert bytes.fromhex("924e21") in log, "no record of the node while it was traced names a trace"
         assert node.stop() == 0
     finally:
         if node.is_running:
