@@ -11,7 +11,9 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     __version__: str
 
-    from semel import aio, testing
+    from semel import aio
+    from semel import sql as sql
+    from semel import testing as testing
     from semel.protocol.api.groups import OffsetAndMetadata
     from semel.protocol.api.shared_transactions import CommitDecision
     from semel.protocol.errors import (
@@ -93,7 +95,7 @@ _MODULES = {
     "Transaction": "sdk.transaction",
     "UsageError": "protocol.errors",
 }
-_SUBMODULES = frozenset({"aio", "testing"})
+_SUBMODULES = frozenset({"aio", "sql", "testing"})
 
 
 def __getattr__(name: str) -> Any:

@@ -13,7 +13,12 @@ import semel
 
 @pytest.mark.parametrize(
     "statement",
-    ["import semel.aio; semel.aio.Consumer", "from semel.aio import Consumer, Producer", "from semel import aio"],
+    [
+        "import semel.aio; semel.aio.Consumer",
+        "from semel.aio import Consumer, Producer",
+        "from semel import aio",
+        "import semel; semel.sql.Sink",
+    ],
 )
 def test_asyncio_twins_are_imported_as_a_module(statement: str) -> None:
     """In a process of its own: here somebody has imported it before."""
