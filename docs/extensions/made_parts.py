@@ -87,12 +87,12 @@ def services() -> str:
     parts = []
     for path in sorted((ROOT / "proto" / "semel" / "v1").glob("*.proto")):
         text = path.read_text()
-        title = "\n".join(line.removeprefix("// ") for line in text.split("\nsyntax", 1)[0].splitlines())
+        title = "\n".join(line.removeprefix("//").strip() for line in text.split("\nsyntax", 1)[0].splitlines())
         parts.append(f"## {path.name}\n\n{title}\n")
         for name, body in re.findall(r"^service (\w+) \{\n(.*?)^\}", text, re.DOTALL | re.MULTILINE):
             parts.append(f"### semel.v1.{name}\n\n| Call | Request | Answer | |\n|---|---|---|---|")
             parts += [*_calls(body), ""]
-        messages = re.findall(r"(?:^//.*\n)*^(?:message|enum) \w+ \{.*?(?:^\}|\})$", text, re.DOTALL | re.MULTILINE)
+        messages = re.findall(r"(?:^//[^\n]*\n)*^(?:message|enum) \w+ \{.*?(?:^\}|\})$", text, re.DOTALL | re.MULTILINE)
         if messages:
             parts.append("```protobuf\n" + "\n\n".join(messages) + "\n```\n")
     return "\n".join(parts)
@@ -152,8 +152,8 @@ def table_of_proofs() -> str:
     by_rule = proofs()
     for rule in sorted(by_rule, key=lambda name: ("PTLOGDRE".index(name[0]), int(name[1:]))):
         tests = by_rule[rule]
-        shown = "<br>".join(f"`{path}`: {name.removeprefix('test_')}" for path, name in tests[:PROOFS_SHOWN])
-        lines.append(f"| {rule} | {len(tests)} | {shown.replace('_', ' ').replace('test ', 'test_')} |")
+        shown = (f"`{path}`: {name.removeprefix('test_').replace('_', ' ')}" for path, name in tests[:PROOFS_SHOWN])
+        lines.append(f"| {rule} | {len(tests)} | {'<br>'.join(shown)} |")
     return "\n".join(lines)
 
 
@@ -202,6 +202,13 @@ def _read(app: Any, name: str, source: list[str]) -> None:
     source[0] = with_linked_proofs(text, "reference/rules.md") if name == "guarantee" else text
 
 
+def _outdated(app: Any, env: Any, added: set[str], changed: set[str], removed: set[str]) -> list[str]:
+    """Pages that are made of more than their own text are read each time."""
+    texts = {name: Path(env.doc2path(name)).read_text() for name in env.found_docs}
+    return [name for name, text in texts.items() if PLACE.search(text) or TOCTREE.search(text)]
+
+
 def setup(app: Any) -> dict[str, Any]:
     app.connect("source-read", _read)
+    app.connect("env-get-outdated", _outdated)
     return {"parallel_read_safe": True}
