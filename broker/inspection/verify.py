@@ -104,18 +104,36 @@ def verify(
     needs_metadata: a folder without metadata is an error, since a node does not start with it
     """
     begun = time.monotonic()
-    path = path.rstrip("/") or "/"
+    path = os.path.normpath(path)
     if not os.path.isdir(path):
         raise UsageError(f"{path} is no folder: give a node's data.dir")
+
+    def look() -> Report:
+        return _look(path, metadata_url, deep, clock or SystemClock(), progress, needs_metadata)
+
+    report = look()
+    if report.is_running and not report.is_whole:
+        # What was being written looked torn, perhaps: real damage is there the second time too.
+        report = look()
+    report.seconds = time.monotonic() - begun
+    return report
+
+
+def _look(
+    path: str,
+    metadata_url: str,
+    deep: bool,
+    clock: Clock,
+    progress: Callable[[Progress], None] | None,
+    needs_metadata: bool,
+) -> Report:
     before = OverlayStorage(path)
     try:
         if not _is_data_folder(before, path):
             raise UsageError(f"{path} is no node's data folder: it has neither {META_FILE} nor logs. Give a data.dir")
-        report = _Verification(before, path, metadata_url, deep, clock or SystemClock(), progress, needs_metadata).run()
+        return _Verification(before, path, metadata_url, deep, clock, progress, needs_metadata).run()
     finally:
         before.close()
-    report.seconds = time.monotonic() - begun
-    return report
 
 
 def is_in_use(path: str) -> bool:
@@ -242,7 +260,9 @@ class _Verification:
                     f"{rehearsal.report.restored_batches} batches are missing in the logs, and are in the journal",
                     on_start="gives them back to the logs",
                 )  # fmt: skip
-        if rehearsal.refusal is not None:
+        if report.is_running and isinstance(rehearsal.refusal, FileNotFoundError):
+            self._gone("", rehearsal.refusal)
+        elif rehearsal.refusal is not None:
             report.refusal = getattr(rehearsal.refusal, "message", None) or str(rehearsal.refusal)
             self._findings.add(
                 Severity.ERROR, Check.START, "", f"a node does not start with this folder: {report.refusal}",
@@ -280,7 +300,7 @@ class _Verification:
                 continue
             if not after.exists(path) or after.is_changed(path):
                 self._findings.add(
-                    Severity.WARNING, Check.START, name, "after a clean stop a start leaves it alone, and here it would not",
+                    Severity.WARNING, Check.START, name, "a clean stop left it so that no start touches it",
                     on_start="changes it" if after.exists(path) else "removes it",
                 )  # fmt: skip
 
@@ -362,7 +382,19 @@ class _Verification:
                 deep=self._deep,
                 progress=self._was_read,
             )  # fmt: skip
-            self._report.logs.append(check.run())
+            try:
+                self._report.logs.append(check.run())
+            except FileNotFoundError as error:
+                if not self._report.is_running:
+                    raise
+                self._gone(name, error)
+
+    def _gone(self, name: str, error: OSError) -> None:
+        self._findings.add(
+            Severity.NOTE, Check.FOLDERS, name,
+            f"the running node has removed {error.filename} meanwhile, so not all of this was looked at",
+            command="check again, or stop the node first",
+        )  # fmt: skip
 
     def _journal_files(self) -> list[str]:
         folder = f"{self._path}/journal"

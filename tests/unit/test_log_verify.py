@@ -18,6 +18,7 @@ from running_node import batch, create_topic, running_node
 from typer.testing import CliRunner
 
 from semel.broker.inspection.findings import FINDINGS_OF_A_KIND_MAX, Check, Finding, Findings, Severity
+from semel.broker.inspection.log_check import LogCheck, WalkedLog
 from semel.broker.inspection.verify import Report, verify
 from semel.broker.log.checkpoints import write_checkpoint, write_epochs
 from semel.broker.log.config import AppendOrigin, LogConfig
@@ -328,6 +329,32 @@ def test_a_node_s_own_folder_is_ok_while_it_runs_and_afterwards(tmp_path: Path) 
     assert with_node_again.is_whole
 
 
+def test_files_that_a_running_node_removes_are_a_note_and_a_torn_look_is_repeated(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    looks = []
+
+    class Torn(LogCheck):
+        def run(self) -> WalkedLog:
+            looks.append(self._name)
+            if len(looks) == 1:
+                self._findings.add(Severity.ERROR, Check.BATCHES, self._name, "torn")
+            if len(looks) in (2, 5):
+                raise FileNotFoundError(2, "gone", "00000000000000000000.log")
+            return super().run()
+
+    monkeypatch.setattr("semel.broker.inspection.verify.LogCheck", Torn)
+    with DiskStorage().lock(str(folder / ".lock")):
+        report = check(folder)
+    assert report.is_running
+    assert report.is_whole, wrong(report)
+    assert looks == ["large-0", "small-0", "small-1"] * 2
+    assert any("has removed 00000000000000000000.log meanwhile" in one.what for one in report.findings)
+    looks.clear()
+    with pytest.raises(FileNotFoundError):
+        check(folder)
+
+
 def test_folders_that_the_metadata_does_not_know_or_misses_are_found(tmp_path: Path) -> None:
     data = with_node(tmp_path, write_some)
     shutil.copytree(data / "orders-0", tmp_path / "stray-0")
@@ -380,6 +407,17 @@ def test_the_command_says_what_and_what_next_and_its_exit_code_is_the_verdict(tm
     assert document["verdict"] == "damaged"
     (finding,) = [one for one in document["findings"] if one["check"] == "batches"]
     assert (finding["severity"], finding["offset"], finding["position"]) == ("error", 0, 0)
+
+
+def test_a_path_may_be_relative_and_have_dots(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(folder.parent)
+    (folder / "small-0" / f"{0:020d}.timeindex").unlink()
+    expected = {one.path for one in wrong(check(folder))}
+    assert expected
+    for path in ("data", "./data/", "data/../data"):
+        assert {one.path for one in wrong(verify(path, needs_metadata=False))} == expected
+    monkeypatch.chdir(folder)
+    assert {one.path for one in wrong(verify(".", needs_metadata=False))} == expected
 
 
 def test_the_command_refuses_what_is_no_data_folder(tmp_path: Path) -> None:
