@@ -33,7 +33,7 @@ from semel.txn_coordinator.schemas import decode_key, decode_value
 WRITES_MAX: Final = 1_000
 WRITE_PARTITIONS_MAX: Final = 20
 WRITE_SCAN_BYTES_MAX: Final = 64 << 20
-"""So much of each partition is looked through for what the producers wrote."""
+"""So much of all partitions together is looked through for what the producers wrote."""
 
 
 async def read_history(node: Services, key: str, limit: int = 0) -> TransactionHistory:
@@ -55,11 +55,14 @@ async def read_history(node: Services, key: str, limit: int = 0) -> TransactionH
     start, end = partition.log_start_offset, partition.high_watermark
     events: deque[TransactionEvent] = deque(maxlen=limit or HISTORY_LIMIT)
     total, read_error = 0, ""
+    named = key.encode("utf-8", "surrogatepass")
     try:
         async for header, batch in batches_from(partition, start, end):
             if header.is_control:
                 continue
             for record in decode_records(batch):
+                if record.key is None or named not in record.key:  # most are others': spare decoding them
+                    continue
                 if (event := _event(key, record)) is not None:
                     events.append(event)
                     total += 1
@@ -163,28 +166,32 @@ async def _writes(node: Services, events: Iterable[TransactionEvent]) -> tuple[l
             since[tp] = min(since.get(tp, event.start_ms), event.start_ms)
     found: list[TransactionWrite] = []
     cut = len(since) > WRITE_PARTITIONS_MAX
+    left = WRITE_SCAN_BYTES_MAX
     for tp in sorted(since)[:WRITE_PARTITIONS_MAX]:
         partition = node.partition(tp)
         if partition is None:
             cut = True
             continue
         try:
-            cut |= await _writes_to(partition, producers, since[tp], found)
+            left = await _writes_to(partition, producers, since[tp], found, left)
         except (SemelError, OSError):
             cut = True
-        if len(found) >= WRITES_MAX:
+        if left <= 0 or len(found) >= WRITES_MAX:
             return found[:WRITES_MAX], True
     return found, cut
 
 
-async def _writes_to(partition: Partition, producers: set[int], since_ms: int, found: list[TransactionWrite]) -> bool:
-    """Add what the producers wrote to one partition since a time. Returns whether there may be more."""
+async def _writes_to(
+    partition: Partition, producers: set[int], since_ms: int, found: list[TransactionWrite], room_bytes: int
+) -> int:
+    """Add what the producers wrote to one partition since a time. Returns what is left of `room_bytes`: 0 or less where
+    there may be more.
+    """
     offset = _offset_before(partition, since_ms)
-    scanned = 0
     async for header, batch in batches_from(partition, offset, partition.high_watermark):
-        scanned += len(batch)
-        if scanned > WRITE_SCAN_BYTES_MAX or len(found) >= WRITES_MAX:
-            return True
+        room_bytes -= len(batch)
+        if room_bytes <= 0 or len(found) >= WRITES_MAX:
+            return 0
         if header.producer_id not in producers or not header.is_transactional:
             continue
         if not header.is_control and partition.tp.topic == OFFSETS_TOPIC:
@@ -207,7 +214,7 @@ async def _writes_to(partition: Partition, producers: set[int], since_ms: int, f
             found[-1] = joined
         else:
             found.append(write)
-    return False
+    return room_bytes
 
 
 def _offset_before(partition: Partition, since_ms: int) -> int:
