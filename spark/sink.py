@@ -183,7 +183,7 @@ def _send_all(
 
     def send(parts: Iterator[tuple[tuple[str, int], pyarrow.Table]]) -> None:
         for (topic, partition), records in parts:
-            size_bytes = 0
+            work.rows += records.num_rows
             for encoded in record_batches(
                 records,
                 batch_bytes=options.batch_bytes,
@@ -191,9 +191,8 @@ def _send_all(
                 timestamp_ms=time.time_ns() // 1_000_000,
                 default_headers=tuple(work.headers),
             ):
-                size_bytes += len(encoded)
+                work.size_bytes += len(encoded)
                 writer.send_batch(topic, partition, encoded)
-            work.sent_to(topic, partition, records.num_rows, size_bytes)
 
     batch: pyarrow.RecordBatch | None = first
     while batch is not None:

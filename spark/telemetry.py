@@ -10,7 +10,7 @@ import secrets
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Final
 
 from semel.protocol.ids import TopicPartition
@@ -87,14 +87,6 @@ class Work:
     outcome: str = ""
     rows: int = 0
     size_bytes: int = 0
-    sent: dict[TopicPartition, tuple[int, int]] = field(default_factory=dict)
-
-    def sent_to(self, topic: str, partition: int, rows: int, size_bytes: int) -> None:
-        """Note what went to a partition."""
-        before = self.sent.get(TopicPartition(topic, partition), (0, 0))
-        self.sent[TopicPartition(topic, partition)] = (before[0] + rows, before[1] + size_bytes)
-        self.rows += rows
-        self.size_bytes += size_bytes
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,11 +134,6 @@ def task_writing(trace: BatchTrace, names: Names, task_partition: int) -> Iterat
     finally:
         if metrics.active():
             sink_metrics().attempts.add(1, {**names.labels(), _OUTCOME: work.outcome})
-            shared = metrics.client_metrics()
-            for tp, (rows, size_bytes) in work.sent.items():
-                attributes = metrics.partition_attributes("send", *tp)
-                shared.sent_messages.add(rows, attributes)
-                shared.sent_io.add(size_bytes, attributes)
         if is_on:
             telemetry.flush()
 
