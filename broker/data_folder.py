@@ -19,7 +19,7 @@ from semel.broker.log.checkpoints import OffsetCheckpoint
 from semel.broker.log.segment import LOG_SUFFIX, segment_path
 from semel.protocol.errors import ErrorCode, FatalError, SemelError
 from semel.protocol.ids import TopicId, TopicPartition, format_topic_id, new_topic_id, parse_topic_id
-from semel.runtime.storage import Storage, StorageLock, read_whole, write_whole
+from semel.runtime.storage import Storage, StorageLock, make_lasting_folder, read_whole, write_whole
 
 _log = logging.getLogger("semel.logs")
 
@@ -80,9 +80,7 @@ class DataFolder:
         A `cluster_id` of None takes the one that is there, or makes a new one. Raises `FatalError` if another process
         holds the folder, or it belongs to another node or cluster.
         """
-        if not self._storage.exists(self.path):
-            self._storage.make_folder(self.path)
-            self._storage.sync_folder(self.path.rpartition("/")[0] or ".")
+        make_lasting_folder(self._storage, self.path)
         try:
             self._lock = self._storage.lock(self.file(LOCK_FILE))
         except BlockingIOError as error:

@@ -49,7 +49,7 @@ from semel.protocol.errors import ErrorCode, SemelError
 from semel.protocol.ids import TopicId, TopicPartition, format_topic_id, new_topic_id
 from semel.runtime.clock import Clock, SystemClock
 from semel.runtime.disk_storage import DiskStorage
-from semel.runtime.storage import Storage, StorageLock
+from semel.runtime.storage import Storage, StorageLock, make_lasting_folder
 from semel.txn_coordinator.service import TransactionService
 
 logger = logging.getLogger("semel.node")
@@ -295,7 +295,7 @@ class Node:
 
     def _take_folder(self) -> None:
         try:
-            self._storage.make_folder(self.data_dir)
+            make_lasting_folder(self._storage, self.data_dir)
             self._lock = self._storage.lock(f"{self.data_dir}/{NODE_LOCK_FILE}")
         except BlockingIOError:
             raise NodeStartError(

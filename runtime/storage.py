@@ -120,3 +120,15 @@ def write_whole(storage: Storage, path: str, data: Buffer) -> None:
         file.close()
     storage.rename(temporary, path)
     storage.sync_folder(path.rpartition("/")[0] or ".")
+
+
+def make_lasting_folder(storage: Storage, path: str) -> None:
+    """Create a folder and its parents where they are missing, so that a power cut leaves them."""
+    missing = []
+    while path and not storage.exists(path):
+        missing.append(path)
+        path = path.rpartition("/")[0]
+    if missing:
+        storage.make_folder(missing[0])
+        for made in reversed(missing):
+            storage.sync_folder(made.rpartition("/")[0] or ("/" if made.startswith("/") else "."))

@@ -9,6 +9,7 @@ from typing import Final
 
 from semel.protocol.errors import FatalError
 from semel.runtime.simulated_storage import SimulatedStorage
+from semel.runtime.storage import make_lasting_folder
 
 MEMORY_DATABASES: Final = ("vfs=memdb", "mode=memory&cache=shared")
 """SQLite's ways to share a database in memory: from 3.36 on, and before."""
@@ -24,8 +25,7 @@ class MemoryData:
         self._database, uri = _open_database(f"semel-{uuid.uuid4().hex}")
         self.metadata_url = f"sqlite:///{uri}&uri=true"
         self.storage = SimulatedStorage(seed)
-        self.storage.make_folder(FOLDER)
-        self.storage.sync_folder("/")
+        make_lasting_folder(self.storage, FOLDER)
 
     def close(self) -> None:
         self._database.close()

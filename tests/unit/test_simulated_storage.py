@@ -7,7 +7,7 @@ import errno
 import pytest
 
 from semel.runtime.simulated_storage import SimulatedCrash, SimulatedStorage
-from semel.runtime.storage import read_whole, write_whole
+from semel.runtime.storage import make_lasting_folder, read_whole, write_whole
 
 PAGE = 4096
 
@@ -41,6 +41,14 @@ def test_synced_bytes_and_names_survive_a_power_cut() -> None:
         storage.crash(power=True)
         assert storage.list_folder("/d") == ["a"]
         assert read_whole(storage, "/d/a", size_bytes_max=10) == b"kept"
+
+
+def test_the_folders_above_a_new_data_folder_survive_a_power_cut_too() -> None:
+    for seed in range(50):
+        storage = new_storage(seed)
+        make_lasting_folder(storage, "/d/new/deep/data")
+        storage.crash(power=True)
+        assert storage.exists("/d/new/deep/data")
 
 
 def test_unsynced_bytes_may_be_lost_torn_reordered_or_kept() -> None:
