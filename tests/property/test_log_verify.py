@@ -28,12 +28,16 @@ def clean(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def killed(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """As a kill leaves it: some of it flushed, the rest in the journal and the page cache."""
+    """As a kill leaves it: some of it flushed, the rest in the journal and the page cache, and all acknowledged."""
     base = tmp_path_factory.mktemp("killed")
     manager = make_folder(base / "live")
+    asyncio.run(manager.upkeep.flush())
     for partition in manager.partitions():
         for number in range(20):
             partition.append(make_batch([(b"more", b"%d" % number)]))
+    journal = manager._journal
+    assert journal is not None
+    journal.sync_now()
     shutil.copytree(base / "live", base / "data")
     manager._abandon()
     return base / "data"
