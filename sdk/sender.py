@@ -118,7 +118,17 @@ class _Line:
     the window holds (P1), so one that is to be repeated must not fall behind more than that.
     """
 
-    __slots__ = ("buffer", "gap", "next_sequence", "producer", "proven_until_ms", "renumber", "tp", "window")
+    __slots__ = (
+        "buffer",
+        "gap",
+        "next_sequence",
+        "producer",
+        "proven_until_ms",
+        "refusal",
+        "renumber",
+        "tp",
+        "window",
+    )
 
     def __init__(self, buffer: PartitionBuffer) -> None:
         self.tp = TopicPartition(buffer.topic, buffer.partition)
@@ -129,6 +139,7 @@ class _Line:
         self.proven_until_ms = 0
         self.renumber = False  # a number is missing: once nothing is in flight, go on under the next epoch
         self.gap = False  # a batch in doubt was given up: a missing number may yet turn up
+        self.refusal: SemelError | None = None  # the last, which whoever runs out of time is to be told
 
     @property
     def in_flight(self) -> bool:
@@ -400,6 +411,7 @@ class Sender:
 
     def _succeed(self, line: _Line, batch: ProducerBatch, outcome: Outcome, now_ms: int) -> None:
         line.proven_until_ms = now_ms + _PROVEN_MS
+        line.refusal = None
         self._accumulator.release(batch)
         batch.succeed(outcome.base_offset, outcome.append_time_ms)
         line.leave()
@@ -444,12 +456,13 @@ class Sender:
             line.renumber = True
 
     def _retry(self, line: _Line, batch: ProducerBatch, error: RetriableError, now_ms: int) -> None:
+        line.refusal = error
         if error.code in _MAYBE_APPENDED:
             batch.in_doubt = True
         if error.code in _STALE_METADATA:
             self.wants_metadata = True
         if now_ms >= batch.created_ms + self._options.delivery_timeout_ms:
-            self._give_up(line, batch, self._timeout_error(line, batch, error))
+            self._give_up(line, batch, self._timeout_error(line, batch))
             return
         first_ms, longest_ms = self._options.retry_backoff_ms, self._options.retry_backoff_max_ms
         if error.code is ErrorCode.CONCURRENT_TRANSACTIONS:
@@ -462,14 +475,14 @@ class Sender:
         while line.window and line.window[0].created_ms + timeout_ms <= now_ms:
             batch = line.window[0]
             batch.in_doubt = batch.in_doubt or batch.in_flight
-            self._give_up(line, batch, self._timeout_error(line, batch, None))
+            self._give_up(line, batch, self._timeout_error(line, batch))
         while not line.window:
             waiting = self._accumulator.first(line.buffer)
             if waiting is None or waiting.created_ms + timeout_ms > now_ms:
                 break
             taken = self._accumulator.take(line.buffer)
             assert taken is waiting
-            error = self._timeout_error(line, taken, None)
+            error = self._timeout_error(line, taken)
             self._end(taken, error)
             self._on_failure(taken, error)
         head = line.window[0] if line.window else self._accumulator.first(line.buffer)
@@ -492,9 +505,9 @@ class Sender:
         self._accumulator.release(batch)
         batch.fail(error)
 
-    def _timeout_error(self, line: _Line, batch: ProducerBatch, cause: SemelError | None) -> SemelError:
+    def _timeout_error(self, line: _Line, batch: ProducerBatch) -> SemelError:
         fate = "may be written or not" if batch.in_doubt else "were not written"
-        why = f"; the last answer: {cause}" if cause is not None else ""
+        why = f"; the last answer: {line.refusal}" if line.refusal is not None else ""
         message = (
             f"{batch.record_count} records to {line.tp} were not acknowledged within delivery_timeout_ms "
             f"({self._options.delivery_timeout_ms}) and {fate}{why}"

@@ -194,6 +194,15 @@ def test_records_that_nobody_acknowledges_fail_after_the_delivery_timeout(node: 
     assert values(node)[-1] == b"next"
 
 
+def test_records_that_ran_out_of_time_tell_what_the_node_said_last(node: FakeNode) -> None:
+    node.produce_script.extend([ErrorCode.KAFKA_STORAGE_ERROR] * 1000)
+    with make(node, delivery_timeout_ms=300, retry_backoff_ms=250) as producer:
+        producer.send("orders", b"lost")
+        with pytest.raises(SemelError, match=r"the last answer: .*KAFKA_STORAGE_ERROR") as raised:
+            producer.flush(WAIT_S)
+    assert raised.value.code is ErrorCode.REQUEST_TIMED_OUT
+
+
 def test_a_batch_too_large_for_its_topic_is_sent_in_halves(node: FakeNode) -> None:
     with make(node, linger_ms=10_000) as producer:
         producer.send("orders", b"first")
