@@ -42,10 +42,18 @@ def checked_names(function: Callable[P, R]) -> Callable[P, R]:
             if name not in known:
                 is_class = function.__name__ == "__init__" and args
                 owner = type(args[0]).__name__ if is_class else function.__qualname__
-                raise UsageError(f"{owner} has no option {name!r}; {nearest(name, known)}")
+                elsewhere = getattr(args[0], "_options_elsewhere", {}) if is_class else {}
+                advice = elsewhere.get(name) or nearest(name, known)
+                raise UsageError(f"{owner} has no option {name!r}; {advice}")
         return function(*args, **kwargs)
 
     return checked
+
+
+def option_names(kind: type) -> list[str]:
+    """Return the names of the options that a class takes."""
+    parameters = inspect.signature(kind).parameters.values()
+    return [parameter.name for parameter in parameters if parameter.kind is parameter.KEYWORD_ONLY]
 
 
 def nearest(name: str, known: Sequence[str]) -> str:

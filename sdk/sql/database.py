@@ -146,6 +146,17 @@ class Database:
                 raise unavailable(self, error) from error
             raise
 
+    def misses(self, table: sa.Table, error: exc.DBAPIError) -> bool:
+        """Whether an error says that there is no such table."""
+        original = error.orig
+        if self.kind == POSTGRESQL:
+            is_missing = getattr(original, "sqlstate", None) == "42P01"
+        elif self.kind == MYSQL:
+            is_missing = getattr(original, "args", ())[:1] == (1146,)
+        else:
+            is_missing = str(original).startswith("no such table")
+        return is_missing and table.name in str(original)
+
     def require_transactions(self, connection: sa.Connection, table: sa.Table) -> None:
         """Raise `UsageError` for a table that ignores transactions (MyISAM and its like)."""
         if self.kind != MYSQL:
@@ -180,6 +191,11 @@ def unavailable(database: Database, error: BaseException) -> RetriableError:
 def failed(database: Database, error: BaseException) -> FatalError:
     """Return the error of a database that refuses for good."""
     return FatalError(f"the database {database.location} refuses: {first_line(error)}")
+
+
+def told(database: Database, error: sa.exc.SQLAlchemyError) -> RetriableError | FatalError:
+    """Return what to raise for an error of work that is not tried again here."""
+    return (unavailable if database.verdict(error) is Verdict.TRANSIENT else failed)(database, error)
 
 
 def first_line(error: object) -> str:

@@ -12,8 +12,9 @@ from typing import Any, Final
 
 import sqlalchemy as sa
 
-from semel.protocol.errors import SemelError, UsageError
+from semel.protocol.errors import ErrorCode, FatalError, RetriableError, SemelError, UsageError
 from semel.protocol.record_batch import Record
+from semel.sdk.admin import Admin
 from semel.sdk.sql.outbox import Outbox
 from semel.sdk.sql.outbox_table import as_row
 
@@ -26,6 +27,8 @@ HEADER_OFFSET: Final = "semel.source.offset"
 HEADER_TIMESTAMP: Final = "semel.source.timestamp"
 HEADER_GROUP: Final = "semel.source.group"
 REASON_CHARS_MAX: Final = 1_000
+CHECK_MS: Final = 5_000
+"""How long the node is asked, at the start, whether the topic is there."""
 
 
 class DeadLetters:
@@ -34,6 +37,7 @@ class DeadLetters:
     def __init__(self, outbox: Outbox, topic: str, group: str) -> None:
         self.outbox = outbox
         outbox.drains = True
+        outbox.own_topic = topic
         self._topic = topic
         self._group = group
         self._thread: threading.Thread | None = None
@@ -55,6 +59,28 @@ class DeadLetters:
             rows.append(as_row(self._topic, record.value, record.key, headers, None))
         if rows:
             connection.execute(self.outbox.table.insert(), rows)
+
+    @property
+    def set_aside(self) -> int:
+        """How many dead letters of other groups the node has refused for good."""
+        return self.outbox.statistics()["set_aside"]
+
+    def check_topic(self, bootstrap: str) -> None:
+        """Raise `UsageError` where the topic is not there. A node that is away is not waited for: sinks bear that."""
+        with Admin(
+            bootstrap, api_timeout_ms=CHECK_MS, connect_timeout_ms=CHECK_MS, request_timeout_ms=CHECK_MS
+        ) as admin:
+            try:
+                admin.topic(self._topic)
+            except RetriableError as error:
+                _log.warning("whether there is a topic %r for dead letters is not known: %s", self._topic, error)
+            except FatalError as error:
+                if error.code is not ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
+                    raise
+                raise UsageError(
+                    f"dead_letter_topic {self._topic!r} does not exist; create it with Admin.create_topic, or "
+                    f"`semel topic create {self._topic}`"
+                ) from error
 
     def start(self) -> None:
         """Relay what there is, and what comes, until `close`."""

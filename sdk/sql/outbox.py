@@ -42,11 +42,12 @@ from semel.sdk.options import (
     check_name,
     check_text,
     checked_names,
+    option_names,
     parse_bootstrap,
 )
 from semel.sdk.producer import Producer
 from semel.sdk.serialization import HeadersArgument, header_pairs
-from semel.sdk.sql.database import PAUSE_MAX_S, POSTGRESQL, Database, Verdict, failed, first_line, unavailable
+from semel.sdk.sql.database import PAUSE_MAX_S, POSTGRESQL, Database, Verdict, failed, first_line, told, unavailable
 from semel.sdk.sql.notifications import Notifications, notify
 from semel.sdk.sql.outbox_table import (
     ROWS_MAX,
@@ -76,6 +77,12 @@ _REFUSED: Final = frozenset(
     }
 )
 """What a node, or the producer, says of a record that it will never take."""
+
+
+PRODUCER_OPTIONS: Final = {
+    name: f"give it to the producer: producer={{{name!r}: ...}}" for name in option_names(Producer)
+}
+"""How an outbox is given them."""
 
 
 class _DeposedError(Exception):
@@ -111,6 +118,7 @@ class Outbox(NotPicklable):
     """
 
     _in_place_of_pickling = "it has connections; make one in each process, where it is used"
+    _options_elsewhere = PRODUCER_OPTIONS
 
     @checked_names
     def __init__(
@@ -161,6 +169,8 @@ class Outbox(NotPicklable):
         self._closed = False
         self.drains = False
         """Whether `stop` lets `run` relay what was added before it."""
+        self.own_topic: str | None = None
+        """Where several share the table, each for a topic of its own: a refused row of another's is set aside."""
         self._counts = {"rows": 0, "transactions": 0, "set_aside": 0, "takeovers": 0, "recovered": 0, "retries": 0}
 
     @property
@@ -196,12 +206,22 @@ class Outbox(NotPicklable):
         connection: a `Connection` or `Session` of SQLAlchemy, in the transaction of what the record tells of
         value, key, headers, partition: as for `Producer.send`
 
-        Raises `UsageError` for what can't be sent, and what the database raises.
+        Raises `UsageError` for what can't be sent and where there is no table, and what the database raises.
         """
         pairs = header_pairs(headers) if headers else ()
         if tracing.active():
             pairs = tuple(tracing.inject(pairs))  # the record goes on the trace of the transaction that adds it (E4)
-        self._table.add(connection, [as_row(topic, value, key, pairs, partition)])
+        row = as_row(topic, value, key, pairs, partition)
+        try:
+            self._table.add(connection, [row])
+        except sa.exc.DBAPIError as error:
+            if not self._database.misses(self._table.rows, error):
+                raise
+            # Without the cause, which shows the row.
+            raise UsageError(
+                f"there is no table {self._table.rows.fullname!r} in the database of this transaction: call "
+                "create_tables() once, or ddl() for your own migrations"
+            ) from None
         if self._notify:
             notify(connection, self._table.rows.fullname)
 
@@ -280,8 +300,7 @@ class Outbox(NotPicklable):
             with self._database.begin() as connection:
                 self._table.check(self._database, connection)
         except sa.exc.SQLAlchemyError as error:
-            is_transient = self._database.verdict(error) is Verdict.TRANSIENT
-            raise (unavailable if is_transient else failed)(self._database, error) from error
+            raise told(self._database, error) from error
 
     def _judge(self, error: Exception, failing_s: float) -> None:
         """Raise an error that is not to be tried again, or not any more."""
@@ -348,15 +367,20 @@ class Outbox(NotPicklable):
             self._limit = max(1, len(rows) // 2)
             return True
         row = rows[0]
-        if not self._set_aside:
+        if not self._set_aside and self.own_topic in (None, row.topic):
+            advice = (
+                "mend or delete it, or make the Outbox with set_aside_refused=True"
+                if self.own_topic is None
+                else "it stays there, and is relayed once the topic takes it and the sink is started again"
+            )
             raise FatalError(
                 f"row {row.id} of {self._table.rows.fullname}, for topic {row.topic!r}, can't be relayed: {error}; "
-                "mend or delete it, or make the Outbox with set_aside_refused=True",
+                f"{advice}",
                 code,
             ) from error
         with self._database.begin() as connection:
             self._table.set_aside(connection, row.id, str(error))
-        _log.error("outbox %s: row %d is set aside: %s", self.table.fullname, row.id, error)
+        _log.error("outbox %s: row %d, for topic %r, is set aside: %s", self.table.fullname, row.id, row.topic, error)
         self._counts["set_aside"] += 1
         self._limit = self._rows_max
         return True
@@ -468,16 +492,26 @@ class Outbox(NotPicklable):
 
 
 def create_tables(database: Database, tables: tuple[sa.Table, ...]) -> None:
-    """Create tables where they are missing; harmless where several processes do it at once."""
-    for table in tables:
-        for attempt in range(2):
-            try:
-                with database.begin() as connection:
-                    table.create(connection, checkfirst=True)
-                break
-            except sa.exc.SQLAlchemyError as error:
-                if attempt or not sa.inspect(database.engine).has_table(table.name, schema=table.schema):
-                    raise failed(database, error) from error
+    """Create tables where they are missing; harmless where several processes do it at once.
+
+    Raises `RetriableError` where the database can't be reached, `FatalError` where it refuses.
+    """
+    try:
+        for table in tables:
+            _create_table(database, table)
+    except sa.exc.SQLAlchemyError as error:
+        raise told(database, error) from error
+
+
+def _create_table(database: Database, table: sa.Table) -> None:
+    try:
+        with database.begin() as connection:
+            table.create(connection, checkfirst=True)
+    except sa.exc.SQLAlchemyError:
+        with database.begin() as connection:
+            if not sa.inspect(connection).has_table(table.name, schema=table.schema):
+                raise
+            table.create(connection, checkfirst=True)  # another process was first: its indexes, too, shall be there
 
 
 def ddl(database: Database, tables: tuple[sa.Table, ...]) -> str:

@@ -24,17 +24,17 @@ from semel.protocol.errors import (
 )
 from semel.protocol.ids import TopicPartition
 from semel.sdk import tracing
-from semel.sdk.arguments import check_seconds
+from semel.sdk.arguments import check_seconds, check_topics
 from semel.sdk.batch import Batch
 from semel.sdk.consumer import Consumer
 from semel.sdk.options import NotPicklable, check_int, check_text, checked_names
-from semel.sdk.sql.database import IDLE_TIMEOUT_MS, Database, Verdict, failed, first_line, unavailable
+from semel.sdk.sql.database import IDLE_TIMEOUT_MS, Database, Verdict, first_line, told
 from semel.sdk.sql.dead_letters import DeadLetters
 from semel.sdk.sql.offsets import OFFSETS_TABLE, OffsetsTable, Step
 from semel.sdk.sql.outbox import Outbox, create_tables, ddl
 from semel.sdk.sql.places import Places
 from semel.sdk.sql.pump import Pump
-from semel.sdk.sql.sink_options import SinkOptions, consumer_options
+from semel.sdk.sql.sink_options import OPTIONS_ELSEWHERE, SinkOptions, check_dead_letter_topic, consumer_options
 from semel.sdk.sql.target import MappingFunction, TargetTable
 
 _log = logging.getLogger("semel.sql")
@@ -89,6 +89,7 @@ class Sink(NotPicklable):
     """
 
     _in_place_of_pickling = "it has connections; make one in each process, where it is used"
+    _options_elsewhere = OPTIONS_ELSEWHERE
 
     @checked_names
     def __init__(
@@ -130,20 +131,23 @@ class Sink(NotPicklable):
             offset_reset=offset_reset,
         )
         further = consumer_options(consumer)
+        topics = check_topics(topics)
         self.database = Database(database, check_int("idle_timeout_ms", idle_timeout_ms, 1_000))
         self.offsets = OffsetsTable(check_text("group", group), check_text("offsets_table", offsets_table), schema)
+        self._bootstrap = bootstrap if isinstance(bootstrap, str) else ",".join(bootstrap)
         self.dead_letters: DeadLetters | None = None
         if dead_letter_topic is not None:
             if mapping is None:
                 raise UsageError("dead_letter_topic is for run(): give table and mapping, too")
+            dead_letter_topic = check_dead_letter_topic(dead_letter_topic, topics)
             outbox = Outbox(
-                bootstrap if isinstance(bootstrap, str) else ",".join(bootstrap),
+                self._bootstrap,
                 self.database.engine,
                 table=check_text("dead_letters_table", dead_letters_table),
                 schema=schema,
                 retry_timeout_ms=retry_timeout_ms,
             )
-            self.dead_letters = DeadLetters(outbox, check_text("dead_letter_topic", dead_letter_topic), group)
+            self.dead_letters = DeadLetters(outbox, dead_letter_topic, group)
         self._pump: Pump | None = None
         self.places = Places(
             self.database,
@@ -385,13 +389,15 @@ class Sink(NotPicklable):
     def statistics(self) -> dict[str, int]:
         """Return what was done, and what is buffered.
 
-        records, rows, transactions; dead_letters: records put there; skipped: records mapped to nothing; retries: of
-        the database; refused: transactions that came to nothing; claims: partitions taken over; buffered_records and
-        buffered_bytes: read, and not written yet.
+        records, rows, transactions; dead_letters: records put there; dead_letters_set_aside: those of other groups
+        that this sink was to relay, and the node refused (the table's column `refused` says why); skipped: records
+        mapped to nothing; retries: of the database; refused: transactions that came to nothing; claims: partitions
+        taken over; buffered_records and buffered_bytes: read, and not written yet.
         """
         records, size = (0, 0) if self._pump is None else self._pump.buffered()
         return {
             **self.counts,
+            "dead_letters_set_aside": 0 if self.dead_letters is None else self.dead_letters.set_aside,
             "claims": self.places.claims,
             "buffered_records": records,
             "buffered_bytes": size,
@@ -422,9 +428,9 @@ class Sink(NotPicklable):
                     self.database, options.table, options.schema, options.mode, options.key, options.columns
                 )
         except sa.exc.SQLAlchemyError as error:
-            is_transient = self.database.verdict(error) is Verdict.TRANSIENT
-            raise (unavailable if is_transient else failed)(self.database, error) from error
+            raise told(self.database, error) from error
         if self.dead_letters is not None:
+            self.dead_letters.check_topic(self._bootstrap)
             self.dead_letters.start()
 
     def close(self) -> None:

@@ -7,7 +7,8 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from semel.protocol.errors import UsageError
-from semel.sdk.options import check_callable, check_choice, check_int, check_text
+from semel.sdk.consumer import Consumer
+from semel.sdk.options import check_callable, check_choice, check_int, check_text, option_names
 from semel.sdk.sql.target import MappingFunction, Mode
 
 _NOT_FOR_SINKS: Final = {
@@ -81,6 +82,26 @@ def consumer_options(given: Mapping[str, Any] | None) -> dict[str, Any]:
         if name in options:
             raise UsageError(f"option consumer can't set {name}: {reason}")
     return options
+
+
+def _elsewhere() -> dict[str, str]:
+    """Return the consumer's options, each with how a sink is given it."""
+    advice = {name: f"give it to the consumer: consumer={{{name!r}: ...}}" for name in option_names(Consumer)}
+    return advice | {name: f"a sink decides it: {reason}" for name, reason in _NOT_FOR_SINKS.items()}
+
+
+OPTIONS_ELSEWHERE: Final = _elsewhere()
+
+
+def check_dead_letter_topic(topic: object, topics: Sequence[str]) -> str:
+    """Return where dead letters go. Raises `UsageError` for a topic that is read: each would come back for ever."""
+    name = check_text("dead_letter_topic", topic)
+    if name in topics:
+        raise UsageError(
+            f"dead_letter_topic {name!r} is among the topics that the sink reads: a dead letter would come back and "
+            "become another one, for ever; name a topic of their own"
+        )
+    return name
 
 
 def _names(key: object) -> tuple[str, ...]:

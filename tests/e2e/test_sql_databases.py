@@ -165,8 +165,11 @@ def test_values_of_many_types_are_upserted_and_deleted(node: LiveNode, engine: s
         "raw": bytes,
         "doc": dict if is_postgresql else str,
     }
+    dead = f"{topic}-dead"
+    with semel.Admin(node.bootstrap) as admin:
+        admin.create_topic(dead, partitions=1)
     with make_sink(
-        node, engine, topic, table="items", mapping=mapping, mode="upsert", columns=columns, dead_letter_topic=topic
+        node, engine, topic, table="items", mapping=mapping, mode="upsert", columns=columns, dead_letter_topic=dead
     ) as sink:
         sink.run(idle_timeout_s=0.3)
         assert sink.statistics()["dead_letters"] == 0

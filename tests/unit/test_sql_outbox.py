@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import threading
 import time
+import traceback
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -311,6 +312,7 @@ def test_a_payload_that_is_none_is_refused(payload: bytes) -> None:
         ({"notify": True}, "notify is PostgreSQL's"),
         ({"producer": {"transactional_id": "x"}}, "can't set transactional_id"),
         ({"lease": 1}, "did you mean 'lease_ms'"),
+        ({"compression": "zstd"}, r"give it to the producer: producer=\{'compression': \.\.\.\}"),
     ],
 )
 def test_wrong_options_are_told(engine: sa.Engine, options: dict[str, Any], message: str) -> None:
@@ -325,6 +327,19 @@ def test_what_cant_be_sent_is_refused_where_it_is_added(engine: sa.Engine) -> No
             outbox.add(connection, "t", {"a": 1})
         with pytest.raises(UsageError, match="topic must not be empty"):
             outbox.add(connection, "", b"")
+
+
+def test_adding_without_tables_is_told_with_the_next_step_and_without_values(tmp_path: Path) -> None:
+    """SQLAlchemy's error had the statement, with key and value of the record."""
+    engine = sa.create_engine(f"sqlite:///{tmp_path}/empty.db", poolclass=sa.NullPool)
+    with (
+        pytest.raises(UsageError, match=r"no table 'semel_outbox'.*create_tables\(\)") as raised,
+        engine.begin() as connection,
+    ):
+        semel.sql.Outbox("localhost:9094", engine).add(connection, "t", "a secret", key="another")
+    shown = "".join(traceback.format_exception(raised.value))
+    assert "secret" not in shown.replace('"a secret"', "")
+    assert "INSERT" not in shown
 
 
 def test_missing_tables_are_told_with_the_next_step(tmp_path: Path) -> None:

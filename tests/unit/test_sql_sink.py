@@ -254,11 +254,80 @@ def test_a_table_that_does_not_fit_is_told_at_the_start(kit: Kit, options: dict[
         ({"consumer": {"auto_commit_interval_ms": 5}}, "the offsets are in the database"),
         ({"row_max": 1}, "did you mean 'rows_max'"),
         ({"offset_reset": "first"}, "use one of: earliest, latest, error"),
+        ({"topics": ["a", "b"], "dead_letter_topic": "b"}, "'b' is among the topics that the sink reads"),
+        ({"session_timeout_ms": 6_000}, r"give it to the consumer: consumer=\{'session_timeout_ms': \.\.\.\}"),
+        ({"isolation": "read_uncommitted"}, "a sink decides it: it writes committed records alone"),
     ],
 )
 def test_wrong_options_are_told(kit: Kit, options: dict[str, Any], message: str) -> None:
     with pytest.raises(UsageError, match=message):
         kit.sink(**options)
+
+
+def test_a_topic_for_dead_letters_that_is_missing_is_told_at_the_start(kit: Kit) -> None:
+    """The sink started, and died at the first poison record."""
+    with (
+        pytest.raises(UsageError, match=r"'nope-dead' .* `semel topic create nope-dead`"),
+        kit.sink(dead_letter_topic="nope-dead"),
+    ):
+        pass
+
+
+def test_a_sink_starts_while_no_node_can_say_whether_its_topic_for_dead_letters_is_there(
+    kit: Kit, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def away(admin: semel.Admin, name: str) -> None:
+        raise RetriableError("no node answers", ErrorCode.REQUEST_TIMED_OUT)
+
+    monkeypatch.setattr(semel.Admin, "topic", away)
+    kit.send({"id": 1, "n": 1})
+    assert kit.write()["rows"] == 1
+
+
+def test_dead_letters_of_another_group_that_are_refused_do_not_stop_a_sink(
+    kit: Kit, caplog: pytest.LogCaptureFixture
+) -> None:
+    """One row for a topic that is no more stopped every sink of the database, whatever its group."""
+    other = kit.sink(group="other", dead_letter_topic="nope-dead")
+    assert other.dead_letters is not None
+    with kit.engine.begin() as connection:
+        other.dead_letters.outbox.add(connection, "nope-dead", "theirs")
+    other.close()
+    kit.send("no json", {"id": 1, "n": 1})
+    with kit.sink() as sink:
+        running = threading.Thread(target=sink.run)
+        running.start()
+        wait_until(lambda: sink.statistics()["dead_letters_set_aside"] == 1)
+        remaining = "SELECT topic, refused IS NULL FROM semel_dead_letters"
+        wait_until(
+            lambda: (
+                kit.rows("SELECT position FROM semel_offsets") == [(2,)] and kit.rows(remaining) == [("nope-dead", 0)]
+            )
+        )
+        sink.stop()
+        running.join()
+    assert "for topic 'nope-dead', is set aside" in caplog.text
+    end = semel.TopicPartition(f"{kit.topic}-dead", 0)
+    with semel.Consumer(kit.node.bootstrap) as consumer:
+        consumer.assign([end])
+        assert consumer.poll(5.0) is not None
+
+
+def test_a_topic_for_dead_letters_that_was_deleted_is_told_with_what_to_do(kit: Kit) -> None:
+    """The advice was an option that no Sink has."""
+    kit.send("no json")
+    with kit.sink() as sink:
+        kit.admin.delete_topic(f"{kit.topic}-dead")
+        with pytest.raises(FatalError, match=f"`semel topic create {kit.topic}-dead`") as raised:
+            sink.run(idle_timeout_s=20.0)
+    assert "set_aside_refused" not in str(raised.value)
+
+
+def test_tables_are_not_created_in_a_database_that_is_away(tmp_path: Path) -> None:
+    sink = semel.sql.Sink("localhost:9094", f"sqlite:///{tmp_path}/no/such/folder/x.db", group="g", topics=["t"])
+    with pytest.raises(RetriableError, match="unable to open database file"):
+        sink.create_tables()
+    sink.close()
 
 
 @pytest.mark.parametrize(
