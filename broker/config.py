@@ -610,7 +610,7 @@ class NodeConfig:
     )
     metrics_max_connections: int = setting(
         64,
-        "Connections at once to metrics.listen. One more is answered with 503.",
+        "Connections at once to metrics.listen. One more takes the place of one that has not asked yet.",
         minimum=1,
         maximum=10_000,
     )

@@ -1,7 +1,10 @@
 """The HTTP endpoint of `metrics.listen`: /metrics for Prometheus, /healthz and /readyz for containers.
 
 Small on purpose: GET and HEAD, one request a connection, heads of up to 8 KiB, all within seconds. What takes long is
-done in a thread. /healthz says that the event loop turns and the disk works; /readyz that the node can be used.
+done in a thread. Whoever has not asked yet makes room for a new connection, and /healthz and /readyz are answered
+however many scrapes are under way: a container's check must not restart a node in which all is well.
+
+/healthz says that the event loop turns and the disk works; /readyz that the node can be used.
 """
 
 from __future__ import annotations
@@ -72,6 +75,8 @@ class MetricsEndpoint:
         self._resource = resource
         self._connections_max = connections_max
         self._connections: set[asyncio.Task[None]] = set()
+        self._idle: dict[asyncio.Task[None], asyncio.StreamWriter] = {}
+        """Those of whom no request has come yet, the oldest first."""
         self._server: asyncio.Server | None = None
         self._scraping = asyncio.Lock()
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="semel-metrics")
@@ -99,14 +104,31 @@ class MetricsEndpoint:
             await server.wait_closed()
         self._thread.shutdown(wait=False, cancel_futures=True)
 
+    @property
+    def working(self) -> int:
+        """How many connections are being answered."""
+        return len(self._connections) - len(self._idle)
+
     def _accepted(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        if len(self._connections) >= self._connections_max and self._idle:
+            self._let_go(next(iter(self._idle)))
         if len(self._connections) >= 2 * self._connections_max:
             writer.transport.abort()  # so many that not even a refusal can be had
             return
         # A task of our own: what asyncio makes of a coroutine here reports a cancellation as a failure.
         task = asyncio.get_running_loop().create_task(self._serve(reader, writer), name="serve metrics")
         self._connections.add(task)
-        task.add_done_callback(self._connections.discard)
+        self._idle[task] = writer
+        task.add_done_callback(self._forget)
+
+    def _let_go(self, task: asyncio.Task[None]) -> None:
+        self._idle[task].transport.abort()  # not left to the task, which may not have begun
+        task.cancel()
+        self._forget(task)
+
+    def _forget(self, task: asyncio.Task[None]) -> None:
+        self._connections.discard(task)
+        self._idle.pop(task, None)
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         try:
@@ -123,14 +145,13 @@ class MetricsEndpoint:
 
     async def _answer(self, reader: asyncio.StreamReader) -> tuple[str, _Answer]:
         try:
-            if len(self._connections) > self._connections_max:
-                raise _BadRequestError(
-                    HTTPStatus.SERVICE_UNAVAILABLE,
-                    f"more than metrics.max.connections = {self._connections_max} connections: come again",
-                )
             method, path, headers = await _request(reader)
         except _BadRequestError as error:
             return "GET", _Answer(error.status, f"{error}\n".encode())
+        finally:
+            task = asyncio.current_task()
+            assert task is not None
+            self._idle.pop(task, None)
         try:
             return method, await self._get(path, headers)
         except Exception:
@@ -151,6 +172,11 @@ class MetricsEndpoint:
                 return _Answer(HTTPStatus.NOT_FOUND, b"there are /metrics, /healthz and /readyz here\n")
 
     async def _metrics(self, headers: Mapping[str, str]) -> _Answer:
+        if self.working > self._connections_max:
+            return _Answer(
+                HTTPStatus.SERVICE_UNAVAILABLE,
+                f"metrics.max.connections = {self._connections_max} are being answered: come again\n".encode(),
+            )
         # One at a time: many at once would take the same time each, and the event loop from its work.
         async with self._scraping:
             readings = await self._read()

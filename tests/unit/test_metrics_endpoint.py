@@ -5,8 +5,8 @@ from __future__ import annotations
 import asyncio
 import gzip
 import socket
-import threading
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -21,6 +21,7 @@ from semel.broker.config_sources import Address
 from semel.broker.node import Node
 from semel.broker.start_errors import NodeStartError, StartFailure
 from semel.broker.telemetry import endpoint
+from semel.broker.telemetry.readings import Reading
 from semel.protocol.errors import SemelError
 
 
@@ -110,25 +111,59 @@ def test_a_request_that_does_not_come_to_its_end_is_answered_after_a_while(
     assert answer.status == 408
 
 
-def test_more_connections_than_the_bound_are_sent_away_and_later_ones_served(address: Address) -> None:
-    held = [socket.create_connection(address, timeout=30) for _ in range(4)]
+def test_idle_connections_do_not_keep_a_node_from_saying_that_it_is_healthy(address: Address) -> None:
+    """They filled the endpoint, and a container's check would have restarted a node in which all was well."""
+    held: list[socket.socket] = []
     try:
-        deadline = threading.Event()
-        answer = HttpAnswer(200, {}, b"")
-        for _ in range(600):  # until the node has taken the four up
-            answer = get(address, "/healthz")
-            if answer.status == 503 or deadline.wait(0.05):
-                break
-        assert answer.status == 503
-        assert b"metrics.max.connections = 4" in answer.body
+        for _ in range(30):  # the bound is 4
+            held.append(socket.create_connection(address, timeout=30))
+            assert get(address, "/healthz").status == 200
+        assert get(address, "/metrics").status == 200
+        assert held[0].recv(1) == b"", "the oldest makes room"
     finally:
         for connection in held:
             connection.close()
-    for _ in range(600):
-        if get(address, "/healthz").status == 200:
-            return
-        threading.Event().wait(0.05)
-    pytest.fail("the connections were not given back")
+
+
+def test_while_all_connections_are_being_answered_metrics_wait_for_later_and_health_does_not() -> None:
+    async def main() -> None:
+        going_on = asyncio.Event()
+
+        async def read() -> list[Reading]:
+            await going_on.wait()
+            return []
+
+        server = endpoint.MetricsEndpoint(
+            Address("127.0.0.1", 0),
+            read=read,
+            healthy=lambda: endpoint.Health(ok=True),
+            ready=lambda: endpoint.Health(ok=False, reason="starting"),
+            resource={},
+            connections_max=2,
+        )
+        await server.start()
+        try:
+            scrapes = [asyncio.create_task(asyncio.to_thread(get, server.address, "/metrics")) for _ in range(2)]
+            await asyncio.to_thread(wait_until, lambda: server.working == 2)
+            refused = await asyncio.to_thread(get, server.address, "/metrics")
+            assert refused.status == 503
+            assert b"metrics.max.connections = 2" in refused.body
+            assert (await asyncio.to_thread(get, server.address, "/healthz")).status == 200
+            assert (await asyncio.to_thread(get, server.address, "/readyz")).body == b"starting\n"
+            going_on.set()
+            assert [answer.status for answer in await asyncio.gather(*scrapes)] == [200, 200]
+            assert (await asyncio.to_thread(get, server.address, "/metrics")).status == 200
+        finally:
+            await server.stop()
+
+    asyncio.run(main())
+
+
+def wait_until(condition: Callable[[], object]) -> None:
+    deadline = time.monotonic() + 30
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
 
 
 def test_a_port_that_is_taken_is_said_with_what_to_do_and_nothing_stays_behind(tmp_path: Path) -> None:
