@@ -132,6 +132,8 @@ class Broker:
 
         Faults of the network, the disk and of partitions end with it; those of commits and produce stay.
         """
+        if not isinstance(unsynced, Unsynced):
+            raise UsageError(f"unsynced is Unsynced.LOST, Unsynced.KEPT or Unsynced.TORN, not {unsynced!r}")
         power = unsynced is not Unsynced.KEPT
         torn = unsynced is Unsynced.TORN
         storage = self._running_storage()
@@ -289,8 +291,9 @@ class Broker:
         deleted and logs compacted. Clients have clocks of their own: to a member of a group it looks as if the broker
         had not heard of it for so long. Raises `UsageError` for a step back.
         """
-        if not 0 <= seconds < 1e11:
-            raise UsageError(f"time moves forward alone, by seconds: {seconds}")
+        is_number = isinstance(seconds, (int, float)) and not isinstance(seconds, bool)
+        if not is_number or not 0 <= seconds < 1e11:
+            raise UsageError(f"time moves forward alone, by seconds: not by {seconds!r}")
         self._run(lambda node: self._advance(node, round(seconds * 1000)))
 
     async def _advance(self, node: Node, ms: int) -> None:

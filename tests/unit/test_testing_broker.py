@@ -116,6 +116,20 @@ def test_a_broker_that_does_not_run_says_so() -> None:
         broker.start()
 
 
+@pytest.mark.parametrize("method", ["kill", "restart"])
+def test_how_a_broker_is_killed_is_one_of_the_three(broker: Broker, method: str) -> None:
+    """Any other value was taken for LOST."""
+    with pytest.raises(semel.UsageError, match=r"Unsynced\.LOST, Unsynced\.KEPT or Unsynced\.TORN, not 'bogus'"):
+        getattr(broker, method)("bogus")
+    assert broker.is_running
+
+
+@pytest.mark.parametrize("seconds", ["x", None, True, float("nan"), -1, 1e12])
+def test_time_moves_by_seconds_alone(broker: Broker, seconds: Any) -> None:
+    with pytest.raises(semel.UsageError, match="by seconds"):
+        broker.advance(seconds)
+
+
 def test_settings_are_the_nodes_and_wrong_ones_are_refused() -> None:
     with Broker(num_partitions=3, auto_create_topics_enable=False) as broker:
         with semel.Admin(broker.bootstrap) as admin:
