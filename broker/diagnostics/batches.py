@@ -17,13 +17,29 @@ PIECE_BYTES: Final = 256 << 10
 
 def batch_time_ms(partition: Partition, offset: int) -> int:
     """Return the time of the batch that holds an offset; NO_TIME where it can't be read."""
+    header = _header_at(partition, offset)
+    return NO_TIME if header is None else header.max_timestamp_ms
+
+
+def holds_markers_alone(partition: Partition, offset: int, end_offset: int) -> bool:
+    """Whether there is nothing but transactions' markers from an offset to another; not where it can't be read."""
+    while offset < end_offset:
+        header = _header_at(partition, offset)
+        if header is None or (header.base_offset < end_offset and not header.is_control):
+            return False
+        offset = header.next_offset
+    return True
+
+
+def _header_at(partition: Partition, offset: int) -> BatchHeader | None:
+    """Return the header of the batch that holds an offset, or of the next one."""
     try:
         found = partition.log.read(offset, 1, partition.log_end_offset, True)
         if found.file is None:
-            return NO_TIME
-        return read_header(memoryview(found.file.read_at(BATCH_OVERHEAD, found.position))).max_timestamp_ms
+            return None
+        return read_header(memoryview(found.file.read_at(BATCH_OVERHEAD, found.position)))
     except (SemelError, OSError, ValueError, IndexError):
-        return NO_TIME
+        return None
 
 
 async def batches_from(
