@@ -65,8 +65,12 @@ class DeadLetters:
         """How many dead letters of other groups the node has refused for good."""
         return self.outbox.statistics()["set_aside"]
 
-    def check_topic(self, bootstrap: str) -> None:
-        """Raise `UsageError` where the topic is not there. A node that is away is not waited for: sinks bear that."""
+    def take_back(self, connection: sa.Connection) -> None:
+        """Let those be relayed that sinks of other groups have set aside, because this topic was not there."""
+        self.outbox._table.take_back(connection, self._topic)
+
+    def is_topic_there(self, bootstrap: str) -> bool:
+        """Raise `UsageError` where the topic is not there. False: a node that is away is not waited for."""
         with Admin(
             bootstrap, api_timeout_ms=CHECK_MS, connect_timeout_ms=CHECK_MS, request_timeout_ms=CHECK_MS
         ) as admin:
@@ -74,6 +78,7 @@ class DeadLetters:
                 admin.topic(self._topic)
             except RetriableError as error:
                 _log.warning("whether there is a topic %r for dead letters is not known: %s", self._topic, error)
+                return False
             except FatalError as error:
                 if error.code is not ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
                     raise
@@ -81,6 +86,7 @@ class DeadLetters:
                     f"dead_letter_topic {self._topic!r} does not exist; create it with Admin.create_topic, or "
                     f"`semel topic create {self._topic}`"
                 ) from error
+        return True
 
     def start(self) -> None:
         """Relay what there is, and what comes, until `close`."""

@@ -205,6 +205,14 @@ class OutboxTable:
         """Leave a row out from now on, and say why."""
         connection.execute(self.rows.update().where(self.rows.c.id == row_id).values(refused=reason[:500]))
 
+    def take_back(self, connection: sa.Connection, topic: str) -> None:
+        """Let the rows for a topic that were set aside be relayed after all."""
+        c = self.rows.c
+        chosen = (c.topic == topic) & c.refused.is_not(None) & c.relayed_at.is_(None)
+        # Looked at first: a statement that changes nothing would wait for SQLite's lock all the same.
+        if connection.execute(sa.select(c.id).where(chosen).limit(1)).first() is not None:
+            connection.execute(self.rows.update().where(chosen).values(refused=None))
+
 
 def as_row(topic: str, value: Any, key: Any, headers: Any, partition: int | None) -> dict[str, Any]:
     """Return the columns of a row, checked as `Producer.send` checks its arguments. Raises `UsageError`."""

@@ -418,20 +418,23 @@ class Sink(NotPicklable):
     def _open(self) -> None:
         """Look at everything once, so that what is wrong is told before anything is read."""
         options = self.options
+        letters = self.dead_letters
         try:
             with self.database.begin() as connection:
                 self.offsets.check(self.database, connection)
-                if self.dead_letters is not None:
-                    self.dead_letters.outbox._table.check(self.database, connection)
+                if letters is not None:
+                    letters.outbox._table.check(self.database, connection)
             if options.table is not None:
                 self._target = TargetTable(
                     self.database, options.table, options.schema, options.mode, options.key, options.columns
                 )
+            if letters is not None and letters.is_topic_there(self._bootstrap):
+                with self.database.begin() as connection:
+                    letters.take_back(connection)
         except sa.exc.SQLAlchemyError as error:
             raise told(self.database, error) from error
-        if self.dead_letters is not None:
-            self.dead_letters.check_topic(self._bootstrap)
-            self.dead_letters.start()
+        if letters is not None:
+            letters.start()
 
     def close(self) -> None:
         """Leave the group, after telling it where the database stands, and close. Does nothing the second time."""

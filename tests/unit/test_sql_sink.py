@@ -313,6 +313,19 @@ def test_dead_letters_of_another_group_that_are_refused_do_not_stop_a_sink(
         assert consumer.poll(5.0) is not None
 
 
+def test_dead_letters_that_others_set_aside_are_relayed_when_their_own_sink_starts(kit: Kit) -> None:
+    sink = kit.sink()
+    assert sink.dead_letters is not None
+    with kit.engine.begin() as connection:
+        sink.dead_letters.outbox.add(connection, f"{kit.topic}-dead", "ours")
+        sink.dead_letters.outbox.add(connection, "nope-dead", "theirs")
+        connection.execute(sa.text("UPDATE semel_dead_letters SET refused = 'there was no topic'"))
+    with sink:
+        sink.run(idle_timeout_s=0.2)
+        wait_until(lambda: kit.rows("SELECT topic FROM semel_dead_letters") == [("nope-dead",)])
+    assert kit.rows("SELECT refused FROM semel_dead_letters") == [("there was no topic",)]
+
+
 def test_a_topic_for_dead_letters_that_was_deleted_is_told_with_what_to_do(kit: Kit) -> None:
     """The advice was an option that no Sink has."""
     kit.send("no json")
