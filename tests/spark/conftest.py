@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import sys
 import uuid
 from collections.abc import Callable, Iterator
@@ -68,19 +67,26 @@ def spark_environment(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str
 
 @pytest.fixture(scope="session")
 def spark(spark_environment: dict[str, str], tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
+    # Processes that later tests on this worker start are not to have it: it goes when Java has it.
+    with pytest.MonkeyPatch.context() as patch:
+        for name, value in spark_environment.items():
+            patch.setenv(name, value)
+        session = _session(tmp_path_factory.mktemp("warehouse"))
+    session.sparkContext.setLogLevel("OFF")
+    yield session
+    session.stop()
+
+
+def _session(warehouse: Path) -> SparkSession:
     from pyspark.sql import SparkSession
 
-    os.environ.update(spark_environment)
-    session = (
+    return (
         SparkSession.builder.master("local[2,3]")  # a task is tried three times
         .appName("semel-tests")
         .config("spark.ui.enabled", "false")
         .config("spark.sql.shuffle.partitions", "2")
         .config("spark.sql.session.timeZone", "UTC")
-        .config("spark.sql.warehouse.dir", str(tmp_path_factory.mktemp("warehouse")))
+        .config("spark.sql.warehouse.dir", str(warehouse))
         .config("spark.driver.memory", "1g")
         .getOrCreate()
     )
-    session.sparkContext.setLogLevel("OFF")
-    yield session
-    session.stop()

@@ -58,6 +58,8 @@ def test_E2_the_notebook_of_an_etl_prints_what_the_page_says(
         "SEMEL_DISK_MIN_FREE_BYTES": "0",
     }
     monkeypatch.chdir(tmp_path)
+    for name, value in spark_environment.items():
+        monkeypatch.setenv(name, value)  # of the job that a cell starts
     monkeypatch.syspath_prepend(str(tmp_path))  # as it is in a notebook
     text = PAGE.read_text()
     with Notebook(tmp_path, environment) as notebook:

@@ -39,12 +39,15 @@ class LossyProxy:
         self.port = server.sockets[0].getsockname()[1]
         ready.set()
         self._loop.run_forever()
-        server.close()
-        self._loop.run_until_complete(self._finish())
+        self._loop.run_until_complete(self._finish(server))
         self._loop.close()
 
-    async def _finish(self) -> None:
-        await _turns()  # connections that were just accepted begin, so that they can end
+    async def _finish(self, server: asyncio.Server) -> None:
+        for listening in server.sockets:
+            self._loop.remove_reader(listening.fileno())
+        # Connections that were just accepted begin, so that they can end: asyncio forgets them after the close.
+        await _turns()
+        server.close()
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
