@@ -6,7 +6,8 @@ import base64
 import dataclasses
 import time
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Annotated
+from enum import Enum
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
@@ -32,6 +33,14 @@ if TYPE_CHECKING:
     from semel.protocol.api.diagnostics import TransactionHistory
     from semel.protocol.ids import TopicPartition
     from semel.sdk.diagnosis.story import Story
+
+
+class Outcome(Enum):
+    """How a transaction was decided."""
+
+    COMMIT = "commit"
+    ABORT = "abort"
+
 
 app = typer.Typer(
     add_completion=False,
@@ -306,7 +315,8 @@ def abort(
     """Abort the open transaction of a transactional id, or of a key with all its writers. Who holds it is fenced.
 
     With --partition and --start-offset, write an abort marker for a transaction that hangs on one partition: one that
-    no coordinator knows, so that it has no name. `semel doctor` finds those. One that a coordinator knows is refused.
+    no coordinator knows, so that it has no name. `semel doctor` finds those. One that a coordinator knows is refused,
+    also when it is decided and over: `semel txn finish` is for that.
     """
     if bool(name) == bool(partition):
         raise UsageError("name a transactional id or a key, or else --partition TOPIC:PARTITION with --start-offset")
@@ -324,6 +334,35 @@ def abort(
             return
         admin.abort_transaction(name)
     print(f"the open transaction of {name} is aborted")
+
+
+@app.command(epilog="Example: semel txn finish --partition orders:0 --start-offset 1200 --yes")
+@fails_well
+def finish(
+    partition: Annotated[
+        str, typer.Option(metavar="TOPIC:PARTITION", help="The partition that lacks the transaction's marker.")
+    ],
+    start_offset: Annotated[int, typer.Option(min=0, help="Where the transaction begins on --partition.")],
+    decision: Annotated[
+        Outcome | None,
+        typer.Option("--as", help="How it was decided, only where its coordinator's log does not tell any more."),
+    ] = None,
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
+    bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
+) -> None:
+    """Write the marker that a partition has lost of a decided transaction: by the decision in its coordinator's log.
+
+    `semel doctor` finds those, and names this command. A decision is never changed by it.
+    """
+    tp = parse_partition(partition)
+    if not yes:
+        typer.confirm(f"Write the missing marker of the transaction at offset {start_offset} of {tp}?", abort=True)
+    outcome: Literal["commit", "abort"] | None = None
+    if decision is not None:
+        outcome = "commit" if decision is Outcome.COMMIT else "abort"
+    with semel.Admin(bootstrap) as admin:
+        committed = admin.finish_hanging_transaction(tp, start_offset, outcome)
+    print(f"the transaction at offset {start_offset} of {tp} is {'committed' if committed else 'aborted'}")
 
 
 def _abort_hanging(tp: TopicPartition, start_offset: int, bootstrap: str, *, yes: bool) -> None:

@@ -5,10 +5,16 @@ from __future__ import annotations
 import difflib
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TypeVar
+from typing import Literal, TypeVar
 from uuid import UUID
 
-from semel.protocol.api.diagnostics import HISTORY_LIMIT_MAX, SNAPSHOT_LIMIT_MAX, Thresholds, TransactionHistory
+from semel.protocol.api.diagnostics import (
+    HISTORY_LIMIT_MAX,
+    SNAPSHOT_LIMIT_MAX,
+    HangingEnd,
+    Thresholds,
+    TransactionHistory,
+)
 from semel.protocol.api.groups import (
     NO_GENERATION,
     FetchedOffset,
@@ -40,7 +46,7 @@ from semel.sdk import control as rpc
 from semel.sdk.arguments import as_offsets, check_partitions
 from semel.sdk.client import ClientCore
 from semel.sdk.control import check_item
-from semel.sdk.diagnosis.calls import abort_hanging, read_history, take_snapshots
+from semel.sdk.diagnosis.calls import end_hanging, read_history, take_snapshots
 from semel.sdk.diagnosis.findings import Diagnosis
 from semel.sdk.diagnosis.rules import diagnose
 from semel.sdk.offset_lookup import list_offsets
@@ -397,8 +403,31 @@ class AdminCore:
         )
 
     async def abort_hanging_transaction(self, partition: TopicPartition, start_offset: int) -> ProducerIdAndEpoch:
-        check_partitions([partition])
-        return await abort_hanging(self._control, partition, check_int("start_offset", start_offset, 0, 2**63 - 1))
+        producer, _ = await self._end_hanging(partition, start_offset, HangingEnd.ABORT)
+        return producer
+
+    async def finish_hanging_transaction(
+        self, partition: TopicPartition, start_offset: int, outcome: Literal["commit", "abort"] | None
+    ) -> bool:
+        ends = {None: HangingEnd.AS_DECIDED, "commit": HangingEnd.AS_COMMIT, "abort": HangingEnd.AS_ABORT}
+        if outcome not in ends:
+            raise UsageError(f"outcome is 'commit' or 'abort', or left out, not {outcome!r}")
+        _, committed = await self._end_hanging(partition, start_offset, ends[outcome])
+        return committed
+
+    async def _end_hanging(
+        self, partition: TopicPartition, start_offset: int, end: HangingEnd
+    ) -> tuple[ProducerIdAndEpoch, bool]:
+        (tp,) = check_partitions([partition])
+        check_int("start_offset", start_offset, 0, 2**63 - 1)
+        # Asked first: the call itself is tried again for long where the partition might be about to come.
+        count = len((await self.topic(tp.topic)).partitions)
+        if tp.partition >= count:
+            raise FatalError(
+                f"there is no partition {tp.partition}: {tp.topic} has partitions 0 to {count - 1}",
+                ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
+            )
+        return await end_hanging(self._control, tp, start_offset, end)
 
 
 def _topic_name(name: object) -> str:

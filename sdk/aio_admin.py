@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Coroutine, Iterable, Mapping, Sequence
 from types import TracebackType
-from typing import Any, Self, TypeVar
+from typing import Any, Literal, Self, TypeVar
 
 from semel.protocol.api.diagnostics import HISTORY_LIMIT, SNAPSHOT_LIMIT, Thresholds, TransactionHistory
 from semel.protocol.api.groups import FetchedOffset, GroupDescription, OffsetAndMetadata
@@ -198,9 +198,21 @@ class Admin(AdminBase):
         """End a transaction on one partition that no coordinator knows, by an abort marker. Returns whose it was.
 
         start_offset: where it begins on the partition. Raises `FatalError` INVALID_TXN_STATE where there is none, or
-        where a coordinator knows it: then `abort_transaction` is the call for it.
+        where a coordinator knows it: then `abort_transaction` is the call for it, or, where it was decided,
+        `finish_hanging_transaction`.
         """
         return await self._run(self._core.abort_hanging_transaction(partition, start_offset))
+
+    async def finish_hanging_transaction(
+        self, partition: TopicPartition, start_offset: int, outcome: Literal["commit", "abort"] | None = None
+    ) -> bool:
+        """Write the marker that one partition lacks of a decided transaction. Returns whether that is a commit's.
+
+        outcome: only where the coordinator's log does not tell any more how it was decided: by the caller's word.
+        Raises `FatalError` INVALID_TXN_STATE where nothing begins at `start_offset`, where no coordinator knows it, or
+        where `outcome` is given for what is known.
+        """
+        return await self._run(self._core.finish_hanging_transaction(partition, start_offset, outcome))
 
     # life
 

@@ -1,26 +1,61 @@
-"""Ends a transaction on one partition that no coordinator knows: an operator's abort marker (KIP-664)."""
+"""Ends a transaction that hangs on one partition: as it was decided, else by an operator's abort marker (KIP-664)."""
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
+from semel.broker.diagnostics.batches import batches_from
 from semel.broker.handlers.partitions import partition_of
 from semel.broker.handlers.write_txn_markers import LocalMarkerWriter
 from semel.broker.services import Services
+from semel.protocol.api.diagnostics import HangingEnd
 from semel.protocol.api.transactions import TransactionVersion, TxnMarker
-from semel.protocol.errors import ErrorCode, FatalError, RetriableError, error_for
+from semel.protocol.errors import ErrorCode, FatalError, RetriableError, SemelError, error_for
 from semel.protocol.ids import TRANSACTIONS_TOPIC, ProducerIdAndEpoch, TopicPartition
+from semel.protocol.record_batch import decode_records
+from semel.protocol.wording import command, partition_argument
+from semel.txn_coordinator.outcome import HolderOutcome, Outcome, concerns, outcome_of
+from semel.txn_coordinator.schemas import decode_key, decode_value
+from semel.txn_coordinator.state import TransactionMetadata
 
 
-async def abort_hanging(
-    node: Services, tp: TopicPartition, start_offset: int, *, unknown_elsewhere: bool
-) -> ProducerIdAndEpoch:
-    """Write the marker, and return whose transaction it ended.
+async def end_hanging(
+    node: Services, tp: TopicPartition, start_offset: int, end: HangingEnd, *, unknown_elsewhere: bool
+) -> tuple[ProducerIdAndEpoch, bool]:
+    """Write the marker, and return whose transaction it ended, and whether it is committed.
 
-    Only where the coordinators are known not to have it: to end one that they do have, on one partition, would tear it
-    apart. So all of their partitions must be readable here, or, with `unknown_elsewhere`, the others were asked.
-    Raises INVALID_TXN_STATE where no such transaction is open, or a coordinator knows it; COORDINATOR_NOT_AVAILABLE.
+    What was decided is ended so and not otherwise: else it would be torn apart. So all of the coordinators' partitions
+    must be readable here, or, with `unknown_elsewhere`, the others were asked. An abort is for what no coordinator
+    knows; how to end one of which the outcome is not told any more, the caller says (`end`).
+    Raises INVALID_TXN_STATE where no such transaction is open, or it is to end otherwise; COORDINATOR_NOT_AVAILABLE.
     """
-    partition = partition_of(node, tp)
-    state = partition.log.producer_state
+    holder, _ = _holder(node, tp, start_offset)
+    _check_all_are_known(node, unknown_elsewhere)
+    records = await records_of(node, (holder.producer_id,))
+    now, coordinator_epoch = _holder(node, tp, start_offset)  # its marker may have come while the logs were read
+    if now != holder:
+        raise RetriableError(f"the transaction at offset {start_offset} of {tp} has changed meanwhile: look again")
+    for machine in node.transactions.machines():
+        for txn in machine.open_transactions.values():
+            if txn.producer_id == holder.producer_id and tp in txn.partitions:
+                raise FatalError(
+                    f"the transaction at offset {start_offset} of {tp} does not hang: it is that of "
+                    f"{txn.transactional_id!r}, which is {txn.state.label}; `semel txn abort` takes that name",
+                    ErrorCode.INVALID_TXN_STATE,
+                )
+    known = outcome_of(records, holder, tp)
+    committed = judge(known, tp, start_offset, end)
+    producer, version = (holder, TransactionVersion.V1) if known.marker is None else (known.marker, known.version)
+    marker = TxnMarker(producer, max(coordinator_epoch, 0), committed, (tp,), version)
+    code = (await LocalMarkerWriter(node).write_markers(marker))[tp]
+    if code is not ErrorCode.NONE:
+        raise error_for(code, f"the marker could not be written to {tp}: {code.name}")
+    return holder, committed
+
+
+def _holder(node: Services, tp: TopicPartition, start_offset: int) -> tuple[ProducerIdAndEpoch, int]:
+    """Return whose transaction is open there, and the epoch of the coordinator that last wrote a marker of it."""
+    state = partition_of(node, tp).log.producer_state
     producer_id = state.open_transactions.get(start_offset)
     entry = None if producer_id is None else state.entry(producer_id)
     if producer_id is None or entry is None:
@@ -29,21 +64,71 @@ async def abort_hanging(
             "names those that hang",
             ErrorCode.INVALID_TXN_STATE,
         )
-    _check_all_are_known(node, unknown_elsewhere)
-    for machine in node.transactions.machines():
-        for txn in machine.open_transactions.values():
-            if txn.producer_id == producer_id and tp in txn.partitions:
+    return ProducerIdAndEpoch(producer_id, entry.epoch), entry.coordinator_epoch
+
+
+def judge(known: HolderOutcome, tp: TopicPartition, start_offset: int, end: HangingEnd) -> bool:
+    """Return whether the marker commits. Raises INVALID_TXN_STATE where it would contradict what is known (T7)."""
+    place = f"the transaction at offset {start_offset} of {tp}"
+    whose = f"{place} is that of {known.transactional_id!r}"
+    finish = command(
+        *("txn", "finish", "--partition", partition_argument(tp)), *("--start-offset", str(start_offset), "--yes")
+    )
+    match known.outcome:
+        case Outcome.COMMIT | Outcome.ABORT:
+            if end is not HangingEnd.AS_DECIDED:
                 raise FatalError(
-                    f"the transaction at offset {start_offset} of {tp} does not hang: it is that of "
-                    f"{txn.transactional_id!r}, which is {txn.state.label}; `semel txn abort` takes that name",
+                    f"{whose}, and its {known.outcome.value} is decided: to end it otherwise on one partition would "
+                    f"tear it apart. `{finish}` writes the marker that it lacks",
                     ErrorCode.INVALID_TXN_STATE,
                 )
-    producer = ProducerIdAndEpoch(producer_id, entry.epoch)
-    marker = TxnMarker(producer, max(entry.coordinator_epoch, 0), False, (tp,), TransactionVersion.V1)
-    code = (await LocalMarkerWriter(node).write_markers(marker))[tp]
-    if code is not ErrorCode.NONE:
-        raise error_for(code, f"the abort marker could not be written to {tp}: {code.name}")
-    return producer
+            return known.outcome is Outcome.COMMIT
+        case Outcome.NOT_TOLD:
+            if end in (HangingEnd.AS_DECIDED, HangingEnd.ABORT):
+                raise FatalError(
+                    f"{whose}, and was decided, but its coordinator's records do not tell how any more. "
+                    f"`{command('txn', 'why', known.transactional_id)}` shows what is left, and where its other "
+                    f"partitions have which marker: then `{finish} --as commit`, or `--as abort`",
+                    ErrorCode.INVALID_TXN_STATE,
+                )
+            return end is HangingEnd.AS_COMMIT
+        case Outcome.NOT_KNOWN:
+            if end is not HangingEnd.ABORT:
+                raise FatalError(
+                    f"{place} is known to no coordinator, so no decision is to be finished; `semel txn abort "
+                    f"--partition {partition_argument(tp)} --start-offset {start_offset}` aborts it",
+                    ErrorCode.INVALID_TXN_STATE,
+                )
+            return False
+
+
+async def records_of(node: Services, producer_ids: Iterable[int]) -> list[TransactionMetadata]:
+    """Return all that the coordinators' logs led here say of these producer ids, each log in its order.
+
+    Raises COORDINATOR_NOT_AVAILABLE where one can't be read: what it says is then not known.
+    """
+    wanted = frozenset(producer_ids)
+    found: list[TransactionMetadata] = []
+    topic = node.metadata.topic(TRANSACTIONS_TOPIC)
+    for number in range(0 if topic is None or not wanted else len(topic.partitions)):
+        partition = node.partition(TopicPartition(TRANSACTIONS_TOPIC, number))
+        if partition is None:
+            continue
+        try:
+            async for header, batch in batches_from(partition, partition.log_start_offset, partition.high_watermark):
+                for record in () if header.is_control else decode_records(batch):
+                    name = None if record.key is None else decode_key(record.key)
+                    if name is not None and record.value is not None:
+                        txn = decode_value(name, record.value)
+                        if any(concerns(txn, producer_id) for producer_id in wanted):
+                            found.append(txn)
+        except (SemelError, OSError) as error:
+            raise RetriableError(
+                f"{TRANSACTIONS_TOPIC}-{number} can't be read, so what it says of the transaction is not known: "
+                f"{error}",
+                ErrorCode.COORDINATOR_NOT_AVAILABLE,
+            ) from error
+    return found
 
 
 def _check_all_are_known(node: Services, unknown_elsewhere: bool) -> None:

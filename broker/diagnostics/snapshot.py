@@ -9,12 +9,14 @@ from __future__ import annotations
 import asyncio
 import heapq
 from collections.abc import AsyncIterator, Iterable, Sequence
+from dataclasses import replace
 from typing import Final, TypeVar
 
 from semel.broker.config import SETTINGS, value_of
 from semel.broker.diagnostics.batches import batch_time_ms
 from semel.broker.diagnostics.disk import disk_facts
 from semel.broker.diagnostics.groups import group_facts
+from semel.broker.diagnostics.hanging import records_of
 from semel.broker.partition import Partition
 from semel.broker.services import Services
 from semel.protocol.api.diagnostics import (
@@ -29,10 +31,11 @@ from semel.protocol.api.diagnostics import (
     SettingFact,
     TopicFacts,
 )
-from semel.protocol.errors import UsageError
-from semel.protocol.ids import INTERNAL_TOPICS, OFFSETS_TOPIC, TRANSACTIONS_TOPIC
+from semel.protocol.errors import RetriableError, UsageError
+from semel.protocol.ids import INTERNAL_TOPICS, OFFSETS_TOPIC, TRANSACTIONS_TOPIC, ProducerIdAndEpoch
 from semel.runtime.clock import Clock
 from semel.txn_coordinator.commit_records import key_of_member
+from semel.txn_coordinator.outcome import Outcome, outcome_of
 from semel.txn_coordinator.state import TransactionMetadata
 
 Item = TypeVar("Item")
@@ -61,6 +64,7 @@ async def take_snapshot(node: Services, limit: int = 0, producer_ids: Iterable[i
     most = limit or SNAPSHOT_LIMIT
     now_ms = node.clock.now_ms()
     held, held_total, transactions, transactions_total = _transactions(node, most, frozenset(producer_ids))
+    held = await _with_outcomes(node, held)
     away = [
         CoordinatorPartition(topic, number, reason[:_REASON_LENGTH_MAX])
         for topic, partitions in (
@@ -148,6 +152,25 @@ def _held(partition: Partition, known: dict[int, TransactionMetadata]) -> HeldPa
         open_transactions=len(opened),
         is_known=txn is not None and partition.tp in txn.partitions,
     )
+
+
+async def _with_outcomes(node: Services, held: list[HeldPartition]) -> list[HeldPartition]:
+    """Add to the holders that no coordinator has open what its log says of them. Only these cost a look into it."""
+    unknown = {one.producer_id for one in held if not one.is_known}
+    if not unknown:
+        return held
+    try:
+        records = await records_of(node, unknown)
+    except RetriableError:
+        return [one if one.is_known else replace(one, outcome=Outcome.NOT_TOLD.value) for one in held]
+    told: list[HeldPartition] = []
+    for one in held:
+        if not one.is_known:
+            holder = ProducerIdAndEpoch(one.producer_id, one.producer_epoch)
+            known = outcome_of(records, holder, one.partition)
+            one = replace(one, outcome=known.outcome.value, transactional_id=known.transactional_id)
+        told.append(one)
+    return told
 
 
 def _open_transaction(node: Services, txn: TransactionMetadata) -> OpenTransaction:

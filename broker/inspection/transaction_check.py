@@ -13,8 +13,9 @@ from semel.broker.inspection.internal_topics import decode_internal
 from semel.broker.log.partition_log import PartitionLog
 from semel.protocol.corruption import CorruptDataError
 from semel.protocol.errors import SemelError
-from semel.protocol.ids import NO_PRODUCER_ID, OFFSETS_TOPIC, TRANSACTIONS_TOPIC, TopicPartition
+from semel.protocol.ids import NO_PRODUCER_ID, OFFSETS_TOPIC, TRANSACTIONS_TOPIC, ProducerIdAndEpoch, TopicPartition
 from semel.protocol.record_batch import BatchHeader, Record, decode_records, iter_batches
+from semel.txn_coordinator.outcome import Outcome, outcome_of
 from semel.txn_coordinator.schemas import decode_key, decode_value
 from semel.txn_coordinator.state import (
     OPEN,
@@ -34,6 +35,10 @@ class CoordinatorView:
     transactions: dict[str, TransactionMetadata] = field(default_factory=dict)
     unreadable: list[TopicPartition] = field(default_factory=list)
     """Partitions of which not all could be read: what they say of a transaction is not known."""
+    holders: frozenset[int] = frozenset()
+    """The producer ids that have a transaction open on a partition."""
+    records: list[TransactionMetadata] = field(default_factory=list)
+    """All that the logs say of these, each log in its order."""
 
 
 def read_log(log: PartitionLog) -> Iterator[tuple[BatchHeader, memoryview]]:
@@ -58,7 +63,8 @@ def check_transactions(
 
     knows_topics: the metadata was read, so that a coordinator's log that is not here is none that there should be
     """
-    view = CoordinatorView()
+    holders = {holder for log in logs.values() for holder in log.producer_state.open_transactions.values()}
+    view = CoordinatorView(holders=frozenset(holders))
     for tp, log in sorted(logs.items()):
         if tp.topic == TRANSACTIONS_TOPIC:
             _TransactionLog(log, view, findings).read()
@@ -128,6 +134,8 @@ class _TransactionLog:
             self._known.pop(name, None)
             return
         after = decode_value(name, record.value)
+        if not self._view.holders.isdisjoint((after.producer_id, after.previous_producer_id)):
+            self._view.records.append(after)
         if before is not None:
             # Compaction takes older records of an id first, so two that follow each other here always did (D4).
             if not is_legal(before.state, after.state, max(before.version, after.version)):
@@ -173,12 +181,23 @@ def _find_hanging(logs: Mapping[TopicPartition, PartitionLog], view: Coordinator
                 known = "no coordinator knows this producer id"
             entry = log.producer_state.entry(producer_id)
             epoch = -1 if entry is None else entry.epoch
+            ended = outcome_of(view.records, ProducerIdAndEpoch(producer_id, epoch), tp)
+            end = "abort" if ended.outcome is Outcome.NOT_KNOWN else "finish"
+            if ended.outcome is Outcome.NOT_TOLD:
+                known = (
+                    f"it is of {ended.transactional_id!r}: how it was decided, its coordinator's log does not tell any "
+                    "more; its markers in other partitions do"
+                )
+            elif ended.outcome is not Outcome.NOT_KNOWN:
+                known = (
+                    f"the {ended.outcome.value} of {ended.transactional_id!r} is decided: its marker is missing here"
+                )
             findings.add(
                 Severity.WARNING if not mine and view.unreadable else Severity.ERROR, Check.TRANSACTIONS, str(tp),
                 f"a hanging transaction: producer {producer_id} (epoch {epoch}) has one open since offset "
                 f"{first_offset}, and {known}. read_committed readers wait there for ever",
                 on_start="leaves it",
-                command=f"start the node, then: semel txn abort --partition {tp.topic}:{tp.partition} "
+                command=f"start the node, then: semel txn {end} --partition {tp.topic}:{tp.partition} "
                 f"--start-offset {first_offset}",
                 offset=first_offset,
             )  # fmt: skip

@@ -36,6 +36,18 @@ class Severity(Enum):
         return (Severity.INFO, Severity.WARNING, Severity.ERROR).index(self)
 
 
+class HangingEnd(Enum):
+    """How a transaction that hangs on a partition is to end; the numbers are those of diagnostics.proto."""
+
+    ABORT = 0
+    """No coordinator knows it."""
+    AS_DECIDED = 1
+    """By the marker of its decision."""
+    AS_COMMIT = 2
+    """It was decided, and the log does not tell any more how: the caller does."""
+    AS_ABORT = 3
+
+
 class Section(Enum):
     """What a finding is about."""
 
@@ -117,6 +129,8 @@ class HeldPartition:
     last_append_ms:    when the producer was last heard of here
     open_transactions: on this partition
     is_known:          whether a coordinator on the same node has it as open there
+    outcome:           where none has: how it was decided, by the log (commit, abort, unknown; empty: no record of it)
+    transactional_id:  and whose it was
     """
 
     partition: TopicPartition
@@ -129,6 +143,8 @@ class HeldPartition:
     last_append_ms: int
     open_transactions: int
     is_known: bool
+    outcome: str = ""
+    transactional_id: str = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,11 +1,23 @@
 from semel.protocol.v1 import common_pb2 as _common_pb2
 from google.protobuf.internal import containers as _containers
+from google.protobuf.internal import enum_type_wrapper as _enum_type_wrapper
 from google.protobuf import descriptor as _descriptor
 from google.protobuf import message as _message
 from collections.abc import Iterable as _Iterable, Mapping as _Mapping
 from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
 
 DESCRIPTOR: _descriptor.FileDescriptor
+
+class HangingEnd(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
+    __slots__ = ()
+    HANGING_END_ABORT: _ClassVar[HangingEnd]
+    HANGING_END_AS_DECIDED: _ClassVar[HangingEnd]
+    HANGING_END_AS_COMMIT: _ClassVar[HangingEnd]
+    HANGING_END_AS_ABORT: _ClassVar[HangingEnd]
+HANGING_END_ABORT: HangingEnd
+HANGING_END_AS_DECIDED: HangingEnd
+HANGING_END_AS_COMMIT: HangingEnd
+HANGING_END_AS_ABORT: HangingEnd
 
 class SnapshotRequest(_message.Message):
     __slots__ = ("limit", "producer_ids")
@@ -94,7 +106,7 @@ class OpenTransaction(_message.Message):
     def __init__(self, transactional_id: _Optional[str] = ..., producer_id: _Optional[int] = ..., producer_epoch: _Optional[int] = ..., state: _Optional[str] = ..., timeout_ms: _Optional[int] = ..., start_ms: _Optional[int] = ..., last_update_ms: _Optional[int] = ..., partitions: _Optional[_Iterable[_Union[_common_pb2.TopicPartition, _Mapping]]] = ..., partitions_total: _Optional[int] = ..., key: _Optional[str] = ..., attempt: _Optional[str] = ..., client_id: _Optional[str] = ..., client_host: _Optional[str] = ..., marker_attempts: _Optional[int] = ..., marker_error: _Optional[str] = ...) -> None: ...
 
 class HeldPartition(_message.Message):
-    __slots__ = ("partition", "last_stable_offset", "high_watermark", "producer_id", "producer_epoch", "first_offset", "since_ms", "last_append_ms", "open_transactions", "is_known")
+    __slots__ = ("partition", "last_stable_offset", "high_watermark", "producer_id", "producer_epoch", "first_offset", "since_ms", "last_append_ms", "open_transactions", "is_known", "outcome", "transactional_id")
     PARTITION_FIELD_NUMBER: _ClassVar[int]
     LAST_STABLE_OFFSET_FIELD_NUMBER: _ClassVar[int]
     HIGH_WATERMARK_FIELD_NUMBER: _ClassVar[int]
@@ -105,6 +117,8 @@ class HeldPartition(_message.Message):
     LAST_APPEND_MS_FIELD_NUMBER: _ClassVar[int]
     OPEN_TRANSACTIONS_FIELD_NUMBER: _ClassVar[int]
     IS_KNOWN_FIELD_NUMBER: _ClassVar[int]
+    OUTCOME_FIELD_NUMBER: _ClassVar[int]
+    TRANSACTIONAL_ID_FIELD_NUMBER: _ClassVar[int]
     partition: _common_pb2.TopicPartition
     last_stable_offset: int
     high_watermark: int
@@ -115,7 +129,9 @@ class HeldPartition(_message.Message):
     last_append_ms: int
     open_transactions: int
     is_known: bool
-    def __init__(self, partition: _Optional[_Union[_common_pb2.TopicPartition, _Mapping]] = ..., last_stable_offset: _Optional[int] = ..., high_watermark: _Optional[int] = ..., producer_id: _Optional[int] = ..., producer_epoch: _Optional[int] = ..., first_offset: _Optional[int] = ..., since_ms: _Optional[int] = ..., last_append_ms: _Optional[int] = ..., open_transactions: _Optional[int] = ..., is_known: bool = ...) -> None: ...
+    outcome: str
+    transactional_id: str
+    def __init__(self, partition: _Optional[_Union[_common_pb2.TopicPartition, _Mapping]] = ..., last_stable_offset: _Optional[int] = ..., high_watermark: _Optional[int] = ..., producer_id: _Optional[int] = ..., producer_epoch: _Optional[int] = ..., first_offset: _Optional[int] = ..., since_ms: _Optional[int] = ..., last_append_ms: _Optional[int] = ..., open_transactions: _Optional[int] = ..., is_known: bool = ..., outcome: _Optional[str] = ..., transactional_id: _Optional[str] = ...) -> None: ...
 
 class GroupFacts(_message.Message):
     __slots__ = ("group_id", "state", "members", "lag", "worst", "worst_lag", "unread_since_ms", "last_commit_ms", "expires_ms", "rebalances_ms")
@@ -328,19 +344,23 @@ class TransactionWrite(_message.Message):
     def __init__(self, partition: _Optional[_Union[_common_pb2.TopicPartition, _Mapping]] = ..., producer_id: _Optional[int] = ..., producer_epoch: _Optional[int] = ..., kind: _Optional[str] = ..., first_offset: _Optional[int] = ..., last_offset: _Optional[int] = ..., time_ms: _Optional[int] = ..., group_id: _Optional[str] = ..., committed: _Optional[_Union[_common_pb2.TopicPartition, _Mapping]] = ..., committed_offset: _Optional[int] = ...) -> None: ...
 
 class AbortHangingRequest(_message.Message):
-    __slots__ = ("partition", "start_offset", "unknown_elsewhere")
+    __slots__ = ("partition", "start_offset", "unknown_elsewhere", "end")
     PARTITION_FIELD_NUMBER: _ClassVar[int]
     START_OFFSET_FIELD_NUMBER: _ClassVar[int]
     UNKNOWN_ELSEWHERE_FIELD_NUMBER: _ClassVar[int]
+    END_FIELD_NUMBER: _ClassVar[int]
     partition: _common_pb2.TopicPartition
     start_offset: int
     unknown_elsewhere: bool
-    def __init__(self, partition: _Optional[_Union[_common_pb2.TopicPartition, _Mapping]] = ..., start_offset: _Optional[int] = ..., unknown_elsewhere: bool = ...) -> None: ...
+    end: HangingEnd
+    def __init__(self, partition: _Optional[_Union[_common_pb2.TopicPartition, _Mapping]] = ..., start_offset: _Optional[int] = ..., unknown_elsewhere: bool = ..., end: _Optional[_Union[HangingEnd, str]] = ...) -> None: ...
 
 class AbortHangingResponse(_message.Message):
-    __slots__ = ("producer_id", "producer_epoch")
+    __slots__ = ("producer_id", "producer_epoch", "committed")
     PRODUCER_ID_FIELD_NUMBER: _ClassVar[int]
     PRODUCER_EPOCH_FIELD_NUMBER: _ClassVar[int]
+    COMMITTED_FIELD_NUMBER: _ClassVar[int]
     producer_id: int
     producer_epoch: int
-    def __init__(self, producer_id: _Optional[int] = ..., producer_epoch: _Optional[int] = ...) -> None: ...
+    committed: bool
+    def __init__(self, producer_id: _Optional[int] = ..., producer_epoch: _Optional[int] = ..., committed: bool = ...) -> None: ...

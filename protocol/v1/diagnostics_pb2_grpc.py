@@ -69,7 +69,7 @@ class DiagnosticsServiceServicer(object):
         raise NotImplementedError('Method not implemented!')
 
     def AbortHangingTransaction(self, request, context):
-        """Ends a transaction on one partition that no coordinator knows, by an abort marker.
+        """Ends a transaction that hangs on one partition: as it was decided, or one that no coordinator knows by an abort.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

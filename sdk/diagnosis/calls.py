@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Iterable, Mapping
 
-from semel.protocol.api.diagnostics import SNAPSHOT_LIMIT, NodeSnapshot, TransactionHistory
+from semel.protocol.api.diagnostics import SNAPSHOT_LIMIT, HangingEnd, NodeSnapshot, TransactionHistory
 from semel.protocol.errors import ErrorCode, FatalError, SemelError
 from semel.protocol.ids import ProducerIdAndEpoch, TopicPartition
 from semel.protocol.plain_messages import from_message
@@ -80,8 +80,13 @@ async def read_history(control: Control, key: str, limit: int) -> TransactionHis
     return from_message(found, TransactionHistory)
 
 
-async def abort_hanging(control: Control, tp: TopicPartition, start_offset: int) -> ProducerIdAndEpoch:
-    """End a transaction that no coordinator knows, on one partition. Raises INVALID_TXN_STATE where one does."""
+async def end_hanging(
+    control: Control, tp: TopicPartition, start_offset: int, end: HangingEnd
+) -> tuple[ProducerIdAndEpoch, bool]:
+    """End a transaction that hangs on one partition. Returns whose it was, and whether it is committed.
+
+    Raises INVALID_TXN_STATE where none hangs there, or it is to end otherwise.
+    """
     addresses = await _addresses(control)
     is_alone = len(addresses) <= 1
     address = None if is_alone else await _leader_address(control, tp)
@@ -91,9 +96,10 @@ async def abort_hanging(control: Control, tp: TopicPartition, start_offset: int)
         partition=common_pb2.TopicPartition(topic=tp.topic, partition=tp.partition),
         start_offset=start_offset,
         unknown_elsewhere=not is_alone,
+        end=f"HANGING_END_{end.name}",
     )
     done = await control.call(ABORT_HANGING_TRANSACTION, request, address=address)
-    return ProducerIdAndEpoch(done.producer_id, done.producer_epoch)
+    return ProducerIdAndEpoch(done.producer_id, done.producer_epoch), done.committed
 
 
 def _check_unknown(cluster: Cluster, tp: TopicPartition, start_offset: int) -> None:

@@ -109,6 +109,12 @@ _TABLE: Final = (
         "Abort it on the partition, by an abort marker.",
     ),
     FindingKind(
+        "marker-missing", _S.TRANSACTIONS,
+        "Its decision stands (T3), but this partition has lost the marker, as a torn log does: readers wait here for "
+        "ever, and see the rest of the transaction elsewhere.",
+        "Write the marker of its decision. Never abort it by hand: that would tear a committed transaction apart.",
+    ),
+    FindingKind(
         "unknown-holder", _S.TRANSACTIONS,
         "No coordinator that can be asked knows who holds the last stable offset; one that can't be asked may.",
         "Mend the coordinator first, then look again: to abort what it has open would tear a transaction apart.",

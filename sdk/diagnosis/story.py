@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
 from semel.protocol.api.diagnostics import NEVER, TransactionEvent, TransactionHistory, TransactionWrite
-from semel.protocol.ids import OFFSETS_TOPIC
-from semel.protocol.wording import command, counted, duration, listed, moment
+from semel.protocol.ids import OFFSETS_TOPIC, TopicPartition
+from semel.protocol.wording import command, counted, duration, listed, moment, partition_argument
 
 ONGOING: Final = "Ongoing"
 _PREPARED: Final = {"PrepareCommit": "commit", "PrepareAbort": "abort"}
 _COMPLETE: Final = {"CompleteCommit": "committed", "CompleteAbort": "aborted"}
 _MEMBER_PREFIX: Final = "__semel.shared/"
+_FINISHES_MAX: Final = 5
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,17 +45,60 @@ class Story:
 def tell(history: TransactionHistory, token: str = "") -> Story:
     """Return the story of a key; with `token`, only what led to that commit and came of it."""
     events = history.events if not token else _about_token(history.events, token)
-    steps = _steps(events, history.writes, whole=not token and history.events_total == len(history.events))
+    missing = missing_markers(history)
+    steps = _steps(events, history.writes, missing, whole=not token and history.events_total == len(history.events))
     offsets = f"offsets {history.log_start_offset} to {history.log_end_offset}"
     title = f"{history.key!r}, from {history.coordinator} ({offsets})"
     outlook, commands = _outlook(history) if not token else _outlook_of_token(history, token)
+    lacking = [place for places in missing.values() for place in places]
+    if lacking and not token:
+        where = listed(tuple(sorted({str(tp) for tp, _ in lacking})))
+        outlook = f"readers wait for ever in {where}, which lacks a marker. {outlook}"
+        commands = (*(_finish(*place) for place in lacking[:_FINISHES_MAX]), *commands)
     return Story(title, tuple(steps), tuple(_gaps(history)), outlook, commands)
+
+
+def missing_markers(history: TransactionHistory) -> dict[int, list[tuple[TopicPartition, int]]]:
+    """Return by the offset of a completion's record which partitions have data of that transaction and no marker after
+    it, and where it begins there.
+    """
+    first: dict[tuple[TopicPartition, int, int], int] = {}
+    ends: dict[tuple[TopicPartition, int], int] = {}
+    for write in history.writes:
+        if write.kind in ("commit", "abort"):
+            place = (write.partition, write.producer_id)
+            ends[place] = max(ends.get(place, -1), write.first_offset)
+        else:
+            data = (write.partition, write.producer_id, write.producer_epoch)
+            first[data] = min(first.get(data, write.first_offset), write.first_offset)
+    missing: dict[int, list[tuple[TopicPartition, int]]] = {}
+    begun: dict[str, TransactionEvent] = {}
+    for event in history.events:
+        if event.state == ONGOING:
+            begun[event.transactional_id] = event
+        elif event.state in _COMPLETE and (start := begun.pop(event.transactional_id, None)) is not None:
+            for tp in start.partitions:
+                offset = first.get((tp, start.producer_id, start.producer_epoch), -1)
+                if offset > ends.get((tp, start.producer_id), -1):
+                    missing.setdefault(event.offset, []).append((tp, offset))
+    return {} if history.writes_cut else missing
+
+
+def _finish(tp: TopicPartition, offset: int) -> str:
+    place = ("--partition", partition_argument(tp), "--start-offset", str(offset))
+    return command("txn", "finish", *place, "--yes")
 
 
 # --- What happened ----------------------------------------------------------------------------------------------------
 
 
-def _steps(events: Sequence[TransactionEvent], writes: Iterable[TransactionWrite], *, whole: bool) -> list[Step]:
+def _steps(
+    events: Sequence[TransactionEvent],
+    writes: Iterable[TransactionWrite],
+    missing: Mapping[int, Sequence[tuple[TopicPartition, int]]],
+    *,
+    whole: bool,
+) -> list[Step]:
     attached: defaultdict[int, list[TransactionWrite]] = defaultdict(list)
     homeless: list[TransactionWrite] = []
     for write in writes:
@@ -63,7 +107,11 @@ def _steps(events: Sequence[TransactionEvent], writes: Iterable[TransactionWrite
     steps: list[Step] = []
     before: dict[str, TransactionEvent] = {}
     for event in events:
-        steps.append(Step(event.time_ms, _sentence(event, before.get(event.transactional_id)), event.offset))
+        text = _sentence(event, before.get(event.transactional_id))
+        if lacking := missing.get(event.offset):
+            places = listed(tuple(str(tp) for tp, _ in lacking))
+            text = f"{_of_writer(event)}complete: {_COMPLETE[event.state]}, but the marker is gone from {places}"
+        steps.append(Step(event.time_ms, text, event.offset))
         if event.kind == "transaction":
             before[event.transactional_id] = event
         elif event.kind == "forgotten":

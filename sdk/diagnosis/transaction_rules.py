@@ -20,6 +20,7 @@ from semel.sdk.diagnosis.findings import KINDS, Cluster, Finding
 
 ONGOING = "Ongoing"
 PREPARED = {"PrepareCommit": "commit", "PrepareAbort": "abort"}
+NOT_TOLD = "unknown"
 COMMANDS_MAX = 5
 _PARTITIONS_LARGE = 1_000
 
@@ -64,16 +65,19 @@ def transaction_findings(cluster: Cluster, thresholds: Thresholds) -> Iterator[F
     """Who holds which last stable offset, and what is wrong with that."""
     known = {txn.producer_id: txn for node in cluster.nodes for txn in node.transactions}
     held: defaultdict[int, list[tuple[NodeSnapshot, HeldPartition]]] = defaultdict(list)
-    unknown: defaultdict[int, list[tuple[NodeSnapshot, HeldPartition]]] = defaultdict(list)
+    unknown: defaultdict[tuple[int, str], list[tuple[NodeSnapshot, HeldPartition]]] = defaultdict(list)
     for node in cluster.nodes:
         for one in node.held:
             is_known = one.is_known or _has(known.get(one.producer_id), one)
-            (held if is_known else unknown)[one.producer_id].append((node, one))
+            if is_known:
+                held[one.producer_id].append((node, one))
+            else:
+                unknown[one.producer_id, one.outcome].append((node, one))
     for node in cluster.nodes:
         for txn in node.transactions:
             places = [one for _, one in held.get(txn.producer_id, ())]
             yield from _open(node, txn, places, thresholds)
-    for producer_id, found in unknown.items():
+    for (producer_id, _), found in unknown.items():
         yield _unknown(cluster, producer_id, found)
 
 
@@ -178,8 +182,12 @@ def _unknown(cluster: Cluster, producer_id: int, found: Sequence[tuple[NodeSnaps
     since = "" if since_ms == NO_TIME else f" for {duration(node.now_ms - since_ms)}"
     who = f"producer {producer_id} (epoch {first.producer_epoch})"
     what = f"{who} holds the last stable offset of {listed(places)}{since}; "
-    asked_all = not cluster.unreachable and not any(
-        away.topic == TRANSACTIONS_TOPIC for each in cluster.nodes for away in each.coordinators_away
+    if first.transactional_id and first.outcome:
+        return _unfinished(node, who, what, found)
+    asked_all = (
+        first.outcome != NOT_TOLD
+        and not cluster.unreachable
+        and not any(away.topic == TRANSACTIONS_TOPIC for each in cluster.nodes for away in each.coordinators_away)
     )
     if not asked_all:
         return Finding(
@@ -206,6 +214,38 @@ def _unknown(cluster: Cluster, producer_id: int, found: Sequence[tuple[NodeSnaps
             )
             for _, one in found[:COMMANDS_MAX]
         ),
+        node_id=node.node_id,
+    )
+
+
+def _unfinished(
+    node: NodeSnapshot, who: str, what: str, found: Sequence[tuple[NodeSnapshot, HeldPartition]]
+) -> Finding:
+    """A transaction that is decided, and whose marker these partitions lack: only its own decision may end it (T7)."""
+    first = found[0][1]
+    decided = f"the {first.outcome} of {first.transactional_id!r} is decided, and the marker is missing there"
+    finish = tuple(
+        command(
+            *("txn", "finish", "--partition", partition_argument(one.partition)),
+            *("--start-offset", str(one.first_offset), "--yes"),
+        )
+        for _, one in found[:COMMANDS_MAX]
+    )
+    if first.outcome == NOT_TOLD:
+        decided = (
+            f"it is of {first.transactional_id!r}, which has gone on since: how that transaction was decided, its "
+            "coordinator's log does not tell any more. Its markers in other partitions do, if it had any: end it here "
+            "the same way, by `semel txn finish --as`"
+        )
+        finish = (command("txn", "why", first.transactional_id),)
+    return Finding(
+        KINDS["marker-missing"],
+        Severity.ERROR,
+        who,
+        what + decided + _of_offsets(found),
+        since_ms=first.since_ms,
+        happens="nothing: it never ends by itself",
+        commands=finish,
         node_id=node.node_id,
     )
 

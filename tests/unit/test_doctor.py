@@ -21,7 +21,7 @@ from semel.broker.recovery_note import NOTE_FILE
 from semel.cli.main import app
 from semel.protocol.api.diagnostics import Thresholds
 from semel.protocol.ids import OFFSETS_TOPIC, TRANSACTIONS_TOPIC, TopicPartition
-from semel.protocol.record_batch import encode_batch
+from semel.protocol.record_batch import encode_batch, iter_batches
 from semel.sdk.diagnosis.findings import Finding
 from semel.txn_coordinator.schemas import encode_key
 
@@ -293,6 +293,59 @@ def test_a_transaction_hangs_once_its_coordinator_has_lost_its_log(tmp_path: Pat
         assert run(node, "txn", "why", "lost").exit_code == 1, "the log was lost, so there is no story"
     finally:
         node.stop()
+
+
+@pytest.mark.parametrize("commits", [True, False])
+def test_T3_T7_a_decided_transaction_that_has_lost_a_marker_is_ended_as_it_was_decided(
+    tmp_path: Path, commits: bool
+) -> None:
+    """The doctor advised to abort it, and the abort was done: half of a committed transaction was gone."""
+    credit = TopicPartition("pay", 1)
+    node = LiveNode(tmp_path, **ROOMY)
+    node.start()
+    try:
+        run(node, "topic", "create", "pay", "--partitions", "2")
+        with semel.Producer(node.bootstrap, transactional_id="pay") as producer:
+            producer.begin_transaction()
+            producer.send("pay", b"debit", partition=0)
+            producer.send("pay", b"credit", partition=1)
+            producer.flush()
+            producer.commit_transaction() if commits else producer.abort_transaction()
+        until(lambda: "all partitions have its markers" in run(node, "txn", "why", "pay").stdout)
+        node.stop()
+        cut_last_batch(tmp_path / "data" / "pay-1")
+        node.start()
+        (missing,) = [one for one in found(node).values() if one.kind.name in ("marker-missing", "hanging-transaction")]
+        assert missing.kind.name == "marker-missing"
+        told = run(node, "txn", "why", "pay").stdout
+        assert "but the marker is gone from pay-1" in told
+        assert "$ semel txn finish --partition pay:1 --start-offset 0 --yes" in told
+        place = ("--partition", "pay:1", "--start-offset", "0", "--yes")
+        for wrong in (("abort",), ("finish", "--as", "abort"), ("finish", "--as", "commit")):
+            refused = run(node, "txn", wrong[0], *place, *wrong[1:])
+            assert refused.exit_code == 1
+            assert f"its {'commit' if commits else 'abort'} is decided" in refused.stderr
+        assert committed(node, TopicPartition("pay", 0)) == ([b"debit"] if commits else [])
+        for text in missing.commands:
+            assert f"is {'committed' if commits else 'aborted'}" in follow(node, text).stdout
+        assert "marker-missing" not in found(node)
+        assert committed(node, credit) == ([b"credit"] if commits else [])
+        assert "all partitions have its markers" in run(node, "txn", "why", "pay").stdout
+    finally:
+        node.stop()
+
+
+def cut_last_batch(folder: Path) -> None:
+    """Take the last batch from a stopped partition's log, as if it never had reached the disk."""
+    (path,) = folder.glob("*.log")
+    data = path.read_bytes()
+    place = 0
+    for header in iter_batches(memoryview(data)):
+        place = header.position
+    path.write_bytes(data[:place])
+    for other in folder.glob("*.snapshot"):
+        other.unlink()
+    (folder.parent / ".kafka_cleanshutdown").unlink(missing_ok=True)
 
 
 def test_usage_of_abort_is_told(node: LiveNode) -> None:

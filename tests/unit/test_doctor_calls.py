@@ -9,12 +9,12 @@ from typing import Any
 import pytest
 from doctor_facts import HELD, NODE, T0, TXN
 
-from semel.protocol.api.diagnostics import NodeSnapshot, TransactionHistory
+from semel.protocol.api.diagnostics import HangingEnd, NodeSnapshot, TransactionHistory
 from semel.protocol.errors import ErrorCode, FatalError, RetriableError, SemelError
 from semel.protocol.ids import ProducerIdAndEpoch, TopicPartition
 from semel.protocol.plain_messages import to_message
 from semel.protocol.v1 import diagnostics_pb2, metadata_pb2
-from semel.sdk.diagnosis.calls import abort_hanging, read_history, take_snapshots
+from semel.sdk.diagnosis.calls import end_hanging, read_history, take_snapshots
 from semel.sdk.diagnosis.rules import diagnose
 
 HISTORY = TransactionHistory("id", TopicPartition("__transaction_state", 1), 2, 5, 0, 0, 0, (), 0)
@@ -45,7 +45,7 @@ class Nodes:
             told = self.also.get(node_id, facts) if request.producer_ids else facts
             return to_message(told, diagnostics_pb2.NodeSnapshot())
         if rpc.name == "AbortHangingTransaction":
-            return diagnostics_pb2.AbortHangingResponse(producer_id=7, producer_epoch=3)
+            return diagnostics_pb2.AbortHangingResponse(producer_id=7, producer_epoch=3, committed=request.end == 1)
         if node_id != self.historian:
             raise RetriableError("it is not here", ErrorCode.NOT_COORDINATOR)
         return to_message(HISTORY, diagnostics_pb2.TransactionHistory())
@@ -94,8 +94,8 @@ def test_a_history_is_read_from_the_node_that_has_it() -> None:
 
 def test_a_transaction_hangs_only_by_the_word_of_all_nodes() -> None:
     nodes = Nodes({1: OTHER, 2: replace(UNKNOWN, node_id=2)})
-    done = asyncio.run(abort_hanging(nodes, T0, 100))
-    assert done == ProducerIdAndEpoch(7, 3)
+    done = asyncio.run(end_hanging(nodes, T0, 100, HangingEnd.AS_DECIDED))
+    assert done == (ProducerIdAndEpoch(7, 3), True)
     assert nodes.asked("AbortHangingTransaction") == ["node2:9094"], "its leader writes the marker"
     (request,) = (request for name, _, request in nodes.calls if name == "AbortHangingTransaction")
     assert request.unknown_elsewhere
@@ -108,5 +108,5 @@ def test_a_transaction_hangs_only_by_the_word_of_all_nodes() -> None:
         (Nodes({1: NODE, 2: OTHER}), "no transaction"),
     ):
         with pytest.raises(FatalError, match=why):
-            asyncio.run(abort_hanging(refusing, T0, 100))
+            asyncio.run(end_hanging(refusing, T0, 100, HangingEnd.ABORT))
         assert refusing.asked("AbortHangingTransaction") == []

@@ -91,6 +91,10 @@ CASES: dict[str, tuple[Severity, NodeSnapshot]] = {
         ),
     ),
     "hanging-transaction": (Severity.ERROR, node(held=(replace(HELD, is_known=False),), held_total=1)),
+    "marker-missing": (
+        Severity.ERROR,
+        node(held=(replace(HELD, is_known=False, outcome="commit", transactional_id="pay"),), held_total=1),
+    ),
     "group-lagging": (
         Severity.WARNING,
         node(groups=(replace(GROUP, **LAG, unread_since_ms=NOW - 10 * MINUTE),)),
@@ -233,6 +237,19 @@ def test_a_hanging_transaction_gets_a_command_for_each_partition() -> None:
         "semel txn abort --partition 'a b:2' --start-offset 5 --yes",
     )
     assert found.happens == "nothing: it never ends by itself"
+
+
+def test_T3_T7_a_decided_transaction_without_its_marker_is_finished_and_not_aborted() -> None:
+    """A committed transaction was torn by the abort that the doctor advised."""
+    lost = replace(HELD, is_known=False, outcome="commit", transactional_id="pay")
+    found = the_one(node(held=(lost,)))
+    assert "the commit of 'pay' is decided, and the marker is missing there" in found.what
+    assert found.commands == ("semel txn finish --partition orders:0 --start-offset 100 --yes",)
+    found = the_one(node(held=(replace(lost, outcome="unknown"),)))
+    assert "its coordinator's log does not tell any more" in found.what
+    assert found.commands == ("semel txn why pay",)
+    unread = the_one(node(held=(replace(lost, outcome="unknown", transactional_id=""),)))
+    assert unread.kind.name == "unknown-holder"
 
 
 def test_offsets_that_hang_are_told_of() -> None:

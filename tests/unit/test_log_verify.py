@@ -263,6 +263,24 @@ def test_T8_a_hanging_transaction_is_found_with_the_command_that_ends_it(tmp_pat
     assert "semel txn abort --partition orders:0 --start-offset 0" in found.command
 
 
+def test_T3_T7_a_committed_transaction_that_lacks_a_marker_is_to_be_finished_not_aborted(tmp_path: Path) -> None:
+    records = [
+        state(TransactionState.EMPTY),
+        state(TransactionState.ONGOING, partitions={ORDERS}),
+        state(TransactionState.PREPARE_COMMIT, epoch=1, partitions={ORDERS}),
+        state(TransactionState.COMPLETE_COMMIT, epoch=1),
+    ]
+    found = only(check(folder_with(tmp_path / "data", records)), Check.TRANSACTIONS)
+    assert "the commit of 'etl' is decided: its marker is missing here" in found.what
+    assert "semel txn finish --partition orders:0 --start-offset 0" in found.command
+
+
+def test_T3_what_the_log_does_not_tell_any_more_is_not_to_be_aborted(tmp_path: Path) -> None:
+    found = only(check(folder_with(tmp_path / "data", [state(TransactionState.EMPTY, epoch=2)])), Check.TRANSACTIONS)
+    assert "does not tell any more" in found.what
+    assert "semel txn finish" in found.command
+
+
 def test_T1_a_move_that_the_table_does_not_have_is_found(tmp_path: Path) -> None:
     records = [
         state(TransactionState.EMPTY),

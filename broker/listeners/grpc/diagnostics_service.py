@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from semel.broker.diagnostics.hanging import abort_hanging
+from semel.broker.diagnostics.hanging import end_hanging
 from semel.broker.diagnostics.history import read_history
 from semel.broker.diagnostics.snapshot import take_snapshot
 from semel.broker.listeners.grpc.edge import Context
 from semel.broker.services import Services
+from semel.protocol.api.diagnostics import HangingEnd
+from semel.protocol.errors import UsageError
 from semel.protocol.ids import TopicPartition
 from semel.protocol.plain_messages import from_message, to_message
 from semel.protocol.v1 import diagnostics_pb2
@@ -33,12 +35,17 @@ class DiagnosticsService:
     async def abort_hanging_transaction(
         self, request: diagnostics_pb2.AbortHangingRequest, _context: Context
     ) -> diagnostics_pb2.AbortHangingResponse:
-        producer = await abort_hanging(
+        try:
+            end = HangingEnd(request.end)
+        except ValueError:
+            raise UsageError(f"end {request.end} is none that this node knows: it is older than the caller") from None
+        producer, committed = await end_hanging(
             self._node,
             from_message(request.partition, TopicPartition),
             request.start_offset,
+            end,
             unknown_elsewhere=request.unknown_elsewhere,
         )
         return diagnostics_pb2.AbortHangingResponse(
-            producer_id=producer.producer_id, producer_epoch=producer.producer_epoch
+            producer_id=producer.producer_id, producer_epoch=producer.producer_epoch, committed=committed
         )
