@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import json
 import re
+from typing import Any
 
+import pytest
 from typer.testing import CliRunner, Result
 
 import semel
 from semel.cli.main import app
+from semel.sdk.control import GET_METADATA, Control, Rpc
 from semel.testing import Broker
 
 
@@ -94,3 +97,29 @@ def test_a_key_that_is_also_a_producers_id_is_reached_by_saying_so() -> None:
         assert run("txn", "abort", "nightly", "--shared", "--yes").exit_code == 0
         with semel.Admin(node.bootstrap) as admin:
             assert sorted(bool(commit.attempt) for commit in admin.commits("nightly")) == [False, True]
+
+
+def test_a_transaction_that_hangs_on_a_partition_that_is_not_there_is_told_at_once(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The abort was asked for, and tried again for 30 s, in which the topic might have come."""
+    asked: list[object] = []
+    call: Any = Control.call
+
+    async def noted(control: Control, rpc: Rpc[Any, Any], request: object, **options: Any) -> Any:
+        asked.append(rpc)
+        return await call(control, rpc, request, **options)
+
+    monkeypatch.setattr(Control, "call", noted)
+
+    def run(*arguments: str) -> Result:
+        return CliRunner().invoke(app, list(arguments), env={"SEMEL_BOOTSTRAP": node.bootstrap})
+
+    with Broker() as node:
+        run("topic", "create", "orders", "--partitions", "2")
+        for partition, message in (("order:0", "did you mean 'orders'?"), ("orders:2", "orders has partitions 0 to 1")):
+            asked.clear()
+            said = run("txn", "abort", "--partition", partition, "--start-offset", "0", "--yes")
+            assert said.exit_code != 0
+            assert message in " ".join(said.stderr.split())
+            assert set(asked) == {GET_METADATA}
