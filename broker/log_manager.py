@@ -23,7 +23,7 @@ from semel.broker.log.journal import Journal, JournalStatistics
 from semel.broker.log.open_files import OpenFiles
 from semel.broker.log.partition_log import PartitionLog
 from semel.broker.log_manager_config import DurabilityMode, LogManagerConfig
-from semel.broker.log_recovery import RecoveryReport, replay_journal
+from semel.broker.log_recovery import RecoveryReport, damage_of, replay_journal
 from semel.broker.log_upkeep import TURN_SECONDS, LogUpkeep
 from semel.broker.partition import CommitTimes, Durability, Partition
 from semel.broker.recovery_note import NOTE_FILE, RecoveryNote, update_note
@@ -175,7 +175,7 @@ class LogManager:
         deleted_folders = self.folder.find_deleted()
         logs = self._open_logs(log_config, progress, recovery_points, clean=clean)
         if clean:
-            self.recovery = RecoveryReport(clean=True, partitions=len(logs))
+            self.recovery = RecoveryReport(clean=True, partitions=len(logs), damage=damage_of(logs.values()))
             for log in logs.values():
                 if log.recovery_point < log.log_end_offset:
                     log.flush()  # it was not as the last stop had left it

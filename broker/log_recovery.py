@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Final
 
@@ -29,6 +29,8 @@ class RecoveryReport:
     """Batches that a log had lost, or had otherwise, and that the journal gave back."""
     skipped_entries: int = 0
     """Entries of partitions that were deleted since."""
+    damage: tuple[str, ...] = ()
+    """Of each log in which records that had been synced are lost or can't be read: which ones."""
 
     def __str__(self) -> str:
         if self.clean:
@@ -72,7 +74,13 @@ def replay_journal(
         journal_entries=entries,
         restored_batches=restored,
         skipped_entries=skipped,
+        damage=damage_of(logs.values()),
     )
+
+
+def damage_of(logs: Iterable[PartitionLog]) -> tuple[str, ...]:
+    """Say what opening found damaged in these logs, though it had been synced."""
+    return tuple(log.recovered_damage for log in logs if log.recovered_damage)
 
 
 def _restore(log: PartitionLog, entry: JournalEntry, recovery_point: int, now_ms: int, compare: _Comparison) -> int:

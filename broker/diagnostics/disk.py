@@ -39,4 +39,6 @@ def disk_facts(node: Services) -> DiskFacts:
         started_clean=logs.recovery.clean or not logs.recovery.partitions,
         unclean_ms=logs.last_unclean.at_ms,
         unclean_found=logs.last_unclean.found,
+        damaged_ms=logs.last_unclean.damaged_ms,
+        damage=logs.last_unclean.damage,
     )

@@ -55,16 +55,16 @@ def tail_fault(segment: Segment, end_offset: int | None) -> str | None:
     return _misses(segment, end, end_offset)
 
 
-def broken_tail_batch(segment: Segment) -> BatchHeader | None:
-    """Return the first batch behind the segment's last index entry whose checksum is wrong, or None.
+def broken_tail_batch(segment: Segment) -> tuple[int, BatchHeader] | None:
+    """Return the first batch behind the segment's last index entry whose checksum is wrong, and its position, or None.
 
     A tail that ends in a large batch is not read for this.
     """
     position = segment.offsets.last()[1]
     if segment.size - position <= _CHECKSUMS_BYTES_MAX:
-        for _, header, batch in scan_batches(segment.file, position, segment.size):
+        for at, header, batch in scan_batches(segment.file, position, segment.size):
             if not is_intact(batch):
-                return header
+                return at, header
     return None
 
 
@@ -111,7 +111,7 @@ def transactions_are_sane(segment: Segment, end_offset: int | None) -> bool:
 def put_aside(storage: Storage, segment: Segment, position: int) -> str:
     """Copy what is about to be cut from `position` on, and return the copy's path. Raises `OSError`.
 
-    It had been whole once, and an expert may save records out of it.
+    It had been whole once, or may have been, and an expert may save records out of it.
     """
     path = f"{segment.path(LOG_SUFFIX)}.{position}.cut"
     copy = storage.open(path, create=True)
@@ -120,6 +120,9 @@ def put_aside(storage: Storage, segment: Segment, position: int) -> str:
         for at in range(position, segment.size, FAR_BYTES):
             copy.append([segment.file.read_at(FAR_BYTES, at)])
         copy.sync()
+    except OSError:
+        storage.remove(path)
+        raise
     finally:
         copy.close()
     return path

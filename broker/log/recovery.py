@@ -3,8 +3,9 @@ P7).
 
 After a clean close the newest snapshot is named for the end of the log, and only what follows each segment's last index
 entry is looked at (`clean_check`). Otherwise, and from a segment on that is not as it was left, everything from the
-recovery point on is walked: checksums decide, the first bad batch and all behind it go, indexes and state are built
-again.
+recovery point on is walked, and before it what no snapshot covers: indexes and state are built again. Behind the
+recovery point the first bad batch and all that follows go, as a torn tail. What lies before it was synced, and no crash
+tears it: there a bad batch is damage, which is said, and costs no other.
 """
 
 from __future__ import annotations
@@ -46,7 +47,7 @@ from semel.broker.log.segment import (
 )
 from semel.broker.log.segments import Segments
 from semel.protocol.errors import SemelError
-from semel.protocol.ids import NO_TIMESTAMP, TopicPartition
+from semel.protocol.ids import NO_TIMESTAMP, ProducerIdAndEpoch, TopicPartition
 from semel.protocol.record_batch import BatchHeader, CorruptBatchError, validate_batches
 from semel.runtime.storage import Storage
 
@@ -56,12 +57,13 @@ LEADER_EPOCHS_FILE: Final = "leader-epoch-checkpoint"
 LOST_OFFSETS: Final = "lost_offsets"
 """What a log record says beside its text where records are lost: (first offset, end offset) of each stretch."""
 _OFFSET_DIGITS: Final = 20
+_DAMAGE_TOLD_MAX: Final = 5
 
 
 @dataclass(slots=True)
 class LoadedLog:
     """A partition's folder, open. `truncated_bytes` is what recovery had to cut; below `recovery_point` all is on the
-    disk.
+    disk. `damage` says which records that had been synced are gone or can't be read; empty: none.
     """
 
     segments: Segments
@@ -73,6 +75,7 @@ class LoadedLog:
     recovery_point: int
     truncated_bytes: int
     names_unsynced: bool
+    damage: str
 
 
 def parse_name(name: str) -> tuple[int, str] | None:
@@ -112,9 +115,14 @@ class LogLoader:
         self._truncated = 0
         self._aborts: dict[int, int] | None = None
         """What the last stop left in the lists of aborted transactions. None: it did not say."""
-        self._kept_end = 0
-        """Up to here nothing is a torn tail, because a clean stop left it whole: what is missing of it is lost."""
+        self._stopped_clean = clean
+        self._kept_end = recovery_point
+        """Up to here nothing is a torn tail, because a clean stop left it whole or a flush synced it: what is missing
+        of it is lost.
+        """
         self._lost: list[tuple[int, int]] = []
+        self._broken: dict[int, int] = {}
+        """Batches that stay and can't be read: first offset to end offset."""
         # After a killed process names may be there that no sync has made durable.
         self._created = not clean
 
@@ -146,7 +154,7 @@ class LogLoader:
             end = max(self._log_start_offset, self._kept_end)
             if end > self._log_start_offset:
                 self._lost.append((self._log_start_offset, end))
-                logger.warning("%s: %s has no segment, and the last stop left some", self._tp, self._folder)
+                logger.warning("%s: %s has no segment, and had some that were synced", self._tp, self._folder)
             self._snapshots.remove(list(self._snapshots.offsets))
             self._producers.restore((), end)
             self._epochs.truncate_from_end(0)
@@ -162,8 +170,10 @@ class LogLoader:
         unsynced = self._created or not self._clean
         point = end if self._clean else min(self._recovery_point, end)
         return LoadedLog(
-            self._segments, self._snapshots, self._producers, self._epochs, start, end, point, self._truncated, unsynced
-        )
+            self._segments, self._snapshots, self._producers, self._epochs, start, end, point, self._truncated,
+            unsynced,
+            self._damage(),
+        )  # fmt: skip
 
     # --- Files -----------------------------------------------------------------------------------------------------
 
@@ -248,10 +258,12 @@ class LogLoader:
     def _new_segment(self, base_offset: int) -> Segment:
         return Segment(self._storage, self._folder, base_offset, self._files, created_ms=self._now_ms, new=True)
 
-    def _drop(self, segments: list[Segment]) -> None:
+    def _drop(self, segments: list[Segment], *, keep: bool = False) -> None:
         for segment in segments:
             self._segments.remove(segment)
             self._truncated += segment.size
+            if keep and segment.size:
+                self._put_aside(segment, 0, is_synced=False)
             segment.release_files()
             for path in segment.paths():
                 if self._storage.exists(path):
@@ -304,16 +316,19 @@ class LogLoader:
         if fault is None and segment is self._segments.active:
             broken = broken_tail_batch(segment)
             if broken is not None:
-                self._say_broken(segment, broken)
+                self._say_broken(segment, broken[1], broken[0])
         return fault
 
-    def _say_broken(self, segment: Segment, header: BatchHeader) -> None:
+    def _say_broken(self, segment: Segment, header: BatchHeader, position: int) -> None:
         """A batch with all its bytes and a wrong checksum stays: readers can tell, and nothing else is lost for it."""
+        if header.base_offset in self._broken:
+            return
+        self._broken[header.base_offset] = header.next_offset
         logger.error(
-            "%s: the records at %s can't be read: their checksum in %s is wrong. They are left as they "
+            "%s: the records at %s can't be read: their checksum in %s at position %d is wrong. They are left as they "
             "are. Stop the node and restore the folder from a backup; or, to go on without them, let readers begin "
             "behind them",
-            self._tp, _offsets(header.base_offset, header.next_offset), segment.path(LOG_SUFFIX),
+            self._tp, _offsets(header.base_offset, header.next_offset), segment.path(LOG_SUFFIX), position,
         )  # fmt: skip
 
     def _recover_damaged(self, segment: Segment, fault: str) -> int:
@@ -326,10 +341,16 @@ class LogLoader:
         self._recovery_point = segment.base_offset
         return self._recover()
 
+    def _damage(self) -> str:
+        gone = [f"{_offsets(first, end)} lost" for first, end in self._lost[:_DAMAGE_TOLD_MAX]]
+        gone += [f"{_offsets(*one)} unreadable" for one in list(self._broken.items())[:_DAMAGE_TOLD_MAX]]
+        more = len(self._lost) + len(self._broken) - len(gone)
+        return f"{self._tp}: {', '.join(gone)}{f' and {more} more places' if more else ''}" if gone else ""
+
     def _say_what_is_lost(self) -> None:
         if self._lost:
             lost = ", ".join(_offsets(first, end) for first, end in self._lost)
-            logger.warning(
+            logger.error(
                 "%s: the records at %s are lost. They had been acknowledged, and were gone from %s when the "
                 "node started. The node goes on without them, and gives their offsets to no other record; producers of "
                 "the lost records may be refused until they begin anew. To have them back, stop the node and restore "
@@ -390,11 +411,16 @@ class LogLoader:
                 end, whole = self._recover_segment(segment, start)
                 number += 1
                 until = segments[number].base_offset if number < len(segments) else self._kept_end
-                if end < until <= self._kept_end and until - segment.base_offset <= INT32_MAX:
+                until = min(until, self._kept_end)
+                if end < until and until - segment.base_offset <= INT32_MAX:
+                    again = end < start
                     self._fill(segment, end, until)
+                    if again:
+                        # The snapshot knows of what is lost, and the state is to be the log's (P7).
+                        return self._recover()
                     end, whole = until, True
             if not whole:
-                self._drop(segments[number:])
+                self._drop(segments[number:], keep=True)
                 break
             if number < len(segments):
                 segment.close_indexes()  # nothing is appended to it: the next clean start looks for its last entry
@@ -403,21 +429,70 @@ class LogLoader:
             self._restore_state(end, upto=end)
         return end
 
+    def _put_aside(self, segment: Segment, position: int, *, is_synced: bool) -> None:
+        """Keep what is about to be cut. A torn tail is let go where a full disk would keep the node from starting."""
+        size = segment.size - position
+        try:
+            path = put_aside(self._storage, segment, position)
+        except OSError as error:
+            if is_synced:
+                raise
+            logger.info("%s: the %d bytes of a torn tail that are cut can't be kept: %s", self._tp, size, error)
+            return
+        level = logging.WARNING if is_synced else logging.INFO
+        logger.log(level, "%s: the %d bytes that are cut are kept in %s", self._tp, size, path)
+
+    def _known_aborts(self, segment: Segment) -> dict[int, int]:
+        """What the segment's list of aborted transactions said that a flush had synced: producer by marker's offset."""
+        if self._kept_end <= segment.base_offset or not transactions_are_sane(segment, None):
+            return {}
+        return {one.last_offset: one.producer_id for one in segment.transactions if one.last_offset < self._kept_end}
+
+    def _end_by_hearsay(self, segment: Segment, header: BatchHeader, known_aborts: dict[int, int]) -> None:
+        """A marker that can't be read ended its transaction all the same: the list of aborted ones says how (L3).
+
+        Left open, it would be ended by the producer's next marker, and committed records be taken for aborted ones.
+        """
+        entry = self._producers.entry(header.producer_id)
+        # Whatever is broken in the batch must not make it look like a marker: no data has such a sequence (KIP-98).
+        if not header.is_control or header.base_sequence >= 0 or entry is None or entry.transaction_first_offset < 0:
+            return
+        producer = ProducerIdAndEpoch(header.producer_id, header.producer_epoch)
+        if not 0 <= producer.producer_epoch - entry.epoch <= 1:  # the newer protocol ends one with the next (KIP-890)
+            return
+        aborted_by = known_aborts.get(header.base_offset)
+        if aborted_by is not None and aborted_by != header.producer_id:
+            return
+        completed = self._producers.apply_marker(
+            producer, -1, aborted_by is None, header.base_offset, header.max_timestamp_ms, self._now_ms
+        )
+        if completed is not None:
+            note_completed(segment, completed)
+
     def _recover_segment(self, segment: Segment, start: int) -> tuple[int, bool]:
         """Validate a segment from offset `start`. Returns the offset it ends at, and whether it was whole."""
         position, end = self._position_of(segment, start)
+        known_aborts = self._known_aborts(segment)
         segment.restart_indexes(position, start)
         size = segment.size
         try:
             for at, header, batch in scan_batches(segment.file, position, size):
-                is_broken = self._kept_end > 0 and not is_intact(batch)
+                is_synced = end < self._kept_end
+                is_broken = (self._kept_end > 0 if self._stopped_clean else is_synced) and not is_intact(batch)
                 if not is_broken:
                     validate_batches(batch, max_batch_bytes=INT32_MAX, strict_count=False)
                 if header.base_offset < end or header.last_offset - segment.base_offset > INT32_MAX:
                     raise CorruptBatchError(f"offset {header.base_offset} follows offset {end - 1}")
+                if is_synced and header.next_offset > self._kept_end:
+                    # A flush ends between two batches, and so does compaction, which goes no further than the flush.
+                    raise CorruptBatchError(
+                        f"a batch says that its offset is {header.base_offset}, and lies where {end} was synced"
+                    )
                 if is_broken:
                     # All had been written well: what one batch suffered says nothing about those behind it.
-                    self._say_broken(segment, header)
+                    self._say_broken(segment, header, at)
+                    if header.base_offset >= start:
+                        self._end_by_hearsay(segment, header, known_aborts)
                 elif header.base_offset >= start:
                     self._take_in(segment, header, batch)
                 segment.note_batches(
@@ -433,9 +508,7 @@ class LogLoader:
             )  # fmt: skip
         self._producers.end_offset = end
         if position < size:
-            if self._kept_end:
-                path = put_aside(self._storage, segment, position)
-                logger.warning("%s: the %d bytes that are cut are kept in %s", self._tp, size - position, path)
+            self._put_aside(segment, position, is_synced=end < self._kept_end or self._stopped_clean)
             segment.cut(position)
             segment.transactions.truncate_to(end)
             self._truncated += size - position
@@ -446,6 +519,7 @@ class LogLoader:
     def _fill(self, segment: Segment, end: int, until: int) -> None:
         """Let a batch without records stand for what is lost between `end` and `until`."""
         self._lost.append((end, until))
+        self._recovery_point = min(self._recovery_point, end)  # what is mended is to be synced
         batch = stand_in(end, until, self._epochs.latest)
         segment.append((batch,), len(batch), until - 1, NO_TIMESTAMP, self._config.index_interval_bytes)
         self._producers.end_offset = until

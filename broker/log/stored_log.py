@@ -63,6 +63,7 @@ class StoredLog:
         "producer_id_expiration_ms",
         "producer_state",
         "recovered_bytes_cut",
+        "recovered_damage",
         "recovery_point",
         "topic_id",
         "tp",
@@ -93,6 +94,7 @@ class StoredLog:
         self.log_end_offset = loaded.log_end_offset
         self.recovery_point = loaded.recovery_point
         self.recovered_bytes_cut = loaded.truncated_bytes
+        self.recovered_damage = loaded.damage
         self.producer_id_expiration_ms = producer_id_expiration_ms
         self.offline_error: SemelError | None = None
         self._verifications: Verifications | None = None

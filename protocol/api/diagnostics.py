@@ -197,6 +197,7 @@ class DiskFacts:
     slow_syncs:  how many of `syncs` took longer than `slow_sync_ms`
     write_error: why appends fail now; empty where they do not
     unclean_ms:  when a start last found that the node had not stopped cleanly; `unclean_found` is what it did about it
+    damaged_ms:  when a start last found that records are lost or can't be read that had been synced; `damage` is which
     """
 
     data_dir: str
@@ -216,6 +217,8 @@ class DiskFacts:
     started_clean: bool
     unclean_ms: int
     unclean_found: str
+    damaged_ms: int
+    damage: str
 
 
 @dataclass(frozen=True, slots=True)

@@ -188,7 +188,7 @@ class OfflinePartition(_message.Message):
     def __init__(self, partition: _Optional[_Union[_common_pb2.TopicPartition, _Mapping]] = ..., reason: _Optional[str] = ...) -> None: ...
 
 class DiskFacts(_message.Message):
-    __slots__ = ("data_dir", "total_bytes", "free_bytes", "min_free_bytes", "durability", "syncs", "slow_syncs", "slow_sync_ms", "sync_ms_mean", "sync_ms_recent", "journal_bytes", "journal_max_bytes", "write_error", "started_ms", "started_clean", "unclean_ms", "unclean_found")
+    __slots__ = ("data_dir", "total_bytes", "free_bytes", "min_free_bytes", "durability", "syncs", "slow_syncs", "slow_sync_ms", "sync_ms_mean", "sync_ms_recent", "journal_bytes", "journal_max_bytes", "write_error", "started_ms", "started_clean", "unclean_ms", "unclean_found", "damaged_ms", "damage")
     DATA_DIR_FIELD_NUMBER: _ClassVar[int]
     TOTAL_BYTES_FIELD_NUMBER: _ClassVar[int]
     FREE_BYTES_FIELD_NUMBER: _ClassVar[int]
@@ -206,6 +206,8 @@ class DiskFacts(_message.Message):
     STARTED_CLEAN_FIELD_NUMBER: _ClassVar[int]
     UNCLEAN_MS_FIELD_NUMBER: _ClassVar[int]
     UNCLEAN_FOUND_FIELD_NUMBER: _ClassVar[int]
+    DAMAGED_MS_FIELD_NUMBER: _ClassVar[int]
+    DAMAGE_FIELD_NUMBER: _ClassVar[int]
     data_dir: str
     total_bytes: int
     free_bytes: int
@@ -223,7 +225,9 @@ class DiskFacts(_message.Message):
     started_clean: bool
     unclean_ms: int
     unclean_found: str
-    def __init__(self, data_dir: _Optional[str] = ..., total_bytes: _Optional[int] = ..., free_bytes: _Optional[int] = ..., min_free_bytes: _Optional[int] = ..., durability: _Optional[str] = ..., syncs: _Optional[int] = ..., slow_syncs: _Optional[int] = ..., slow_sync_ms: _Optional[int] = ..., sync_ms_mean: _Optional[float] = ..., sync_ms_recent: _Optional[float] = ..., journal_bytes: _Optional[int] = ..., journal_max_bytes: _Optional[int] = ..., write_error: _Optional[str] = ..., started_ms: _Optional[int] = ..., started_clean: bool = ..., unclean_ms: _Optional[int] = ..., unclean_found: _Optional[str] = ...) -> None: ...
+    damaged_ms: int
+    damage: str
+    def __init__(self, data_dir: _Optional[str] = ..., total_bytes: _Optional[int] = ..., free_bytes: _Optional[int] = ..., min_free_bytes: _Optional[int] = ..., durability: _Optional[str] = ..., syncs: _Optional[int] = ..., slow_syncs: _Optional[int] = ..., slow_sync_ms: _Optional[int] = ..., sync_ms_mean: _Optional[float] = ..., sync_ms_recent: _Optional[float] = ..., journal_bytes: _Optional[int] = ..., journal_max_bytes: _Optional[int] = ..., write_error: _Optional[str] = ..., started_ms: _Optional[int] = ..., started_clean: bool = ..., unclean_ms: _Optional[int] = ..., unclean_found: _Optional[str] = ..., damaged_ms: _Optional[int] = ..., damage: _Optional[str] = ...) -> None: ...
 
 class SettingFact(_message.Message):
     __slots__ = ("name", "value", "is_dynamic")

@@ -186,8 +186,15 @@ _TABLE: Final = (
         "The disk does not keep up with flushing the logs: a faster one, or fewer writers.",
     ),
     FindingKind(
+        "records-damaged", _S.DISK,
+        "Bytes of a log changed after they had been synced (bits rotted, a file was cut or removed): readers do not "
+        "get these records. All others are kept; what was cut is beside the log, in files named .cut.",
+        "Stop the node and restore the partition's folder from a backup, or go on without the records; then remove "
+        "last-recovery.json from the data folder, with the node stopped. Doubt the disk.",
+    ),
+    FindingKind(
         "unclean-start", _S.DISK,
-        "The node had not stopped cleanly before it (killed, power cut); recovery has put back what was acknowledged.",
+        "The node had not stopped cleanly before it (killed, power cut); recovery has put back what the crash took.",
         "Nothing is left to do. Stop nodes by SIGTERM, and check the logs offline where you doubt the disk.",
     ),
     FindingKind(

@@ -138,6 +138,14 @@ def _health(node: NodeSnapshot, thresholds: Thresholds) -> Iterator[Finding]:
             "(journal.max.bytes)",
             happens="producers are refused past the bound, until the logs are flushed",
         )
+    if disk.damaged_ms != NO_TIME:
+        which = "this start" if disk.damaged_ms >= disk.started_ms else "an earlier start"
+        yield found(
+            "records-damaged",
+            Severity.ERROR,
+            f"{which} found that records that had been synced are lost or can't be read: {disk.damage}",
+            since_ms=disk.damaged_ms,
+        )
     if disk.unclean_ms != NO_TIME:
         which = "this start" if disk.unclean_ms >= disk.started_ms else "an earlier start"
         is_lossy = disk.durability == "os"

@@ -37,6 +37,8 @@ HEALTHY_DISK = DiskFacts(
     started_clean=True,
     unclean_ms=-1,
     unclean_found="",
+    damaged_ms=-1,
+    damage="",
 )
 SETTINGS = {
     "durability": "disk",

@@ -118,6 +118,10 @@ CASES: dict[str, tuple[Severity, NodeSnapshot]] = {
     "writes-failing": (Severity.ERROR, disk(write_error="No space left on device")),
     "fsync-slow": (Severity.WARNING, disk(sync_ms_recent=300.0)),
     "journal-large": (Severity.WARNING, disk(journal_bytes=2 * GIB - 1)),
+    "records-damaged": (
+        Severity.ERROR,
+        disk(damaged_ms=NOW - HOUR, damage="orders-0: offset 300 unreadable"),
+    ),
     "unclean-start": (Severity.INFO, disk(unclean_ms=NOW - HOUR, unclean_found="3 partitions, recovered")),
     "durability-os": (Severity.WARNING, node(settings=settings_with(durability="os"))),
     "min-insync-impossible": (Severity.ERROR, node(topics=(replace(TOPIC, min_insync_replicas=2),))),

@@ -4,6 +4,7 @@
 
 from __future__ import annotations
 
+import errno
 from dataclasses import replace
 from typing import Any
 
@@ -99,7 +100,9 @@ def test_D2_a_batch_with_a_wrong_checksum_is_said_and_stays_and_costs_no_other(
         cut(storage, path, 10)
     again = open_log(storage, ONE_SEGMENT, clean=True)
     assert again.log_end_offset == log.log_end_offset
-    [error] = [each.getMessage() for each in caplog.records if each.levelname == "ERROR"]
+    errors = [each.getMessage() for each in caplog.records if each.levelname == "ERROR"]
+    assert ["are lost" in each for each in errors] == [False, True][: 1 + cut_too]
+    error = errors[0]
     assert f"t-0: the records at {offsets(header.base_offset, header.next_offset)} can't be read" in error
     assert "from a backup" in error
     found = read_batches(again)
@@ -288,3 +291,144 @@ def test_a_log_in_which_nothing_was_aborted_has_no_checkpoint_of_aborts() -> Non
     log.append(make_batch([(b"k", b"v")]), leader_epoch=0, now_ms=NOW)
     log.close()
     assert ABORTED_TRANSACTIONS_FILE not in storage.list_folder(FOLDER)
+
+
+# --- After a crash, below the recovery point --------------------------------------------------------------------------
+
+
+def killed(
+    config: LogConfig = SMALL_SEGMENTS, synced: int = 150, more: int = 10
+) -> tuple[SimulatedStorage, PartitionLog, list[tuple[BatchHeader, bytes]], int]:
+    """A log that was killed some time after a flush: its storage, itself, its batches, and its recovery point."""
+    storage = SimulatedStorage()
+    log = open_log(storage, config)
+    fill(log, synced)
+    point = log.flush()
+    for _ in range(more):
+        log.append(make_batch([(b"k", b"tail")]), leader_epoch=2, now_ms=NOW)
+    batches = read_batches(log)
+    storage.crash(power=False)
+    for name in storage.list_folder(FOLDER):
+        if name.endswith(".snapshot"):
+            storage.remove(f"{FOLDER}/{name}")
+    return storage, log, batches, point
+
+
+def place_of(log: PartitionLog, batches: list[tuple[BatchHeader, bytes]], header: BatchHeader) -> tuple[str, int]:
+    segment = log.segments.from_offset(header.base_offset)[0]
+    before = range(segment.base_offset, header.base_offset)
+    return segment.path(".log"), sum(len(data) for other, data in batches if other.base_offset in before)
+
+
+@pytest.mark.parametrize("config", [SMALL_SEGMENTS, ONE_SEGMENT])
+@pytest.mark.parametrize("which", [0, 20, 75])
+def test_D2_a_rotten_bit_in_synced_records_made_a_start_after_a_kill_throw_away_all_behind_it(
+    config: LogConfig, which: int, caplog: pytest.LogCaptureFixture
+) -> None:
+    """It was taken for a torn tail, and 450 committed transactions were gone for one flipped byte."""
+    storage, log, batches, point = killed(config)
+    header, data = [one for one in batches if not one[0].is_control][which]
+    path, position = place_of(log, batches, header)
+    storage.corrupt(path, position + len(data) - 2, bytes([data[-2] ^ 4]))
+    again = open_log(storage, config, recovery_point=point)
+    assert again.log_end_offset == log.log_end_offset
+    found = read_batches(again)
+    assert len(found) == len(batches)
+    assert [one.base_offset for one, _ in found] == [one.base_offset for one, _ in batches]
+    wrong = [at.base_offset for (at, one), (_, written) in zip(found, batches, strict=True) if one != written]
+    assert wrong == [header.base_offset]
+    assert again.recovered_bytes_cut == 0
+    [error] = [each.getMessage() for each in caplog.records if each.levelname == "ERROR"]
+    named = offsets(header.base_offset, header.next_offset)
+    assert f"t-0: the records at {named} can't be read" in error
+    assert f"{path} at position {position} " in error
+    assert again.recovered_damage == f"t-0: {named} unreadable"
+    again.append(make_batch([(b"k", b"new")]), leader_epoch=9, now_ms=NOW)
+
+
+def test_D2_what_follows_the_recovery_point_is_cut_as_torn_and_kept_beside_the_log() -> None:
+    storage, log, batches, point = killed(ONE_SEGMENT)
+    header, data = next(one for one in batches if one[0].base_offset == point)
+    path, position = place_of(log, batches, header)
+    storage.corrupt(path, position + len(data) - 2, b"\xff\xff")
+    expected = storage.open(path).read_at(1 << 20, position)
+    again = open_log(storage, ONE_SEGMENT, recovery_point=point)
+    assert again.log_end_offset == point
+    assert again.recovered_bytes_cut == len(expected)
+    assert storage.open(f"{path}.{position}.cut").read_at(1 << 20, 0) == expected
+    assert again.recovered_damage == "", "nobody was told that it is there, or the journal has it"
+
+
+@pytest.mark.parametrize("where", ["length", "offset"])
+@pytest.mark.parametrize("config", [SMALL_SEGMENTS, ONE_SEGMENT])
+def test_D2_D3_a_rotten_header_in_synced_records_costs_no_other_segment_and_gives_no_offset_away(
+    where: str, config: LogConfig, caplog: pytest.LogCaptureFixture
+) -> None:
+    storage, log, batches, point = killed(config)
+    header, _ = batches[40]
+    path, position = place_of(log, batches, header)
+    storage.corrupt(path, position + (8 if where == "length" else 1), b"\x7f")
+    rest = storage.open(path).read_at(1 << 20, position)
+    again = open_log(storage, config, recovery_point=point)
+    found = read_batches(again)
+    [stand_in] = [one for one, _ in found if one.record_count == 0]
+    assert stand_in.base_offset == header.base_offset
+    following = [base for base in log.segments.base_offsets if base > header.base_offset]
+    assert stand_in.next_offset == min([*following, point])
+    kept = [one for at, one in batches if at.next_offset <= header.base_offset]
+    kept += [one for at, one in batches if stand_in.next_offset <= at.base_offset < point]
+    assert [one for at, one in found if at.record_count and at.base_offset < point] == kept
+    assert again.log_end_offset >= point
+    assert storage.open(f"{path}.{position}.cut").read_at(1 << 20, 0) == rest
+    named = offsets(stand_in.base_offset, stand_in.next_offset)
+    assert f"the records at {named} are lost" in caplog.text
+    assert again.recovered_damage == f"t-0: {named} lost"
+    assert again.recovery_point <= stand_in.base_offset, "what was mended is to be synced"
+    # P7: the state is that of a log that never had more.
+    model = open_log(SimulatedStorage(), config)
+    for _, data in found:
+        model.replay_append(None, data, now_ms=NOW)
+    assert dump(again)[1:] == dump(model)[1:]
+
+
+def test_L3_a_rotten_marker_ended_its_transaction_all_the_same_as_the_list_of_aborted_ones_says() -> None:
+    """Left open, the transaction was ended by its producer's next marker: committed records were taken for aborted."""
+    for committed in (True, False):
+        for bumped in (0, 1):
+            storage = SimulatedStorage()
+            log = open_log(storage, ONE_SEGMENT)
+            producer = ProducerIdAndEpoch(7, 0)
+            for number in range(2):
+                log.append(
+                    make_batch([(b"k", b"v")], producer=producer, sequence=0, transactional=True),
+                    leader_epoch=0, now_ms=NOW, verified=True,
+                )  # fmt: skip
+                ending = ProducerIdAndEpoch(7, producer.producer_epoch + bumped)
+                log.append_marker(ending, 1, committed is (number == 0), NOW, leader_epoch=0)
+                producer = ProducerIdAndEpoch(7, ending.producer_epoch + 1 - bumped)
+            expected = log.aborted_transactions(0, log.log_end_offset)
+            batches = read_batches(log)
+            assert [each.last_offset for each in expected] == [3 if committed else 1]
+            point = log.flush()
+            storage.crash(power=False)
+            header, data = batches[1]
+            assert header.is_control
+            path, position = place_of(log, batches, header)
+            storage.corrupt(path, position + len(data) - 2, b"\xff")
+            again = open_log(storage, ONE_SEGMENT, recovery_point=point)
+            assert again.log_end_offset == point
+            assert again.aborted_transactions(0, point) == expected
+            assert again.first_unstable_offset(point) is None
+
+
+def test_D2_a_torn_tail_is_cut_on_a_full_disk_though_it_cannot_be_kept_there() -> None:
+    """A node that had filled its disk and was killed did not start again for the copy of 26 torn bytes."""
+    storage, log, batches, point = killed(ONE_SEGMENT, more=0)
+    path = log.segments.active.path(".log")
+    size = storage.open(path).size()
+    storage.open(path).append([bytes(26)])
+    storage.fail_next("append", OSError(errno.ENOSPC, "No space left on device"), path_part=".cut")
+    again = open_log(storage, ONE_SEGMENT, recovery_point=point)
+    assert (again.log_end_offset, again.recovered_bytes_cut) == (point, 26)
+    assert not any(name.endswith(f"{size}.cut") for name in storage.list_folder(FOLDER))
+    assert [one for _, one in read_batches(again)] == [one for _, one in batches]

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from log_model import read_batches
 
 from semel.broker.log.config import CleanupPolicy, LogConfig
 from semel.broker.log.journal import JournalConfig
@@ -215,7 +216,7 @@ def test_D2_torn_log_gets_its_bytes_from_the_journal() -> None:
     asyncio.run(run())
 
 
-def test_D2_flushed_records_that_are_gone_are_a_loud_error() -> None:
+def test_D2_flushed_records_that_are_gone_are_a_loud_error(caplog: pytest.LogCaptureFixture) -> None:
     async def run() -> None:
         node = Node(config=LogManagerConfig(min_free_bytes=0, journal=JournalConfig(file_bytes=200)))
         node.start()
@@ -226,9 +227,18 @@ def test_D2_flushed_records_that_are_gone_are_a_loud_error() -> None:
         await append(node.get())
         node.storage.crash(power=False)
         node.storage.open("/data/orders-0/00000000000000000000.log").truncate(0)
-        with pytest.raises(FatalError, match=r"orders-0 ends at 0, and the journal goes on at 3.*Restore"):
-            node.start()
-        node.storage.lock("/data/.lock").release()
+        report = node.start().recovery
+        assert report.damage == ("orders-0: offsets 0 to 2 lost",)
+        assert report.restored_batches == 1
+        log = node.get().log
+        assert log.log_end_offset == 4, "none of their offsets is given to another record"
+        assert [one.record_count for one, _ in read_batches(log)] == [0, 1]
+        [error] = [each.getMessage() for each in caplog.records if each.levelname == "ERROR"]
+        assert "orders-0: the records at offsets 0 to 2 are lost" in error
+        assert node.logs.last_unclean.damage == report.damage[0]
+        await node.logs.close()
+        assert node.start().last_unclean.damage == report.damage[0], "until somebody has seen to it"
+        await node.logs.close()
 
     asyncio.run(run())
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 from semel.broker.log_recovery import RecoveryReport
@@ -21,6 +22,23 @@ def test_the_last_recovery_is_kept_over_clean_starts(tmp_path: Path) -> None:
     assert (noted.at_ms, "1 batch restored" in noted.found) == (2, True)
     assert update_note(storage, path, CLEAN, 3) == noted
     assert update_note(storage, path, CRASHED, 4).at_ms == 4
+
+
+def test_damage_is_remembered_over_later_recoveries(tmp_path: Path) -> None:
+    """A later start finds only what it reads: the damage would be forgotten, and the records stay lost."""
+    path = str(tmp_path / "note.json")
+    storage = DiskStorage()
+    damage = tuple(f"t-{n}: offset 3 unreadable" for n in range(12))
+    noted = update_note(storage, path, replace(CRASHED, damage=damage), 2)
+    assert (noted.at_ms, noted.damaged_ms) == (2, 2)
+    assert noted.damage.startswith("t-0: offset 3 unreadable; t-1: ")
+    assert noted.damage.endswith("; and 2 more partitions")
+    assert update_note(storage, path, CLEAN, 3) == noted
+    assert update_note(storage, path, CRASHED, 4) == replace(noted, at_ms=4)
+    (tmp_path / "note.json").unlink()
+    found = update_note(storage, path, replace(CLEAN, damage=damage[:1]), 5)
+    assert (found.at_ms, found.damaged_ms, found.damage) == (-1, 5, damage[0])
+    assert update_note(storage, path, CLEAN, 6) == found
 
 
 def test_a_first_start_is_no_recovery(tmp_path: Path) -> None:
