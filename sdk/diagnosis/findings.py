@@ -188,7 +188,7 @@ _TABLE: Final = (
     FindingKind(
         "records-damaged", _S.DISK,
         "Bytes of a log changed after they had been synced (bits rotted, a file was cut or removed): readers do not "
-        "get these records. All others are kept; what was cut is beside the log, in files named .cut.",
+        "get these records. What had to be cut is beside the log, in files named .cut.",
         "Stop the node and restore the partition's folder from a backup, or go on without the records; then remove "
         "last-recovery.json from the data folder, with the node stopped. Doubt the disk.",
     ),
