@@ -75,6 +75,8 @@ class PartitionModel:
     unanswered: dict[int, Sent] = field(default_factory=dict)
     attempt: tuple[int, int] | None = None
     """Producer id and sequence of an append that has not returned: a crash in it may leave the batch in the log."""
+    refused: tuple[int, int] | None = None
+    """The same of one that was taken back since, as long as nothing has been written over it."""
 
     def open_transactions(self, below: int) -> dict[int, int]:
         """Producer ids with a transaction open at offset `below`, and where it begins."""
@@ -158,6 +160,7 @@ class World:
                 result = self.partition(number).append(batch, verified=True)
             except SemelError as error:
                 self.check_refusal(error)
+                model.refused = (producer_id, sent.sequence)
                 return
             finally:
                 if not self.storage.crashed:
@@ -180,6 +183,7 @@ class World:
                     sent.transactional,
                 )
                 model.history.append(known)
+                model.refused = None
             self.partition(number).when_committed(result.last_offset, lambda error: answered(known, error))
 
         def answered(known: Batch, error: SemelError | None) -> None:
@@ -210,12 +214,14 @@ class World:
                 data = partition.read_batches(offset, 1 << 20)
             except SemelError as error:
                 self.check_refusal(error)
+                model.refused = (producer_id, -1)
                 return
             finally:
                 if not self.storage.crashed:
                     model.attempt = None
             known = Batch(offset, offset, data, producer, -1, True)
             model.history.append(known)
+            model.refused = None
             partition.when_committed(offset, lambda error: setattr(known, "acknowledged", error is None))
 
         self.loop.run_until_complete(mark())
@@ -278,7 +284,7 @@ class World:
             assert start <= max(model.start, 0), "nothing is deleted that nobody asked to"
             assert partition.high_watermark == end, "one replica: all that was recovered is committed"
             found = dict(self.read_all(partition))
-            self.adopt_attempt(model, found)
+            self.adopt_attempt(model, found, lost_power=lost_power)
             kept = [batch for batch in model.history if batch.offset < end]
             lost = [batch for batch in model.history if batch.offset >= end]
             assert not [batch for batch in lost if batch.acknowledged], "D1: what was acknowledged survives"
@@ -294,14 +300,23 @@ class World:
                 batch.acknowledged = True
             self.check_state(partition, model)
 
-    def adopt_attempt(self, model: PartitionModel, found: dict[int, bytes]) -> None:
-        """Take up the batch whose append was cut short, if it reached the log."""
-        attempt, model.attempt = model.attempt, None
+    def adopt_attempt(self, model: PartitionModel, found: dict[int, bytes], *, lost_power: bool) -> None:
+        """Take up the batch whose append was cut short, if it reached the log.
+
+        One that was refused and taken back comes again where the power went before that was on the disk: its error,
+        KAFKA_STORAGE_ERROR, promises nothing, and whoever repeats it finds a duplicate.
+        """
+        attempts = [model.attempt]
+        model.attempt = None
+        if lost_power:
+            attempts.append(model.refused)
+            model.refused = None
         end = model.history[-1].last_offset + 1 if model.history else 0
-        if attempt is None or end not in found:
+        if not any(attempts) or end not in found:
             return
         (header,) = iter_batches(found[end])
-        assert (header.producer_id, header.base_sequence) == attempt
+        attempt = (header.producer_id, header.base_sequence)
+        assert attempt in attempts
         producer = ProducerIdAndEpoch(header.producer_id, header.producer_epoch)
         model.history.append(Batch(end, header.last_offset, found[end], producer, attempt[1], header.is_transactional))
 
