@@ -33,6 +33,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent))
 import apache_kafka
 import harness
 import kafka_jars
+from py4j.protocol import Py4JJavaError
 from pyspark.sql import SparkSession
 from spark_batches import micro_batches
 from spark_memory import task_memory
@@ -54,6 +55,7 @@ class Variant:
     def __init__(self, base: str, run: Callable[[str], object], rows: int, into: Place | None = None) -> None:
         self.base, self.run, self.rows, self.into = base, run, rows, into
         self.rates: list[float] = []
+        self.failures: list[str] = []
 
     def once(self) -> float:
         """Return rows a second."""
@@ -118,11 +120,19 @@ def throughput(
     variants = variants_of(spark, grpc, places, size, rows)
     for number in range(rounds + 1):
         for variant in variants.values():
-            rate = variant.once()
+            try:
+                rate = variant.once()
+            except Py4JJavaError as error:  # a peer may fail: the others' figures stand
+                variant.failures.append(str(error.java_exception.getMessage()).splitlines()[0][:300])
+                continue
             if number:  # the first round warms up
                 variant.rates.append(rate)
     print(f"\n{size} B values, {rows:,} rows")
     for name, variant in variants.items():
+        for failure in variant.failures:
+            print(f"    {name}: a run failed: {failure}")
+        if not variant.rates:
+            continue
         median = statistics.median(variant.rates)
         share = median / statistics.median(variants[variant.base].rates)
         every = " ".join(f"{sample / 1e6:.2f}" for sample in variant.rates)
