@@ -6,13 +6,13 @@ set -euo pipefail
 
 name=${1:?usage: docker/base-image.sh NAME [SUITE]}
 suite=${2:-bookworm}
-mirror=${DEBIAN_MIRROR:-http://deb.debian.org/debian}
+mirror=${DEBIAN_MIRROR:-} # empty: the one that debootstrap knows
 docker=${DOCKER:-docker}
 
 folder=$(mktemp -d)
 trap 'rm -rf --one-file-system "$folder"' EXIT
 
-debootstrap --variant=minbase --include=python3,ca-certificates "$suite" "$folder" "$mirror"
+debootstrap --variant=minbase --include=python3,ca-certificates "$suite" "$folder" ${mirror:+"$mirror"}
 if [ -s /etc/ssl/certs/ca-certificates.crt ]; then
     cp /etc/ssl/certs/ca-certificates.crt "$folder/etc/ssl/certs/ca-certificates.crt"
 fi
