@@ -25,6 +25,9 @@ from semel.protocol.record_batch import (
 )
 from semel.runtime.storage import Storage
 
+CUT_SUFFIX: Final = ".cut"
+TORN_SUFFIX: Final = ".torn.cut"
+"""Of what a crash tore: only the last such tail is kept, or every kill would leave a file for good."""
 _CHECKSUMS_BYTES_MAX: Final = 64 << 10
 """A tail up to this is read for its checksums."""
 _CHECKSUM: Final = struct.Struct(">I")
@@ -108,12 +111,12 @@ def transactions_are_sane(segment: Segment, end_offset: int | None) -> bool:
     return not segment.transactions.exists or segment.transactions.is_sane(segment.base_offset, end_offset)
 
 
-def put_aside(storage: Storage, segment: Segment, position: int) -> str:
+def put_aside(storage: Storage, segment: Segment, position: int, suffix: str = CUT_SUFFIX) -> str:
     """Copy what is about to be cut from `position` on, and return the copy's path. Raises `OSError`.
 
     It had been whole once, or may have been, and an expert may save records out of it.
     """
-    path = f"{segment.path(LOG_SUFFIX)}.{position}.cut"
+    path = f"{segment.path(LOG_SUFFIX)}.{position}{suffix}"
     copy = storage.open(path, create=True)
     try:
         copy.truncate(0)

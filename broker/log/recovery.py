@@ -18,6 +18,8 @@ from semel.broker.log.abort_checkpoint import ABORTED_TRANSACTIONS_FILE, checksu
 from semel.broker.log.batch_scan import WALK_BYTES, scan_batches, scan_headers
 from semel.broker.log.checkpoints import read_epochs
 from semel.broker.log.clean_check import (
+    CUT_SUFFIX,
+    TORN_SUFFIX,
     broken_tail_batch,
     indexes_are_sane,
     is_intact,
@@ -432,8 +434,10 @@ class LogLoader:
     def _put_aside(self, segment: Segment, position: int, *, is_synced: bool) -> None:
         """Keep what is about to be cut. A torn tail is let go where a full disk would keep the node from starting."""
         size = segment.size - position
+        if not is_synced:
+            self._remove([name for name in self._names if name.endswith(TORN_SUFFIX)])  # of earlier starts
         try:
-            path = put_aside(self._storage, segment, position)
+            path = put_aside(self._storage, segment, position, CUT_SUFFIX if is_synced else TORN_SUFFIX)
         except OSError as error:
             if is_synced:
                 raise

@@ -355,8 +355,23 @@ def test_D2_what_follows_the_recovery_point_is_cut_as_torn_and_kept_beside_the_l
     again = open_log(storage, ONE_SEGMENT, recovery_point=point)
     assert again.log_end_offset == point
     assert again.recovered_bytes_cut == len(expected)
-    assert storage.open(f"{path}.{position}.cut").read_at(1 << 20, 0) == expected
+    assert storage.open(f"{path}.{position}.torn.cut").read_at(1 << 20, 0) == expected
     assert again.recovered_damage == "", "nobody was told that it is there, or the journal has it"
+
+
+def test_of_torn_tails_only_the_last_is_kept_or_every_kill_would_leave_a_file_for_good() -> None:
+    storage, log, _, point = killed(ONE_SEGMENT, more=0)
+    path = log.segments.active.path(".log")
+    for kill in range(5):
+        for _ in range(kill):
+            log.append(make_batch([(b"k", b"v")]), leader_epoch=9, now_ms=NOW)
+        point = log.flush()
+        storage.crash(power=False)
+        storage.open(path).append([bytes([kill]) * 26])
+        log = open_log(storage, ONE_SEGMENT, recovery_point=point)
+        assert log.log_end_offset == point
+        [kept] = [name for name in storage.list_folder(FOLDER) if name.endswith(".cut")]
+        assert storage.open(f"{FOLDER}/{kept}").read_at(100, 0) == bytes([kill]) * 26
 
 
 @pytest.mark.parametrize("where", ["length", "offset"])
