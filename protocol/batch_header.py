@@ -224,7 +224,8 @@ def _parse_header(data: memoryview, position: int, size: int) -> BatchHeader:
     if header.record_count < 0 or header.last_offset_delta < 0 or header.base_offset > _OFFSET_LIMIT:
         raise CorruptBatchError(
             f"the batch at position {position} has the impossible record count {header.record_count}, "
-            f"last offset delta {header.last_offset_delta} or base offset {header.base_offset}"
+            f"last offset delta {header.last_offset_delta} or base offset {header.base_offset}",
+            ErrorCode.INVALID_RECORD,
         )
     return header
 
@@ -287,12 +288,14 @@ def _check_count(header: BatchHeader, strict_count: bool) -> None:
     if strict_count and (header.record_count != header.last_offset_delta + 1):
         raise CorruptBatchError(
             f"the batch at position {header.position} has {header.record_count} records for "
-            f"{header.last_offset_delta + 1} offsets"
+            f"{header.last_offset_delta + 1} offsets",
+            ErrorCode.INVALID_RECORD,
         )
     if header.record_count > header.last_offset_delta + 1:
         raise CorruptBatchError(
             f"the batch at position {header.position} has {header.record_count} records, more than its "
-            f"{header.last_offset_delta + 1} offsets"
+            f"{header.last_offset_delta + 1} offsets",
+            ErrorCode.INVALID_RECORD,
         )
     if header.attributes & COMPRESSION_MASK == 0:
         check_room(header, header.size_bytes - BATCH_OVERHEAD)
@@ -301,7 +304,8 @@ def _check_count(header: BatchHeader, strict_count: bool) -> None:
 def check_room(header: BatchHeader, size_bytes: int) -> None:
     if header.record_count * RECORD_BYTES_MIN > size_bytes:
         raise CorruptBatchError(
-            f"the batch at position {header.position} claims {header.record_count} records in {size_bytes} bytes"
+            f"the batch at position {header.position} claims {header.record_count} records in {size_bytes} bytes",
+            ErrorCode.INVALID_RECORD,
         )
 
 
@@ -354,6 +358,24 @@ def set_append_time(buffer: bytearray | memoryview, position: int, timestamp_ms:
     _INT16.pack_into(buffer, position + ATTRIBUTES_AT, header.attributes | APPEND_TIME)
     _INT64.pack_into(buffer, position + _MAX_TIMESTAMP_AT, timestamp_ms)
     _set_crc(buffer, position, header.size_bytes)
+
+
+def set_max_timestamp(buffer: bytearray | memoryview, position: int, timestamp_ms: int) -> None:
+    """Give the batch at `position` the maximum timestamp that its records have, in place, with a new checksum."""
+    header = read_header(buffer, position)
+    _INT64.pack_into(buffer, position + _MAX_TIMESTAMP_AT, timestamp_ms)
+    _set_crc(buffer, position, header.size_bytes)
+
+
+def with_records(header: BatchHeader, buffer: Buffer, codec: Compression, records: Buffer) -> bytearray:
+    """Return the batch with its records as `records` has them: the same ones, compressed by `codec`."""
+    batch = bytearray(BATCH_OVERHEAD + len(records))
+    batch[:BATCH_OVERHEAD] = memoryview(buffer)[header.position : header.position + BATCH_OVERHEAD]
+    batch[BATCH_OVERHEAD:] = records
+    _INT32.pack_into(batch, LENGTH_END - 4, len(batch) - LENGTH_END)
+    _INT16.pack_into(batch, ATTRIBUTES_AT, header.attributes & ~COMPRESSION_MASK | codec)
+    _set_crc(batch, 0, len(batch))
+    return batch
 
 
 def set_producer(

@@ -66,9 +66,11 @@ def compress(codec: Compression, data: Buffer, level: int | None = None) -> Buff
     return compressor.compress(data) + compressor.flush()
 
 
-def decompress(codec: Compression, data: Buffer, *, max_size_bytes: int) -> Buffer:
+def decompress(codec: Compression, data: Buffer, *, max_size_bytes: int, one_stream: bool = False) -> Buffer:
     """Return the decompressed bytes, at most `max_size_bytes` of them.
 
+    one_stream: refuse several gzip members, lz4 frames or snappy streams after each other. The formats allow them, no
+                client writes them, and some readers of batches stop or end at them.
     Raises `CorruptBatchError` for bytes that are not in the codec's format, end early, or become larger than that.
     """
     if codec is Compression.NONE:
@@ -76,17 +78,88 @@ def decompress(codec: Compression, data: Buffer, *, max_size_bytes: int) -> Buff
             raise _too_large(codec, max_size_bytes)
         return data
     view = memoryview(data)
+    if one_stream:
+        _check_one_stream(codec, view)
     if codec is Compression.LZ4:
         return _decompress_into(codec, view, _bound_lz4(view, max_size_bytes), max_size_bytes)
     if codec is Compression.ZSTD:
         return _decompress_into(codec, view, _bound_zstd(view, max_size_bytes), max_size_bytes)
     if codec is Compression.SNAPPY:
         return _decompress_snappy(view, max_size_bytes)
-    return _decompress_gzip(view, max_size_bytes)
+    return _decompress_gzip(view, max_size_bytes, 1 if one_stream else _GZIP_MEMBERS_MAX)
 
 
-def _too_large(codec: Compression, max_size_bytes: int) -> CorruptBatchError:
-    return CorruptBatchError(
+def decompress_within(codec: Compression, data: memoryview, room: memoryview) -> Buffer | None:
+    """Return the decompressed bytes if they fit into `room`, which they may be in; None where they do not.
+
+    For an event loop: the work is bounded by the size of `data` and `room`, whatever the bytes say. What would take
+    many steps in Python is not done here either (None). Raises `CorruptBatchError`, also for more than one stream.
+    """
+    _check_one_stream(codec, data)
+    if codec is Compression.GZIP:
+        try:
+            return _decompress_gzip(data, len(room), 1)
+        except TooLargeError:
+            return None
+    try:
+        if codec is Compression.LZ4:
+            return room[: cramjam.lz4.decompress_into(data, room)]
+        if codec is Compression.ZSTD:
+            return room[: cramjam.zstd.decompress_into(data, room)]
+        if bytes(data[:8]) == _XERIAL_MAGIC and len(data) > _XERIAL_BLOCK_BYTES * 2:
+            return None
+        return _decompress_snappy(data, len(room))
+    except TooLargeError:
+        return None
+    except cramjam.DecompressionError as error:
+        if "write whole buffer" in str(error):
+            return None
+        raise _broken(codec, str(error)) from None
+
+
+def _check_one_stream(codec: Compression, data: memoryview) -> None:
+    """Raise `CorruptBatchError` for lz4 frames or snappy streams after each other. gzip's are counted on the way."""
+    if codec is Compression.LZ4:
+        _check_one_lz4_frame(data)
+    elif codec is Compression.SNAPPY and bytes(data[:8]) == _XERIAL_MAGIC and _XERIAL_MAGIC in bytes(data[8:]):
+        blocks = _xerial_blocks(data)
+        if len(_XERIAL_HEADER) + sum(4 + len(block) for block in blocks) != len(data):
+            raise _broken(codec, "it has more than one stream")
+
+
+_LZ4_FRAME_BEGINS: Final = b"\x04\x22\x4d\x18"
+_LZ4_BLOCKS_MAX: Final = 200_000
+_LZ4_HEADER_BYTES: Final = 7
+"""Magic, flags, block descriptor and the header's checksum; a size and a dictionary's id may come in between."""
+
+
+def _check_one_lz4_frame(data: memoryview) -> None:
+    """Walk over the blocks of the frame, whose contents nobody looks at here."""
+    if bytes(data[:4]) != _LZ4_FRAME_BEGINS or len(data) < _LZ4_HEADER_BYTES:
+        raise _broken(Compression.LZ4, "it does not begin with a frame")
+    flags = data[4]
+    block_checksum = 4 if flags & 0x10 else 0
+    position = _LZ4_HEADER_BYTES + (8 if flags & 0x08 else 0) + (4 if flags & 0x01 else 0)
+    for _ in range(_LZ4_BLOCKS_MAX):
+        size = int.from_bytes(data[position : position + 4], "little") & 0x7FFFFFFF
+        if position + 4 + size > len(data):
+            raise _broken(Compression.LZ4, "it ends early")
+        position += 4
+        if size == 0:
+            break
+        position += size + block_checksum
+    else:
+        raise _broken(Compression.LZ4, f"it has more than {_LZ4_BLOCKS_MAX} blocks")
+    if position + (4 if flags & 0x04 else 0) != len(data):
+        raise _broken(Compression.LZ4, "it has more than one frame, or ends early")
+
+
+class TooLargeError(CorruptBatchError):
+    """A batch becomes larger than is allowed when it is decompressed."""
+
+
+def _too_large(codec: Compression, max_size_bytes: int) -> TooLargeError:
+    return TooLargeError(
         f"{codec.name} data decompresses to more than the {max_size_bytes} bytes allowed here; "
         "raise the limit if the data can be trusted"
     )
@@ -124,32 +197,49 @@ _GZIP_WINDOW: Final = 31
 """zlib's number for a 32 KiB window in gzip's format."""
 
 
-def _decompress_gzip(data: memoryview, max_size_bytes: int) -> Buffer:
-    parts: list[bytes] = []
-    size = 0
-    rest: Buffer = data
-    while True:
+_GZIP_STEP_BYTES: Final = 256 * 1024
+_GZIP_INPUT_BYTES: Final = 64 * 1024
+_GZIP_RATIO_MAX: Final = 1040
+"""No byte of deflate makes more."""
+
+
+def _decompress_gzip(data: memoryview, max_size_bytes: int, members_max: int) -> Buffer:
+    """Decompress in steps into one buffer: pieces that are joined at the end would be copied under the GIL at once."""
+    output: memoryview | None = None
+    size = position = 0
+    for _ in range(members_max):
         member = zlib.decompressobj(_GZIP_WINDOW)
-        try:
-            part = member.decompress(rest, max_size_bytes - size + 1)
-        except zlib.error as error:
-            raise _broken(Compression.GZIP, str(error)) from None
-        size += len(part)
-        if size > max_size_bytes:
-            raise _too_large(Compression.GZIP, max_size_bytes)
-        if not member.eof:
-            raise _broken(Compression.GZIP, "it ends early")
-        parts.append(part)
-        unread = len(member.unused_data)
-        if not unread:
-            return parts[0] if len(parts) == 1 else b"".join(parts)
-        if len(parts) == _GZIP_MEMBERS_MAX:
-            raise _broken(Compression.GZIP, f"it has more than {_GZIP_MEMBERS_MAX} members")
-        rest = data[len(data) - unread :]
+        rest: Buffer = b""
+        while not member.eof:
+            is_last = False
+            if not rest:
+                rest = data[position : position + _GZIP_INPUT_BYTES]
+                position += len(rest)
+                is_last = not rest
+            try:
+                part = member.decompress(rest, min(_GZIP_STEP_BYTES, max_size_bytes - size + 1))
+            except zlib.error as error:
+                raise _broken(Compression.GZIP, str(error)) from None
+            if is_last and not part and not member.eof:
+                raise _broken(Compression.GZIP, "it ends early")
+            if size + len(part) > max_size_bytes:
+                raise _too_large(Compression.GZIP, max_size_bytes)
+            rest = member.unconsumed_tail
+            if output is None:
+                has_ended: bool = member.eof
+                if has_ended and position - len(member.unused_data) == len(data):
+                    return part  # as nearly all are: one member, one step
+                output = _output(min(max_size_bytes, _GZIP_RATIO_MAX * len(data)))
+            output[size : size + len(part)] = part
+            size += len(part)
+        position -= len(member.unused_data)
+        if position == len(data):
+            return b"" if output is None else output[:size]
+    raise _broken(Compression.GZIP, f"it has more than {members_max} members")
 
 
 _GZIP_MEMBERS_MAX: Final = 64
-"""Clients write one. Each member copies the rest once, so their number is bounded."""
+"""Clients write one. Each begins anew, so their number is bounded."""
 
 
 # snappy
@@ -196,10 +286,14 @@ def _decompress_snappy(data: memoryview, max_size_bytes: int) -> Buffer:
     return output[:position]
 
 
+_XERIAL_BLOCKS_MAX: Final = 65_536
+"""Writers make blocks of 32 KiB. Each costs a step of Python, however little is in it."""
+
+
 def _xerial_blocks(data: memoryview) -> list[memoryview]:
     if len(data) < len(_XERIAL_HEADER):
         raise _broken(Compression.SNAPPY, "its stream header ends early")
-    blocks = []
+    blocks: list[memoryview] = []
     position = len(_XERIAL_HEADER)
     while position < len(data):
         if bytes(data[position : position + 8]) == _XERIAL_MAGIC:  # streams may follow each other
@@ -209,6 +303,8 @@ def _xerial_blocks(data: memoryview) -> list[memoryview]:
         position += 4
         if size > len(data) - position:
             raise _broken(Compression.SNAPPY, f"a block of {size} bytes ends early")
+        if size == 0 or len(blocks) == _XERIAL_BLOCKS_MAX:
+            raise _broken(Compression.SNAPPY, f"it has empty blocks, or more than {_XERIAL_BLOCKS_MAX}")
         blocks.append(data[position : position + size])
         position += size
     return blocks

@@ -10,6 +10,7 @@ ctypedef int64_t *int64_pointer
 
 cdef int64_t _LENGTH_MIN
 cdef int64_t _COLUMN_BYTES_MAX
+cdef Py_ssize_t _LET_IN
 cdef int64_t _MICROS_LIMIT
 cdef int _OK
 cdef int _BAD_VARINT

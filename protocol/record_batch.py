@@ -69,6 +69,8 @@ Headers: TypeAlias = tuple[tuple[str, bytes | None], ...]
 
 _TIMESTAMP_LIMIT: Final = 2**62
 """Far beyond any real time, and low enough that a base and a delta can be added without overflow."""
+_LET_IN: Final = 8191
+"""After how many records the GIL is given up for a moment, less one."""
 _COLUMN_BYTES_MAX: Final = 2**31 - 1
 _MICROS_LIMIT: Final = (2**63 - 1) // 1000
 
@@ -437,6 +439,9 @@ def _decode_records(
         if timestamp >= _TIMESTAMP_LIMIT or timestamp <= -_TIMESTAMP_LIMIT:
             raise _bad_timestamp(header, index, timestamp)
         previous = delta
+        if index & _LET_IN == _LET_IN:
+            with cython.nogil:
+                pass  # so that a batch of many records, decoded in a thread, does not stop the others
         record.offset = base_offset + delta
         record.timestamp_ms = max_timestamp if append_time else base_timestamp + timestamp
         records.append(record)

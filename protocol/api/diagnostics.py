@@ -122,6 +122,24 @@ class OpenTransaction:
 
 
 @dataclass(frozen=True, slots=True)
+class ForgedMarker:
+    """A producer whose last marker on a partition has a coordinator epoch that no coordinator ever had (P9).
+
+    latest_epoch:     the highest that one has, by the metadata
+    last_append_ms:   when the producer, or a marker of it, was last appended there
+    transactional_id: whose the producer id is now, where a coordinator knows it
+    """
+
+    partition: TopicPartition
+    producer_id: int
+    producer_epoch: int
+    coordinator_epoch: int
+    latest_epoch: int
+    last_append_ms: int
+    transactional_id: str = ""
+
+
+@dataclass(frozen=True, slots=True)
 class HeldPartition:
     """A partition whose last stable offset is held by an open transaction, which begins at `first_offset`.
 
@@ -186,8 +204,18 @@ class TopicFacts:
 
 @dataclass(frozen=True, slots=True)
 class OfflinePartition:
+    """A partition that takes and gives nothing.
+
+    kind:     failed (it was open, and its disk failed), or why it is not open: not made, unreadable, damaged, vanished
+    since_ms: since when; -1 where that is not known
+    retry_ms: when the node tries to bring it back; -1: it does not
+    """
+
     partition: TopicPartition
     reason: str
+    kind: str = "failed"
+    since_ms: int = NO_TIME
+    retry_ms: int = NO_TIME
 
 
 @dataclass(frozen=True, slots=True)
@@ -247,8 +275,11 @@ class NodeSnapshot:
     topics: tuple[TopicFacts, ...] = ()
     topics_total: int = 0
     offline: tuple[OfflinePartition, ...] = ()
+    offline_total: int = 0
     settings: tuple[SettingFact, ...] = ()
     leaders: int = 0
+    forged: tuple[ForgedMarker, ...] = ()
+    forged_total: int = 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -153,10 +153,15 @@ class AbortTransactionRequest:
 
 @dataclass(frozen=True, slots=True)
 class TxnMarker:
-    """One coordinator's decision for one producer, to be written to `partitions` (WriteTxnMarkers)."""
+    """One coordinator's decision for one producer, to be written to `partitions`.
+
+    coordinator: the partition of `__transaction_state` whose leader epoch `coordinator_epoch` is; -1 where no
+                 coordinator knows the producer, and an operator's abort carries the highest of all.
+    """
 
     producer: ProducerIdAndEpoch
     coordinator_epoch: int
     committed: bool
     partitions: tuple[TopicPartition, ...]
     version: TransactionVersion = TransactionVersion.V2
+    coordinator: int = -1

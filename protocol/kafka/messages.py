@@ -22,26 +22,32 @@ from uuid import UUID
 from semel.protocol.errors import ErrorCode
 from semel.protocol.kafka.api import ApiKey, Buffer, WireFormatError
 from semel.protocol.kafka.entities import EntityField, fields_of, load_entity, response_names
-from semel.protocol.kafka.entity_reader import Read, entity_reader
+from semel.protocol.kafka.entity_reader import Read, entity_reader, read_bounded
 from semel.protocol.kafka.wire import WireReader
 
 MAX_MESSAGE_BYTES: Final = 8 * 1024 * 1024
 """A request becomes up to some 40 times its size in objects, so it has a bound of its own below the frame's."""
+
+MAX_ENTRIES: Final = 41_000
+"""Of all arrays of a request: enough to name each partition that a node has by default, in a topic of its own."""
 
 Values = Mapping[str, Any]
 
 _Convert = Callable[[Any], Any]
 
 
-def parse_request(key: ApiKey, version: int, body: Buffer) -> Any:
-    """Return kio's request entity of `version`. Raises `WireFormatError` for bytes that are none."""
+def parse_request(key: ApiKey, version: int, body: Buffer, entries_max: int | None = None) -> Any:
+    """Return kio's request entity of `version`. Raises `WireFormatError` for bytes that are none.
+
+    entries_max: of all its arrays and tagged fields together; `MAX_ENTRIES` by default.
+    """
     size = memoryview(body).nbytes
     if size > MAX_MESSAGE_BYTES:
         raise WireFormatError(f"{key.name} of {size} bytes is larger than {MAX_MESSAGE_BYTES}")
     reader = WireReader(body)
     try:
         # What follows is passed over, as in Kafka: librdkafka leaves bytes behind some requests.
-        return _request_reader(key, version)(reader)
+        return read_bounded(_request_reader(key, version), reader, MAX_ENTRIES if entries_max is None else entries_max)
     except WireFormatError as error:
         raise WireFormatError(f"{key.name} version {version}: {error.message}") from error
 

@@ -142,6 +142,7 @@ def _parse_request(reader: WireReader, version: int) -> ProduceRequest:
             item.topic_id = topic_id
             item.partition = reader.read_int32()
             item.records = reader.read_records(flexible)
+            item.trace = None
             if flexible:
                 reader.skip_tagged_fields()
             partitions.append(item)

@@ -28,7 +28,7 @@ class SnapshotRequest(_message.Message):
     def __init__(self, limit: _Optional[int] = ..., producer_ids: _Optional[_Iterable[int]] = ...) -> None: ...
 
 class NodeSnapshot(_message.Message):
-    __slots__ = ("node_id", "now_ms", "coordinators_away", "transactions", "transactions_total", "held", "held_total", "groups", "groups_total", "topics", "topics_total", "offline", "disk", "settings", "leaders")
+    __slots__ = ("node_id", "now_ms", "coordinators_away", "transactions", "transactions_total", "held", "held_total", "groups", "groups_total", "topics", "topics_total", "offline", "disk", "settings", "leaders", "offline_total", "forged", "forged_total")
     NODE_ID_FIELD_NUMBER: _ClassVar[int]
     NOW_MS_FIELD_NUMBER: _ClassVar[int]
     COORDINATORS_AWAY_FIELD_NUMBER: _ClassVar[int]
@@ -44,6 +44,9 @@ class NodeSnapshot(_message.Message):
     DISK_FIELD_NUMBER: _ClassVar[int]
     SETTINGS_FIELD_NUMBER: _ClassVar[int]
     LEADERS_FIELD_NUMBER: _ClassVar[int]
+    OFFLINE_TOTAL_FIELD_NUMBER: _ClassVar[int]
+    FORGED_FIELD_NUMBER: _ClassVar[int]
+    FORGED_TOTAL_FIELD_NUMBER: _ClassVar[int]
     node_id: int
     now_ms: int
     coordinators_away: _containers.RepeatedCompositeFieldContainer[CoordinatorPartition]
@@ -59,7 +62,28 @@ class NodeSnapshot(_message.Message):
     disk: DiskFacts
     settings: _containers.RepeatedCompositeFieldContainer[SettingFact]
     leaders: int
-    def __init__(self, node_id: _Optional[int] = ..., now_ms: _Optional[int] = ..., coordinators_away: _Optional[_Iterable[_Union[CoordinatorPartition, _Mapping]]] = ..., transactions: _Optional[_Iterable[_Union[OpenTransaction, _Mapping]]] = ..., transactions_total: _Optional[int] = ..., held: _Optional[_Iterable[_Union[HeldPartition, _Mapping]]] = ..., held_total: _Optional[int] = ..., groups: _Optional[_Iterable[_Union[GroupFacts, _Mapping]]] = ..., groups_total: _Optional[int] = ..., topics: _Optional[_Iterable[_Union[TopicFacts, _Mapping]]] = ..., topics_total: _Optional[int] = ..., offline: _Optional[_Iterable[_Union[OfflinePartition, _Mapping]]] = ..., disk: _Optional[_Union[DiskFacts, _Mapping]] = ..., settings: _Optional[_Iterable[_Union[SettingFact, _Mapping]]] = ..., leaders: _Optional[int] = ...) -> None: ...
+    offline_total: int
+    forged: _containers.RepeatedCompositeFieldContainer[ForgedMarker]
+    forged_total: int
+    def __init__(self, node_id: _Optional[int] = ..., now_ms: _Optional[int] = ..., coordinators_away: _Optional[_Iterable[_Union[CoordinatorPartition, _Mapping]]] = ..., transactions: _Optional[_Iterable[_Union[OpenTransaction, _Mapping]]] = ..., transactions_total: _Optional[int] = ..., held: _Optional[_Iterable[_Union[HeldPartition, _Mapping]]] = ..., held_total: _Optional[int] = ..., groups: _Optional[_Iterable[_Union[GroupFacts, _Mapping]]] = ..., groups_total: _Optional[int] = ..., topics: _Optional[_Iterable[_Union[TopicFacts, _Mapping]]] = ..., topics_total: _Optional[int] = ..., offline: _Optional[_Iterable[_Union[OfflinePartition, _Mapping]]] = ..., disk: _Optional[_Union[DiskFacts, _Mapping]] = ..., settings: _Optional[_Iterable[_Union[SettingFact, _Mapping]]] = ..., leaders: _Optional[int] = ..., offline_total: _Optional[int] = ..., forged: _Optional[_Iterable[_Union[ForgedMarker, _Mapping]]] = ..., forged_total: _Optional[int] = ...) -> None: ...
+
+class ForgedMarker(_message.Message):
+    __slots__ = ("partition", "producer_id", "producer_epoch", "coordinator_epoch", "latest_epoch", "last_append_ms", "transactional_id")
+    PARTITION_FIELD_NUMBER: _ClassVar[int]
+    PRODUCER_ID_FIELD_NUMBER: _ClassVar[int]
+    PRODUCER_EPOCH_FIELD_NUMBER: _ClassVar[int]
+    COORDINATOR_EPOCH_FIELD_NUMBER: _ClassVar[int]
+    LATEST_EPOCH_FIELD_NUMBER: _ClassVar[int]
+    LAST_APPEND_MS_FIELD_NUMBER: _ClassVar[int]
+    TRANSACTIONAL_ID_FIELD_NUMBER: _ClassVar[int]
+    partition: _common_pb2.TopicPartition
+    producer_id: int
+    producer_epoch: int
+    coordinator_epoch: int
+    latest_epoch: int
+    last_append_ms: int
+    transactional_id: str
+    def __init__(self, partition: _Optional[_Union[_common_pb2.TopicPartition, _Mapping]] = ..., producer_id: _Optional[int] = ..., producer_epoch: _Optional[int] = ..., coordinator_epoch: _Optional[int] = ..., latest_epoch: _Optional[int] = ..., last_append_ms: _Optional[int] = ..., transactional_id: _Optional[str] = ...) -> None: ...
 
 class CoordinatorPartition(_message.Message):
     __slots__ = ("topic", "partition", "reason")
@@ -180,12 +204,18 @@ class TopicFacts(_message.Message):
     def __init__(self, topic: _Optional[str] = ..., partitions: _Optional[int] = ..., size_bytes: _Optional[int] = ..., largest_partition: _Optional[int] = ..., largest_bytes: _Optional[int] = ..., retention_ms: _Optional[int] = ..., min_insync_replicas: _Optional[int] = ..., replicas: _Optional[int] = ..., deletes: bool = ...) -> None: ...
 
 class OfflinePartition(_message.Message):
-    __slots__ = ("partition", "reason")
+    __slots__ = ("partition", "reason", "kind", "since_ms", "retry_ms")
     PARTITION_FIELD_NUMBER: _ClassVar[int]
     REASON_FIELD_NUMBER: _ClassVar[int]
+    KIND_FIELD_NUMBER: _ClassVar[int]
+    SINCE_MS_FIELD_NUMBER: _ClassVar[int]
+    RETRY_MS_FIELD_NUMBER: _ClassVar[int]
     partition: _common_pb2.TopicPartition
     reason: str
-    def __init__(self, partition: _Optional[_Union[_common_pb2.TopicPartition, _Mapping]] = ..., reason: _Optional[str] = ...) -> None: ...
+    kind: str
+    since_ms: int
+    retry_ms: int
+    def __init__(self, partition: _Optional[_Union[_common_pb2.TopicPartition, _Mapping]] = ..., reason: _Optional[str] = ..., kind: _Optional[str] = ..., since_ms: _Optional[int] = ..., retry_ms: _Optional[int] = ...) -> None: ...
 
 class DiskFacts(_message.Message):
     __slots__ = ("data_dir", "total_bytes", "free_bytes", "min_free_bytes", "durability", "syncs", "slow_syncs", "slow_sync_ms", "sync_ms_mean", "sync_ms_recent", "journal_bytes", "journal_max_bytes", "write_error", "started_ms", "started_clean", "unclean_ms", "unclean_found", "damaged_ms", "damage")

@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from semel.sdk.batch import Batch
     from semel.sdk.consumer import Consumer
     from semel.sdk.delivery import Delivery, RecordMetadata
+    from semel.sdk.fetched import UnreadableBatchError
     from semel.sdk.listener import RebalanceListener
     from semel.sdk.producer import Producer
     from semel.sdk.shared_transaction import SharedCommit, SharedTransaction
@@ -63,6 +64,7 @@ __all__ = [
     "SharedWriterId",
     "TopicPartition",
     "Transaction",
+    "UnreadableBatchError",
     "UsageError",
     "aio",
 ]
@@ -93,6 +95,7 @@ _MODULES = {
     "SharedWriterId": "sdk.shared_writer",
     "TopicPartition": "protocol.ids",
     "Transaction": "sdk.transaction",
+    "UnreadableBatchError": "sdk.fetched",
     "UsageError": "protocol.errors",
 }
 _SUBMODULES = frozenset({"aio", "sql", "testing"})

@@ -10,7 +10,7 @@ import zlib
 import cramjam
 import pytest
 
-from semel.protocol.compression import Compression, compress, decompress
+from semel.protocol.compression import Compression, compress, decompress, decompress_within
 from semel.protocol.corruption import CorruptBatchError
 from semel.protocol.errors import UsageError
 
@@ -88,6 +88,34 @@ def test_snappy_has_javas_stream_header_and_blocks_of_32_kib() -> None:
     assert packed[:16] == b"\x82SNAPPY\x00\x00\x00\x00\x01\x00\x00\x00\x01"
     size = int.from_bytes(packed[16:20], "big")
     assert bytes(cramjam.snappy.decompress_raw(packed[20 : 20 + size])) == TEXT[:32768]
+
+
+@pytest.mark.parametrize("codec", [Compression.GZIP, Compression.LZ4, Compression.SNAPPY])
+@pytest.mark.parametrize("first", [b"", b"abc"])
+def test_S4_one_stream_is_all_that_a_client_may_send(codec: Compression, first: bytes) -> None:
+    """librdkafka ends its process at an empty gzip member, and stops without an error at a second lz4 frame."""
+    one, two = bytes(compress(codec, b"a record" * 9)), bytes(compress(codec, first or b"x"))
+    if not first:
+        two = {
+            Compression.GZIP: gzip.compress(b""),
+            Compression.LZ4: bytes(cramjam.lz4.compress(b"")),
+            Compression.SNAPPY: one[:16],
+        }[codec]
+    room = memoryview(bytearray(MIB))
+    assert bytes(decompress(codec, one, max_size_bytes=MIB, one_stream=True)) == b"a record" * 9
+    assert bytes(decompress_within(codec, memoryview(one), room) or b"") == b"a record" * 9
+    for data in (two + one, one + two):
+        with pytest.raises(CorruptBatchError):
+            decompress(codec, data, max_size_bytes=MIB, one_stream=True)
+        with pytest.raises(CorruptBatchError):
+            decompress_within(codec, memoryview(data), room)
+
+
+@pytest.mark.parametrize("block", [b"\0\0\0\0", b"\0\0\0\1\0"])
+def test_S3_snappy_blocks_of_next_to_nothing_are_bounded_by_their_number(block: bytes) -> None:
+    header = bytes(compress(Compression.SNAPPY, b"x"))[:16]
+    with pytest.raises(CorruptBatchError, match="empty blocks, or more than 65536"):
+        decompress(Compression.SNAPPY, header + block * 1_000_000, max_size_bytes=64 * MIB)
 
 
 def test_raw_snappy_and_streams_after_each_other_are_read() -> None:
