@@ -142,16 +142,18 @@ class DiskFile:
 class DiskLock:
     """A lock that the operating system drops when its process dies."""
 
-    __slots__ = ("_descriptor", "_path")
+    __slots__ = ("_descriptor", "_names_holder", "_path")
 
-    def __init__(self, path: str, descriptor: int) -> None:
+    def __init__(self, path: str, descriptor: int, *, names_holder: bool) -> None:
         self._path = path
         self._descriptor = descriptor
+        self._names_holder = names_holder
 
     def release(self) -> None:
         if self._descriptor >= 0:
             descriptor, self._descriptor = self._descriptor, -1
-            os.ftruncate(descriptor, 0)
+            if self._names_holder:
+                os.ftruncate(descriptor, 0)
             os.close(descriptor)
 
     def __enter__(self) -> Self:
@@ -206,7 +208,9 @@ class DiskStorage:
         return status.f_blocks * status.f_frsize
 
     def lock(self, path: str) -> StorageLock:
-        """Lock `path` with flock. The error of a held lock names the process that holds it."""
+        """Lock `path` with flock. The error of a held lock of a file names the process that holds it."""
+        if os.path.isdir(path):
+            return _lock_folder(path)
         descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -220,4 +224,17 @@ class DiskStorage:
             raise
         os.ftruncate(descriptor, 0)
         os.pwrite(descriptor, f"{os.getpid()}\n".encode("ascii"), 0)
-        return DiskLock(path, descriptor)
+        return DiskLock(path, descriptor, names_holder=True)
+
+
+def _lock_folder(path: str) -> DiskLock:
+    descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        os.close(descriptor)
+        raise BlockingIOError(errno.EAGAIN, "held by another process", path) from None
+    except OSError:
+        # Some network file systems lock no folders: then only the files in it are locked. Closing gives nothing up.
+        pass
+    return DiskLock(path, descriptor, names_holder=False)

@@ -59,11 +59,18 @@ class ShardLog(Protocol):
         ...
 
     def append_marker(
-        self, producer: ProducerIdAndEpoch, coordinator_epoch: int, committed: bool, version: TransactionVersion
+        self,
+        producer: ProducerIdAndEpoch,
+        coordinator_epoch: int,
+        committed: bool,
+        version: TransactionVersion,
+        *,
+        forged_epoch: int,
     ) -> int | None:
         """Append a marker and return its offset, or None where it repeats one that was applied already (P9).
 
-        `version` says whether its epoch is above its data's (KIP-890), so that a late one is known and refused.
+        version:      says whether its epoch is above its data's (KIP-890), so that a late one is known and refused.
+        forged_epoch: a coordinator epoch that no coordinator ever had, and that therefore fences none; -1 for nothing.
         """
         ...
 
@@ -152,12 +159,17 @@ class Shard:
                 answer.exception()
 
     async def write_marker(
-        self, producer: ProducerIdAndEpoch, coordinator_epoch: int, committed: bool, version: TransactionVersion
+        self,
+        producer: ProducerIdAndEpoch,
+        coordinator_epoch: int,
+        committed: bool,
+        version: TransactionVersion,
+        forged_epoch: int,
     ) -> None:
         """Write a transaction marker into the shard's own partition and apply it to the machine."""
         self._check_active()
         now_ms = self._clock.now_ms()
-        offset = self._log.append_marker(producer, coordinator_epoch, committed, version)
+        offset = self._log.append_marker(producer, coordinator_epoch, committed, version, forged_epoch=forged_epoch)
         if offset is not None:
             self._replayed_offset = offset
             try:
@@ -360,9 +372,9 @@ class Shard:
         unexpected = not isinstance(error, SemelError)
         _log.error(
             "%s. What it coordinates is refused until it can be read; that is tried again, ever more rarely. Stop the "
-            "node and restore the folder %s from a backup; without one, move the folder away: what it coordinates then "
-            "begins anew",
-            failure.message, self.tp, exc_info=error if unexpected else None,
+            "node and restore the folder %s from a backup; without one, move the folder away and accept the loss "
+            "(--accept-loss-of %s:%d): what it coordinates then begins anew",
+            failure.message, self.tp, self.tp.topic, self.tp.partition, exc_info=error if unexpected else None,
         )  # fmt: skip
 
     async def _replay_log(self) -> None:
@@ -468,16 +480,26 @@ class ShardRuntime:
         self._on_effects = on_effects
         self._clock = clock
         self._shards: dict[int, Shard] = {}
+        self._offline: dict[int, SemelError] = {}
+        """Partitions that are to be held here and whose logs are not open."""
 
     def load(self, partition: int, leader_epoch: int) -> Awaitable[None]:
         """Take over a partition: read its log into a fresh machine.
 
-        Awaiting the result waits until it is active, or could not be read: then it is refused, and tried again.
+        Awaiting the result waits until it is active, or could not be read: then it is refused, and tried again. Where
+        its log is not open it is refused until it is loaded again.
         """
         self.unload(partition)
+        try:
+            log = self._open_log(partition)
+        except SemelError as error:
+            self._offline[partition] = error
+            nothing: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+            nothing.set_result(None)
+            return nothing
         shard = Shard(
             TopicPartition(self.topic, partition),
-            self._open_log(partition),
+            log,
             lambda: self._make_machine(partition, leader_epoch),
             lambda effects: self._on_effects(partition, effects),
             self._clock,
@@ -487,6 +509,7 @@ class ShardRuntime:
 
     def unload(self, partition: int) -> None:
         """Give a partition up; its callers are told to find the coordinator again."""
+        self._offline.pop(partition, None)
         shard = self._shards.pop(partition, None)
         if shard is not None:
             shard.close()
@@ -497,15 +520,17 @@ class ShardRuntime:
 
     def unreadable(self) -> Mapping[int, SemelError]:
         """Return the partitions whose logs could not be read, and why. What they coordinate is refused."""
-        return {number: error for number, shard in self._shards.items() if (error := shard.load_error) is not None}
+        failed = {number: error for number, shard in self._shards.items() if (error := shard.load_error) is not None}
+        return {**failed, **self._offline}
 
     def away(self) -> Mapping[int, str]:
         """Return the partitions held here that can't be used: why they can't be read, "" while they are being read."""
-        return {
+        loading = {
             number: "" if shard.load_error is None else shard.load_error.message
             for number, shard in self._shards.items()
             if shard.state is ShardState.LOADING
         }
+        return {**loading, **{number: error.message for number, error in self._offline.items()}}
 
     def state(self, partition: int) -> ShardState:
         shard = self._shards.get(partition)
@@ -517,7 +542,7 @@ class ShardRuntime:
 
     def state_counts(self) -> Mapping[str, int]:
         """Return how many of the partitions held here are active, loading, or unreadable: loading in vain."""
-        counts = {"active": 0, "loading": 0, "unreadable": 0}
+        counts = {"active": 0, "loading": 0, "unreadable": len(self._offline)}
         for shard in self._shards.values():
             counts["unreadable" if shard.load_error is not None else shard.state.value] += 1
         return counts
@@ -537,9 +562,11 @@ class ShardRuntime:
         coordinator_epoch: int,
         committed: bool,
         version: TransactionVersion,
+        *,
+        forged_epoch: int = -1,
     ) -> None:
         """Write a transaction's marker into a partition of this topic, and apply it. Returns once committed."""
-        await self._shard(partition).write_marker(producer, coordinator_epoch, committed, version)
+        await self._shard(partition).write_marker(producer, coordinator_epoch, committed, version, forged_epoch)
 
     def run_due_timers(self) -> None:
         """Give every machine whose deadline has passed its tick (for clocks that do not move by themselves)."""
@@ -550,10 +577,14 @@ class ShardRuntime:
         """Give up every partition."""
         for partition in self.partitions():
             self.unload(partition)
+        self._offline.clear()
 
     def _shard(self, partition: int) -> Shard:
         shard = self._shards.get(partition)
         if shard is None:
+            offline = self._offline.get(partition)
+            if offline is not None:
+                raise RetriableError(offline.message, ErrorCode.COORDINATOR_NOT_AVAILABLE)
             raise RetriableError(
                 f"{self.topic}-{partition} is not led by this node; find its coordinator again",
                 ErrorCode.NOT_COORDINATOR,

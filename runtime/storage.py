@@ -92,7 +92,10 @@ class Storage(Protocol):
         ...
 
     def lock(self, path: str) -> StorageLock:
-        """Lock `path` (a file) against every other process. Raises `BlockingIOError` where it is held."""
+        """Lock `path` against every other process: a file, which is made where it is missing, or a folder.
+
+        Raises `BlockingIOError` where it is held. A folder's lock outlives the removal of all files in it.
+        """
         ...
 
 

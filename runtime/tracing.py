@@ -8,7 +8,7 @@ bounded queue and a thread of its own (broker/telemetry/tracing.py).
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 from opentelemetry.context import Context
 from opentelemetry.trace import (
@@ -31,23 +31,15 @@ from semel.runtime.sampling import Shortcut
 if TYPE_CHECKING:
     from opentelemetry.trace import Tracer
 
+    from semel.runtime.span_ids import SpanIds
+
 Attributes = Mapping[str, str | int]
-
-
-class NextIds(Protocol):
-    """Gives ids to spans: drawn ones, but for the next span those of `next`, where it is set."""
-
-    next: TraceContext | None
-
-    def draw(self) -> TraceContext:
-        """Return ids that nothing has yet."""
-        ...
 
 
 class Spans:
     """Makes a node's spans by one tracer, which takes their ids from `ids`."""
 
-    def __init__(self, tracer: Tracer, ids: NextIds, sampling: Shortcut | None = None) -> None:
+    def __init__(self, tracer: Tracer, ids: SpanIds, sampling: Shortcut | None = None) -> None:
         """`sampling`: what is dropped for certain, for which no span is begun."""
         self._tracer = tracer
         self._ids = ids
