@@ -11,6 +11,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping
 
 from semel.group_coordinator.group_state import LEGAL_PREDECESSORS, GroupMember, GroupState
+from semel.group_coordinator.held_bytes import MEMBER_BYTES, HeldBytes, text_bytes
 from semel.group_coordinator.schemas import GroupMetadataValue, MemberMetadata
 from semel.protocol.api.groups import (
     GroupDescription,
@@ -31,8 +32,13 @@ GENERATION_MAX = 2**31 - 1
 class ClassicGroup:
     """A group. Its methods keep it consistent; when to call them is the part of `membership.py` and `rebalance.py`."""
 
-    def __init__(self, group_id: str, now_ms: int) -> None:
+    def __init__(self, group_id: str, now_ms: int, held: HeldBytes | None = None) -> None:
+        """`held`: where what members hold is counted for all groups together."""
         self.group_id = group_id
+        self.held_bytes = 0
+        """What members and promises of members hold."""
+        self._held = held or HeldBytes()
+        self._stored_bytes = 0
         self.state = GroupState.EMPTY
         self.previous_state = GroupState.DEAD
         self.state_timestamp_ms = now_ms
@@ -54,12 +60,16 @@ class ClassicGroup:
 
     # What the log says
 
-    def apply(self, value: GroupMetadataValue, *, loading: bool) -> None:
+    def apply(self, value: GroupMetadataValue, *, loading: bool, size_bytes: int = 0) -> None:
         """Take over a generation from the log. Members known already keep their calls and their other protocols.
+
+        `size_bytes`: of its record, which is kept.
 
         While `loading`, states are set as they were; compaction leaves out the moves between them.
         """
         known = self.members
+        self._count(size_bytes - self._stored_bytes - sum(member.held_bytes for member in known.values()))
+        self._stored_bytes = size_bytes
         self.members = {}
         self.static_members = {}
         self.awaiting_join_count = 0
@@ -156,23 +166,43 @@ class ClassicGroup:
 
     # Members
 
+    def _count(self, more_bytes: int) -> None:
+        self.held_bytes += more_bytes
+        self._held.members += more_bytes
+
+    def forget_held(self) -> None:
+        """The group is no more: what it holds is free."""
+        self._count(-self.held_bytes)
+
+    def promise(self, member_id: str) -> None:
+        """Expect a member with this id to join (KIP-394)."""
+        if member_id not in self.pending_joins:
+            self.pending_joins.add(member_id)
+            self._count(MEMBER_BYTES + text_bytes(member_id))
+
+    def _forget_promise(self, member_id: str) -> None:
+        if member_id in self.pending_joins:
+            self.pending_joins.remove(member_id)
+            self._count(-MEMBER_BYTES - text_bytes(member_id))
+
     def add(self, member: GroupMember, protocol_type: str) -> None:
         assert member.member_id not in self.members
         assert member.group_instance_id not in self.static_members
         if not self.members:
             self.protocol_type = protocol_type
         self._insert(member)
-        self.pending_joins.discard(member.member_id)
+        self._forget_promise(member.member_id)
         if self.leader_id is None:
             self.leader_id = member.member_id
 
     def remove(self, member_id: str) -> GroupMember | None:
         """Take a member, or a promise of one, out of the group; a leader hands over to the next in line."""
-        self.pending_joins.discard(member_id)
+        self._forget_promise(member_id)
         self.pending_syncs.discard(member_id)
         member = self.members.pop(member_id, None)
         if member is None:
             return None
+        self._count(-member.held_bytes)
         self._protocol_counts.subtract(protocol.name for protocol in member.protocols)
         if member.join_ticket is not None:
             self.awaiting_join_count -= 1
@@ -202,9 +232,13 @@ class ClassicGroup:
             self.leader_id = new_id
         return new
 
-    def update_protocols(self, member: GroupMember, protocols: tuple[GroupProtocol, ...]) -> None:
+    def update_member(
+        self, member: GroupMember, protocols: tuple[GroupProtocol, ...], client_id: str, client_host: str
+    ) -> None:
         self._protocol_counts.subtract(protocol.name for protocol in member.protocols)
-        member.protocols = protocols
+        before = member.held_bytes
+        member.protocols, member.client_id, member.client_host = protocols, client_id, client_host
+        self._count(member.held_bytes - before)
         self._protocol_counts.update(protocol.name for protocol in protocols)
 
     def elect_joined_leader(self) -> bool:
@@ -253,6 +287,7 @@ class ClassicGroup:
 
     def _insert(self, member: GroupMember) -> None:
         self.members[member.member_id] = member
+        self._count(member.held_bytes)
         if member.group_instance_id is not None:
             self.static_members[member.group_instance_id] = member.member_id
         self._protocol_counts.update(protocol.name for protocol in member.protocols)

@@ -72,10 +72,14 @@ class ClassicMembers:
             # Nothing is kept for the id: whoever comes with one that the edge made may have it (KIP-394).
             turn.reply(JoinGroupResponse(-1, None, None, "", request.new_member_id, error=ErrorCode.MEMBER_ID_REQUIRED))
             return
+        topics = self._topics()
+        needed = self._membership.patterns_needed(draft.group, topics, wants_others=True)
+        if needed is not None:
+            turn.reply(needed)
+            return
         member_id = request.member_id or request.new_member_id
         if found is not None and found.member_id != member_id:
             self._membership.replace_static(draft, found, member_id)
-        topics = self._topics()
         details = _details(request, said)
         owned = self._owned(draft.group, member_id, said)
         current = self._membership.advance(draft, member_id, details, owned, topics)

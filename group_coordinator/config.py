@@ -23,6 +23,9 @@ class GroupConfig:
     group_new_member_join_timeout_ms: int = 300_000
     group_max_size: int = 1_000
     group_member_metadata_max_bytes: int = 262_144
+    group_max_bytes: int = 8 << 20
+    group_members_max_bytes: int = 128 << 20
+    offsets_max_bytes: int = 256 << 20
     group_id_max_bytes: int = 1_024
     group_protocols_max: int = 64
     offset_metadata_max_bytes: int = 4_096
@@ -46,6 +49,9 @@ class GroupConfig:
             "group_new_member_join_timeout_ms",
             "group_max_size",
             "group_member_metadata_max_bytes",
+            "group_max_bytes",
+            "group_members_max_bytes",
+            "offsets_max_bytes",
             "group_id_max_bytes",
             "group_protocols_max",
             "offsets_retention_minutes",

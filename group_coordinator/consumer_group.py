@@ -27,6 +27,7 @@ from semel.group_coordinator.consumer_state import (
     MemberDetails,
     MemberState,
 )
+from semel.group_coordinator.held_bytes import PARTITION_BYTES, details_bytes
 from semel.group_coordinator.topics import Topics
 from semel.protocol.api.consumer_groups import (
     NO_PARTITIONS,
@@ -48,6 +49,8 @@ class ConsumerGroup:
 
     def __init__(self, group_id: str) -> None:
         self.group_id = group_id
+        self.held_bytes = 0
+        """What members hold, counted where records are replayed."""
         self.epoch_value: GroupEpochValue | None = None
         self.epoch_timestamp_ms = -1
         """When the current epoch began: for an empty group, when it became empty."""
@@ -68,6 +71,7 @@ class ConsumerGroup:
         copied.details, copied.currents = dict(self.details), dict(self.currents)
         copied.targets, copied.static_ids = dict(self.targets), dict(self.static_ids)
         copied._holders = dict(self._holders)
+        copied.held_bytes = self.held_bytes
         return copied
 
     # What the log says
@@ -130,6 +134,12 @@ class ConsumerGroup:
             "targets": dict(self.targets),
             "holders": dict(self._holders),
         }
+
+    def bytes_of(self, member_id: str) -> int:
+        """Return what a member takes in memory, about."""
+        current = self.currents.get(member_id, NOTHING_ASSIGNED)
+        partitions = len(self.targets.get(member_id, ())) + 2 * (len(current.assigned) + len(current.to_revoke))
+        return details_bytes(self.details.get(member_id)) + PARTITION_BYTES * partitions
 
     # State
 
@@ -241,7 +251,7 @@ class ConsumerGroup:
     def is_subscribed_to(self, topic: str, topics: Topics) -> bool:
         return any(
             topic in details.topic_names
-            or (details.topic_regex is not None and topic in topics.matching(details.topic_regex))
+            or (details.topic_regex is not None and topics.may_match(details.topic_regex, topic))
             for details in self.details.values()
         )
 
@@ -290,3 +300,7 @@ def topics_of_all(details: Iterable[MemberDetails], topics: Topics) -> set[str]:
     for pattern in patterns:
         names |= topics.matching(pattern)
     return names
+
+
+def patterns_of(details: Iterable[MemberDetails]) -> set[str]:
+    return {each.topic_regex for each in details if each.topic_regex}

@@ -14,6 +14,7 @@ from semel.group_coordinator.config import GroupConfig
 from semel.group_coordinator.consumer_group import ConsumerGroup
 from semel.group_coordinator.consumer_membership import MEMBER_TIMERS, ConsumerMembership, Draft, deletion_records
 from semel.group_coordinator.consumer_schemas import ConsumerGroupKey
+from semel.group_coordinator.held_bytes import HeldBytes, Room
 from semel.group_coordinator.migration import downgrade, refuse_downgrade, refuse_upgrade, upgrade
 from semel.group_coordinator.schemas import group_record, record_size_bytes
 from semel.group_coordinator.timers import Timers
@@ -48,9 +49,13 @@ from semel.protocol.errors import ErrorCode, SemelError, error_for
 class ConsumerGroups:
     """All consumer groups. `groups` is changed by `replay` alone."""
 
-    def __init__(self, config: GroupConfig, timers: Timers[TimerKey], topics: TopicsSource) -> None:
+    def __init__(
+        self, config: GroupConfig, timers: Timers[TimerKey], topics: TopicsSource, room: Room, held: HeldBytes
+    ) -> None:
+        """`held`: where what members hold is counted for all groups together."""
         self.groups: dict[str, ConsumerGroup] = {}
-        self.membership = ConsumerMembership(config, timers, topics)
+        self.membership = ConsumerMembership(config, timers, topics, room)
+        self._held = held
         self._config = config
         self._timers = timers
         self._topics = topics
@@ -63,7 +68,11 @@ class ConsumerGroups:
             if value is None:
                 return
             group = self.groups[key.group_id] = ConsumerGroup(key.group_id)
+        before = group.bytes_of(key.member_id)
         group.apply(key, value, timestamp_ms)
+        more = group.bytes_of(key.member_id) - before
+        group.held_bytes += more
+        self._held.members += more
         if not group.has_records:
             self._timers.cancel(TimerKey(TimerKind.DOWNGRADE, key.group_id))
             del self.groups[key.group_id]

@@ -15,7 +15,7 @@ from collections.abc import Collection, Sequence
 from dataclasses import replace
 
 from semel.group_coordinator.config import GroupConfig
-from semel.group_coordinator.consumer_group import ConsumerGroup, topics_of_all
+from semel.group_coordinator.consumer_group import ConsumerGroup, patterns_of, topics_of_all
 from semel.group_coordinator.consumer_schemas import (
     ConsumerGroupKey,
     GroupEpochValue,
@@ -27,11 +27,12 @@ from semel.group_coordinator.consumer_schemas import (
     target_record,
 )
 from semel.group_coordinator.consumer_state import ConsumerMember, MemberAssignment, MemberDetails, MemberState
+from semel.group_coordinator.held_bytes import Room, details_bytes
 from semel.group_coordinator.reconciliation import away, next_assignment
 from semel.group_coordinator.target_assignment import assign_targets, preferred_assignor
 from semel.group_coordinator.timers import Timers
 from semel.group_coordinator.topic_patterns import PatternError
-from semel.group_coordinator.topics import Topics, TopicsSource
+from semel.group_coordinator.topics import PatternsNeededError, Topics, TopicsSource
 from semel.group_coordinator.turn import GroupEventKind, TimerKey, TimerKind, Turn
 from semel.protocol.api.consumer_groups import (
     JOIN_EPOCH,
@@ -74,8 +75,9 @@ def consumer_key(key: bytes) -> ConsumerGroupKey:
 class ConsumerMembership:
     """The moves of consumer groups. Holds no state of its own: that is in each group and in the timers."""
 
-    def __init__(self, config: GroupConfig, timers: Timers[TimerKey], topics: TopicsSource) -> None:
+    def __init__(self, config: GroupConfig, timers: Timers[TimerKey], topics: TopicsSource, room: Room) -> None:
         self._config = config
+        self._room = room
         self._timers = timers
         self._topics = topics
 
@@ -87,9 +89,18 @@ class ConsumerMembership:
             self._leave(draft, request, turn)
             return
         topics = self._topics()
-        found = self._refuse_wish(request, topics) or self._find(draft.group, request)
+        found = self._refuse_assignor(request) or self._find(draft.group, request)
         if isinstance(found, SemelError):
             turn.reply(found)
+            return
+        wants_others = found is None or request.topic_names is not None or request.topic_regex is not None
+        needed = self.patterns_needed(draft.group, topics, request.topic_regex or "", wants_others=wants_others)
+        if needed is not None and found is not None:
+            # It was heard of, however long the matching takes.
+            self.keep_alive(draft.group, found.member_id, turn)
+        refusal = needed or self._refuse_pattern(request, topics)
+        if refusal is not None:
+            turn.reply(refusal)
             return
         member_id = request.member_id or request.new_member_id
         if found is not None and (found.member_id != member_id or found.current.epoch == LEAVE_STATIC_EPOCH):
@@ -117,13 +128,17 @@ class ConsumerMembership:
             )
         )
 
-    def _refuse_wish(self, request: ConsumerGroupHeartbeatRequest, topics: Topics) -> SemelError | None:
+    def _refuse_assignor(self, request: ConsumerGroupHeartbeatRequest) -> SemelError | None:
         if request.server_assignor is not None and request.server_assignor not in self._config.group_consumer_assignors:
             return error_for(
                 ErrorCode.UNSUPPORTED_ASSIGNOR,
                 f"the coordinator has no assignor {request.server_assignor!r}; use one of "
                 f"{', '.join(self._config.group_consumer_assignors)} (group.consumer.assignors)",
             )
+        return None
+
+    @staticmethod
+    def _refuse_pattern(request: ConsumerGroupHeartbeatRequest, topics: Topics) -> SemelError | None:
         if request.topic_regex:
             try:
                 topics.check_pattern(request.topic_regex)
@@ -133,6 +148,19 @@ class ConsumerMembership:
                     f"the subscription's regular expression cannot be used: {error} (RE2 syntax, see docs/groups.md)",
                 )
         return None
+
+    @staticmethod
+    def patterns_needed(
+        group: ConsumerGroup, topics: Topics, new_pattern: str = "", *, wants_others: bool
+    ) -> PatternsNeededError | None:
+        """Return the refusal of a call that may lead to an assignment while it is not known what expressions match."""
+        if not wants_others and group.seen_topics is topics and group.epoch == group.target_epoch:
+            return None
+        patterns = patterns_of(group.details.values())
+        if new_pattern:
+            patterns.add(new_pattern)
+        unmatched = topics.unmatched(patterns)
+        return PatternsNeededError(unmatched) if unmatched else None
 
     def _find(self, group: ConsumerGroup, request: ConsumerGroupHeartbeatRequest) -> ConsumerMember | SemelError | None:
         """Return the member that calls, or whose place it takes; None for a new one."""
@@ -190,6 +218,10 @@ class ConsumerMembership:
         group_id = draft.group.group_id
         before = draft.group.details.get(member_id)
         if before != details:
+            more = details_bytes(details) - details_bytes(before)
+            refusal = self._room.refuse_member(group_id, draft.group.held_bytes, more)
+            if refusal is not None:
+                return refusal
             draft.write(member_record(group_id, member_id, details))
         wants_others = (
             before is None
@@ -219,13 +251,16 @@ class ConsumerMembership:
         if not is_due and draft.original.seen_topics is topics:
             return
         group = draft.group
-        metadata_hash = topics.hash_of(topics_of_all(group.details.values(), topics))
+        # Where a member was removed by the clock, nobody waited for what expressions match: the next heartbeat does.
+        is_known = not topics.unmatched(patterns_of(group.details.values()))
+        wanted = topics_of_all(group.details.values(), topics) if is_known else ()
+        metadata_hash = topics.hash_of(wanted) if is_known else group.metadata_hash
         if not is_due and metadata_hash != group.metadata_hash:
             is_due, reason = True, "topics changed"
         if is_due:
             draft.write(epoch_record(group.group_id, GroupEpochValue(group.epoch + 1, metadata_hash)))
             draft.turn.note(GroupEventKind.REBALANCING, group.group_id, draft.group.epoch, reason)
-        draft.original.seen_topics = topics
+        draft.original.seen_topics = topics if is_known else None
 
     def _assign_if_due(self, draft: Draft, topics: Topics) -> None:
         """Make the target assignment of the current epoch; what did not change is not written."""

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 from types import MappingProxyType
 
+from semel.group_coordinator.held_bytes import MEMBER_BYTES, protocol_bytes, text_bytes
 from semel.protocol.api.groups import GroupProtocol
 from semel.runtime.machine import Ticket
 
@@ -79,6 +80,12 @@ class GroupMember:
     is_absent: bool = False
     join_ticket: Ticket | None = field(default=None)
     sync_ticket: Ticket | None = field(default=None)
+
+    @property
+    def held_bytes(self) -> int:
+        """What the member takes in memory, about, but for its assignment."""
+        said = text_bytes(self.member_id, self.group_instance_id, self.client_id, self.client_host)
+        return MEMBER_BYTES + said + protocol_bytes(self.protocols)
 
     @property
     def is_static(self) -> bool:

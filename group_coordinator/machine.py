@@ -17,6 +17,7 @@ from semel.group_coordinator.consumer_groups import ConsumerGroups
 from semel.group_coordinator.consumer_schemas import ConsumerGroupKey
 from semel.group_coordinator.deletion import Deletions
 from semel.group_coordinator.group_state import GroupState
+from semel.group_coordinator.held_bytes import HeldBytes, Room
 from semel.group_coordinator.membership import Membership
 from semel.group_coordinator.offset_commits import OffsetCommits
 from semel.group_coordinator.offsets import OffsetTable
@@ -60,15 +61,25 @@ TIMERS_PER_TICK_MAX: Final = 1_000
 class GroupMachine:
     """The machine of one partition of `__consumer_offsets`; see `runtime.machine.Machine`."""
 
-    def __init__(self, config: GroupConfig | None = None, topics: TopicsSource = lambda: NO_TOPICS) -> None:
+    def __init__(
+        self,
+        config: GroupConfig | None = None,
+        topics: TopicsSource = lambda: NO_TOPICS,
+        held_by_all: Callable[[], HeldBytes] | None = None,
+    ) -> None:
+        """`held_by_all`: what the machines of all partitions hold together; without it, this one alone counts."""
         self._config = config or GroupConfig()
+        self.held = HeldBytes()
+        room = Room(self._config, held_by_all or (lambda: self.held))
         self._groups: dict[str, ClassicGroup] = {}
-        self._offsets = OffsetTable()
+        self._offsets = OffsetTable(self.held)
         self._timers: Timers[TimerKey] = Timers()
-        self._rebalances = Rebalances(self._config, self._timers)
-        self._membership = Membership(self._config, self._rebalances)
-        self._consumers = ConsumerGroups(self._config, self._timers, topics)
-        self._commits = OffsetCommits(self._config, self._groups, self._membership, self._consumers, self._offsets)
+        self._rebalances = Rebalances(self._config, self._timers, room)
+        self._membership = Membership(self._config, self._rebalances, room)
+        self._consumers = ConsumerGroups(self._config, self._timers, topics, room, self.held)
+        self._commits = OffsetCommits(
+            self._config, self._groups, self._membership, self._consumers, self._offsets, room
+        )
         self._deletions = Deletions(self._config, self._timers, self._groups, self._consumers, self._offsets)
         self._is_loaded = False
         self._handlers: dict[type, Callable[[Any, Turn], None]] = {
@@ -128,7 +139,11 @@ class GroupMachine:
                 known = self._groups.get(key.group_id)
                 group = known or self._create(key.group_id, now_ms)
                 # A group that was a consumer group begins with its members.
-                group.apply(decode_group_value(record.value), loading=not self._is_loaded or known is None)
+                group.apply(
+                    decode_group_value(record.value),
+                    loading=not self._is_loaded or known is None,
+                    size_bytes=len(record.value),
+                )
                 if self._is_loaded:
                     self._deletions.check_expiry_at(
                         group.group_id, now_ms + self._config.offsets_retention_check_interval_ms
@@ -334,7 +349,7 @@ class GroupMachine:
     # Groups in memory
 
     def _create(self, group_id: str, now_ms: int) -> ClassicGroup:
-        group = self._groups[group_id] = ClassicGroup(group_id, now_ms)
+        group = self._groups[group_id] = ClassicGroup(group_id, now_ms, self.held)
         return group
 
     def _group_of_offsets(self, group_id: str, now_ms: int) -> None:
@@ -355,6 +370,7 @@ class GroupMachine:
         classic = self._groups.get(group_id)
         if classic is not None and value is not None and (self._is_loaded or classic.is_unused):
             self._rebalances.forget_timers(classic)
+            classic.forget_held()
             del self._groups[group_id]
         if self._is_loaded and TimerKey(TimerKind.EXPIRY, group_id) not in self._timers:
             self._deletions.check_expiry_at(group_id, now_ms + self._config.offsets_retention_check_interval_ms)
@@ -364,6 +380,7 @@ class GroupMachine:
         if group is None:
             return
         self._rebalances.forget_timers(group)
+        group.forget_held()
         if self._is_loaded:
             group.transition_to(GroupState.DEAD, now_ms)
         if self._offsets.has_group(group_id):
@@ -374,6 +391,7 @@ class GroupMachine:
         group = self._groups.get(group_id)
         if group is not None and group.is_unused and not self._offsets.has_group(group_id):
             self._rebalances.forget_timers(group)
+            group.forget_held()
             del self._groups[group_id]
 
 

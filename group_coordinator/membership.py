@@ -14,6 +14,7 @@ from semel.group_coordinator.assignment import is_unfinished
 from semel.group_coordinator.classic_group import ClassicGroup
 from semel.group_coordinator.config import GroupConfig
 from semel.group_coordinator.group_state import GroupMember, GroupState
+from semel.group_coordinator.held_bytes import MEMBER_BYTES, Room, protocol_bytes, text_bytes
 from semel.group_coordinator.rebalance import Rebalances
 from semel.group_coordinator.schemas import group_record
 from semel.group_coordinator.turn import GroupEventKind, Turn
@@ -34,8 +35,9 @@ from semel.protocol.errors import ErrorCode, SemelError, error_for
 class Membership:
     """The members of groups, as they come and go. Holds no state of its own: that is in each group."""
 
-    def __init__(self, config: GroupConfig, rebalances: Rebalances) -> None:
+    def __init__(self, config: GroupConfig, rebalances: Rebalances, room: Room) -> None:
         self._config = config
+        self._room = room
         self._rebalances = rebalances
 
     # Join
@@ -69,7 +71,7 @@ class Membership:
                 f"group {group.group_id} has the type {group.protocol_type!r}; a member of type "
                 f"{request.protocol_type!r} with the protocols {names} has none in common with all of its members",
             )
-        return None
+        return self._room.refuse_member(group.group_id, group.held_bytes, _more_bytes(group, request))
 
     def _has_room(self, group: ClassicGroup, request: JoinGroupRequest) -> bool:
         """Count those who joined while a rebalance goes on, so that a group above its bound loses the last to join."""
@@ -88,7 +90,7 @@ class Membership:
         """Have the member come again with its id, so that a lost answer leaves no ghost behind (KIP-394)."""
         member_id = request.new_member_id
         if member_id not in group.members:
-            group.pending_joins.add(member_id)
+            group.promise(member_id)
             self._rebalances.await_heartbeat(group, member_id, request.session_timeout_ms, turn)
         turn.reply(JoinGroupResponse(-1, None, None, "", member_id, error=ErrorCode.MEMBER_ID_REQUIRED))
 
@@ -151,8 +153,7 @@ class Membership:
         self._rebalances.begin_or_complete(group, reason, turn)
 
     def _update(self, group: ClassicGroup, member: GroupMember, request: JoinGroupRequest, turn: Turn) -> None:
-        group.update_protocols(member, request.protocols)
-        member.client_id, member.client_host = request.client_id, request.client_host
+        group.update_member(member, request.protocols, request.client_id, request.client_host)
         member.rebalance_timeout_ms = _rebalance_timeout_ms(request)
         member.session_timeout_ms = request.session_timeout_ms
         if member.join_ticket is None:
@@ -273,6 +274,15 @@ class Membership:
         """Have everybody who waits join again: the group becomes a consumer group."""
         for member in group.members.values():
             self._rebalances.send_away(group, member, group.rebalance_in_progress(), turn)
+
+
+def _more_bytes(group: ClassicGroup, request: JoinGroupRequest) -> int:
+    """Return what the group will hold beyond what it holds now, if this member joins."""
+    said = text_bytes(request.member_id or request.new_member_id, request.group_instance_id, request.client_id)
+    joining = MEMBER_BYTES + said + text_bytes(request.client_host) + protocol_bytes(request.protocols)
+    known_id = request.member_id or group.static_members.get(request.group_instance_id or "", "")
+    member = group.members.get(known_id)
+    return joining if member is None else joining - member.held_bytes
 
 
 def _rebalance_timeout_ms(request: JoinGroupRequest) -> int:

@@ -9,6 +9,7 @@ from semel.group_coordinator.classic_group import ClassicGroup
 from semel.group_coordinator.config import GroupConfig
 from semel.group_coordinator.consumer_groups import ConsumerGroups
 from semel.group_coordinator.group_state import GroupState
+from semel.group_coordinator.held_bytes import Room
 from semel.group_coordinator.membership import Membership
 from semel.group_coordinator.offsets import OffsetTable
 from semel.group_coordinator.requests import BeginVerification, VerifiedCommit
@@ -34,7 +35,9 @@ class OffsetCommits:
         membership: Membership,
         consumers: ConsumerGroups,
         offsets: OffsetTable,
+        room: Room,
     ) -> None:
+        self._room = room
         self._config = config
         self._groups = groups
         self._membership = membership
@@ -48,7 +51,7 @@ class OffsetCommits:
         if refusal is not None:
             return Result(refusal)
         errors: dict[TopicPartition, ErrorCode] = {}
-        size_bytes = 0
+        size_bytes = more_bytes = 0
         for partition, offset in request.offsets.items():
             errors[partition] = self._check_offset(partition, offset)
             if errors[partition] is not ErrorCode.NONE:
@@ -59,14 +62,18 @@ class OffsetCommits:
             record = offset_record(request.group_id, partition, value)
             turn.records.append(record)
             size_bytes += record_size_bytes(record)
-        if size_bytes > self._config.group_records_max_bytes:
-            return Result(
-                error_for(
-                    ErrorCode.INVALID_COMMIT_OFFSET_SIZE,
-                    f"a commit of {len(request.offsets)} offsets takes {size_bytes} bytes, more than the "
-                    f"{self._config.group_records_max_bytes} that one may have; commit fewer at a time",
+            if size_bytes > self._config.group_records_max_bytes:
+                return Result(
+                    error_for(
+                        ErrorCode.INVALID_COMMIT_OFFSET_SIZE,
+                        f"a commit of {len(request.offsets)} offsets takes more than the "
+                        f"{self._config.group_records_max_bytes} bytes that one may have; commit fewer at a time",
+                    )
                 )
-            )
+            more_bytes += self._offsets.more_bytes(request.group_id, partition, value, request.producer)
+        refusal = self._room.refuse_offsets(request.group_id, more_bytes)
+        if refusal is not None:
+            return Result(refusal)
         group = self._groups.get(request.group_id)
         if group is not None and request.producer is None:
             self._membership.keep_alive(group, request.member_id, turn)

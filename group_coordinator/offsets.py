@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
+from semel.group_coordinator.held_bytes import OFFSET_GROUP_BYTES, HeldBytes, offset_bytes
 from semel.group_coordinator.schemas import OffsetCommitKey, OffsetCommitValue
 from semel.protocol.api.groups import FetchedOffset
 from semel.protocol.errors import ErrorCode
@@ -43,7 +44,9 @@ class _OpenTransaction:
 class OffsetTable:
     """All offsets of one partition of `__consumer_offsets`. Changed by the `replay` methods alone."""
 
-    def __init__(self) -> None:
+    def __init__(self, held: HeldBytes | None = None) -> None:
+        """`held`: where what all offsets take is counted."""
+        self._held = held or HeldBytes()
         self._committed: dict[str, _Topics] = {}
         self._open: dict[int, _OpenTransaction] = {}
         self._open_by_group: dict[str, set[int]] = {}
@@ -58,25 +61,24 @@ class OffsetTable:
         stored = StoredOffset(value, record_offset)
         topic, partition = key.partition
         if producer is None:
-            self._committed.setdefault(key.group_id, {}).setdefault(topic, {})[partition] = stored
+            self._put(self._committed, key.group_id, topic, partition, stored)
             return
         transaction = self._open.setdefault(producer.producer_id, _OpenTransaction(producer.producer_epoch))
         transaction.producer_epoch = producer.producer_epoch
-        partitions = transaction.groups.setdefault(key.group_id, {}).setdefault(topic, {})
-        if partition not in partitions:
+        if partition not in transaction.groups.get(key.group_id, {}).get(topic, {}):
             counts = self._pending_counts.setdefault(key.group_id, {})
             counts[key.partition] = counts.get(key.partition, 0) + 1
-        partitions[partition] = stored
+        self._put(transaction.groups, key.group_id, topic, partition, stored)
         self._open_by_group.setdefault(key.group_id, set()).add(producer.producer_id)
 
     def replay_delete(self, key: OffsetCommitKey) -> None:
         """Drop an offset, pending ones of the partition too: the tombstone stands later in the log than they do."""
         group_id = key.group_id
-        _discard(self._committed, group_id, key.partition)
+        self._discard(self._committed, group_id, key.partition)
         if not self.is_pending(group_id, key.partition):
             return
         for producer_id in self._open_by_group[group_id]:
-            if _discard(self._open[producer_id].groups, group_id, key.partition):
+            if self._discard(self._open[producer_id].groups, group_id, key.partition):
                 self._count_down(group_id, key.partition)
         self._forget_closed(group_id)
 
@@ -86,8 +88,10 @@ class OffsetTable:
         if transaction is None:
             return set()
         for group_id, topics in transaction.groups.items():
+            self._held.offsets -= OFFSET_GROUP_BYTES
             for topic, partitions in topics.items():
                 for partition, stored in partitions.items():
+                    self._held.offsets -= offset_bytes(stored.value.metadata)
                     self._count_down(group_id, TopicPartition(topic, partition))
                     if committed:
                         self._publish(group_id, topic, partition, stored)
@@ -98,10 +102,36 @@ class OffsetTable:
         return set(transaction.groups)
 
     def _publish(self, group_id: str, topic: str, partition: int, stored: StoredOffset) -> None:
-        partitions = self._committed.setdefault(group_id, {}).setdefault(topic, {})
-        current = partitions.get(partition)
+        current = self._committed.get(group_id, {}).get(topic, {}).get(partition)
         if current is None or stored.record_offset > current.record_offset:
-            partitions[partition] = stored
+            self._put(self._committed, group_id, topic, partition, stored)
+
+    def _put(self, groups: dict[str, _Topics], group_id: str, topic: str, partition: int, stored: StoredOffset) -> None:
+        topics = groups.get(group_id)
+        if topics is None:
+            topics = groups[group_id] = {}
+            self._held.offsets += OFFSET_GROUP_BYTES
+        partitions = topics.setdefault(topic, {})
+        before = partitions.get(partition)
+        self._held.offsets += offset_bytes(stored.value.metadata)
+        if before is not None:
+            self._held.offsets -= offset_bytes(before.value.metadata)
+        partitions[partition] = stored
+
+    def _discard(self, groups: dict[str, _Topics], group_id: str, partition: TopicPartition) -> bool:
+        """Remove one partition's offset, and what is left empty by that. Returns whether it was there."""
+        topics = groups.get(group_id)
+        partitions = None if topics is None else topics.get(partition.topic)
+        stored = None if partitions is None else partitions.pop(partition.partition, None)
+        if topics is None or stored is None:
+            return False
+        self._held.offsets -= offset_bytes(stored.value.metadata)
+        if not partitions:
+            del topics[partition.topic]
+            if not topics:
+                del groups[group_id]
+                self._held.offsets -= OFFSET_GROUP_BYTES
+        return True
 
     def _count_down(self, group_id: str, partition: TopicPartition) -> None:
         counts = self._pending_counts[group_id]
@@ -122,6 +152,18 @@ class OffsetTable:
             del self._open_by_group[group_id]
 
     # Questions
+
+    def more_bytes(
+        self, group_id: str, partition: TopicPartition, value: OffsetCommitValue, producer: ProducerIdAndEpoch | None
+    ) -> int:
+        """Return how much more memory a commit takes; what a transaction holds comes to what is committed."""
+        known = self.get(group_id, partition)
+        if known is not None and producer is None:
+            return offset_bytes(value.metadata) - offset_bytes(known.metadata)
+        if known is not None and len(value.metadata) <= len(known.metadata):
+            return 0  # pending for as long as its transaction is open
+        group_bytes = 0 if self.has_group(group_id) else OFFSET_GROUP_BYTES
+        return group_bytes + offset_bytes(value.metadata)
 
     def has_group(self, group_id: str) -> bool:
         return group_id in self._committed or group_id in self._open_by_group
@@ -257,19 +299,6 @@ def _items(topics: _Topics) -> Iterator[tuple[TopicPartition, StoredOffset]]:
     for topic, partitions in topics.items():
         for partition, stored in partitions.items():
             yield TopicPartition(topic, partition), stored
-
-
-def _discard(groups: dict[str, _Topics], group_id: str, partition: TopicPartition) -> bool:
-    """Remove one partition's offset, and what is left empty by that. Returns whether it was there."""
-    topics = groups.get(group_id)
-    partitions = None if topics is None else topics.get(partition.topic)
-    if topics is None or partitions is None or partitions.pop(partition.partition, None) is None:
-        return False
-    if not partitions:
-        del topics[partition.topic]
-        if not topics:
-            del groups[group_id]
-    return True
 
 
 def _deadline_ms(value: OffsetCommitValue, base_timestamp_ms: int | None, retention_ms: int) -> int:

@@ -10,6 +10,7 @@ from semel.group_coordinator.assignment import assign_partitions
 from semel.group_coordinator.classic_group import ClassicGroup
 from semel.group_coordinator.config import GroupConfig
 from semel.group_coordinator.group_state import GroupMember, GroupState
+from semel.group_coordinator.held_bytes import Room
 from semel.group_coordinator.schemas import group_record, record_size_bytes
 from semel.group_coordinator.timers import Timers
 from semel.group_coordinator.turn import GroupEventKind, TimerKey, TimerKind, Turn
@@ -23,8 +24,9 @@ _SETTLED_OR_SETTLING = frozenset({GroupState.STABLE, GroupState.COMPLETING_REBAL
 class Rebalances:
     """The generations of groups. Holds no state of its own: that is in each group and in the timers."""
 
-    def __init__(self, config: GroupConfig, timers: Timers[TimerKey]) -> None:
+    def __init__(self, config: GroupConfig, timers: Timers[TimerKey], room: Room) -> None:
         self._config = config
+        self._room = room
         self._timers = timers
 
     def begin(self, group: ClassicGroup, reason: str, turn: Turn) -> None:
@@ -148,6 +150,7 @@ class Rebalances:
                 turn.reply(assigned)
                 return
             assignments = assigned
+        members = group.members.values()
         self._has_synced(group, leader)
         if leader.sync_ticket is not None:
             turn.answer(leader.sync_ticket, group.rebalance_in_progress())
@@ -155,6 +158,11 @@ class Rebalances:
         record = group_record(group.group_id, group.stored(turn.now_ms, assignments))
         if record_size_bytes(record) > self._config.group_records_max_bytes:
             self._refuse_assignment(group, record_size_bytes(record), turn)
+            return
+        assigned_bytes = sum(map(len, assignments.values())) - sum(len(each.assignment) for each in members)
+        refusal = self._room.refuse_member(group.group_id, group.held_bytes, assigned_bytes)
+        if refusal is not None:
+            self._fail_syncs(group, refusal, turn)
             return
         turn.records.append(record)
         for member in group.members.values():
@@ -169,6 +177,9 @@ class Rebalances:
             f"the subscriptions and assignments of group {group.group_id} take {size_bytes} bytes, more than the "
             f"{self._config.group_records_max_bytes} that a group may store; use fewer members or shorter metadata",
         )
+        self._fail_syncs(group, error, turn)
+
+    def _fail_syncs(self, group: ClassicGroup, error: SemelError, turn: Turn) -> None:
         for member in group.members.values():
             if member.sync_ticket is not None:
                 self._answer_sync(group, member, error, turn)

@@ -8,13 +8,16 @@ from __future__ import annotations
 import logging
 from collections import OrderedDict, deque
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any, Final, Protocol
 
 from semel.group_coordinator.config import GroupConfig
+from semel.group_coordinator.held_bytes import HeldBytes
 from semel.group_coordinator.limits import check_consumer_heartbeat, check_group_id, check_join, check_leave
 from semel.group_coordinator.machine import GroupMachine
+from semel.group_coordinator.pattern_matches import PatternMatches
 from semel.group_coordinator.requests import BeginVerification, TopicsDeleted, TopicsLeft, VerifiedCommit
-from semel.group_coordinator.topics import NO_TOPICS, TopicsSource
+from semel.group_coordinator.topics import NO_TOPICS, PatternsNeededError, TopicsSource
 from semel.group_coordinator.turn import GroupEvent, GroupEventKind
 from semel.protocol.api.consumer_groups import (
     ConsumerGroupDescribeRequest,
@@ -26,6 +29,7 @@ from semel.protocol.api.groups import (
     DeleteGroupRequest,
     DeleteGroupResponse,
     DescribeGroupRequest,
+    FetchedOffset,
     GroupDescription,
     HeartbeatRequest,
     HeartbeatResponse,
@@ -56,6 +60,7 @@ from semel.runtime.clock import Clock
 from semel.runtime.keys import partition_for_key
 from semel.runtime.shard import ShardLog, ShardRuntime
 from semel.runtime.tracing import caller
+from semel.runtime.turns import Turns
 
 _log = logging.getLogger("semel.groups")
 
@@ -63,6 +68,12 @@ REBALANCES_COUNTED_MAX: Final = 1_000
 """Groups whose rebalances are counted; the one that rebalanced longest ago makes room."""
 REBALANCE_TIMES_MAX: Final = 32
 """Of so many rebalances of each of them it is remembered when they were."""
+
+
+MATCHES_PER_REQUEST_MAX: Final = 3
+
+FETCHED_AT_ONCE_MAX: Final = 2_000
+"""Partitions whose offsets are fetched in one turn of the event loop (S3)."""
 
 
 class TransactionVerifier(Protocol):
@@ -88,6 +99,7 @@ class GroupService:
     open_log:        gives the log of one of its partitions.
     transactions:    is asked before a producer's first offsets of a transaction enter one of them.
     topics:          gives the cluster's topics, which consumer groups assign from (KIP-848).
+    patterns:        matches members' expressions, where `topics` finds the results there.
     spans:           where the node is traced.
     """
 
@@ -100,10 +112,13 @@ class GroupService:
         clock: Clock,
         config: GroupConfig | None = None,
         topics: TopicsSource = lambda: NO_TOPICS,
+        patterns: PatternMatches | None = None,
         spans: RebalanceSpans | None = None,
     ) -> None:
         self.config = config or GroupConfig()
         self.partition_count = partition_count
+        self.patterns = patterns
+        self._topics = topics
         self._transactions = transactions
         self._spans = spans
         self.rebalances: OrderedDict[str, int] = OrderedDict()
@@ -114,7 +129,7 @@ class GroupService:
         self._runtime = ShardRuntime(
             OFFSETS_TOPIC,
             open_log=open_log,
-            make_machine=lambda partition, leader_epoch: GroupMachine(self.config, topics),
+            make_machine=lambda partition, leader_epoch: GroupMachine(self.config, topics, self.held),
             on_effects=self._on_effects,
             clock=clock,
         )
@@ -140,13 +155,22 @@ class GroupService:
         coordinator_epoch: int,
         committed: bool,
         version: TransactionVersion = TransactionVersion.V1,
+        *,
+        forged_epoch: int = -1,
     ) -> None:
         """Write a transaction's marker into `__consumer_offsets`: its offsets then count, or are dropped (O1)."""
-        await self._runtime.write_marker(partition, producer, coordinator_epoch, committed, version)
+        await self._runtime.write_marker(
+            partition, producer, coordinator_epoch, committed, version, forged_epoch=forged_epoch
+        )
 
     def machines(self) -> list[GroupMachine]:
         """Return the machines of all partitions that are active, to look at."""
         return [machine for machine in self._runtime.machines() if isinstance(machine, GroupMachine)]
+
+    def held(self) -> HeldBytes:
+        """Return what the groups of all partitions hold in memory, about."""
+        machines = self.machines()
+        return HeldBytes(sum(each.held.members for each in machines), sum(each.held.offsets for each in machines))
 
     def shard_states(self) -> Mapping[str, int]:
         """Return how many partitions are in each state: see `ShardRuntime.state_counts`."""
@@ -174,7 +198,7 @@ class GroupService:
         same member took this one's place).
         """
         check_join(request, self.config)
-        response: JoinGroupResponse = await self._submit(request.group_id, request)
+        response: JoinGroupResponse = await self._submit_matched(request)
         if self._spans is not None:
             self._spans.joined(request.group_id, caller())
         return response
@@ -215,7 +239,7 @@ class GroupService:
         GROUP_ID_NOT_FOUND for a classic group that cannot become a consumer group.
         """
         check_consumer_heartbeat(request, self.config)
-        response: ConsumerGroupHeartbeatResponse = await self._submit(request.group_id, request)
+        response: ConsumerGroupHeartbeatResponse = await self._submit_matched(request)
         return response
 
     # Offsets
@@ -245,8 +269,20 @@ class GroupService:
     async def fetch_offsets(self, request: OffsetFetchRequest) -> OffsetFetchResponse:
         """Return committed offsets; UNSTABLE_OFFSET_COMMIT where a transaction's outcome is awaited (O2)."""
         check_group_id(request.group_id, self.config, may_be_empty=True)
-        response: OffsetFetchResponse = await self._submit(request.group_id, request)
-        return response
+        asked = request.partitions
+        if asked is None or len(asked) <= FETCHED_AT_ONCE_MAX:
+            response: OffsetFetchResponse = await self._submit(request.group_id, request)
+            return response
+        # Each partition's offset stands for itself, so they need not be of one moment.
+        found: dict[TopicPartition, FetchedOffset] = {}
+        turns = Turns()
+        for first in range(0, len(asked), FETCHED_AT_ONCE_MAX):
+            part: OffsetFetchResponse = await self._submit(
+                request.group_id, replace(request, partitions=asked[first : first + FETCHED_AT_ONCE_MAX])
+            )
+            found.update(part.offsets)
+            await turns.give_way()
+        return OffsetFetchResponse(found)
 
     async def delete_offsets(self, request: OffsetDeleteRequest) -> OffsetDeleteResponse:
         """Delete offsets of topics that the group is not subscribed to. Raises GROUP_ID_NOT_FOUND, NON_EMPTY_GROUP."""
@@ -312,6 +348,20 @@ class GroupService:
         return response
 
     # Inside
+
+    async def _submit_matched(self, request: JoinGroupRequest | ConsumerGroupHeartbeatRequest) -> Any:
+        """Submit a request, with the members' expressions matched that it needs.
+
+        Topics may come meanwhile; a caller that is told to try again for it several times in a row does so later.
+        """
+        for _ in range(MATCHES_PER_REQUEST_MAX):
+            try:
+                return await self._submit(request.group_id, request)
+            except PatternsNeededError as needed:
+                if self.patterns is None:
+                    raise
+                await self.patterns.match(needed.expressions, self._topics, request.client_host)
+        return await self._submit(request.group_id, request)
 
     async def _submit(self, group_id: str, request: object) -> Any:
         return await self._runtime.submit(partition_for_key(group_id, self.partition_count), request)

@@ -13,7 +13,7 @@ and refused as invalid: Unicode classes (`\\pL`), and what RE2 has not either: b
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from enum import Enum, auto
 from typing import Final
@@ -104,17 +104,43 @@ class TopicPattern:
         self.effort = 0
         """States looked at so far."""
         self._steps: dict[tuple[frozenset[int], str | None, str], frozenset[int]] = {}
+        self._accepted: dict[tuple[frozenset[int], str | None], bool] = {}
+
+    @property
+    def state_count(self) -> int:
+        """Of the automaton: what it took to make it."""
+        return len(self._nodes)
 
     def matches(self, name: str) -> bool:
         """Return whether all of `name` matches."""
+        return any(self.walk(name))
+
+    def walk(self, name: str) -> Iterator[bool]:
+        """Match `name` in steps: yield False after each that took effort, and in the end whether all of it matches.
+
+        One step looks at `PROGRAM_STATES_MAX` states at most, the whole may look at so many for each character.
+        """
         states = frozenset({self._enter})
         before: str | None = None
         for character in name:
+            effort = self.effort
             states = self._step(states, before, character)
             if not states:
-                return False
+                yield False
+                return
+            if self.effort != effort:
+                yield False
             before = character if self._looks_at_words else ""
-        return self._leave in self._reach(states, before, None)
+        yield self._is_accepted(states, before)
+
+    def _is_accepted(self, states: frozenset[int], before: str | None) -> bool:
+        key = (states, before)
+        accepted = self._accepted.get(key)
+        if accepted is None:
+            if len(self._accepted) >= CACHED_STATES_MAX:
+                self._accepted.clear()
+            accepted = self._accepted[key] = self._leave in self._reach(states, before, None)
+        return accepted
 
     def _step(self, states: frozenset[int], before: str | None, character: str) -> frozenset[int]:
         key = (states, before, character)

@@ -8,13 +8,12 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from typing import Final, TypeAlias
+from typing import Final, Protocol, TypeAlias
 
-from semel.group_coordinator.topic_patterns import EFFORT_MAX, PatternError, TopicPattern
+from semel.group_coordinator.topic_patterns import PatternError, TopicPattern
 from semel.protocol.api.consumer_groups import DescribedTopic, Partitions, TopicIdPartition
+from semel.protocol.errors import ErrorCode, RetriableError
 from semel.protocol.ids import INTERNAL_TOPICS, TopicId, TopicPartition
-
-CACHED_PATTERNS_MAX: Final = 1_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,18 +24,40 @@ class Topic:
 
 
 @dataclass(frozen=True, slots=True)
-class _Matched:
+class Matched:
+    """What an expression matches: topics, of which some may be gone by now. `error`: why it can't be used, if so."""
+
     names: frozenset[str]
-    is_complete: bool
+    error: str = ""
+
+
+class Matches(Protocol):
+    """What expressions were found to match."""
+
+    def find(self, expression: str, topics: Topics) -> Matched | None:
+        """Return what an expression matches, None where that is not known yet for all of these topics."""
+        ...
+
+
+class PatternsNeededError(RetriableError):
+    """Expressions are to be matched first: a machine does not do so itself (S3)."""
+
+    def __init__(self, expressions: tuple[str, ...]) -> None:
+        super().__init__(
+            f"{len(expressions)} regular expressions of the group are being matched against the topics: try again",
+            ErrorCode.COORDINATOR_LOAD_IN_PROGRESS,
+        )
+        self.expressions = expressions
 
 
 class Topics:
     """All topics at one moment."""
 
-    def __init__(self, topics: Iterable[Topic] = ()) -> None:
+    def __init__(self, topics: Iterable[Topic] = (), matches: Matches | None = None) -> None:
+        """`matches`: where what expressions match is found; without it, it is found out at once."""
         self.by_name: Mapping[str, Topic] = {topic.name: topic for topic in topics}
         self._names: Mapping[TopicId, str] = {topic.topic_id: topic.name for topic in self.by_name.values()}
-        self._matched: dict[str, _Matched] = {}
+        self._matches: Matches = matches or _MatchedAtOnce()
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Topics) and self.by_name == other.by_name
@@ -44,39 +65,29 @@ class Topics:
     def __hash__(self) -> int:
         return id(self)
 
+    def unmatched(self, expressions: Iterable[str]) -> tuple[str, ...]:
+        """Return those of `expressions` of which it is not known what they match."""
+        return tuple(sorted({each for each in expressions if self._matches.find(each, self) is None}))
+
     def matching(self, expression: str) -> frozenset[str]:
-        """Return the topics that match all of `expression`, internal ones left out; none where it cannot be read."""
-        return self._match(expression).names
+        """Return the topics that match all of `expression`, internal ones left out; none where it cannot be read.
+
+        Some may be gone. An expression that is `unmatched` matches nothing.
+        """
+        found = self._matches.find(expression, self)
+        return frozenset() if found is None else found.names
+
+    def may_match(self, expression: str, name: str) -> bool:
+        """Return whether a topic that is there matches; true where that is not known."""
+        found = self._matches.find(expression, self)
+        return found is None or (name in found.names and name in self.by_name)
 
     def check_pattern(self, expression: str) -> None:
         """Raise `PatternError` where an expression cannot be read, or is too costly to match."""
-        TopicPattern(expression)
-        if not self._match(expression).is_complete:
-            raise PatternError(
-                f"matching {expression!r} against {len(self.by_name)} topics takes too long; simplify it"
-            )
-
-    def _match(self, expression: str) -> _Matched:
-        found = self._matched.get(expression)
-        if found is None:
-            if len(self._matched) >= CACHED_PATTERNS_MAX:
-                self._matched.clear()
-            found = self._matched[expression] = self._match_anew(expression)
-        return found
-
-    def _match_anew(self, expression: str) -> _Matched:
-        try:
-            pattern = TopicPattern(expression)
-        except PatternError:
-            # A record of Kafka's may hold what its engine reads and ours does not.
-            return _Matched(frozenset(), True)
-        names: set[str] = set()
-        for name in sorted(self.by_name.keys() - INTERNAL_TOPICS):
-            if pattern.effort > EFFORT_MAX:
-                return _Matched(frozenset(names), False)
-            if pattern.matches(name):
-                names.add(name)
-        return _Matched(frozenset(names), True)
+        found = self._matches.find(expression, self)
+        assert found is not None, "an expression is matched before it is checked"
+        if found.error:
+            raise PatternError(found.error)
 
     def counts_of(self, names: Iterable[str]) -> dict[str, int]:
         """Return the partition counts of those of `names` that exist."""
@@ -122,6 +133,27 @@ class Topics:
             DescribedTopic(topic_id, self._names.get(topic_id, ""), tuple(numbers))
             for topic_id, numbers in by_topic.items()
         )
+
+
+class _MatchedAtOnce:
+    """Matches in the call that asks: for what has few topics and no clients."""
+
+    def __init__(self) -> None:
+        self._found: dict[str, Matched] = {}
+
+    def find(self, expression: str, topics: Topics) -> Matched | None:
+        if expression not in self._found:
+            self._found[expression] = self._match(expression, topics)
+        return self._found[expression]
+
+    @staticmethod
+    def _match(expression: str, topics: Topics) -> Matched:
+        try:
+            pattern = TopicPattern(expression)
+        except PatternError as error:
+            return Matched(frozenset(), str(error))
+        names = topics.by_name.keys() - INTERNAL_TOPICS
+        return Matched(frozenset(name for name in names if pattern.matches(name)))
 
 
 TopicsSource: TypeAlias = Callable[[], Topics]
