@@ -7,6 +7,7 @@ from semel.protocol.errors import ErrorCode, SemelError, error_for
 from semel.protocol.ids import MAX_PRODUCER_EPOCH, NO_PRODUCER, NO_PRODUCER_EPOCH, ProducerIdAndEpoch
 from semel.runtime.machine import Result
 from semel.txn_coordinator.config import TransactionConfig
+from semel.txn_coordinator.prepare import prepare_complete
 from semel.txn_coordinator.state import COMPLETED, PREPARED, TransactionMetadata, TransactionState
 
 
@@ -42,7 +43,7 @@ def refuse_writer(txn: TransactionMetadata) -> None:
 
 
 def refuse_while_completing(txn: TransactionMetadata) -> None:
-    """Pending work comes before ids and epochs: the producer may hold an id that takes effect with it (KAFKA-18464)."""
+    """Pending work comes before what is asked for. Whose id takes effect with it comes again, too (KAFKA-18464)."""
     if txn.state in PREPARED:
         raise refuse(
             ErrorCode.CONCURRENT_TRANSACTIONS,
@@ -50,10 +51,36 @@ def refuse_while_completing(txn: TransactionMetadata) -> None:
         )
 
 
-def refuse_other_epoch(txn: TransactionMetadata, producer: ProducerIdAndEpoch) -> None:
+def _refuse_other_epoch(txn: TransactionMetadata, producer: ProducerIdAndEpoch) -> None:
     # The fencing epoch is nobody's, even where it is the current one (KAFKA-20090).
     if producer.producer_epoch != txn.holder.producer_epoch or txn.producer_epoch > MAX_PRODUCER_EPOCH:
         raise _fenced(txn, producer)
+
+
+def refuse_others(txn: TransactionMetadata, producer: ProducerIdAndEpoch, now_ms: int) -> None:
+    """Refuse whoever does not hold the id, and will not hold it with the completion of what is pending either."""
+    settled = _settled(txn, now_ms)
+    if producer.producer_id != settled.producer_id:
+        raise _wrong_id(settled, producer)
+    _refuse_other_epoch(settled, producer)
+
+
+def refuse_end_while_completing(txn: TransactionMetadata, request: EndTxnRequest, now_ms: int) -> None:
+    """T7, T11: the producer comes again; who was fenced, or wants the opposite of what is decided, hears so at once."""
+    if txn.state not in PREPARED:
+        return
+    settled = _settled(txn, now_ms)
+    if not is_repeated_end(settled, request):
+        refuse_others(txn, request.producer, now_ms)
+    elif request.producer != settled.producer and not request.token:
+        # The epoch that the decision has left behind had this one transaction; the current one may mean the next.
+        answer_repeated_end(settled, request)
+    refuse_while_completing(txn)
+
+
+def _settled(txn: TransactionMetadata, now_ms: int) -> TransactionMetadata:
+    """The transactional id as it is once the decision that is pending is complete."""
+    return prepare_complete(txn, now_ms) if txn.state in PREPARED else txn
 
 
 def _fenced(txn: TransactionMetadata, producer: ProducerIdAndEpoch) -> RefusalError:
@@ -64,7 +91,7 @@ def _fenced(txn: TransactionMetadata, producer: ProducerIdAndEpoch) -> RefusalEr
     )
 
 
-def wrong_id(txn: TransactionMetadata, producer: ProducerIdAndEpoch) -> RefusalError:
+def _wrong_id(txn: TransactionMetadata, producer: ProducerIdAndEpoch) -> RefusalError:
     return refuse(
         ErrorCode.INVALID_PRODUCER_ID_MAPPING,
         f"transactional id {txn.transactional_id!r} has producer id {txn.producer_id}, not {producer.producer_id}",

@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Final
+
+TRANSACTIONAL_ID_BYTES_MAX: Final = 2**15 - 1
+"""What the string in the record's key can hold."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -12,6 +16,7 @@ class TransactionConfig:
     transaction_max_timeout_ms:     the longest timeout that a producer may ask for (`transaction.max.timeout.ms`).
     transactional_id_expiration_ms: an id without a transaction is forgotten so long after its last one
                                     (`transactional.id.expiration.ms`).
+    transactional_id_max_bytes:     the longest id that may be initialised with; one that is known goes on.
     two_phase_commit_enable:        whether transactions may be decided outside, which never time out
                                     (`transaction.two.phase.commit.enable`).
     commit_history_max:             how many commits are remembered by key, for tokens and shared transactions (T13).
@@ -28,6 +33,7 @@ class TransactionConfig:
 
     transaction_max_timeout_ms: int = 900_000
     transactional_id_expiration_ms: int = 604_800_000
+    transactional_id_max_bytes: int = 1_024
     two_phase_commit_enable: bool = False
     commit_history_max: int = 100
     commit_history_expiration_ms: int = 30 * 86_400_000
@@ -44,3 +50,8 @@ class TransactionConfig:
         for name in self.__slots__:
             if name != "two_phase_commit_enable" and getattr(self, name) <= 0:
                 raise ValueError(f"{name} must be positive, not {getattr(self, name)}")
+        if self.transactional_id_max_bytes > TRANSACTIONAL_ID_BYTES_MAX:
+            raise ValueError(
+                f"transactional_id_max_bytes is at most {TRANSACTIONAL_ID_BYTES_MAX}, not "
+                f"{self.transactional_id_max_bytes}"
+            )

@@ -3,7 +3,7 @@
 Its state is what the records say, changed in `replay` alone; the two timer heaps beside it follow from them. What Kafka
 calls a pending transition is here a state like any other: a decision is replayed at once, and the shard lets nothing
 out, neither answers nor markers, before its record is committed (T2, T3). So pending is a decision whose markers
-are under way, Prepare*, and it is looked at before ids and epochs (KAFKA-18464).
+are under way, Prepare*. Whoever may hold the id with its completion is told to come again (KAFKA-18464).
 """
 
 from __future__ import annotations
@@ -47,12 +47,12 @@ from semel.txn_coordinator.callers import (
     is_repeated_end,
     is_repeated_init,
     refuse,
-    refuse_other_epoch,
+    refuse_end_while_completing,
+    refuse_others,
     refuse_timeout,
     refuse_while_completing,
     refuse_writer,
     verb,
-    wrong_id,
 )
 from semel.txn_coordinator.commit_history import CommitHistory
 from semel.txn_coordinator.commit_records import MEMBER_PREFIX, CommitKind, decode_commit_key, key_of_member
@@ -308,10 +308,8 @@ class TransactionMachine:
 
     def _add_partitions(self, request: AddPartitionsToTxnRequest, now_ms: int) -> Result[AddPartitionsToTxnResponse]:
         txn = self._known(request.transactional_id)
+        refuse_others(txn, request.producer, now_ms)
         refuse_while_completing(txn)
-        if request.producer.producer_id != txn.producer_id:
-            raise wrong_id(txn, request.producer)
-        refuse_other_epoch(txn, request.producer)
         if txn.is_taken_over:
             raise refuse(
                 ErrorCode.INVALID_TXN_STATE,
@@ -343,15 +341,13 @@ class TransactionMachine:
     def _end_txn(self, request: EndTxnRequest, spare_id: int, now_ms: int) -> Result[Any]:
         txn = self._known(request.transactional_id)
         refuse_writer(txn)
-        refuse_while_completing(txn)
+        refuse_end_while_completing(txn, request, now_ms)
         recorded = self._recorded(request)
         if is_repeated_end(txn, request):
             if recorded is not None and txn.state is TransactionState.COMPLETE_ABORT:
                 return Result(EndTxnResponse(txn.producer, already_committed=True))
             return answer_repeated_end(txn, request)
-        if request.producer.producer_id != txn.producer_id:
-            raise wrong_id(txn, request.producer)
-        refuse_other_epoch(txn, request.producer)
+        refuse_others(txn, request.producer, now_ms)
         bumps = request.version >= TransactionVersion.V2
         # A commit of nothing is refused, unless its token is to be remembered: then the epoch moves on as at an abort.
         is_nothing = txn.state is not TransactionState.ONGOING
@@ -410,6 +406,7 @@ class TransactionMachine:
                 committed=txn.state is TransactionState.PREPARE_COMMIT,
                 partitions=tuple(sorted(txn.partitions)),
                 version=txn.version,
+                coordinator=self.partition,
             ),
             txn.trace,
         )

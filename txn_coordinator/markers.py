@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import replace
 from typing import Final, NamedTuple, Protocol
 
 from opentelemetry.trace import Span
@@ -168,9 +169,7 @@ class MarkerSender:
 
     async def _write(self, marker: TxnMarker, left: set[TopicPartition]) -> set[TopicPartition]:
         """Write to the partitions that are left and return those that are done. Raises `FencedError` to give up."""
-        part = TxnMarker(
-            marker.producer, marker.coordinator_epoch, marker.committed, tuple(sorted(left)), marker.version
-        )
+        part = replace(marker, partitions=tuple(sorted(left)))
         try:
             async with self._in_flight:
                 errors = await self._writer.write_markers(part)

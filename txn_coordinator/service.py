@@ -9,7 +9,7 @@ import asyncio
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from typing import Any, Final, Protocol
+from typing import Any, Protocol
 
 from semel.protocol.api.shared_transactions import (
     NAME_BYTES_MAX,
@@ -38,7 +38,13 @@ from semel.protocol.api.transactions import (
     TransactionDescription,
 )
 from semel.protocol.errors import ErrorCode, FatalError, FencedError, RetriableError, SemelError, UsageError
-from semel.protocol.ids import NO_PRODUCER_EPOCH, NO_PRODUCER_ID, TRANSACTIONS_TOPIC, ProducerIdAndEpoch
+from semel.protocol.ids import (
+    NO_PRODUCER_EPOCH,
+    NO_PRODUCER_ID,
+    TRANSACTIONS_TOPIC,
+    ProducerIdAndEpoch,
+    TopicPartition,
+)
 from semel.runtime.buckets import Buckets
 from semel.runtime.caller import caller_origin
 from semel.runtime.clock import Clock
@@ -47,7 +53,7 @@ from semel.runtime.machine import Machine
 from semel.runtime.shard import ShardLog, ShardRuntime, ShardState
 from semel.runtime.tracing import context_of, end_span
 from semel.txn_coordinator.commit_records import key_of_member
-from semel.txn_coordinator.config import TransactionConfig
+from semel.txn_coordinator.config import TRANSACTIONAL_ID_BYTES_MAX, TransactionConfig
 from semel.txn_coordinator.counts import TransactionCounts
 from semel.txn_coordinator.effects import (
     PRODUCER_ID_NEEDED,
@@ -60,11 +66,8 @@ from semel.txn_coordinator.effects import (
 from semel.txn_coordinator.machine import TransactionMachine
 from semel.txn_coordinator.markers import MarkerSender, MarkerWriter
 from semel.txn_coordinator.pattern import compile_pattern
-from semel.txn_coordinator.state import STATE_NAMES
+from semel.txn_coordinator.state import PREPARED, STATE_NAMES, TransactionMetadata
 from semel.txn_coordinator.tracing import TransactionSpans
-
-TRANSACTIONAL_ID_BYTES_MAX: Final = 2**15 - 1
-"""What the string in the record's key can hold."""
 
 
 class ProducerIdSource(Protocol):
@@ -138,6 +141,33 @@ class TransactionService:
         """Return the machines of all partitions that are active, to look at."""
         return [machine for machine in self._runtime.machines() if isinstance(machine, TransactionMachine)]
 
+    def open_transaction(self, producer_id: int, tp: TopicPartition) -> TransactionMetadata | None:
+        """Return the transaction that this producer id has open, or decided and not complete, with that partition."""
+        for machine in self.machines():
+            for txn in machine.open_transactions.values():
+                if txn.producer_id == producer_id and tp in txn.partitions:
+                    return txn
+        return None
+
+    async def completed(self, transactional_id: str, timeout_s: float) -> bool:
+        """Wait until the decision of an id has its markers, or the time is over; return which."""
+        request = DescribeTransactionRequest(transactional_id)
+        pending = {state.label for state in PREPARED}
+        with self._completion(transactional_id) as completion:
+            try:
+                async with asyncio.timeout(timeout_s):
+                    while True:
+                        happened = completion.happened  # taken before asking, so that nothing is missed in between
+                        if (await self.describe(request)).state not in pending:
+                            return True
+                        await happened.wait()
+            except TimeoutError:
+                return False
+            except FatalError as error:
+                if error.code is not ErrorCode.TRANSACTIONAL_ID_NOT_FOUND:
+                    raise
+                return True  # of a shared transaction's writer nothing is kept
+
     def shard_states(self) -> Mapping[str, int]:
         """Return how many partitions are in each state: see `ShardRuntime.state_counts`."""
         return self._runtime.state_counts()
@@ -170,10 +200,11 @@ class TransactionService:
 
         Raises CONCURRENT_TRANSACTIONS while an earlier transaction is completed or aborted: come again shortly.
         PRODUCER_FENCED: the caller named an identity that is not the current one. INVALID_TRANSACTION_TIMEOUT.
+        INVALID_REQUEST: the id is empty or too long.
         """
         if request.transactional_id is None:
             return InitProducerIdResponse(ProducerIdAndEpoch(await self._producer_ids.next_producer_id(), 0))
-        _check_id(request.transactional_id)
+        _check_id(request.transactional_id, self.config.transactional_id_max_bytes)
         if (request.producer.producer_id == NO_PRODUCER_ID) != (request.producer.producer_epoch == NO_PRODUCER_EPOCH):
             raise UsageError(f"a producer id and its epoch are given together or not at all: {request.producer}")
         response: InitProducerIdResponse = await self._submit_with_producer_id(request.transactional_id, request)
@@ -430,9 +461,10 @@ def _check_shared(key: str, attempt: str | None = None, token: str | None = None
         check_name("a run's name", run)
 
 
-def _check_id(transactional_id: str) -> None:
+def _check_id(transactional_id: str, bytes_max: int = TRANSACTIONAL_ID_BYTES_MAX) -> None:
     if not transactional_id:
         raise UsageError("a transactional id must not be empty")
     size = len(transactional_id.encode("utf-8", "surrogatepass"))
-    if size > TRANSACTIONAL_ID_BYTES_MAX:
-        raise UsageError(f"a transactional id has at most {TRANSACTIONAL_ID_BYTES_MAX} bytes, not {size}")
+    if size > bytes_max:
+        setting = " (transactional.id.max.bytes)" if bytes_max < TRANSACTIONAL_ID_BYTES_MAX else ""
+        raise UsageError(f"a transactional id has at most {bytes_max} bytes{setting}, not {size}: choose a shorter one")
