@@ -48,6 +48,12 @@ class NodeConfig:
         "127.0.0.1:9094", "HOST:PORT on which gRPC is served (the control plane). Port 0 takes a free one."
     )
     grpc_advertised: str = setting("", "HOST:PORT that clients are told for gRPC. Empty: the address listened on.")
+    listeners_allow_anonymous: bool = setting(
+        False,
+        "Whether it is meant that listeners beyond the loopback serve anybody: there are no users and no encryption "
+        "yet, so whoever reaches the ports may read, write and delete everything. Changes no access: false warns at "
+        "the start and in semel doctor, true says that the network keeps strangers out.",
+    )
     shutdown_grace_ms: int = setting(
         10_000,
         "How long requests in flight may go on after SIGTERM before they are cut off.",
@@ -178,6 +184,7 @@ class NodeConfig:
         unit="ms",
         minimum=100,
         maximum=INT32_MAX,
+        dynamic=True,
     )
     log_retention_check_interval_ms: int = setting(
         300_000,
@@ -187,7 +194,7 @@ class NodeConfig:
         maximum=INT32_MAX,
     )
     log_cleaner_backoff_ms: int = setting(
-        15_000, "How often a log to compact is looked for.", unit="ms", minimum=1, maximum=INT32_MAX
+        15_000, "How often a log to compact is looked for.", unit="ms", minimum=1, maximum=INT32_MAX, dynamic=True
     )
     log_cleaner_max_keys: int = setting(
         500_000,
@@ -254,6 +261,35 @@ class NodeConfig:
         maximum=INT32_MAX,
         dynamic=True,
         topic_name="max.message.bytes",
+    )
+    message_uncompressed_max_bytes: int = setting(
+        128 << 20,
+        "The largest that a compressed record batch may become. A batch that becomes larger is refused "
+        "(MESSAGE_TOO_LARGE).",
+        unit="bytes",
+        minimum=1 << 20,
+        maximum=128 << 20,
+    )
+    message_compression_ratio_max: int = setting(
+        200,
+        "How many times its size a compressed record batch may become, where it becomes larger than 16 MiB and than "
+        "max.message.bytes. One that becomes larger is refused (MESSAGE_TOO_LARGE).",
+        minimum=1,
+        maximum=1_000_000,
+    )
+    produce_check_threads: int = setting(
+        2,
+        "Threads in which large compressed batches are opened and checked, and compressed again where "
+        "compression.type asks for it.",
+        minimum=1,
+        maximum=64,
+    )
+    produce_check_queue_max: int = setting(
+        1_000,
+        "Produce requests that may wait for such a thread, one of each connection. More are refused, to be sent again "
+        "(NOT_ENOUGH_REPLICAS).",
+        minimum=1,
+        maximum=1_000_000,
     )
     log_message_timestamp_type: str = setting(
         "CreateTime",
@@ -363,6 +399,7 @@ class NodeConfig:
         unit="ms",
         minimum=1,
         maximum=INT32_MAX,
+        dynamic=True,
     )
     producer_id_expiration_check_interval_ms: int = setting(
         600_000, "How often forgotten producer ids are looked for.", unit="ms", minimum=1, maximum=INT32_MAX
@@ -386,10 +423,19 @@ class NodeConfig:
     )
     queued_max_request_bytes: int = setting(
         512 << 20,
-        "Memory for large requests (above 64 KiB) of all connections together. The next one waits, unread.",
+        "Memory for requests that are being received or are not answered yet, all connections together, beyond the "
+        "first 64 KiB of each. It is taken as the bytes come. What finds no room waits, unread.",
         unit="bytes",
         minimum=4_096,
         long=True,
+    )
+    kafka_request_receive_timeout_ms: int = setting(
+        30_000,
+        "A request that has begun to come and brings less than 16 KiB in such a time, or its rest, is given up: its "
+        "connection is closed. So is one that keeps memory for so long while others wait for some.",
+        unit="ms",
+        minimum=1_000,
+        maximum=INT32_MAX,
     )
     kafka_max_in_flight_requests: int = setting(
         512,
@@ -405,10 +451,28 @@ class NodeConfig:
         maximum=INT32_MAX,
     )
     max_connections: int = setting(
-        10_000, "Connections at once. One more is closed as soon as it is accepted.", minimum=1, maximum=1_000_000
+        10_000,
+        "Connections at once. One more is closed as soon as it is accepted.",
+        minimum=1,
+        maximum=1_000_000,
+        dynamic=True,
+    )
+    kafka_max_connections_per_ip: int = setting(
+        INT32_MAX,
+        "Of them, connections from one address. One more is closed as well.",
+        minimum=1,
+        maximum=INT32_MAX,
+        dynamic=True,
+    )
+    kafka_max_connections_overrides: tuple[str, ...] = setting(
+        (), "Other bounds for some addresses, as ADDRESS:COUNT, for example 10.0.0.7:500.", dynamic=True
     )
     connections_max_idle_ms: int = setting(
-        600_000, "An idle connection is closed after this.", unit="ms", minimum=1_000, maximum=INT32_MAX
+        600_000,
+        "An idle connection, also one of gRPC, is closed after this.",
+        unit="ms",
+        minimum=1_000,
+        maximum=INT32_MAX,
     )
     fetch_max_bytes: int = setting(
         55 << 20,
@@ -448,6 +512,14 @@ class NodeConfig:
         unit="ms",
         minimum=1,
         maximum=INT32_MAX,
+    )
+    transactional_id_max_bytes: int = setting(
+        1_024,
+        "The longest transactional id that a producer may initialise with. Each is kept in memory, and read at each "
+        "start, until it expires.",
+        unit="bytes",
+        minimum=1,
+        maximum=32_767,
     )
     transaction_two_phase_commit_enable: bool = setting(
         False,
@@ -527,6 +599,20 @@ class NodeConfig:
         minimum=1,
         maximum=1 << 24,
     )
+    group_max_bytes: int = setting(
+        8 << 20,
+        "What the members of one group may hold in memory: subscriptions, assignments, ids. A member that is too many "
+        "is refused with GROUP_MAX_SIZE_REACHED.",
+        unit="bytes",
+        minimum=1,
+    )
+    group_members_max_bytes: int = setting(
+        128 << 20,
+        "What the members of all groups of this node may hold in memory together. A member that is too many is refused "
+        "with GROUP_MAX_SIZE_REACHED; those that are in go on.",
+        unit="bytes",
+        minimum=1,
+    )
     group_consumer_session_timeout_ms: int = setting(
         45_000,
         "Members of consumer groups (KIP-848) that are not heard of for so long are removed.",
@@ -558,6 +644,14 @@ class NodeConfig:
     offset_metadata_max_bytes: int = setting(
         4_096, "The longest metadata text of a committed offset.", unit="bytes", minimum=0, maximum=32_767
     )
+    offsets_max_bytes: int = setting(
+        256 << 20,
+        "What the committed offsets of all groups of this node may hold in memory together, some 400 bytes each and "
+        "2 KB for each group. Offsets of partitions that a group has none of are refused beyond it, with "
+        "INVALID_COMMIT_OFFSET_SIZE; groups that have theirs go on.",
+        unit="bytes",
+        minimum=1,
+    )
     offsets_retention_minutes: int = setting(
         10_080,
         "How long the offsets of an empty group are kept.",
@@ -578,6 +672,25 @@ class NodeConfig:
         "Calls in progress at once, streams and waiting joins included. More are refused as RESOURCE_EXHAUSTED.",
         minimum=1,
         maximum=1_000_000,
+    )
+    grpc_max_connections: int = setting(
+        2_000,
+        "Connections of gRPC at once. One more is closed as soon as it is accepted; clients say UNAVAILABLE.",
+        minimum=1,
+        maximum=1_000_000,
+    )
+    grpc_handshake_timeout_ms: int = setting(
+        10_000,
+        "A connection that has not begun to speak HTTP/2 after this is closed.",
+        unit="ms",
+        minimum=100,
+        maximum=INT32_MAX,
+    )
+    grpc_max_concurrent_streams: int = setting(
+        1_000,
+        "Calls in progress at once on one connection of gRPC. Clients keep further ones back.",
+        minimum=1,
+        maximum=INT32_MAX,
     )
     grpc_max_array_length: int = setting(
         100_000, "The most items of any list in a gRPC request.", minimum=1, maximum=10_000_000

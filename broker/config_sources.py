@@ -9,6 +9,7 @@ import tomllib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
+from ipaddress import ip_address
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Final, NamedTuple
@@ -137,6 +138,7 @@ def check_config(config: NodeConfig) -> None:
         raise ConfigError("log.cleanup.policy is empty: use delete, compact, or both")
     if not config.group_consumer_assignors:
         raise ConfigError("group.consumer.assignors is empty: use uniform, range, or both")
+    parse_connection_overrides(config.kafka_max_connections_overrides)
 
 
 def _check_address(name: str, text: str) -> None:
@@ -153,6 +155,23 @@ def parse_address(name: str, text: str) -> Address:
     if found is None or int(found["port"]) > 65_535:
         raise ConfigError(f"{name} = {text} is not HOST:PORT with a port of 0 to 65535, for example 127.0.0.1:9092")
     return Address(found["bracketed"] or found["host"], int(found["port"]))
+
+
+def parse_connection_overrides(texts: Iterable[str]) -> dict[str, int]:
+    """Return how many connections each address may have, of texts `ADDRESS:COUNT`. Raises `ConfigError`."""
+    counts: dict[str, int] = {}
+    for text in texts:
+        address, _, count = text.strip().rpartition(":")
+        try:
+            counts[str(ip_address(address.strip("[]")))] = int(count)
+            valid = int(count) >= 0
+        except ValueError:
+            valid = False
+        if not valid:
+            raise ConfigError(
+                f"kafka.max.connections.overrides: {text!r} is not ADDRESS:COUNT, for example 10.0.0.7:500"
+            )
+    return counts
 
 
 def find_setting(name: str, settings: Mapping[str, Setting] = SETTINGS) -> Setting:

@@ -8,6 +8,7 @@ from collections.abc import Awaitable, Sequence
 from typing import Protocol
 
 from semel.broker.handlers.known_topics import KnownTopics
+from semel.broker.handlers.leader_hints import not_here
 from semel.broker.handlers.producer_ids import ProducerIds
 from semel.broker.handlers.topics import create_internal_topic
 from semel.broker.handlers.write_txn_markers import LocalMarkerWriter
@@ -17,6 +18,7 @@ from semel.broker.partition import Partition
 from semel.broker.parts_config import group_config, transaction_config
 from semel.broker.services import Services
 from semel.broker.telemetry.tracing import NodeTracing
+from semel.group_coordinator.pattern_matches import PatternMatches
 from semel.group_coordinator.service import GroupService
 from semel.protocol.errors import ErrorCode, RetriableError, SemelError
 from semel.protocol.ids import OFFSETS_TOPIC, TRANSACTIONS_TOPIC, TopicPartition
@@ -50,13 +52,15 @@ class Coordinators:
             config=transaction_config(config),
             spans=None if tracing is None else tracing.transactions,
         )
+        patterns = PatternMatches(node.clock)
         self.groups = GroupService(
             partition_count=self._partition_count(OFFSETS_TOPIC, config.offsets_topic_num_partitions),
             open_log=lambda partition: self._log(OFFSETS_TOPIC, partition),
             transactions=self.transactions,
             clock=node.clock,
             config=group_config(config),
-            topics=KnownTopics(node),
+            topics=KnownTopics(node, patterns),
+            patterns=patterns,
             spans=None if tracing is None else tracing.groups,
         )
         self.load_seconds: dict[str, float] = {}
@@ -76,6 +80,14 @@ class Coordinators:
         topics = frozenset(self._node.metadata.image.topics)
         self._loading[topic.name] = asyncio.ensure_future(self._finish_loading(topic.name, loads, topics))
 
+    def log_is_back(self, partition: Partition) -> None:
+        """Read a partition of an internal topic whose log was offline until now."""
+        topic = self._node.metadata.topic(partition.tp.topic)
+        if topic is None or not topic.is_internal:
+            return
+        coordinator: _Coordinator = self.transactions if topic.name == TRANSACTIONS_TOPIC else self.groups
+        coordinator.load(partition.tp.partition, partition.leader_epoch)
+
     async def topic_ready(self, name: str) -> None:
         """Create an internal topic where it is missing, and wait until its coordinator has read it."""
         if name in self._ready:
@@ -94,16 +106,16 @@ class Coordinators:
         _, pending = await asyncio.wait(self._loading.values(), timeout=timeout_s)
         return not pending
 
-    async def topic_deleted(self, name: str) -> None:
-        """Have the groups forget their offsets of a deleted topic. Transactions pass over partitions that are gone."""
+    async def topics_deleted(self, names: Sequence[str]) -> None:
+        """Have the groups forget their offsets of deleted topics. Transactions pass over partitions that are gone."""
         if OFFSETS_TOPIC not in self._ready:
-            self._deleted_while_loading.add(name)
+            self._deleted_while_loading.update(names)
             return
         try:
-            await self.groups.topics_deleted([name])
+            await self.groups.topics_deleted(names)
         except SemelError as error:
             # They go at the next start. A topic made anew under the name before that is read from where they say.
-            logger.warning("offsets of the deleted topic %s were not all forgotten: %s", name, error)
+            logger.warning("offsets of the deleted topics %s were not all forgotten: %s", ", ".join(names)[:300], error)
 
     async def close(self) -> None:
         """Give everything up: what waits is told to find its coordinator again."""
@@ -143,5 +155,5 @@ class Coordinators:
     def _log(self, topic: str, number: int) -> Partition:
         partition = self._node.partition(TopicPartition(topic, number))
         if partition is None:
-            raise RetriableError(f"the log of {topic}-{number} is offline", ErrorCode.KAFKA_STORAGE_ERROR)
+            raise not_here(self._node, TopicPartition(topic, number))
         return partition

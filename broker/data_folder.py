@@ -1,7 +1,8 @@
 """A node's data folder: whose it is, what is in it, and the small files that Kafka's tools expect there.
 
 meta.properties  .lock  .kafka_cleanshutdown  recovery-point-offset-checkpoint  log-start-offset-checkpoint
-replication-offset-checkpoint  cleaner-offset-checkpoint  <topic>-<n>/  <topic>-<n>.<id>-delete/  journal/
+replication-offset-checkpoint  cleaner-offset-checkpoint  known-partitions  <topic>-<n>/  <topic>-<n>.<id>-delete/
+journal/  kept/
 """
 
 from __future__ import annotations
@@ -12,9 +13,10 @@ import logging
 import re
 import secrets
 import threading
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Final
 
+from semel.broker.known_partitions import KNOWN_FILE, KnownPartitions
 from semel.broker.log.checkpoints import OffsetCheckpoint
 from semel.broker.log.segment import LOG_SUFFIX, segment_path
 from semel.protocol.errors import ErrorCode, FatalError, SemelError
@@ -49,7 +51,9 @@ class DataFolder:
         "_storage",
         "clean_offsets",
         "cluster_id",
+        "held",
         "high_watermarks",
+        "known",
         "log_starts",
         "path",
         "recovery_points",
@@ -60,10 +64,13 @@ class DataFolder:
         self.cluster_id = ""
         self._storage = storage
         self._lock: StorageLock | None = None
-        self.recovery_points = PartitionOffsets(storage, self.file(RECOVERY_POINT_FILE))
-        self.log_starts = PartitionOffsets(storage, self.file(LOG_START_FILE))
-        self.high_watermarks = PartitionOffsets(storage, self.file(HIGH_WATERMARK_FILE))
-        self.clean_offsets = PartitionOffsets(storage, self.file(CLEANER_FILE))
+        self.held: set[TopicPartition] = set()
+        """Partitions that are not open: what the checkpoints have of them stays."""
+        self.recovery_points = PartitionOffsets(storage, self.file(RECOVERY_POINT_FILE), self.held)
+        self.log_starts = PartitionOffsets(storage, self.file(LOG_START_FILE), self.held)
+        self.high_watermarks = PartitionOffsets(storage, self.file(HIGH_WATERMARK_FILE), self.held)
+        self.clean_offsets = PartitionOffsets(storage, self.file(CLEANER_FILE), self.held)
+        self.known = KnownPartitions(storage, self.file(KNOWN_FILE))
 
     def file(self, name: str) -> str:
         """Return the path of something in the folder."""
@@ -161,14 +168,26 @@ class DataFolder:
 
     # --- logs' folders ------------------------------------------------------------------------------------------------
 
-    def find_logs(self) -> Iterator[tuple[TopicPartition, TopicId]]:
-        """Yield the partitions that have a folder here. What is no log is named in the warnings and left alone."""
+    def find_logs(
+        self, on_error: Callable[[TopicPartition, SemelError | OSError], None] | None = None
+    ) -> Iterator[tuple[TopicPartition, TopicId]]:
+        """Yield the partitions that have a folder here. What is no log is named in the warnings and left alone.
+
+        `on_error` is told of those of which it can't be said whose they are; without it, that is raised.
+        """
         for name in self._storage.list_folder(self.path):
             match = _LOG_FOLDER.fullmatch(name)
             if match is not None:
-                topic_id = self._read_topic_id(self.file(name))
+                tp = TopicPartition(match["topic"], int(match["partition"]))
+                try:
+                    topic_id = self._read_topic_id(self.file(name))
+                except (SemelError, OSError) as error:
+                    if on_error is None:
+                        raise
+                    on_error(tp, error)
+                    continue
                 if topic_id is not None:
-                    yield TopicPartition(match["topic"], int(match["partition"])), topic_id
+                    yield tp, topic_id
             elif (going := _GOING_FOLDER.fullmatch(name)) is not None and going["why"] != "delete":
                 _log.warning("the folder %s is a log that was set aside; it is not opened", self.file(name))
 
@@ -177,6 +196,13 @@ class DataFolder:
         names = self._storage.list_folder(self.path)
         found = ((name, _GOING_FOLDER.fullmatch(name)) for name in names)
         return [self.file(name) for name, match in found if match is not None and match["why"] == "delete"]
+
+    def read_topic_id(self, tp: TopicPartition) -> TopicId:
+        """Return the topic id that a log's folder names. Raises `SemelError` and `OSError`."""
+        found = self._read_topic_id(self.log_folder(tp))
+        if found is None:
+            raise FatalError(f"{self.log_folder(tp)} is no log's folder", ErrorCode.KAFKA_STORAGE_ERROR)
+        return found
 
     def _read_topic_id(self, folder: str) -> TopicId | None:
         """Return the topic id in a log's folder, or None, with a warning, where it is no whole folder of a log."""
@@ -193,8 +219,8 @@ class DataFolder:
             else:
                 _log.warning("%s has no %s, so its topic is not known; it is left alone", folder, PARTITION_FILE)
             return None
-        found = self._read_pairs(path, ":")
         try:
+            found = self._read_pairs(path, ":")
             if found.get("version") != "0":
                 raise ValueError("its version is not 0")
             return parse_topic_id(found.get("topic_id", ""))
@@ -224,19 +250,20 @@ class DataFolder:
         return self.log_folder(tp)
 
     def make_log_folders(
-        self, wanted: Sequence[tuple[TopicPartition, TopicId]]
+        self, wanted: Sequence[tuple[TopicPartition, TopicId]], *, keep_starts: bool = False
     ) -> dict[TopicPartition, SemelError | OSError]:
         """Make the folders of new logs, durably, with their first, empty segments. Returns those that failed, and why.
 
         In any thread. Each step is done for all before the next, because a file system syncs many files that were
         just made for little more than the price of one. The names must be there before the journal has entries for the
-        logs: without a folder they would be skipped.
+        logs: without a folder they would be skipped. `keep_starts`: the start offsets that are noted are theirs.
         """
         failures: dict[TopicPartition, SemelError | OSError] = {}
         left = dict(wanted)
         try:
-            for offsets in (self.recovery_points, self.log_starts, self.clean_offsets):
-                offsets.forget(left)
+            for offsets in (self.recovery_points, self.high_watermarks, self.log_starts, self.clean_offsets):
+                if offsets is not self.log_starts or not keep_starts:
+                    offsets.forget(left)
             for step in (self._check_unused, self._write_topic_id, self._sync_topic_id, self._name_files, self._sync):
                 for tp, topic_id in list(left.items()):
                     try:
@@ -248,18 +275,32 @@ class DataFolder:
                             self._remove_half_made(tp)
             if left:
                 self._storage.sync_folder(self.path)
+                self.known.add((topic_id, tp.partition) for tp, topic_id in left.items())
         except OSError as error:
             failures.update(dict.fromkeys(left, error))
             for tp in left:
                 self._remove_half_made(tp)
         return failures
 
-    def _check_unused(self, folder: str, _: TopicId) -> None:
-        if self._storage.exists(folder) and self._storage.list_folder(folder):
+    def _check_unused(self, folder: str, topic_id: TopicId) -> None:
+        names = self._storage.list_folder(folder) if self._storage.exists(folder) else []
+        if self._is_half_made(folder, set(names) - {PARTITION_FILE}) and (
+            PARTITION_FILE not in names or self._read_topic_id(folder) == topic_id
+        ):
+            if names:
+                self._storage.remove_tree(folder)  # of an attempt that failed, and could not be undone
+            return
+        if PARTITION_FILE not in names and any(name.endswith(LOG_SUFFIX) for name in names):
             raise FatalError(
-                f"{folder} is there and was not opened as a log; see the warnings at the start. Move it away.",
+                f"{folder} is there and was not opened as a log, because it has no {PARTITION_FILE}. If it is this "
+                f"topic's, write that anew as 'version: 0' and 'topic_id: {format_topic_id(topic_id)}', two lines, and "
+                "start the node again.",
                 ErrorCode.KAFKA_STORAGE_ERROR,
             )
+        raise FatalError(
+            f"{folder} is there and was not opened as a log; see the warnings at the start. Move it away.",
+            ErrorCode.KAFKA_STORAGE_ERROR,
+        )
 
     def _write_topic_id(self, folder: str, topic_id: TopicId) -> None:
         self._storage.make_folder(folder)
@@ -306,10 +347,12 @@ class PartitionOffsets:
     next one of that name: its recovery point would hide a torn tail, its start offset would delete records.
     """
 
-    __slots__ = ("_checkpoint", "_lock", "_written")
+    __slots__ = ("_checkpoint", "_held", "_lock", "_written")
 
-    def __init__(self, storage: Storage, path: str) -> None:
+    def __init__(self, storage: Storage, path: str, held: Collection[TopicPartition] = ()) -> None:
+        """`held`: partitions whose offsets stay as they are while `write` has none for them."""
         self._checkpoint = OffsetCheckpoint(storage, path)
+        self._held = held
         self._lock = threading.Lock()
         self._written: dict[TopicPartition, int] = {}
 
@@ -338,9 +381,24 @@ class PartitionOffsets:
                 for tp, (topic_id, offset) in offsets.items()
                 if offset > 0 and (is_current is None or is_current(tp, topic_id))
             }
+            for tp in tuple(self._held):
+                if tp in self._written:
+                    found.setdefault(tp, self._written[tp])
             if found != self._written:
                 self._checkpoint.write(found)
                 self._written = found
+
+    def all(self) -> Mapping[TopicPartition, int]:
+        """Return all that is durably in the file."""
+        return self._written
+
+    def note(self, tp: TopicPartition, offset: int) -> None:
+        """Durably put one partition's offset into the file. Raises `OSError`."""
+        with self._lock:
+            left = {**self._written, tp: offset}
+            if offset > 0 and left != self._written:
+                self._checkpoint.write(left)
+                self._written = left
 
     def forget(self, gone: Iterable[TopicPartition]) -> None:
         """Durably take out partitions that are gone, before others get their names. Raises `OSError`."""

@@ -12,6 +12,10 @@ logger = logging.getLogger("semel.disk")
 
 _LOOK_EVERY_BYTES: Final = 16 << 20
 _REPEAT_SECONDS: Final = 60.0
+_RESUME_SHARE: Final = 10
+"""Refused producers are served again when the reserve and a tenth of it are free,"""
+_RESUME_BYTES: Final = 1 << 20
+"""or so much, where there is no reserve."""
 
 
 class DiskSpace:
@@ -21,7 +25,7 @@ class DiskSpace:
     may use the reserve.
     """
 
-    __slots__ = ("_free_bytes", "_is_refusing", "_left", "_path", "_storage", "min_free_bytes")
+    __slots__ = ("_free_bytes", "_is_refusing", "_left", "_path", "_storage", "min_free_bytes", "resume_bytes")
 
     def __init__(self, storage: Storage, path: str, min_free_bytes: int) -> None:
         self.min_free_bytes = min_free_bytes
@@ -30,6 +34,10 @@ class DiskSpace:
         self._left = 0
         self._free_bytes = 0
         self._is_refusing = False
+        self.resume_bytes = min_free_bytes + (min_free_bytes // _RESUME_SHARE if min_free_bytes else _RESUME_BYTES)
+        """Producers that were refused are served again once so much is free: more than the reserve, or they would be
+        refused and served by turns while others write to the disk.
+        """
 
     @property
     def free_bytes(self) -> int:
@@ -39,25 +47,38 @@ class DiskSpace:
     def refresh(self) -> int:
         """Ask the file system, and return what is free."""
         self._free_bytes = self._storage.free_bytes(self._path)
-        self._left = min(self._free_bytes - self.min_free_bytes, _LOOK_EVERY_BYTES)
-        if self._left < 0:
+        if self._free_bytes < self.min_free_bytes:
             self._say_whether_refusing(True)
+        elif self._is_refusing and self._free_bytes >= self.resume_bytes:
+            self._say_whether_refusing(False)
+        self._left = min(self._room, _LOOK_EVERY_BYTES)
         return self._free_bytes
+
+    @property
+    def _room(self) -> int:
+        return self._free_bytes - (self.resume_bytes if self._is_refusing else self.min_free_bytes)
+
+    def write_failed(self) -> None:
+        """Take up that a write found the disk full, whatever was free when it was last asked. Raises `OSError`."""
+        if self.refresh() < self.resume_bytes:
+            self._say_whether_refusing(True)
+            self._left = -1
 
     def take(self, size: int) -> None:
         """Count `size` bytes that a client is about to append. Raises `RetriableError` (KAFKA_STORAGE_ERROR)."""
         self._left -= size
         if self._left < 0:
-            room = self.refresh() - self.min_free_bytes
+            self.refresh()
             self._left -= size
-            if size > room:
-                self._say_whether_refusing(True)
+            if size > self._room:
+                if self._free_bytes < self.resume_bytes:  # else it is this batch alone that is too large
+                    self._say_whether_refusing(True)
                 raise RetriableError(
-                    f"the disk of {self._path} is nearly full: {self._free_bytes} bytes are free, and "
-                    f"{self.min_free_bytes} are kept in reserve. Make room, lower a topic's retention, or delete one.",
+                    f"the disk of {self._path} is nearly full: {self._free_bytes} bytes are free, "
+                    f"{self.min_free_bytes} are kept in reserve, and producers are served again from "
+                    f"{self.resume_bytes} on. Make room, lower a topic's retention, or delete one.",
                     ErrorCode.KAFKA_STORAGE_ERROR,
                 )
-            self._say_whether_refusing(False)
 
     def _say_whether_refusing(self, is_refusing: bool) -> None:
         """Once for each change: clients try again and again, and see the reason only when they give up."""
@@ -67,8 +88,9 @@ class DiskSpace:
         if is_refusing:
             logger.warning(
                 "the disk is nearly full, so producers are refused: %d bytes are free in %s, and %d are kept in "
-                "reserve (disk.min.free.bytes). Make room, lower a topic's retention, or delete one.",
-                self._free_bytes, self._path, self.min_free_bytes,
+                "reserve (disk.min.free.bytes). Make room, lower a topic's retention, or delete one. They are served "
+                "again once %d bytes are free.",
+                self._free_bytes, self._path, self.min_free_bytes, self.resume_bytes,
             )  # fmt: skip
         else:
             logger.info("the disk has room again, and producers are served: %d bytes are free", self._free_bytes)

@@ -42,6 +42,8 @@ INSTEAD: Final[Mapping[str, str]] = MappingProxyType(
         "log.dir": "use data.dir",
         "log.dirs": "use data.dir: a node has one folder",
         "log.flush.interval.messages": _FLUSH,
+        "max.connections.per.ip": "use kafka.max.connections.per.ip",
+        "max.connections.per.ip.overrides": "use kafka.max.connections.overrides",
         "log.retention.hours": "use log.retention.ms",
         "log.retention.minutes": "use log.retention.ms",
         "log.roll.hours": "use log.roll.ms",

@@ -10,21 +10,23 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import Executor
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Sequence
+from concurrent.futures import Executor, ThreadPoolExecutor
+from dataclasses import dataclass, replace
 from typing import Final, NamedTuple
 
 from semel.broker.data_folder import JOURNAL_FOLDER, DataFolder
 from semel.broker.disk_space import DiskSpace
 from semel.broker.disk_thread import DiskThread
 from semel.broker.log.config import LogConfig
+from semel.broker.log.disk_errors import is_full, remedy
 from semel.broker.log.journal import Journal, JournalStatistics
-from semel.broker.log.open_files import OpenFiles
 from semel.broker.log.partition_log import PartitionLog
 from semel.broker.log_manager_config import DurabilityMode, LogManagerConfig
+from semel.broker.log_opening import LogOpener
 from semel.broker.log_recovery import RecoveryReport, damage_of, replay_journal
 from semel.broker.log_upkeep import TURN_SECONDS, LogUpkeep
+from semel.broker.offline_logs import OfflineKind, OfflineLog, OfflineLogs, message_of
 from semel.broker.partition import CommitTimes, Durability, Partition
 from semel.broker.recovery_note import NOTE_FILE, RecoveryNote, update_note
 from semel.protocol.errors import ErrorCode, FatalError, SemelError, error_for
@@ -37,6 +39,9 @@ _log = logging.getLogger("semel.logs")
 
 _MAKERS: Final = 8
 """How many threads make the folders of new logs side by side."""
+_NAMED_MAX: Final = 5
+_FLUSHED_ALONE_MAX: Final = 32
+"""Fewer logs than these are flushed one after the other after a recovery: threads would cost more than they bring."""
 
 
 class NewPartition(NamedTuple):
@@ -97,7 +102,8 @@ class LogManager:
         self._partitions: dict[TopicPartition, Partition] = {}
         self._space = DiskSpace(storage, self.folder.path, self.config.min_free_bytes)
         self._durability = Durability(None)
-        self._files = OpenFiles(self.config.open_files_max)
+        self._opener = LogOpener(storage, self.folder, clock, self.config)
+        self._bringing_back = asyncio.Lock()
         self.upkeep = LogUpkeep(
             self.config,
             storage,
@@ -119,7 +125,26 @@ class LogManager:
     @property
     def write_error(self) -> str:
         """Why appends fail now; empty where they do not."""
-        return self._durability.failures.last
+        full = None if self._journal is None else self._journal.full
+        return self._durability.failures.last if full is None else f"the disk is full: {full}"
+
+    @property
+    def offline(self) -> OfflineLogs:
+        """The partitions that should be here and are not open."""
+        return self._opener.offline
+
+    def reconfigure(self, *, flush_interval_ms: int, cleaner_interval_ms: int, producer_id_expiration_ms: int) -> None:
+        """Take over what may change while the node runs, for the logs that there are and those to come."""
+        self.config = replace(
+            self.config,
+            flush_interval_ms=flush_interval_ms,
+            cleaner_interval_ms=cleaner_interval_ms,
+            producer_id_expiration_ms=producer_id_expiration_ms,
+        )
+        self._opener.config = self.config
+        self.upkeep.reconfigure(self.config)
+        for partition in self._partitions.values():
+            partition.log.producer_id_expiration_ms = producer_id_expiration_ms
 
     def measure_commits(self, buckets: Buckets) -> None:
         """From now on, record how long appends take to be durable: one of each group that a sync commits."""
@@ -140,14 +165,15 @@ class LogManager:
         """Lock the folder, open all logs in it and recover what a crash left.
 
         `log_config` gives each partition's settings; `progress(done, total, tp)` is called after each log's opening.
-        Raises `SemelError` where another process holds the folder, it belongs to another node, or something that was
-        acknowledged cannot be read; and `OSError`.
+        A log that can't be opened is in `offline`. Raises `SemelError` where another process holds the folder, it
+        belongs to another node, or the journal cannot be read; and `OSError`.
         """
         assert not self._open, "the logs are open already"
+        self._opener.log_config = log_config
         self.folder.take(self.config.node_id, self.config.cluster_id)
         try:
             self._space.refresh()
-            self._open_all(log_config, progress)
+            self._open_all(progress)
         except BaseException:
             self._abandon()
             raise
@@ -157,11 +183,7 @@ class LogManager:
         self.last_unclean = update_note(self._storage, note, self.recovery, self.opened_ms)
         return self.recovery
 
-    def _open_all(
-        self,
-        log_config: Callable[[TopicPartition, TopicId], LogConfig],
-        progress: Callable[[int, int, TopicPartition], None] | None,
-    ) -> None:
+    def _open_all(self, progress: Callable[[int, int, TopicPartition], None] | None) -> None:
         journal = self._journal = Journal.open(
             self._storage,
             self.folder.file(JOURNAL_FOLDER),
@@ -171,20 +193,22 @@ class LogManager:
             executor=self._executor,
         )
         clean = self.folder.take_clean_mark() and journal.is_empty
-        recovery_points = self.folder.recovery_points.read()
         deleted_folders = self.folder.find_deleted()
-        logs = self._open_logs(log_config, progress, recovery_points, clean=clean)
+        logs = self._opener.open_all(progress, clean=clean)
         if clean:
             self.recovery = RecoveryReport(clean=True, partitions=len(logs), damage=damage_of(logs.values()))
             for log in logs.values():
                 if log.recovery_point < log.log_end_offset:
                     log.flush()  # it was not as the last stop had left it
         else:
-            self.recovery = replay_journal(journal, logs, recovery_points, self._clock.now_ms())
-            for log in logs.values():
-                log.flush()
+            points = self.folder.recovery_points.all()
+            self.recovery = replay_journal(journal, logs, points, self._clock.now_ms(), self._opener)
+            logs = {key: log for key, log in logs.items() if self.offline.get(log.tp) is None}
+            self._flush_recovered(list(logs.values()))
             self.folder.recovery_points.write({log.tp: (log.topic_id, log.recovery_point) for log in logs.values()})
+            self._opener.kept.finish()
             journal.cut(journal.position)
+        self._opener.discard_replayed()
         if self.config.durability is DurabilityMode.OS:
             journal.close()
             self._journal = None
@@ -199,34 +223,25 @@ class LogManager:
             self._add(log, 0)
         self.upkeep.opened(self._durability, deleted_folders)
 
-    def _open_logs(
-        self,
-        log_config: Callable[[TopicPartition, TopicId], LogConfig],
-        progress: Callable[[int, int, TopicPartition], None] | None,
-        recovery_points: Mapping[TopicPartition, int],
-        *,
-        clean: bool,
-    ) -> dict[tuple[TopicId, int], PartitionLog]:
-        log_starts = self.folder.log_starts.read()
-        found = list(self.folder.find_logs())
-        logs: dict[tuple[TopicId, int], PartitionLog] = {}
-        for done, (tp, topic_id) in enumerate(found, 1):
-            logs[topic_id, tp.partition] = PartitionLog.open(
-                self._storage,
-                self.folder.log_folder(tp),
-                tp,
-                topic_id,
-                log_config(tp, topic_id),
-                now_ms=self._clock.now_ms(),
-                log_start_offset=log_starts.get(tp, 0),
-                recovery_point=recovery_points.get(tp, 0),
-                clean=clean,
-                max_producer_id_expiration_ms=self.config.producer_id_expiration_ms,
-                files=self._files,
-            )
-            if progress is not None:
-                progress(done, len(found), tp)
-        return logs
+    def _flush_recovered(self, logs: Sequence[PartitionLog]) -> None:
+        """Flush all logs. Many are synced side by side, because a file system makes one commit of the syncs that wait.
+
+        Raises `SemelError`: what the journal gave back would be lost with it.
+        """
+        if self._executor is not None or len(logs) < _FLUSHED_ALONE_MAX:
+            for log in logs:
+                log.flush()
+            return
+        with ThreadPoolExecutor(_MAKERS, thread_name_prefix="semel-recovery") as pool:
+            for first in range(0, len(logs), _MAKERS):
+                part = logs[first : first + _MAKERS]
+                works = [log.begin_flush() for log in part]
+                jobs = [pool.submit(work.run) for work in works]
+                for log, work, job in zip(part, works, jobs, strict=True):
+                    error = job.exception()
+                    if error is not None and not isinstance(error, OSError):
+                        raise error
+                    log.end_flush(work, error)
 
     # --- partitions ---------------------------------------------------------------------------------------------------
 
@@ -253,7 +268,7 @@ class LogManager:
     async def create_partitions(self, wanted: Sequence[NewPartition]) -> dict[TopicPartition, SemelError | OSError]:
         """Make partitions as `create_partition` does, waiting for the disk off the event loop, and for many at once.
 
-        Returns those that could not be made, and why.
+        Returns those that could not be made, and why; they are offline, and made again later where the disk refused.
         """
         failures: dict[TopicPartition, SemelError | OSError] = {}
         new: list[NewPartition] = []
@@ -270,6 +285,7 @@ class LogManager:
         # Side by side, because a file system makes one commit of the syncs that wait at the same time.
         parts = [part for first in range(_MAKERS) if (part := new[first::_MAKERS])]
         await asyncio.gather(*(self._thread.run(make, part) for part in parts))
+        offline = [self._not_made(one, failures[one.tp]) for one in new if one.tp in failures]
         turn_ends = self._clock.monotonic() + TURN_SECONDS
         for one in new:
             if one.tp in failures:
@@ -278,10 +294,21 @@ class LogManager:
                 self._open_new(one)
             except (SemelError, OSError) as error:
                 failures[one.tp] = error
+                offline.append(self._opener.failed(one.tp, one.topic_id, error, one.leader_epoch))
             if self._clock.monotonic() >= turn_ends:
                 await asyncio.sleep(0)
                 turn_ends = self._clock.monotonic() + TURN_SECONDS
+        self._opener.take_offline(offline)
         return failures
+
+    def _not_made(self, wanted: NewPartition, error: SemelError | OSError) -> OfflineLog:
+        kind = OfflineKind.NOT_MADE if isinstance(error, OSError) else OfflineKind.DAMAGED
+        reason = message_of(error)
+        if kind is OfflineKind.NOT_MADE:
+            reason = f"its files could not be made ({reason}): {remedy(error)}"
+        return OfflineLog(
+            wanted.tp, wanted.topic_id, kind, reason.rstrip("."), self._clock.now_ms(), wanted.leader_epoch
+        )
 
     def _existing(self, wanted: NewPartition) -> Partition | None:
         assert self._open, "open the logs first"
@@ -298,23 +325,7 @@ class LogManager:
 
     def _open_new(self, wanted: NewPartition) -> Partition:
         """Open the log in a folder that was just made."""
-        folder = self.folder.log_folder(wanted.tp)
-        try:
-            log = PartitionLog.open(
-                self._storage,
-                folder,
-                wanted.tp,
-                wanted.topic_id,
-                wanted.log_config,
-                now_ms=self._clock.now_ms(),
-                clean=True,
-                max_producer_id_expiration_ms=self.config.producer_id_expiration_ms,
-                files=self._files,
-            )
-        except Exception:
-            with contextlib.suppress(OSError):
-                self._storage.remove_tree(folder)
-            raise
+        log = self._opener.open_log(wanted.tp, wanted.topic_id, clean=True, config=wanted.log_config)
         return self._add(log, wanted.leader_epoch)
 
     def _add(self, log: PartitionLog, leader_epoch: int) -> Partition:
@@ -326,7 +337,135 @@ class LogManager:
             on_log_start_moved=self.upkeep.log_start_moved,
         )
         self._partitions[log.tp] = partition
+        self.offline.remove(log.tp)
         return partition
+
+    # --- offline partitions -------------------------------------------------------------------------------------------
+
+    def was_made(self, tp: TopicPartition, topic_id: TopicId) -> bool:
+        """Say whether this folder has had the partition, so that it must not be made anew, empty (D1, D3)."""
+        return (topic_id, tp.partition) in self.folder.known or tp in self._opener.suspected
+
+    def forget_all_but(self, keys: Collection[tuple[TopicId, int]]) -> None:
+        """Forget what is noted and kept of partitions that the metadata does not know: they were deleted.
+
+        Raises `OSError`.
+        """
+        self.folder.known.remove_all_but(keys)
+        self._opener.kept.discard_all_but(keys)
+
+    def release_missing(self) -> None:
+        """Call this once it is known which partitions vanished: the checkpoints forget the others that are gone."""
+        self._opener.release_missing()
+
+    def has_directory(self, tp: TopicPartition) -> bool:
+        """Say whether there is anything under a partition's name."""
+        return self._storage.exists(self.folder.log_folder(tp))
+
+    def take_offline_vanished(self, wanted: Sequence[NewPartition]) -> None:
+        """Take up partitions that had been made here and whose directories are gone. Raises `OSError`."""
+        if not wanted:
+            return
+        self.folder.known.add((one.topic_id, one.tp.partition) for one in wanted)
+        now_ms = self._clock.now_ms()
+        self._opener.take_offline(
+            [
+                OfflineLog(
+                    *(one.tp, one.topic_id, OfflineKind.VANISHED),
+                    f"its directory {self.folder.log_folder(one.tp)} had been made, and is gone",
+                    *(now_ms, one.leader_epoch),
+                )
+                for one in wanted
+            ]
+        )
+
+    def accept_loss(self, wanted: NewPartition) -> Partition:
+        """Make a partition anew whose directory is gone, behind the last offset that is known of it (D3).
+
+        What the journal still has of it is in it. Raises `SemelError` and `OSError`.
+        """
+        tp, topic_id = wanted.tp, wanted.topic_id
+        if self.has_directory(tp):
+            raise FatalError(
+                f"the loss of {tp} can't be accepted: {self.folder.log_folder(tp)} is there, and is no directory of a "
+                "log. Move it away, and start again"
+            )
+        key = topic_id, tp.partition
+        start, end = self._opener.lost_offsets(tp, topic_id)
+        self.folder.log_starts.note(tp, start)
+        for error in self.folder.make_log_folders([(tp, topic_id)], keep_starts=True).values():
+            raise error
+        log = self._opener.open_log(tp, topic_id, clean=True, start=start, config=wanted.log_config)
+        if self._opener.kept.has(key):
+            self._opener.kept.replay(key, log, 0)
+        log.flush()
+        self._opener.kept.discard(key)
+        given_up = f"its records below offset {log.log_start_offset} are given up, and " if log.log_start_offset else ""
+        _log.warning(
+            "the loss of %s is accepted: %sit goes on at offset %d", tp, given_up, max(end, log.log_end_offset)
+        )
+        return self._add(log, wanted.leader_epoch)
+
+    async def bring_back(self) -> list[Partition]:
+        """Try again to make and open the offline partitions that are due. Returns those that are back."""
+        due = self.offline.due(self._clock.monotonic())
+        if not due:
+            return []
+        async with self._bringing_back:
+            due = self._still_there([one for one in due if self.offline.get(one.tp) is one])
+            new = [
+                NewPartition(one.tp, one.topic_id, self._opener.log_config(one.tp, one.topic_id), one.leader_epoch)
+                for one in due
+                if one.kind is OfflineKind.NOT_MADE and one.topic_id is not None
+            ]
+            if new:
+                await self.create_partitions(new)
+            for one in due:
+                if one.kind is OfflineKind.UNREADABLE:
+                    await self._reopen(one)
+            back = [partition for one in due if (partition := self._partitions.get(one.tp)) is not None]
+        if back:
+            named = ", ".join(str(one.tp) for one in back[:_NAMED_MAX])
+            _log.info("online again: %s%s", named, ", ..." if len(back) > _NAMED_MAX else "")
+        return back
+
+    def _still_there(self, due: Sequence[OfflineLog]) -> list[OfflineLog]:
+        """Return those that may be tried again: what was made and is gone now is not made anew, empty (D3)."""
+        gone = {
+            one.tp: NewPartition(one.tp, one.topic_id, self._opener.log_config(one.tp, one.topic_id), one.leader_epoch)
+            for one in due
+            if one.topic_id is not None and self.was_made(one.tp, one.topic_id) and not self.has_directory(one.tp)
+        }
+        self.take_offline_vanished(list(gone.values()))
+        return [one for one in due if one.tp not in gone]
+
+    async def _reopen(self, one: OfflineLog) -> None:
+        """Recover a log beside the event loop, and open what that left, as after a clean stop."""
+        ends: list[tuple[int, int]] = []
+        try:
+            one.topic_id = self.folder.read_topic_id(one.tp)  # or nothing that makes it a log's is there any more
+            await self._thread.run(lambda: ends.append(self._opener.recover(one)))
+            start, end = ends[0]
+            log = self._opener.open_log(one.tp, one.topic_id, clean=True, start=start, point=end)
+            self._opener.kept.discard((one.topic_id, one.tp.partition))
+            self._add(log, one.leader_epoch)
+        except (SemelError, OSError, ValueError) as error:
+            self._opener.retry_failed(one, error)
+
+    async def delete_offline(self, one: OfflineLog) -> None:
+        """Give up an offline partition whose topic was deleted, with what there is of it. Raises `OSError`."""
+        async with self._bringing_back:  # not while it is being opened
+            if self._partitions.get(one.tp) is not None:
+                self.delete_partition(one.tp)
+                return
+            self.offline.remove(one.tp)
+            if one.topic_id is None:
+                return
+            key = one.topic_id, one.tp.partition
+            self.folder.known.remove([key])
+            self._opener.kept.discard(key)
+            if self._storage.exists(self.folder.log_folder(one.tp)):
+                self.upkeep.delete_later(self.folder.drop_log_folder(one.tp), 0)
 
     def delete_partition(self, tp: TopicPartition) -> bool:
         """Take a partition away at once; its files go later, in the background. Returns whether there was one.
@@ -341,6 +480,7 @@ class LogManager:
             error_for(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"{tp} was deleted, or is being moved away")
         )
         partition.log.release_files()
+        self.folder.known.remove([(partition.topic_id, tp.partition)])
         self.upkeep.delete_later(self.folder.drop_log_folder(tp), partition.config.file_delete_delay_ms)
         return True
 
@@ -352,8 +492,9 @@ class LogManager:
 
     def statistics(self) -> LogStatistics:
         return LogStatistics(
-            partitions=len(self._partitions),
-            offline_partitions=sum(1 for one in self._partitions.values() if one.offline_error is not None),
+            partitions=len(self._partitions) + len(self.offline),
+            offline_partitions=len(self.offline)
+            + sum(1 for one in self._partitions.values() if one.offline_error is not None),
             dirty_partitions=len(self._durability.dirty),
             dirty_bytes=self._durability.dirty_bytes,
             uncommitted_appends=self._durability.pending,
@@ -397,6 +538,10 @@ class LogManager:
                 await self.upkeep.flush()
             if not self._failed:
                 self._close_cleanly()
+        except (SemelError, OSError) as error:
+            if not is_full(error) and not is_full(error.__cause__):
+                raise
+            _log.warning("the disk is full, so this is no clean stop, and the next start recovers: %s", error)
         finally:
             self._abandon()
 
@@ -412,7 +557,8 @@ class LogManager:
         if self._journal is not None:
             self._journal.sync_now()
             self._journal.cut(self._journal.position)
-        self.folder.mark_clean()
+        if all(one.is_clean for one in self.offline):
+            self.folder.mark_clean()  # else the next start recovers all, and with them those that were not closed
         self._partitions.clear()
 
     def _abandon(self) -> None:
@@ -426,6 +572,7 @@ class LogManager:
                 self._journal.close()
             self._journal = None
         self._thread.close()
+        self.offline.clear()
         self.folder.release()
         self._open = False
 

@@ -4,18 +4,22 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, Protocol
 
 from semel.broker.log.journal import Journal
 from semel.broker.log.journal_format import EntryType, JournalEntry
 from semel.broker.log.partition_log import PartitionLog
 from semel.broker.node_log import counted
-from semel.protocol.errors import ErrorCode, FatalError
+from semel.protocol.errors import ErrorCode, FatalError, SemelError
 from semel.protocol.ids import TopicId, TopicPartition
 from semel.protocol.record_batch import iter_batches
 
-_PIECE_BYTES: Final = 64 << 10
-_PIECES_MAX: Final = 256
+_PIECE_BYTES_MIN: Final = 2 << 10
+_PIECE_BYTES_MAX: Final = 64 << 10
+_PIECES_BYTES: Final = 16 << 20
+"""About so much of all logs together is held beside the journal. A journal goes round all logs, so that each log that
+has appends keeps a piece: with fewer places than logs, each entry would be looked up and read anew.
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,6 +33,8 @@ class RecoveryReport:
     """Batches that a log had lost, or had otherwise, and that the journal gave back."""
     skipped_entries: int = 0
     """Entries of partitions that were deleted since."""
+    kept_entries: int = 0
+    """Entries of partitions that could not be opened, kept until they can be."""
     damage: tuple[str, ...] = ()
     """Of each log in which records that had been synced are lost or can't be read: which ones."""
 
@@ -42,7 +48,22 @@ class RecoveryReport:
             f"{counted(self.journal_entries, 'entry', 'entries')} of the journal read, "
             f"{counted(self.restored_batches, 'batch', 'batches')} restored, "
             f"{self.skipped_entries} of deleted partitions skipped"
+            + (f", {self.kept_entries} kept for partitions that are offline" if self.kept_entries else "")
         )
+
+
+class EntriesAside(Protocol):
+    """What becomes of entries whose log could not be opened, or can't take them."""
+
+    def is_wanted(self, key: tuple[TopicId, int]) -> bool:
+        """Say whether there is such a partition, so that its entries are to be kept."""
+        ...
+
+    def log_failed(self, log: PartitionLog, error: Exception) -> None:
+        """Bring what the log has got so far to the disk, and take it offline. Raises where that can't be done."""
+        ...
+
+    def keep(self, key: tuple[TopicId, int], entry: JournalEntry) -> None: ...
 
 
 def replay_journal(
@@ -50,30 +71,41 @@ def replay_journal(
     logs: Mapping[tuple[TopicId, int], PartitionLog],
     recovery_points: Mapping[TopicPartition, int],
     now_ms: int,
+    aside: EntriesAside | None = None,
 ) -> RecoveryReport:
     """Bring the logs, already validated, to what the journal says. They are not flushed by this.
 
-    Repeating it changes nothing more. Raises `SemelError` where something that was acknowledged is gone.
+    Repeating it changes nothing more. Raises `SemelError` where something that was acknowledged is gone; with `aside`
+    that takes the one log offline, and its entries are kept.
     """
-    entries = restored = skipped = 0
-    compare = _Comparison()
+    entries = restored = skipped = kept = 0
+    compare = _Comparison(len(logs))
+    failed: set[tuple[TopicId, int]] = set()
     for entry in journal.replay():
         entries += 1
-        log = logs.get((entry.topic_id, entry.partition))
-        if log is None:
-            skipped += 1
-        elif entry.type is EntryType.TRUNCATE:
-            if entry.base_offset < log.log_end_offset:
-                compare.forget(log)
-                log.truncate_to(entry.base_offset, now_ms=now_ms)
+        key = entry.topic_id, entry.partition
+        log = logs.get(key)
+        if log is not None and key not in failed:
+            try:
+                restored += _take_in(log, entry, recovery_points.get(log.tp, 0), now_ms, compare)
+                continue
+            except (SemelError, OSError) as error:
+                if aside is None:
+                    raise
+                aside.log_failed(log, error)
+                failed.add(key)
+        if aside is not None and aside.is_wanted(key):
+            aside.keep(key, entry)
+            kept += 1
         else:
-            restored += _restore(log, entry, recovery_points.get(log.tp, 0), now_ms, compare)
+            skipped += 1
     return RecoveryReport(
         clean=False,
         partitions=len(logs),
         journal_entries=entries,
         restored_batches=restored,
         skipped_entries=skipped,
+        kept_entries=kept,
         damage=damage_of(logs.values()),
     )
 
@@ -81,6 +113,15 @@ def replay_journal(
 def damage_of(logs: Iterable[PartitionLog]) -> tuple[str, ...]:
     """Say what opening found damaged in these logs, though it had been synced."""
     return tuple(log.recovered_damage for log in logs if log.recovered_damage)
+
+
+def _take_in(log: PartitionLog, entry: JournalEntry, recovery_point: int, now_ms: int, compare: _Comparison) -> int:
+    if entry.type is not EntryType.TRUNCATE:
+        return _restore(log, entry, recovery_point, now_ms, compare)
+    if entry.base_offset < log.log_end_offset:
+        compare.forget(log)
+        log.truncate_to(entry.base_offset, now_ms=now_ms)
+    return 0
 
 
 def _restore(log: PartitionLog, entry: JournalEntry, recovery_point: int, now_ms: int, compare: _Comparison) -> int:
@@ -107,8 +148,7 @@ def _restore(log: PartitionLog, entry: JournalEntry, recovery_point: int, now_ms
         elif header.base_offset > end:
             raise FatalError(
                 f"the log of {log.tp} ends at {end}, and the journal goes on at {header.base_offset}: the records "
-                "between were flushed and are gone. Restore the log's folder from a backup; or, to go on without them, "
-                "move the journal's folder away and start again.",
+                "between were flushed and are gone. Restore the log's folder from a backup",
                 ErrorCode.KAFKA_STORAGE_ERROR,
             )
         log.replay_append(header.base_offset, batch, now_ms=now_ms)
@@ -122,9 +162,11 @@ def _restore(log: PartitionLog, entry: JournalEntry, recovery_point: int, now_ms
 class _Comparison:
     """Reads logs forward, in pieces, beside the journal: most batches are where they should be, one after the other."""
 
-    __slots__ = ("_places",)
+    __slots__ = ("_piece_bytes", "_pieces_max", "_places")
 
-    def __init__(self) -> None:
+    def __init__(self, logs: int) -> None:
+        self._piece_bytes = min(max(_PIECES_BYTES // max(logs, 1), _PIECE_BYTES_MIN), _PIECE_BYTES_MAX)
+        self._pieces_max = _PIECES_BYTES // self._piece_bytes
         self._places: dict[TopicPartition, tuple[int, bytes, int]] = {}
         """Of each log lately read: the next offset, the piece that was read, and where in it that offset is."""
 
@@ -139,14 +181,14 @@ class _Comparison:
         if place is None or place[0] != offset or place[2] + size > len(place[1]):
             # Records may have been deleted up to the middle of the batch.
             readable = max(offset, log.log_start_offset)
-            found = log.read(readable, max(size, _PIECE_BYTES), log.log_end_offset, True)
+            found = log.read(readable, max(size, self._piece_bytes), log.log_end_offset, True)
             if found.file is None or found.first_offset != offset:
                 return False
             place = offset, found.file.read_at(found.size, found.position), 0
         _, piece, at = place
         if piece[at : at + size] != batch:
             return False
-        if len(self._places) >= _PIECES_MAX:
+        if len(self._places) >= self._pieces_max:
             del self._places[next(iter(self._places))]
         self._places[log.tp] = next_offset, piece, at + size
         return True

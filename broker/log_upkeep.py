@@ -14,6 +14,7 @@ from typing import Final
 from semel.broker.data_folder import DataFolder
 from semel.broker.disk_space import DiskSpace
 from semel.broker.disk_thread import DiskThread
+from semel.broker.log.disk_errors import is_full
 from semel.broker.log_compaction import Compactor
 from semel.broker.log_manager_config import LogManagerConfig
 from semel.broker.partition import Durability, Partition
@@ -26,6 +27,7 @@ _log = logging.getLogger("semel.logs")
 
 _SPACE_LOOK_SECONDS: Final = 10.0
 """How often at least the free space of the disk is looked at."""
+_NO_ROOM_EVERY_SECONDS: Final = 60.0
 TURN_SECONDS: Final = 0.005
 """How long a background duty works on the event loop before it lets others have a turn."""
 
@@ -66,9 +68,14 @@ class LogUpkeep:
         self._durability = Durability(None)
         self._is_open = False
         self._log_starts_moved = False
+        self._unflushed = False
+        """Whether the flush under way left something unflushed for want of room."""
+        self._no_room_next = 0.0
         self._going: list[tuple[float, str]] = []
         """Folders to delete, and when, by the monotonic clock."""
         self._wake: asyncio.Event | None = None
+        self._duties = _Duties(0.0, 0.0, 0.0)
+        self._intervals_changed = asyncio.Event()
         self._flushing = asyncio.Lock()
         self.flushes = 0
         self.flush_seconds_total = 0.0
@@ -80,6 +87,13 @@ class LogUpkeep:
         self._is_open = True
         self._going = [(0.0, path) for path in deleted_folders]
         self._compactor.opened({tp: one.topic_id for tp, one in self._partitions.items()})
+
+    def reconfigure(self, config: LogManagerConfig) -> None:
+        """Go by other intervals from now on; what was due later than they say is due by them."""
+        self._config = config
+        self._duties.flush = min(self._duties.flush, self._clock.monotonic() + config.flush_interval_ms / 1000)
+        self._intervals_changed.set()
+        self.wake_up()
 
     @property
     def compactions(self) -> int:
@@ -121,13 +135,18 @@ class LogUpkeep:
     async def _run_cleaner(self) -> None:
         """Compact beside the other duties: a long round must not keep the journal from being cut."""
         while True:
-            await asyncio.sleep(self._config.cleaner_interval_ms / 1000)
-            await self._guard("compact the logs", self.compact_logs)
+            try:
+                async with asyncio.timeout(self._config.cleaner_interval_ms / 1000):
+                    await self._intervals_changed.wait()
+            except TimeoutError:
+                await self._guard("compact the logs", self.compact_logs)
+            else:
+                self._intervals_changed.clear()  # the pause begins anew, with its new length
 
     async def _run_duties(self) -> None:
         now = self._clock.monotonic()
         config = self._config
-        duties = _Duties(
+        duties = self._duties = _Duties(
             flush=now + config.flush_interval_ms / 1000,
             retention=now + config.retention_check_interval_ms / 1000,
             producers=now + config.producer_expiry_interval_ms / 1000,
@@ -182,6 +201,7 @@ class LogUpkeep:
             begin = self._clock.monotonic()
             durability = self._durability
             journal = durability.journal
+            self._unflushed = False
             cut = 0 if journal is None else journal.position
             dirty = durability.flush_begins()
             try:
@@ -192,7 +212,7 @@ class LogUpkeep:
             finally:
                 durability.dirty.update(dict.fromkeys(dirty))
             await self._write_checkpoints()
-            kept = any(one.offline_error is not None for one in durability.dirty)
+            kept = self._unflushed or any(one.offline_error is not None for one in durability.dirty)
             if journal is not None and not kept and journal.error is None:
                 await self._thread.run(journal.remove_files, journal.take_files_below(cut))
             self.flushes += 1
@@ -211,8 +231,18 @@ class LogUpkeep:
                 if cancelled is not None:
                     raise cancelled
         except SemelError as error:
+            if log.offline_error is None and is_full(error.__cause__):
+                self._unflushed = True
+                self._say_no_room(error)
+                return self._is_online(partition)
             self._on_log_failed(partition, error)
         return partition.offline_error is not None and self._partitions.get(partition.tp) is partition
+
+    def _say_no_room(self, error: SemelError) -> None:
+        now = self._clock.monotonic()
+        if now >= self._no_room_next:
+            self._no_room_next = now + _NO_ROOM_EVERY_SECONDS
+            _log.warning("%s. It is tried again; the journal keeps what was not flushed", error.message)
 
     async def _write_checkpoints(self) -> None:
         logs = self._partitions
@@ -247,7 +277,10 @@ class LogUpkeep:
                 deleted += partition.log.delete_old_segments(self._clock.now_ms(), partition.high_watermark)
                 self._log_starts_moved |= partition.log_start_offset != start
             except SemelError as error:
-                self._on_log_failed(partition, error)
+                if partition.log.offline_error is None and is_full(error.__cause__):
+                    self._say_no_room(error)
+                else:
+                    self._on_log_failed(partition, error)
         return deleted
 
     async def compact_logs(self) -> int:

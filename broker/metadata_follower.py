@@ -1,14 +1,16 @@
 """Carries out on this node what the metadata says: makes and deletes logs, hands settings on, loads coordinators.
 
-One change after the other, in their order. Whatever waits for the disk does so off the event loop.
+In the order of the changes; those of one kind in a row are carried out together, because a file system makes many logs
+for little more than the price of one. Whatever waits for the disk does so off the event loop.
 """
 
 from __future__ import annotations
 
 import asyncio
+import itertools
 import logging
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Iterable, Sequence
 from typing import TYPE_CHECKING
 
 from semel.broker.handlers.topic_rules import topic_log_config
@@ -16,8 +18,11 @@ from semel.broker.log_manager import LogManager, NewPartition
 from semel.broker.metadata.changes import Change, ConfigsChanged, PartitionsAdded, TopicCreated, TopicDeleted
 from semel.broker.metadata.image import BROKER_RESOURCE, MetadataImage, TopicImage
 from semel.broker.node_log import counted
-from semel.protocol.errors import SemelError
-from semel.protocol.ids import TopicPartition
+from semel.broker.offline_logs import OfflineLog
+from semel.protocol.errors import FatalError, SemelError
+from semel.protocol.ids import TopicId, TopicPartition
+from semel.protocol.wording import partition_argument
+from semel.runtime.turns import Turns
 
 if TYPE_CHECKING:
     from semel.broker.config import NodeConfig
@@ -26,6 +31,9 @@ if TYPE_CHECKING:
 logger = logging.getLogger("semel.metadata")
 
 _NAMED_MAX = 5
+
+TOGETHER_MAX = 500
+"""Changes that are carried out together."""
 
 
 class MetadataFollower:
@@ -66,41 +74,96 @@ class MetadataFollower:
         while True:
             await self._work.wait()
             while self._pending:
-                change, image = self._pending[0]
+                changes, image = self._next()
                 try:
-                    await self._carry_out(change, image)
+                    await self._carry_out(changes, image)
                 except Exception:
-                    # The change is in the log: it can't be refused any more, and the next ones must go on.
-                    logger.exception("a change of the metadata could not be carried out: %s", change)
-                self._pending.popleft()
+                    # The changes are in the log: they can't be refused any more, and the next ones must go on.
+                    logger.exception("a change of the metadata could not be carried out: %s", changes[0])
+                for _ in changes:
+                    self._pending.popleft()
             self._work.clear()
             self._idle.set()
 
-    async def reconcile(self, image: MetadataImage) -> None:
+    def _next(self) -> tuple[list[Change], MetadataImage]:
+        """Return the next changes of one kind, and the image after them."""
+        kind, changes, image = type(self._pending[0][0]), [], self._pending[0][1]
+        for change, after in itertools.islice(self._pending, TOGETHER_MAX):
+            if type(change) is not kind:
+                break
+            changes.append(change)
+            image = after
+        return changes, image
+
+    async def reconcile(self, image: MetadataImage, accepted: Collection[TopicPartition] = ()) -> None:
         """Make up for what a crash between the metadata's entry and the logs left out.
 
-        The folder is of this cluster (its id was checked), so a log that the metadata does not know was deleted.
+        The folder is of this cluster (its id was checked), so a log that the metadata does not know was deleted. One
+        whose directory vanished is offline, unless its loss is `accepted`. Raises `SemelError` and `OSError` where an
+        accepted one can't be made.
         """
         for partition in self._logs.partitions():
             tp, topic = partition.tp, image.topic_by_id(partition.topic_id)
             if topic is None or topic.name != tp.topic or tp.partition >= len(topic.partitions):
                 logger.info("deleting the log of %s, which was deleted", tp)
                 self._delete_log(tp)
+        for offline in self._logs.offline:
+            await self._reconcile_offline(offline, image)
+        self._logs.forget_all_but(
+            {(topic.topic_id, number) for topic in image.topics.values() for number in range(len(topic.partitions))}
+        )
+        self._find_vanished(image, accepted)
         self._tell_of_missing(image)
+        await self._create_logs((topic, 0) for topic in image.topics.values())
         for topic in image.topics.values():
-            await self._create_logs(topic, 0)
             if topic.is_internal:
                 self._coordinators.begin_loading(topic)
 
-    def _tell_of_missing(self, image: MetadataImage) -> None:
-        """A crash amid the creation of a topic leaves logs out; so does whoever moves folders, or starts in another."""
-        node_id = self._config().node_id
-        missing = [
-            str(tp)
+    async def _reconcile_offline(self, offline: OfflineLog, image: MetadataImage) -> None:
+        """A log that could not be opened is as good as any other: known to the metadata, or deleted."""
+        tp = offline.tp
+        topic = image.topic(tp.topic) if offline.topic_id is None else image.topic_by_id(offline.topic_id)
+        if topic is not None and topic.name == tp.topic and tp.partition < len(topic.partitions):
+            offline.leader_epoch = topic.partitions[tp.partition].leader_epoch
+            return
+        try:
+            await self._logs.delete_offline(offline)
+        except OSError as error:
+            logger.error("the log of the deleted %s could not be put away: %s", tp, error)
+
+    def _missing(self, image: MetadataImage) -> list[NewPartition]:
+        """Return this node's partitions that are neither open nor known to be offline."""
+        node_id, config = self._config().node_id, self._config()
+        return [
+            NewPartition(tp, topic.topic_id, topic_log_config(config, topic.configs), state.leader_epoch)
             for topic in image.topics.values()
             for number, state in enumerate(topic.partitions)
-            if node_id in state.replicas and self._logs.partition(tp := TopicPartition(topic.name, number)) is None
+            if node_id in state.replicas
+            and self._logs.partition(tp := TopicPartition(topic.name, number)) is None
+            and self._logs.offline.get(tp) is None
         ]
+
+    def _find_vanished(self, image: MetadataImage, accepted: Collection[TopicPartition]) -> None:
+        """What this folder has had, and has no directory of, is not made anew: its offsets would begin again (D3)."""
+        # Whatever else there is under its name, a file for instance, is not its directory.
+        vanished = [one for one in self._missing(image) if self._logs.was_made(one.tp, one.topic_id)]
+        for tp in accepted:
+            if image.partition(tp) is None:
+                raise FatalError(
+                    f"--accept-loss-of {partition_argument(tp)}: this data directory never had such a partition. Check "
+                    "--data-dir and the name; `semel doctor` names the partitions that are offline"
+                )
+        for one in vanished:
+            if one.tp in accepted:
+                self._logs.accept_loss(one)
+        for tp in set(accepted) - {one.tp for one in vanished}:
+            logger.warning("--accept-loss-of %s: its directory is not gone, so nothing is given up", tp)
+        self._logs.take_offline_vanished([one for one in vanished if one.tp not in accepted])
+        self._logs.release_missing()
+
+    def _tell_of_missing(self, image: MetadataImage) -> None:
+        """A crash amid the creation of a topic leaves logs out; so does whoever starts in another folder."""
+        missing = [str(one.tp) for one in self._missing(image) if not self._logs.has_directory(one.tp)]
         if missing:
             logger.warning(
                 "%s not in the data folder, to be made anew, empty: %s%s. If there were records, stop the node and "
@@ -109,43 +172,66 @@ class MetadataFollower:
                 ", ..." if len(missing) > _NAMED_MAX else "",
             )  # fmt: skip
 
-    async def _carry_out(self, change: Change, image: MetadataImage) -> None:
-        match change:
-            case TopicCreated():
-                topic = image.topics[change.name]
-                await self._create_logs(topic, 0)
-                if topic.is_internal:
+    async def _carry_out(self, changes: Sequence[Change], image: MetadataImage) -> None:
+        """The image may be further on: what it does not have any more is deleted by a change that follows."""
+        created: list[tuple[TopicImage, int]] = []
+        deleted: list[TopicDeleted] = []
+        turns = Turns()
+        for change in changes:
+            match change:
+                case TopicCreated():
+                    created += _still_there(image, change.topic_id, 0)
+                case PartitionsAdded():
+                    created += _still_there(image, change.topic_id, change.first)
+                case TopicDeleted():
+                    deleted.append(change)
+                case ConfigsChanged(resource=resource) if resource == BROKER_RESOURCE:
+                    for topic in image.topics.values():
+                        self._update_config(topic)
+                        await turns.give_way()
+                case ConfigsChanged():
+                    if (changed := image.topics.get(change.name)) is not None:
+                        self._update_config(changed)
+                        await turns.give_way()
+                case _:
+                    pass
+        if created:
+            await self._create_logs(created)
+            for topic, first in created:
+                if topic.is_internal and first == 0:
                     self._coordinators.begin_loading(topic)
-            case PartitionsAdded():
-                await self._create_logs(image.topics[change.name], change.first)
-            case TopicDeleted():
-                await self._topic_deleted(change)
-            case ConfigsChanged(resource=resource) if resource == BROKER_RESOURCE:
-                for topic in image.topics.values():
-                    self._update_config(topic)
-            case ConfigsChanged():
-                self._update_config(image.topics[change.name])
-            case _:
-                pass
+        if deleted:
+            await self._topics_deleted(deleted)
 
-    async def _create_logs(self, topic: TopicImage, first: int) -> None:
-        """Make this node's logs that are missing. One that fails is offline, and is tried again at the next start."""
-        config = topic_log_config(self._config(), topic.configs)
+    async def _create_logs(self, topics: Iterable[tuple[TopicImage, int]]) -> None:
+        """Make this node's logs that are missing, of each topic from a partition on. One that fails is offline, and the
+        logs tell of it and try again.
+        """
+        turns = Turns()
         node_id = self._config().node_id
-        wanted = [
-            NewPartition(TopicPartition(topic.name, number), topic.topic_id, config, state.leader_epoch)
-            for number, state in enumerate(topic.partitions[first:], start=first)
-            if node_id in state.replicas
-        ]
-        for tp, error in (await self._logs.create_partitions(wanted)).items():
-            logger.error("the log of %s could not be made, so it is offline: %s", tp, error)
+        wanted: list[NewPartition] = []
+        for topic, first in topics:
+            config = topic_log_config(self._config(), topic.configs)
+            wanted += [
+                NewPartition(TopicPartition(topic.name, number), topic.topic_id, config, state.leader_epoch)
+                for number, state in enumerate(topic.partitions[first:], start=first)
+                if node_id in state.replicas and self._logs.offline.get(TopicPartition(topic.name, number)) is None
+            ]
+            await turns.give_way()
+        await self._logs.create_partitions(wanted)
 
-    async def _topic_deleted(self, change: TopicDeleted) -> None:
+    async def _topics_deleted(self, deleted: Sequence[TopicDeleted]) -> None:
+        turns = Turns()
+        topic_ids = {change.topic_id for change in deleted}
         for partition in self._logs.partitions():
-            if partition.topic_id == change.topic_id:
-                await asyncio.sleep(0)
+            if partition.topic_id in topic_ids:
                 self._delete_log(partition.tp)
-        await self._coordinators.topic_deleted(change.name)
+            await turns.give_way()
+        names = {change.name for change in deleted}
+        for offline in self._logs.offline:
+            if offline.tp.topic in names if offline.topic_id is None else offline.topic_id in topic_ids:
+                await self._logs.delete_offline(offline)
+        await self._coordinators.topics_deleted([change.name for change in deleted])
 
     def _delete_log(self, tp: TopicPartition) -> None:
         try:
@@ -156,3 +242,8 @@ class MetadataFollower:
 
     def _update_config(self, topic: TopicImage) -> None:
         self._logs.update_config(topic.name, topic_log_config(self._config(), topic.configs))
+
+
+def _still_there(image: MetadataImage, topic_id: TopicId, first: int) -> list[tuple[TopicImage, int]]:
+    topic = image.topic_by_id(topic_id)
+    return [] if topic is None else [(topic, first)]

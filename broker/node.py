@@ -10,8 +10,9 @@ import logging
 import os
 import secrets
 import socket
-from collections.abc import Coroutine, Mapping
+from collections.abc import Collection, Coroutine, Mapping
 from concurrent.futures import Executor
+from dataclasses import replace
 from typing import Any, Final
 
 from semel.broker.config import DAY_MS, NodeConfig
@@ -21,9 +22,11 @@ from semel.broker.data_folder import META_FILE
 from semel.broker.handlers.fetch import FetchHandler
 from semel.broker.handlers.produce import ProduceHandler
 from semel.broker.handlers.topic_rules import topic_log_config
+from semel.broker.listeners.exposure import ALLOW_SETTING, exposed_listeners
 from semel.broker.listeners.grpc.edge import CallTimes
 from semel.broker.listeners.grpc.server import GrpcListener
 from semel.broker.listeners.interception import Interceptor
+from semel.broker.listeners.kafka.limits import KafkaLimits
 from semel.broker.listeners.kafka.listener import KafkaListener
 from semel.broker.log.config import LogConfig
 from semel.broker.log.disk_errors import remedy
@@ -32,11 +35,12 @@ from semel.broker.metadata.changes import (
     BrokerRegistered,
     ClusterCreated,
 )
-from semel.broker.metadata.image import ALL_NODES_ID, MetadataImage
+from semel.broker.metadata.image import ALL_NODES_ID, MetadataImage, TopicImage
 from semel.broker.metadata.metadata import Metadata
 from semel.broker.metadata.store import MetadataStore, sqlite_url
 from semel.broker.metadata_follower import MetadataFollower
 from semel.broker.node_log import counted
+from semel.broker.open_files import open_files_limit, share_open_files, warn_of_few_open_files
 from semel.broker.partition import Partition
 from semel.broker.parts_config import kafka_limits, log_manager_config
 from semel.broker.settings import ConfigError
@@ -62,6 +66,7 @@ LOADING_PATIENCE_S: Final = 30.0
 _NAMED_MAX: Final = 10
 _PROGRESS_EVERY_S: Final = 2.0
 _WATCH_EVERY_S: Final = 1.0
+_BRING_BACK_EVERY_S: Final = 0.5
 _QUICK_CALLS_S: Final = 1.0
 """Calls that wait for nobody are over by then, when the node stops."""
 
@@ -80,22 +85,25 @@ class Node:
         executor: Executor | None,
         *,
         accept_data_loss: bool = False,
+        accept_loss_of: Collection[TopicPartition] = (),
         interceptor: Interceptor | None = None,
     ) -> None:
         self._configured = loaded
         self._interceptor = interceptor
         self._accept_data_loss = accept_data_loss
+        self._accept_loss_of = accept_loss_of
         self.loaded_config = loaded
         self.clock = clock
         self.data_dir = os.path.abspath(loaded.config.data_dir)
         self.failed: asyncio.Future[SemelError] = asyncio.get_running_loop().create_future()
         self._storage = storage
         self._executor = executor
-        self._lock: StorageLock | None = None
+        self._locks: list[StorageLock] = []
         self._metadata: Metadata | None = None
         self._logs: LogManager | None = None
         self._coordinators: Coordinators | None = None
         self._follower: MetadataFollower | None = None
+        self._last_log_config: tuple[TopicImage | None, NodeConfig, LogConfig] | None = None
         self._produce: ProduceHandler | None = None
         self._fetch: FetchHandler | None = None
         self._grpc: GrpcListener | None = None
@@ -118,6 +126,7 @@ class Node:
         executor: Executor | None = None,
         listeners: bool = True,
         accept_data_loss: bool = False,
+        accept_loss_of: Collection[TopicPartition] = (),
         interceptor: Interceptor | None = None,
     ) -> Node:
         """Start a node and return it when both listeners accept.
@@ -125,7 +134,8 @@ class Node:
         Without `listeners` it takes no address and is called directly: `produce`, `fetch`, and the other handlers with
         it as their `Services`. `executor` runs what waits for the disk, in place of threads of its own.
         With `accept_data_loss` it starts also in an empty folder though the metadata says that it has partitions, and
-        makes them anew. `interceptor` stands between the listeners and what answers, for tests of clients.
+        makes them anew. Partitions in `accept_loss_of` whose directories are gone are made anew, behind their last
+        known offsets. `interceptor` stands between the listeners and what answers, for tests of clients.
         Raises `ConfigError` and `NodeStartError`, and leaves nothing behind.
         """
         warn_if_interpreted()
@@ -137,6 +147,7 @@ class Node:
             clock or SystemClock(),
             executor,
             accept_data_loss=accept_data_loss,
+            accept_loss_of=accept_loss_of,
             interceptor=interceptor,
         )
         try:
@@ -202,6 +213,11 @@ class Node:
         return None if self._metrics is None else self._metrics.address
 
     @property
+    def offline_partitions(self) -> int:
+        """How many partitions that should be here are not open."""
+        return 0 if self._logs is None else len(self._logs.offline)
+
+    @property
     def kafka_listener(self) -> KafkaListener | None:
         """The listener, to look at."""
         return self._kafka
@@ -242,7 +258,10 @@ class Node:
         self.recovery_seconds = self.clock.monotonic() - begun
         self._coordinators = Coordinators(self, self._tracing)
         self._follower = MetadataFollower(self.logs, self._coordinators, self._configure, lambda: self.config)
-        await self._follower.reconcile(self.metadata.image)
+        try:
+            await self._follower.reconcile(self.metadata.image, self._accept_loss_of)
+        except (SemelError, OSError) as error:
+            raise _as_start_error(error, StartFailure.DATA_FOLDER) from error
         self.metadata.add_listener(self._follower.follow)
         self._begin_duty("follow the metadata", self._follower.run())
         if not await self._coordinators.all_loaded(LOADING_PATIENCE_S):
@@ -257,6 +276,8 @@ class Node:
 
     async def _serve(self, listeners: bool) -> None:
         if listeners:
+            warn_of_few_open_files(self.config, open_files_limit())
+            self._tell_of_exposure()
             await self._start_kafka()
             self._bind_grpc(parse_address("grpc.listen", self.config.grpc_listen))
         # Before anybody can ask for the metadata, it has the addresses of this start.
@@ -266,19 +287,38 @@ class Node:
         self._begin_duty("keep the controller's lease", self.metadata.run())
         self._begin_duty("look after the logs", self.logs.upkeep.run())
         self._begin_duty("watch the logs", self._watch_logs())
+        self._begin_duty("bring offline partitions back", self._bring_back())
         self.is_serving = True
+
+    def _tell_of_exposure(self) -> None:
+        exposed = exposed_listeners(self.config)
+        if not exposed:
+            return
+        if self.config.listeners_allow_anonymous:
+            logger.info("anybody who reaches %s is served, as %s=true says", ", ".join(exposed), ALLOW_SETTING)
+            return
+        logger.warning(
+            "anybody who reaches %s may read, write and delete everything and change settings: there are no users and "
+            "no encryption. Listen on 127.0.0.1, or keep strangers out of the network and say so: --set %s=true",
+            ", ".join(exposed), ALLOW_SETTING,
+        )  # fmt: skip
 
     def _bind_grpc(self, address: Address) -> None:
         times = None if self._metrics is None else CallTimes(self.clock, self._metrics.recorders.call)
         self._grpc = GrpcListener(self, address, self.produce, self.fetch, self._interceptor, times)
         self._grpc.bind()
 
+    def _kafka_limits(self) -> KafkaLimits:
+        """What was configured, as far as the limit of open files goes."""
+        connections_max = share_open_files(self.config, open_files_limit()).kafka
+        return replace(kafka_limits(self.config), max_connections=connections_max)
+
     async def _start_kafka(self) -> None:
         config = self.config
         self._kafka = KafkaListener(
             self,
             *parse_address("kafka.listen", config.kafka_listen),
-            kafka_limits(config),
+            self._kafka_limits(),
             produce=self.produce,
             fetch=self.fetch,
             interceptor=self._interceptor,
@@ -296,7 +336,9 @@ class Node:
     def _take_folder(self) -> None:
         try:
             make_lasting_folder(self._storage, self.data_dir)
-            self._lock = self._storage.lock(f"{self.data_dir}/{NODE_LOCK_FILE}")
+            # The folder itself, too: somebody may delete the file under a running node.
+            for path in (self.data_dir, f"{self.data_dir}/{NODE_LOCK_FILE}"):
+                self._locks.append(self._storage.lock(path))
         except BlockingIOError:
             raise NodeStartError(
                 f"the data folder {self.data_dir} is in use by another process. Stop that one, or give this node "
@@ -392,8 +434,13 @@ class Node:
             logger.info("opened the logs: %s", report)
 
     def _log_config(self, tp: TopicPartition, topic_id: TopicId) -> LogConfig:
+        """Return a partition's settings. Logs come in the order of their topics, so the last is kept."""
         topic = self.metadata.topic_by_id(topic_id)
-        return topic_log_config(self.config, {} if topic is None else topic.configs)
+        known, config = self._last_log_config, self.config
+        if known is None or known[0] is not topic or known[1] is not config:
+            made = topic_log_config(config, {} if topic is None else topic.configs)
+            known = self._last_log_config = topic, config, made
+        return known[2]
 
     async def _register(self) -> None:
         config = self.config
@@ -427,6 +474,16 @@ class Node:
             self.loaded_config = with_dynamic(self._configured, dynamic, all_nodes)
         except SemelError as error:
             logger.error("the dynamic settings in the metadata are not used: %s", error.message)
+            return
+        config = self.config
+        if self._logs is not None:
+            self._logs.reconfigure(
+                flush_interval_ms=config.log_flush_interval_ms,
+                cleaner_interval_ms=config.log_cleaner_backoff_ms,
+                producer_id_expiration_ms=config.producer_id_expiration_ms,
+            )
+        if self._kafka is not None:
+            self._kafka.reconfigure(self._kafka_limits())
 
     # --- What happens to nodes in tests -------------------------------------------------------------------------------
 
@@ -484,6 +541,16 @@ class Node:
             if offline is not None and offline.offline_error is not None:
                 self._fail(offline.offline_error)
 
+    async def _bring_back(self) -> None:
+        """Partitions that could not be made or opened come back once the disk does, coordinators' among them."""
+        assert self._coordinators is not None
+        while True:
+            if self._grpc is not None:
+                await self._grpc.tell_health_of_partitions(all_online=not len(self.logs.offline))
+            await asyncio.sleep(_BRING_BACK_EVERY_S)
+            for partition in await self.logs.bring_back():
+                self._coordinators.log_is_back(partition)
+
     async def stop(self, *, grace_ms: int | None = None) -> None:
         """Take no new requests, finish those in flight within the grace time, flush, and leave a clean folder.
 
@@ -511,9 +578,9 @@ class Node:
         tracing, self._tracing = self._tracing, None
         if tracing is not None:
             await tracing.stop()
-        if self._lock is not None:
-            self._lock.release()
-            self._lock = None
+        locks, self._locks = self._locks, []
+        for lock in locks:
+            lock.release()
         if errors:
             raise errors[0]
 

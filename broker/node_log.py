@@ -9,6 +9,11 @@ import sys
 from datetime import UTC, datetime
 from typing import Final, TextIO
 
+from semel.runtime.flood_guard import FloodGuard
+
+_LINE_CHARACTERS_MAX: Final = 16 << 10
+"""Longer lines are cut: what strangers call themselves, and their reasons, may have 32 KB each."""
+
 _PASSWORD_IN_URL: Final = re.compile(r"(?P<before>[a-zA-Z][a-zA-Z0-9+.-]*://[^\s:/@]*):[^\s@/]+@")
 
 
@@ -20,6 +25,11 @@ def redact(text: str) -> str:
 def counted(number: int, noun: str, plural: str = "") -> str:
     """Return `1 log`, `2 logs`. `plural` for nouns that take no s."""
     return f"{number} {noun if number == 1 else plural or noun + 's'}"
+
+
+def _cut(text: str) -> str:
+    left_out = len(text) - _LINE_CHARACTERS_MAX
+    return text if left_out <= 0 else f"{text[:_LINE_CHARACTERS_MAX]}... ({left_out} characters left out)"
 
 
 class _OneLine(logging.Formatter):
@@ -37,7 +47,7 @@ class TextFormatter(_OneLine):
     """`2026-11-21T08:00:00.000Z INFO  semel.node started`; line ends within an event are shown as `\\n`."""
 
     def format(self, record: logging.LogRecord) -> str:
-        text = redact(record.getMessage())
+        text = _cut(redact(record.getMessage()))
         traceback = self._traceback(record)
         whole = f"{text}\n{traceback}" if traceback else text
         escaped = whole.replace("\\n", "\\\\n").replace("\r", "\\r").replace("\n", "\\n")
@@ -52,19 +62,34 @@ class JsonFormatter(_OneLine):
             "time": self.formatTime(record),
             "level": record.levelname.lower(),
             "logger": record.name,
-            "message": redact(record.getMessage()),
+            "message": _cut(redact(record.getMessage())),
         }
         if traceback := self._traceback(record):
             event["traceback"] = traceback
         return json.dumps(event, ensure_ascii=False)
 
 
-def configure_logging(log_format: str, log_level: str, stream: TextIO | None = None) -> None:
-    """Send the process's log to `stream` (standard error). For a process that is a node; a library must not do this."""
-    handler = logging.StreamHandler(stream or sys.stderr)
+class _Handler(logging.StreamHandler[TextIO]):
+    """Writes to a stream, which may be on the disk that has failed: then there is no log, and the node goes on."""
+
+    def handleError(self, record: logging.LogRecord) -> None:  # noqa: N802
+        if not isinstance(sys.exc_info()[1], (OSError, ValueError)):
+            super().handleError(record)
+
+
+def configure_logging(log_format: str, log_level: str, stream: TextIO | None = None) -> FloodGuard:
+    """Send the process's log to `stream` (standard error). For a process that is a node; a library must not do this.
+
+    Returns what bounds the log; `flush` it now and then.
+    """
+    guard = FloodGuard()
+    handler = _Handler(stream or sys.stderr)
+    handler.addFilter(guard)
+    guard.handler = handler
     handler.setFormatter(JsonFormatter() if log_format == "json" else TextFormatter())
     root = logging.getLogger()
     for other in root.handlers[:]:
         root.removeHandler(other)
     root.addHandler(handler)
     root.setLevel(log_level.upper())
+    return guard

@@ -13,13 +13,24 @@ import itertools
 import logging
 from collections import deque
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from typing import Final, NamedTuple
 
 from semel.broker.disk_space import DiskSpace, WriteFailures
+from semel.broker.log.append_validation import CheckedBatch
 from semel.broker.log.config import AppendOrigin, LogConfig
+from semel.broker.log.disk_errors import is_full
 from semel.broker.log.journal import Journal
-from semel.broker.log.log_types import AbortedTransaction, AppendResult, EpochEndOffset, LogRange
+from semel.broker.log.log_types import (
+    NOTHING_OPENED,
+    AbortedTransaction,
+    AppendResult,
+    EpochEndOffset,
+    LogRange,
+    Opened,
+)
 from semel.broker.log.partition_log import PartitionLog
+from semel.broker.log.producer_state import NO_COORDINATOR_EPOCH
 from semel.broker.log.verification import VerificationGuard
 from semel.protocol.api.topics import (
     EARLIEST_LOCAL_TIMESTAMP,
@@ -40,6 +51,8 @@ from semel.runtime.storage import Buffer, StorageFile
 _log = logging.getLogger("semel.partition")
 
 ACKS_ALL: Final = -1
+WAITING_BYTES_MAX: Final = 4 << 20
+"""On a full disk coordinators' records and markers are taken until so much waits in memory for room."""
 HIGH_WATERMARK: Final = -1
 """For `delete_records`: everything that is committed."""
 
@@ -126,6 +139,7 @@ class Durability:
         self._sample: tuple[int, float] | None = None
         if journal is not None:
             journal.add_listener(self._durable)
+            journal.when_full(self._journal_full)
 
     @property
     def pending(self) -> int:
@@ -134,6 +148,7 @@ class Durability:
 
     def check_room(self, size: int) -> None:
         """Refuse a client's append that the disk or the journal has no room for. Raises `RetriableError`."""
+        self.check_journal()
         if self.space is not None:
             self.space.take(size if self.journal is None else 2 * size)  # the log, and the journal
         if self.journal is not None and self.journal.size_bytes > self.journal_bytes_max:
@@ -142,6 +157,31 @@ class Durability:
                 f"{self.journal_bytes_max}: the disk does not keep up with flushing the logs. Retry after a pause.",
                 ErrorCode.KAFKA_STORAGE_ERROR,
             )
+
+    def check_journal(self, bytes_max: int = 0) -> None:
+        """Refuse an append while more than `bytes_max` wait in memory for room on the disk. Raises `RetriableError`."""
+        journal = self.journal
+        if journal is not None and journal.full is not None and journal.waiting_bytes > bytes_max:
+            raise RetriableError(
+                f"the disk is full, and {journal.waiting_bytes} bytes wait to be written to the journal "
+                f"({journal.full}). Make room; retry after a pause.",
+                ErrorCode.KAFKA_STORAGE_ERROR,
+            )
+
+    def write_failed(self, error: SemelError) -> None:
+        """Take up that an append failed: where the disk is full, it is looked at again before the next one."""
+        if self.space is not None and is_full(error.__cause__):
+            with suppress(OSError):
+                self.space.write_failed()
+
+    def _journal_full(self) -> None:
+        """The flush that is asked for removes files of the journal, and so makes room, too."""
+        if self.space is not None:
+            with suppress(OSError):
+                self.space.write_failed()
+        if not self.flush_wanted and self._on_flush_wanted is not None:
+            self.flush_wanted = True
+            self._on_flush_wanted()
 
     def appended(self, partition: Partition, base_offset: int, next_offset: int, buffers: Sequence[Buffer]) -> None:
         """Take up what was just appended to a partition's log. Raises `SemelError` where the journal has failed."""
@@ -280,12 +320,13 @@ class Partition:
         origin: AppendOrigin = AppendOrigin.CLIENT,
         acks: int = ACKS_ALL,
         verified: bool | VerificationGuard = False,
+        checked: CheckedBatch | None = None,
     ) -> AppendResult:
         """Append the whole batch in `buffer`, which is patched in place where it is writable.
 
         The append is committed when `when_committed(result.last_offset)` or `wait_committed` says so; with acks of 0
-        or 1 the caller answers without. `verified`: see `PartitionLog.append` (T8). Raises `SemelError`: then nothing
-        was appended, except for KAFKA_STORAGE_ERROR of a failed journal, after which the partition is offline.
+        or 1 the caller answers without. `verified`, `checked`: see `PartitionLog.append`. Raises `SemelError`: then
+        nothing was appended, except for KAFKA_STORAGE_ERROR of a failed journal, after which the partition is offline.
         """
         self._check_online()
         durability = self._durability
@@ -297,9 +338,16 @@ class Partition:
                     ErrorCode.NOT_ENOUGH_REPLICAS,
                 )
             durability.check_room(len(buffer))
+        else:
+            durability.check_journal(WAITING_BYTES_MAX)
         try:
             result = self.log.append(
-                buffer, origin=origin, leader_epoch=self.leader_epoch, now_ms=self._clock.now_ms(), verified=verified
+                buffer,
+                origin=origin,
+                leader_epoch=self.leader_epoch,
+                now_ms=self._clock.now_ms(),
+                verified=verified,
+                checked=checked,
             )
         except SemelError as error:
             self._look_after_log(error)
@@ -318,12 +366,17 @@ class Partition:
         coordinator_epoch: int,
         committed: bool,
         version: TransactionVersion = TransactionVersion.V1,
+        *,
+        forged_epoch: int = NO_COORDINATOR_EPOCH,
     ) -> int | None:
         """Append a transaction marker and return its offset, or None where it repeats an applied one (P9, P10).
+
+        forged_epoch: see `ProducerState.check_marker`.
 
         The first one may still be on its way to the disk: whoever answers for it waits for `log_end_offset` - 1.
         """
         self._check_online()
+        self._durability.check_journal(WAITING_BYTES_MAX)
         try:
             result = self.log.append_marker(
                 producer,
@@ -332,6 +385,7 @@ class Partition:
                 self._clock.now_ms(),
                 leader_epoch=self.leader_epoch,
                 version=version,
+                forged_epoch=forged_epoch,
             )
         except SemelError as error:
             self._look_after_log(error)
@@ -489,13 +543,19 @@ class Partition:
         found = self.log.read(offset, max_bytes, self.log.log_end_offset, True)
         return b"" if found.file is None else found.file.read_at(found.size, found.position)
 
-    def list_offset(self, timestamp_ms: int, isolation: IsolationLevel = IsolationLevel.READ_UNCOMMITTED) -> ListOffset:
+    def list_offset(
+        self,
+        timestamp_ms: int,
+        isolation: IsolationLevel = IsolationLevel.READ_UNCOMMITTED,
+        opened: Opened = NOTHING_OPENED,
+    ) -> ListOffset:
         """Return the offset for a timestamp or for one of the special ones.
 
         EARLIEST is the start of the log; LATEST the high watermark, under read_committed the last stable offset (L2);
         MAX_TIMESTAMP the record with the largest timestamp (KIP-734); a timestamp the first record at or after it, and
         -1 where no visible record is. There is no tiered storage, so the earliest local offset is the earliest, and
-        the offsets that tell how far it has come are -1 (KIP-405, KIP-1005, KIP-1023).
+        the offsets that tell how far it has come are -1 (KIP-405, KIP-1005, KIP-1023). `opened` and what is raised:
+        see `PartitionLog.offset_for_timestamp`.
         """
         self._check_online()
         end = self._last_stable_offset if isolation is IsolationLevel.READ_COMMITTED else self._high_watermark
@@ -505,7 +565,7 @@ class Partition:
             return ListOffset(-1, -1)
         if timestamp_ms == LATEST_TIMESTAMP:
             return ListOffset(end, -1, self.leader_epoch)
-        found = self.log.offset_for_timestamp(timestamp_ms)
+        found = self.log.offset_for_timestamp(timestamp_ms, opened)
         if found is None or found.offset >= end:
             return ListOffset(-1, -1)
         return ListOffset(found.offset, found.timestamp_ms, found.leader_epoch)
@@ -562,6 +622,7 @@ class Partition:
             _log.critical("%s is offline: %s", self.tp, self.log.offline_error)
             self.go_offline(self.log.offline_error)
         elif error.code is ErrorCode.KAFKA_STORAGE_ERROR:
+            self._durability.write_failed(error)
             self._durability.failures.failed(self._clock.monotonic(), error.message)
 
     def _check_online(self) -> None:

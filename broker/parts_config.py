@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from semel.broker.config import Durability, NodeConfig
+from semel.broker.config_sources import parse_connection_overrides
 from semel.broker.listeners.kafka.limits import KafkaLimits
 from semel.broker.log.journal import JournalConfig
 from semel.broker.log_manager_config import DurabilityMode, LogManagerConfig
@@ -39,8 +40,11 @@ def kafka_limits(config: NodeConfig) -> KafkaLimits:
         socket_request_max_bytes=config.socket_request_max_bytes,
         socket_send_buffer_bytes=config.socket_send_buffer_bytes,
         queued_max_request_bytes=config.queued_max_request_bytes,
+        request_receive_timeout_ms=config.kafka_request_receive_timeout_ms,
         max_in_flight_requests=config.kafka_max_in_flight_requests,
         max_connections=config.max_connections,
+        max_connections_per_address=config.kafka_max_connections_per_ip,
+        max_connections_overrides=parse_connection_overrides(config.kafka_max_connections_overrides),
         connections_max_idle_ms=config.connections_max_idle_ms,
         output_max_bytes=config.kafka_output_max_bytes,
         fetch_max_bytes=config.fetch_max_bytes,
@@ -54,6 +58,7 @@ def transaction_config(config: NodeConfig) -> TransactionConfig:
     return TransactionConfig(
         transaction_max_timeout_ms=config.transaction_max_timeout_ms,
         transactional_id_expiration_ms=config.transactional_id_expiration_ms,
+        transactional_id_max_bytes=config.transactional_id_max_bytes,
         two_phase_commit_enable=config.transaction_two_phase_commit_enable,
         commit_history_max=config.commit_history_max,
         commit_history_expiration_ms=config.commit_history_expiration_ms,
@@ -74,6 +79,9 @@ def group_config(config: NodeConfig) -> GroupConfig:
         group_new_member_join_timeout_ms=config.group_new_member_join_timeout_ms,
         group_max_size=config.group_max_size,
         group_member_metadata_max_bytes=config.group_member_metadata_max_bytes,
+        group_max_bytes=config.group_max_bytes,
+        group_members_max_bytes=config.group_members_max_bytes,
+        offsets_max_bytes=config.offsets_max_bytes,
         group_id_max_bytes=config.group_id_max_bytes,
         group_protocols_max=config.group_protocols_max,
         group_consumer_session_timeout_ms=config.group_consumer_session_timeout_ms,

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 
 from semel.broker.diagnostics.batches import batches_from
 from semel.broker.handlers.partitions import partition_of
-from semel.broker.handlers.write_txn_markers import LocalMarkerWriter
+from semel.broker.handlers.write_txn_markers import LocalMarkerWriter, latest_coordinator_epoch
 from semel.broker.services import Services
 from semel.protocol.api.diagnostics import HangingEnd
 from semel.protocol.api.transactions import TransactionVersion, TxnMarker
@@ -29,32 +29,41 @@ async def end_hanging(
     knows; how to end one of which the outcome is not told any more, the caller says (`end`).
     Raises INVALID_TXN_STATE where no such transaction is open, or it is to end otherwise; COORDINATOR_NOT_AVAILABLE.
     """
-    holder, _ = _holder(node, tp, start_offset)
+    holder = _holder(node, tp, start_offset)
     _check_all_are_known(node, unknown_elsewhere)
     records = await records_of(node, (holder.producer_id,))
-    now, coordinator_epoch = _holder(node, tp, start_offset)  # its marker may have come while the logs were read
-    if now != holder:
+    if _holder(node, tp, start_offset) != holder:  # its marker may have come while the logs were read
         raise RetriableError(f"the transaction at offset {start_offset} of {tp} has changed meanwhile: look again")
-    for machine in node.transactions.machines():
-        for txn in machine.open_transactions.values():
-            if txn.producer_id == holder.producer_id and tp in txn.partitions:
-                raise FatalError(
-                    f"the transaction at offset {start_offset} of {tp} does not hang: it is that of "
-                    f"{txn.transactional_id!r}, which is {txn.state.label}; `semel txn abort` takes that name",
-                    ErrorCode.INVALID_TXN_STATE,
-                )
+    if (txn := node.transactions.open_transaction(holder.producer_id, tp)) is not None:
+        raise FatalError(
+            f"the transaction at offset {start_offset} of {tp} does not hang: it is that of "
+            f"{txn.transactional_id!r}, which is {txn.state.label}; `semel txn abort` takes that name",
+            ErrorCode.INVALID_TXN_STATE,
+        )
     known = outcome_of(records, holder, tp)
     committed = judge(known, tp, start_offset, end)
-    producer, version = (holder, TransactionVersion.V1) if known.marker is None else (known.marker, known.version)
-    marker = TxnMarker(producer, max(coordinator_epoch, 0), committed, (tp,), version)
+    marker = _marker_of(node, holder, known, committed, tp)
     code = (await LocalMarkerWriter(node).write_markers(marker))[tp]
     if code is not ErrorCode.NONE:
         raise error_for(code, f"the marker could not be written to {tp}: {code.name}")
     return holder, committed
 
 
-def _holder(node: Services, tp: TopicPartition, start_offset: int) -> tuple[ProducerIdAndEpoch, int]:
-    """Return whose transaction is open there, and the epoch of the coordinator that last wrote a marker of it."""
+def _marker_of(
+    node: Services, holder: ProducerIdAndEpoch, known: HolderOutcome, committed: bool, tp: TopicPartition
+) -> TxnMarker:
+    """Return the marker, with the epoch that its coordinator has by the metadata: nobody else's word counts (P9)."""
+    producer, version = (holder, TransactionVersion.V1) if known.marker is None else (known.marker, known.version)
+    if not known.transactional_id:
+        return TxnMarker(producer, latest_coordinator_epoch(node), committed, (tp,), version)
+    number = node.transactions.partition_for(known.transactional_id)
+    epoch = node.metadata.leader_epoch(TopicPartition(TRANSACTIONS_TOPIC, number))
+    assert epoch is not None, "its records were read from there"
+    return TxnMarker(producer, epoch, committed, (tp,), version, number)
+
+
+def _holder(node: Services, tp: TopicPartition, start_offset: int) -> ProducerIdAndEpoch:
+    """Return whose transaction is open there."""
     state = partition_of(node, tp).log.producer_state
     producer_id = state.open_transactions.get(start_offset)
     entry = None if producer_id is None else state.entry(producer_id)
@@ -64,7 +73,7 @@ def _holder(node: Services, tp: TopicPartition, start_offset: int) -> tuple[Prod
             "names those that hang",
             ErrorCode.INVALID_TXN_STATE,
         )
-    return ProducerIdAndEpoch(producer_id, entry.epoch), entry.coordinator_epoch
+    return ProducerIdAndEpoch(producer_id, entry.epoch)
 
 
 def judge(known: HolderOutcome, tp: TopicPartition, start_offset: int, end: HangingEnd) -> bool:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import heapq
+import math
 from collections.abc import AsyncIterator, Iterable, Sequence
 from dataclasses import replace
 from typing import Final, TypeVar
@@ -15,12 +16,14 @@ from typing import Final, TypeVar
 from semel.broker.config import SETTINGS, value_of
 from semel.broker.diagnostics.batches import batch_time_ms
 from semel.broker.diagnostics.disk import disk_facts
+from semel.broker.diagnostics.forged import forged_markers
 from semel.broker.diagnostics.groups import group_facts
 from semel.broker.diagnostics.hanging import records_of
 from semel.broker.partition import Partition
 from semel.broker.services import Services
 from semel.protocol.api.diagnostics import (
     NEVER,
+    NO_TIME,
     SNAPSHOT_LIMIT,
     SNAPSHOT_LIMIT_MAX,
     CoordinatorPartition,
@@ -50,6 +53,7 @@ TOLD_SETTINGS: Final = (
     *("transaction.max.timeout.ms", "transactional.id.expiration.ms", "transaction.two.phase.commit.enable"),
     *("producer.id.expiration.ms", "commit.history.expiration.ms"),
     *("log.retention.ms", "offsets.retention.minutes", "journal.max.bytes"),
+    *("kafka.listen", "grpc.listen", "listeners.allow.anonymous"),
 )
 """The settings that rules of `semel doctor` look at."""
 
@@ -74,9 +78,10 @@ async def take_snapshot(node: Services, limit: int = 0, producer_ids: Iterable[i
         for number, reason in sorted(partitions.items())
     ]
     await asyncio.sleep(0)
+    forged, forged_total = await forged_markers(node, most)
     groups, groups_total = await group_facts(node, most, now_ms)
     topics, topics_total = await _topics(node, most)
-    offline = sorted((one for one in node.logs.partitions() if one.offline_error is not None), key=lambda one: one.tp)
+    offline = _offline(node, now_ms)
     image, node_id = node.metadata.image, node.config.node_id
     return NodeSnapshot(
         node_id=node_id,
@@ -91,13 +96,37 @@ async def take_snapshot(node: Services, limit: int = 0, producer_ids: Iterable[i
         groups_total=groups_total,
         topics=tuple(topics),
         topics_total=topics_total,
-        offline=tuple(OfflinePartition(one.tp, str(one.offline_error)[:_REASON_LENGTH_MAX]) for one in offline[:most]),
+        offline=tuple(offline[:most]),
+        offline_total=len(offline),
         settings=tuple(
             SettingFact(name, SETTINGS[name].format(value_of(node.config, name)), SETTINGS[name].dynamic)
             for name in TOLD_SETTINGS
         ),
         leaders=sum(state.leader == node_id for topic in image.topics.values() for state in topic.partitions),
+        forged=tuple(forged),
+        forged_total=forged_total,
     )
+
+
+def _offline(node: Services, now_ms: int) -> list[OfflinePartition]:
+    """Return the partitions that failed while they were open, and those that are not open, in their order."""
+    failed = [
+        OfflinePartition(one.tp, str(one.offline_error)[:_REASON_LENGTH_MAX])
+        for one in node.logs.partitions()
+        if one.offline_error is not None
+    ]
+    now = node.clock.monotonic()
+    away = [
+        OfflinePartition(
+            partition=one.tp,
+            reason=one.reason[:_REASON_LENGTH_MAX],
+            kind=one.kind.value,
+            since_ms=one.since_ms,
+            retry_ms=NO_TIME if math.isinf(one.retry_at) else now_ms + max(0, round((one.retry_at - now) * 1000)),
+        )
+        for one in node.logs.offline
+    ]
+    return sorted(failed + away, key=lambda one: one.partition)
 
 
 # --- Transactions -----------------------------------------------------------------------------------------------------

@@ -45,7 +45,9 @@ def not_here(node: Services, tp: TopicPartition) -> SemelError:
     """Return why a partition is not on this node: led by another one, offline, or nowhere."""
     leader, _ = current_leader(node, tp)
     if leader == node.config.node_id:
-        return error_for(ErrorCode.KAFKA_STORAGE_ERROR, f"the log of {tp} is offline: see the node's own log")
+        offline = node.logs.offline.get(tp)
+        why = "see the node's own log" if offline is None else f"{offline.kind.value}; `semel doctor` says what to do"
+        return error_for(ErrorCode.KAFKA_STORAGE_ERROR, f"the log of {tp} is offline: {why}")
     if leader != NO_LEADER:
         return error_for(ErrorCode.NOT_LEADER_OR_FOLLOWER, f"{tp} is led by node {leader}: go there")
     topic = node.metadata.topic(tp.topic)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from typing import Final
 
 from semel.broker.handlers.descriptions import describe_cluster, describe_topic
 from semel.broker.handlers.topic_rules import check_topic_name
@@ -12,6 +13,10 @@ from semel.protocol.api.metadata import ClusterDescription, TopicResult
 from semel.protocol.api.topics import NewTopic
 from semel.protocol.errors import ErrorCode, SemelError, UsageError
 from semel.protocol.ids import INTERNAL_TOPICS, TopicId, format_topic_id
+from semel.runtime.turns import in_turns
+
+CREATED_PER_REQUEST_MAX: Final = 1_000
+"""Topics that one request for metadata creates. A client that is told LEADER_NOT_AVAILABLE of others asks again."""
 
 
 def cluster(node: Services) -> ClusterDescription:
@@ -20,13 +25,15 @@ def cluster(node: Services) -> ClusterDescription:
     return describe_cluster(metadata.image, node.config.node_id if metadata.controller_epoch >= 0 else -1)
 
 
-def all_topics(node: Services, *, include_internal: bool) -> tuple[TopicResult, ...]:
+async def all_topics(node: Services, *, include_internal: bool) -> tuple[TopicResult, ...]:
     """Return every topic, by name."""
     topics = node.metadata.image.topics
     return tuple(
-        TopicResult(name, topic=describe_topic(topics[name]), topic_id=topics[name].topic_id)
-        for name in sorted(topics)
-        if include_internal or name not in INTERNAL_TOPICS
+        [
+            TopicResult(name, topic=describe_topic(topics[name]), topic_id=topics[name].topic_id)
+            async for name in in_turns(sorted(topics))
+            if include_internal or name not in INTERNAL_TOPICS
+        ]
     )
 
 
@@ -37,22 +44,23 @@ async def topics_by_name(
     refused: Mapping[str, TopicResult] = {}
     if allow_auto_create and node.config.auto_create_topics_enable:
         refused = await _create_missing(node, names)
-    return tuple(refused.get(name) or topic_by_name(node, name) for name in names)
+    return tuple([refused.get(name) or topic_by_name(node, name) async for name in in_turns(names)])
 
 
-def topics_by_id(node: Services, topic_ids: Sequence[TopicId]) -> tuple[TopicResult, ...]:
+async def topics_by_id(node: Services, topic_ids: Sequence[TopicId]) -> tuple[TopicResult, ...]:
     """Return the topics with these ids, in order."""
-    return tuple(_by_id(node, topic_id) for topic_id in topic_ids)
+    return tuple([_by_id(node, topic_id) async for topic_id in in_turns(topic_ids)])
 
 
 async def _create_missing(node: Services, names: Sequence[str]) -> Mapping[str, TopicResult]:
     """Create the topics that are missing. Returns those that could not be, each with its error."""
-    missing = dict.fromkeys(name for name in names if node.metadata.topic(name) is None)
+    missing = dict.fromkeys([name async for name in in_turns(names) if node.metadata.topic(name) is None])
     try:
         for name in INTERNAL_TOPICS.intersection(missing):
             await create_internal_topic(node, name)
         wanted = [NewTopic(name) for name in missing if name not in INTERNAL_TOPICS]
-        results = await create_topics(node, wanted) if wanted else ()
+        results = await create_topics(node, wanted[:CREATED_PER_REQUEST_MAX])
+        results += tuple([_created_later(topic.name) async for topic in in_turns(wanted[CREATED_PER_REQUEST_MAX:])])
     except SemelError as error:
         # Nothing can be created now, which is no reason to say nothing of the topics that are there.
         results = tuple(TopicResult(name, error.code, error.message) for name in missing)
@@ -60,6 +68,18 @@ async def _create_missing(node: Services, names: Sequence[str]) -> Mapping[str, 
     return {
         each.name: each for each in results if each.error is not ErrorCode.NONE and not node.metadata.topic(each.name)
     }
+
+
+def _created_later(name: str) -> TopicResult:
+    try:
+        check_topic_name(name)
+    except UsageError as error:
+        return TopicResult(name, error.code, error.message)
+    message = (
+        f"one request for metadata creates up to {CREATED_PER_REQUEST_MAX} topics: ask again for {name!r}, or create "
+        "many topics with CreateTopics"
+    )
+    return TopicResult(name, ErrorCode.LEADER_NOT_AVAILABLE, message)
 
 
 def topic_by_name(node: Services, name: str) -> TopicResult:

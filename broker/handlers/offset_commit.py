@@ -13,6 +13,7 @@ from semel.protocol.api.groups import OffsetCommitRequest, OffsetCommitResponse
 from semel.protocol.api.transactions import TransactionVersion
 from semel.protocol.errors import ErrorCode
 from semel.protocol.ids import OFFSETS_TOPIC, TRANSACTIONS_TOPIC
+from semel.runtime.turns import in_turns
 
 
 async def commit_offsets(
@@ -26,7 +27,11 @@ async def commit_offsets(
     if request.producer is not None:
         await node.internal_topic_ready(TRANSACTIONS_TOPIC)
     image = node.metadata.image
-    unknown = {tp: ErrorCode.UNKNOWN_TOPIC_OR_PARTITION for tp in request.offsets if image.partition(tp) is None}
+    unknown = {
+        tp: ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+        async for tp in in_turns(request.offsets)
+        if image.partition(tp) is None
+    }
     if not unknown:
         return await node.groups.commit_offsets(request, version=version)
     known = {tp: offset for tp, offset in request.offsets.items() if tp not in unknown}

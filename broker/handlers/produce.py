@@ -4,7 +4,9 @@ Behaviour, by version of the request where it matters:
 - acks 0, 1 and -1 (all); anything else is INVALID_REQUIRED_ACKS for every partition, and nothing is appended.
 - Batches are appended in the order of arrival, within the call; only the answer to acks=all waits, until the high
   watermark is past the batch or `timeout_ms` is over (REQUEST_TIMED_OUT: the batch may still become durable).
-- A partition's record set is exactly one v2 batch (INVALID_RECORD otherwise); zstd needs version 7.
+- A request with batches that take long to check (S3) holds its client's place in the order until they are.
+- A partition's record set is exactly one v2 batch (INVALID_RECORD otherwise); zstd needs version 7. Records that no
+  reader could read are INVALID_RECORD or INVALID_TIMESTAMP, with their places from version 8 on (S4, KIP-467).
 - A transactional batch enters a partition only by the transaction coordinator's word (T8, KIP-890). Up to version 11
   the partition must have been added to the transaction before (it is verified); from version 12 on it is added here.
   While one batch waits for that, later ones of the same producer to the same partition queue behind it.
@@ -21,13 +23,15 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Final, TypeAlias
 
+from semel.broker.handlers.batch_checks import PLAIN_BYTES_MAX, BatchChecks, Outcome, Turn, Unchecked
 from semel.broker.handlers.leader_hints import HINTED, current_leader, leader_endpoints, not_here
 from semel.broker.handlers.verification import TransactionGate, WaitingBatch
-from semel.broker.log.append_validation import RefusedRecordsError
-from semel.broker.log.config import AppendOrigin
+from semel.broker.log.append_validation import CheckedBatch, RefusedRecordsError
+from semel.broker.log.config import AppendOrigin, LogConfig
+from semel.broker.log.partition_log import writable
 from semel.protocol.batch_header import COMPRESSION_MASK, BatchHeader, read_header
 from semel.protocol.compression import Compression
 from semel.protocol.errors import ErrorCode, SemelError, error_for
@@ -68,12 +72,14 @@ Appended: TypeAlias = "tuple[ProducePartitionResponse, Partition | None, int]"
 class ProduceRun:
     """One request on its way: an answer for each partition, and how many are still to come."""
 
-    __slots__ = ("_done", "_loop", "_pending", "_responses", "_timer", "handler", "request", "version")
+    __slots__ = ("_done", "_loop", "_pending", "_responses", "_timer", "checked", "handler", "request", "version")
 
     def __init__(self, handler: ProduceHandler, request: ProduceRequest, version: int, done: Done) -> None:
         self.handler = handler
         self.request = request
         self.version = version
+        self.checked: dict[int, CheckedBatch] | None = None
+        """Batches that were checked before they can be appended, by their place."""
         self._done: Done | None = done
         self._responses: list[ProducePartitionResponse | None] = [None] * len(request.partitions)
         self._pending = len(request.partitions)
@@ -91,8 +97,7 @@ class ProduceRun:
 
     def fail(self, index: int, error: SemelError) -> None:
         """Answer one partition with an error."""
-        self.handler.refused_batches += 1
-        self.settle(index, self.handler.refuse(self.request.partitions[index], error.code, error.message, self.version))
+        self.settle(index, self.handler.refusal(self.request.partitions[index], error, self.version))
 
     def fail_all(self, code: ErrorCode, message: str) -> None:
         for index in range(len(self._responses)):
@@ -149,6 +154,7 @@ class ProduceHandler:
     def __init__(self, node: Services) -> None:
         self.node = node
         self.gate = TransactionGate(node, self.append)
+        self.checks = BatchChecks(node.config)
         self.appended_batches = 0
         self.appended_records = 0
         self.appended_bytes = 0
@@ -178,8 +184,13 @@ class ProduceHandler:
         response = self.begin(request, version, done)
         return await answered if response is None else response
 
-    def begin(self, request: ProduceRequest, version: int, done: Done) -> ProduceResponse | None:
-        """Append what may be appended now. Returns the answer, or None where `done` is called with it later."""
+    def begin(
+        self, request: ProduceRequest, version: int, done: Done, turn: Turn | None = None
+    ) -> ProduceResponse | None:
+        """Append what may be appended now. Returns the answer, or None where `done` is called with it later.
+
+        `turn` is held while batches are checked elsewhere, so that the client's next request is appended after them.
+        """
         if version >= PRODUCE_TOPIC_ID_VERSION:
             self._name_topics(request)
         if self.spans is not None:
@@ -190,11 +201,9 @@ class ProduceHandler:
             if acks not in (ACKS_NONE, ACKS_LEADER, ACKS_ALL):
                 run.fail_all(ErrorCode.INVALID_REQUIRED_ACKS, _WRONG_ACKS)
             elif request.transactional_id is not None:
-                self._begin_transactional(run, request.transactional_id)
+                self._begin_transactional(run, request.transactional_id, turn)
             else:
-                for index, item in enumerate(request.partitions):
-                    appended = self._append_plain(item, acks, version)
-                    run.take(index, appended)
+                self._append_from(run, 0, turn)
             return run.result()
         if acks not in (ACKS_NONE, ACKS_LEADER):
             self.refused_batches += len(request.partitions)
@@ -202,7 +211,17 @@ class ProduceHandler:
                 self.refuse(item, ErrorCode.INVALID_REQUIRED_ACKS, _WRONG_ACKS, version) for item in request.partitions
             ]
             return self.response(refusals)
-        return self.response([self._append_plain(item, acks, version)[0] for item in request.partitions])
+        answers: list[ProducePartitionResponse] = []
+        for index, item in enumerate(request.partitions):
+            appended = self._append_light(item, acks, version)
+            if appended is None:
+                run = ProduceRun(self, request, version, done)
+                for place, answer in enumerate(answers):
+                    run.settle(place, answer)
+                self._append_from(run, index, turn)
+                return run.result()
+            answers.append(appended[0])
+        return self.response(answers)
 
     def _name_topics(self, request: ProduceRequest) -> None:
         """Put the names in that belong to the ids; none where an id is unknown."""
@@ -231,27 +250,102 @@ class ProduceHandler:
             return ProduceResponse(partitions)
         return ProduceResponse(partitions, 0, leader_endpoints(self.node, [each.leader_id for each in partitions]))
 
-    def _append_plain(self, item: ProducePartition, acks: int, version: int) -> Appended:
-        """Append a batch that must not be transactional."""
-        try:
-            partition, header = self._check(item, version)
-            if header.is_transactional:
-                raise error_for(
-                    ErrorCode.INVALID_TXN_STATE,
-                    f"a transactional batch for {partition.tp} came in a request without a transactional id",
-                )
-        except SemelError as error:
-            self.refused_batches += 1
-            return self.refuse(item, error.code, error.message, version), None, -1
-        return self._append(item, partition, acks, version, False)
+    def refusal(self, item: ProducePartition, error: SemelError, version: int) -> ProducePartitionResponse:
+        """Count a refused batch, and return the answer to it."""
+        self.refused_batches += 1
+        answer = self.refuse(item, error.code, error.message, version)
+        if isinstance(error, RefusedRecordsError):
+            answer.record_errors = error.records
+        return answer
 
-    def _begin_transactional(self, run: ProduceRun, transactional_id: str) -> None:
+    def _append_light(self, item: ProducePartition, acks: int, version: int) -> Appended | None:
+        """Append a batch that must not be transactional; None where it is to be checked before."""
+        try:
+            partition, header = self._check_plain(item, version)
+        except SemelError as error:
+            return self.refusal(item, error, version), None, -1
+        if not _is_light(header, partition.config):
+            return None
+        return self._append(item, partition, acks, version, False, None)
+
+    def _append_from(self, run: ProduceRun, first: int, turn: Turn | None) -> None:
+        """Append the batches from a place on. From the first that is checked elsewhere on, all of them wait for it."""
+        request, version = run.request, run.version
+        waiting: list[tuple[Unchecked, Partition]] = []
+        for index in range(first, len(request.partitions)):
+            item = request.partitions[index]
+            try:
+                partition, header = self._check_plain(item, version)
+                checked = None
+                if waiting or not _is_light(header, partition.config):
+                    assert item.records is not None
+                    if not waiting:
+                        checked = self.checks.at_once(partition.tp, header, item.records, partition.config)
+                    if checked is None:
+                        unchecked = Unchecked(index, partition.tp, writable(item.records), partition.config)
+                        waiting.append((unchecked, partition))
+                        continue
+            except SemelError as error:
+                run.fail(index, error)
+                continue
+            run.take(index, self._append(item, partition, request.acks, version, False, checked))
+        if not waiting:
+            return
+
+        def checked_all(outcomes: Mapping[int, Outcome]) -> None:
+            for (place, *_), partition in waiting:
+                outcome = outcomes[place]
+                if isinstance(outcome, SemelError):
+                    run.fail(place, outcome)
+                else:
+                    item = request.partitions[place]
+                    run.take(place, self._append(item, partition, request.acks, version, False, outcome))
+
+        self._check_elsewhere(run, [unchecked for unchecked, _ in waiting], turn, checked_all)
+
+    def _check_elsewhere(
+        self,
+        run: ProduceRun,
+        batches: Sequence[Unchecked],
+        turn: Turn | None,
+        then: Callable[[Mapping[int, Outcome]], None],
+    ) -> None:
+        """Have batches checked in a thread, and hold the client's place meanwhile."""
+
+        def done(outcomes: Mapping[int, Outcome]) -> None:
+            try:
+                then(outcomes)
+            finally:
+                if turn is not None:
+                    turn.on_close = None
+                    turn.go_on()
+
+        try:
+            job = self.checks.elsewhere(batches, run.request.timeout_ms, done)
+        except SemelError as error:
+            # The request's other batches may be good, and it is to be answered.
+            then({batch.place: error for batch in batches})
+            return
+        if turn is not None:
+            turn.on_close = job.cancel
+            turn.hold()
+
+    def _begin_transactional(self, run: ProduceRun, transactional_id: str, turn: Turn | None) -> None:
         """Append what needs no word of the coordinator, and ask for it for all others at once."""
         batches: list[WaitingBatch] = []
         producers: set[ProducerIdAndEpoch] = set()
+        waiting: list[Unchecked] = []
+        run.checked = {}
         for index, item in enumerate(run.request.partitions):
             try:
                 partition, header = self._check(item, run.version)
+                if not _is_light(header, partition.config):
+                    assert item.records is not None
+                    checked = self.checks.at_once(partition.tp, header, item.records, partition.config)
+                    if checked is None:
+                        waiting.append(Unchecked(index, partition.tp, writable(item.records), partition.config))
+                    else:
+                        run.checked[index] = checked
             except SemelError as error:
                 run.fail(index, error)
                 continue
@@ -264,8 +358,39 @@ class ProduceHandler:
                 ErrorCode.INVALID_PRODUCER_ID_MAPPING,
                 f"one request of {transactional_id!r} has transactional batches of {len(producers)} producers",
             )
-            return
-        self.gate.admit(transactional_id, run.version, batches)
+        elif waiting:
+            self._check_elsewhere(
+                run, waiting, turn, lambda outcomes: self._admit_checked(run, transactional_id, batches, outcomes)
+            )
+        else:
+            self.gate.admit(transactional_id, run.version, batches)
+
+    def _admit_checked(
+        self,
+        run: ProduceRun,
+        transactional_id: str,
+        batches: Sequence[WaitingBatch],
+        outcomes: Mapping[int, Outcome],
+    ) -> None:
+        """Let in those of a transactional request's batches that were found to be good."""
+        assert run.checked is not None
+        for place, outcome in outcomes.items():
+            if isinstance(outcome, SemelError):
+                run.fail(place, outcome)
+            else:
+                run.checked[place] = outcome
+        good = [batch for batch in batches if not isinstance(outcomes.get(batch.place), SemelError)]
+        self.gate.admit(transactional_id, run.version, good)
+
+    def _check_plain(self, item: ProducePartition, version: int) -> tuple[Partition, BatchHeader]:
+        """Return what `_check` does, for a batch that must not be transactional. Raises `SemelError`."""
+        partition, header = self._check(item, version)
+        if header.is_transactional:
+            raise error_for(
+                ErrorCode.INVALID_TXN_STATE,
+                f"a transactional batch for {partition.tp} came in a request without a transactional id",
+            )
+        return partition, header
 
     def _check(self, item: ProducePartition, version: int) -> tuple[Partition, BatchHeader]:
         """Return the partition and the header of the one batch for it. Raises `SemelError`."""
@@ -305,7 +430,8 @@ class ProduceHandler:
         """Append one partition's batch and settle its answer, now or when it is committed."""
         request = run.request
         item = request.partitions[index]
-        run.take(index, self._append(item, partition, request.acks, run.version, verified))
+        checked = None if run.checked is None else run.checked.pop(index, None)
+        run.take(index, self._append(item, partition, request.acks, run.version, verified, checked))
 
     def _append(
         self,
@@ -314,12 +440,13 @@ class ProduceHandler:
         acks: int,
         version: int,
         verified: bool | VerificationGuard,
+        checked: CheckedBatch | None,
     ) -> Appended:
         if self.spans is None or self.spans.drops(item.trace):
-            return self._append_untraced(item, partition, acks, version, verified)
+            return self._append_untraced(item, partition, acks, version, verified, checked)
         span = self.spans.begin(partition.tp, item.trace, len(item.records or b""))
         duplicates = self.duplicate_batches
-        appended = self._append_untraced(item, partition, acks, version, verified)
+        appended = self._append_untraced(item, partition, acks, version, verified, checked)
         self.spans.end(span, *appended, duplicate=self.duplicate_batches > duplicates)
         return appended
 
@@ -330,17 +457,16 @@ class ProduceHandler:
         acks: int,
         version: int,
         verified: bool | VerificationGuard,
+        checked: CheckedBatch | None,
     ) -> Appended:
         records = item.records
         assert records is not None
         try:
-            result = partition.append(records, origin=AppendOrigin.CLIENT, acks=acks, verified=verified)
+            result = partition.append(
+                records, origin=AppendOrigin.CLIENT, acks=acks, verified=verified, checked=checked
+            )
         except SemelError as error:
-            self.refused_batches += 1
-            answer = self.refuse(item, error.code, error.message, version)
-            if isinstance(error, RefusedRecordsError):
-                answer.record_errors = error.records
-            return answer, None, -1
+            return self.refusal(item, error, version), None, -1
         except Exception:
             _log.exception("append failed: partition=%s", partition.tp)
             self.refused_batches += 1
@@ -367,5 +493,11 @@ class ProduceHandler:
         return answer, None, -1
 
     async def close(self) -> None:
-        """Give up what still waits for the coordinator; its batches are refused, to be sent again."""
+        """Give up what still waits for its check or the coordinator; its batches are refused, to be sent again."""
+        self.checks.close()
         await self.gate.close()
+
+
+def _is_light(header: BatchHeader, config: LogConfig) -> bool:
+    """Whether a batch is checked where it is appended: nothing is to be decompressed or compressed."""
+    return not (header.attributes & COMPRESSION_MASK or header.size_bytes > PLAIN_BYTES_MAX or config.recompresses)

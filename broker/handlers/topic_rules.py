@@ -62,7 +62,8 @@ def check_topic_configs(config: NodeConfig, configs: Mapping[str, str]) -> None:
 
 def topic_log_config(config: NodeConfig, configs: Mapping[str, str]) -> LogConfig:
     """Return the settings of a topic's logs: its own over the node's."""
-    return LogConfig.from_kafka(configs, node_log_config(config))
+    defaults = node_log_config(config)
+    return LogConfig.from_kafka(configs, defaults) if configs else defaults
 
 
 @functools.lru_cache(maxsize=4)

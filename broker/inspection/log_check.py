@@ -267,14 +267,14 @@ class LogCheck:
                 validate_batches(batch, max_batch_bytes=INT32_MAX, strict_count=False)
             if header.is_control and header.record_count:
                 decode_control(decode_records(batch, check_crc=False)[0])
-            elif self._deep and header.record_count:
-                decode_records(batch, check_crc=False)
         except SemelError as error:
             what = f"the checksum of the batch is right, and its records can't be read: {error.message}"
             self._add_batch_finding(
                 Severity.ERROR, Check.BATCHES, path, what, header.base_offset, position, header.size_bytes
             )
             return False
+        if self._deep and header.record_count and not header.is_control:
+            self._read_records(path, position, header, batch)
         knows_epochs = (
             self._epochs is not None and not self._epoch_fault and header.base_offset >= self._log_start_offset
         )
@@ -287,6 +287,21 @@ class LogCheck:
                     f"batch there is of epoch {header.leader_epoch}"
                 )
         return True
+
+    def _read_records(self, path: str, position: int, header: BatchHeader, batch: memoryview) -> None:
+        """Tell of records that no reader can read though they are as they were sent: nothing is damaged (S4)."""
+        try:
+            decode_records(batch, check_crc=False)
+        except SemelError as error:
+            first, last = header.base_offset, header.last_offset
+            self._findings.add(
+                Severity.NOTE, Check.BATCHES, self._relative(path),
+                f"the batch of offsets {first} to {last} is as it was sent, and no reader can read its records: "
+                f"{error.message}. Its producer sent what are no records; nodes refuse such batches now",
+                command=f"readers go on at offset {last + 1}, or pass over it (on_unreadable_batch='skip', "
+                f"semel consume --skip-unreadable); to look at it: semel log dump {path} --from {first}",
+                offset=first, position=position,
+            )  # fmt: skip
 
     def _take_in(self, header: BatchHeader, batch: memoryview, aborts: AbortCheck) -> None:
         completed = apply_batch(self._state, header, batch, self._now_ms)

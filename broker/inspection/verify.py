@@ -36,6 +36,7 @@ from semel.broker.inspection.overlay import OverlayStorage, open_to_read
 from semel.broker.inspection.places import log_name
 from semel.broker.inspection.rehearsal import Rehearsal, rehearse_start
 from semel.broker.inspection.transaction_check import check_transactions
+from semel.broker.known_partitions import KNOWN_FILE
 from semel.broker.log.checkpoints import OffsetCheckpoint
 from semel.broker.log.recovery import LOST_OFFSETS
 from semel.broker.metadata.changes import MetadataCorruptError
@@ -293,7 +294,7 @@ class _Verification:
             return
         told = {finding.path for finding in self._findings.found}
         after = rehearsal.storage
-        quiet = {CLEAN_FILE, LOCK_FILE, NOTE_FILE}
+        quiet = {CLEAN_FILE, LOCK_FILE, NOTE_FILE, KNOWN_FILE}
         for path in self._before.files():
             name = path[len(self._path) + 1 :]
             if name in quiet or name in told or name.endswith((".deleted", ".tmp", ".cleaned", ".swap")):
@@ -318,6 +319,7 @@ class _Verification:
         if not image.cluster_id and META_FILE in names:
             self._add_metadata_fault("it is empty, and the folder holds a node's logs")
         found = self._topic_ids()
+        known = rehearsal.logs.folder.known
         if rehearsal.refusal is not None and not found:
             return
         for tp, topic_id in found.items():
@@ -336,7 +338,7 @@ class _Verification:
                     self._findings.add(
                         Severity.ERROR, Check.FOLDERS, str(tp),
                         "the metadata says that this node holds the partition, and it has no folder here that counts",
-                        on_start="makes it anew, empty",
+                        on_start="keeps it offline" if (topic.topic_id, number) in known else "makes it anew, empty",
                         command="bring the folder back before the node starts",
                     )  # fmt: skip
 
@@ -346,9 +348,7 @@ class _Verification:
         was_disabled, logger.disabled = logger.disabled, True
         scratch = OverlayStorage(self._path)
         try:
-            return dict(DataFolder(scratch, self._path).find_logs())
-        except SemelError:
-            return {}
+            return dict(DataFolder(scratch, self._path).find_logs(lambda tp, error: None))
         finally:
             scratch.close()
             logger.disabled = was_disabled

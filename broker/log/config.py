@@ -88,6 +88,8 @@ class LogConfig:
     """After how long a segment is rolled: what is to be compacted by then must be out of the active segment."""
     takes_batches_as_they_come: bool = field(init=False, repr=False, compare=False)
     """Whether nothing but the batch itself can make a client's batch unwelcome, and nothing is changed in it."""
+    recompresses: bool = field(init=False, repr=False, compare=False)
+    """Whether batches are written anew in another compression than they came in."""
 
     def __post_init__(self) -> None:
         compacted = CleanupPolicy.COMPACT in self.cleanup_policy
@@ -95,6 +97,7 @@ class LogConfig:
             "is_compacted": compacted,
             "is_deleted": CleanupPolicy.DELETE in self.cleanup_policy,
             "roll_ms": min(self.segment_ms, self.max_compaction_lag_ms) if compacted else self.segment_ms,
+            "recompresses": self.compression_type is not CompressionSetting.PRODUCER,
             "takes_batches_as_they_come": not compacted
             and self.message_timestamp_type is TimestampType.CREATE_TIME
             and self.message_timestamp_before_max_ms == self.message_timestamp_after_max_ms == INT64_MAX

@@ -8,7 +8,7 @@ from typing import Final
 _NO_SPACE: Final = frozenset({errno.ENOSPC, errno.EDQUOT})
 
 
-def is_full(error: BaseException) -> bool:
+def is_full(error: BaseException | None) -> bool:
     """Say whether a write failed because there is no room, or no quota left."""
     return isinstance(error, OSError) and error.errno in _NO_SPACE
 

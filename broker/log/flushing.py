@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from semel.broker.log.checkpoints import write_epochs
+from semel.broker.log.disk_errors import is_full
 from semel.broker.log.open_files import SharedFile
 from semel.broker.log.recovery import LEADER_EPOCHS_FILE
 from semel.broker.log.segment import Segment
@@ -14,7 +15,17 @@ from semel.runtime.storage import Storage
 class FlushWork:
     """What `PartitionLog.begin_flush` found to be done. `run` touches nothing that the log changes meanwhile."""
 
-    __slots__ = ("_epochs", "_files", "_folder", "_folder_changed", "_storage", "end_offset", "generation", "segments")
+    __slots__ = (
+        "_epochs",
+        "_files",
+        "_folder",
+        "_folder_changed",
+        "_storage",
+        "end_offset",
+        "generation",
+        "no_room",
+        "segments",
+    )
 
     def __init__(
         self,
@@ -36,6 +47,8 @@ class FlushWork:
         self.segments = segments
         self._folder_changed = folder_changed
         self._epochs = epochs
+        self.no_room: OSError | None = None
+        """Why the leader epochs could not be written on a full disk, though all else was synced."""
 
     @property
     def is_empty(self) -> bool:
@@ -48,4 +61,9 @@ class FlushWork:
         if self._folder_changed:
             self._storage.sync_folder(self._folder)
         if self._epochs is not None:
-            write_epochs(self._storage, f"{self._folder}/{LEADER_EPOCHS_FILE}", self._epochs)
+            try:
+                write_epochs(self._storage, f"{self._folder}/{LEADER_EPOCHS_FILE}", self._epochs)
+            except OSError as error:
+                if not is_full(error):
+                    raise
+                self.no_room = error

@@ -18,10 +18,11 @@ import itertools
 import logging
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Executor, ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import dataclass
-from typing import Self
+from typing import Final, Self
 
-from semel.broker.log.disk_errors import remedy
+from semel.broker.log.disk_errors import is_full, remedy
 from semel.broker.log.journal_format import (
     ENTRY_BYTES_MAX,
     ENTRY_HEADER_BYTES,
@@ -39,6 +40,10 @@ from semel.runtime.clock import Clock
 from semel.runtime.storage import Buffer, Storage, StorageFile
 
 _log = logging.getLogger("semel.journal")
+
+_FULL_PAUSE_S: Final = 0.05
+_FULL_PAUSE_S_MAX: Final = 1.0
+"""How long the journal waits before it tries again to write on a full disk; twice as long each time."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,6 +129,9 @@ class Journal:
         self._flush_scheduled = False
         self._job: SyncJob | None = None
         self._error: SemelError | None = None
+        self._full: OSError | None = None
+        self._full_pause_s = _FULL_PAUSE_S
+        self._on_full: Callable[[], None] | None = None
         self._closed = False
         self._listeners: list[Callable[[int], None]] = []
         self._waiters: list[tuple[int, int, asyncio.Future[None]]] = []
@@ -202,6 +210,20 @@ class Journal:
         """Why the journal is closed for good, or None."""
         return self._error
 
+    @property
+    def full(self) -> OSError | None:
+        """Why what was appended waits in memory for room on the disk, or None where it does not."""
+        return self._full
+
+    @property
+    def waiting_bytes(self) -> int:
+        """Bytes of entries that are not in a file yet."""
+        return len(self._buffer)
+
+    def when_full(self, callback: Callable[[], None]) -> None:
+        """Call `callback` each time that a write finds the disk full."""
+        self._on_full = callback
+
     def statistics(self) -> JournalStatistics:
         return JournalStatistics(
             entries=self._sequence - self._opened_sequence,
@@ -255,6 +277,10 @@ class Journal:
         )
         self._sequence += 1
         self._position += ENTRY_HEADER_BYTES + length
+        if self._full is not None:
+            self._buffer += header
+            self._buffer += payload
+            return self._position
         if length >= self._config.direct_write_bytes:
             self._write(header, payload)
         else:
@@ -262,7 +288,7 @@ class Journal:
             self._buffer += payload
             if len(self._buffer) >= self._config.buffer_bytes_max:
                 self._write()
-        if self._position - self._durable_position > self._config.unsynced_bytes_max:
+        if self._position - self._durable_position > self._config.unsynced_bytes_max and self._full is None:
             self.sync_now()
         elif not self._flush_scheduled and self._job is None:
             self._schedule_flush()
@@ -290,13 +316,52 @@ class Journal:
                 self._unsynced_files.append(self._file)
             self._file.append(parts)
         except OSError as error:
-            self._fail("written", error)
+            if is_full(error) and self._undo_write():
+                self._wait_for_room(error, parts)
+            else:
+                self._fail("written", error)
             return
+        if self._full is not None:
+            _log.info("the disk has room again, and the journal goes on")
+            self._full, self._full_pause_s = None, _FULL_PAUSE_S
         size = sum(len(part) for part in parts)
         self._file_size += size
         self._written_position += size
         self._written_sequence = self._sequence
         self._buffer = bytearray()
+
+    def _undo_write(self) -> bool:
+        """Cut what a write that failed left in the file. Nothing of it was synced, and nobody was told of it."""
+        try:
+            if self._file is not None:
+                self._file.truncate(self._file_size)
+        except OSError:
+            return False
+        return True
+
+    def _wait_for_room(self, error: OSError, parts: Sequence[Buffer]) -> None:
+        """On a full disk what was to be written waits in memory, and so does whoever waits for it to be durable (D1).
+
+        The same bytes go to the same place later, so a part of them that the disk kept is of no harm.
+        """
+        self._buffer = bytearray().join(parts)
+        if self._full is None:
+            _log.warning(
+                "the disk is full: the journal %s can't be written (%s). Appends wait, and new ones are refused, until "
+                "there is room. Now %s",
+                self._folder, error, remedy(error),
+            )  # fmt: skip
+        self._full = error
+        if self._on_full is not None:
+            self._on_full()
+        try:
+            loop = asyncio.get_running_loop()
+        except RuntimeError:
+            return
+        if not self._flush_scheduled:
+            self._flush_scheduled = True
+            loop.call_later(self._full_pause_s, self._flush)
+            self._full_pause_s = min(self._full_pause_s * 2, _FULL_PAUSE_S_MAX)
 
     def _roll(self) -> StorageFile:
         """Begin a new file. It is synced with its first group; the one before stays on the list until that is done."""
@@ -306,8 +371,14 @@ class Journal:
         base, first_sequence = self._written_position, self._written_sequence
         path = f"{self._folder}/{base:020d}{SUFFIX}"
         file = self._storage.open(path, create=True)
-        file.truncate(0)
-        file.append([build_file_header(base, first_sequence)])
+        try:
+            file.truncate(0)
+            file.append([build_file_header(base, first_sequence)])
+        except OSError:
+            file.close()
+            with suppress(OSError):  # a file without a whole header is the next attempt's to write anew
+                self._storage.remove(path)
+            raise
         self._files.append(JournalFile(path, base, first_sequence))
         self._folder_unsynced = True
         self._file_size = FILE_HEADER_BYTES
@@ -342,6 +413,10 @@ class Journal:
             self._sync_inline()
         if self._error is not None:
             raise self._refusal()
+        if self._full is not None:
+            raise RetriableError(
+                f"the journal {self._folder} can't be written: {self._full}", ErrorCode.KAFKA_STORAGE_ERROR
+            ) from self._full
 
     def _begin_job(self) -> SyncJob:
         files, self._unsynced_files = self._unsynced_files, []
@@ -410,7 +485,7 @@ class Journal:
             raise self._refusal()
         waiter = asyncio.get_running_loop().create_future()
         heapq.heappush(self._waiters, (position, next(self._waiter_numbers), waiter))
-        if not self._flush_scheduled and self._job is None:
+        if not self._flush_scheduled and self._job is None and self._full is None:
             self._schedule_flush()
         await waiter
 

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import NamedTuple
+from collections.abc import Mapping, Sequence
+from types import MappingProxyType
+from typing import Final, NamedTuple, TypeAlias
 
 from semel.runtime.storage import StorageFile
 
@@ -53,6 +54,11 @@ class TimestampOffset(NamedTuple):
     timestamp_ms: int
     offset: int
     leader_epoch: int
+
+
+Opened: TypeAlias = Mapping[int, TimestampOffset | None]
+"""What large batches, by their first offset, had to say to a look-up by time: a record, or none."""
+NOTHING_OPENED: Final[Opened] = MappingProxyType({})
 
 
 class EpochEndOffset(NamedTuple):

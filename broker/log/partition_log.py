@@ -8,11 +8,26 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import NoReturn, TypeVar
 
-from semel.broker.log.append_validation import check_client_batch, is_plain, recompress
-from semel.broker.log.config import INT32_MAX, AppendOrigin, CompressionSetting, TimestampType
+from semel.broker.log.append_validation import (
+    CheckedBatch,
+    check_batch,
+    check_client_batch,
+    is_plain,
+    open_batch,
+    read_plain,
+)
+from semel.broker.log.config import INT32_MAX, AppendOrigin, TimestampType
 from semel.broker.log.disk_errors import remedy
-from semel.broker.log.log_types import AbortedTransaction, AppendResult, EpochEndOffset, LogRange, TimestampOffset
-from semel.broker.log.producer_state import MarkerVerdict
+from semel.broker.log.log_types import (
+    NOTHING_OPENED,
+    AbortedTransaction,
+    AppendResult,
+    EpochEndOffset,
+    LogRange,
+    Opened,
+    TimestampOffset,
+)
+from semel.broker.log.producer_state import NO_COORDINATOR_EPOCH, MarkerVerdict
 from semel.broker.log.recovery import note_completed
 from semel.broker.log.replay import apply_batch
 from semel.broker.log.stored_log import StoredLog
@@ -26,7 +41,6 @@ from semel.protocol.record_batch import (
     ControlType,
     CorruptBatchError,
     encode_control_batch,
-    read_header,
     set_append_time,
     set_base_offset,
     validate_batches,
@@ -34,6 +48,13 @@ from semel.protocol.record_batch import (
 from semel.runtime.storage import Buffer
 
 T = TypeVar("T")
+
+
+def writable(buffer: Buffer) -> bytearray | memoryview:
+    """Return a buffer that can be patched: the same, or a copy of one that can not."""
+    if isinstance(buffer, bytearray) or (isinstance(buffer, memoryview) and not buffer.readonly):
+        return buffer
+    return bytearray(buffer)
 
 
 class PartitionLog(StoredLog):
@@ -51,12 +72,15 @@ class PartitionLog(StoredLog):
         leader_epoch: int,
         now_ms: int,
         verified: bool | VerificationGuard = False,
+        checked: CheckedBatch | None = None,
     ) -> AppendResult:
         """Append the one batch in `buffer`, which is patched in place (`bytes` are copied first).
 
         A buffer of REPLICATION has its offsets already, and may hold several batches: see `replay_append`.
         `verified`: the coordinator confirmed that this partition is in the producer's transaction (T8): True, or
         better the guard that `start_verification` gave before asking, which a marker in between makes void.
+        `checked`: what `check_batch` found of a client's batch, where that was done before; it goes in place of
+        `buffer`.
 
         Raises `SemelError`: CORRUPT_MESSAGE, MESSAGE_TOO_LARGE, RECORD_LIST_TOO_LARGE, INVALID_RECORD,
         INVALID_TIMESTAMP, what P1 to P6 and T8 say, KAFKA_STORAGE_ERROR. Nothing was appended then.
@@ -66,17 +90,20 @@ class PartitionLog(StoredLog):
         config = self.config
         if self.offline_error is not None or self._closed:
             self._refuse_offline()
-        if type(buffer) is not bytearray and (not isinstance(buffer, memoryview) or buffer.readonly):
-            buffer = bytearray(buffer)
-        headers = validate_batches(buffer, max_batch_bytes=config.max_message_bytes)
-        if len(headers) != 1:
-            raise error_for(
-                ErrorCode.INVALID_RECORD, f"{self.tp}: an append has exactly one batch, and this one {len(headers)}"
-            )
-        header: BatchHeader = headers[0]
         client = origin is AppendOrigin.CLIENT
-        if client and not is_plain(header, config):
-            check_client_batch(self.tp, header, buffer, config, now_ms)
+        buffer = writable(buffer)
+        if not client:
+            header = open_batch(self.tp, buffer, config)
+            max_timestamp_ms = header.max_timestamp_ms
+        elif checked is None and (plain := read_plain(buffer, config)) is not None:
+            header = plain
+            max_timestamp_ms = header.max_timestamp_ms
+        else:
+            if checked is None:
+                checked = check_batch(self.tp, buffer, config)
+            buffer, header, max_timestamp_ms = checked[:3]
+            if not is_plain(header, config):
+                check_client_batch(self.tp, checked, config, now_ms)
         producer_id, transactional = header.producer_id, header.is_transactional
         if producer_id >= 0 and not (
             client
@@ -86,16 +113,10 @@ class PartitionLog(StoredLog):
             duplicate = self._check_producer(header, client, verified)
             if duplicate is not None:
                 return duplicate
-        max_timestamp_ms = header.max_timestamp_ms
         append_time_ms = NO_TIMESTAMP
-        if not config.takes_batches_as_they_come:
-            if config.compression_type is not CompressionSetting.PRODUCER:
-                rewritten = recompress(header, buffer, config)
-                if rewritten is not None:
-                    buffer, header = rewritten, read_header(rewritten)
-            if config.message_timestamp_type is TimestampType.LOG_APPEND_TIME:
-                set_append_time(buffer, 0, now_ms)
-                max_timestamp_ms = append_time_ms = now_ms
+        if config.message_timestamp_type is TimestampType.LOG_APPEND_TIME:
+            set_append_time(buffer, 0, now_ms)
+            max_timestamp_ms = append_time_ms = now_ms
         base_offset = self.log_end_offset
         last_offset = base_offset + header.last_offset_delta
         self._write(buffer, header.size_bytes, base_offset, last_offset, max_timestamp_ms, leader_epoch, now_ms)
@@ -158,8 +179,11 @@ class PartitionLog(StoredLog):
         *,
         leader_epoch: int,
         version: TransactionVersion = TransactionVersion.V1,
+        forged_epoch: int = NO_COORDINATOR_EPOCH,
     ) -> AppendResult:
-        """End the producer's transaction here (WriteTxnMarkers). `version` V2: the marker's epoch is above its data's.
+        """End the producer's transaction here. `version` V2: the marker's epoch is above its data's.
+
+        forged_epoch: see `ProducerState.check_marker`.
 
         A repeated marker succeeds and appends nothing: `duplicate`, and `last_offset` is one at or behind which the
         first one stands, to wait for. Raises `SemelError`: INVALID_PRODUCER_EPOCH, TRANSACTION_COORDINATOR_FENCED (P9),
@@ -167,7 +191,7 @@ class PartitionLog(StoredLog):
         """
         if self.offline_error is not None or self._closed:
             self._refuse_offline()
-        verdict = self.producer_state.check_marker(producer, coordinator_epoch, version)
+        verdict = self.producer_state.check_marker(producer, coordinator_epoch, version, forged_epoch=forged_epoch)
         if self._verifications is not None:
             self._verifications.finish(producer.producer_id)
         offset = self.log_end_offset
@@ -390,22 +414,23 @@ class PartitionLog(StoredLog):
         except OSError as error:
             raise self._unreadable(error) from error
 
-    def offset_for_timestamp(self, timestamp_ms: int) -> TimestampOffset | None:
+    def offset_for_timestamp(self, timestamp_ms: int, opened: Opened = NOTHING_OPENED) -> TimestampOffset | None:
         """Return the first record with this timestamp or a later one; for MAX_TIMESTAMP, the first with the largest.
 
-        None where there is none. Raises `SemelError` (KAFKA_STORAGE_ERROR, CORRUPT_MESSAGE).
+        None where there is none. Raises `SemelError` (KAFKA_STORAGE_ERROR, CORRUPT_MESSAGE), and `LargeBatch` where a
+        batch is to be opened elsewhere first (S3): look up again then, with what it had to say in `opened`.
         """
         try:
-            return self._find_timestamp(timestamp_ms)
+            return self._find_timestamp(timestamp_ms, opened)
         except CorruptBatchError as error:
-            return self._again(self.log_start_offset, error, lambda: self._find_timestamp(timestamp_ms))
+            return self._again(self.log_start_offset, error, lambda: self._find_timestamp(timestamp_ms, opened))
         except OSError as error:
             raise self._unreadable(error) from error
 
-    def _find_timestamp(self, timestamp_ms: int) -> TimestampOffset | None:
+    def _find_timestamp(self, timestamp_ms: int, opened: Opened) -> TimestampOffset | None:
         if timestamp_ms == MAX_TIMESTAMP:
-            return self._segments.offset_of_max_timestamp(self.log_start_offset)
-        return self._segments.offset_for_timestamp(timestamp_ms, self.log_start_offset)
+            return self._segments.offset_of_max_timestamp(self.log_start_offset, opened)
+        return self._segments.offset_for_timestamp(timestamp_ms, self.log_start_offset, opened)
 
     def _again(self, offset: int, error: CorruptBatchError, look_up: Callable[[], T]) -> T:
         """Look up once more, after the indexes from `offset` on were built again, or raise what can't be mended."""

@@ -120,7 +120,7 @@ def next_sequence(last_sequence: int) -> int:
 class ProducerState:
     """All producers of one partition, its open transactions, and those decided but not yet below the high watermark."""
 
-    __slots__ = ("_decided", "_entries", "_open", "_tp", "end_offset")
+    __slots__ = ("_decided", "_entries", "_open", "_tp", "coordinator_epoch_max", "end_offset")
 
     def __init__(self, tp: TopicPartition, end_offset: int = 0) -> None:
         self._tp = tp
@@ -131,6 +131,8 @@ class ProducerState:
         self._decided: deque[tuple[int, int]] | None = None
         self.end_offset = end_offset
         """The offset up to which (exclusive) the log is reflected here."""
+        self.coordinator_epoch_max = NO_COORDINATOR_EPOCH
+        """No entry has a higher one: a bound, so that nobody has to go through all of them."""
 
     # --- Judging ---------------------------------------------------------------------------------------------------
 
@@ -213,16 +215,26 @@ class ProducerState:
             raise self._unverified(producer_id, epoch)
 
     def check_marker(
-        self, producer: ProducerIdAndEpoch, coordinator_epoch: int, version: TransactionVersion
+        self,
+        producer: ProducerIdAndEpoch,
+        coordinator_epoch: int,
+        version: TransactionVersion,
+        *,
+        forged_epoch: int = NO_COORDINATOR_EPOCH,
     ) -> MarkerVerdict:
         """Judge a transaction marker (P9, P10).
 
+        forged_epoch: a coordinator epoch recorded here that no coordinator ever had, by the metadata's word: it fences
+        nobody, and where nothing is open, the producer epoch that came with it does not count either.
         Raises `SemelError`: INVALID_PRODUCER_EPOCH, TRANSACTION_COORDINATOR_FENCED.
         """
         entry = self._entries.get(producer.producer_id)
         if entry is None:
             return MarkerVerdict.APPEND
         open_here = entry.transaction_first_offset >= 0
+        is_forged = forged_epoch != NO_COORDINATOR_EPOCH and entry.coordinator_epoch == forged_epoch
+        if is_forged and not open_here:
+            return MarkerVerdict.APPEND  # also where it repeats the forged one: its own epoch is to be in the log
         # With an epoch of its own for each transaction, the marker's epoch is above its data's (KIP-890): an equal
         # one belongs to an earlier transaction and must not end this one.
         stale = version >= TransactionVersion.V2 and open_here and producer.producer_epoch == entry.epoch
@@ -232,7 +244,7 @@ class ProducerState:
                 f"{self._tp}: a marker for producer {producer.producer_id} has epoch {producer.producer_epoch}, but "
                 f"the partition is at epoch {entry.epoch}",
             )
-        if coordinator_epoch < entry.coordinator_epoch:
+        if coordinator_epoch < entry.coordinator_epoch and not is_forged:
             raise error_for(
                 ErrorCode.TRANSACTION_COORDINATOR_FENCED,
                 f"{self._tp}: a marker for producer {producer.producer_id} comes from coordinator epoch "
@@ -304,7 +316,9 @@ class ProducerState:
         if entry.epoch != producer.producer_epoch:
             entry.epoch = producer.producer_epoch
             entry.batches.clear()  # P10: the next batch has sequence 0
-        entry.coordinator_epoch = max(entry.coordinator_epoch, coordinator_epoch)
+        if coordinator_epoch != NO_COORDINATOR_EPOCH:
+            entry.coordinator_epoch = coordinator_epoch  # lower than before only where that one was forged
+            self.coordinator_epoch_max = max(self.coordinator_epoch_max, coordinator_epoch)
         entry.last_timestamp_ms = timestamp_ms
         entry.active_ms = now_ms
         first_offset = entry.transaction_first_offset
@@ -386,6 +400,9 @@ class ProducerState:
     def restore(self, entries: Iterable[ProducerEntry], end_offset: int) -> None:
         """Start again from a snapshot at `end_offset`."""
         self._entries = {entry.producer_id: entry for entry in entries}
+        self.coordinator_epoch_max = max(
+            (entry.coordinator_epoch for entry in self._entries.values()), default=NO_COORDINATOR_EPOCH
+        )
         opened = sorted(
             (entry.transaction_first_offset, entry.producer_id)
             for entry in self._entries.values()

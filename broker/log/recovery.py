@@ -48,7 +48,7 @@ from semel.broker.log.segment import (
     Segment,
 )
 from semel.broker.log.segments import Segments
-from semel.protocol.errors import SemelError
+from semel.protocol.errors import SemelError, error_for
 from semel.protocol.ids import NO_TIMESTAMP, ProducerIdAndEpoch, TopicPartition
 from semel.protocol.record_batch import BatchHeader, CorruptBatchError, validate_batches
 from semel.runtime.storage import Storage
@@ -106,6 +106,8 @@ class LogLoader:
     ) -> None:
         self._storage = storage
         self._folder = folder
+        self._looking_at = folder
+        """What is being read: so an error can say where it is."""
         self._tp = tp
         self._config = config
         self._files = files
@@ -129,7 +131,22 @@ class LogLoader:
         self._created = not clean
 
     def load(self) -> LoadedLog:
-        """Return the log. Raises `OSError`, or `SemelError` for a log that cannot be made sense of."""
+        """Return the log. Raises `OSError`, or `SemelError` for a log that cannot be made sense of.
+
+        Either names the file that it is about.
+        """
+        try:
+            return self._load()
+        except SemelError as error:
+            if self._looking_at in error.message:
+                raise
+            raise error_for(error.code, f"{self._looking_at}: {error.message}") from error
+        except OSError as error:
+            if error.filename is not None:
+                raise
+            raise OSError(error.errno, error.strerror or str(error), self._looking_at) from error
+
+    def _load(self) -> LoadedLog:
         if not self._storage.exists(self._folder):
             self._storage.make_folder(self._folder)
             self._created = True
@@ -140,6 +157,7 @@ class LogLoader:
         self._snapshots = SnapshotFiles(self._storage, self._folder, self._offsets_with(SNAPSHOT_SUFFIX))
         self._producers = ProducerState(self._tp)
         self._epochs = self._read_epochs()
+        self._epochs_read = self._epochs.entries()
         end = 0
         if self._clean:
             # Both were written by the stop; with a damaged checkpoint the newest snapshot is left.
@@ -168,6 +186,8 @@ class LogLoader:
         self._epochs.truncate_from_end(end)
         self._epochs.truncate_from_start(start)
         self._producers.forget_below(start)
+        # What is in the file was synced before it got its name, and the name is synced with the folder.
+        self._epochs.changed = self._epochs.entries() != self._epochs_read
         # After a crash nobody knows which names were synced.
         unsynced = self._created or not self._clean
         point = end if self._clean else min(self._recovery_point, end)
@@ -228,6 +248,7 @@ class LogLoader:
 
     def _swap_end(self, offset: int) -> int:
         segment = Segment(self._storage, self._folder, offset, self._files, created_ms=self._now_ms, suffix=SWAP_SUFFIX)
+        self._looking_at = segment.path(LOG_SUFFIX)
         end = offset
         for _, header in scan_headers(segment.file, 0, segment.size, chunk_bytes=WALK_BYTES):
             end = header.next_offset
@@ -302,6 +323,7 @@ class LogLoader:
 
     def _find_fault(self, segment: Segment, end: int | None) -> str | None:
         """Say why a segment is to be validated again, or None. Indexes that are wrong are built again from it."""
+        self._looking_at = segment.path(LOG_SUFFIX)
         if not segment.size:
             return None if end is None or end <= segment.base_offset else f"it is empty, and ended at offset {end}"
         if self._aborts is not None:
@@ -375,12 +397,25 @@ class LogLoader:
     def _repair_indexes(self, segments: list[Segment], *, suspicious: bool = False) -> None:
         """Build missing (and, where `suspicious`, impossible) indexes of whole segments again, from their batches."""
         for segment in segments:
+            self._looking_at = segment.path(LOG_SUFFIX)
             base = f"{segment.base_offset:020d}"
             missing = base + INDEX_SUFFIX not in self._names or base + TIME_INDEX_SUFFIX not in self._names
             if missing and segment.size:
-                self._rebuild_indexes(segment, "they are missing")
+                self._build_missing_indexes(segment)
             elif suspicious and not indexes_are_sane(segment, None):
                 self._rebuild_indexes(segment, "they cannot be true")
+
+    def _build_missing_indexes(self, segment: Segment) -> None:
+        """Where the batches can't be walked the log is not opened, and the next attempt is to find it as it was."""
+        try:
+            self._rebuild_indexes(segment, "they are missing")
+        except CorruptBatchError:
+            segment.release_files()
+            for suffix in (INDEX_SUFFIX, TIME_INDEX_SUFFIX):
+                path = segment.path(suffix)
+                if path.rpartition("/")[2] not in self._names and self._storage.exists(path):
+                    self._storage.remove(path)
+            raise
 
     def _rebuild_indexes(self, segment: Segment, why: str) -> None:
         logger.warning("%s: building the indexes of segment %020d again: %s", self._tp, segment.base_offset, why)
@@ -475,6 +510,7 @@ class LogLoader:
 
     def _recover_segment(self, segment: Segment, start: int) -> tuple[int, bool]:
         """Validate a segment from offset `start`. Returns the offset it ends at, and whether it was whole."""
+        self._looking_at = segment.path(LOG_SUFFIX)
         position, end = self._position_of(segment, start)
         known_aborts = self._known_aborts(segment)
         segment.restart_indexes(position, start)
@@ -574,10 +610,13 @@ def replay_headers(segments: Segments, producers: ProducerState, start: int, upt
             continue
         position = segment.offsets.position_for(start)
         file = segment.file
-        for at, header in scan_headers(file, position, segment.size, chunk_bytes=WALK_BYTES):
-            if header.last_offset < start:
-                continue
-            if header.base_offset >= upto:
-                break
-            batch = file.read_at(header.size_bytes, at) if header.is_control else b""
-            apply_batch(producers, header, batch, now_ms)
+        try:
+            for at, header in scan_headers(file, position, segment.size, chunk_bytes=WALK_BYTES):
+                if header.last_offset < start:
+                    continue
+                if header.base_offset >= upto:
+                    break
+                batch = file.read_at(header.size_bytes, at) if header.is_control else b""
+                apply_batch(producers, header, batch, now_ms)
+        except CorruptBatchError as error:
+            raise CorruptBatchError(f"{segment.path(LOG_SUFFIX)}: {error.message}") from error

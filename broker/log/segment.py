@@ -296,14 +296,20 @@ class Segment:
         self.times.add(*self.max_timestamp)
         self.offsets.trim()
         self.times.trim()
+        self.transactions.write_waiting()
+
+    def write_indexes(self) -> None:
+        """Bring all entries of the indexes into their files. Raises `OSError`; it can be repeated then."""
+        self.offsets.write_pending()
+        self.times.write_pending()
+        self.transactions.write_waiting()
 
     def files_to_sync(self) -> list[SharedFile]:
         """Return all files, written as far as the segment goes: once each is synced, it survives a power cut.
 
         Raises `OSError`.
         """
-        self.offsets.write_pending()
-        self.times.write_pending()
+        self.write_indexes()
         files = [self.file]
         for index in (self.offsets, self.times, self.transactions):
             if index.unsynced:

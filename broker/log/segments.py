@@ -6,12 +6,20 @@ from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Iterator, Sequence
 
 from semel.broker.log.batch_scan import scan_headers
-from semel.broker.log.log_types import AbortedTransaction, LogRange, TimestampOffset
+from semel.broker.log.log_types import NOTHING_OPENED, AbortedTransaction, LogRange, Opened, TimestampOffset
 from semel.broker.log.segment import Segment
-from semel.protocol.record_batch import BatchHeader, CorruptBatchError, TimestampType, decode_records
+from semel.protocol.batch_header import BATCH_OVERHEAD, BatchHeader, TimestampType, check_crc32c, read_header
+from semel.protocol.compression import Buffer, Compression, decompress_within
+from semel.protocol.corruption import CorruptBatchError
+from semel.protocol.record_batch import record_bytes
+from semel.protocol.record_check import find_time
 from semel.runtime.storage import StorageFile
 
 _HINTS_MAX = 16
+_PLAIN_BYTES_MAX = 2 << 20
+_COMPRESSED_BYTES_MAX = 64 << 10
+_ROOM_BYTES = 256 << 10
+"""What a look-up by time opens on the event loop; more is for a thread (S3)."""
 
 
 class Segments:
@@ -154,8 +162,13 @@ class Segments:
 
     # --- Timestamps ------------------------------------------------------------------------------------------------
 
-    def offset_for_timestamp(self, timestamp_ms: int, log_start_offset: int) -> TimestampOffset | None:
-        """Return the first record at or after `timestamp_ms` and at or above `log_start_offset`."""
+    def offset_for_timestamp(
+        self, timestamp_ms: int, log_start_offset: int, opened: Opened = NOTHING_OPENED
+    ) -> TimestampOffset | None:
+        """Return the first record at or after `timestamp_ms` and at or above `log_start_offset`.
+
+        Raises `LargeBatch` for a batch that is not `opened` yet and is too much work for an event loop.
+        """
         for segment in self.from_offset(log_start_offset):
             if segment.max_timestamp[0] < timestamp_ms:
                 continue
@@ -163,12 +176,12 @@ class Segments:
             position = segment.offsets.position_for(begin)
             for at, header in scan_headers(segment.file, position, segment.size):
                 if header.max_timestamp_ms >= timestamp_ms and header.last_offset >= log_start_offset:
-                    found = _record_at(segment.file, at, header, timestamp_ms, log_start_offset)
+                    found = _record_at(segment.file, at, header, timestamp_ms, log_start_offset, opened)
                     if found is not None:
                         return found
         return None
 
-    def offset_of_max_timestamp(self, log_start_offset: int) -> TimestampOffset | None:
+    def offset_of_max_timestamp(self, log_start_offset: int, opened: Opened = NOTHING_OPENED) -> TimestampOffset | None:
         """Return the first record with the largest timestamp of the log, or None where no record has one."""
         candidates = [segment for segment in self.from_offset(log_start_offset) if segment.max_timestamp[0] >= 0]
         while candidates:
@@ -176,22 +189,76 @@ class Segments:
             timestamp_ms, last_offset = segment.max_timestamp
             located = segment.locate(last_offset)
             if located is not None:
-                found = _record_at(segment.file, *located, timestamp_ms, log_start_offset)
+                found = _record_at(segment.file, *located, timestamp_ms, log_start_offset, opened)
                 if found is not None:
                     return found
             candidates.remove(segment)
         return None
 
 
+class LargeBatch(Exception):  # noqa: N818  # it is a question, not an error
+    """A look-up by time must open a batch that is too much work for an event loop: `open` does it, in any thread."""
+
+    def __init__(
+        self, file: StorageFile, position: int, header: BatchHeader, timestamp_ms: int, log_start_offset: int
+    ) -> None:
+        super().__init__(header.base_offset)
+        self.base_offset: int = header.base_offset
+        self._where = file, position, header, timestamp_ms, log_start_offset
+
+    def open(self) -> TimestampOffset | None:
+        """Return what the batch has to say, for `opened`. Raises `CorruptBatchError`, `OSError`."""
+        return _open(*self._where)
+
+
 def _record_at(
-    file: StorageFile, position: int, header: BatchHeader, timestamp_ms: int, log_start_offset: int
+    file: StorageFile, position: int, header: BatchHeader, timestamp_ms: int, log_start_offset: int, opened: Opened
 ) -> TimestampOffset | None:
     if header.record_count == 0:
         return None
     if header.timestamp_type is TimestampType.LOG_APPEND_TIME:
         offset = max(header.base_offset, log_start_offset)
         return TimestampOffset(header.max_timestamp_ms, offset, header.leader_epoch)
-    for record in decode_records(file.read_at(header.size_bytes, position)):
-        if record.timestamp_ms >= timestamp_ms and record.offset >= log_start_offset:
-            return TimestampOffset(record.timestamp_ms, record.offset, header.leader_epoch)
-    return None
+    if header.base_offset in opened:
+        return opened[header.base_offset]
+    if header.size_bytes > (_PLAIN_BYTES_MAX if header.compression is Compression.NONE else _COMPRESSED_BYTES_MAX):
+        raise LargeBatch(file, position, header, timestamp_ms, log_start_offset)
+    if header.compression is Compression.NONE:
+        return _open(file, position, header, timestamp_ms, log_start_offset)
+    batch = file.read_at(header.size_bytes, position)
+    here = read_header(batch)
+    check_crc32c(batch, here)
+    try:
+        data = decompress_within(
+            header.compression, memoryview(batch)[BATCH_OVERHEAD:], memoryview(bytearray(_ROOM_BYTES))
+        )
+    except CorruptBatchError:
+        return _itself(header, log_start_offset)
+    if data is None:
+        raise LargeBatch(file, position, header, timestamp_ms, log_start_offset)
+    return _find(here, data, 0, len(data), timestamp_ms, log_start_offset)
+
+
+def _open(
+    file: StorageFile, position: int, header: BatchHeader, timestamp_ms: int, log_start_offset: int
+) -> TimestampOffset | None:
+    batch = file.read_at(header.size_bytes, position)
+    here = read_header(batch)
+    check_crc32c(batch, here)
+    try:
+        data, start, limit = record_bytes(batch, here, check_crc=False)
+    except CorruptBatchError:
+        return _itself(header, log_start_offset)
+    return _find(here, data, start, limit, timestamp_ms, log_start_offset)
+
+
+def _itself(header: BatchHeader, log_start_offset: int) -> TimestampOffset:
+    """A batch with a right checksum that no reader can read: its reader is told what to do about it."""
+    return TimestampOffset(header.max_timestamp_ms, max(header.base_offset, log_start_offset), header.leader_epoch)
+
+
+def _find(
+    header: BatchHeader, data: Buffer, start: int, limit: int, timestamp_ms: int, log_start_offset: int
+) -> TimestampOffset | None:
+    found = find_time(header, data, start, limit, timestamp_ms, log_start_offset)
+    return None if found is None else TimestampOffset(*found, header.leader_epoch)

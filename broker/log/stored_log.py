@@ -12,7 +12,7 @@ from typing import Final, NoReturn, Self
 from semel.broker.log.abort_checkpoint import write_aborts
 from semel.broker.log.clean_check import walk_fault
 from semel.broker.log.config import LogConfig
-from semel.broker.log.disk_errors import remedy
+from semel.broker.log.disk_errors import is_full, remedy
 from semel.broker.log.flushing import FlushWork
 from semel.broker.log.leader_epochs import LeaderEpochs
 from semel.broker.log.open_files import OpenFiles
@@ -185,7 +185,8 @@ class StoredLog:
             active.close_indexes()
             active.offsets.release_file()
             active.times.release_file()
-            self._unsynced.append(active)
+            if active not in self._unsynced:  # a roll that failed is done again
+                self._unsynced.append(active)
         self.producer_state.end_offset = base
         self._snapshots.write(self.producer_state, sync=False)
         self._snapshots.remove(self._snapshots.strays([*self._segments.base_offsets, base], before=base))
@@ -211,6 +212,12 @@ class StoredLog:
                 f"kept; {remedy(error)}, and restart the node to recover",
             )
         raise self.offline_error from error
+
+    def _no_room(self, error: OSError) -> SemelError:
+        """Nothing is lost by what a full disk did not take: it is in memory, and done again."""
+        return error_for(
+            ErrorCode.KAFKA_STORAGE_ERROR, f"{self.tp} could not be flushed now ({error}): {remedy(error)}"
+        )
 
     def rebuild_misleading_indexes(self, offset: int, error: CorruptBatchError) -> None:
         """Build the indexes of the segments from `offset` on again, where a look-up failed: each once, because what
@@ -282,7 +289,12 @@ class StoredLog:
             if due:
                 end = self._end_of(due[-1])
                 if due[-1] is self._segments.active:
-                    self.roll(now_ms)
+                    try:
+                        self.roll(now_ms)
+                    except OSError as error:
+                        if is_full(error):
+                            raise self._no_room(error) from error
+                        raise
                     self._storage.sync_folder(self._folder)  # or a crash could leave no segment to tell the end
                 self.delete_records(end)
                 self._discard(due, now_ms)
@@ -414,7 +426,7 @@ class StoredLog:
         """Return what is to be synced for all appended so far to survive a power cut: `run` it anywhere, then
         `end_flush`.
 
-        Raises `SemelError` (KAFKA_STORAGE_ERROR), offline.
+        Raises `SemelError` (KAFKA_STORAGE_ERROR), offline; on a full disk it stays online, and is flushed later.
         """
         if self.offline_error is not None or self._closed:
             self._refuse_offline()
@@ -424,8 +436,12 @@ class StoredLog:
             segments.append(self._segments.active)
         epochs = self.epochs.entries() if self.epochs.changed else None
         try:
+            for segment in segments:
+                segment.write_indexes()
             files = [file for segment in segments for file in segment.files_to_sync()]
         except OSError as error:
+            if is_full(error):
+                raise self._no_room(error) from error
             self._go_offline("writing indexes", error)
         # A transaction index whose name a power cut takes would leave aborted records readable (L3).
         new_names = [segment for segment in segments if segment.take_new_names()]
@@ -444,6 +460,9 @@ class StoredLog:
         """
         if error is not None:
             self._go_offline("syncing", error)
+        if work.no_room is not None:
+            self.epochs.changed = True
+            raise self._no_room(work.no_room) from work.no_room
         if work.generation == self._generation:
             self.recovery_point = max(self.recovery_point, work.end_offset)
             self._unsynced = [segment for segment in self._unsynced if segment not in work.segments]

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from contextlib import suppress
 from typing import Final
 
+from semel.broker.log.disk_errors import is_full
 from semel.broker.log.log_types import AbortedTransaction
 from semel.broker.log.open_files import OpenFiles, SharedFile
 from semel.protocol.record_batch import CorruptBatchError
@@ -19,10 +20,10 @@ _UNKNOWN: Final = -1
 
 
 class TransactionIndex:
-    """The file exists only where a transaction was aborted. Entries are in order of their markers, and never lag in
-    memory: readers depend on them."""
+    """The file exists only where a transaction was aborted. Entries are in order of their markers, and wait in memory
+    only where the disk is full: readers depend on them."""
 
-    __slots__ = ("_count", "_file", "_files", "_storage", "created", "path", "unsynced")
+    __slots__ = ("_count", "_file", "_files", "_storage", "_waiting", "created", "path", "unsynced")
 
     def __init__(self, storage: Storage, path: str, files: OpenFiles, *, exists: bool) -> None:
         self._storage = storage
@@ -35,15 +36,18 @@ class TransactionIndex:
         self.created = False
         """Whether the file may be new, so that its name is to be synced too. Whoever does that resets it."""
 
+        self._waiting: list[AbortedTransaction] = []
+        """Entries that a full disk had no room for, behind those of the file."""
+
     @property
     def exists(self) -> bool:
         """Whether there is a file: an index without entries may have none."""
-        return self._count != 0
+        return self._count != 0 or bool(self._waiting)
 
     def __len__(self) -> int:
         if self._count < 0:
             self._open()
-        return self._count
+        return self._count + len(self._waiting)
 
     def _open(self) -> SharedFile:
         file = self._file
@@ -56,12 +60,29 @@ class TransactionIndex:
         return file
 
     def add(self, transaction: AbortedTransaction) -> None:
-        file = self._open()
-        self.unsynced = True
-        file.write_at(_ENTRY.pack(_VERSION, *transaction), self._count * _ENTRY.size)
-        self._count += 1
+        """Add one. On a full disk it waits in memory, where readers find it: no flush ends before it is in the file,
+        so a recovery writes it anew. Raises any other `OSError`.
+        """
+        self._waiting.append(transaction)
+        try:
+            self.write_waiting()
+        except OSError as error:
+            if not is_full(error):
+                self._waiting.pop()
+                raise
+
+    def write_waiting(self) -> None:
+        """Bring all entries into the file. Raises `OSError`; the entries go on waiting then."""
+        while self._waiting:
+            file = self._open()
+            self.unsynced = True
+            file.write_at(_ENTRY.pack(_VERSION, *self._waiting[0]), self._count * _ENTRY.size)
+            self._count += 1
+            del self._waiting[0]
 
     def entry(self, number: int) -> AbortedTransaction:
+        if self._waiting and number >= self._count:
+            return self._waiting[number - self._count]
         data = self._open().read_at(_ENTRY.size, number * _ENTRY.size)
         if len(data) < _ENTRY.size:
             raise CorruptBatchError(f"{self.path} is damaged: it ends within entry {number}")
@@ -77,7 +98,8 @@ class TransactionIndex:
         return self._from(0)
 
     def _from(self, number: int) -> Iterator[AbortedTransaction]:
-        count = len(self)
+        count = len(self) - len(self._waiting)
+        first = number
         while number < count:
             data = self._open().read_at(min(count - number, 1024) * _ENTRY.size, number * _ENTRY.size)
             if not data:
@@ -85,6 +107,7 @@ class TransactionIndex:
             for fields in _ENTRY.iter_unpack(data[: len(data) // _ENTRY.size * _ENTRY.size]):
                 yield self._checked(fields)
             number += len(data) // _ENTRY.size
+        yield from self._waiting[max(first - count, 0) :]
 
     def _first_ending_at(self, offset: int) -> int:
         """Return the number of the first entry whose marker is at or after `offset`."""
@@ -102,7 +125,7 @@ class TransactionIndex:
 
         Once the last stable offset at a marker has passed the range, no transaction decided later can reach into it.
         """
-        if self._count == 0:
+        if not self.exists:
             return False
         for transaction in self._from(self._first_ending_at(first_offset)):
             if transaction.first_offset < upto_offset:
@@ -113,7 +136,7 @@ class TransactionIndex:
 
     def truncate_to(self, offset: int) -> None:
         """Drop those whose markers are at `offset` or beyond."""
-        if self._count != 0:
+        if self.exists:
             self.truncate_entries(self._first_ending_at(offset))
 
     def growing_prefix(self, before_offset: int) -> int:
@@ -133,6 +156,8 @@ class TransactionIndex:
 
     def truncate_entries(self, count: int) -> None:
         if count < len(self):
+            del self._waiting[max(count - self._count, 0) :]
+        if count < self._count:
             self.unsynced = True
             self._open().truncate(count * _ENTRY.size)
             self._count = count

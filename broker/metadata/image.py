@@ -1,6 +1,6 @@
 """What the metadata is at one moment: an immutable image, made by applying the change log from its beginning.
 
-`MetadataImage.apply` is the one place where metadata changes: live changes, replay and followers all go through it.
+`MetadataImage.apply_all` is the one place where metadata changes: live changes, replay and followers all go through it.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ import json
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from types import MappingProxyType
-from typing import Any, Final, TypeVar
+from typing import Any, Final, Generic, TypeVar
 
 from semel.broker.metadata.changes import (
     BrokerRegistered,
@@ -90,52 +90,108 @@ class MetadataImage:
 
     def apply(self, change: Change, sequence: int) -> MetadataImage:
         """Return the image after `change`, which is numbered `sequence`. Raises `MetadataCorruptError` for a gap."""
-        if sequence != self.sequence + 1:
-            raise MetadataCorruptError(f"metadata change {sequence} came after {self.sequence}: changes are missing")
-        return replace(self._applied(change), sequence=sequence)
+        return self.apply_all(((sequence, change),))
 
-    def _applied(self, change: Change) -> MetadataImage:
+    def apply_all(self, changes: Iterable[tuple[int, Change]]) -> MetadataImage:
+        """Return the image after numbered changes in order. The tables are copied once, however many changes there are.
+
+        Raises `MetadataCorruptError` for a gap.
+        """
+        draft = _Draft(self)
+        for sequence, change in changes:
+            draft.apply(change, sequence)
+        return draft.image()
+
+
+class _Table(Generic[_Key, _Item]):
+    """A table of an image in the making: the image's own until it is first written to, then a copy."""
+
+    __slots__ = ("_is_copy", "items")
+
+    def __init__(self, items: Mapping[_Key, _Item]) -> None:
+        self.items = items
+        self._is_copy = False
+
+    def writable(self) -> dict[_Key, _Item]:
+        if not self._is_copy:
+            # `dict(items)` would hash every key again, which a topic's id does in Python: making topics took seconds.
+            self.items = self.items.copy() if isinstance(self.items, MappingProxyType) else dict(self.items)
+            self._is_copy = True
+        assert isinstance(self.items, dict)
+        return self.items
+
+    def frozen(self) -> Mapping[_Key, _Item]:
+        return MappingProxyType(self.items) if isinstance(self.items, dict) else self.items
+
+
+class _Draft:
+    """An image in the making. An image for each of many new topics would cost memory by the square of their number."""
+
+    def __init__(self, image: MetadataImage) -> None:
+        self._sequence = image.sequence
+        self._cluster_id = image.cluster_id
+        self._brokers = _Table(image.brokers)
+        self._topics = _Table(image.topics)
+        self._topic_names = _Table(image.topic_names)
+        self._broker_configs = _Table(image.broker_configs)
+        self._next_producer_id = image.next_producer_id
+        self._partition_count = image.partition_count
+
+    def image(self) -> MetadataImage:
+        return MetadataImage(
+            sequence=self._sequence,
+            cluster_id=self._cluster_id,
+            brokers=self._brokers.frozen(),
+            topics=self._topics.frozen(),
+            topic_names=self._topic_names.frozen(),
+            broker_configs=self._broker_configs.frozen(),
+            next_producer_id=self._next_producer_id,
+            partition_count=self._partition_count,
+        )
+
+    def apply(self, change: Change, sequence: int) -> None:
+        if sequence != self._sequence + 1:
+            raise MetadataCorruptError(f"metadata change {sequence} came after {self._sequence}: changes are missing")
+        self._sequence = sequence
         match change:
             case ClusterCreated(cluster_id=cluster_id):
-                return replace(self, cluster_id=cluster_id)
+                self._cluster_id = cluster_id
             case BrokerRegistered():
                 broker = BrokerImage(**{name: getattr(change, name) for name in BrokerImage.__slots__})
-                return replace(self, brokers=_with(self.brokers, change.node_id, broker))
+                self._brokers.writable()[change.node_id] = broker
             case TopicCreated():
                 topic = TopicImage(change.name, change.topic_id, change.partitions, _frozen(change.configs))
-                return replace(self._with_topic(topic), topic_names=_with(self.topic_names, topic.topic_id, topic.name))
+                self._set_topic(topic)
+                self._topic_names.writable()[topic.topic_id] = topic.name
             case TopicDeleted():
                 gone = self._existing(change.name, change.topic_id)
-                return replace(
-                    self,
-                    topics=_without(self.topics, gone.name),
-                    topic_names=_without(self.topic_names, gone.topic_id),
-                    partition_count=self.partition_count - len(gone.partitions),
-                )
+                del self._topics.writable()[gone.name]
+                self._topic_names.writable().pop(gone.topic_id, None)
+                self._partition_count -= len(gone.partitions)
             case PartitionsAdded():
                 topic = self._existing(change.name, change.topic_id)
                 if change.first != len(topic.partitions):
                     raise MetadataCorruptError(f"partitions of {topic.name} were added at {change.first}")
-                return self._with_topic(replace(topic, partitions=topic.partitions + change.partitions))
+                self._set_topic(replace(topic, partitions=topic.partitions + change.partitions))
             case PartitionChanged():
-                return self._with_topic(self._partition_changed(change))
+                self._set_topic(self._partition_changed(change))
             case ConfigsChanged():
-                return self._configs_changed(change)
+                self._configs_changed(change)
             case ProducerIdsAllocated():
-                return replace(self, next_producer_id=change.first + change.count)
+                self._next_producer_id = change.first + change.count
 
     def _existing(self, name: str, topic_id: TopicId) -> TopicImage:
-        topic = self.topics.get(name)
+        topic = self._topics.items.get(name)
         if topic is None or topic.topic_id != topic_id:
             raise MetadataCorruptError(
                 f"a change is about topic {name} ({format_topic_id(topic_id)}), which is not there"
             )
         return topic
 
-    def _with_topic(self, topic: TopicImage) -> MetadataImage:
-        before = self.topics.get(topic.name)
-        grown = len(topic.partitions) - (len(before.partitions) if before is not None else 0)
-        return replace(self, topics=_with(self.topics, topic.name, topic), partition_count=self.partition_count + grown)
+    def _set_topic(self, topic: TopicImage) -> None:
+        before = self._topics.items.get(topic.name)
+        self._partition_count += len(topic.partitions) - (len(before.partitions) if before is not None else 0)
+        self._topics.writable()[topic.name] = topic
 
     def _partition_changed(self, change: PartitionChanged) -> TopicImage:
         topic = self._existing(change.name, change.topic_id)
@@ -149,15 +205,16 @@ class MetadataImage:
         states[change.partition] = change.state
         return replace(topic, partitions=tuple(states))
 
-    def _configs_changed(self, change: ConfigsChanged) -> MetadataImage:
+    def _configs_changed(self, change: ConfigsChanged) -> None:
         if change.resource == TOPIC_RESOURCE:
-            topic = self.topics.get(change.name)
+            topic = self._topics.items.get(change.name)
             if topic is None:
                 raise MetadataCorruptError(f"a change of configs is about topic {change.name}, which is not there")
-            return self._with_topic(replace(topic, configs=_changed(topic.configs, change.values)))
+            self._set_topic(replace(topic, configs=_changed(topic.configs, change.values)))
+            return
         node_id = int(change.name)
-        configs = _changed(self.broker_configs.get(node_id, {}), change.values)
-        return replace(self, broker_configs=_with(self.broker_configs, node_id, configs))
+        configs = _changed(self._broker_configs.items.get(node_id, {}), change.values)
+        self._broker_configs.writable()[node_id] = configs
 
 
 EMPTY_IMAGE: Final = MetadataImage(
@@ -216,32 +273,8 @@ def decode_image(payload: str) -> MetadataImage:
         raise MetadataCorruptError(f"a snapshot of the metadata can't be read: {error}") from error
 
 
-def replay(image: MetadataImage, changes: Iterable[tuple[int, Change]]) -> MetadataImage:
-    """Apply numbered changes in order."""
-    for sequence, change in changes:
-        image = image.apply(change, sequence)
-    return image
-
-
 def _frozen(items: Mapping[_Key, _Item]) -> Mapping[_Key, _Item]:
     return MappingProxyType(dict(items))
-
-
-def _with(items: Mapping[_Key, _Item], key: _Key, item: _Item) -> Mapping[_Key, _Item]:
-    copied = _copied(items)
-    copied[key] = item
-    return MappingProxyType(copied)
-
-
-def _without(items: Mapping[_Key, _Item], key: _Key) -> Mapping[_Key, _Item]:
-    copied = _copied(items)
-    copied.pop(key, None)
-    return MappingProxyType(copied)
-
-
-def _copied(items: Mapping[_Key, _Item]) -> dict[_Key, _Item]:
-    """`dict(items)` would hash every key again, which a topic's id does in Python: making topics took seconds."""
-    return items.copy() if isinstance(items, MappingProxyType) else dict(items)
 
 
 def _changed(configs: Mapping[str, str], values: Mapping[str, str | None]) -> Mapping[str, str]:

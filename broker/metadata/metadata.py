@@ -108,7 +108,10 @@ class Metadata:
         return None if partition is None else partition.leader_epoch
 
     def add_listener(self, listener: Listener) -> None:
-        """Call `listener` with every change and the image after it, in order, right after it was applied."""
+        """Call `listener` with every change, in order, right after it was applied.
+
+        The image that it gets is the one after all changes that were written together, so it may be further on.
+        """
         self._listeners.append(listener)
 
     async def change(self, decide: Decision) -> MetadataImage:
@@ -196,18 +199,17 @@ class Metadata:
             written = await self._off_loop(partial(self._store.changes_after, after))
             if [change for _, change in written[: len(changes)]] != list(changes):
                 raise
-        for sequence, change in enumerate(changes, start=after + 1):
-            self._apply(sequence, change)
+        self._apply(list(enumerate(changes, start=after + 1)))
 
     async def _catch_up(self) -> None:
         """Apply what somebody else has written."""
-        for sequence, change in await self._off_loop(partial(self._store.changes_after, self.image.sequence)):
-            self._apply(sequence, change)
+        self._apply(await self._off_loop(partial(self._store.changes_after, self.image.sequence)))
 
-    def _apply(self, sequence: int, change: Change) -> None:
-        self.image = self.image.apply(change, sequence)
-        for listener in self._listeners:
-            listener(change, self.image)
+    def _apply(self, changes: Sequence[tuple[int, Change]]) -> None:
+        self.image = self.image.apply_all(changes)
+        for _, change in changes:
+            for listener in self._listeners:
+                listener(change, self.image)
 
     async def _snapshot(self) -> None:
         """A snapshot only makes the next start shorter, so a failure to write one is no failure of the change."""

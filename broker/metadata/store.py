@@ -17,7 +17,7 @@ from sqlalchemy import exc
 from sqlalchemy.engine import URL, make_url
 
 from semel.broker.metadata.changes import Change, MetadataCorruptError, decode_change, encode_change
-from semel.broker.metadata.image import EMPTY_IMAGE, MetadataImage, decode_image, encode_image, replay
+from semel.broker.metadata.image import EMPTY_IMAGE, MetadataImage, decode_image, encode_image
 from semel.broker.settings import ConfigError
 from semel.protocol.errors import ErrorCode, FatalError, RetriableError
 
@@ -144,7 +144,7 @@ class MetadataStore:
                 except MetadataCorruptError as error:
                     corrupt = error
             try:
-                return replay(image, self._changes_after(connection, image.sequence))
+                return image.apply_all(self._changes_after(connection, image.sequence))
             except MetadataCorruptError as error:
                 raise corrupt or error from None
 

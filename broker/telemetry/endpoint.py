@@ -34,7 +34,7 @@ _PLAIN: Final = "text/plain; charset=utf-8"
 
 @dataclass(frozen=True, slots=True)
 class Health:
-    """Whether all is well, and if not, why."""
+    """Whether the node works, and if not, why. One that works may have something to say, too."""
 
     ok: bool
     reason: str = ""
@@ -229,7 +229,7 @@ async def _request(reader: asyncio.StreamReader) -> tuple[str, str, dict[str, st
 
 def _health(health: Health) -> _Answer:
     if health.ok:
-        return _Answer(HTTPStatus.OK, b"ok\n")
+        return _Answer(HTTPStatus.OK, f"{health.reason or 'ok'}\n".encode())
     return _Answer(HTTPStatus.SERVICE_UNAVAILABLE, f"{health.reason}\n".encode())
 
 

@@ -89,7 +89,15 @@ _TABLE: Final[tuple[tuple[str, tuple[Instrument, ...]], ...]] = (
             Instrument("semel.request.size", "By", _H, "Sizes of requests of the Kafka protocol.", (API,)),
             Instrument("semel.request.in_flight", "{request}", _G, "Requests that are received and not answered."),
             Instrument(
-                "semel.request.memory", "By", _G, "Memory held for large requests (bound: queued.max.request.bytes)."
+                "semel.request.memory", "By", _G,
+                "Memory held for requests that are being received or not answered (bound: queued.max.request.bytes).",
+            ),
+            Instrument(
+                "semel.request.memory.waiting", "{connection}", _G,
+                "Connections that are not read until there is memory for their requests.",
+            ),
+            Instrument(
+                "semel.request.memory.waits", "{wait}", _C, "How often a request had to wait for memory."
             ),
             Instrument(
                 "rpc.server.call.duration", "s", _H,
@@ -100,8 +108,10 @@ _TABLE: Final[tuple[tuple[str, tuple[Instrument, ...]], ...]] = (
             Instrument("semel.connections", "{connection}", _G, "Open connections of the Kafka listener."),
             Instrument(
                 "semel.connection.events", "{connection}", _C,
-                "Connections accepted, refused (max.connections), aborted because of what the peer sent, or closed "
-                "because they were idle.",
+                "Connections accepted, refused (max.connections), refused_of_address (kafka.max.connections.per.ip), "
+                "aborted because of what the peer sent, or closed because they were idle, slow (a request that did not "
+                "come), crowding (kept memory while others waited), out_of_memory. out_of_descriptors: how often the "
+                "system had none for another connection.",
                 (KIND,),
             ),
         ),
@@ -120,6 +130,14 @@ _TABLE: Final[tuple[tuple[str, tuple[Instrument, ...]], ...]] = (
             ),
             Instrument("semel.produce.records", "{record}", _C, "Records appended for producers."),
             Instrument("semel.produce.io", "By", _C, "Bytes of batches appended for producers."),
+            Instrument(
+                "semel.produce.checked", "{batch}", _C,
+                "Batches that were opened and checked in a thread, because they are large or compressed (S3).",
+            ),
+            Instrument(
+                "semel.produce.checking", "{request}", _G,
+                "Requests that wait for such a thread, or are in one (produce.check.queue.max).",
+            ),
             Instrument("semel.produce.timeouts", "{request}", _C, "Requests that were not durable within their time."),
             Instrument(
                 "semel.produce.purgatory", "{append}", _G, "Appends that wait for the journal's sync."
@@ -215,6 +233,21 @@ _TABLE: Final[tuple[tuple[str, tuple[Instrument, ...]], ...]] = (
                 "semel.group.lag", "{record}", _G,
                 "Records between the group's committed offset and the high watermark.",
                 (GROUP, TOPIC, PARTITION),
+            ),
+            Instrument(
+                "semel.group.held", "By", _G,
+                "What groups hold in memory, about: their members (up to group.members.max.bytes) and their committed "
+                "offsets (up to offsets.max.bytes).",
+                (KIND,),
+            ),
+            Instrument("semel.group.patterns", "{pattern}", _G, "Regular expressions of members that are kept."),
+            Instrument(
+                "semel.group.patterns.effort", "{state}", _C,
+                "States of automata looked at while members' regular expressions were matched.",
+            ),
+            Instrument(
+                "semel.group.patterns.refused", "{heartbeat}", _C,
+                "Heartbeats put off because their regular expressions took too much of the node's time.",
             ),
             Instrument("semel.group.rebalances", "{rebalance}", _C, "Rebalances that began.", (GROUP,)),
             Instrument(

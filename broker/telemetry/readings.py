@@ -128,15 +128,28 @@ class NodeReader:
         statistics = kafka.statistics()
         yield _plain("semel.request.in_flight", kafka.in_flight())
         yield _plain("semel.request.memory", statistics.reserved_bytes)
+        yield _plain("semel.request.memory.waiting", statistics.waiting_connections)
+        yield _plain("semel.request.memory.waits", statistics.waits_for_room)
         yield _by("semel.network.io", [("receive", statistics.received_bytes), ("transmit", statistics.sent_bytes)])
         yield _plain("semel.connections", statistics.connections)
         yield _by(
             "semel.connection.events",
             [
                 ("accepted", statistics.accepted_connections),
-                ("refused", statistics.refused_connections),
-                ("aborted", statistics.aborted_connections),
+                ("refused", statistics.refused_connections - statistics.refused_of_address),
+                (
+                    "aborted",
+                    statistics.aborted_connections
+                    - statistics.slow_connections
+                    - statistics.crowding_connections
+                    - statistics.out_of_memory_connections,
+                ),
                 ("idle", statistics.idle_connections_closed),
+                ("slow", statistics.slow_connections),
+                ("crowding", statistics.crowding_connections),
+                ("out_of_memory", statistics.out_of_memory_connections),
+                ("refused_of_address", statistics.refused_of_address),
+                ("out_of_descriptors", statistics.accepts_exhausted),
             ],
         )
 
@@ -153,6 +166,8 @@ class NodeReader:
         yield _by("semel.produce.refused", ((code.name, count) for code, count in produce.refusals.items()))
         yield _plain("semel.produce.records", produce.appended_records)
         yield _plain("semel.produce.io", produce.appended_bytes)
+        yield _plain("semel.produce.checked", produce.checks.checked_elsewhere)
+        yield _plain("semel.produce.checking", produce.checks.waiting)
         yield _plain("semel.produce.timeouts", produce.timed_out_requests)
         yield _plain("semel.produce.verifications", produce.verifications)
         yield _plain("semel.produce.verifying", produce.gate.waiting)
@@ -200,6 +215,13 @@ class NodeReader:
                     members.append((group_id, count))
             yield None
         yield _by("semel.groups", states.items())
+        held = service.held()
+        yield _by("semel.group.held", [("members", held.members), ("offsets", held.offsets)])
+        if service.patterns is not None:
+            patterns = service.patterns.statistics()
+            yield _plain("semel.group.patterns", patterns.patterns)
+            yield _plain("semel.group.patterns.effort", patterns.effort)
+            yield _plain("semel.group.patterns.refused", patterns.refused)
         yield _by("semel.group.members", members)
         yield _by("semel.group.rebalances", list(service.rebalances.items())[-most:] if most else ())
         lags: list[tuple[tuple[str, ...], Value]] = []

@@ -13,6 +13,7 @@ from importlib.metadata import PackageNotFoundError, version
 from typing import TYPE_CHECKING, Final, Self
 
 from semel.broker.config_sources import Address, parse_address
+from semel.broker.node_log import counted
 from semel.broker.settings import ConfigError
 from semel.broker.telemetry.readings import NodeReader, watch_loop
 from semel.broker.telemetry.recorders import Recorders
@@ -143,7 +144,9 @@ class NodeMetrics:
 
         if self._node.failed.done():
             return Health(False, f"the node can't go on: {self._node.failed.result().message}")
-        return Health(True)
+        offline = self._node.offline_partitions
+        # No restart brings them back, and the other partitions are served: so no container is to be restarted for it.
+        return Health(True, f"ok, but {counted(offline, 'partition')} offline: see semel doctor" if offline else "")
 
     def _ready(self) -> Health:
         from semel.broker.telemetry.endpoint import Health

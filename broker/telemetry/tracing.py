@@ -64,27 +64,14 @@ class NodeTracing:
                 return None
             from opentelemetry.sdk.trace import TracerProvider
             from opentelemetry.sdk.trace.export import BatchSpanProcessor
-            from opentelemetry.sdk.trace.id_generator import RandomIdGenerator
+
+            from semel.runtime.span_ids import SpanIds
 
             exporters = [exporter_class("TRACES", name)() for name in names]
         except ValueError as error:
             raise ConfigError(f"tracing: {error}") from error
 
-        class Ids(RandomIdGenerator):
-            """Spans are made on the event loop alone, so `next` is never another's."""
-
-            next: TraceContext | None = None
-
-            def generate_trace_id(self) -> int:
-                return super().generate_trace_id() if self.next is None else self.next.trace_id
-
-            def generate_span_id(self) -> int:
-                return super().generate_span_id() if self.next is None else self.next.span_id
-
-            def draw(self) -> TraceContext:
-                return TraceContext(super().generate_trace_id(), super().generate_span_id())
-
-        ids = Ids()
+        ids = SpanIds()  # spans are made on the event loop alone
         provider = TracerProvider(resource=node_resource(config, environment), id_generator=ids, shutdown_on_exit=False)
         for exporter in exporters:
             provider.add_span_processor(BatchSpanProcessor(exporter))

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from typing import Final
 
 from semel.broker.handlers.fetch import FetchHandler, FileRange, WaitingFetch
@@ -60,16 +60,24 @@ class DataService:
     ) -> AsyncIterator[data_pb2.ProduceResponse]:
         """Append as requests come, and answer in their order. With 64 unanswered, no more are read."""
         unanswered: deque[asyncio.Future[ProduceResponse]] = deque()
+        turn = _StreamTurn()
         reading = asyncio.ensure_future(anext(requests, None))
         stopping = asyncio.ensure_future(self._stopping.wait())
         try:
             while True:
                 waits: set[asyncio.Future[object]] = set()
-                may_read = reading is not None and len(unanswered) < UNANSWERED_MAX and not self._stopping.is_set()
+                may_read = (
+                    reading is not None
+                    and len(unanswered) < UNANSWERED_MAX
+                    and not self._stopping.is_set()
+                    and turn.held is None
+                )
                 if may_read:
                     waits |= {reading, stopping}  # type: ignore[arg-type]
                 if unanswered:
                     waits.add(unanswered[0])  # type: ignore[arg-type]
+                if turn.held is not None:
+                    waits.add(turn.held)  # type: ignore[arg-type]
                 if not waits:
                     break
                 await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
@@ -78,7 +86,7 @@ class DataService:
                     if request is None:
                         reading = None  # type: ignore[assignment]
                     else:
-                        unanswered.append(self._begin_produce(request))
+                        unanswered.append(self._begin_produce(request, turn))
                         reading = asyncio.ensure_future(anext(requests, None))
                 while unanswered and unanswered[0].done():
                     yield _produce_response(unanswered.popleft().result())
@@ -88,8 +96,10 @@ class DataService:
             stopping.cancel()
             if reading is not None:
                 reading.cancel()
+            if turn.on_close is not None:
+                turn.on_close()
 
-    def _begin_produce(self, request: data_pb2.ProduceRequest) -> asyncio.Future[ProduceResponse]:
+    def _begin_produce(self, request: data_pb2.ProduceRequest, turn: _StreamTurn) -> asyncio.Future[ProduceResponse]:
         answered: asyncio.Future[ProduceResponse] = asyncio.get_running_loop().create_future()
 
         def done(response: ProduceResponse) -> None:
@@ -103,6 +113,7 @@ class DataService:
             ),
             PRODUCE_MAX_VERSION,
             done,
+            turn,
         )
         if response is not None:
             done(response)
@@ -134,6 +145,22 @@ class DataService:
             reading.cancel()
             stream.close()
             self._streams.discard(stream)
+
+
+class _StreamTurn:
+    """Whose turn it is on one Produce stream: while `held` is there, nothing more of it is appended."""
+
+    def __init__(self) -> None:
+        self.held: asyncio.Future[None] | None = None
+        self.on_close: Callable[[], None] | None = None
+
+    def hold(self) -> None:
+        self.held = asyncio.get_running_loop().create_future()
+
+    def go_on(self) -> None:
+        held, self.held = self.held, None
+        if held is not None and not held.done():
+            held.set_result(None)
 
 
 class _FetchStream:

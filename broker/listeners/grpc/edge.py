@@ -6,7 +6,6 @@ caller's trace context is taken over, bounds are checked, errors become a status
 
 from __future__ import annotations
 
-import logging
 import re
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sized
 from contextlib import contextmanager
@@ -21,12 +20,12 @@ from opentelemetry import context as trace_context
 from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 
 from semel.broker.listeners.grpc.errors import ERROR_METADATA, status_message, status_of
+from semel.broker.listeners.grpc.malformed import Malformed
 from semel.protocol.api.clients import CLIENT_METADATA, ClientOrigin
 from semel.protocol.errors import ErrorCode, SemelError, UsageError
 from semel.runtime.caller import set_caller
 from semel.runtime.clock import Clock
-
-logger = logging.getLogger(__name__)
+from semel.runtime.limited_log import LimitedLog
 
 Context: TypeAlias = grpc.aio.ServicerContext[Any, Any]
 UnaryMethod: TypeAlias = Callable[[Any, Context], Awaitable[Any]]
@@ -47,14 +46,22 @@ _propagator: Final = TraceContextTextMapPropagator()
 
 
 def service_handler(
-    service: ServiceDescriptor, methods: object, *, max_array_length: int, times: CallTimes | None = None
+    service: ServiceDescriptor,
+    methods: object,
+    *,
+    max_array_length: int,
+    times: CallTimes | None = None,
+    malformed: Malformed | None = None,
 ) -> grpc.GenericRpcHandler[Any, Any]:
     """Return the handler of a service whose method `GetMetadata` is `methods.get_metadata`, and so on for all.
 
-    `times`: where it is measured how long calls take.
+    `times`: where it is measured how long calls take. `malformed`: where messages are counted that are none.
     """
+    malformed = malformed or Malformed()
     handlers = {
-        method.name: _method_handler(method, getattr(methods, _snake_case(method.name)), max_array_length, times)
+        method.name: _method_handler(
+            method, getattr(methods, _snake_case(method.name)), max_array_length, times, malformed
+        )
         for method in service.methods
     }
     return grpc.method_handlers_generic_handler(service.full_name, handlers)
@@ -65,17 +72,28 @@ def _snake_case(name: str) -> str:
 
 
 def _method_handler(
-    method: MethodDescriptor, call: Any, max_array_length: int, times: CallTimes | None
+    method: MethodDescriptor, call: Any, max_array_length: int, times: CallTimes | None, malformed: Malformed
 ) -> grpc.RpcMethodHandler[Any, Any]:
     request_class, response_class = GetMessageClass(method.input_type), GetMessageClass(method.output_type)
     check = _array_check(method, max_array_length)
-    deserialize, serialize = request_class.FromString, response_class.SerializeToString
+    read = _Reader(f"/{method.containing_service.full_name}/{method.name}", request_class.FromString, check, malformed)
+    serialize = response_class.SerializeToString
     assert method.client_streaming == method.server_streaming, "semel.v1 has calls and two-way streams"
     if method.server_streaming:
-        return grpc.stream_stream_rpc_method_handler(_stream(call, check), deserialize, serialize)
+        return grpc.stream_stream_rpc_method_handler(_stream(call, read), None, serialize)
     if times is not None:
         call = _timed(f"{method.containing_service.full_name}/{method.name}", call, times)
-    return grpc.unary_unary_rpc_method_handler(_unary(call, check), deserialize, serialize)
+    return grpc.unary_unary_rpc_method_handler(_unary(call, read), None, serialize)
+
+
+@dataclass(frozen=True, slots=True)
+class _Reader:
+    """How the requests of one method are read."""
+
+    method: str
+    parser: Callable[[bytes], Any]
+    check: Callable[[Message], None]
+    malformed: Malformed
 
 
 def _array_check(method: MethodDescriptor, longest: int) -> Callable[[Message], None]:
@@ -115,26 +133,27 @@ def _timed(name: str, call: UnaryMethod, times: CallTimes) -> UnaryMethod:
     return timed
 
 
-def _unary(call: UnaryMethod, check: Callable[[Message], None]) -> Any:
-    async def handle(request: Message, context: Context) -> Message:
+def _unary(call: UnaryMethod, read: _Reader) -> Any:
+    async def handle(data: bytes, context: Context) -> Message:
         with _callers_trace(context):
             try:
                 set_caller(_origin(context))
-                check(request)
+                request = await read.malformed.parse(read.parser, data, read.method, context)
+                read.check(request)
                 response: Message = await call(request, context)
                 return response
             except Exception as error:
-                await _refuse(context, error)
+                await _refuse(context, error, read.malformed.log)
                 raise
 
     return handle
 
 
-def _stream(call: StreamMethod, check: Callable[[Message], None]) -> Any:
-    async def handle(requests: AsyncIterator[Message], context: Context) -> None:
+def _stream(call: StreamMethod, read: _Reader) -> Any:
+    async def handle(requests: AsyncIterator[bytes], context: Context) -> None:
         async def checked() -> AsyncIterator[Message]:
-            async for request in requests:
-                check(request)
+            async for request in read.malformed.messages_of(read.parser, requests, read.method, context):
+                read.check(request)
                 yield request
 
         with _callers_trace(context):
@@ -142,18 +161,18 @@ def _stream(call: StreamMethod, check: Callable[[Message], None]) -> Any:
                 async for response in call(checked(), context):
                     await context.write(response)
             except Exception as error:
-                await _refuse(context, error)
+                await _refuse(context, error, read.malformed.log)
                 raise
 
     return handle
 
 
-async def _refuse(context: Context, error: Exception) -> None:
+async def _refuse(context: Context, error: Exception, log: LimitedLog) -> None:
     """Answer with an error. Raises what ends the call, but for errors that gRPC has dealt with itself."""
     if isinstance(error, grpc.aio.AbortError):
         return
     if not isinstance(error, SemelError):
-        logger.error("a gRPC request failed unexpectedly", exc_info=error)
+        log.exception(error, "a gRPC request failed unexpectedly")
         error = _INTERNAL_ERROR
     name = error.code.name if error.code is not ErrorCode.NONE else ErrorCode.UNKNOWN_SERVER_ERROR.name
     await context.abort(status_of(error), status_message(error), ((ERROR_METADATA, name),))

@@ -21,9 +21,9 @@ class MetadataService:
         found = await metadata.topics_by_name(
             self._node, list(dict.fromkeys(request.topics)), allow_auto_create=request.allow_auto_create
         )
-        found += metadata.topics_by_id(self._node, [topic_id_of(data) for data in request.topic_ids])
+        found += await metadata.topics_by_id(self._node, [topic_id_of(data) for data in request.topic_ids])
         if request.all_topics:
-            found += metadata.all_topics(self._node, include_internal=request.include_internal)
+            found += await metadata.all_topics(self._node, include_internal=request.include_internal)
         cluster = metadata.cluster(self._node)
         return metadata_pb2.GetMetadataResponse(
             cluster_id=cluster.cluster_id,

@@ -7,8 +7,10 @@ from typing import TYPE_CHECKING, Any, Final
 from grpc import aio
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 from grpc_health.v1._async import HealthServicer
-from grpc_reflection.v1alpha import reflection
+from grpc_reflection.v1alpha import reflection, reflection_pb2_grpc
+from grpc_reflection.v1alpha._async import ReflectionServicer
 
+from semel.broker.config import NodeConfig
 from semel.broker.config_sources import Address
 from semel.broker.handlers.fetch import FetchHandler
 from semel.broker.handlers.produce import ProduceHandler
@@ -16,10 +18,12 @@ from semel.broker.listeners.grpc.data_service import DataService
 from semel.broker.listeners.grpc.diagnostics_service import DiagnosticsService
 from semel.broker.listeners.grpc.edge import CallTimes, service_handler
 from semel.broker.listeners.grpc.group_service import GroupService
+from semel.broker.listeners.grpc.malformed import HardenedServer, Malformed
 from semel.broker.listeners.grpc.metadata_service import MetadataService
 from semel.broker.listeners.grpc.shared_service import SharedTransactionService
 from semel.broker.listeners.grpc.topic_service import TopicService
 from semel.broker.listeners.grpc.transaction_service import TransactionService
+from semel.broker.open_files import open_files_limit, share_open_files
 from semel.broker.services import Services
 from semel.broker.start_errors import NodeStartError, StartFailure
 from semel.protocol.v1 import (
@@ -37,6 +41,8 @@ if TYPE_CHECKING:
 
 _KEEPALIVE_TIMEOUT_MS: Final = 20_000
 _CLIENT_PING_INTERVAL_MS_MIN: Final = 10_000
+PARTITIONS_HEALTH: Final = "semel.partitions"
+"""What health checks ask to know whether all partitions are online; the services serve meanwhile."""
 _METADATA_BYTES_MAX: Final = 64 << 10
 
 
@@ -54,6 +60,7 @@ class GrpcListener:
     ) -> None:
         """`produce` and `fetch` are those of the Kafka listener: all listeners of a node share them."""
         self._times = times
+        self.malformed = Malformed()
         self.address = address
         """Where it listens; with the real port once it was started."""
         self._node = node
@@ -62,13 +69,14 @@ class GrpcListener:
         self._health = HealthServicer()
         self._server: aio.Server | None = None
         self._names: list[str] = []
+        self._all_online: bool | None = None
 
     def bind(self) -> None:
         """Take the address; nothing is answered yet. Raises `NodeStartError` where it can't be had."""
         config = self._node.config
         server = aio.server(
             interceptors=self._interceptors,
-            options=_options(config.grpc_max_message_bytes, config.grpc_keepalive_ms),
+            options=_options(config),
             maximum_concurrent_rpcs=config.grpc_max_concurrent_rpcs,
         )
         services = (
@@ -84,12 +92,17 @@ class GrpcListener:
         for module, name, methods in services:
             service = module.DESCRIPTOR.services_by_name[name]
             handler = service_handler(
-                service, methods, max_array_length=config.grpc_max_array_length, times=self._times
+                service,
+                methods,
+                max_array_length=config.grpc_max_array_length,
+                times=self._times,
+                malformed=self.malformed,
             )
             server.add_generic_rpc_handlers((handler,))
             names.append(service.full_name)
-        health_pb2_grpc.add_HealthServicer_to_server(self._health, server)
-        reflection.enable_server_reflection(names, server)
+        hardened: Any = HardenedServer(server, self.malformed)
+        health_pb2_grpc.add_HealthServicer_to_server(self._health, hardened)
+        reflection_pb2_grpc.add_ServerReflectionServicer_to_server(ReflectionServicer(names), hardened)
         try:
             port = server.add_insecure_port(str(self.address))
         except RuntimeError as error:
@@ -100,9 +113,17 @@ class GrpcListener:
         self._names = names
         self._server = server
 
+    async def tell_health_of_partitions(self, *, all_online: bool) -> None:
+        """Say by the health protocol whether all partitions are online, once for each change."""
+        if self._server is not None and all_online is not self._all_online:
+            self._all_online = all_online
+            health = health_pb2.HealthCheckResponse
+            await self._health.set(PARTITIONS_HEALTH, health.SERVING if all_online else health.NOT_SERVING)
+
     async def start(self) -> None:
         """Answer calls."""
         assert self._server is not None, "bind first"
+        await self.tell_health_of_partitions(all_online=not len(self._node.logs.offline))
         await self._server.start()
         for name in self._names:
             await self._health.set(name, health_pb2.HealthCheckResponse.SERVING)
@@ -121,16 +142,23 @@ class GrpcListener:
             await self._health.enter_graceful_shutdown()
             self._data.finish()
             await server.stop(grace_s)
+            self.malformed.log.close()
 
 
-def _options(max_message_bytes: int, keepalive_ms: int) -> list[tuple[str, Any]]:
+def _options(config: NodeConfig) -> list[tuple[str, Any]]:
     return [
+        # One more is closed by the library as soon as it is accepted.
+        ("grpc.max_allowed_incoming_connections", share_open_files(config, open_files_limit()).grpc),
+        # Until the client's first settings: a connection that says nothing is closed.
+        ("grpc.server_handshake_timeout_ms", config.grpc_handshake_timeout_ms),
+        ("grpc.max_connection_idle_ms", config.connections_max_idle_ms),
+        ("grpc.max_concurrent_streams", config.grpc_max_concurrent_streams),
         # Without this, two processes could listen on one port and share its calls.
         ("grpc.so_reuseport", 0),
-        ("grpc.max_receive_message_length", max_message_bytes),
-        ("grpc.max_send_message_length", max_message_bytes),
+        ("grpc.max_receive_message_length", config.grpc_max_message_bytes),
+        ("grpc.max_send_message_length", config.grpc_max_message_bytes),
         ("grpc.max_metadata_size", _METADATA_BYTES_MAX),
-        ("grpc.keepalive_time_ms", keepalive_ms),
+        ("grpc.keepalive_time_ms", config.grpc_keepalive_ms),
         ("grpc.keepalive_timeout_ms", _KEEPALIVE_TIMEOUT_MS),
         ("grpc.keepalive_permit_without_calls", 1),
         ("grpc.http2.min_ping_interval_without_data_ms", _CLIENT_PING_INTERVAL_MS_MIN),

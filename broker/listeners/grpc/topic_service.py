@@ -93,7 +93,7 @@ class TopicService:
         timestamps = unique_items(
             (TopicPartition(item.topic, item.partition), item.timestamp_ms) for item in request.items
         )
-        found = list_offsets(self._node, ListOffsetsRequest(timestamps, isolation_of(request.isolation)))
+        found = await list_offsets(self._node, ListOffsetsRequest(timestamps, isolation_of(request.isolation)))
         return topics_pb2.ListOffsetsResponse(
             items=[
                 topics_pb2.ListOffsetsResponse.Item(

@@ -22,6 +22,7 @@ from semel.broker.listeners.kafka.apis.describe_configs import DESCRIBE_CONFIGS
 from semel.broker.listeners.kafka.apis.describe_groups import DESCRIBE_GROUPS
 from semel.broker.listeners.kafka.apis.describe_log_dirs import DESCRIBE_LOG_DIRS
 from semel.broker.listeners.kafka.apis.describe_producers import DESCRIBE_PRODUCERS
+from semel.broker.listeners.kafka.apis.describe_quorum import DESCRIBE_QUORUM
 from semel.broker.listeners.kafka.apis.describe_topic_partitions import DESCRIBE_TOPIC_PARTITIONS
 from semel.broker.listeners.kafka.apis.describe_transactions import DESCRIBE_TRANSACTIONS
 from semel.broker.listeners.kafka.apis.elect_leaders import ELECT_LEADERS
@@ -44,6 +45,7 @@ from semel.broker.listeners.kafka.apis.offset_fetch import OFFSET_FETCH
 from semel.broker.listeners.kafka.apis.offset_for_leader_epoch import OFFSET_FOR_LEADER_EPOCH
 from semel.broker.listeners.kafka.apis.sync_group import SYNC_GROUP
 from semel.broker.listeners.kafka.apis.txn_offset_commit import TXN_OFFSET_COMMIT
+from semel.broker.listeners.kafka.apis.update_features import UPDATE_FEATURES
 from semel.broker.listeners.kafka.apis.write_txn_markers import WRITE_TXN_MARKERS
 from semel.broker.listeners.kafka.registry import Api
 
@@ -68,6 +70,7 @@ ALL_APIS: Sequence[Api] = (
     DESCRIBE_GROUPS,
     DESCRIBE_LOG_DIRS,
     DESCRIBE_PRODUCERS,
+    DESCRIBE_QUORUM,
     DESCRIBE_TOPIC_PARTITIONS,
     DESCRIBE_TRANSACTIONS,
     ELECT_LEADERS,
@@ -90,5 +93,6 @@ ALL_APIS: Sequence[Api] = (
     OFFSET_FOR_LEADER_EPOCH,
     SYNC_GROUP,
     TXN_OFFSET_COMMIT,
+    UPDATE_FEATURES,
     WRITE_TXN_MARKERS,
 )

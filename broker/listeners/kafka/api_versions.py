@@ -10,8 +10,8 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from typing import Final
 
+from semel.broker.listeners.kafka.features import FEATURES, TRANSACTIONS
 from semel.broker.listeners.kafka.registry import Answer, Api, ApiRegistry, RequestContext
 from semel.protocol.errors import ErrorCode
 from semel.protocol.kafka.api import (
@@ -23,9 +23,6 @@ from semel.protocol.kafka.api import (
     FinalizedFeature,
     SupportedFeature,
 )
-
-_TRANSACTIONS: Final = SupportedFeature("transaction.version", 0, 2)
-_GROUPS: Final = SupportedFeature("group.version", 0, 1)
 
 _SOFTWARE = re.compile(r"[a-zA-Z0-9](?:[a-zA-Z0-9\-.]*[a-zA-Z0-9])?")
 """What a client may call itself (KIP-511), so that it can be counted and logged as it is."""
@@ -59,4 +56,4 @@ def api_versions_api(registry: ApiRegistry) -> Api:
 
 def _features(registry: ApiRegistry) -> Sequence[SupportedFeature]:
     has_new_groups = registry.get(ApiKey.CONSUMER_GROUP_HEARTBEAT) is not None
-    return (_TRANSACTIONS, _GROUPS) if has_new_groups else (_TRANSACTIONS,)
+    return FEATURES if has_new_groups else (TRANSACTIONS,)

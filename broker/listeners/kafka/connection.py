@@ -1,8 +1,13 @@
 """One connection: bytes to frames, frames to requests in order, answers in order, back-pressure both ways.
 
 Receiving. Small frames are read many at a time into a block and parsed where they lie; a frame that does not fit in the
-rest of its block gets a buffer of exactly its size, into which the kernel writes, so what was received of it before its
-size was known (less than a block) is all that is ever copied. Blocks are not used again: whoever keeps a view keeps it.
+rest of its block gets a buffer of its own, into which the kernel writes, and which grows as its bytes come. Blocks are
+not used again: whoever keeps a view keeps it. An idle connection has none.
+
+Memory (S2). A block is a connection's own; what goes beyond it, of large frames and of small ones that are not answered
+yet, is taken from the room that all connections share, and comes back with the answers or the end of the connection.
+
+Turns (S3). After some milliseconds the other connections have their turn, however much of this one has come.
 
 Order. Requests begin in the order they came in and are answered in that order. A pipelined API (Produce) begins without
 waiting for the answers before it; every other begins when all before it are answered, and lets nothing begin until it
@@ -12,12 +17,16 @@ is answered itself, as Kafka does for all.
 from __future__ import annotations
 
 import asyncio
-import logging
+import fcntl
 import socket
+import sys
+import termios
+import time
 from bisect import bisect_left
 from collections import deque
 from typing import TYPE_CHECKING, Final
 
+from semel.broker.listeners.kafka.large_frame import BLOCK_BYTES, LargeFrame
 from semel.broker.listeners.kafka.output import Output
 from semel.broker.listeners.kafka.registry import LATER, Api, RequestContext
 from semel.protocol.kafka.api import ApiKey, RequestHeader, WireFormatError, parse_request_header
@@ -25,14 +34,23 @@ from semel.runtime.buckets import REQUEST_SECONDS
 
 if TYPE_CHECKING:
     from semel.broker.listeners.kafka.listener import KafkaListener
+    from semel.broker.listeners.kafka.request_room import RoomClaim
     from semel.broker.telemetry.recorders import RequestTimes
 
-_log = logging.getLogger("semel.kafka")
+TURN_S: Final = 0.005
+"""So long one connection begins requests and sends answers before the others have their turn."""
 
-BLOCK_BYTES: Final = 64 << 10
 _SIZE_BYTES: Final = 4
 _READ_BYTES_MIN: Final = 4 << 10
 """With less than this free, a new block is begun: reads of a few bytes each would cost a system call a frame."""
+_COVER_BYTES: Final = 256 << 10
+"""The steps in which room is taken for small requests that are not answered yet."""
+PROGRESS_BYTES_MIN: Final = 16 << 10
+"""A request that brings less than this in `request_receive_timeout_ms` is given up."""
+_NO_BLOCK: Final = bytearray()
+_NO_COUNT: Final = bytes(4)
+_DISCARDED: Final = memoryview(bytearray(4 << 10))
+"""Where bytes go that nobody will look at."""
 
 
 class KafkaConnection(asyncio.BufferedProtocol):
@@ -42,6 +60,7 @@ class KafkaConnection(asyncio.BufferedProtocol):
         self._listener = listener
         self._limits = listener.limits
         self._loop = listener.loop
+        self._time = time.monotonic  # what the loop goes by, too
         self._node = listener.node
         self._statistics = listener.counters
         self._requests = listener.counters.requests
@@ -51,17 +70,24 @@ class KafkaConnection(asyncio.BufferedProtocol):
         self._at_once: list[RequestTimes] = []
         self._api_of = listener.registry.get
         self._transport: asyncio.Transport | None = None
+        self._descriptor = -1
         self.output: Output | None = None
-        self.peer = ""
-        self._block = bytearray(BLOCK_BYTES)
-        self._view = memoryview(self._block)
-        self._start = 0
-        self._end = 0
+        self.address = self.peer = ""
+        self._view = memoryview(_NO_BLOCK)
+        self._start = self._end = BLOCK_BYTES
         # A frame that has a buffer of its own, while it is being received.
-        self._large: memoryview | None = None
-        self._large_received = 0
-        self._large_reserved = 0
+        self._large: LargeFrame | None = None
+        self.claim: RoomClaim | None = None
         self._waits_for_room = False
+        # Bytes of small requests that are not answered, and how many of them there is room for.
+        self._unanswered_bytes = 0
+        self._covered_bytes = BLOCK_BYTES
+        self._turn_is_over = False
+        # Whether there may be whole frames in the block that were not taken out of it.
+        self._left_frames = False
+        # The request being received when it was last looked at, how much of it had come, and when that was.
+        self._frames_taken = 0
+        self._watched = (-1, 0, 0.0)
         self._frames: deque[tuple[memoryview, RequestHeader, Api, int]] = deque()
         self._waiting: deque[RequestContext] = deque()
         self._exclusive = False
@@ -79,13 +105,15 @@ class KafkaConnection(asyncio.BufferedProtocol):
         assert isinstance(transport, asyncio.Transport)
         self._transport = transport
         address = transport.get_extra_info("peername")
+        self.address = str(address[0]) if isinstance(address, tuple) else ""
         self.peer = f"{address[0]}:{address[1]}" if isinstance(address, tuple) else str(address)
         self.output = Output(transport)
         own_socket, size = transport.get_extra_info("socket"), self._limits.socket_send_buffer_bytes
+        self._descriptor = -1 if own_socket is None else own_socket.fileno()
         if own_socket is not None and size > 0:
             # A buffer beyond the processor's cache halves the rate of large fetches: bench/RESULTS.md, "sendfile".
             own_socket.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, size)
-        self.last_used = self._loop.time()
+        self.last_used = self._turn = self._time()
         if not self._listener.connected(self):
             transport.abort()
 
@@ -93,28 +121,32 @@ class KafkaConnection(asyncio.BufferedProtocol):
         self._closed = True
         self._closing = True
         self._listener.disconnected(self)
-        self._drop_frames()
+        self._frames.clear()
         waiting, self._waiting = self._waiting, deque()
         for context in waiting:
-            self._listener.release(context.reserved)
             if not context.answered and context.on_close is not None:
                 context.on_close()
         if self.output is not None:
             self._statistics.sent_bytes += self.output.sent_bytes
             self._statistics.sendfile_bytes += self.output.sendfile_bytes
             self.output.clear()
-        self._listener.release(self._large_reserved)
-        self._large, self._large_reserved = None, 0
+        self._large = None
+        if self.claim is not None:
+            self._listener.room.leave(self.claim, self._time())
 
     def eof_received(self) -> bool:
         """The peer is gone: as in Kafka, what it did not wait for is not kept for it."""
         return False
 
     def get_buffer(self, sizehint: int) -> memoryview:
-        if self._large is not None:
-            return self._large[self._large_received :]
-        if self._start > 0 and BLOCK_BYTES - self._end < _READ_BYTES_MIN:
-            self._new_block()
+        try:
+            if self._large is not None:
+                return self._large.rest()
+            if self._start > 0 and BLOCK_BYTES - self._end < _READ_BYTES_MIN:
+                self._new_block()
+        except MemoryError:
+            self._out_of_memory()
+            return _DISCARDED
         return self._view[self._end :]
 
     def _new_block(self) -> None:
@@ -123,24 +155,20 @@ class KafkaConnection(asyncio.BufferedProtocol):
         rest = self._end - self._start
         block = bytearray(BLOCK_BYTES)
         block[:rest] = self._view[self._start : self._end]
-        self._block = block
         self._view = memoryview(block)
         self._start, self._end = 0, rest
 
+    def _drop_block(self) -> None:
+        self._view = memoryview(_NO_BLOCK)
+        self._start = self._end = BLOCK_BYTES
+
     def buffer_updated(self, nbytes: int) -> None:
-        self.last_used = self._turn = self._loop.time()
+        self.last_used = self._turn = self._time()
         self._statistics.received_bytes += nbytes
-        try:
-            if self._large is not None:
-                self._large_received += nbytes
-                if self._large_received == len(self._large):
-                    frame, self._large = self._large, None
-                    reserved, self._large_reserved = self._large_reserved, 0
-                    self._frame(frame, reserved)
-            else:
-                self._end += nbytes
-        except WireFormatError as error:
-            self._refuse(error)
+        if self._large is None:
+            self._end += nbytes
+        else:
+            self._large.received += nbytes
         self._go_on()
 
     def pause_writing(self) -> None:
@@ -150,7 +178,7 @@ class KafkaConnection(asyncio.BufferedProtocol):
     def resume_writing(self) -> None:
         assert self.output is not None
         self.output.writable = True
-        self.last_used = self._loop.time()
+        self.last_used = self._time()
         self._schedule_flush()
 
     # --- Bytes to frames ----------------------------------------------------------------------------------------------
@@ -159,22 +187,59 @@ class KafkaConnection(asyncio.BufferedProtocol):
         """Take up what has been received, begin what may begin, send what is answered."""
         try:
             self._drop_answered()
-            if self._large is None and not self._waits_for_room:
-                try:
+            try:
+                if self._large is not None:
+                    self._go_on_with_large(self._large)
+                elif not self._waits_for_room:
                     self._split()
-                except WireFormatError as error:
-                    self._refuse(error)
+            except WireFormatError as error:
+                self._refuse(error)
             self._begin()
-        except Exception:
-            _log.exception("closing connection: peer=%s reason=internal error", self.peer)
-            self._abort()
+        except MemoryError:
+            self._out_of_memory()
+        except Exception as error:
+            self.fail(error, "a request")
         self._flush()
+
+    def _go_on_with_large(self, large: LargeFrame) -> None:
+        """Take up a large frame that is complete, or room for more of it where it has filled what it has."""
+        if self._closing or large.received < large.capacity:
+            return
+        if large.received < large.size:
+            if not self._waits_for_room:
+                self._grow(large)
+            return
+        self._large = None
+        self._frame(large.whole(), large.reserved)
+
+    def _begin_large(self, large: LargeFrame) -> None:
+        # Views of the frames before this one may still be held, so the block is not written to again.
+        self._drop_block()
+        self._large = large
+        if large.size > BLOCK_BYTES:
+            large.wanted = large.sized_for(large.received + self._arrived())
+            if large.wanted > BLOCK_BYTES and self._take_room(
+                large.wanted, last=large.wanted == large.size, wait=False
+            ):
+                large.grow()
+
+    def _grow(self, large: LargeFrame) -> None:
+        large.wanted = large.sized_for(max(2 * large.capacity, large.received + self._arrived()))
+        if self._take_room(large.wanted - large.reserved, last=large.wanted == large.size):
+            large.grow()
+
+    def _arrived(self) -> int:
+        """Return how many bytes the system holds for this connection: they have come, so they may have room."""
+        if self._descriptor < 0:
+            return 0
+        return int.from_bytes(fcntl.ioctl(self._descriptor, termios.FIONREAD, _NO_COUNT), sys.byteorder)
 
     def _split(self) -> None:
         """Take whole frames out of the block, as many as may be in flight, and begin them. Raises `WireFormatError`."""
         view = self._view
         start, end = self._start, self._end
         in_flight_max = self._limits.max_in_flight_requests
+        self._left_frames = True
         while end - start >= _SIZE_BYTES and self._in_flight < in_flight_max and not self._closing:
             size = int.from_bytes(view[start : start + _SIZE_BYTES], "big", signed=True)
             if size < 0 or size > self._limits.socket_request_max_bytes:
@@ -184,37 +249,105 @@ class KafkaConnection(asyncio.BufferedProtocol):
                 )
             body = start + _SIZE_BYTES
             if size > end - body:
-                self._start = start
                 if size > BLOCK_BYTES - body:
-                    self._begin_large(size)
+                    self._begin_large(LargeFrame(size, view[body:end]))
+                self._left_frames = False
+                break
+            if self._unanswered_bytes > self._covered_bytes and not self._cover():
                 break
             start = body + size
             self._start = start
             self._frame(view[body:start])
-        self._pause_or_resume()
-
-    def _begin_large(self, size: int) -> None:
-        """Give a frame that does not fit in the block a place of its own, or wait until there is room for it."""
-        if size > BLOCK_BYTES and not self._listener.reserve(self, size):
-            self._waits_for_room = True
+            if self._time() - self._turn > TURN_S:
+                self._end_turn()
+                break
         else:
-            self._receive_large(size, reserved=size if size > BLOCK_BYTES else 0)
-
-    def room_made(self, size: int) -> None:
-        """The listener has reserved `size` bytes for the frame that waits."""
-        self._waits_for_room = False
-        self._receive_large(size, reserved=size)
+            self._left_frames = end - start >= _SIZE_BYTES
         self._pause_or_resume()
 
-    def _receive_large(self, size: int, *, reserved: int) -> None:
-        received = self._end - self._start - _SIZE_BYTES
-        large = memoryview(bytearray(size))
-        large[:received] = self._view[self._start + _SIZE_BYTES : self._end]
-        self._large, self._large_received, self._large_reserved = large, received, reserved
-        # Views of the frames before this one may still be held, so the block is not written to again.
-        self._block = bytearray(BLOCK_BYTES)
-        self._view = memoryview(self._block)
-        self._start = self._end = 0
+    def _may_split(self) -> bool:
+        """Whether there is something to take out of the block. Nothing may be read before that was done."""
+        return (
+            self._left_frames
+            and not self._waits_for_room
+            and not self._closing
+            and self._in_flight < self._limits.max_in_flight_requests
+        )
+
+    def _end_turn(self) -> None:
+        """Go on when the others had their turn."""
+        self._turn_is_over = True
+        self._schedule_flush()
+
+    # --- Room ---------------------------------------------------------------------------------------------------------
+
+    def _take_room(self, size: int, *, last: bool, wait: bool = True) -> bool:
+        """Take room, or read nothing until there is some and `room_made` is called. Returns whether there was."""
+        room = self._listener.room
+        if self.claim is None:
+            self.claim = room.enter(self, self._turn)
+        if room.take(self.claim, size, self._turn, last=last, wait=wait):
+            return True
+        if not wait:
+            return False
+        self._waits_for_room = True
+        self._listener.room_ran_out(self, size)
+        return False
+
+    def room_made(self) -> None:
+        """The room that this connection waits for has been given."""
+        self._waits_for_room = False
+        large = self._large
+        if large is not None:
+            large.grow()
+        else:
+            self._covered_bytes += _COVER_BYTES
+        self._schedule_flush()
+
+    def _cover(self) -> bool:
+        """Take room for more small requests that are not answered. Returns whether there was some."""
+        if not self._take_room(_COVER_BYTES, last=True):
+            return False
+        self._covered_bytes += _COVER_BYTES
+        return True
+
+    def _release(self, size: int) -> None:
+        """Give back what a request of `size` bytes held, which is answered or dropped."""
+        if size <= BLOCK_BYTES:
+            self._unanswered_bytes -= size
+            if self._unanswered_bytes:
+                return
+            if self._waits_for_room and self._large is None:
+                # With nothing unanswered the next small request needs none: it is never held up by others' large ones.
+                self._waits_for_room = False
+                assert self.claim is not None
+                self._listener.room.cancel(self.claim)
+            if self._covered_bytes == BLOCK_BYTES:
+                return
+            size, self._covered_bytes = self._covered_bytes - BLOCK_BYTES, BLOCK_BYTES
+        assert self.claim is not None
+        self._listener.room.give_back(self.claim, size, self._turn)
+
+    @property
+    def unfinished_bytes(self) -> int:
+        """What it holds of the room for requests that are not begun: only its peer, or a wait, keeps them so."""
+        receiving = 0 if self._large is None else self._large.reserved
+        return receiving + sum(reserved for _, _, _, reserved in self._frames)
+
+    def describe_room(self, now: float) -> str:
+        assert self.claim is not None
+        held = f"{self.peer} {self.claim.held} bytes for {now - self.claim.moved_at:.0f} s"
+        large = self._large
+        return held if large is None else f"{held} (received {large.received} of {large.size})"
+
+    def leave_room_to_others(self) -> None:
+        self._statistics.crowding_connections += 1
+        limits = self._limits
+        self.abort(
+            f"it held {self.unfinished_bytes} bytes of queued.max.request.bytes={limits.queued_max_request_bytes} for "
+            "requests that did not go on, while others had to wait; the timeout is "
+            f"kafka.request.receive.timeout.ms={limits.request_receive_timeout_ms}"
+        )
 
     def _frame(self, frame: memoryview, reserved: int = 0) -> None:
         """Take up one request, for which `reserved` bytes are held until it is answered. Raises `WireFormatError`."""
@@ -222,13 +355,18 @@ class KafkaConnection(asyncio.BufferedProtocol):
             header = parse_request_header(frame)
             api = self._served(header)
         except WireFormatError:
-            self._listener.release(reserved)
+            if reserved:
+                self._release(reserved)
             raise
+        self._frames_taken += 1
         self._in_flight += 1
         self._requests[header.api_key] += 1
         if not self._frames and self._may_begin(api):
             self._start_request(frame, header, api, reserved)
         else:
+            if not reserved:
+                reserved = len(frame)
+                self._unanswered_bytes += reserved
             self._frames.append((frame, header, api, reserved))
 
     def _served(self, header: RequestHeader) -> Api:
@@ -246,8 +384,10 @@ class KafkaConnection(asyncio.BufferedProtocol):
     def _begin(self) -> None:
         """Begin what may begin of the requests that had to wait."""
         frames = self._frames
-        while frames and self._may_begin(frames[0][2]):
+        while frames and not self._turn_is_over and self._may_begin(frames[0][2]):
             self._start_request(*frames.popleft())
+            if self._time() - self._turn > TURN_S:
+                self._end_turn()
 
     def _may_begin(self, api: Api) -> bool:
         if self._exclusive or self._closed:
@@ -277,10 +417,14 @@ class KafkaConnection(asyncio.BufferedProtocol):
             answer = api.start(context, frame, header.body)
         except WireFormatError as error:
             self._exclusive = False
-            self._listener.release(reserved)
+            if reserved:
+                self._release(reserved)
             self._drop_frames()
             self._refuse(error)
             return
+        if not reserved and (answer is LATER or self._waiting):
+            context.reserved = len(frame)
+            self._unanswered_bytes += context.reserved
         if answer is LATER:
             self._waiting.append(context)
             return
@@ -296,7 +440,7 @@ class KafkaConnection(asyncio.BufferedProtocol):
                 self._at_once.append(of_api)
             of_api.at_once += 1
         if reserved:
-            self._listener.release(reserved)
+            self._release(reserved)
         if answer is not None and self.output is not None:
             self.output.add(answer)
 
@@ -308,6 +452,15 @@ class KafkaConnection(asyncio.BufferedProtocol):
             self._exclusive = False
         self._schedule_flush()
 
+    def hold(self) -> None:
+        """Begin no other request until `go_on`: the one that has begun is not in its place in the log yet."""
+        self._exclusive = True
+
+    def go_on(self) -> None:
+        self._exclusive = False
+        if not self._closed:
+            self._schedule_flush()
+
     def _schedule_flush(self) -> None:
         """Flush once for all that is answered in this turn of the loop."""
         if not self._flush_scheduled:
@@ -315,10 +468,9 @@ class KafkaConnection(asyncio.BufferedProtocol):
             self._loop.call_soon(self._continue)
 
     def _continue(self) -> None:
-        self._flush_scheduled = False
+        self._flush_scheduled = self._turn_is_over = False
         if not self._closed:
-            if self._times is not None:
-                self._turn = self._loop.time()
+            self._turn = self._time()
             self._go_on()
 
     def _drop_answered(self) -> None:
@@ -331,8 +483,7 @@ class KafkaConnection(asyncio.BufferedProtocol):
             self._in_flight -= 1
             if self._times is not None:
                 self._note_answered(context)
-            if context.reserved:
-                self._listener.release(context.reserved)
+            self._release(context.reserved)
             if context.parts is not None:
                 output.add(context.parts)
 
@@ -347,7 +498,7 @@ class KafkaConnection(asyncio.BufferedProtocol):
     def _flush(self) -> None:
         if self._at_once:
             # One look at the clock for all that was answered in the turn it came in.
-            seconds = self._loop.time() - self._turn
+            seconds = self._time() - self._turn
             bucket = bisect_left(REQUEST_SECONDS, seconds)
             for of_api in self._at_once:
                 of_api.duration_counts[bucket] += of_api.at_once
@@ -361,7 +512,8 @@ class KafkaConnection(asyncio.BufferedProtocol):
         before = self._in_flight
         self._drop_answered()
         try:
-            output.pump()
+            if output.pump(self._time, self._turn + 2 * TURN_S):
+                self._end_turn()
         except ConnectionError:
             # The peer is gone; there is nothing to say about it.
             self._abort()
@@ -372,7 +524,7 @@ class KafkaConnection(asyncio.BufferedProtocol):
         if self._held_by_output and output.queued_bytes <= self._limits.output_max_bytes:
             self._held_by_output = False
             self._schedule_flush()
-        elif self._in_flight < before and (self._frames or self._end - self._start >= _SIZE_BYTES):
+        elif (self._in_flight < before and self._frames) or self._may_split():
             # There is room for requests that had to wait.
             self._schedule_flush()
         self._pause_or_resume()
@@ -402,6 +554,7 @@ class KafkaConnection(asyncio.BufferedProtocol):
             return
         pause = (
             self._waits_for_room
+            or self._turn_is_over
             or self._closing
             or self._in_flight >= self._limits.max_in_flight_requests
             or output.queued_bytes > self._limits.output_max_bytes
@@ -429,14 +582,50 @@ class KafkaConnection(asyncio.BufferedProtocol):
             self._listener.refusals.warning("closing connection: peer=%s reason=%s", self.peer, reason)
         self._abort()
 
+    def warn(self, message: str, *args: object) -> None:
+        """Write a line, as one of a bounded number a minute."""
+        self._listener.refusals.warning(message, *args)
+
+    def fail(self, error: Exception, api: str) -> None:
+        """Close at once because of an error that nobody expected."""
+        if not self._closed:
+            self._statistics.aborted_connections += 1
+        self._listener.refusals.exception(error, "request failed: peer=%s api=%s, closing connection", self.peer, api)
+        self._abort()
+
     def cut_off(self) -> None:
         """Close at once, without a word: as if the network were gone."""
         self._abort()
 
+    def _out_of_memory(self) -> None:
+        """The system has no memory for what is being received: the connection goes, with all that it holds."""
+        self._statistics.out_of_memory_connections += 1
+        wanted = "" if self._large is None else f" for a request of {self._large.size} bytes"
+        self._large = None
+        self.abort(f"the system has no memory left{wanted}")
+
+    def receives_too_slowly(self, now: float) -> bool:
+        """Whether a request has begun to come and brought next to nothing since a timeout ago, which is looked at now
+        and then."""
+        large = self._large
+        received = self._end - self._start if large is None else large.received
+        if not received or self._reading_paused or self._turn_is_over or self._closed:
+            self._watched = (-1, 0, now)
+            return False
+        number, before, since = self._watched
+        if number != self._frames_taken or received - before >= PROGRESS_BYTES_MIN:
+            self._watched = (self._frames_taken, received, now)
+            return False
+        return now - since >= self._limits.request_receive_timeout_ms / 1000
+
+    def let_go_of_block(self) -> None:
+        """Hold no memory while nothing comes; the next bytes get a block."""
+        if self._start == self._end and self._large is None:
+            self._drop_block()
+
     def _drop_frames(self) -> None:
-        for _, _, _, reserved in self._frames:
-            self._listener.release(reserved)
-        self._frames.clear()
+        while self._frames:
+            self._release(self._frames.popleft()[3])
 
     def _abort(self) -> None:
         self._closing = True

@@ -33,13 +33,13 @@ def produce_api(handler: ProduceHandler) -> Api:
                 _abort_on_error(context, response)
                 context.answer(None)
 
-            response = handler.begin(request, version, dropped)
+            response = handler.begin(request, version, dropped, context)
             if response is None:
                 return LATER
             _abort_on_error(context, response)
             return None
         response = handler.begin(
-            request, version, lambda response: context.answer(response.frame(version, context.correlation_id))
+            request, version, lambda response: context.answer(response.frame(version, context.correlation_id)), context
         )
         return LATER if response is None else response.frame(version, context.correlation_id)
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 
 
 @dataclass(frozen=True, slots=True)
@@ -11,10 +12,13 @@ class KafkaLimits:
 
     socket_request_max_bytes: the largest request; a larger one closes its connection.
     socket_send_buffer_bytes: what the system may hold of one connection's answers; -1 leaves it to the system.
-    queued_max_request_bytes: memory for large requests (above 64 KiB) that are being received or are not answered yet,
-        all connections together; the next one waits, unread, until there is room.
+    queued_max_request_bytes: memory for requests that are being received or are not answered yet, all connections
+        together, beyond the first 64 KiB of each. Where there is no room for more, it waits, unread.
+    request_receive_timeout_ms: a request that brings next to nothing (16 KiB) in such a time is given up, and so is one
+        that keeps room so long while others wait for some.
     max_in_flight_requests: unanswered requests of one connection; with more, it is not read until answers are out.
     max_connections: connections at once; one more is closed as soon as it is accepted.
+    max_connections_per_address: of them from one address; `max_connections_overrides`: other bounds, by address.
     connections_max_idle_ms: a connection with nothing in flight and nothing received for so long is closed.
     output_max_bytes: answers that wait in memory for a peer that reads slowly; with more, it is not read.
     fetch_max_bytes: the most that one fetch returns, whatever it asks for (the first batch excepted).
@@ -26,17 +30,22 @@ class KafkaLimits:
     socket_request_max_bytes: int = 100 << 20
     socket_send_buffer_bytes: int = 256 << 10
     queued_max_request_bytes: int = 512 << 20
+    request_receive_timeout_ms: int = 30_000
     max_in_flight_requests: int = 512
     max_connections: int = 10_000
+    max_connections_per_address: int = 2**31 - 1
     connections_max_idle_ms: int = 600_000
     output_max_bytes: int = 4 << 20
     fetch_max_bytes: int = 55 << 20
     fetch_sessions_max: int = 1_000
     fetch_session_partitions_max: int = 1_000_000
     fetch_session_min_idle_ms: int = 120_000
+    max_connections_overrides: Mapping[str, int] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         for name in self.__slots__:
+            if name == "max_connections_overrides":
+                continue
             if getattr(self, name) < 1 and (name, getattr(self, name)) != ("socket_send_buffer_bytes", -1):
                 raise ValueError(f"{name} must be at least 1, not {getattr(self, name)}")
         if self.queued_max_request_bytes < self.socket_request_max_bytes:

@@ -3,21 +3,24 @@
 from __future__ import annotations
 
 import asyncio
+import heapq
 import logging
-from collections import deque
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
 from semel.broker.handlers.fetch import FetchHandler
 from semel.broker.handlers.produce import ProduceHandler
+from semel.broker.listeners.acceptor import Acceptor, ConnectionLimits
 from semel.broker.listeners.kafka.all_apis import ALL_APIS
 from semel.broker.listeners.kafka.api_versions import api_versions_api
-from semel.broker.listeners.kafka.connection import KafkaConnection
+from semel.broker.listeners.kafka.connection import PROGRESS_BYTES_MIN, KafkaConnection
 from semel.broker.listeners.kafka.data_plane import fetch_api, produce_api
 from semel.broker.listeners.kafka.limits import KafkaLimits
-from semel.broker.listeners.kafka.refusal_log import RefusalLog
 from semel.broker.listeners.kafka.registry import ApiRegistry
+from semel.broker.listeners.kafka.request_room import RequestRoom
+from semel.runtime.limited_log import LimitedLog
 
 if TYPE_CHECKING:
     from semel.broker.listeners.interception import Interceptor
@@ -26,7 +29,8 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger("semel.kafka")
 
-BACKLOG: Final = 512
+_ROOM_TOLD_EVERY_S: Final = 60.0
+_HOLDERS_NAMED: Final = 5
 
 
 @dataclass(slots=True)
@@ -36,17 +40,22 @@ class _Counters:
     sent_bytes: int = 0
     sendfile_bytes: int = 0
     accepted_connections: int = 0
-    refused_connections: int = 0
     aborted_connections: int = 0
     idle_connections_closed: int = 0
+    slow_connections: int = 0
+    crowding_connections: int = 0
+    out_of_memory_connections: int = 0
 
 
 @dataclass(frozen=True, slots=True)
 class KafkaListenerStatistics:
     """Counts since the listener was made, and sizes now.
 
-    `aborted_connections` were closed because of what their peers sent; `duplicate_batches` were repeated by idempotent
-    producers and not appended again (P1).
+    `refused_connections` were too many, `refused_of_address` of them from their address; `accepts_exhausted` counts the
+    times when the system had no descriptor for another. `aborted_connections` were closed because of what their peers
+    sent, also those whose requests came too slowly (`slow`), kept room that others waited for (`crowding`), or were too
+    large for the system's memory (`out_of_memory`). `waiting_connections` wait for room now, and did so
+    `waits_for_room` times. `duplicate_batches` were repeated by idempotent producers and not appended again (P1).
     """
 
     requests: dict[str, int]
@@ -56,9 +65,16 @@ class KafkaListenerStatistics:
     connections: int
     accepted_connections: int
     refused_connections: int
+    refused_of_address: int
+    accepts_exhausted: int
     aborted_connections: int
     idle_connections_closed: int
+    slow_connections: int
+    crowding_connections: int
+    out_of_memory_connections: int
     reserved_bytes: int
+    waiting_connections: int
+    waits_for_room: int
     appended_batches: int
     appended_bytes: int
     duplicate_batches: int
@@ -93,7 +109,7 @@ class KafkaListener:
         self.request_times = request_times
         self.limits = limits or KafkaLimits()
         self.counters = _Counters()
-        self.refusals = RefusalLog(_log)
+        self.refusals = LimitedLog(_log)
         self.registry = ApiRegistry()
         self.produce = produce or ProduceHandler(node)
         self.fetch = fetch or FetchHandler(node, self.limits)
@@ -107,12 +123,12 @@ class KafkaListener:
         self.loop: asyncio.AbstractEventLoop
         self._host = host
         self._port = port
-        self._server: asyncio.Server | None = None
+        self._acceptor: Acceptor
         self._is_cut_off = False
         self._connections: set[KafkaConnection] = set()
-        self._reserved_bytes = 0
-        self._waiting_for_room: deque[tuple[KafkaConnection, int]] = deque()
-        self._idle_timer: asyncio.TimerHandle | None = None
+        self.room = RequestRoom(self.limits.queued_max_request_bytes, self.limits.socket_request_max_bytes)
+        self._room_told_at = -_ROOM_TOLD_EVERY_S
+        self._watch_timer: asyncio.TimerHandle | None = None
         self._emptied: asyncio.Event | None = None
 
     @property
@@ -123,37 +139,26 @@ class KafkaListener:
     async def start(self) -> None:
         """Begin to accept. Raises `OSError` where the address is taken."""
         self.loop = asyncio.get_running_loop()
+        self._acceptor = Acceptor(
+            "Kafka",
+            lambda: KafkaConnection(self),
+            _connection_limits(self.limits),
+            self.refusals,
+        )
         await self.listen()
-        self._watch_idle()
+        self._watch()
 
     async def listen(self) -> None:
         """Accept connections, for the first time or after `cut_off`."""
         self._is_cut_off = False
-        if self._server is None:
-            self._server = await self.loop.create_server(
-                lambda: KafkaConnection(self), self._host, self._port, backlog=BACKLOG
-            )
-            self._port = self._server.sockets[0].getsockname()[1]
+        if not self._acceptor.is_listening:
+            self._port = await self._acceptor.listen(self._host, self._port)
 
     async def cut_off(self) -> None:
         """Refuse connections and close those there are, as if the network were gone. For tests of clients."""
         self._is_cut_off = True  # a connection may be half accepted, and appear after this
         self.disconnect()
-        await self._close_server()
-
-    async def _close_server(self) -> asyncio.Server | None:
-        """Accept no more. What was accepted a moment ago has to be made known to the server before that is closed:
-
-        asyncio fails to do so afterwards, and forgets the socket.
-        """
-        server, self._server = self._server, None
-        if server is not None:
-            for listening in server.sockets:
-                self.loop.remove_reader(listening.fileno())
-            for _ in range(2):
-                await asyncio.sleep(0)
-            server.close()
-        return server
+        await self._acceptor.close()
 
     def disconnect(self) -> None:
         """Close all connections, as if the network had been gone for a moment."""
@@ -162,12 +167,12 @@ class KafkaListener:
 
     async def stop(self, grace_s: float = 10.0) -> None:
         """Accept no more, answer what was received for up to `grace_s` seconds, then close everything."""
-        if self._idle_timer is None:
+        if self._watch_timer is None:
             return
-        self._idle_timer.cancel()
-        self._idle_timer = None
+        self._watch_timer.cancel()
+        self._watch_timer = None
         self._emptied = asyncio.Event()
-        server = await self._close_server()
+        await self._acceptor.close()
         self.fetch.finish()
         for connection in tuple(self._connections):
             connection.finish()
@@ -179,8 +184,6 @@ class KafkaListener:
                 for connection in tuple(self._connections):
                     connection.abort("the node stops")
                 await self._emptied.wait()
-        if server is not None:
-            await server.wait_closed()
         self.refusals.close()
 
     def statistics(self) -> KafkaListenerStatistics:
@@ -194,10 +197,17 @@ class KafkaListener:
             sendfile_bytes=counters.sendfile_bytes + sum(output.sendfile_bytes for output in open_outputs),
             connections=len(self._connections),
             accepted_connections=counters.accepted_connections,
-            refused_connections=counters.refused_connections,
+            refused_connections=self._acceptor.refused,
+            refused_of_address=self._acceptor.refused_of_address,
+            accepts_exhausted=self._acceptor.exhausted,
             aborted_connections=counters.aborted_connections,
             idle_connections_closed=counters.idle_connections_closed,
-            reserved_bytes=self._reserved_bytes,
+            slow_connections=counters.slow_connections,
+            crowding_connections=counters.crowding_connections,
+            out_of_memory_connections=counters.out_of_memory_connections,
+            reserved_bytes=self.room.held,
+            waiting_connections=self.room.waiting,
+            waits_for_room=self.room.refused_steps,
             appended_batches=self.produce.appended_batches,
             appended_bytes=self.produce.appended_bytes,
             duplicate_batches=self.produce.duplicate_batches,
@@ -213,6 +223,11 @@ class KafkaListener:
         """Return how many requests are received and not answered."""
         return sum(connection.in_flight for connection in self._connections)
 
+    def reconfigure(self, limits: KafkaLimits) -> None:
+        """Take over what may change while the node runs. Connections that there are stay."""
+        self.limits = limits
+        self._acceptor.limits = _connection_limits(limits)
+
     # --- For connections ----------------------------------------------------------------------------------------------
 
     def connected(self, connection: KafkaConnection) -> bool:
@@ -220,48 +235,61 @@ class KafkaListener:
         self._connections.add(connection)
         if self._is_cut_off:
             return False
-        if len(self._connections) > self.limits.max_connections or self._emptied is not None:
-            self.counters.refused_connections += 1
-            self.refusals.warning(
-                "closing connection: peer=%s reason=more than max.connections=%d",
-                connection.peer,
-                self.limits.max_connections,
-            )
+        if self._emptied is not None:
             return False
         self.counters.accepted_connections += 1
         return True
 
     def disconnected(self, connection: KafkaConnection) -> None:
         self._connections.discard(connection)
-        if self._waiting_for_room:
-            self._waiting_for_room = deque(item for item in self._waiting_for_room if item[0] is not connection)
+        self._acceptor.left(connection.address)
         if self._emptied is not None and not self._connections:
             self._emptied.set()
 
-    def reserve(self, connection: KafkaConnection, size: int) -> bool:
-        """Reserve memory for a large request. Where there is none now, `connection.room_made` is called later."""
-        if self._reserved_bytes + size <= self.limits.queued_max_request_bytes and not self._waiting_for_room:
-            self._reserved_bytes += size
-            return True
-        self._waiting_for_room.append((connection, size))
-        return False
-
-    def release(self, size: int) -> None:
-        """Give back what was reserved, to those who wait in the order they came."""
-        if size == 0:
+    def room_ran_out(self, connection: KafkaConnection, wanted: int) -> None:
+        """Say who holds the room that a request has to wait for, now and then."""
+        now = time.monotonic()
+        if now - self._room_told_at < _ROOM_TOLD_EVERY_S:
             return
-        self._reserved_bytes -= size
-        waiting = self._waiting_for_room
-        while waiting and self._reserved_bytes + waiting[0][1] <= self.limits.queued_max_request_bytes:
-            connection, wanted = waiting.popleft()
-            self._reserved_bytes += wanted
-            connection.room_made(wanted)
+        self._room_told_at = now
+        room = self.room
+        most = heapq.nlargest(_HOLDERS_NAMED, room.claims(), key=lambda claim: claim.held)
+        _log.warning(
+            "no room for %d bytes of a request: peer=%s waits, connections waiting=%d held=%d of "
+            "queued.max.request.bytes=%d by connections=%d, those that hold most: %s",
+            wanted,
+            connection.peer,
+            room.waiting,
+            room.held,
+            room.bytes_max,
+            len(room.claims()),
+            "; ".join(claim.owner.describe_room(now) for claim in most),
+        )
 
-    def _watch_idle(self) -> None:
-        limit_s = self.limits.connections_max_idle_ms / 1000
-        now = self.loop.time()
+    def _watch(self) -> None:
+        """Close connections on which nothing happens, or not enough."""
+        limits, counters = self.limits, self.counters
+        idle_s, receive_s = limits.connections_max_idle_ms / 1000, limits.request_receive_timeout_ms / 1000
+        every_s = min(idle_s, receive_s) / 4
+        now = time.monotonic()
         for connection in tuple(self._connections):
-            if connection.quiet and now - connection.last_used >= limit_s:
-                self.counters.idle_connections_closed += 1
+            if now - connection.last_used >= every_s:
+                connection.let_go_of_block()
+            if connection.receives_too_slowly(now):
+                counters.slow_connections += 1
+                connection.abort(
+                    f"a request came too slowly: less than {PROGRESS_BYTES_MIN} bytes of it in "
+                    f"kafka.request.receive.timeout.ms={limits.request_receive_timeout_ms}"
+                )
+            elif connection.quiet and now - connection.last_used >= idle_s:
+                counters.idle_connections_closed += 1
                 connection.expire()
-        self._idle_timer = self.loop.call_later(limit_s / 4, self._watch_idle)
+        for claim in self.room.crowding(now, receive_s):
+            claim.owner.leave_room_to_others()
+        self._watch_timer = self.loop.call_later(every_s, self._watch)
+
+
+def _connection_limits(limits: KafkaLimits) -> ConnectionLimits:
+    return ConnectionLimits(
+        limits.max_connections, limits.max_connections_per_address, limits.max_connections_overrides
+    )

@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import os
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Final
 
 from semel.broker.handlers.fetch import FileRange
@@ -77,15 +77,21 @@ class Output:
             if not isinstance(part, FileRange):
                 self.queued_bytes += len(part)
 
-    def pump(self) -> None:
-        """Send until the peer takes no more. Raises `OSError` where a file or the socket fails."""
+    def pump(self, time: Callable[[], float], until: float) -> bool:
+        """Send until the peer takes no more, or the turn is over: returns whether it is, and there is more to send.
+
+        Raises `OSError` where a file or the socket fails.
+        """
         while self.writable:
             if self._range is not None:
                 self._send_range(self._range)
             elif self._parts:
                 self._send_next()
             else:
-                return
+                return False
+            if (self._parts or self._range is not None) and time() > until:
+                return self.writable
+        return False
 
     def _send_next(self) -> None:
         """Send the parts up to the next range of a file, as many at a time as one system call takes."""

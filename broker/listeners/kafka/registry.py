@@ -11,11 +11,11 @@ connection, as in Kafka.
 from __future__ import annotations
 
 import asyncio
-import logging
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from typing import TYPE_CHECKING, Final, Protocol, TypeAlias
+from weakref import WeakKeyDictionary
 
 from semel.protocol.api.clients import ClientOrigin
 from semel.protocol.errors import SemelError
@@ -30,11 +30,10 @@ from semel.protocol.kafka.api import (
 )
 from semel.protocol.kafka.entities import is_kio_loaded, load_kio
 from semel.runtime.caller import set_caller
+from semel.runtime.turns import CallerGoneError, set_is_gone
 
 if TYPE_CHECKING:
     from semel.broker.services import Services
-
-_log = logging.getLogger("semel.kafka")
 
 _tasks: set[asyncio.Task[None]] = set()
 """Holds the tasks of requests in progress, which the event loop itself only refers to weakly."""
@@ -50,8 +49,22 @@ class Connection(Protocol):
         """An answer came for a request that had to wait."""
         ...
 
+    def hold(self) -> None:
+        """Begin no other request until `go_on`."""
+        ...
+
+    def go_on(self) -> None: ...
+
     def abort(self, reason: str) -> None:
         """Close the connection at once, with one log line."""
+        ...
+
+    def warn(self, message: str, *args: object) -> None:
+        """Write a line about what this peer was refused, or count it where there are many."""
+        ...
+
+    def fail(self, error: Exception, api: str) -> None:
+        """Close the connection at once because of an error that nobody expected."""
         ...
 
 
@@ -107,9 +120,31 @@ class RequestContext:
             self.answered = True
             self._connection.answered(self._exclusive)
 
+    def hold(self) -> None:
+        """Let no other request of this connection begin until `go_on`."""
+        self._connection.hold()
+
+    def go_on(self) -> None:
+        """Take `hold` back."""
+        self._connection.go_on()
+
+    def begin_watching(self) -> Callable[[], bool]:
+        """Return what tells, from now on, whether the connection was lost."""
+        lost: list[bool] = []
+        self.on_close = lambda: lost.append(True)
+        return lambda: bool(lost)
+
     def abort(self, reason: str) -> None:
         """Close the connection: the answer of the Kafka protocol where it has no other."""
         self._connection.abort(reason)
+
+    def warn(self, message: str, *args: object) -> None:
+        """Tell the operator what an answer has no room for, at most so many lines a minute."""
+        self._connection.warn(message, *args)
+
+    def fail(self, error: Exception) -> None:
+        """Close the connection because of an error that nobody expected."""
+        self._connection.fail(error, ApiKey(self.api_key).name)
 
 
 class Later(Enum):
@@ -127,6 +162,17 @@ Begin: TypeAlias = "Callable[[RequestContext, memoryview, int], Answer]"
 """Begins a request: called with the context, the frame, and the position in it where the body begins."""
 
 
+LARGE_BYTES: Final = 16 << 10
+"""A request above this takes longer to read than a thread takes to be reached."""
+
+LARGE_REQUESTS_MAX: Final = 2
+"""Large requests of one API that are worked on at once: their objects take many times the bytes that came (S2)."""
+
+_LARGE_REQUESTS: Final[WeakKeyDictionary[asyncio.AbstractEventLoop, dict[ApiKey, asyncio.Semaphore]]] = (
+    WeakKeyDictionary()
+)
+
+
 @dataclass(frozen=True, slots=True)
 class Api:
     """One API: its versions, and the coroutine that answers a request's body with a response's body.
@@ -134,6 +180,7 @@ class Api:
     `pipelined`: the next request of the same connection may begin before this one is answered. Without it the API is
     handled as Kafka handles all: after everything before it is answered, and before anything after it begins.
     `advertised_min_version`: what clients are told where it is lower than what is served.
+    `waits_for_others`: an answer may wait for what other clients send, so large requests are not counted.
     """
 
     key: ApiKey
@@ -143,6 +190,7 @@ class Api:
     begin: Begin | None = None
     pipelined: bool = False
     advertised_min_version: int | None = None
+    waits_for_others: bool = False
 
     def __post_init__(self) -> None:
         if (self.handle is None) == (self.begin is None):
@@ -160,20 +208,41 @@ class Api:
         return LATER
 
     async def _answer(self, context: RequestContext, body: memoryview) -> None:
-        assert self.handle is not None
         set_caller(ClientOrigin.of(context.client_id, context.peer.rpartition(":")[0]))
+        is_gone = context.begin_watching()
+        set_is_gone(is_gone)
         try:
             if not is_kio_loaded():
                 await asyncio.get_running_loop().run_in_executor(None, load_kio)
-            answer = await self.handle(context, body)
-            context.answer(frame_response(self.key, context.api_version, context.correlation_id, answer))
+            if len(body) <= LARGE_BYTES or self.waits_for_others:
+                await self._handle(context, body)
+            else:
+                async with _large_requests(self.key):
+                    if not is_gone():
+                        await self._handle(context, body)
+        except CallerGoneError:
+            pass  # the connection is closed: nobody waits for an answer
         except WireFormatError as error:
             context.abort(f"malformed request: {error.message}")
         except SemelError as error:
             context.abort(f"{self.key.name} failed: {error}")
-        except Exception:
-            _log.exception("request failed: peer=%s api=%s", context.peer, self.key.name)
-            context.abort(f"{self.key.name} failed")
+        except MemoryError:
+            context.abort(f"the system has no memory left for {self.key.name}")
+        except Exception as error:
+            context.fail(error)
+
+    async def _handle(self, context: RequestContext, body: memoryview) -> None:
+        assert self.handle is not None
+        answer = await self.handle(context, body)
+        context.answer(frame_response(self.key, context.api_version, context.correlation_id, answer))
+
+
+def _large_requests(key: ApiKey) -> asyncio.Semaphore:
+    """Return what bounds the large requests of one API that are in work: those of another do not wait for them."""
+    of_loop = _LARGE_REQUESTS.setdefault(asyncio.get_running_loop(), {})
+    if key not in of_loop:
+        of_loop[key] = asyncio.Semaphore(LARGE_REQUESTS_MAX)
+    return of_loop[key]
 
 
 class ApiRegistry:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any, Final
 
+from semel.broker.listeners.kafka.large_messages import read_request, write_response
 from semel.broker.listeners.kafka.registry import Api, RequestContext
 from semel.protocol.errors import ErrorCode
 from semel.protocol.kafka.api import ApiKey
@@ -21,13 +22,13 @@ async def handle_describe_acls(context: RequestContext, body: memoryview) -> byt
 
 
 async def handle_create_acls(context: RequestContext, body: memoryview) -> bytes:
-    request = parse_request(ApiKey.CREATE_ACLS, context.api_version, body)
-    return build_response(ApiKey.CREATE_ACLS, context.api_version, results=[_DISABLED] * len(request.creations))
+    request = await read_request(context, body)
+    return await write_response(context, results=[_DISABLED] * len(request.creations))
 
 
 async def handle_delete_acls(context: RequestContext, body: memoryview) -> bytes:
-    request = parse_request(ApiKey.DELETE_ACLS, context.api_version, body)
-    return build_response(ApiKey.DELETE_ACLS, context.api_version, filter_results=[_DISABLED] * len(request.filters))
+    request = await read_request(context, body)
+    return await write_response(context, filter_results=[_DISABLED] * len(request.filters))
 
 
 DESCRIBE_ACLS = Api(ApiKey.DESCRIBE_ACLS, 1, 3, handle_describe_acls)

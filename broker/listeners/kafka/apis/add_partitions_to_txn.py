@@ -13,13 +13,14 @@ from typing import Any
 from semel.broker.handlers.add_partitions import add_partitions, verify_partitions
 from semel.broker.listeners.kafka.apis.in_slices import in_slices
 from semel.broker.listeners.kafka.apis.transaction_codes import TransactionCodes
+from semel.broker.listeners.kafka.large_messages import read_request, write_response
 from semel.broker.listeners.kafka.registry import Api, RequestContext
 from semel.broker.services import Services
 from semel.protocol.api.transactions import AddPartitionsToTxnRequest, TransactionVersion
 from semel.protocol.errors import ErrorCode, SemelError
 from semel.protocol.ids import ProducerIdAndEpoch, TopicPartition
 from semel.protocol.kafka.api import ApiKey
-from semel.protocol.kafka.messages import build_response, parse_request
+from semel.runtime.turns import in_turns
 
 _CODES = TransactionCodes(fenced_from=2, abortable_from=4)
 _BATCHED_MIN_VERSION = 4
@@ -29,7 +30,7 @@ _Errors = Mapping[TopicPartition, ErrorCode]
 
 async def handle_add_partitions_to_txn(context: RequestContext, body: memoryview) -> bytes:
     version = context.api_version
-    request = parse_request(ApiKey.ADD_PARTITIONS_TO_TXN, version, body)
+    request = await read_request(context, body)
     if version < _BATCHED_MIN_VERSION:
         topics = request.v3_and_below_topics
         errors = await _outcome(
@@ -37,29 +38,30 @@ async def handle_add_partitions_to_txn(context: RequestContext, body: memoryview
             AddPartitionsToTxnRequest(
                 request.v3_and_below_transactional_id,
                 ProducerIdAndEpoch(request.v3_and_below_producer_id, request.v3_and_below_producer_epoch),
-                _partitions(topics),
+                await _partitions(topics),
                 version=TransactionVersion.V1,
             ),
         )
-        return build_response(
-            ApiKey.ADD_PARTITIONS_TO_TXN, version, results_by_topic_v3_and_below=_results(topics, errors, version)
-        )
-    outcomes = await in_slices(request.transactions, lambda item: _outcome(context.node, _of_node(item)))
-    return build_response(
-        ApiKey.ADD_PARTITIONS_TO_TXN,
-        version,
+        return await write_response(context, results_by_topic_v3_and_below=await _results(topics, errors, version))
+    outcomes = await in_slices(request.transactions, lambda item: _outcome_of_node(context.node, item))
+    return await write_response(
+        context,
         results_by_transaction=[
-            {"transactional_id": item.transactional_id, "topic_results": _results(item.topics, errors, version)}
+            {"transactional_id": item.transactional_id, "topic_results": await _results(item.topics, errors, version)}
             for item, errors in zip(request.transactions, outcomes, strict=True)
         ],
     )
 
 
-def _of_node(item: Any) -> AddPartitionsToTxnRequest:
+async def _outcome_of_node(node: Services, item: Any) -> _Errors:
+    return await _outcome(node, await _of_node(item))
+
+
+async def _of_node(item: Any) -> AddPartitionsToTxnRequest:
     return AddPartitionsToTxnRequest(
         item.transactional_id,
         ProducerIdAndEpoch(item.producer_id, item.producer_epoch),
-        _partitions(item.topics),
+        await _partitions(item.topics),
         verify_only=item.verify_only,
         version=TransactionVersion.V1 if item.verify_only else TransactionVersion.V2,
     )
@@ -76,11 +78,19 @@ async def _outcome(node: Services, request: AddPartitionsToTxnRequest) -> _Error
         return dict.fromkeys(request.partitions, error.code)
 
 
-def _partitions(topics: Iterable[Any]) -> tuple[TopicPartition, ...]:
-    return tuple(dict.fromkeys(TopicPartition(topic.name, number) for topic in topics for number in topic.partitions))
+async def _partitions(topics: Iterable[Any]) -> tuple[TopicPartition, ...]:
+    return tuple(
+        dict.fromkeys(
+            [
+                TopicPartition(topic.name, number)
+                async for topic in in_turns(topics)
+                async for number in in_turns(topic.partitions)
+            ]
+        )
+    )
 
 
-def _results(topics: Iterable[Any], errors: _Errors, version: int) -> list[dict[str, Any]]:
+async def _results(topics: Iterable[Any], errors: _Errors, version: int) -> list[dict[str, Any]]:
     return [
         {
             "name": topic.name,
@@ -89,10 +99,10 @@ def _results(topics: Iterable[Any], errors: _Errors, version: int) -> list[dict[
                     "partition_index": number,
                     "partition_error_code": _CODES.known(errors[TopicPartition(topic.name, number)], version),
                 }
-                for number in topic.partitions
+                async for number in in_turns(topic.partitions)
             ],
         }
-        for topic in topics
+        async for topic in in_turns(topics)
     ]
 
 

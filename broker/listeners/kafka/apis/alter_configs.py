@@ -11,12 +11,13 @@ from typing import Any
 
 from semel.broker.handlers.configs import alter_configs
 from semel.broker.listeners.kafka.apis.config_values import resource_of
+from semel.broker.listeners.kafka.large_messages import read_request, write_response
 from semel.broker.listeners.kafka.registry import Api, RequestContext
 from semel.broker.services import Services
 from semel.protocol.api.metadata import AlterConfigsRequest, ResourceType
 from semel.protocol.errors import ErrorCode, SemelError, UsageError
 from semel.protocol.kafka.api import ApiKey
-from semel.protocol.kafka.messages import build_response, parse_request
+from semel.runtime.turns import in_turns
 
 Changes = Callable[[ResourceType, str, Any, bool], AlterConfigsRequest]
 """Makes the change of one resource: its type, its name, its settings in the request, and whether only to validate."""
@@ -28,10 +29,10 @@ async def handle_alter_configs(context: RequestContext, body: memoryview) -> byt
 
 async def alter_each(context: RequestContext, key: ApiKey, body: memoryview, changes: Changes) -> bytes:
     """Change the settings of each resource of a request, all or none of one resource."""
-    request = parse_request(key, context.api_version, body)
+    request = await read_request(context, body)
     times = Counter((each.resource_type, each.resource_name) for each in request.resources)
     responses: dict[tuple[int, str], dict[str, Any]] = {}
-    for each in request.resources:
+    async for each in in_turns(request.resources):
         resource = (each.resource_type, each.resource_name)
         error = await _alter(context.node, each, times[resource], request.validate_only, changes)
         responses[resource] = {
@@ -40,7 +41,7 @@ async def alter_each(context: RequestContext, key: ApiKey, body: memoryview, cha
             "resource_type": each.resource_type,
             "resource_name": each.resource_name,
         }
-    return build_response(key, context.api_version, responses=list(responses.values()))
+    return await write_response(context, responses=list(responses.values()))
 
 
 async def _alter(node: Services, resource: Any, times: int, validate_only: bool, changes: Changes) -> SemelError | None:

@@ -6,30 +6,29 @@ from collections.abc import Sequence
 from typing import Any
 
 from semel.broker.handlers.leadership import check_reassignment
+from semel.broker.listeners.kafka.large_messages import read_request, write_response
 from semel.broker.listeners.kafka.registry import Api, RequestContext
 from semel.broker.services import Services
 from semel.protocol.errors import SemelError
 from semel.protocol.ids import TopicPartition
 from semel.protocol.kafka.api import ApiKey
-from semel.protocol.kafka.messages import build_response, parse_request
+from semel.runtime.turns import in_turns
 
 
 async def handle_alter_partition_reassignments(context: RequestContext, body: memoryview) -> bytes:
-    version = context.api_version
-    request = parse_request(ApiKey.ALTER_PARTITION_REASSIGNMENTS, version, body)
-    return build_response(
-        ApiKey.ALTER_PARTITION_REASSIGNMENTS,
-        version,
+    request = await read_request(context, body)
+    return await write_response(
+        context,
         allow_replication_factor_change=getattr(request, "allow_replication_factor_change", True),
         responses=[
             {
                 "name": topic.name,
                 "partitions": [
                     _reassigned(context.node, TopicPartition(topic.name, each.partition_index), each.replicas)
-                    for each in topic.partitions
+                    async for each in in_turns(topic.partitions)
                 ],
             }
-            for topic in request.topics
+            async for topic in in_turns(request.topics)
         ],
     )
 

@@ -10,6 +10,7 @@ from typing import Final
 
 from semel.broker.listeners.kafka.apis.coordinator_errors import coordinator_code
 from semel.broker.listeners.kafka.authorized_operations import GROUP_OPERATIONS
+from semel.broker.listeners.kafka.large_messages import read_request, write_response
 from semel.broker.listeners.kafka.registry import Api, RequestContext
 from semel.protocol.api.consumer_groups import (
     ConsumerGroupDescribeRequest,
@@ -19,7 +20,7 @@ from semel.protocol.api.consumer_groups import (
 from semel.protocol.errors import SemelError
 from semel.protocol.ids import OFFSETS_TOPIC
 from semel.protocol.kafka.api import ApiKey
-from semel.protocol.kafka.messages import Values, build_response, parse_request
+from semel.protocol.kafka.messages import Values
 
 OPERATIONS_NOT_ASKED: Final = -(2**31)
 CLASSIC_MEMBER: Final = 0
@@ -27,11 +28,10 @@ CONSUMER_MEMBER: Final = 1
 
 
 async def handle_consumer_group_describe(context: RequestContext, body: memoryview) -> bytes:
-    version = context.api_version
-    request = parse_request(ApiKey.CONSUMER_GROUP_DESCRIBE, version, body)
+    request = await read_request(context, body)
     operations = GROUP_OPERATIONS if request.include_authorized_operations else OPERATIONS_NOT_ASKED
     groups = [await _describe(context, group_id, operations) for group_id in request.group_ids]
-    return build_response(ApiKey.CONSUMER_GROUP_DESCRIBE, version, groups=groups)
+    return await write_response(context, groups=groups)
 
 
 async def _describe(context: RequestContext, group_id: str, operations: int) -> Values:

@@ -10,6 +10,7 @@ from typing import Any, Final
 from uuid import uuid4
 
 from semel.broker.listeners.kafka.apis.coordinator_errors import client_host, coordinator_code
+from semel.broker.listeners.kafka.large_messages import read_request, write_response
 from semel.broker.listeners.kafka.registry import Api, RequestContext
 from semel.protocol.api.consumer_groups import (
     JOIN_EPOCH,
@@ -20,14 +21,14 @@ from semel.protocol.api.consumer_groups import (
 from semel.protocol.errors import SemelError
 from semel.protocol.ids import OFFSETS_TOPIC, TopicId
 from semel.protocol.kafka.api import ApiKey
-from semel.protocol.kafka.messages import Values, build_response, parse_request, to_ms
+from semel.protocol.kafka.messages import Values, to_ms
 
 FIRST_VERSION_WITH_REGEX: Final = 1
 
 
 async def handle_consumer_group_heartbeat(context: RequestContext, body: memoryview) -> bytes:
     version = context.api_version
-    request = parse_request(ApiKey.CONSUMER_GROUP_HEARTBEAT, version, body)
+    request = await read_request(context, body)
     names = request.subscribed_topic_names
     makes_id = version < FIRST_VERSION_WITH_REGEX and not request.member_id and request.member_epoch == JOIN_EPOCH
     heartbeat = ConsumerGroupHeartbeatRequest(
@@ -49,15 +50,13 @@ async def handle_consumer_group_heartbeat(context: RequestContext, body: memoryv
         await context.node.internal_topic_ready(OFFSETS_TOPIC)
         response = await context.node.groups.consumer_heartbeat(heartbeat)
     except SemelError as error:
-        return build_response(
-            ApiKey.CONSUMER_GROUP_HEARTBEAT,
-            version,
+        return await write_response(
+            context,
             error_code=coordinator_code(error),
             error_message=error.message,
         )
-    return build_response(
-        ApiKey.CONSUMER_GROUP_HEARTBEAT,
-        version,
+    return await write_response(
+        context,
         member_id=response.member_id,
         member_epoch=response.member_epoch,
         heartbeat_interval=response.heartbeat_interval_ms,
@@ -86,4 +85,6 @@ def _assignment(partitions: Partitions) -> Values:
     }
 
 
-CONSUMER_GROUP_HEARTBEAT = Api(ApiKey.CONSUMER_GROUP_HEARTBEAT, 0, 1, handle_consumer_group_heartbeat)
+CONSUMER_GROUP_HEARTBEAT = Api(
+    ApiKey.CONSUMER_GROUP_HEARTBEAT, 0, 1, handle_consumer_group_heartbeat, waits_for_others=True
+)

@@ -13,21 +13,23 @@ from semel.broker.handlers.configs import topic_entries
 from semel.broker.handlers.topics import create_topics
 from semel.broker.listeners.kafka.apis.config_values import config_source
 from semel.broker.listeners.kafka.apis.deadline import within
+from semel.broker.listeners.kafka.large_messages import read_request, write_response
 from semel.broker.listeners.kafka.registry import Api, RequestContext
-from semel.broker.services import Services
 from semel.protocol.api.metadata import TopicResult
 from semel.protocol.api.topics import NewTopic
 from semel.protocol.errors import ErrorCode, SemelError
 from semel.protocol.ids import ZERO_TOPIC_ID
 from semel.protocol.kafka.api import ApiKey
-from semel.protocol.kafka.messages import build_response, parse_request, to_ms
+from semel.protocol.kafka.messages import to_ms
+from semel.runtime.turns import in_turns
+
+_FIRST_VERSION_WITH_CONFIGS = 5
 
 
 async def handle_create_topics(context: RequestContext, body: memoryview) -> bytes:
-    version = context.api_version
-    request = parse_request(ApiKey.CREATE_TOPICS, version, body)
-    refused = {each.name: error for each in request.topics if (error := _refusal(each)) is not None}
-    wanted = [_new_topic(each) for each in request.topics if each.name not in refused]
+    request = await read_request(context, body)
+    refused = {each.name: error async for each in in_turns(request.topics) if (error := _refusal(each)) is not None}
+    wanted = [_new_topic(each) async for each in in_turns(request.topics) if each.name not in refused]
     try:
         results = await within(
             to_ms(request.timeout), create_topics(context.node, wanted, validate_only=request.validate_only)
@@ -36,10 +38,9 @@ async def handle_create_topics(context: RequestContext, body: memoryview) -> byt
         results = tuple(TopicResult(each.name, error.code, error.message) for each in wanted)
     told = refused | {each.name: each for each in results}
     configs = {each.name: each.configs for each in wanted}
-    return build_response(
-        ApiKey.CREATE_TOPICS,
-        version,
-        topics=[_answer(context.node, each, configs, request.validate_only) for each in told.values()],
+    return await write_response(
+        context,
+        topics=[_answer(context, each, configs, request.validate_only) async for each in in_turns(list(told.values()))],
     )
 
 
@@ -66,7 +67,7 @@ def _new_topic(topic: Any) -> NewTopic:
 
 
 def _answer(
-    node: Services, result: TopicResult, configs: Mapping[str, Mapping[str, str]], validate_only: bool
+    context: RequestContext, result: TopicResult, configs: Mapping[str, Mapping[str, str]], validate_only: bool
 ) -> dict[str, Any]:
     if result.topic is None:
         return {
@@ -90,8 +91,10 @@ def _answer(
                 "config_source": config_source(entry.source),
                 "is_sensitive": entry.is_sensitive,
             }
-            for entry in topic_entries(node, configs[result.name])
-        ],
+            for entry in topic_entries(context.node, configs[result.name])
+        ]
+        if context.api_version >= _FIRST_VERSION_WITH_CONFIGS
+        else (),
     }
 
 

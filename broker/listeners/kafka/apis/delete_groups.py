@@ -4,21 +4,20 @@ from __future__ import annotations
 
 from semel.broker.listeners.kafka.apis.coordinator_errors import coordinator_code
 from semel.broker.listeners.kafka.apis.in_slices import in_slices
+from semel.broker.listeners.kafka.large_messages import read_request, write_response
 from semel.broker.listeners.kafka.registry import Api, RequestContext
 from semel.protocol.api.groups import DeleteGroupRequest
 from semel.protocol.errors import ErrorCode, SemelError
 from semel.protocol.ids import OFFSETS_TOPIC
 from semel.protocol.kafka.api import ApiKey
-from semel.protocol.kafka.messages import build_response, parse_request
 
 
 async def handle_delete_groups(context: RequestContext, body: memoryview) -> bytes:
-    version = context.api_version
-    request = parse_request(ApiKey.DELETE_GROUPS, version, body)
+    request = await read_request(context, body)
     asked = list(dict.fromkeys(request.groups_names))
     codes = await in_slices(asked, lambda group_id: _delete(context, group_id))
     results = [{"group_id": group_id, "error_code": code} for group_id, code in zip(asked, codes, strict=True)]
-    return build_response(ApiKey.DELETE_GROUPS, version, results=results)
+    return await write_response(context, results=results)
 
 
 async def _delete(context: RequestContext, group_id: str) -> ErrorCode:

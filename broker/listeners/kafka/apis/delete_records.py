@@ -2,25 +2,26 @@
 
 from __future__ import annotations
 
-from semel.broker.handlers.delete_records import delete_records
+from semel.broker.handlers.delete_records import DeletedRecords, delete_records
+from semel.broker.listeners.kafka.large_messages import read_request, write_response
 from semel.broker.listeners.kafka.registry import Api, RequestContext
 from semel.protocol.ids import TopicPartition
 from semel.protocol.kafka.api import ApiKey
-from semel.protocol.kafka.messages import build_response, parse_request
+from semel.runtime.turns import in_turns
 
 
 async def handle_delete_records(context: RequestContext, body: memoryview) -> bytes:
-    version = context.api_version
-    request = parse_request(ApiKey.DELETE_RECORDS, version, body)
+    request = await read_request(context, body)
     before = {
         TopicPartition(topic.name, item.partition_index): item.offset
-        for topic in request.topics
-        for item in topic.partitions
+        async for topic in in_turns(request.topics)
+        async for item in in_turns(topic.partitions)
     }
-    results = delete_records(context.node, before)
-    return build_response(
-        ApiKey.DELETE_RECORDS,
-        version,
+    results: dict[TopicPartition, DeletedRecords] = {}
+    async for tp, offset in in_turns(before.items()):
+        results.update(delete_records(context.node, {tp: offset}))
+    return await write_response(
+        context,
         topics=[
             {
                 "name": topic.name,
@@ -30,11 +31,11 @@ async def handle_delete_records(context: RequestContext, body: memoryview) -> by
                         "low_watermark": result.log_start_offset,
                         "error_code": result.error,
                     }
-                    for item in topic.partitions
+                    async for item in in_turns(topic.partitions)
                     for result in (results[TopicPartition(topic.name, item.partition_index)],)
                 ],
             }
-            for topic in request.topics
+            async for topic in in_turns(request.topics)
         ],
     )
 

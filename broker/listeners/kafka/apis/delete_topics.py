@@ -9,12 +9,13 @@ from typing import Any
 
 from semel.broker.handlers.topics import delete_topics
 from semel.broker.listeners.kafka.apis.deadline import within
+from semel.broker.listeners.kafka.large_messages import read_request, write_response
 from semel.broker.listeners.kafka.registry import Api, RequestContext
 from semel.protocol.api.metadata import TopicResult
 from semel.protocol.errors import ErrorCode, SemelError
 from semel.protocol.ids import ZERO_TOPIC_ID, TopicId
 from semel.protocol.kafka.api import ApiKey
-from semel.protocol.kafka.messages import build_response, parse_request, to_ms
+from semel.protocol.kafka.messages import to_ms
 
 _FIRST_VERSION_WITH_IDS = 6
 _FIRST_VERSION_WITH_DISABLED = 3
@@ -22,7 +23,7 @@ _FIRST_VERSION_WITH_DISABLED = 3
 
 async def handle_delete_topics(context: RequestContext, body: memoryview) -> bytes:
     version = context.api_version
-    request = parse_request(ApiKey.DELETE_TOPICS, version, body)
+    request = await read_request(context, body)
     refused: list[TopicResult] = []
     wanted: list[str | TopicId] = []
     if version < _FIRST_VERSION_WITH_IDS:
@@ -45,7 +46,7 @@ async def handle_delete_topics(context: RequestContext, body: memoryview) -> byt
         )
     # What is asked for twice is answered once.
     told = dict.fromkeys((*refused, *results))
-    return build_response(ApiKey.DELETE_TOPICS, version, responses=[_answer(each, version) for each in told])
+    return await write_response(context, responses=[_answer(each, version) for each in told])
 
 
 def _answer(result: TopicResult, version: int) -> dict[str, Any]:

@@ -10,28 +10,27 @@ from typing import Any
 
 from semel.broker.handlers.configs import describe_configs
 from semel.broker.listeners.kafka.apis.config_values import config_source, config_type, resource_of
+from semel.broker.listeners.kafka.large_messages import read_request, write_response
 from semel.broker.listeners.kafka.registry import Api, RequestContext
 from semel.broker.services import Services
 from semel.protocol.api.metadata import ConfigEntry
 from semel.protocol.errors import SemelError
 from semel.protocol.kafka.api import ApiKey
-from semel.protocol.kafka.messages import build_response, parse_request
+from semel.runtime.turns import in_turns
 
 
 async def handle_describe_configs(context: RequestContext, body: memoryview) -> bytes:
-    version = context.api_version
-    request = parse_request(ApiKey.DESCRIBE_CONFIGS, version, body)
+    request = await read_request(context, body)
     with_documentation = getattr(request, "include_documentation", False)
-    return build_response(
-        ApiKey.DESCRIBE_CONFIGS,
-        version,
+    return await write_response(
+        context,
         results=[
             {
                 "resource_type": each.resource_type,
                 "resource_name": each.resource_name,
                 **_described(context.node, each, request.include_synonyms, with_documentation),
             }
-            for each in request.resources
+            async for each in in_turns(request.resources)
         ],
     )
 

@@ -9,13 +9,14 @@ from typing import Final
 
 from semel.broker.listeners.kafka.apis.coordinator_errors import coordinator_code
 from semel.broker.listeners.kafka.apis.in_slices import in_slices
+from semel.broker.listeners.kafka.large_messages import read_request, write_response
 from semel.broker.listeners.kafka.registry import Api, RequestContext
 from semel.group_coordinator.group_state import GroupState
 from semel.protocol.api.groups import DescribeGroupRequest, GroupDescription
 from semel.protocol.errors import ErrorCode, SemelError
 from semel.protocol.ids import OFFSETS_TOPIC
 from semel.protocol.kafka.api import ApiKey
-from semel.protocol.kafka.messages import Values, build_response, parse_request
+from semel.protocol.kafka.messages import Values
 
 FIRST_VERSION_WITH_NOT_FOUND: Final = 6
 OPERATIONS_NOT_ASKED: Final = -(2**31)
@@ -25,12 +26,12 @@ GROUP_OPERATIONS: Final = 1 << 3 | 1 << 6 | 1 << 8
 
 async def handle_describe_groups(context: RequestContext, body: memoryview) -> bytes:
     version = context.api_version
-    request = parse_request(ApiKey.DESCRIBE_GROUPS, version, body)
+    request = await read_request(context, body)
     with_operations = version >= 3 and request.include_authorized_operations
     operations = GROUP_OPERATIONS if with_operations else OPERATIONS_NOT_ASKED
     asked = list(dict.fromkeys(request.groups))
     groups = await in_slices(asked, lambda group_id: _describe(context, group_id, operations))
-    return build_response(ApiKey.DESCRIBE_GROUPS, version, groups=groups)
+    return await write_response(context, groups=groups)
 
 
 async def _describe(context: RequestContext, group_id: str, operations: int) -> Values:

@@ -9,38 +9,41 @@ from collections.abc import Mapping
 from typing import Any
 
 from semel.broker.handlers.log_dirs import PartitionSize, describe_log_dir
+from semel.broker.listeners.kafka.large_messages import read_request, write_response
 from semel.broker.listeners.kafka.registry import Api, RequestContext
 from semel.protocol.ids import TopicPartition
 from semel.protocol.kafka.api import ApiKey
-from semel.protocol.kafka.messages import build_response, parse_request
+from semel.runtime.turns import in_turns
 
 
 async def handle_describe_log_dirs(context: RequestContext, body: memoryview) -> bytes:
-    version = context.api_version
-    request = parse_request(ApiKey.DESCRIBE_LOG_DIRS, version, body)
+    request = await read_request(context, body)
     found = describe_log_dir(context.node)
     partitions: Mapping[TopicPartition, PartitionSize] = found.partitions
     if request.topics is not None:
-        wanted = {TopicPartition(topic.topic, number) for topic in request.topics for number in topic.partitions}
+        wanted = {
+            TopicPartition(topic.topic, number)
+            async for topic in in_turns(request.topics)
+            async for number in in_turns(topic.partitions)
+        }
         partitions = {tp: size for tp, size in partitions.items() if tp in wanted}
-    return build_response(
-        ApiKey.DESCRIBE_LOG_DIRS,
-        version,
+    return await write_response(
+        context,
         results=[
             {
                 "error_code": found.error,
                 "log_dir": found.path,
                 "total_bytes": found.total_bytes,
                 "usable_bytes": found.usable_bytes,
-                "topics": _topics(partitions),
+                "topics": await _topics(partitions),
             }
         ],
     )
 
 
-def _topics(partitions: Mapping[TopicPartition, PartitionSize]) -> list[dict[str, Any]]:
+async def _topics(partitions: Mapping[TopicPartition, PartitionSize]) -> list[dict[str, Any]]:
     topics: dict[str, list[dict[str, Any]]] = {}
-    for tp in sorted(partitions):
+    async for tp in in_turns(sorted(partitions)):
         size = partitions[tp]
         values = {"partition_index": tp.partition, "partition_size": size.size_bytes, "offset_lag": size.offset_lag}
         topics.setdefault(tp.topic, []).append(values)

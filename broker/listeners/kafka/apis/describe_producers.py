@@ -5,33 +5,32 @@ from __future__ import annotations
 from typing import Any
 
 from semel.broker.handlers.partitions import partition_of
+from semel.broker.listeners.kafka.large_messages import read_request, write_response
 from semel.broker.listeners.kafka.registry import Api, RequestContext
 from semel.broker.services import Services
 from semel.protocol.errors import SemelError
 from semel.protocol.ids import TopicPartition
 from semel.protocol.kafka.api import ApiKey
-from semel.protocol.kafka.messages import build_response, parse_request
+from semel.runtime.turns import in_turns
 
 
 async def handle_describe_producers(context: RequestContext, body: memoryview) -> bytes:
-    version = context.api_version
-    request = parse_request(ApiKey.DESCRIBE_PRODUCERS, version, body)
+    request = await read_request(context, body)
     # Each partition once: its producers may be many, and the request short.
     asked: dict[str, dict[int, None]] = {}
     for topic in request.topics:
         asked.setdefault(topic.name, {}).update(dict.fromkeys(topic.partition_indexes))
-    return build_response(
-        ApiKey.DESCRIBE_PRODUCERS,
-        version,
+    return await write_response(
+        context,
         topics=[
             {
                 "name": name,
                 "partitions": [
                     {"partition_index": number, **_description(context.node, TopicPartition(name, number))}
-                    for number in numbers
+                    async for number in in_turns(numbers)
                 ],
             }
-            for name, numbers in asked.items()
+            async for name, numbers in in_turns(asked.items())
         ],
     )
 

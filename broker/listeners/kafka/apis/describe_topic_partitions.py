@@ -7,19 +7,21 @@ since, that is the topic after it.
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 from semel.broker.handlers import metadata
 from semel.broker.listeners.kafka.apis.topic_values import told_topic
 from semel.broker.listeners.kafka.authorized_operations import TOPIC_OPERATIONS
+from semel.broker.listeners.kafka.large_messages import read_request, write_response
 from semel.broker.listeners.kafka.registry import Api, RequestContext
 from semel.broker.services import Services
 from semel.protocol.api.metadata import TopicResult
 from semel.protocol.errors import ErrorCode
 from semel.protocol.kafka.api import ApiKey
-from semel.protocol.kafka.messages import build_response, parse_request
 from semel.protocol.kafka.metadata import MetadataTopic
+from semel.runtime.turns import in_turns
 
 
 class _Cursor(NamedTuple):
@@ -30,8 +32,7 @@ class _Cursor(NamedTuple):
 
 
 async def handle_describe_topic_partitions(context: RequestContext, body: memoryview) -> bytes:
-    version = context.api_version
-    request = parse_request(ApiKey.DESCRIBE_TOPIC_PARTITIONS, version, body)
+    request = await read_request(context, body)
     names = sorted({each.name for each in request.topics})
     cursor = request.cursor
     begin = _Cursor("", 0) if cursor is None else _Cursor(cursor.topic_name, cursor.partition_index)
@@ -42,20 +43,20 @@ async def handle_describe_topic_partitions(context: RequestContext, body: memory
     else:
         names = names or sorted(context.node.metadata.image.topics)
         limit = max(1, min(request.response_partition_limit, context.node.config.max_request_partition_size_limit))
-        topics, following = _page(context.node, [name for name in names if name >= begin.topic_name], begin, limit)
-    return build_response(
-        ApiKey.DESCRIBE_TOPIC_PARTITIONS,
-        version,
-        topics=[_topic_values(each) for each in topics],
+        names = names[bisect_left(names, begin.topic_name) :]
+        topics, following = await _page(context.node, names, begin, limit)
+    return await write_response(
+        context,
+        topics=[_topic_values(each) async for each in in_turns(topics)],
         next_cursor=None if following is None else following._asdict(),
     )
 
 
-def _page(
+async def _page(
     node: Services, names: Sequence[str], begin: _Cursor, limit: int
 ) -> tuple[list[MetadataTopic], _Cursor | None]:
     topics: list[MetadataTopic] = []
-    for name in names:
+    async for name in in_turns(names):
         if limit == 0:
             return topics, _Cursor(name, 0)
         result = metadata.topic_by_name(node, name)

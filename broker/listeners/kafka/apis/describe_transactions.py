@@ -5,21 +5,19 @@ from __future__ import annotations
 from typing import Any
 
 from semel.broker.listeners.kafka.apis.in_slices import in_slices
+from semel.broker.listeners.kafka.large_messages import read_request, write_response
 from semel.broker.listeners.kafka.registry import Api, RequestContext
 from semel.broker.services import Services
 from semel.protocol.api.transactions import DescribeTransactionRequest
 from semel.protocol.errors import ErrorCode, SemelError
 from semel.protocol.ids import NO_PRODUCER_EPOCH, NO_PRODUCER_ID, NO_TIMESTAMP, TRANSACTIONS_TOPIC
 from semel.protocol.kafka.api import ApiKey
-from semel.protocol.kafka.messages import build_response, parse_request
 
 
 async def handle_describe_transactions(context: RequestContext, body: memoryview) -> bytes:
-    version = context.api_version
-    request = parse_request(ApiKey.DESCRIBE_TRANSACTIONS, version, body)
-    return build_response(
-        ApiKey.DESCRIBE_TRANSACTIONS,
-        version,
+    request = await read_request(context, body)
+    return await write_response(
+        context,
         transaction_states=await in_slices(
             list(dict.fromkeys(request.transactional_ids)), lambda name: _state(context.node, name)
         ),

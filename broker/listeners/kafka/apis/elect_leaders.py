@@ -8,34 +8,33 @@ from __future__ import annotations
 from typing import Any, Final
 
 from semel.broker.handlers.leadership import check_election
+from semel.broker.listeners.kafka.large_messages import read_request, write_response
 from semel.broker.listeners.kafka.registry import Api, RequestContext
 from semel.broker.services import Services
 from semel.protocol.errors import ErrorCode, SemelError
 from semel.protocol.ids import TopicPartition
 from semel.protocol.kafka.api import ApiKey
-from semel.protocol.kafka.messages import build_response, parse_request
+from semel.runtime.turns import in_turns
 
 _PREFERRED: Final = 0
 _UNCLEAN: Final = 1
 
 
 async def handle_elect_leaders(context: RequestContext, body: memoryview) -> bytes:
-    version = context.api_version
-    request = parse_request(ApiKey.ELECT_LEADERS, version, body)
+    request = await read_request(context, body)
     known = getattr(request, "election_type", _PREFERRED) in (_PREFERRED, _UNCLEAN)
-    return build_response(
-        ApiKey.ELECT_LEADERS,
-        version,
+    return await write_response(
+        context,
         error_code=ErrorCode.NONE if known else ErrorCode.INVALID_REQUEST,
         replica_election_results=[
             {
                 "topic": topic.topic,
                 "partition_result": [
                     _elected(context.node, TopicPartition(topic.topic, number))
-                    for number in dict.fromkeys(topic.partitions)
+                    async for number in in_turns(dict.fromkeys(topic.partitions))
                 ],
             }
-            for topic in request.topic_partitions or ()
+            async for topic in in_turns(request.topic_partitions or ())
             if known
         ],
     )

@@ -11,13 +11,15 @@ from dataclasses import dataclass
 from typing import Final
 
 from semel.broker.listeners.kafka.apis.coordinator_errors import coordinator_code
+from semel.broker.listeners.kafka.large_messages import read_request, write_response
 from semel.broker.listeners.kafka.registry import Api, RequestContext
 from semel.broker.services import Services
 from semel.protocol.errors import ErrorCode, SemelError, UsageError, error_for
 from semel.protocol.ids import OFFSETS_TOPIC, TRANSACTIONS_TOPIC
 from semel.protocol.kafka.api import ApiKey
-from semel.protocol.kafka.messages import Values, build_response, parse_request
+from semel.protocol.kafka.messages import Values
 from semel.runtime.keys import partition_for_key
+from semel.runtime.turns import in_turns
 
 KEY_TYPE_TOPICS: Final = {0: OFFSETS_TOPIC, 1: TRANSACTIONS_TOPIC}
 FIRST_BATCHED_VERSION: Final = 4
@@ -38,14 +40,14 @@ class _Found:
 
 async def handle_find_coordinator(context: RequestContext, body: memoryview) -> bytes:
     version = context.api_version
-    request = parse_request(ApiKey.FIND_COORDINATOR, version, body)
+    request = await read_request(context, body)
     key_type = request.key_type if version >= 1 else 0
     if version >= FIRST_BATCHED_VERSION:
         found = await _find(context.node, key_type, request.coordinator_keys)
-        return build_response(ApiKey.FIND_COORDINATOR, version, coordinators=[each.values() for each in found])
+        return await write_response(context, coordinators=[each.values() async for each in in_turns(found)])
     [one] = await _find(context.node, key_type, (request.key,))
     values = {name: value for name, value in one.values().items() if name != "key"}
-    return build_response(ApiKey.FIND_COORDINATOR, version, **values)
+    return await write_response(context, **values)
 
 
 async def _find(node: Services, key_type: int, keys: Sequence[str]) -> list[_Found]:
@@ -55,7 +57,7 @@ async def _find(node: Services, key_type: int, keys: Sequence[str]) -> list[_Fou
             raise UsageError(f"there is no coordinator of key type {key_type}: 0 is a group's, 1 a transactional id's")
         if node.metadata.topic(topic) is None:
             await node.internal_topic_ready(topic)
-        return [_of_key(node, topic, key) for key in keys]
+        return [_of_key(node, topic, key) async for key in in_turns(keys)]
     except SemelError as error:
         return [_Found(key, error_code=coordinator_code(error), error_message=error.message) for key in keys]
 

@@ -9,17 +9,18 @@ from __future__ import annotations
 from uuid import uuid4
 
 from semel.broker.listeners.kafka.apis.coordinator_errors import client_host, coordinator_code
+from semel.broker.listeners.kafka.large_messages import read_request, write_response
 from semel.broker.listeners.kafka.registry import Api, RequestContext
 from semel.protocol.api.groups import NO_GENERATION, GroupProtocol, JoinGroupRequest, JoinGroupResponse
 from semel.protocol.errors import SemelError
 from semel.protocol.ids import OFFSETS_TOPIC
 from semel.protocol.kafka.api import ApiKey
-from semel.protocol.kafka.messages import Values, build_response, parse_request, to_ms
+from semel.protocol.kafka.messages import Values, to_ms
 
 
 async def handle_join_group(context: RequestContext, body: memoryview) -> bytes:
     version = context.api_version
-    request = parse_request(ApiKey.JOIN_GROUP, version, body)
+    request = await read_request(context, body)
     group_instance_id = request.group_instance_id if version >= 5 else None
     client_id = context.client_id or ""
     joining = JoinGroupRequest(
@@ -46,7 +47,7 @@ async def handle_join_group(context: RequestContext, body: memoryview) -> bytes:
             "generation_id": NO_GENERATION,
             "member_id": joining.member_id,
         }
-    return build_response(ApiKey.JOIN_GROUP, version, **values)
+    return await write_response(context, **values)
 
 
 def _values(response: JoinGroupResponse, version: int) -> Values:
@@ -69,4 +70,4 @@ def _values(response: JoinGroupResponse, version: int) -> Values:
     }
 
 
-JOIN_GROUP = Api(ApiKey.JOIN_GROUP, 0, 9, handle_join_group)
+JOIN_GROUP = Api(ApiKey.JOIN_GROUP, 0, 9, handle_join_group, waits_for_others=True)

@@ -5,32 +5,32 @@ from __future__ import annotations
 from typing import Any, Final
 
 from semel.broker.listeners.kafka.apis.coordinator_errors import coordinator_code
+from semel.broker.listeners.kafka.large_messages import read_request, write_response
 from semel.broker.listeners.kafka.registry import Api, RequestContext
 from semel.protocol.api.groups import LeaveGroupRequest, MemberIdentity
 from semel.protocol.errors import SemelError
 from semel.protocol.ids import OFFSETS_TOPIC
 from semel.protocol.kafka.api import ApiKey
-from semel.protocol.kafka.messages import build_response, parse_request
 
 FIRST_BATCHED_VERSION: Final = 3
 
 
 async def handle_leave_group(context: RequestContext, body: memoryview) -> bytes:
     version = context.api_version
-    request = parse_request(ApiKey.LEAVE_GROUP, version, body)
+    request = await read_request(context, body)
     leaving = _leaving(request, version)
     try:
         await context.node.internal_topic_ready(OFFSETS_TOPIC)
         errors = (await context.node.groups.leave(LeaveGroupRequest(request.group_id, leaving))).errors
     except SemelError as error:
-        return build_response(ApiKey.LEAVE_GROUP, version, error_code=coordinator_code(error))
+        return await write_response(context, error_code=coordinator_code(error))
     if version < FIRST_BATCHED_VERSION:
-        return build_response(ApiKey.LEAVE_GROUP, version, error_code=errors[0])
+        return await write_response(context, error_code=errors[0])
     members = [
         {"member_id": member.member_id, "group_instance_id": member.group_instance_id, "error_code": error}
         for member, error in zip(leaving, errors, strict=True)
     ]
-    return build_response(ApiKey.LEAVE_GROUP, version, members=members)
+    return await write_response(context, members=members)
 
 
 def _leaving(request: Any, version: int) -> tuple[MemberIdentity, ...]:

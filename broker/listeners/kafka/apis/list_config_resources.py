@@ -6,30 +6,30 @@ from collections.abc import Iterable
 from typing import Final
 
 from semel.broker.listeners.kafka.apis.config_values import KafkaResourceType
+from semel.broker.listeners.kafka.large_messages import read_request, write_response
 from semel.broker.listeners.kafka.registry import Api, RequestContext
 from semel.broker.services import Services
 from semel.protocol.errors import ErrorCode
 from semel.protocol.kafka.api import ApiKey
-from semel.protocol.kafka.messages import build_response, parse_request
+from semel.runtime.turns import in_turns
 
 _ALL: Final = tuple(KafkaResourceType)
 
 
 async def handle_list_config_resources(context: RequestContext, body: memoryview) -> bytes:
     version = context.api_version
-    request = parse_request(ApiKey.LIST_CONFIG_RESOURCES, version, body)
+    request = await read_request(context, body)
     wanted: Iterable[int] = (KafkaResourceType.CLIENT_METRICS,) if version == 0 else request.resource_types or _ALL
     wanted = dict.fromkeys(wanted)
     known = all(kind in set(KafkaResourceType) for kind in wanted)
-    return build_response(
-        ApiKey.LIST_CONFIG_RESOURCES,
-        version,
+    return await write_response(
+        context,
         error_code=ErrorCode.NONE if known else ErrorCode.UNSUPPORTED_VERSION,
         config_resources=[
             {"resource_name": name, "resource_type": kind}
             for kind in wanted
             if known
-            for name in _names(context.node, kind)
+            async for name in in_turns(_names(context.node, kind))
         ],
     )
 

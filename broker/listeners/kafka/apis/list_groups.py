@@ -3,28 +3,29 @@
 from __future__ import annotations
 
 from semel.broker.listeners.kafka.apis.coordinator_errors import coordinator_code
+from semel.broker.listeners.kafka.large_messages import read_request, write_response
 from semel.broker.listeners.kafka.registry import Api, RequestContext
 from semel.protocol.api.groups import ListGroupsRequest
 from semel.protocol.errors import SemelError
 from semel.protocol.ids import OFFSETS_TOPIC
 from semel.protocol.kafka.api import ApiKey
-from semel.protocol.kafka.messages import build_response, parse_request
+from semel.runtime.turns import in_turns
 
 
 async def handle_list_groups(context: RequestContext, body: memoryview) -> bytes:
     version = context.api_version
-    request = parse_request(ApiKey.LIST_GROUPS, version, body)
+    request = await read_request(context, body)
     wanted = ListGroupsRequest(
         frozenset(request.states_filter if version >= 4 else ()),
         frozenset(request.types_filter if version >= 5 else ()),
     )
     if context.node.metadata.topic(OFFSETS_TOPIC) is None:
-        return build_response(ApiKey.LIST_GROUPS, version)  # nobody had a group yet
+        return await write_response(context)  # nobody had a group yet
     try:
         await context.node.internal_topic_ready(OFFSETS_TOPIC)
         response = await context.node.groups.list(wanted)
     except SemelError as error:
-        return build_response(ApiKey.LIST_GROUPS, version, error_code=coordinator_code(error))
+        return await write_response(context, error_code=coordinator_code(error))
     groups = [
         {
             "group_id": group.group_id,
@@ -32,9 +33,9 @@ async def handle_list_groups(context: RequestContext, body: memoryview) -> bytes
             "group_state": group.state,
             "group_type": group.group_type,
         }
-        for group in response.groups
+        async for group in in_turns(response.groups)
     ]
-    return build_response(ApiKey.LIST_GROUPS, version, groups=groups)
+    return await write_response(context, groups=groups)
 
 
 LIST_GROUPS = Api(ApiKey.LIST_GROUPS, 0, 5, handle_list_groups)

@@ -13,6 +13,7 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from semel.broker.handlers.list_offsets import UNKNOWN_OFFSET, list_offsets
+from semel.broker.listeners.kafka.large_messages import read_request, write_response
 from semel.broker.listeners.kafka.registry import Api, RequestContext
 from semel.protocol.api.topics import (
     EARLIEST_LOCAL_TIMESTAMP,
@@ -26,7 +27,7 @@ from semel.protocol.api.topics import (
 from semel.protocol.errors import ErrorCode
 from semel.protocol.ids import NO_LEADER_EPOCH, NO_TIMESTAMP, TopicPartition
 from semel.protocol.kafka.api import ApiKey
-from semel.protocol.kafka.messages import build_response, parse_request
+from semel.runtime.turns import in_turns
 
 _SINCE_VERSION: Final[Mapping[int, int]] = {
     MAX_TIMESTAMP: 7,
@@ -37,12 +38,10 @@ _SINCE_VERSION: Final[Mapping[int, int]] = {
 
 
 async def handle_list_offsets(context: RequestContext, body: memoryview) -> bytes:
-    version = context.api_version
-    request = parse_request(ApiKey.LIST_OFFSETS, version, body)
-    found = _answers(context, request)
-    return build_response(
-        ApiKey.LIST_OFFSETS,
-        version,
+    request = await read_request(context, body)
+    found = await _answers(context, request)
+    return await write_response(
+        context,
         topics=[
             {
                 "name": topic.name,
@@ -54,20 +53,20 @@ async def handle_list_offsets(context: RequestContext, body: memoryview) -> byte
                         "offset": answer.offset,
                         "leader_epoch": answer.leader_epoch,
                     }
-                    for item in topic.partitions
+                    async for item in in_turns(topic.partitions)
                     for answer in (found[TopicPartition(topic.name, item.partition_index)],)
                 ],
             }
-            for topic in request.topics
+            async for topic in in_turns(request.topics)
         ],
     )
 
 
-def _answers(context: RequestContext, request: Any) -> Mapping[TopicPartition, ListOffset]:
+async def _answers(context: RequestContext, request: Any) -> Mapping[TopicPartition, ListOffset]:
     asked = [
         (TopicPartition(topic.name, item.partition_index), item)
-        for topic in request.topics
-        for item in topic.partitions
+        async for topic in in_turns(request.topics)
+        async for item in in_turns(topic.partitions)
     ]
     count = Counter(tp for tp, _ in asked)
     try:
@@ -77,7 +76,7 @@ def _answers(context: RequestContext, request: Any) -> Mapping[TopicPartition, L
     refused: dict[TopicPartition, ListOffset] = {}
     timestamps: dict[TopicPartition, int] = {}
     leader_epochs: dict[TopicPartition, int] = {}
-    for tp, item in asked:
+    async for tp, item in in_turns(asked):
         if count[tp] > 1:
             refused[tp] = _refused(ErrorCode.INVALID_REQUEST)
         elif context.api_version < _SINCE_VERSION.get(item.timestamp, 0):
@@ -85,7 +84,7 @@ def _answers(context: RequestContext, request: Any) -> Mapping[TopicPartition, L
         else:
             timestamps[tp] = item.timestamp
             leader_epochs[tp] = getattr(item, "current_leader_epoch", NO_LEADER_EPOCH)
-    return refused | list_offsets(context.node, ListOffsetsRequest(timestamps, isolation, leader_epochs))
+    return refused | await list_offsets(context.node, ListOffsetsRequest(timestamps, isolation, leader_epochs))
 
 
 def _refused(error: ErrorCode) -> ListOffset:

@@ -5,12 +5,12 @@ By states and producer ids; from version 1 on by how long they are open, from ve
 
 from __future__ import annotations
 
+from semel.broker.listeners.kafka.large_messages import read_request, write_response
 from semel.broker.listeners.kafka.registry import Api, RequestContext
 from semel.protocol.api.transactions import ListTransactionsRequest, ListTransactionsResponse
 from semel.protocol.errors import SemelError
 from semel.protocol.ids import TRANSACTIONS_TOPIC
 from semel.protocol.kafka.api import ApiKey
-from semel.protocol.kafka.messages import build_response, parse_request
 from semel.txn_coordinator.state import STATE_NAMES
 
 _DURATION_MIN_VERSION = 1
@@ -19,7 +19,7 @@ _PATTERN_MIN_VERSION = 2
 
 async def handle_list_transactions(context: RequestContext, body: memoryview) -> bytes:
     version = context.api_version
-    request = parse_request(ApiKey.LIST_TRANSACTIONS, version, body)
+    request = await read_request(context, body)
     asked = ListTransactionsRequest(
         frozenset(request.state_filters),
         frozenset(request.producer_id_filters),
@@ -34,10 +34,9 @@ async def handle_list_transactions(context: RequestContext, body: memoryview) ->
             await node.internal_topic_ready(TRANSACTIONS_TOPIC)
             found = await node.transactions.list(asked)
     except SemelError as error:
-        return build_response(ApiKey.LIST_TRANSACTIONS, version, error_code=error.code)
-    return build_response(
-        ApiKey.LIST_TRANSACTIONS,
-        version,
+        return await write_response(context, error_code=error.code)
+    return await write_response(
+        context,
         unknown_state_filters=found.unknown_states,
         transaction_states=[
             {

@@ -9,13 +9,15 @@ from typing import Any, Final
 
 from semel.broker.handlers.offset_commit import commit_offsets
 from semel.broker.listeners.kafka.apis.coordinator_errors import coordinator_code
+from semel.broker.listeners.kafka.large_messages import read_request, write_response
 from semel.broker.listeners.kafka.registry import Api, RequestContext
 from semel.broker.services import Services
 from semel.protocol.api.groups import OffsetAndMetadata, OffsetCommitRequest
 from semel.protocol.errors import ErrorCode, SemelError
 from semel.protocol.ids import NO_LEADER_EPOCH, TopicPartition
 from semel.protocol.kafka.api import ApiKey
-from semel.protocol.kafka.messages import build_response, parse_request, to_ms, to_topic_id
+from semel.protocol.kafka.messages import to_ms, to_topic_id
+from semel.runtime.turns import in_turns
 
 FIRST_VERSION_WITH_MEMBER_EPOCHS: Final = 9
 FIRST_VERSION_WITH_TOPIC_IDS: Final = 10
@@ -23,17 +25,17 @@ FIRST_VERSION_WITH_TOPIC_IDS: Final = 10
 
 async def handle_offset_commit(context: RequestContext, body: memoryview) -> bytes:
     version = context.api_version
-    request = parse_request(ApiKey.OFFSET_COMMIT, version, body)
-    names = [_topic_name(context.node, topic, version) for topic in request.topics]
+    request = await read_request(context, body)
+    names = [_topic_name(context.node, topic, version) async for topic in in_turns(request.topics)]
     offsets = {
         TopicPartition(name, item.partition_index): OffsetAndMetadata(
             item.committed_offset,
             item.committed_leader_epoch if version >= 6 else NO_LEADER_EPOCH,
             item.committed_metadata or "",
         )
-        for name, topic in zip(names, request.topics, strict=True)
+        async for name, topic in in_turns(zip(names, request.topics, strict=True))
         if name is not None
-        for item in topic.partitions
+        async for item in in_turns(topic.partitions)
     }
     retention_ms = to_ms(request.retention_time) if version <= 4 else -1
     errors: dict[TopicPartition, ErrorCode] = {}
@@ -55,9 +57,8 @@ async def handle_offset_commit(context: RequestContext, body: memoryview) -> byt
         if code is ErrorCode.STALE_MEMBER_EPOCH and version < FIRST_VERSION_WITH_MEMBER_EPOCHS:
             code = ErrorCode.UNSUPPORTED_VERSION
         errors.update(dict.fromkeys(offsets, code))
-    return build_response(
-        ApiKey.OFFSET_COMMIT,
-        version,
+    return await write_response(
+        context,
         topics=[
             {
                 **_name_of(topic, version),
@@ -68,10 +69,10 @@ async def handle_offset_commit(context: RequestContext, body: memoryview) -> byt
                         if name is None
                         else errors[TopicPartition(name, item.partition_index)],
                     }
-                    for item in topic.partitions
+                    async for item in in_turns(topic.partitions)
                 ],
             }
-            for name, topic in zip(names, request.topics, strict=True)
+            async for name, topic in in_turns(zip(names, request.topics, strict=True))
         ],
     )
 

@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 from semel.broker.listeners.kafka.apis.coordinator_errors import coordinator_code
+from semel.broker.listeners.kafka.large_messages import read_request, write_response
 from semel.broker.listeners.kafka.registry import Api, RequestContext
 from semel.protocol.api.groups import OffsetDeleteRequest
 from semel.protocol.errors import ErrorCode, SemelError
 from semel.protocol.ids import OFFSETS_TOPIC, TopicPartition
 from semel.protocol.kafka.api import ApiKey
-from semel.protocol.kafka.messages import build_response, parse_request
 
 
 async def handle_offset_delete(context: RequestContext, body: memoryview) -> bytes:
-    version = context.api_version
-    request = parse_request(ApiKey.OFFSET_DELETE, version, body)
+    request = await read_request(context, body)
     image = context.node.metadata.image
     asked = [TopicPartition(topic.name, item.partition_index) for topic in request.topics for item in topic.partitions]
     errors = {tp: ErrorCode.UNKNOWN_TOPIC_OR_PARTITION for tp in asked if image.partition(tp) is None}
@@ -23,7 +22,7 @@ async def handle_offset_delete(context: RequestContext, body: memoryview) -> byt
         response = await context.node.groups.delete_offsets(OffsetDeleteRequest(request.group_id, known))
         errors.update(response.errors)
     except SemelError as error:
-        return build_response(ApiKey.OFFSET_DELETE, version, error_code=coordinator_code(error))
+        return await write_response(context, error_code=coordinator_code(error))
     topics = [
         {
             "name": topic.name,
@@ -37,7 +36,7 @@ async def handle_offset_delete(context: RequestContext, body: memoryview) -> byt
         }
         for topic in request.topics
     ]
-    return build_response(ApiKey.OFFSET_DELETE, version, topics=topics)
+    return await write_response(context, topics=topics)
 
 
 OFFSET_DELETE = Api(ApiKey.OFFSET_DELETE, 0, 0, handle_offset_delete)

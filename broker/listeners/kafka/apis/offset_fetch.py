@@ -12,13 +12,15 @@ from typing import Any, Final
 
 from semel.broker.listeners.kafka.apis.coordinator_errors import coordinator_code
 from semel.broker.listeners.kafka.apis.in_slices import in_slices
+from semel.broker.listeners.kafka.large_messages import read_request, write_response
 from semel.broker.listeners.kafka.registry import Api, RequestContext
 from semel.broker.services import Services
 from semel.protocol.api.groups import FetchedOffset, OffsetFetchRequest
 from semel.protocol.errors import ErrorCode, SemelError
 from semel.protocol.ids import NO_LEADER_EPOCH, OFFSETS_TOPIC, TopicPartition
 from semel.protocol.kafka.api import ApiKey
-from semel.protocol.kafka.messages import Values, build_response, parse_request, to_topic_id
+from semel.protocol.kafka.messages import Values, to_topic_id
+from semel.runtime.turns import in_turns
 
 FIRST_VERSION_WITH_GROUP_ERROR: Final = 2
 FIRST_VERSION_WITH_REQUIRE_STABLE: Final = 7
@@ -51,13 +53,13 @@ class _Group:
 async def handle_offset_fetch(context: RequestContext, body: memoryview) -> bytes:
     version = context.api_version
     node = context.node
-    request = parse_request(ApiKey.OFFSET_FETCH, version, body)
+    request = await read_request(context, body)
     require_stable = version >= FIRST_VERSION_WITH_REQUIRE_STABLE and request.require_stable
     if version < FIRST_BATCHED_VERSION:
         topics = None if request.topics is None else [_Topic(t.name, b"", t.partition_indexes) for t in request.topics]
         values = await _fetch(node, _Group(request.group_id, topics), require_stable, version)
         del values["group_id"]
-        return build_response(ApiKey.OFFSET_FETCH, version, **values)
+        return await write_response(context, **values)
     # Each group once: a short request could otherwise have the same offsets written out without end.
     asked: dict[str, Any] = {}
     for each in request.groups:
@@ -65,7 +67,7 @@ async def handle_offset_fetch(context: RequestContext, body: memoryview) -> byte
     groups = await in_slices(
         list(asked.values()), lambda group: _fetch(node, _group(node, group, version), require_stable, version)
     )
-    return build_response(ApiKey.OFFSET_FETCH, version, groups=groups)
+    return await write_response(context, groups=groups)
 
 
 def _group(node: Services, group: Any, version: int) -> _Group:
@@ -90,10 +92,12 @@ async def _fetch(node: Services, group: _Group, require_stable: bool, version: i
     if group.topics is not None:
         partitions = tuple(
             dict.fromkeys(
-                TopicPartition(topic.name, number)
-                for topic in group.topics
-                if topic.name is not None
-                for number in topic.partitions
+                [
+                    TopicPartition(topic.name, number)
+                    async for topic in in_turns(group.topics)
+                    if topic.name is not None
+                    async for number in in_turns(topic.partitions)
+                ]
             )
         )
     try:
@@ -106,7 +110,7 @@ async def _fetch(node: Services, group: _Group, require_stable: bool, version: i
     topics = _all_topics(node, response.offsets, version) if group.topics is None else group.topics
     return {
         "group_id": group.group_id,
-        "topics": [_topic_values(topic, response.offsets) for topic in topics],
+        "topics": [await _topic_values(topic, response.offsets) async for topic in in_turns(topics)],
     }
 
 
@@ -120,13 +124,14 @@ def _all_topics(node: Services, offsets: Mapping[TopicPartition, FetchedOffset],
     return [_Topic(image.name, image.topic_id.bytes, found) for image, found in images if image is not None]
 
 
-def _topic_values(topic: _Topic, offsets: Mapping[TopicPartition, FetchedOffset]) -> Values:
+async def _topic_values(topic: _Topic, offsets: Mapping[TopicPartition, FetchedOffset]) -> Values:
     if topic.name is None:
         unknown = FetchedOffset(NOT_FETCHED_OFFSET, NO_LEADER_EPOCH, "", ErrorCode.UNKNOWN_TOPIC_ID)
-        partitions = [_partition_values(number, unknown) for number in topic.partitions]
+        partitions = [_partition_values(number, unknown) async for number in in_turns(topic.partitions)]
     else:
         partitions = [
-            _partition_values(number, offsets[TopicPartition(topic.name, number)]) for number in topic.partitions
+            _partition_values(number, offsets[TopicPartition(topic.name, number)])
+            async for number in in_turns(topic.partitions)
         ]
     return {"name": topic.name or "", "topic_id": topic.topic_id, "partitions": partitions}
 

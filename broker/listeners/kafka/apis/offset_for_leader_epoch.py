@@ -6,18 +6,17 @@ Version 3 says whether a replica asks; here it makes no difference.
 from __future__ import annotations
 
 from semel.broker.handlers.offset_for_leader_epoch import offset_for_leader_epoch
+from semel.broker.listeners.kafka.large_messages import read_request, write_response
 from semel.broker.listeners.kafka.registry import Api, RequestContext
 from semel.protocol.ids import TopicPartition
 from semel.protocol.kafka.api import ApiKey
-from semel.protocol.kafka.messages import build_response, parse_request
+from semel.runtime.turns import in_turns
 
 
 async def handle_offset_for_leader_epoch(context: RequestContext, body: memoryview) -> bytes:
-    version = context.api_version
-    request = parse_request(ApiKey.OFFSET_FOR_LEADER_EPOCH, version, body)
-    return build_response(
-        ApiKey.OFFSET_FOR_LEADER_EPOCH,
-        version,
+    request = await read_request(context, body)
+    return await write_response(
+        context,
         topics=[
             {
                 "topic": topic.topic,
@@ -28,7 +27,7 @@ async def handle_offset_for_leader_epoch(context: RequestContext, body: memoryvi
                         "leader_epoch": end.leader_epoch,
                         "end_offset": end.end_offset,
                     }
-                    for item in topic.partitions
+                    async for item in in_turns(topic.partitions)
                     for end in (
                         offset_for_leader_epoch(
                             context.node,
@@ -39,7 +38,7 @@ async def handle_offset_for_leader_epoch(context: RequestContext, body: memoryvi
                     )
                 ],
             }
-            for topic in request.topics
+            async for topic in in_turns(request.topics)
         ],
     )
 

@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 from semel.broker.listeners.kafka.apis.coordinator_errors import coordinator_code
+from semel.broker.listeners.kafka.large_messages import read_request, write_response
 from semel.broker.listeners.kafka.registry import Api, RequestContext
 from semel.protocol.api.groups import SyncGroupRequest
 from semel.protocol.errors import ErrorCode, SemelError, error_for
 from semel.protocol.ids import OFFSETS_TOPIC
 from semel.protocol.kafka.api import ApiKey
-from semel.protocol.kafka.messages import Values, build_response, parse_request
+from semel.protocol.kafka.messages import Values
 
 
 async def handle_sync_group(context: RequestContext, body: memoryview) -> bytes:
     version = context.api_version
-    request = parse_request(ApiKey.SYNC_GROUP, version, body)
+    request = await read_request(context, body)
     syncing = SyncGroupRequest(
         group_id=request.group_id,
         generation_id=request.generation_id,
@@ -38,7 +39,7 @@ async def handle_sync_group(context: RequestContext, body: memoryview) -> bytes:
         }
     except SemelError as error:
         values = {"error_code": coordinator_code(error)}
-    return build_response(ApiKey.SYNC_GROUP, version, **values)
+    return await write_response(context, **values)
 
 
-SYNC_GROUP = Api(ApiKey.SYNC_GROUP, 0, 5, handle_sync_group)
+SYNC_GROUP = Api(ApiKey.SYNC_GROUP, 0, 5, handle_sync_group, waits_for_others=True)

@@ -13,13 +13,14 @@ from typing import Any
 from semel.broker.handlers.offset_commit import commit_offsets
 from semel.broker.listeners.kafka.apis.coordinator_errors import coordinator_code
 from semel.broker.listeners.kafka.apis.transaction_codes import TransactionCodes
+from semel.broker.listeners.kafka.large_messages import read_request, write_response
 from semel.broker.listeners.kafka.registry import Api, RequestContext
 from semel.protocol.api.groups import NO_GENERATION, NO_MEMBER_ID, OffsetAndMetadata, OffsetCommitRequest
 from semel.protocol.api.transactions import TransactionVersion
 from semel.protocol.errors import ErrorCode, SemelError
 from semel.protocol.ids import NO_LEADER_EPOCH, ProducerIdAndEpoch, TopicPartition
 from semel.protocol.kafka.api import ApiKey
-from semel.protocol.kafka.messages import build_response, parse_request
+from semel.runtime.turns import in_turns
 
 _MAX_VERSION = 5
 _CODES = TransactionCodes(fenced_from=_MAX_VERSION + 1, abortable_from=4)
@@ -31,17 +32,16 @@ _ADDS_MIN_VERSION = 5
 
 async def handle_txn_offset_commit(context: RequestContext, body: memoryview) -> bytes:
     version = context.api_version
-    request = parse_request(ApiKey.TXN_OFFSET_COMMIT, version, body)
-    commit = _commit(request, version)
+    request = await read_request(context, body)
+    commit = await _commit(request, version)
     errors: Mapping[TopicPartition, ErrorCode]
     try:
         protocol = TransactionVersion.V2 if version >= _ADDS_MIN_VERSION else TransactionVersion.V1
         errors = (await commit_offsets(context.node, commit, protocol)).errors
     except SemelError as error:
         errors = dict.fromkeys(commit.offsets, coordinator_code(error))
-    return build_response(
-        ApiKey.TXN_OFFSET_COMMIT,
-        version,
+    return await write_response(
+        context,
         topics=[
             {
                 "name": topic.name,
@@ -50,15 +50,15 @@ async def handle_txn_offset_commit(context: RequestContext, body: memoryview) ->
                         "partition_index": item.partition_index,
                         "error_code": _code(errors[TopicPartition(topic.name, item.partition_index)], version),
                     }
-                    for item in topic.partitions
+                    async for item in in_turns(topic.partitions)
                 ],
             }
-            for topic in request.topics
+            async for topic in in_turns(request.topics)
         ],
     )
 
 
-def _commit(request: Any, version: int) -> OffsetCommitRequest:
+async def _commit(request: Any, version: int) -> OffsetCommitRequest:
     named = version >= _MEMBER_MIN_VERSION
     return OffsetCommitRequest(
         group_id=request.group_id,
@@ -71,8 +71,8 @@ def _commit(request: Any, version: int) -> OffsetCommitRequest:
                 item.committed_leader_epoch if version >= _LEADER_EPOCH_MIN_VERSION else NO_LEADER_EPOCH,
                 item.committed_metadata or "",
             )
-            for topic in request.topics
-            for item in topic.partitions
+            async for topic in in_turns(request.topics)
+            async for item in in_turns(topic.partitions)
         },
         transactional_id=request.transactional_id,
         producer=ProducerIdAndEpoch(request.producer_id, request.producer_epoch),

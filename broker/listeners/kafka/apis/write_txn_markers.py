@@ -1,26 +1,27 @@
-"""WriteTxnMarkers, versions 1 and 2 (KIP-98, KIP-664, KIP-890): a coordinator's decisions, written to partitions here.
+"""WriteTxnMarkers, versions 1 and 2 (KIP-98, KIP-664, KIP-890), as an operator's tool sends it to abort what hangs.
 
-Besides coordinators on other nodes, an operator's tool writes such a marker to end a transaction that hangs. Version 2
-says under which protocol the transaction ended; without it a marker is judged as one of the older protocol (P9).
+In Kafka, coordinators on other nodes send it, too, and may commit by it. This node's coordinators write their markers
+by plain calls, so whatever comes here is a client's: an abort is put to the coordinator, all else is refused, and the
+coordinator epoch is not read at all (S1). What a code has no words for goes to the node's log, with the next step.
 """
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Final
 
-from semel.broker.handlers.write_txn_markers import LocalMarkerWriter
+from semel.broker.diagnostics.asked_abort import abort_as_asked
 from semel.broker.listeners.kafka.apis.in_slices import in_slices
 from semel.broker.listeners.kafka.registry import Api, RequestContext
-from semel.broker.services import Services
-from semel.protocol.api.transactions import TransactionVersion, TxnMarker
-from semel.protocol.errors import ErrorCode
+from semel.protocol.api.transactions import TransactionVersion
+from semel.protocol.errors import ErrorCode, SemelError, UsageError
 from semel.protocol.ids import OFFSETS_TOPIC, TRANSACTIONS_TOPIC, ProducerIdAndEpoch, TopicPartition
 from semel.protocol.kafka.api import ApiKey
 from semel.protocol.kafka.messages import build_response, parse_request
 
-_PROTOCOL_MIN_VERSION = 2
-_NOT_THE_COORDINATOR = frozenset(
+_PROTOCOL_MIN_VERSION: Final = 2
+_NOT_THE_COORDINATOR: Final = frozenset(
     {ErrorCode.COORDINATOR_NOT_AVAILABLE, ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, ErrorCode.NOT_COORDINATOR}
 )
 
@@ -28,7 +29,7 @@ _NOT_THE_COORDINATOR = frozenset(
 async def handle_write_txn_markers(context: RequestContext, body: memoryview) -> bytes:
     version = context.api_version
     request = parse_request(ApiKey.WRITE_TXN_MARKERS, version, body)
-    outcomes = await in_slices(request.markers, lambda marker: _write(context.node, marker, version))
+    outcomes = await in_slices(request.markers, lambda marker: _abort(context, marker, version))
     return build_response(
         ApiKey.WRITE_TXN_MARKERS,
         version,
@@ -51,33 +52,49 @@ async def handle_write_txn_markers(context: RequestContext, body: memoryview) ->
     )
 
 
-async def _write(node: Services, marker: Any, version: int) -> Mapping[TopicPartition, ErrorCode]:
+async def _abort(context: RequestContext, marker: Any, version: int) -> Mapping[TopicPartition, ErrorCode]:
+    """Return for each partition that a marker names how its abort went."""
     named = dict.fromkeys(
         (TopicPartition(topic.name, number) for topic in marker.topics for number in topic.partition_indexes),
         ErrorCode.NONE,
     )
+    producer = ProducerIdAndEpoch(marker.producer_id, marker.producer_epoch)
     try:
-        protocol = TransactionVersion(
-            marker.transaction_version if version >= _PROTOCOL_MIN_VERSION else TransactionVersion.V1
-        )
+        TransactionVersion(marker.transaction_version if version >= _PROTOCOL_MIN_VERSION else TransactionVersion.V1)
     except ValueError:
         return dict.fromkeys(named, ErrorCode.UNSUPPORTED_VERSION)
-    # No transaction ever includes the coordinator's own log, whose batches nobody else may write.
-    writable = tuple(tp for tp in named if tp.topic != TRANSACTIONS_TOPIC)
-    written = await LocalMarkerWriter(node).write_markers(
-        TxnMarker(
-            ProducerIdAndEpoch(marker.producer_id, marker.producer_epoch),
-            marker.coordinator_epoch,
-            marker.transaction_result,
-            writable,
-            protocol,
+    if marker.transaction_result:
+        context.warn(
+            "refused: peer=%s client_id=%r asked to commit the transaction of producer_id=%d epoch=%d: only its "
+            "coordinator commits. Where a partition lacks the marker of a commit that was decided, `semel doctor` "
+            "finds it, and `semel txn finish` writes it",
+            *(context.peer, context.client_id, *producer),
         )
-    )
-    return {tp: _code(tp, written.get(tp, ErrorCode.INVALID_TOPIC_EXCEPTION)) for tp in named}
+        return dict.fromkeys(named, ErrorCode.CLUSTER_AUTHORIZATION_FAILED)
+    for tp in named:
+        try:
+            # One after the other, for the first may end it in all of them, and letting others go on between.
+            await asyncio.sleep(0)
+            await _abort_on(context, tp, producer)
+        except SemelError as error:
+            named[tp] = _code(tp, error.code)
+            if error.code is not ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
+                context.warn(
+                    "refused: peer=%s client_id=%r error=%s %s",
+                    *(context.peer, context.client_id, error.code.name, error.message),
+                )
+    return named
+
+
+async def _abort_on(context: RequestContext, tp: TopicPartition, producer: ProducerIdAndEpoch) -> None:
+    # No transaction ever includes the coordinator's own log, whose batches nobody else may write.
+    if tp.topic == TRANSACTIONS_TOPIC:
+        raise UsageError(f"no transaction includes {tp}", ErrorCode.INVALID_TOPIC_EXCEPTION)
+    await abort_as_asked(context.node, tp, producer)
 
 
 def _code(tp: TopicPartition, code: ErrorCode) -> ErrorCode:
-    # A transaction coordinator knows leaders, not coordinators of groups: it is to look for the leader and come again.
+    # Kafka's tool knows leaders, not coordinators of groups: it is to look for the leader and come again.
     if tp.topic == OFFSETS_TOPIC and code in _NOT_THE_COORDINATOR:
         return ErrorCode.NOT_LEADER_OR_FOLLOWER
     return code

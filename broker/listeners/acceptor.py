@@ -1,0 +1,203 @@
+"""Accepts connections on one address: as many as there may be, in all and from one address, and never in a storm.
+
+asyncio's own server logs a traceback for each of hundreds of attempts a second where descriptors have run out, and
+makes a task and a transport before anybody can say that a connection is one too many.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import os
+import socket
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Final
+
+from semel.runtime.limited_log import LimitedLog
+
+_ACCEPTED_A_TURN: Final = 64
+"""The most connections that are accepted before others have their turn (S3)."""
+
+_EXHAUSTED: Final = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM})
+_PAUSE_S: Final = 1.0
+"""So long none is accepted after the system had no descriptor for one: it waits in the listen queue."""
+
+BACKLOG: Final = 512
+
+
+@dataclass(frozen=True, slots=True)
+class ConnectionLimits:
+    """connections_max: at once. per_address_max: of them from one address; `overrides` for some addresses."""
+
+    connections_max: int
+    per_address_max: int
+    overrides: Mapping[str, int] = field(default_factory=dict)
+    connections_setting: str = "max.connections"
+
+
+class Acceptor:
+    """Listens on one address and makes a protocol for each connection that may stay.
+
+    Whoever made the protocols calls `left` once for each whose `connection_lost` was called.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        protocol: Callable[[], asyncio.BaseProtocol],
+        limits: ConnectionLimits,
+        log: LimitedLog,
+    ) -> None:
+        self._name = name
+        self._protocol = protocol
+        self.limits = limits
+        self._log = log
+        self._loop = asyncio.get_running_loop()
+        self._sockets: list[socket.socket] = []
+        self._resume: asyncio.TimerHandle | None = None
+        self._accepting: set[asyncio.Task[None]] = set()
+        self._open = 0
+        self._from_address: dict[str, int] = {}
+        self.refused = 0
+        """Connections that were closed because there were too many, in all or from their address."""
+        self.refused_of_address = 0
+        """Those of them that were too many from their address."""
+        self.exhausted = 0
+        """How often the system had no descriptor, or no memory, for another connection."""
+
+    @property
+    def is_listening(self) -> bool:
+        return bool(self._sockets)
+
+    async def listen(self, host: str, port: int) -> int:
+        """Begin to accept, and return the port. Raises `OSError` where the address can't be had."""
+        found = await self._loop.getaddrinfo(
+            host or None, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE, proto=socket.IPPROTO_TCP
+        )
+        sockets: list[socket.socket] = []
+        try:
+            for family, kind, protocol, _, address in dict.fromkeys(found):
+                sockets.append(_listening(family, kind, protocol, address))
+        except BaseException:
+            for each in sockets:
+                each.close()
+            raise
+        self._sockets = sockets
+        self._watch()
+        return int(sockets[0].getsockname()[1])
+
+    async def close(self) -> None:
+        """Accept no more. Those that were accepted have their `connection_made` called before this returns."""
+        sockets, self._sockets = self._sockets, []
+        if self._resume is not None:
+            self._resume.cancel()
+            self._resume = None
+        for each in sockets:
+            self._loop.remove_reader(each)
+            each.close()
+        if self._accepting:
+            await asyncio.wait(self._accepting)
+
+    def left(self, address: str) -> None:
+        """A connection of this address is gone."""
+        self._open -= 1
+        count = self._from_address[address] - 1
+        if count:
+            self._from_address[address] = count
+        else:
+            del self._from_address[address]
+
+    # --- Inside -------------------------------------------------------------------------------------------------------
+
+    def _watch(self) -> None:
+        self._resume = None
+        for each in self._sockets:
+            self._loop.add_reader(each, self._accept, each)
+
+    def _accept(self, listening: socket.socket) -> None:
+        for _ in range(_ACCEPTED_A_TURN):
+            try:
+                accepted, name = listening.accept()
+            except (BlockingIOError, InterruptedError):
+                return
+            except OSError as error:
+                if error.errno in _EXHAUSTED:
+                    self._pause(error)
+                    return
+                continue  # of one connection, which was gone before it was accepted
+            address = str(name[0])
+            if self._admits(address, f"{name[0]}:{name[1]}"):
+                task = self._loop.create_task(self._begin(accepted, address))
+                self._accepting.add(task)
+                task.add_done_callback(self._accepting.discard)
+            else:
+                accepted.close()
+
+    def _admits(self, address: str, peer: str) -> bool:
+        limits = self.limits
+        of_address = self._from_address.get(address, 0)
+        most = limits.overrides.get(address, limits.per_address_max)
+        if self._open >= limits.connections_max:
+            self._log.warning(
+                "closing connection: peer=%s reason=more than %s=%d",
+                peer, limits.connections_setting, limits.connections_max,
+            )  # fmt: skip
+        elif of_address >= most:
+            self.refused_of_address += 1
+            self._log.warning(
+                "closing connection: peer=%s reason=more than kafka.max.connections.per.ip=%d of this address",
+                peer,
+                most,
+            )
+        else:
+            self._open += 1
+            self._from_address[address] = of_address + 1
+            return True
+        self.refused += 1
+        return False
+
+    async def _begin(self, accepted: socket.socket, address: str) -> None:
+        begun = False
+
+        def protocol() -> asyncio.BaseProtocol:
+            nonlocal begun
+            made = self._protocol()
+            begun = True
+            return made
+
+        try:
+            await self._loop.connect_accepted_socket(protocol, accepted)
+        except Exception as error:
+            # With a protocol there is a transport, which tells it that the connection is lost.
+            if not begun:
+                accepted.close()
+                self.left(address)
+            self._log.exception(error, "a connection to the %s listener could not be served", self._name)
+
+    def _pause(self, error: OSError) -> None:
+        """Let connections wait for a moment: asking again at once would be all that the node does."""
+        self.exhausted += 1
+        for each in self._sockets:
+            self._loop.remove_reader(each)
+        self._resume = self._loop.call_later(_PAUSE_S, self._watch)
+        self._log.warning(
+            "the %s listener accepts no connections for %.0f s: %s (connections=%d). Raise the limit of open files "
+            "(ulimit -n, LimitNOFILE), or lower %s",
+            self._name, _PAUSE_S, os.strerror(error.errno or 0), self._open, self.limits.connections_setting,
+        )  # fmt: skip
+
+
+def _listening(family: int, kind: int, protocol: int, address: tuple[object, ...]) -> socket.socket:
+    made = socket.socket(family, kind, protocol)
+    try:
+        made.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        if family == socket.AF_INET6:
+            made.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
+        made.bind(address)
+        made.listen(BACKLOG)
+        made.setblocking(False)
+    except BaseException:
+        made.close()
+        raise
+    return made

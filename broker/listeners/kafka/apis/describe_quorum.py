@@ -1,0 +1,84 @@
+"""DescribeQuorum, versions 0 to 2 (KIP-595, KIP-836, KIP-853): who keeps the log of the metadata, and how far it is.
+
+The metadata is an ordered log of changes in a SQL database, written by whoever holds the controller's lease. Told in
+Kafka's words, that node is the quorum's one voter and its leader; the lease's epoch is the leader's, and the number of
+changes is the log's end. The database's own replicas, if it has any, are its operator's business and not shown here.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+from semel.broker.listeners.kafka.registry import Api, RequestContext
+from semel.broker.services import Services
+from semel.protocol.errors import ErrorCode
+from semel.protocol.kafka.api import ApiKey
+from semel.protocol.kafka.messages import build_response, parse_request
+
+METADATA_TOPIC: Final = "__cluster_metadata"
+"""The name that Kafka's log of the metadata has in this request."""
+
+_LISTENER: Final = "PLAINTEXT"
+_MESSAGES_MIN_VERSION: Final = 2
+
+
+async def handle_describe_quorum(context: RequestContext, body: memoryview) -> bytes:
+    version = context.api_version
+    request = parse_request(ApiKey.DESCRIBE_QUORUM, version, body)
+    node = context.node
+    if node.metadata.controller_epoch < 0:
+        refusal = {"error_message": "this node is not the controller now"} if version >= _MESSAGES_MIN_VERSION else {}
+        return build_response(
+            ApiKey.DESCRIBE_QUORUM, version, error_code=ErrorCode.NOT_LEADER_OR_FOLLOWER, **refusal, topics=(), nodes=()
+        )
+    return build_response(
+        ApiKey.DESCRIBE_QUORUM,
+        version,
+        topics=[
+            {
+                "topic_name": topic.topic_name,
+                "partitions": [
+                    _described(node, topic.topic_name, partition.partition_index) for partition in topic.partitions
+                ],
+            }
+            for topic in request.topics
+        ],
+        nodes=[
+            {
+                "node_id": broker.node_id,
+                "listeners": [{"name": _LISTENER, "host": broker.kafka_host, "port": broker.kafka_port}],
+            }
+            for broker in node.metadata.image.brokers.values()
+            if broker.node_id == node.config.node_id
+        ],
+    )
+
+
+def _described(node: Services, topic: str, partition: int) -> dict[str, Any]:
+    if (topic, partition) != (METADATA_TOPIC, 0):
+        return {
+            "partition_index": partition,
+            "error_code": ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
+            "error_message": f"the metadata's log is {METADATA_TOPIC}-0, and no other partition has a quorum",
+            "leader_id": -1,
+            "leader_epoch": -1,
+            "high_watermark": -1,
+        }
+    now_ms, end = node.clock.now_ms(), node.metadata.image.sequence
+    return {
+        "partition_index": partition,
+        "leader_id": node.config.node_id,
+        "leader_epoch": node.metadata.controller_epoch,
+        "high_watermark": end,
+        "current_voters": [
+            {
+                "replica_id": node.config.node_id,
+                "log_end_offset": end,
+                "last_fetch_timestamp": now_ms,
+                "last_caught_up_timestamp": now_ms,
+            }
+        ],
+    }
+
+
+DESCRIBE_QUORUM = Api(ApiKey.DESCRIBE_QUORUM, 0, 2, handle_describe_quorum)
