@@ -13,7 +13,7 @@ import typer
 
 import semel
 from semel.cli.common import DEFAULT_BOOTSTRAP, HEADER_BASE64, AsJson, Bootstrap, fails_well
-from semel.protocol.errors import UsageError
+from semel.protocol.errors import FatalError, UsageError
 from semel.protocol.ids import TopicPartition
 
 if TYPE_CHECKING:
@@ -57,6 +57,10 @@ def consume(
     format_: Annotated[
         OutputFormat, typer.Option("--format", help="value: a line each. keyed: key, tab, value. json: all there is.")
     ] = OutputFormat.VALUE,
+    skip_unreadable: Annotated[
+        bool,
+        typer.Option("--skip-unreadable", help="Pass over batches that can't be read, with a warning for each."),
+    ] = False,
     max_records: Annotated[int | None, typer.Option("--max", min=1, help="End after so many records.")] = None,
     timeout: Annotated[
         float | None, typer.Option(min=0.0, metavar="SECONDS", help="End when nothing has come for so long.")
@@ -76,6 +80,7 @@ def consume(
         group=group,
         isolation=isolation.value,
         offset_reset="error" if offset is not None else "earliest" if from_beginning else "latest",
+        on_unreadable_batch="skip" if skip_unreadable else "raise",
         session_timeout_ms=10_000,
     ) as consumer:
         with semel.Admin(bootstrap) as admin:  # says at once that there is no node, or no such topic
@@ -84,7 +89,10 @@ def consume(
             consumer.subscribe(topics)
         else:
             _assign(consumer, found, partition, offset)
-        _print_records(consumer, format_, max_records, timeout, commits=group is not None)
+        try:
+            _print_records(consumer, format_, max_records, timeout, commits=group is not None)
+        except semel.UnreadableBatchError as error:
+            raise FatalError(f"{error.message}; so does this command with --skip-unreadable", error.code) from error
 
 
 def _assign(

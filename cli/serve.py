@@ -11,9 +11,11 @@ import logging
 import os
 import signal
 import sys
+from collections.abc import Sequence
+from contextlib import suppress
 from enum import IntEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Final
+from typing import TYPE_CHECKING, Annotated, Final, NoReturn
 
 import typer
 
@@ -22,6 +24,10 @@ from semel.broker.config_sources import LoadedConfig, load_config
 from semel.broker.node_log import configure_logging
 from semel.broker.settings import ConfigError
 from semel.broker.start_errors import NodeStartError, StartFailure
+from semel.cli.common import parse_partition
+from semel.protocol.errors import UsageError
+from semel.protocol.ids import TopicPartition
+from semel.runtime.flood_guard import PERIOD_S, FloodGuard
 
 if TYPE_CHECKING:
     from semel.broker.node import Node
@@ -117,6 +123,15 @@ AcceptDataLoss = Annotated[
         "make them anew, empty. For one start, after the folder was lost.",
     ),
 ]
+AcceptLossOf = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--accept-loss-of",
+        metavar="TOPIC:PARTITION",
+        help="Make this partition anew, whose directory is gone: without its records, behind its last known offset. "
+        "For one start. Can be given many times.",
+    ),
+]
 ShowSettings = Annotated[bool, typer.Option("--settings", help="Print all settings with their values, and exit.")]
 
 
@@ -130,6 +145,7 @@ def serve(
     assignments: Assignments = None,
     log_format: LogFormat = None,
     accept_data_loss: AcceptDataLoss = False,
+    accept_loss_of: AcceptLossOf = None,
     settings: ShowSettings = False,
 ) -> None:
     """Run a node until SIGTERM or SIGINT (Ctrl-C).
@@ -149,14 +165,25 @@ def serve(
         flags: list[tuple[str, str, object]] = [_assignment(text) for text in assignments or ()]
         flags += [(flag, name, value) for flag, (name, value) in named.items() if value is not None]
         loaded = load_config(file=config, flags=flags)
-    except ConfigError as error:
+        lost = [parse_partition(text) for text in accept_loss_of or ()]
+    except (ConfigError, UsageError) as error:
         raise _fail(error.message, ServeExit.CONFIGURATION) from None
     if settings:
         _print_settings(loaded)
         return
-    configure_logging(loaded.config.log_format, loaded.config.log_level)
+    guard = configure_logging(loaded.config.log_format, loaded.config.log_level)
     _stop_at_once_on_signals()
-    raise typer.Exit(asyncio.run(_serve(loaded, accept_data_loss)))
+    code = asyncio.run(_serve(loaded, accept_data_loss, lost, guard))
+    guard.flush()
+    _end_with(code)
+
+
+def _end_with(code: int) -> NoReturn:
+    """End at once. The node is closed, and Python would wait for threads that still open batches of clients."""
+    for stream in (sys.stdout, sys.stderr):
+        with suppress(OSError, ValueError):
+            stream.flush()
+    os._exit(code)
 
 
 def _assignment(text: str) -> tuple[str, str, object]:
@@ -173,8 +200,14 @@ def _print_settings(loaded: LoadedConfig) -> None:
 
 
 def _fail(message: str, code: ServeExit) -> typer.Exit:
-    print(f"semel serve: {' '.join(message.split())}", file=sys.stderr)
+    _say(f"semel serve: {' '.join(message.split())}")
     return typer.Exit(code)
+
+
+def _say(text: str) -> None:
+    """Write to standard error, which may be on the disk that has failed: the exit code still says what happened."""
+    with suppress(OSError, ValueError):
+        print(text, file=sys.stderr, flush=True)
 
 
 def _stop_at_once_on_signals() -> None:
@@ -183,7 +216,15 @@ def _stop_at_once_on_signals() -> None:
     signal.signal(signal.SIGINT, lambda *_: os._exit(128 + signal.SIGINT))
 
 
-async def _serve(loaded: LoadedConfig, accept_data_loss: bool) -> int:
+async def _flush_now_and_then(guard: FloodGuard) -> None:
+    while True:
+        await asyncio.sleep(PERIOD_S)
+        guard.flush()
+
+
+async def _serve(
+    loaded: LoadedConfig, accept_data_loss: bool, accept_loss_of: Sequence[TopicPartition], guard: FloodGuard
+) -> int:
     # What starting makes is kept for good: looking through it for garbage costs a tenth of the start, and later would
     # hold up every request for as long, each time.
     gc.disable()
@@ -193,7 +234,7 @@ async def _serve(loaded: LoadedConfig, accept_data_loss: bool) -> int:
 
     raise_open_files_limit()
     try:
-        node = await Node.start(loaded, accept_data_loss=accept_data_loss)
+        node = await Node.start(loaded, accept_data_loss=accept_data_loss, accept_loss_of=accept_loss_of)
     except ConfigError as error:
         return int(_fail(error.message, ServeExit.CONFIGURATION).exit_code)
     except NodeStartError as error:
@@ -201,12 +242,14 @@ async def _serve(loaded: LoadedConfig, accept_data_loss: bool) -> int:
     gc.freeze()
     gc.enable()
     stop = _stop_on_signals()
+    flushing = asyncio.get_running_loop().create_task(_flush_now_and_then(guard), name="tell what the log left out")
     metrics = "" if node.metrics_address is None else f" metrics {node.metrics_address}"
     print(f"ready: kafka {node.kafka_address} grpc {node.grpc_address}{metrics} data {node.data_dir}", flush=True)
     await asyncio.wait((node.failed, stop), return_when=asyncio.FIRST_COMPLETED)
     if stop.done():
         logger.info("stopping, because of %s", stop.result().name)
     code = await _stop(node)
+    flushing.cancel()
     logger.info("stopped")
     return code
 
@@ -217,7 +260,7 @@ async def _stop(node: Node) -> int:
         try:
             await node.stop(grace_ms=0)
         except Exception as error:
-            print(f"semel serve: closing after the failure: {error}", file=sys.stderr)
+            _say(f"semel serve: closing after the failure: {error}")
         return int(_fail(f"stopped, because {failure.message}", ServeExit.STORAGE).exit_code)
     await node.stop()
     return ServeExit.STOPPED

@@ -5,7 +5,7 @@ from __future__ import annotations
 import difflib
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Literal, TypeVar
+from typing import Final, Literal, TypeVar
 from uuid import UUID
 
 from semel.protocol.api.diagnostics import (
@@ -45,7 +45,7 @@ from semel.protocol.v1 import common_pb2, groups_pb2, metadata_pb2, topics_pb2, 
 from semel.sdk import control as rpc
 from semel.sdk.arguments import as_offsets, check_partitions
 from semel.sdk.client import ClientCore
-from semel.sdk.control import check_item
+from semel.sdk.control import Request, Response, check_item
 from semel.sdk.diagnosis.calls import end_hanging, read_history, take_snapshots
 from semel.sdk.diagnosis.findings import Diagnosis
 from semel.sdk.diagnosis.rules import diagnose
@@ -54,6 +54,8 @@ from semel.sdk.options import check_int, check_name, check_text
 from semel.sdk.shared_calls import abort_shared, describe_shared
 
 Listing = TypeVar("Listing")
+
+_NO_TOPIC: Final = frozenset({ErrorCode.UNKNOWN_TOPIC_OR_PARTITION})
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,9 +144,21 @@ class AdminCore:
                 break
             check_item(topic.error, f"topic {name!r}")
             return _topic(topic)
+        raise await self._no_topic(name)
+
+    async def _no_topic(self, name: str) -> FatalError:
         close = difflib.get_close_matches(name, [topic.name for topic in await self.topics(False)], n=1)
         advice = f"did you mean {close[0]!r}?" if close else "`semel topic list` shows those that are"
-        raise FatalError(f"there is no topic {name!r}; {advice}", ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
+        return FatalError(f"there is no topic {name!r}; {advice}", ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
+
+    async def _call_of_topic(self, name: str, method: rpc.Rpc[Request, Response], request: Request) -> Response:
+        """Make a call about a topic that must exist: to wait for one that is not there would take all the time."""
+        try:
+            return await self._control.call(method, request, final=_NO_TOPIC)
+        except FatalError as error:
+            if error.code in _NO_TOPIC:
+                raise await self._no_topic(name) from None
+            raise
 
     async def add_partitions(self, topic: str, total_count: int, validate_only: bool) -> None:
         request = topics_pb2.CreatePartitionsRequest(
@@ -152,7 +166,7 @@ class AdminCore:
             total_count=check_int("total_count", total_count, 1),
             validate_only=validate_only,
         )
-        await self._control.call(rpc.CREATE_PARTITIONS, request)
+        await self._call_of_topic(topic, rpc.CREATE_PARTITIONS, request)
 
     async def topic_configs(self, topic: str, names: Sequence[str]) -> list[ConfigEntry]:
         return await self._configs(topics_pb2.TOPIC, _topic_name(topic), names)
@@ -162,7 +176,7 @@ class AdminCore:
 
     async def _configs(self, kind: topics_pb2.ResourceType, name: str, names: Sequence[str]) -> list[ConfigEntry]:
         request = topics_pb2.DescribeConfigsRequest(resource_type=kind, resource_name=name, names=names)
-        response = await self._control.call(rpc.DESCRIBE_CONFIGS, request)
+        response = await self._call_of_topic(name, rpc.DESCRIBE_CONFIGS, request)
         return [
             ConfigEntry(
                 entry.name,
@@ -202,7 +216,7 @@ class AdminCore:
             remove=check_names("remove", removed),
             validate_only=validate_only,
         )
-        await self._control.call(rpc.ALTER_CONFIGS, request)
+        await self._call_of_topic(name, rpc.ALTER_CONFIGS, request)
 
     async def list_offsets(
         self, timestamps: Mapping[TopicPartition, int], isolation: IsolationLevel

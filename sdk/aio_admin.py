@@ -55,11 +55,14 @@ class Admin(AdminBase):
         return await self._run(self._core.topic(name))
 
     async def add_partitions(self, topic: str, total_count: int, *, validate_only: bool = False) -> None:
-        """Give a topic more partitions, `total_count` in all."""
+        """Give a topic more partitions, `total_count` in all. Raises `FatalError` UNKNOWN_TOPIC_OR_PARTITION."""
         await self._run(self._core.add_partitions(topic, total_count, validate_only))
 
     async def topic_configs(self, topic: str, names: Sequence[str] = ()) -> list[ConfigEntry]:
-        """Return a topic's settings by Kafka's names; all where none is named."""
+        """Return a topic's settings by Kafka's names; all where none is named.
+
+        Raises `FatalError` UNKNOWN_TOPIC_OR_PARTITION.
+        """
         return await self._run(self._core.topic_configs(topic, names))
 
     async def node_configs(self, node_id: int, names: Sequence[str] = ()) -> list[ConfigEntry]:
@@ -74,7 +77,10 @@ class Admin(AdminBase):
         remove: Iterable[str] = (),
         validate_only: bool = False,
     ) -> None:
-        """Change some of a topic's settings, and give others their default back."""
+        """Change some of a topic's settings, and give others their default back.
+
+        Raises `FatalError` UNKNOWN_TOPIC_OR_PARTITION.
+        """
         await self._run(self._core.alter_topic_configs(topic, changes or {}, remove, validate_only))
 
     async def alter_node_configs(

@@ -129,6 +129,10 @@ class ConsumerMeter:
         with self._lock:
             self._bytes[tp] += size_bytes
 
+    def skipped(self, tp: TopicPartition) -> None:
+        """A batch that can't be read was passed over."""
+        self._metrics.skipped_batches.add(1, metrics.group_attributes(self._group, tp))
+
     def assigned(self) -> None:
         """The group gave partitions."""
         attributes = {**metrics.SYSTEM, "messaging.consumer.group.name": self._group}

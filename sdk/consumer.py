@@ -31,6 +31,9 @@ class Consumer(ConsumerBase[RebalanceListener]):
     listener:             told of partitions that come and go, inside of polls
     isolation:            "read_committed" (default) or "read_uncommitted"
     offset_reset:         where to begin where nothing is committed: "earliest" (default), "latest", or "error"
+    on_unreadable_batch:  what to do about a batch in the log that can't be read: "raise" (default) an
+                          `UnreadableBatchError`, at each poll until you seek past it, or "skip" it: its records are
+                          not handed out, a warning names the offsets, and `skipped_batches` counts it
     auto_commit_interval_ms: commit what was handed out before, in each poll that comes this long after the last commit,
                           before partitions go, and when closing; but not when an exception ends the with-block.
                           None (default) leaves committing to you, or to `producer.transaction(commits=batch)`

@@ -66,6 +66,7 @@ class ConsumerBase(NotPicklable, ABC, Generic[Listener]):
         listener: Listener | None = None,
         isolation: str = "read_committed",
         offset_reset: str = "earliest",
+        on_unreadable_batch: str = "raise",
         auto_commit_interval_ms: int | None = None,
         assignors: Sequence[str] | str = "cooperative-sticky",
         instance_id: str | None = None,
@@ -97,6 +98,7 @@ class ConsumerBase(NotPicklable, ABC, Generic[Listener]):
             pattern=pattern,
             isolation=isolation,
             offset_reset=offset_reset,
+            on_unreadable_batch=on_unreadable_batch,
             assignors=assignors,
             instance_id=instance_id,
             session_timeout_ms=session_timeout_ms,
@@ -317,6 +319,11 @@ class ConsumerBase(NotPicklable, ABC, Generic[Listener]):
     def paused(self) -> frozenset[TopicPartition]:
         """Return the partitions that are paused."""
         return self._core.paused()
+
+    @property
+    def skipped_batches(self) -> int:
+        """How many batches could not be read and were passed over, with on_unreadable_batch="skip"."""
+        return self._core.skipped_batches
 
     def position(self, partition: TopicPartition) -> int | None:
         """Return the offset of the next record to be handed out; None as long as it is not known."""

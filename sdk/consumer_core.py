@@ -7,6 +7,7 @@ is shared between the two under one lock, held for moments only.
 from __future__ import annotations
 
 import asyncio
+import logging
 import threading
 import time
 import weakref
@@ -16,7 +17,7 @@ from dataclasses import dataclass, field
 
 from semel.protocol.api.groups import OffsetAndMetadata
 from semel.protocol.api.topics import IsolationLevel
-from semel.protocol.errors import AbortTransactionError, ErrorCode, FatalError, RetriableError, SemelError, UsageError
+from semel.protocol.errors import AbortTransactionError, ErrorCode, RetriableError, SemelError, UsageError
 from semel.protocol.ids import TopicPartition
 from semel.protocol.record_batch import Record
 from semel.protocol.v1 import common_pb2, groups_pb2
@@ -24,6 +25,7 @@ from semel.sdk import metrics, tracing
 from semel.sdk.client import ClientCore
 from semel.sdk.client_meters import consumer_meter
 from semel.sdk.control import COMMIT_OFFSETS, FETCH_OFFSETS, item_error
+from semel.sdk.fetched import UnreadableBatchError
 from semel.sdk.fetcher import Fetcher, FetchOptions
 from semel.sdk.group_member import AssignmentChange, GroupMember, GroupOptions
 from semel.sdk.offset_lookup import list_offsets
@@ -33,6 +35,9 @@ from semel.sdk.transaction import GroupMetadata
 
 TURN_RECORDS_MAX = 2_000
 """How many records of one partition are handed out before it is another one's turn."""
+
+
+_log = logging.getLogger("semel.sdk.consumer")
 
 
 @dataclass(frozen=True, slots=True, eq=False, weakref_slot=True)
@@ -61,6 +66,8 @@ class ConsumerCore:
         if self.meter is not None:
             metrics.consumers.add(self)
         self._fetch_options = fetch
+        self.skipped_batches = 0
+        """Batches that could not be read and were passed over."""
         self._lock = threading.Lock()
         self._handouts: weakref.WeakSet[Handout] = weakref.WeakSet()
         self._fetcher: Fetcher | None = None
@@ -151,6 +158,16 @@ class ConsumerCore:
             return found
 
     # records
+
+    def _skip(self, batch: UnreadableBatchError) -> None:
+        """Take note of a batch that is passed over: what was in it is lost to this reader."""
+        self.skipped_batches += 1
+        _log.warning(
+            "passed over a batch that can't be read: partition=%s offsets=%d to %d: %s",
+            batch.tp, batch.first_offset, batch.last_offset, batch.message,
+        )  # fmt: skip
+        if self.meter is not None:
+            self.meter.skipped(batch.tp)
 
     def collect(self, max_records: int) -> Handout | None:
         """Take up to `max_records` from the buffers, of the partitions in turn; None where there are none.
@@ -329,6 +346,7 @@ class ConsumerCore:
                 committed_offsets=self._fetch_committed if self.group is not None else None,
                 on_ready=lambda: self.on_ready(),
                 on_fetched=None if self.meter is None else self.meter.fetched,
+                on_unreadable=self._skip if self._fetch_options.skips_unreadable else None,
             )
             self._watch.start()
         if self._member is None and self.group is not None and self.subscription.uses_group_assignment:
@@ -555,14 +573,7 @@ def _take_from(state: PartitionState, max_records: int) -> list[Record]:
     before = state.position
     while state.chunks and not records:
         chunk = state.chunks[0]
-        try:
-            records = chunk.take(max_records)
-        except SemelError as error:
-            raise FatalError(
-                f"{state.tp} can't be read at offset {state.position}: {error.message}; seek there to fetch it again, "
-                "or past it to go on without it",
-                error.code,
-            ) from error
+        records = chunk.take(max_records)
         state.position = max(state.position, chunk.next_offset)
         if not records or chunk.is_used_up:
             state.chunks.popleft()

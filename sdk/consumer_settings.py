@@ -24,6 +24,7 @@ def make_core(
     pattern: str | None,
     isolation: str,
     offset_reset: str,
+    on_unreadable_batch: str,
     assignors: Sequence[str] | str,
     instance_id: str | None,
     session_timeout_ms: int,
@@ -57,6 +58,7 @@ def make_core(
         isolation=IsolationLevel[check_choice("isolation", isolation, ("read_committed", "read_uncommitted")).upper()],
         reset=OffsetReset(check_choice("offset_reset", offset_reset, ("earliest", "latest", "error"))),
         rack=_check_rack(rack),
+        skips_unreadable=check_choice("on_unreadable_batch", on_unreadable_batch, ("raise", "skip")) == "skip",
     )
     member = None
     if group is not None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import random
 import time
-from collections.abc import Sequence
+from collections.abc import Container, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
@@ -202,13 +202,15 @@ class Control:
         attempt_timeout_ms: float | None = None,
         address: str | None = None,
         retry: bool = True,
+        final: Container[ErrorCode] = (),
     ) -> Response:
         """Call `rpc` and return its answer.
 
         Attempts that fail with a `RetriableError`, or because the node can't be reached, are repeated with growing
         pauses until `timeout_ms` (None: the client's api_timeout_ms) has passed; one attempt lasts `attempt_timeout_ms`
         at most (None: the client's request_timeout_ms). With `retry` False there is one attempt.
-        `address` names a node ("host:port") in place of any of the bootstrap ones.
+        `address` names a node ("host:port") in place of any of the bootstrap ones. What is refused with a code of
+        `final` is not tried again, and raised as a `FatalError`.
         Raises `SemelError` of the kind that the node's error code says. As long as no node has ever been reached, the
         address is more likely wrong than the node away: then `connect_timeout_ms` bounds the attempts.
         """
@@ -224,7 +226,12 @@ class Control:
             return max(deadline - time.monotonic(), 0.001)
 
         async def attempt() -> Response:
-            return await self._attempt(rpc, request, min(attempt_s, left_s()), address)
+            try:
+                return await self._attempt(rpc, request, min(attempt_s, left_s()), address)
+            except RetriableError as error:
+                if error.code in final:
+                    raise FatalError(error.message, error.code) from None
+                raise
 
         def is_over(state: RetryCallState) -> bool:
             error = state.outcome.exception() if state.outcome is not None else None

@@ -1,12 +1,16 @@
-"""Fetched bytes on their way to the user: decoded when asked for, without aborted transactions and markers (L3)."""
+"""Fetched bytes on their way to the user: decoded when asked for, without aborted transactions and markers (L3).
+
+A batch that can't be read stands in nobody's way for ever: the error says where it is, and who reads may pass over it.
+"""
 
 from __future__ import annotations
 
 import heapq
 import struct
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
+from typing import Any
 
-from semel.protocol.errors import SemelError
+from semel.protocol.errors import ErrorCode, FatalError, SemelError
 from semel.protocol.ids import TopicPartition
 from semel.protocol.record_batch import (
     BATCH_OVERHEAD,
@@ -39,6 +43,29 @@ def whole_batches(data: memoryview) -> tuple[int, int]:
     return position, next_offset
 
 
+class UnreadableBatchError(FatalError):
+    """A batch in the log can't be read: its checksum is wrong, or its records are no records.
+
+    tp, first_offset, last_offset: where it is. `consumer.seek(error.tp, error.last_offset + 1)` goes on without it, and
+    so does a consumer that was made with `on_unreadable_batch="skip"`.
+    """
+
+    def __init__(self, tp: TopicPartition, first_offset: int, last_offset: int, why: str) -> None:
+        super().__init__(
+            f"{tp} can't be read at offset {first_offset}: the batch of offsets {first_offset} to {last_offset} is "
+            f"unreadable: {why}. Seek to {first_offset} to fetch it again, or to {last_offset + 1} to go on without it."
+            " A consumer with on_unreadable_batch='skip' passes over such batches",
+            ErrorCode.CORRUPT_MESSAGE,
+        )
+        self.tp = tp
+        self.first_offset = first_offset
+        self.last_offset = last_offset
+        self._why = why
+
+    def __reduce__(self) -> Any:
+        return type(self), (self.tp, self.first_offset, self.last_offset, self._why)
+
+
 class FetchedChunk:
     """The record batches that one fetch returned for one partition.
 
@@ -46,6 +73,7 @@ class FetchedChunk:
     from_offset:  the offset asked for; the first batch may begin before it.
     aborted:      (producer id, first offset) of each aborted transaction that overlaps the data, in any order, or None
                   for a reader of uncommitted records, which sees all but markers.
+    on_unreadable: called with each batch that can't be read, which is passed over. Without it that is raised.
     """
 
     __slots__ = (
@@ -55,6 +83,7 @@ class FetchedChunk:
         "_decoded",
         "_decoded_index",
         "_next_batch_offset",
+        "_on_unreadable",
         "_position",
         "next_offset",
         "tp",
@@ -66,10 +95,12 @@ class FetchedChunk:
         data: memoryview,
         from_offset: int,
         aborted: Iterable[tuple[int, int]] | None,
+        on_unreadable: Callable[[UnreadableBatchError], None] | None = None,
     ) -> None:
         self.tp = tp
         self.next_offset = from_offset
         self._data = data
+        self._on_unreadable = on_unreadable
         self._position = 0
         self._next_batch_offset = from_offset
         self._decoded: list[Record] = []
@@ -87,8 +118,8 @@ class FetchedChunk:
     def take(self, max_records: int) -> list[Record]:
         """Return up to `max_records` next records, and move `next_offset` past them and past what is not for readers.
 
-        An empty list says that the chunk is used up. Raises `CorruptBatchError` for bytes that are no batches, again
-        and again: nothing is skipped.
+        An empty list says that the chunk is used up. Raises `UnreadableBatchError` for a batch that can't be read,
+        again and again: nothing is skipped, unless there is an `on_unreadable`.
         """
         taken: list[Record] = []
         while len(taken) < max_records:
@@ -148,21 +179,45 @@ class FetchedChunk:
     def _decode_next_batch(self) -> bool:
         """Decode the next batch that holds records for the reader; return whether there was one."""
         while len(self._data) - self._position >= BATCH_OVERHEAD:
-            header = read_header(self._data, self._position)
-            if header.size_bytes > len(self._data) - self._position:
+            base_offset, size_bytes, next_offset = self._extent()
+            if size_bytes > len(self._data) - self._position:
                 return False
             records: list[Record] = []
-            if self._is_for_reader(header):
-                records = decode_records(self._data, self._position, topic=self.tp.topic, partition=self.tp.partition)
-                if records and records[0].offset < self.next_offset:
-                    records = [record for record in records if record.offset >= self.next_offset]
-            self._position += header.size_bytes
-            self._next_batch_offset = header.next_offset
+            try:
+                records = self._decode_batch()
+            except SemelError as error:
+                self._judge(error, max(base_offset, self.next_offset), next_offset - 1)
+            self._position += size_bytes
+            self._next_batch_offset = next_offset
             if records:
                 self._decoded, self._decoded_index = records, 0
                 return True
-            self.next_offset = max(self.next_offset, header.next_offset)
+            self.next_offset = max(self.next_offset, next_offset)
         return False
+
+    def _extent(self) -> tuple[int, int, int]:
+        """Return the first offset of the batch at the position, its size, and the offset after it: as it says."""
+        (length,) = _INT32.unpack_from(self._data, self._position + _LENGTH_AT)
+        (base_offset,) = _INT64.unpack_from(self._data, self._position)
+        (last_offset_delta,) = _INT32.unpack_from(self._data, self._position + _LAST_OFFSET_DELTA_AT)
+        return base_offset, max(_LENGTH_END + length, BATCH_OVERHEAD), base_offset + last_offset_delta + 1
+
+    def _decode_batch(self) -> list[Record]:
+        """Return the records of the batch at the position that are for the reader. Raises `SemelError`."""
+        header = read_header(self._data, self._position)
+        if not self._is_for_reader(header):
+            return []
+        records = decode_records(self._data, self._position, topic=self.tp.topic, partition=self.tp.partition)
+        if records and records[0].offset < self.next_offset:
+            records = [record for record in records if record.offset >= self.next_offset]
+        return records
+
+    def _judge(self, error: SemelError, first_offset: int, last_offset: int) -> None:
+        """Pass over a batch that can't be read, or raise."""
+        unreadable = UnreadableBatchError(self.tp, first_offset, last_offset, error.message)
+        if self._on_unreadable is None:
+            raise unreadable from error
+        self._on_unreadable(unreadable)
 
     def _is_for_reader(self, header: BatchHeader) -> bool:
         if self._aborted is not None:

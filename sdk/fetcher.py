@@ -34,7 +34,7 @@ from semel.sdk.client import ClientCore
 from semel.sdk.cluster import ClusterSnapshot
 from semel.sdk.connection import Connection
 from semel.sdk.fetch_session import FetchSession
-from semel.sdk.fetched import FetchedChunk, whole_batches
+from semel.sdk.fetched import FetchedChunk, UnreadableBatchError, whole_batches
 from semel.sdk.position_lookup import FAILURES_BEFORE_WARNING, STALE_METADATA, CommittedOffsets, PositionLookup
 from semel.sdk.subscription import OffsetReset, PartitionState, Subscription
 
@@ -64,6 +64,7 @@ class FetchOptions:
     max_bytes:                 the most in one answer (a larger first batch comes all the same)
     max_partition_bytes:       the most of one partition in one answer
     buffered_bytes_max:        the most held in memory for the whole consumer before it stops asking
+    skips_unreadable:          whether batches that can't be read are passed over
     """
 
     max_wait_ms: int
@@ -74,6 +75,7 @@ class FetchOptions:
     isolation: IsolationLevel
     reset: OffsetReset
     rack: str
+    skips_unreadable: bool = False
 
 
 @dataclass(slots=True, eq=False)
@@ -113,6 +115,7 @@ class Fetcher:
     committed_offsets: looks up where the group stands, for partitions without a position.
     on_ready:          called when there is something new for the user's thread: records, or an error.
     on_fetched:        called with the bytes of batches that came from a partition, for the metrics.
+    on_unreadable:     called on the user's thread with each batch that is passed over; None where none is.
     """
 
     def __init__(
@@ -125,6 +128,7 @@ class Fetcher:
         committed_offsets: CommittedOffsets | None,
         on_ready: Callable[[], None],
         on_fetched: Callable[[TopicPartition, int], None] | None = None,
+        on_unreadable: Callable[[UnreadableBatchError], None] | None = None,
     ) -> None:
         self.errors: deque[SemelError] = deque()
         self._core = core
@@ -133,6 +137,7 @@ class Fetcher:
         self._options = options
         self._on_ready = on_ready
         self._on_fetched = on_fetched
+        self._on_unreadable = on_unreadable
         self._changed = asyncio.Event()
         self._in_flight: dict[int, _Flight] = {}
         self._has_moved = False
@@ -417,7 +422,7 @@ class Fetcher:
             return False
         read_committed = self._options.isolation is IsolationLevel.READ_COMMITTED
         aborted = (answer.aborted or ()) if read_committed else None
-        state.chunks.append(FetchedChunk(state.tp, records[:end], state.fetch_offset, aborted))
+        state.chunks.append(FetchedChunk(state.tp, records[:end], state.fetch_offset, aborted, self._on_unreadable))
         state.buffered_bytes += end
         if self._on_fetched is not None:
             self._on_fetched(state.tp, end)

@@ -69,6 +69,9 @@ CLIENT_INSTRUMENTS: Final[Mapping[str, Row]] = MappingProxyType(
         "transactions": Row(
             "semel.client.transactions", "{transaction}", "counter", "Transactions, by what became of them"
         ),
+        "skipped_batches": Row(
+            "semel.client.skipped.batches", "{batch}", "counter", "Batches that could not be read and were passed over"
+        ),
         "rebalances": Row("semel.client.rebalances", "{rebalance}", "counter", "Assignments that a group gave"),
         "poll_interval": Row(
             "semel.client.poll.interval",
@@ -120,6 +123,7 @@ class ClientMetrics:
     failed_messages: Counter
     operation_duration: Histogram
     transactions: Counter
+    skipped_batches: Counter
     rebalances: Counter
     poll_interval: Histogram
 

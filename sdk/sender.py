@@ -200,12 +200,7 @@ class Sender:
 
         `room_at` says how many more requests a node takes; 0 where it isn't connected. The shell must send them all.
         """
-        for buffer in self._accumulator.take_listed():
-            tp = TopicPartition(buffer.topic, buffer.partition)
-            line = self._lines.get(tp)
-            if line is None or line.buffer is not buffer:
-                line = self._lines[tp] = self._begun(line, buffer)
-            self._active[tp] = line
+        self._take_listed()
         self._wake_ms = None
         plans: dict[int, list[Attempt]] = {}
         rooms: dict[int, int] = {}
@@ -218,6 +213,14 @@ class Sender:
                 continue
             self._plan(line, now_ms, plans, rooms, room_at)
         return [attempt for attempts in plans.values() for attempt in attempts if attempt.batches]
+
+    def _take_listed(self) -> None:
+        for buffer in self._accumulator.take_listed():
+            tp = TopicPartition(buffer.topic, buffer.partition)
+            line = self._lines.get(tp)
+            if line is None or line.buffer is not buffer:
+                line = self._lines[tp] = self._begun(line, buffer)
+            self._active[tp] = line
 
     def answered(self, attempt: Attempt, outcomes: Mapping[TopicPartition, Outcome], now_ms: int) -> None:
         """Take a node's answer to a request."""
@@ -244,7 +247,11 @@ class Sender:
                 self._retry(self._lines[TopicPartition(batch.topic, batch.partition)], batch, error, now_ms)
 
     def abandon(self, error: SemelError) -> None:
-        """Fail everything that is not acknowledged: an aborted transaction, or the end."""
+        """Fail everything that is not acknowledged: an aborted transaction, or the end.
+
+        Also what waits for a topic that the accumulator has let go, because it was deleted: only its line knows of it.
+        """
+        self._take_listed()
         for batch in self._accumulator.take_all():
             self._end(batch, error)
         for line in self._lines.values():

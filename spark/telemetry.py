@@ -14,6 +14,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Final
 
 from semel.protocol.ids import TopicPartition
+from semel.protocol.trace_context import TraceContext
 from semel.sdk import metrics, telemetry, tracing
 from semel.spark.metrics import sink_metrics, source_metrics
 
@@ -197,21 +198,15 @@ def planned(begin: Mapping[TopicPartition, int], latest: Mapping[TopicPartition,
 def _batch_span(trace: BatchTrace, names: Names) -> Span:
     """Start the span that the batch's tasks have named as their parent already."""
     from opentelemetry.sdk.trace import Tracer
-    from opentelemetry.sdk.trace.id_generator import RandomIdGenerator
     from opentelemetry.trace import get_tracer
 
-    class Drawn(RandomIdGenerator):
-        def generate_trace_id(self) -> int:
-            return trace.trace_id
-
-        def generate_span_id(self) -> int:
-            return trace.span_id
+    from semel.runtime.span_ids import SpanIds
 
     tracer: Any = get_tracer("semel")
     if not isinstance(tracer, Tracer):  # another SDK, or a disabled one: its ids are its own
         return _started(trace, names)
     usual = tracer.id_generator
-    tracer.id_generator = Drawn()
+    tracer.id_generator = SpanIds(TraceContext(trace.trace_id, trace.span_id))
     try:
         return _started(trace, names)
     finally:

@@ -74,8 +74,9 @@ _TABLE: Final = (
     FindingKind(
         "coordinator-unreadable", _S.COORDINATORS,
         "Transactions and groups that live in this partition are refused until it can be read.",
-        "Check the folder, stop the node, and restore the partition's folder from a backup; without one, move it away: "
-        "what it coordinates begins anew, and its open transactions then hang.",
+        "Check the folder, stop the node, and restore the partition's folder from a backup; without one, move it away "
+        "and accept the loss (--accept-loss-of) at the next start: what it coordinates begins anew, and its open "
+        "transactions then hang.",
     ),
     FindingKind(
         "coordinator-loading", _S.COORDINATORS,
@@ -115,6 +116,13 @@ _TABLE: Final = (
         "Write the marker of its decision. Never abort it by hand: that would tear a committed transaction apart.",
     ),
     FindingKind(
+        "forged-marker", _S.TRANSACTIONS,
+        "A client wrote it, through a node that still took markers from clients. If a transaction was open there, it "
+        "was ended in that partition alone, maybe otherwise than it was decided.",
+        "Nothing to keep the producer going: the next marker of its coordinator overrules this one. See how the "
+        "transaction was decided, and compare the partition that is named; what is torn has to be written again.",
+    ),
+    FindingKind(
         "unknown-holder", _S.TRANSACTIONS,
         "No coordinator that can be asked knows who holds the last stable offset; one that can't be asked may.",
         "Mend the coordinator first, then look again: to abort what it has open would tear a transaction apart.",
@@ -149,6 +157,31 @@ _TABLE: Final = (
         "partition-offline", _S.PARTITIONS,
         "It takes and gives nothing.",
         "See the reason, mend the disk, and start the node again: it recovers what was acknowledged.",
+    ),
+    FindingKind(
+        "partition-not-made", _S.PARTITIONS,
+        "Its files could not be made, so it takes and gives nothing. Nothing was ever in it.",
+        "Fix what the reason says (make room, or see to the disk); the node tries again by itself.",
+    ),
+    FindingKind(
+        "partition-unreadable", _S.PARTITIONS,
+        "The disk refused to open it, so it takes and gives nothing. What was acknowledged is kept, also what only the "
+        "journal had.",
+        "Fix what the reason says (make room, or see to the disk); the node tries again by itself.",
+    ),
+    FindingKind(
+        "partition-damaged", _S.PARTITIONS,
+        "What is in its directory can't be made sense of, so it takes and gives nothing. The node's other partitions "
+        "are served.",
+        "Do what the reason says, or stop the node and restore the partition's directory from a backup. To go on "
+        "without its records, move the directory away, and accept the loss at the next start.",
+    ),
+    FindingKind(
+        "partition-vanished", _S.PARTITIONS,
+        "Its directory had been made here, and is gone. Made anew, empty, it would give old offsets to new records "
+        "(D3).",
+        "Stop the node and bring the directory back. If its records are gone for good, accept the loss at the next "
+        "start: the partition goes on behind its last known offset.",
     ),
     FindingKind(
         "partition-skewed", _S.PARTITIONS,
@@ -196,6 +229,13 @@ _TABLE: Final = (
         "unclean-start", _S.DISK,
         "The node had not stopped cleanly before it (killed, power cut); recovery has put back what the crash took.",
         "Nothing is left to do. Stop nodes by SIGTERM, and check the logs offline where you doubt the disk.",
+    ),
+    FindingKind(
+        "anonymous-access", _S.SETTINGS,
+        "There are no users and no encryption yet: other machines may read, write and delete everything, and change "
+        "settings (S6).",
+        "Listen on 127.0.0.1, or keep strangers out of the network (a firewall, a network of the containers' own), and "
+        "say that it is meant.",
     ),
     FindingKind(
         "durability-os", _S.SETTINGS,

@@ -2,11 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from typing import Final, NamedTuple
 
-from semel.protocol.api.diagnostics import NO_TIME, NodeSnapshot, Severity, Thresholds, TopicFacts
-from semel.protocol.wording import command, duration, size
+from semel.protocol.api.diagnostics import (
+    NO_TIME,
+    NodeSnapshot,
+    OfflinePartition,
+    Severity,
+    Thresholds,
+    TopicFacts,
+)
+from semel.protocol.loopback import is_loopback
+from semel.protocol.wording import command, duration, partition_argument, size
 from semel.sdk.diagnosis.findings import KINDS, Cluster, Finding
 
 _SKEW: Final = 4
@@ -28,12 +36,14 @@ _TOPICS_NAMED_MAX: Final = 20
 def partition_findings(cluster: Cluster) -> Iterator[Finding]:
     """Partitions that are offline, and loads that are uneven."""
     for node in cluster.nodes:
-        for offline in node.offline:
+        yield from (_offline(node, offline) for offline in node.offline)
+        more = node.offline_total - len(node.offline)
+        if more > 0:
             yield Finding(
                 KINDS["partition-offline"],
                 Severity.ERROR,
-                str(offline.partition),
-                f"{offline.partition} is offline: {offline.reason}",
+                f"node {node.node_id}",
+                f"{more} more partitions of node {node.node_id} are offline",
                 commands=(command("log", "verify", node.disk.data_dir),),
                 node_id=node.node_id,
             )
@@ -49,6 +59,35 @@ def partition_findings(cluster: Cluster) -> Iterator[Finding]:
             commands=(command("topic", "list"),),
             node_id=busiest,
         )
+
+
+_OFFLINE_KINDS: Final = {
+    "not made": "partition-not-made",
+    "unreadable": "partition-unreadable",
+    "damaged": "partition-damaged",
+    "vanished": "partition-vanished",
+}
+
+
+def _offline(node: NodeSnapshot, offline: OfflinePartition) -> Finding:
+    tp = offline.partition
+    commands = [command("log", "verify", node.disk.data_dir)]
+    happens = ""
+    if offline.kind in ("damaged", "vanished"):
+        commands.append(command("serve", "--accept-loss-of", partition_argument(tp)))
+        happens = "never by itself; the node's other partitions are served"
+    elif offline.retry_ms != NO_TIME:
+        happens = f"the node tries again in {duration(max(offline.retry_ms - node.now_ms, 0))}, and from then on"
+    return Finding(
+        KINDS[_OFFLINE_KINDS.get(offline.kind, "partition-offline")],
+        Severity.ERROR,
+        str(tp),
+        f"{tp} is offline: {offline.reason}",
+        offline.since_ms,
+        happens,
+        tuple(commands),
+        node.node_id,
+    )
 
 
 def _is_skewed(topic: TopicFacts) -> bool:
@@ -238,7 +277,28 @@ def setting_findings(cluster: Cluster) -> Iterator[Finding]:
                     commands=(command("serve", "--set", f"{rule.setting}={rule.mended}"),),
                     node_id=node.node_id,
                 )
+        yield from _exposure(node, values)
         yield from _topic_settings(node, int(values.get("transaction.max.timeout.ms", "0")))
+
+
+def _exposure(node: NodeSnapshot, values: Mapping[str, str]) -> Iterator[Finding]:
+    """Listeners beyond the loopback serve anybody (S6)."""
+    exposed = [
+        f"{name} is {values[name]}"
+        for name in ("kafka.listen", "grpc.listen")
+        if name in values and not is_loopback(values[name].rpartition(":")[0])
+    ]
+    if exposed:
+        is_meant = values.get("listeners.allow.anonymous") == "true"
+        yield Finding(
+            KINDS["anonymous-access"],
+            Severity.INFO if is_meant else Severity.WARNING,
+            "listeners.allow.anonymous",
+            f"{' and '.join(exposed)}, and whoever reaches them is served, without a password"
+            + (", as listeners.allow.anonymous says" if is_meant else ""),
+            commands=() if is_meant else (command("serve", "--set", "listeners.allow.anonymous=true"),),
+            node_id=node.node_id,
+        )
 
 
 def _topic_settings(node: NodeSnapshot, timeout_max_ms: int) -> Iterator[Finding]:

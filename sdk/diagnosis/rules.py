@@ -6,7 +6,7 @@ from semel.protocol.api.diagnostics import Section, Thresholds
 from semel.sdk.diagnosis.findings import Cluster, Diagnosis
 from semel.sdk.diagnosis.group_rules import group_findings
 from semel.sdk.diagnosis.node_rules import disk_findings, partition_findings, setting_findings
-from semel.sdk.diagnosis.transaction_rules import coordinator_findings, transaction_findings
+from semel.sdk.diagnosis.transaction_rules import coordinator_findings, forged_findings, transaction_findings
 
 _ORDER = {section: place for place, section in enumerate(Section)}
 
@@ -17,6 +17,7 @@ def diagnose(cluster: Cluster, thresholds: Thresholds | None = None) -> Diagnosi
     found = [
         *coordinator_findings(cluster),
         *transaction_findings(cluster, limits),
+        *forged_findings(cluster),
         *group_findings(cluster, limits),
         *partition_findings(cluster),
         *disk_findings(cluster, limits),

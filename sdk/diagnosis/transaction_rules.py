@@ -37,8 +37,11 @@ def coordinator_findings(cluster: Cluster) -> Iterator[Finding]:
             node_id=node_id,
         )
     for node in cluster.nodes:
+        offline = {str(one.partition) for one in node.offline}
         for away in node.coordinators_away:
             name = f"{away.topic}-{away.partition}"
+            if name in offline:
+                continue  # told as that
             whose = "transactions" if away.topic == TRANSACTIONS_TOPIC else "groups"
             if away.reason:
                 yield Finding(
@@ -79,6 +82,29 @@ def transaction_findings(cluster: Cluster, thresholds: Thresholds) -> Iterator[F
             yield from _open(node, txn, places, thresholds)
     for (producer_id, _), found in unknown.items():
         yield _unknown(cluster, producer_id, found)
+
+
+def forged_findings(cluster: Cluster) -> Iterator[Finding]:
+    """Markers that were believed once, though no coordinator had written them."""
+    for node in cluster.nodes:
+        for one in node.forged:
+            whose_is = f" of {one.transactional_id!r}" if one.transactional_id else ""
+            others = f" ({node.forged_total} such producers in all)" if node.forged_total > 1 else ""
+            log = f"{node.disk.data_dir}/{one.partition}"
+            yield Finding(
+                KINDS["forged-marker"],
+                Severity.WARNING,
+                f"{one.partition}, producer {one.producer_id}",
+                f"the last marker for producer {one.producer_id}{whose_is} on {one.partition} has coordinator epoch "
+                f"{one.coordinator_epoch}, and no coordinator ever had one above {one.latest_epoch}{others}",
+                since_ms=one.last_append_ms,
+                happens="it stops nobody: the coordinator's next marker for this producer overrules it",
+                commands=(
+                    *((command("txn", "why", one.transactional_id),) if one.transactional_id else ()),
+                    command("log", "dump", log, "--transactional"),
+                ),
+                node_id=node.node_id,
+            )
 
 
 def _has(txn: OpenTransaction | None, one: HeldPartition) -> bool:

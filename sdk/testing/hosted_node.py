@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Collection, Coroutine
 from concurrent.futures import Executor, Future
 from typing import Any, Final, TypeVar
 
 from semel.broker.config_sources import LoadedConfig
 from semel.broker.node import Node
 from semel.protocol.errors import UsageError
+from semel.protocol.ids import TopicPartition
 from semel.runtime.clock import Clock
 from semel.runtime.storage import Storage
 from semel.sdk.testing.interceptor import FaultInterceptor
@@ -33,8 +34,14 @@ class HostedNode:
         clock: Clock,
         interceptor: FaultInterceptor,
         executor: Executor | None = None,
+        *,
+        accept_loss_of: Collection[TopicPartition] = (),
     ) -> None:
-        """`executor` runs what waits for the disk; without one the node has threads of its own for that."""
+        """`executor` runs what waits for the disk; without one the node has threads of its own for that.
+
+        `accept_loss_of`: see `Node.start`.
+        """
+        self._accept_loss_of = accept_loss_of
         self.node: Node
         self._config = config
         self._storage = storage
@@ -98,6 +105,7 @@ class HostedNode:
                 storage=self._storage,
                 clock=self._clock,
                 executor=self._executor,
+                accept_loss_of=self._accept_loss_of,
                 interceptor=self._interceptor,
             )
         except BaseException as error:

@@ -7,17 +7,20 @@ listener's is closed, a gRPC call ends with UNAVAILABLE. What the request did st
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Collection, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from enum import Enum
 from typing import TYPE_CHECKING, Any, NoReturn
 
 import grpc
+from google.protobuf.message import DecodeError
 
 from semel.broker.listeners.kafka.registry import LATER, Answer, Api, Later, RequestContext
 from semel.protocol.ids import TopicId, TopicPartition
 from semel.protocol.kafka.api import ApiKey, Buffer, Part
 from semel.protocol.kafka.messages import parse_request
 from semel.protocol.kafka.produce import PRODUCE_TOPIC_ID_VERSION, ProduceRequest
+from semel.protocol.v1 import shared_pb2, transactions_pb2
 from semel.runtime.simulated_storage import SimulatedCrash
 from semel.sdk.testing.fault import Fault
 
@@ -254,12 +257,14 @@ class _GrpcInterceptor(_ServerInterceptor):
         return grpc.unary_unary_rpc_method_handler(call, handler.request_deserializer, handler.response_serializer)
 
 
-def _committed_names(method: str, request: Any) -> set[str]:
-    """Return whose transaction a call commits, if it does."""
-    if method == "EndTransaction" and request.commit:
-        return {request.transactional_id}
-    if method == "CommitSharedTransaction":
-        return {request.key}
+def _committed_names(method: str, data: bytes) -> set[str]:
+    """Return whose transaction a call commits, if it does. `data` is its message, which the node parses itself."""
+    with suppress(DecodeError):
+        if method == "EndTransaction":
+            request = transactions_pb2.EndTransactionRequest.FromString(data)
+            return {request.transactional_id} if request.commit else set()
+        if method == "CommitSharedTransaction":
+            return {shared_pb2.CommitSharedTransactionRequest.FromString(data).key}
     return set()
 
 
