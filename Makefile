@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 COMPILED := $(shell sed 's|\.|/|g; s|$$|.py|' compiled-modules.txt)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup build demo demo-spark test test-long compat-java compat-full docs check format lock proto bench image clean
+.PHONY: help setup build demo demo-spark test test-long mutants compat-java compat-full docs check format lock proto bench image clean
 
 help: ## Show the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -34,9 +34,14 @@ demo-spark: build ## Run an ETL job of Spark on real flights, with crashes
 test: build ## Run all tests that CI runs
 	$(BIN)/python -P -m pytest -n auto --dist loadgroup
 
-test-long: build ## Run the long ones: chaos, every crash point, fuzzing
+test-long: build ## Run the long ones: chaos, every crash point, fuzzing, all planted faults
 	SEMEL_CHAOS_SECONDS=300 SEMEL_CRASH_POINTS=0 SEMEL_FUZZ_SECONDS=120 SEMEL_MODEL_EXAMPLES=1500 \
 		$(BIN)/python -P -m pytest -n 2 --timeout 3000 tests/e2e tests/property tests/compat
+	$(BIN)/python -P tests/mutants/run.py
+
+mutants: setup ## Plant the kept faults, and report which live; MUTANTS="P1a T*", SAMPLE=, SEED=, JOBS=, JSON=
+	@set -f; $(BIN)/python -P tests/mutants/run.py $(MUTANTS) $(if $(SAMPLE),--sample $(SAMPLE)) \
+		$(if $(SEED),--seed $(SEED)) $(if $(JOBS),--jobs $(JOBS)) $(if $(JSON),--json $(JSON))
 
 compat-java: build ## Run Apache Kafka's own clients and tools against a node (Java 17, Maven)
 	$(BIN)/python -P -m pytest --timeout 600 tests/compat/java

@@ -135,6 +135,29 @@ def test_a_second_process_is_refused(tmp_path: Path) -> None:
         assert node.topics() == set()
 
 
+def test_exit_codes_hold_where_standard_error_can_not_be_written(tmp_path: Path) -> None:
+    """A log on the disk that failed: the exit code is all that is left to be told."""
+    with serving(tmp_path), open("/dev/full", "w") as full:
+        for arguments, code in ((["--set", "bogus=1"], 2), (["--data-dir", str(tmp_path), *ANY_PORTS], 3)):
+            done = subprocess.run(
+                [*COMMAND, "serve", *arguments], stderr=full, timeout=300, check=False, env=environment()
+            )
+            assert done.returncode == code
+
+
+def test_D3_a_second_process_is_refused_where_the_lock_files_were_deleted(tmp_path: Path) -> None:
+    with serving(tmp_path) as node:
+        for name in (".lock", ".semel.lock"):
+            (tmp_path / name).unlink()
+        code, errors = refused(["--data-dir", str(tmp_path), *ANY_PORTS])
+        assert code == 3, errors
+        assert "is in use by another process" in errors
+        node.create("a")
+        node.end(signal.SIGKILL)
+    with serving(tmp_path) as node:
+        assert node.topics() == {"a"}, "a killed process leaves no lock"
+
+
 @pytest.mark.parametrize("listener", ["--kafka", "--grpc"])
 def test_a_port_in_use_is_named(tmp_path: Path, listener: str) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
@@ -203,7 +226,7 @@ def test_damaged_properties_of_the_folder_are_named(tmp_path: Path) -> None:
     assert "remove the file" in said
 
 
-def test_a_log_that_is_gone_is_told_of(tmp_path: Path) -> None:
+def test_D3_a_log_that_is_gone_is_offline_until_its_loss_is_accepted(tmp_path: Path) -> None:
     with serving(tmp_path / "data") as node:
         node.create("kept")
         node.create("gone")
@@ -212,7 +235,13 @@ def test_a_log_that_is_gone_is_told_of(tmp_path: Path) -> None:
     with serving(tmp_path / "data") as node:
         assert node.topics() == {"kept", "gone"}
         _, errors = node.end(signal.SIGTERM)
-    assert "1 log not in the data folder, to be made anew, empty: gone-0." in errors
+    assert "gone-0 is offline, the others are not: its directory" in errors
+    assert f"`semel serve --data-dir {tmp_path / 'data'} --accept-loss-of gone:0`" in errors
+    assert not (tmp_path / "data" / "gone-0").exists()
+    with serving(tmp_path / "data", "--accept-loss-of", "gone:0") as node:
+        _, errors = node.end(signal.SIGTERM)
+    assert "the loss of gone-0 is accepted" in errors
+    assert (tmp_path / "data" / "gone-0").exists()
 
 
 def test_json_log_lines_are_json_one_an_event(tmp_path: Path) -> None:

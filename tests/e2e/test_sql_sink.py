@@ -196,3 +196,17 @@ def test_E3_sql_of_ones_own_counts_each_record_once_whatever_is_killed(
     with engine.connect() as connection:
         found = connection.execute(sa.text("SELECT source_partition, n, offsets FROM totals")).all()
     assert {row[0]: (row[1], row[2]) for row in found} == expected
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(240)
+@pytest.mark.parametrize("database", DATABASES[:1], indirect=True)
+def test_E3_a_planted_fault_of_the_sink_is_found(tmp_path: Path, database: tuple[str, DatabaseServer | None]) -> None:
+    """Offsets that are committed before the rows lose what a kill comes between, and this check must see it."""
+    url, server = database
+    engine = prepare(url)
+    with Cast(tmp_path, "append", url, server, fault="offsets-apart") as cast:
+        records = run(cast, engine, ["worker"] * 6, with_poison=False)
+    with engine.connect() as connection:
+        found = set(connection.execute(sa.text("SELECT source_partition, source_offset FROM written")).all())
+    assert {(record.partition, record.offset) for record in records} - found, "rows were to be lost"

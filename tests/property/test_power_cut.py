@@ -1,8 +1,9 @@
 """Crashes at any point, with all that a disk may lose: what was acknowledged is there, once, byte for byte.
 
 Hypothesis draws what producers, coordinators, an operator and the node do on a simulated disk, and where the process is
-killed or the power fails, also in the middle of recoveries. The model is what was appended and what was acknowledged.
-Proves D1, D2, D3, P1, P7 and L1 over crashes.
+killed or the power fails, also in the middle of recoveries. What waits for the disk in a thread is done at a later
+turn, so that appends come while a flush runs. The model is what was appended and what was acknowledged.
+Proves D1, D2, D3, P1, P7, P9, P10 and L1 over crashes.
 """
 
 from __future__ import annotations
@@ -10,30 +11,34 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import errno
-from collections.abc import Iterator
+from collections.abc import Coroutine, Iterator
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 from uuid import UUID
 
+import pytest
+from held_executor import HeldExecutor
 from hypothesis import HealthCheck, event, given, settings
 from hypothesis import strategies as st
 
 from semel.broker.log.config import LogConfig
 from semel.broker.log.journal import JournalConfig
+from semel.broker.log.producer_state import REMEMBERED_BATCHES
 from semel.broker.log_manager import LogManager
 from semel.broker.log_manager_config import LogManagerConfig
 from semel.broker.partition import Partition
 from semel.protocol.api.topics import LATEST_TIMESTAMP, IsolationLevel
+from semel.protocol.api.transactions import TransactionVersion
 from semel.protocol.errors import ErrorCode, SemelError
 from semel.protocol.ids import ProducerIdAndEpoch, TopicId, TopicPartition
-from semel.protocol.record_batch import encode_batch, iter_batches
+from semel.protocol.record_batch import decode_control, decode_records, encode_batch, iter_batches
 from semel.runtime.clock import ManualClock
-from semel.runtime.inline_executor import InlineExecutor
 from semel.runtime.simulated_storage import SimulatedCrash, SimulatedStorage
 
 PARTITIONS = 3
 PRODUCERS = 3
 DELETED = -2
+ROUNDS_MAX = 1_000
 TOPIC_ID = TopicId(UUID(int=77))
 LOG_CONFIG = LogConfig(segment_bytes=3000, index_interval_bytes=200, file_delete_delay_ms=0, retention_ms=-1)
 CONFIG = LogManagerConfig(
@@ -55,6 +60,8 @@ class Batch:
     sequence: int
     transactional: bool
     acknowledged: bool = False
+    coordinator_epoch: int = -1
+    """Of a marker."""
 
 
 @dataclass
@@ -72,6 +79,10 @@ class PartitionModel:
     start: int = 0
     """The log start offset that was asked for last."""
     sequences: dict[int, int] = field(default_factory=dict)
+    epochs: dict[int, int] = field(default_factory=dict)
+    """What each producer uses: one that a marker has bumped, once the marker is acknowledged."""
+    ending: set[int] = field(default_factory=set)
+    """Producers with such a marker on its way: they wait for it."""
     unanswered: dict[int, Sent] = field(default_factory=dict)
     attempt: tuple[int, int] | None = None
     """Producer id and sequence of an append that has not returned: a crash in it may leave the batch in the log."""
@@ -90,6 +101,23 @@ class PartitionModel:
                 found.setdefault(batch.producer.producer_id, batch.offset)
         return found
 
+    def producer(self, producer_id: int) -> ProducerIdAndEpoch:
+        return ProducerIdAndEpoch(producer_id, self.epochs.get(producer_id, 0))
+
+    def last_marker(self, producer_id: int) -> Batch | None:
+        """The marker with the latest coordinator epoch; of several, the last."""
+        mine = [one for one in self.history if one.sequence == -1 and one.producer.producer_id == producer_id]
+        return max(mine, key=lambda one: (one.coordinator_epoch, one.offset), default=None)
+
+    def marker_is_known(self, marker: Batch) -> None:
+        """A marker is acknowledged, or was found by a recovery: its epoch is the producer's from now on (P10)."""
+        marker.acknowledged = True
+        producer_id, epoch = marker.producer
+        self.ending.discard(producer_id)
+        if epoch > self.epochs.get(producer_id, 0):
+            self.epochs[producer_id] = epoch
+            self.sequences[producer_id] = 0
+
     def last_stable_offset(self, high_watermark: int) -> int:
         """L1: the start of a transaction that is open, or whose marker is not below the high watermark."""
         return min(self.open_transactions(high_watermark).values(), default=high_watermark)
@@ -107,6 +135,8 @@ class World:
         self.loop = asyncio.new_event_loop()
         self.loop.set_exception_handler(self._loop_error)
         self.errors: list[BaseException] = []
+        self.executor = HeldExecutor()
+        self.flushing: asyncio.Task[None] | None = None
         self.logs = self._new_manager()
         self.logs.open(lambda tp, topic_id: LOG_CONFIG)
         for number in range(PARTITIONS):
@@ -119,36 +149,70 @@ class World:
             self.errors.append(error or RuntimeError(context["message"]))
 
     def _new_manager(self) -> LogManager:
-        return LogManager(self.storage, "/n/data", self.clock, CONFIG, executor=InlineExecutor())
+        return LogManager(self.storage, "/n/data", self.clock, CONFIG, executor=self.executor)
 
     def partition(self, number: int) -> Partition:
         partition = self.logs.partition(TopicPartition("t", number))
         assert partition is not None
         return partition
 
-    def turn(self) -> None:
+    def turns(self) -> None:
         async def turns() -> None:
             for _ in range(4):
                 await asyncio.sleep(0)
 
         self.loop.run_until_complete(turns())
 
+    def turn(self) -> None:
+        """Let the event loop go round, and the disk finish one call."""
+        self.turns()
+        if self.executor.held:
+            self.executor.run()
+            self.turns()
+        if self.flushing is not None and self.flushing.done():
+            flushing, self.flushing = self.flushing, None
+            if not isinstance(flushing.exception(), SimulatedCrash):
+                flushing.result()
+
+    def settle(self) -> None:
+        """Let everything that is under way come to its end."""
+        self.turn()
+        for _ in range(ROUNDS_MAX):
+            if not self.executor.held and self.flushing is None:
+                return
+            self.turn()
+            if self.storage.crashed:
+                raise SimulatedCrash("the machine went down under its own work")
+        raise AssertionError("what is under way never ends")
+
+    def drive(self, work: Coroutine[Any, Any, None]) -> None:
+        task = self.loop.create_task(work)
+        for _ in range(ROUNDS_MAX):
+            if task.done():
+                return task.result()
+            self.turn()
+        raise AssertionError("it never ends")
+
     # --- what can happen ----------------------------------------------------------------------------------------------
 
     def append(self, number: int, producer_id: int, size: int, count: int, transactional: bool) -> None:
         """Send the producer's next batch, or again what it got no answer for (P1)."""
         model = self.models[number]
+        if producer_id in model.ending:
+            return
+        if self.flushing is not None:
+            event("appended while a flush ran")
         sent = model.unanswered.get(producer_id)
         if sent is None:
             opened = producer_id in model.open_transactions(1 << 60)
             sent = Sent(model.sequences.get(producer_id, 0), count, transactional or opened)
         model.unanswered[producer_id] = sent
-        producer = ProducerIdAndEpoch(producer_id, 0)
+        producer = model.producer(producer_id)
         batch = bytearray(
             encode_batch(
                 [(1, b"%d" % sent.sequence, bytes([65 + n % 26]) * size, ()) for n in range(sent.count)],
                 producer_id=producer_id,
-                producer_epoch=0,
+                producer_epoch=producer.producer_epoch,
                 base_sequence=sent.sequence,
                 transactional=sent.transactional,
             )
@@ -195,18 +259,23 @@ class World:
 
         self.loop.run_until_complete(append())
 
-    def marker(self, number: int, producer_id: int, committed: bool) -> None:
+    def marker(self, number: int, producer_id: int, committed: bool, bumps: bool, newer: bool) -> None:
+        """End a transaction: under the next epoch where it `bumps`, by a `newer` coordinator or the one before."""
         model = self.models[number]
-        if producer_id in model.unanswered:
+        if producer_id in model.unanswered or producer_id in model.ending:
             return
-        producer = ProducerIdAndEpoch(producer_id, 0)
+        now = model.producer(producer_id)
+        producer = ProducerIdAndEpoch(producer_id, now.producer_epoch + bumps)
+        last = model.last_marker(producer_id)
+        coordinator_epoch = newer + (0 if last is None else last.coordinator_epoch)
+        version = TransactionVersion.V2 if bumps else TransactionVersion.V1
 
         async def mark() -> None:
             partition = self.partition(number)
             end = partition.log_end_offset
             model.attempt = (producer_id, -1)
             try:
-                offset = partition.append_marker(producer, 0, committed)
+                offset = partition.append_marker(producer, coordinator_epoch, committed, version)
                 if offset is None:
                     return
                 assert offset == end
@@ -219,12 +288,56 @@ class World:
             finally:
                 if not self.storage.crashed:
                     model.attempt = None
-            known = Batch(offset, offset, data, producer, -1, True)
+            known = Batch(offset, offset, data, producer, -1, True, coordinator_epoch=coordinator_epoch)
             model.history.append(known)
             model.refused = None
-            partition.when_committed(offset, lambda error: setattr(known, "acknowledged", error is None))
+            if bumps:
+                model.ending.add(producer_id)
+            partition.when_committed(offset, lambda error: None if error else model.marker_is_known(known))
 
         self.loop.run_until_complete(mark())
+
+    def old_marker(self, number: int, producer_id: int, committed: bool, bumps: bool) -> None:
+        """P9: a coordinator that was replaced ends nothing, though the node has forgotten all but its log since."""
+        model = self.models[number]
+        last = model.last_marker(producer_id)
+        partition = self.partition(number)
+        if last is None or last.coordinator_epoch == 0 or last.offset < partition.log_start_offset:
+            return
+        end = partition.log_end_offset
+        epoch = max(one.producer.producer_epoch for one in model.history if one.producer.producer_id == producer_id)
+        producer = ProducerIdAndEpoch(producer_id, epoch + bumps)
+        version = TransactionVersion.V2 if bumps else TransactionVersion.V1
+        with pytest.raises(SemelError) as refused:
+            partition.append_marker(producer, last.coordinator_epoch - 1, committed, version)
+        assert refused.value.code is ErrorCode.TRANSACTION_COORDINATOR_FENCED
+        assert partition.log_end_offset == end
+        event("an old coordinator was refused")
+
+    def transaction(self, number: int, producer_id: int, committed: bool, bumps: bool, newer: bool) -> None:
+        self.append(number, producer_id, 40, 1, True)
+        self.turn()
+        self.marker(number, producer_id, committed, bumps, newer)
+        self.old_marker(number, producer_id, not committed, bumps)
+
+    def burst(self, number: int, producer_id: int) -> None:
+        """Send more than the partition remembers of a producer."""
+        for _ in range(REMEMBERED_BATCHES + 1):
+            self.append(number, producer_id, 1, 1, False)
+            self.turn()
+
+    def busy_flush(self, number: int, producer_id: int, steps: int, rest: int) -> None:
+        """Append to all, append again while the flush of that has come `steps` far, and let it go on for the `rest`."""
+        for each in range(PARTITIONS):
+            self.append(each, producer_id, 40, 1, False)
+        self.turn()
+        self.flush()
+        for _ in range(steps):
+            self.turn()
+        self.append(number, producer_id, 40, 1, False)
+        self.turns()
+        for _ in range(rest):
+            self.turn()
 
     def check_refusal(self, error: SemelError) -> None:
         assert error.code is ErrorCode.KAFKA_STORAGE_ERROR
@@ -247,11 +360,15 @@ class World:
         self.clock.advance(ms=10)
 
     def flush(self) -> None:
-        self.loop.run_until_complete(self.logs.upkeep.flush())
+        """Begin to flush; later turns go on with it."""
+        if self.flushing is None:
+            self.flushing = self.loop.create_task(self.logs.upkeep.flush())
+        self.turns()
 
     def restart(self) -> None:
-        self.loop.run_until_complete(self.logs.close())
-        self.turn()
+        self.settle()
+        self.drive(self.logs.close())
+        self.settle()
         self.logs = self._new_manager()
         report = self.logs.open(lambda tp, topic_id: LOG_CONFIG)
         assert report.clean
@@ -262,6 +379,11 @@ class World:
         """Stop, and start again; the recoveries themselves crash where told to."""
         lost_power = power
         self.storage.crash(power=power)
+        self.executor.drop(SimulatedCrash("the machine is down"))
+        self.turns()
+        if self.flushing is not None:
+            assert isinstance(self.flushing.exception(), SimulatedCrash)
+            self.flushing = None
         for point, power_again in crash_points:
             self.storage.crash_at(point)
             self.logs = self._new_manager()
@@ -296,8 +418,11 @@ class World:
             expected = {batch.offset: batch.data for batch in kept if batch.last_offset >= start}
             assert found == expected, "D3: the same bytes at the same offsets"
             model.history = kept
+            model.ending.clear()
             for batch in kept:
                 batch.acknowledged = True
+                if batch.sequence == -1:
+                    model.marker_is_known(batch)
             self.check_state(partition, model)
 
     def adopt_attempt(self, model: PartitionModel, found: dict[int, bytes], *, lost_power: bool) -> None:
@@ -318,22 +443,43 @@ class World:
         attempt = (header.producer_id, header.base_sequence)
         assert attempt in attempts
         producer = ProducerIdAndEpoch(header.producer_id, header.producer_epoch)
-        model.history.append(Batch(end, header.last_offset, found[end], producer, attempt[1], header.is_transactional))
+        coordinator_epoch = decode_control(decode_records(found[end])[0]).coordinator_epoch if header.is_control else -1
+        model.history.append(
+            Batch(
+                end,
+                header.last_offset,
+                found[end],
+                producer,
+                attempt[1],
+                header.is_transactional,
+                coordinator_epoch=coordinator_epoch,
+            )
+        )
 
     def check_state(self, partition: Partition, model: PartitionModel) -> None:
-        """P7, P1, L1: the state is what the log says."""
+        """P7, P1, P10, L1: the state is what the log says."""
         start = partition.log_start_offset
+        state = partition.log.producer_state
         for producer_id in range(PRODUCERS):
-            mine = [one for one in model.history if one.producer.producer_id == producer_id and one.sequence >= 0]
-            if mine and mine[-1].offset >= start:
-                known = partition.log.producer_state.find_duplicate(
-                    producer_id, 0, mine[-1].sequence, mine[-1].sequence + mine[-1].last_offset - mine[-1].offset
-                )
-                assert known is not None
-                assert known.first_offset == mine[-1].offset, "P7: the last batch is known again"
+            mine = [one for one in model.history if one.producer.producer_id == producer_id and one.offset >= start]
+            if not mine:
+                continue
+            current = mine[-1].producer
+            entry = state.entry(producer_id)
+            assert entry is not None
+            assert entry.epoch == current.producer_epoch, "P10: also where only a marker has it"
+            assert entry.coordinator_epoch >= max(one.coordinator_epoch for one in mine), "P9"
+            data = [one for one in mine if one.sequence >= 0]
+            for one in data:
+                is_known = one.producer == current and one in data[-REMEMBERED_BATCHES:]
+                last = one.sequence + one.last_offset - one.offset
+                known = state.find_duplicate(producer_id, one.producer.producer_epoch, one.sequence, last)
+                assert (known is not None) is is_known, "P7: the last five of its epoch are known again, and no others"
+                assert known is None or known.first_offset == one.offset, "P1"
         opened = {pid: first for pid, first in model.open_transactions(1 << 60).items() if first >= start}
         for producer_id, first in opened.items():
-            assert partition.log.producer_state.has_ongoing_transaction(ProducerIdAndEpoch(producer_id, 0)), first
+            epoch = next(one.producer.producer_epoch for one in model.history if one.offset == first)
+            assert state.has_ongoing_transaction(ProducerIdAndEpoch(producer_id, epoch)), first
         if not [first for first in model.open_transactions(1 << 60).values() if first < start]:
             assert partition.last_stable_offset == model.last_stable_offset(partition.high_watermark), "L1"
 
@@ -375,27 +521,29 @@ class World:
 
     def finish(self) -> None:
         """Every producer gets its answer in the end, the sequences in the log have no gap and no repetition."""
+        self.settle()
         for number, model in enumerate(self.models):
             for producer_id in list(model.unanswered):
                 # Twice, where the disk is still to fail once.
                 self.append(number, producer_id, 1, 1, False)
                 if producer_id in model.unanswered:
                     self.append(number, producer_id, 1, 1, False)
-        self.turn()
+        self.settle()
         self.flush()
+        self.settle()
         for model in self.models:
             assert not model.unanswered
+            assert not model.ending
             assert all(batch.acknowledged for batch in model.history)
-            for producer_id in range(PRODUCERS):
-                expected = 0
-                for batch in model.history:
-                    if batch.producer.producer_id == producer_id and batch.sequence >= 0:
-                        assert batch.sequence == expected, "nothing is lost and nothing repeated"
-                        expected += batch.last_offset - batch.offset + 1
+            expected: dict[ProducerIdAndEpoch, int] = {}
+            for batch in model.history:
+                if batch.sequence >= 0:
+                    assert batch.sequence == expected.get(batch.producer, 0), "nothing is lost and nothing repeated"
+                    expected[batch.producer] = batch.sequence + batch.last_offset - batch.offset + 1
         self.check_visible()
         self.restart()
-        self.loop.run_until_complete(self.logs.close())
-        self.turn()
+        self.drive(self.logs.close())
+        self.settle()
         assert not self.errors, self.errors
 
     def do(self, op: Op) -> None:
@@ -411,10 +559,14 @@ operations: st.SearchStrategy[Op] = st.one_of(
     st.tuples(
         st.just("append"), partitions, producers, st.sampled_from([1, 40, 300, 900]), st.integers(1, 3), st.booleans()
     ),
-    st.tuples(st.just("marker"), partitions, producers, st.booleans()),
+    st.tuples(st.just("marker"), partitions, producers, st.booleans(), st.booleans(), st.booleans()),
+    st.tuples(st.just("old_marker"), partitions, producers, st.booleans(), st.booleans()),
     st.tuples(st.just("turn")),
     st.tuples(st.just("turn")),
     st.tuples(st.just("flush")),
+    st.tuples(st.just("burst"), partitions, producers),
+    st.tuples(st.just("busy_flush"), partitions, producers, st.integers(0, 4), st.sampled_from([0, 1, 3, 8])),
+    st.tuples(st.just("transaction"), partitions, producers, st.booleans(), st.booleans(), st.booleans()),
     st.tuples(st.just("delete_records"), partitions, st.integers(0, 4)),
     st.tuples(st.just("retain")),
     st.tuples(st.just("restart")),
@@ -422,7 +574,7 @@ operations: st.SearchStrategy[Op] = st.one_of(
     st.tuples(st.just("check_visible")),
 )
 crashes = st.tuples(
-    st.integers(1, 40),
+    st.one_of(st.integers(1, 40), st.integers(40, 200)),
     st.booleans(),
     st.lists(st.tuples(st.integers(1, 25), st.booleans()), max_size=2),
 )

@@ -170,6 +170,7 @@ class TransactionWorld(RuleBasedStateMachine):
     def submit(self, request: Any, on_answer: Callable[[Any], None]) -> None:
         """Handle, append, replay; the answer comes with the commit. As ShardRuntime does."""
         result = self.machine.handle(request, self.now_ms, Ticket(1))
+        self.check_come_again(request, result.response)
         self.append(result.records)
 
         def release() -> None:
@@ -188,6 +189,18 @@ class TransactionWorld(RuleBasedStateMachine):
             self.boundaries.clear()
         if self.committed == len(self.log):
             self.release()
+
+    def check_come_again(self, request: Any, response: Any) -> None:
+        """Nobody is told to come again who is fenced, whatever comes of what is pending (T7)."""
+        txn = self.stored()
+        if not isinstance(request, AddPartitionsToTxnRequest | EndTxnRequest) or not isinstance(response, SemelError):
+            return
+        if response.code is ErrorCode.CONCURRENT_TRANSACTIONS:
+            assert txn is not None
+            assert txn.state in PREPARED
+            left = ProducerIdAndEpoch(txn.producer_id, txn.last_producer_epoch)
+            may = {txn.next_producer, left} if isinstance(request, EndTxnRequest) else {txn.next_producer}
+            assert request.producer in may, f"{request.producer} waits for nothing"
 
     def append(self, records: Any) -> None:
         for record in records:

@@ -12,7 +12,7 @@ from semel.protocol.errors import FatalError
 from semel.protocol.ids import TopicPartition
 from semel.sdk import tracing
 from semel.spark.batch_record import BatchRecord, Repeats, SinkShape
-from semel.spark.checkpoint import Checkpoint
+from semel.spark.checkpoint import Checkpoint, SourceRange
 from semel.spark.sink import BatchIdentity, attempt_name, batch_identity, fresh_nonce, handle
 from semel.spark.sink_options import SinkOptions
 from semel.spark.telemetry import BatchTrace
@@ -39,6 +39,19 @@ def test_a_range_is_told_by_offsets_and_not_by_how_they_are_written(tmp_path: Pa
     assert Checkpoint(str(tmp_path)).source_range(1) == found
     write_offsets(tmp_path, 1, '{"u":{"0":9},"t":{"0":3,"1":6}}', "8")
     assert Checkpoint(f"file:{tmp_path}").source_range(1) != found
+
+
+@pytest.mark.parametrize("slower", [0, 1])
+def test_E2_of_two_sources_of_a_topic_the_slower_counts(slower: int) -> None:
+    """What the faster one has read is read again; by the larger offset the slower one's rest would be skipped."""
+    ends = ['{"in":{"0":90,"1":7}}', '{"in":{"0":90,"1":7}}']
+    ends[slower] = '{"in":{"0":20,"1":7}}'
+    covered = SourceRange((), (*ends, '{"other":{"0":3}}', "-"))
+    assert covered.group_offsets() == {
+        TopicPartition("in", 0): 20,
+        TopicPartition("in", 1): 7,
+        TopicPartition("other", 0): 3,
+    }
 
 
 def test_a_range_of_very_many_partitions_is_recorded_by_its_digest(tmp_path: Path) -> None:

@@ -156,6 +156,41 @@ def test_E2_an_execution_that_fails_is_aborted_and_the_next_run_writes_the_batch
     assert held(bootstrap, topic) == ["a", "b"]
 
 
+def test_E2_a_missing_message_commits_nothing(query: Query, bootstrap: str, topic: str) -> None:
+    """A task whose message is lost may have written rows that would be aborted as nobody's."""
+    query.log_offsets(0, 10)
+    messages = query.run_tasks(0, ["a"], ["b"])
+    with pytest.raises(FatalError, match="1 of 2 tasks have sent no message: nothing committed"):
+        query.commit([messages[0], None], 0)
+    query.abort([messages[0], None], 0)
+    assert settled_values(bootstrap, topic) == []
+    query.commit(query.run_tasks(0, ["a"], ["b"]), 0)
+    assert sorted(settled_values(bootstrap, topic)) == ["a", "b"]
+
+
+def test_E2_messages_of_two_executions_commit_nothing(query: Query, bootstrap: str, topic: str) -> None:
+    query.log_offsets(0, 10)
+    first, second = query.run_tasks(0, ["a"], ["b"]), query.run_tasks(0, ["a"], ["b"])
+    for mixed in ([first[0], second[1]], [second[0], first[1]]):
+        with pytest.raises(FatalError, match="of 2 executions: nothing committed"):
+            query.commit(mixed, 0)
+    query.commit(second, 0)
+    assert sorted(settled_values(bootstrap, topic)) == ["a", "b"]
+
+
+def test_E2_an_empty_execution_ends_the_open_one(query: Query, bootstrap: str, topic: str) -> None:
+    """None of its tasks has opened anything; readers would wait for the older one until its timeout."""
+    query.log_offsets(0, 10)
+    query.run_tasks(0, ["left open by a driver that died"])
+    key = f"spark/{query.query_id}/{topic}"
+    with semel.Admin(bootstrap) as admin:
+        assert admin.shared_transaction(key).attempt
+        query.commit(query.run_tasks(0, [], []), 0)
+        assert admin.shared_transaction(key).attempt == ""
+        assert [each.token for each in admin.commits(key)] == ["batch-0"]
+    assert settled_values(bootstrap, topic) == []
+
+
 def test_E2_an_execution_of_which_no_task_has_told_is_aborted_by_the_next(
     query: Query, bootstrap: str, topic: str
 ) -> None:

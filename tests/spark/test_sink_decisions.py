@@ -9,6 +9,7 @@ from pathlib import Path
 from unittest import mock
 
 import pytest
+from pyspark.sql.datasource import WriterCommitMessage
 from pyspark.sql.types import StringType, StructType
 from spark_query import VALUES, Query, settled_values, source, task, values
 
@@ -197,9 +198,23 @@ def test_E2_without_the_source_range_a_rollback_is_found_where_later_batches_are
 
 def test_a_sink_without_source_range_needs_no_checkpoint_that_can_be_read(bootstrap: str, topic: str) -> None:
     options = {"bootstrap": bootstrap, "topic": topic, "sourceRange": "none"}
-    sink = source(**options, checkpointLocation="unknownfs://host/folder").streamWriter(VALUES, False)
-    sink.commit([], 0)
-    sink.abort([None], 0)
+    sink = source(**options, checkpointLocation="unknownfs://host/folder")
+
+    def write(batch_id: int, text: str) -> WriterCommitMessage:
+        with task(query_id="a-query", batch_id=str(batch_id), run_id="run"):
+            return sink.streamWriter(VALUES, False).write(iter([values(text)]))
+
+    def end(ending: str, batch_id: int, messages: list[WriterCommitMessage | None]) -> None:
+        getattr(sink.streamWriter(VALUES, False), ending)(messages, batch_id)
+
+    for ending in ("commit", "abort"):
+        end(ending, 0, [])  # whose batch this is nobody says: nothing is decided
+    end("commit", 0, [write(0, "kept")])
+    end("abort", 1, [write(1, "dropped")])
+    with semel.Admin(bootstrap) as admin:
+        assert admin.shared_transaction(f"spark/a-query/{topic}").attempt == ""
+    end("commit", 1, [write(1, "again")])
+    assert sorted(settled_values(bootstrap, topic)) == ["again", "kept"]
 
 
 # -- offsets of the group

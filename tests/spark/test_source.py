@@ -228,6 +228,15 @@ def test_batches_are_limited_in_proportion_and_new_partitions_start_at_their_beg
     assert "new" in read_parts(whole, end, late)
 
 
+def test_a_new_partition_counts_from_its_start_towards_the_size_of_a_batch(bootstrap: str, new_topic: NewTopic) -> None:
+    """Taken to begin at its end, all that it had before would come with one batch, whatever the limit."""
+    topic = new_topic(2)
+    fill(bootstrap, topic, numbers(4), numbers(40))
+    reader = stream(bootstrap, topic, maxOffsetsPerTrigger="10")
+    end = reader.latestOffset(start={topic: {"0": 4}}, limit=ReadMaxRows(10))
+    assert end == {topic: {"0": 4, "1": 10}}
+
+
 def test_an_offset_that_has_not_moved_keeps_the_text_of_another_source(bootstrap: str, new_topic: NewTopic) -> None:
     topic = new_topic(2)
     fill(bootstrap, topic, ["a"], ["b"])

@@ -220,6 +220,7 @@ def run_chaos(chaos: Chaos, folder: Path) -> Report:
         feeder.start()
         reader.start()
         workers.start_missing()
+        _await_output(node, workers)
         kafka.loss = grpc.loss = chaos.loss
         _strike(chaos, draw, node, workers, report)
         kafka.loss = grpc.loss = 0.0
@@ -238,6 +239,17 @@ def run_chaos(chaos: Chaos, folder: Path) -> Report:
         node.stop()
         kafka.close()
         grpc.close()
+
+
+def _await_output(node: NodeProcess, workers: Workers) -> None:
+    """Wait until the pipeline is at work, which on a busy machine takes longer than many a run is to last."""
+    tps = [semel.TopicPartition(TARGET, number) for number in range(PARTITIONS)]
+    deadline = time.monotonic() + 90
+    with semel.Admin(node.bootstrap) as admin:
+        while not any(place.offset for place in admin.list_offsets(dict.fromkeys(tps, LATEST_TIMESTAMP)).values()):
+            assert time.monotonic() < deadline, "the pipeline has written nothing"
+            workers.start_missing()
+            time.sleep(0.05)
 
 
 def _strike(chaos: Chaos, draw: random.Random, node: NodeProcess, workers: Workers, report: Report) -> None:

@@ -14,7 +14,7 @@ from semel.protocol.ids import TopicPartition
 from semel.testing import Broker
 
 FACES = {"sync": semel.Consumer, "aio": BlockingAioConsumer}
-PATIENCE_S = 20.0
+PATIENCE_S = 60.0
 
 _numbers = itertools.count()
 

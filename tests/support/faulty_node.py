@@ -9,8 +9,10 @@ from typing import Any
 
 from semel.broker.handlers.write_txn_markers import LocalMarkerWriter
 from semel.broker.log.producer_state import ProducerState
+from semel.broker.log_manager import LogManager
 from semel.broker.partition import Partition
 from semel.cli.main import main
+from semel.group_coordinator.offsets import OffsetTable
 from semel.protocol.api.topics import IsolationLevel
 from semel.protocol.api.transactions import (
     AbortTransactionRequest,
@@ -19,10 +21,13 @@ from semel.protocol.api.transactions import (
     EndTxnResponse,
     TxnMarker,
 )
-from semel.protocol.ids import OFFSETS_TOPIC
+from semel.protocol.ids import INTERNAL_TOPICS, OFFSETS_TOPIC
+from semel.protocol.record_batch import iter_batches
 from semel.txn_coordinator.service import TransactionService
 
 ABORT_RATE = 0.1
+PASS_RATE = 0.2
+TAIL_RECORDS = 30
 
 
 def dedupe_off() -> None:
@@ -77,7 +82,49 @@ def marker_before_decision() -> None:
     TransactionService.end_txn = decide_otherwise  # type: ignore[method-assign]
 
 
+def tail_lost() -> None:
+    """Start without the last records that were acknowledged, as after a power cut without a sync (against D1)."""
+    open_all = LogManager.open
+
+    def open_without_tails(self: LogManager, *args: Any, **more: Any) -> Any:
+        report = open_all(self, *args, **more)
+        for partition in self.partitions():
+            if not report.clean and partition.tp.topic not in INTERNAL_TOPICS:
+                log = partition.log
+                log.truncate_to(max(log.log_start_offset, log.log_end_offset - TAIL_RECORDS), now_ms=0)
+                partition._high_watermark = min(partition._high_watermark, log.log_end_offset)
+                partition._last_stable_offset = partition._find_last_stable_offset()
+        return report
+
+    LogManager.open = open_without_tails  # type: ignore[method-assign]
+
+
+def offsets_dropped() -> None:
+    """Publish no offsets with a commit marker: whoever takes a partition over begins too early (against O1)."""
+    replay_marker = OffsetTable.replay_marker
+    OffsetTable.replay_marker = lambda self, producer_id, committed: replay_marker(self, producer_id, False)  # type: ignore[method-assign]
+
+
+def batches_passed_over() -> None:
+    """Give readers now and then what follows the batch that they asked for (against L3)."""
+    read = Partition.read
+    draw = random.Random(1)
+
+    def read_on(self: Partition, offset: int, **more: Any) -> Any:
+        found = read(self, offset, **more)
+        if self.tp.topic == "target" and found.size and draw.random() < PASS_RATE:
+            first = next(iter(iter_batches(found.read())))
+            if first.next_offset < found.next_offset:
+                return read(self, first.next_offset, **more)
+        return found
+
+    Partition.read = read_on  # type: ignore[method-assign, assignment]
+
+
 FAULTS: dict[str, Callable[[], None]] = {
+    "tail-lost": tail_lost,
+    "offsets-dropped": offsets_dropped,
+    "batches-passed-over": batches_passed_over,
     "dedupe-off": dedupe_off,
     "lso-ignored": lso_ignored,
     "marker-before-decision": marker_before_decision,

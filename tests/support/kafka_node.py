@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from semel.broker.config import NodeConfig
 from semel.broker.listeners.kafka.limits import KafkaLimits
 from semel.broker.listeners.kafka.listener import KafkaListener
 from semel.broker.log.config import LogConfig
@@ -15,6 +16,7 @@ from semel.broker.log.journal import Journal
 from semel.broker.log.partition_log import PartitionLog
 from semel.broker.metadata.changes import PartitionState
 from semel.broker.metadata.image import BrokerImage, TopicImage
+from semel.broker.offline_logs import OfflineLogs
 from semel.broker.partition import Durability, Partition
 from semel.protocol.api.transactions import (
     AddPartitionsToTxnRequest,
@@ -111,9 +113,11 @@ class FakeTransactions:
         )
 
 
-@dataclass
-class FakeConfig:
-    node_id: int = NODE_ID
+class FakeLogs:
+    """What is said of partitions that are not open: here, nothing."""
+
+    def __init__(self) -> None:
+        self.offline = OfflineLogs(set())
 
 
 @dataclass
@@ -128,7 +132,8 @@ class FakeNode:
     def __post_init__(self) -> None:
         self.metadata = FakeMetadata()
         self.transactions = FakeTransactions()
-        self.config = FakeConfig()
+        self.config = NodeConfig(node_id=NODE_ID)
+        self.logs = FakeLogs()
         self.partitions: dict[TopicPartition, Partition] = {}
         self.journal: Journal | None = None
         if self.journaled:

@@ -31,6 +31,7 @@ TOOLS = {
     "get-offsets": ("org.apache.kafka.tools.GetOffsetShell",),
     "groups": ("org.apache.kafka.tools.GroupsCommand",),
     "log-dirs": ("org.apache.kafka.tools.LogDirsCommand",),
+    "metadata-quorum": ("org.apache.kafka.tools.MetadataQuorumCommand",),
     "producer-perf-test": ("org.apache.kafka.tools.ProducerPerformance",),
     "topics": ("org.apache.kafka.tools.TopicCommand",),
     "transactions": ("org.apache.kafka.tools.TransactionsCommand",),

@@ -128,7 +128,12 @@ class Kafka:
         answer = await self.ask(ApiKey.WRITE_TXN_MARKERS, version, markers=[marker])
         (item,) = answer.markers
         assert item.producer_id == producer.producer_id
-        return [ErrorCode(each.error_code) for topic in item.topics for each in topic.partitions]
+        found = {
+            TopicPartition(topic.name, each.partition_index): ErrorCode(each.error_code)
+            for topic in item.topics
+            for each in topic.partitions
+        }
+        return [found[tp] for tp in tps]
 
     async def send(
         self, producer: ProducerIdAndEpoch, value: bytes, sequence: int = 0, *, tp: TopicPartition = A, version: int

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from pathlib import Path
 from typing import Any, Self
 
@@ -13,8 +13,10 @@ import semel
 from semel.broker.config import NodeConfig
 from semel.broker.config_sources import LoadedConfig
 from semel.broker.node import Node
+from semel.protocol.ids import TopicPartition
 from semel.runtime.clock import SystemClock
 from semel.runtime.disk_storage import DiskStorage
+from semel.runtime.storage import Storage
 from semel.sdk.testing.hosted_node import HostedNode
 from semel.sdk.testing.interceptor import FaultInterceptor
 
@@ -35,12 +37,15 @@ class LiveNode:
     def __init__(self, folder: Path, **settings: Any) -> None:
         self._settings = {**FAST, "data_dir": str(folder / "data"), **settings}
         self._hosted: HostedNode | None = None
+        self.storage: Storage = DiskStorage()
         self.node: Node
         self.bootstrap = ""
 
-    def start(self) -> None:
+    def start(self, accept_loss_of: Collection[TopicPartition] = ()) -> None:
         config = LoadedConfig(NodeConfig(**self._settings), {})
-        self._hosted = HostedNode(config, DiskStorage(), SystemClock(), FaultInterceptor())
+        self._hosted = HostedNode(
+            config, self.storage, SystemClock(), FaultInterceptor(), accept_loss_of=accept_loss_of
+        )
         self._hosted.start()
         self.node = self._hosted.node
         self.bootstrap = str(self.node.grpc_address)

@@ -31,6 +31,15 @@ def open_log(storage: SimulatedStorage, config: LogConfig, *, folder: str = FOLD
     return PartitionLog.open(storage, folder, TP, TOPIC_ID, config, **{"now_ms": NOW, **options})
 
 
+def storage_with_folder() -> SimulatedStorage:
+    """A disk on which the log's folder survives a power cut, as where a node has made it."""
+    storage = SimulatedStorage()
+    storage.make_folder(FOLDER)
+    for folder in ("/", FOLDER.rpartition("/")[0]):
+        storage.sync_folder(folder)
+    return storage
+
+
 def make_batch(
     records: list[tuple[bytes | None, bytes | None]],
     *,

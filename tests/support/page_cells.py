@@ -19,7 +19,7 @@ from typing import Any
 CELL = re.compile(r"^```(python|console)\n(.*?)^```\n(?:^```text\n(.*?)^```\n)?", re.DOTALL | re.MULTILINE)
 SAVED = re.compile(r"# (\w+\.py)\n")
 WAIT = re.compile(r"wait %(\d)\s*")
-SHELL_TIMEOUT_S = 120
+SHELL_TIMEOUT_S = 600
 
 
 @dataclass(frozen=True)

@@ -29,13 +29,17 @@ PATIENCE_S = 90.0
 class Cast:
     """A node, its topics, and two instances of `sql_worker.py`. A context manager that ends what it started."""
 
-    def __init__(self, folder: Path, what: str, url: str, server: DatabaseServer | None) -> None:
+    def __init__(
+        self, folder: Path, what: str, url: str, server: DatabaseServer | None, *, fault: str | None = None
+    ) -> None:
+        """`fault` is one that the workers plant in themselves."""
         self.node = NodeProcess(
             folder / "data", settings=["offsets.topic.num.partitions=2", "transaction.state.log.num.partitions=2"]
         )
         self.server = server
         self.url = url
         self._what = what
+        self._more = () if fault is None else ("--fault", fault)
         self._log = (folder / "workers.log").open("ab")
         self.log_path = folder / "workers.log"
         self._running: dict[int, subprocess.Popen[bytes]] = {}
@@ -55,7 +59,7 @@ class Cast:
             if process is None or process.poll() is not None:
                 command = [sys.executable, "-P", str(SUPPORT / "sql_worker.py"), self._what, "--url", self.url]
                 command += ["--bootstrap", self.node.bootstrap, "--instance", f"i{number}"]
-                self._running[number] = subprocess.Popen(command, stdout=self._log, stderr=self._log)
+                self._running[number] = subprocess.Popen([*command, *self._more], stdout=self._log, stderr=self._log)
 
     def strike(self, seed: int, faults: list[str], pause_s: tuple[float, float] = (0.7, 2.2)) -> None:
         """Do each of `faults`, in an order and at moments that `seed` draws."""

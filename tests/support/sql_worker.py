@@ -7,12 +7,16 @@ import json
 import logging
 import signal
 import sys
+import time
+from collections.abc import Mapping
 from typing import Any
 
 import sqlalchemy as sa
 
 import semel
 import semel.sql
+from semel.protocol.ids import TopicPartition
+from semel.sdk.sql.offsets import OffsetsTable, Step
 
 SOURCE, DEAD, GROUP = "source", "dead", "sql"
 
@@ -23,8 +27,11 @@ def main() -> int:
     parser.add_argument("--bootstrap", required=True)
     parser.add_argument("--url", required=True)
     parser.add_argument("--instance")
+    parser.add_argument("--fault", choices=["offsets-apart"])
     arguments = parser.parse_args()
     logging.basicConfig(level=logging.INFO, stream=sys.stdout, format="%(asctime)s %(name)s %(message)s")
+    if arguments.fault == "offsets-apart":
+        offsets_apart()
     try:
         if arguments.what == "outbox":
             relay(arguments)
@@ -36,6 +43,21 @@ def main() -> int:
         print(f"fenced: {error}", flush=True)
         return 4
     return 0
+
+
+def offsets_apart() -> None:
+    """Commit the offsets before the rows, to show that the check sees it: a kill in between loses rows (against E3)."""
+    advance = OffsetsTable.advance
+
+    def advance_apart(self: OffsetsTable, connection: sa.Connection, steps: Mapping[TopicPartition, Step]) -> bool:
+        moved = advance(self, connection, steps)
+        driver_connection = connection.connection.dbapi_connection
+        assert driver_connection is not None
+        driver_connection.commit()
+        time.sleep(0.1)
+        return moved
+
+    OffsetsTable.advance = advance_apart  # type: ignore[method-assign]
 
 
 def fill(arguments: argparse.Namespace) -> None:

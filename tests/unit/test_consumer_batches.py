@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import random
 from collections.abc import Iterator
 
@@ -55,6 +56,23 @@ def test_a_batch_is_a_sequence_of_records_with_its_places(kit: Kit) -> None:
     alone.assign([a])
     with pytest.raises(UsageError, match=r"make the consumer with Consumer\(..., group='name'\)"):
         take(alone, 1).group_metadata.group_id  # noqa: B018
+
+
+def test_O4_offsets_are_committed_as_todays_member_only_where_nothing_has_changed(kit: Kit) -> None:
+    """Each of these alone makes the coordinator the judge: another member, and a partition that was away."""
+    (a,) = kit.create()
+    kit.fill(*"ab")
+    reader = kit.member()
+    batch = take(reader, 1)
+    core, states = reader._core, batch._handout.states
+    today = batch.group_metadata
+    earlier = dataclasses.replace(today, generation_id=today.generation_id - 1)
+    assert core.metadata_for(states, earlier) == today, "it has had the partition all the time"
+    other = dataclasses.replace(today, member_id="an earlier membership", generation_id=1)
+    assert core.metadata_for(states, other) == other
+    core.subscription.set_assignment([])
+    core.subscription.set_assignment([a])
+    assert core.metadata_for(states, earlier) == earlier
 
 
 def test_what_was_rewound_comes_again_with_the_next_poll(kit: Kit) -> None:

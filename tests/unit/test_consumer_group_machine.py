@@ -10,9 +10,15 @@ from group_driver import GroupDriver, commit, compacted, fetch, replayed
 
 from semel.group_coordinator.config import GroupConfig
 from semel.group_coordinator.consumer_group import ConsumerGroup
+from semel.group_coordinator.consumer_membership import consumer_key
 from semel.group_coordinator.consumer_schemas import current_record, decode_current
 from semel.group_coordinator.consumer_state import ConsumerGroupState, MemberAssignment, MemberState
-from semel.protocol.api.consumer_groups import ConsumerGroupDescribeRequest, ConsumerGroupHeartbeatResponse
+from semel.group_coordinator.reconciliation import next_assignment
+from semel.protocol.api.consumer_groups import (
+    ConsumerGroupDescribeRequest,
+    ConsumerGroupHeartbeatResponse,
+    TopicIdPartition,
+)
 from semel.protocol.api.groups import (
     DeleteGroupRequest,
     ListGroupsRequest,
@@ -187,6 +193,75 @@ def test_G2_a_late_heartbeat_with_the_epoch_before_gives_nothing_up() -> None:
     first.answered(driver.answers[driver.call(first.request())])
     settle(driver, first, second, third)
     assert first.held | second.held | third.held == partitions("orders", 0, 1, 2, 3)
+
+
+def told_to_revoke(driver: GroupDriver) -> tuple[Member, Member]:
+    """A member at epoch 2 that was told to give a partition up, and has not said so; and the one that waits for it."""
+    first, second, third = Member("m-1", GROUP), Member("m-2", GROUP), Member("m-3", GROUP)
+    beat(driver, first)
+    settle(driver, first, second)
+    beat(driver, third)
+    first.answered(driver.ask(first.request()))
+    current = group_of(driver).currents["m-1"]
+    assert (current.state, current.epoch, current.previous_epoch) == (MemberState.UNREVOKED_PARTITIONS, 2, 1)
+    assert len(current.to_revoke) == 1
+    return first, third
+
+
+@pytest.mark.parametrize("owned", [None, frozenset()])
+def test_G2_only_a_member_of_the_current_epoch_can_say_what_it_gave_up(
+    owned: frozenset[TopicIdPartition] | None,
+) -> None:
+    """A heartbeat from before may be late: what it did not hold then it may hold now."""
+    driver = driver_with(orders=6)
+    first, third = told_to_revoke(driver)
+    held = group_of(driver).currents["m-1"].held
+    driver.call(replace(first.request(), member_epoch=1, owned=owned))
+    assert group_of(driver).currents["m-1"].held == held
+    assert not (beat(driver, third).assignment or frozenset()) & held
+    settle(driver, first, third)
+    assert len(third.held) >= 1
+
+
+def test_G2_a_heartbeat_that_says_nothing_of_partitions_gives_nothing_up() -> None:
+    driver = driver_with(orders=6)
+    first, third = told_to_revoke(driver)
+    held = group_of(driver).currents["m-1"].held
+    for _ in range(3):
+        driver.ask(replace(first.request(), owned=None))
+        assert group_of(driver).currents["m-1"].held == held
+        assert not (beat(driver, third).assignment or frozenset()) & held
+
+
+@pytest.mark.parametrize(
+    "state", [MemberState.STABLE, MemberState.UNREVOKED_PARTITIONS, MemberState.UNRELEASED_PARTITIONS]
+)
+@pytest.mark.parametrize("owned", [None, partitions("orders", 0), partitions("orders", 0, 1), frozenset()])
+def test_G2_a_partition_is_freed_by_its_members_word_alone(
+    state: MemberState, owned: frozenset[TopicIdPartition] | None
+) -> None:
+    """Partition 0 is to go, and 1 to stay."""
+    going, staying = partitions("orders", 0), partitions("orders", 1)
+    if state is MemberState.UNREVOKED_PARTITIONS:
+        current = MemberAssignment(4, 3, state, staying, going)
+    else:
+        current = MemberAssignment(4, 3, state, going | staying)
+    after = next_assignment(current, 6, staying, lambda partition: True, owned)
+    if owned is None or owned & going:
+        assert after.held == going | staying
+        assert after.epoch < 6
+    else:
+        assert after == MemberAssignment(6, after.previous_epoch, MemberState.STABLE, staying)
+
+
+def test_G2_a_release_frees_a_partition_only_where_it_is_the_releasing_members() -> None:
+    """The log may bring the new holder's record before the one in which the old holder lets go."""
+    group = ConsumerGroup(GROUP)
+    p0 = partitions("orders", 0)
+    for member_id, assigned in (("old", p0), ("new", p0), ("old", frozenset[TopicIdPartition]())):
+        record = current_record(GROUP, member_id, MemberAssignment(1, 0, MemberState.STABLE, assigned))
+        group.apply(consumer_key(record.key), record.value, 0)
+    assert [group.holder(partition) for partition in p0] == ["new"]
 
 
 def test_a_member_may_join_again_under_its_id() -> None:

@@ -44,6 +44,38 @@ def test_an_append_beyond_the_reserve_does_not_flap(caplog: pytest.LogCaptureFix
     assert [record.levelname for record in caplog.records] == ["WARNING"]
 
 
+def test_refused_producers_are_served_again_only_when_more_than_the_reserve_is_free(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """While others wrote and deleted around the threshold it said both in the same milliseconds."""
+    free = 990
+    space = DiskSpace(cast("Any", SimpleNamespace(free_bytes=lambda _: free)), "/data", min_free_bytes=1000)
+    with caplog.at_level(logging.INFO, logger="semel.disk"):
+        for found in (990, 1020, 999, 1050, 1095):
+            free = found
+            space.refresh()
+            with pytest.raises(RetriableError, match="served again from 1100 on"):
+                space.take(10)
+        free = 1120
+        space.take(10)
+        free = 1015
+        space.take(10)
+    assert [record.levelname for record in caplog.records] == ["WARNING", "INFO"]
+
+
+def test_a_write_that_finds_the_disk_full_is_believed_before_the_next_look(caplog: pytest.LogCaptureFixture) -> None:
+    free = 8 << 20
+    space = DiskSpace(cast("Any", SimpleNamespace(free_bytes=lambda _: free)), "/data", min_free_bytes=0)
+    space.take(10)
+    free = 100  # by others, between two looks
+    space.write_failed()
+    with pytest.raises(RetriableError, match="nearly full"):
+        space.take(10)
+    free = 8 << 20
+    space.take(10)
+    assert "producers are refused" in caplog.text
+
+
 def test_an_append_larger_than_what_is_written_between_two_looks_is_no_full_disk() -> None:
     """Batches above 16 MiB were refused for ever, with any amount of room."""
     free = 1000 + (40 << 20)

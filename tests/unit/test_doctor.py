@@ -276,9 +276,10 @@ def test_a_transaction_hangs_once_its_coordinator_has_lost_its_log(tmp_path: Pat
             refused = run(node, "txn", "abort", "--partition", "out:0", "--start-offset", "1", "--yes")
             assert "does not hang: it is that of 'lost'" in refused.stderr
             node.stop()
-        for folder in (tmp_path / "data").glob(f"{TRANSACTIONS_TOPIC}-*"):
+        lost = list((tmp_path / "data").glob(f"{TRANSACTIONS_TOPIC}-*"))
+        for folder in lost:
             shutil.rmtree(folder)
-        node.start()
+        node.start(accept_loss_of=[TopicPartition(TRANSACTIONS_TOPIC, number) for number in range(len(lost))])
         with semel.Producer(node.bootstrap) as producer:
             producer.send("out", b"after")
         hanging = found(node)["hanging-transaction"]
@@ -510,9 +511,10 @@ def test_offsets_of_groups_that_hang_are_freed(tmp_path: Path) -> None:
         with left_open(node, "lost") as producer:
             producer.send_offsets({TopicPartition("in", 0): 1}, semel.GroupMetadata("g"))
             node.stop()
-        for folder in (tmp_path / "data").glob(f"{TRANSACTIONS_TOPIC}-*"):
+        lost = list((tmp_path / "data").glob(f"{TRANSACTIONS_TOPIC}-*"))
+        for folder in lost:
             shutil.rmtree(folder)
-        node.start()
+        node.start(accept_loss_of=[TopicPartition(TRANSACTIONS_TOPIC, number) for number in range(len(lost))])
         hanging = found(node)["hanging-transaction"]
         assert OFFSETS_TOPIC in hanging.what
         assert "It keeps offsets of groups pending" in hanging.what

@@ -31,6 +31,7 @@ from semel.cli.main import app
 from semel.protocol.api.diagnostics import (
     NEVER,
     CoordinatorPartition,
+    ForgedMarker,
     HeldPartition,
     NodeSnapshot,
     OfflinePartition,
@@ -95,6 +96,10 @@ CASES: dict[str, tuple[Severity, NodeSnapshot]] = {
         Severity.ERROR,
         node(held=(replace(HELD, is_known=False, outcome="commit", transactional_id="pay"),), held_total=1),
     ),
+    "forged-marker": (
+        Severity.WARNING,
+        node(forged=(ForgedMarker(T0, 7, 1, 2**31 - 1, 0, NOW - HOUR, "pay"),), forged_total=1),
+    ),
     "group-lagging": (
         Severity.WARNING,
         node(groups=(replace(GROUP, **LAG, unread_since_ms=NOW - 10 * MINUTE),)),
@@ -112,6 +117,13 @@ CASES: dict[str, tuple[Severity, NodeSnapshot]] = {
         node(groups=(replace(GROUP, **LAG, state="Empty", members=0, expires_ms=NOW + 100 * HOUR),)),
     ),
     "partition-offline": (Severity.ERROR, node(offline=(OfflinePartition(T0, "the disk failed"),))),
+    **{
+        f"partition-{name}": (Severity.ERROR, node(offline=(OfflinePartition(T0, "gone", kind.replace("-", " ")),)))
+        for name, kind in (
+            *(("not-made", "not-made"), ("unreadable", "unreadable")),
+            *(("damaged", "damaged"), ("vanished", "vanished")),
+        )
+    },
     "partition-skewed": (Severity.INFO, node(topics=(replace(TOPIC, largest_bytes=3 * GIB),))),
     "disk-full": (Severity.ERROR, disk(free_bytes=1 << 20)),
     "disk-filling": (Severity.WARNING, disk(free_bytes=5 * GIB)),
@@ -123,6 +135,7 @@ CASES: dict[str, tuple[Severity, NodeSnapshot]] = {
         disk(damaged_ms=NOW - HOUR, damage="orders-0: offset 300 unreadable"),
     ),
     "unclean-start": (Severity.INFO, disk(unclean_ms=NOW - HOUR, unclean_found="3 partitions, recovered")),
+    "anonymous-access": (Severity.WARNING, node(settings=settings_with(kafka_listen="0.0.0.0:9092"))),
     "durability-os": (Severity.WARNING, node(settings=settings_with(durability="os"))),
     "min-insync-impossible": (Severity.ERROR, node(topics=(replace(TOPIC, min_insync_replicas=2),))),
     "retention-short": (Severity.WARNING, node(topics=(replace(TOPIC, retention_ms=MINUTE),))),

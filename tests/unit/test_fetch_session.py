@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import asyncio
+import threading
 from collections.abc import Iterator
+from typing import Any
 from uuid import UUID
 
 import pytest
-from consumer_kit import FACES, Kit, nothing, read
+from consumer_kit import FACES, PATIENCE_S, Kit, nothing, read
 from live_node import LiveNode
 
 from semel.protocol.ids import TopicId, TopicPartition
-from semel.protocol.kafka.fetch import FetchPartition
+from semel.protocol.kafka.fetch import FetchPartition, FetchResponse
 from semel.sdk.fetch_session import FetchSession, SessionRequest
+from semel.sdk.fetcher import Fetcher
 from semel.sdk.subscription import PartitionState
 
 TOPIC_ID = TopicId(UUID(int=7))
@@ -125,3 +129,29 @@ def test_pauses_and_assignments_reach_the_session(kit: Kit) -> None:
     nothing(reader)
     reader.resume([a])
     assert read(reader, 1) == ["0"]
+
+
+def test_E1_an_answer_from_before_a_seek_is_dropped(kit: Kit, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Taken in, it would be read as if it began at the place gone back to, and what lies between be skipped."""
+    (tp,) = kit.create()
+    kit.fill(*"abcde")
+    kit.fill(*"fgh")  # a batch of its own
+    arrived, go_on = threading.Event(), threading.Event()
+    ask = Fetcher._ask
+
+    async def held(*arguments: Any) -> FetchResponse:
+        response = await ask(*arguments)
+        if any(answer.records for answer in response.partitions):
+            arrived.set()
+            await asyncio.to_thread(go_on.wait, PATIENCE_S)
+        return response
+
+    monkeypatch.setattr(Fetcher, "_ask", held)
+    reader = kit.consumer()
+    reader.assign([tp])
+    reader.seek(tp, 5)
+    assert reader.poll(0) is None
+    assert arrived.wait(PATIENCE_S)
+    reader.seek(tp, 0)
+    go_on.set()
+    assert read(reader, 8) == list("abcdefgh")

@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 import itertools
+import pickle
+from collections.abc import Callable
 
 import pytest
+from lying_batches import LIES
 
+from semel.protocol.compression import Compression
+from semel.protocol.errors import ErrorCode
 from semel.protocol.ids import TopicPartition
-from semel.protocol.record_batch import ControlType, encode_batch, encode_control_batch, set_base_offset
-from semel.sdk.fetched import FetchedChunk, whole_batches
+from semel.protocol.record_batch import ControlType, encode_batch, encode_control_batch, read_header, set_base_offset
+from semel.sdk.fetched import FetchedChunk, UnreadableBatchError, whole_batches
 
 TP = TopicPartition("orders", 3)
 
@@ -47,8 +52,17 @@ class Log:
         self.end += count
         return self
 
-    def chunk(self, aborted: list[tuple[int, int]] | None, from_offset: int = 0) -> FetchedChunk:
-        return FetchedChunk(TP, memoryview(bytes(self.data)), from_offset, aborted)
+    def put_raw(self, batch: bytearray) -> Log:
+        """Put a batch as it is, with as many offsets as its header says."""
+        return self._append(batch, read_header(batch).last_offset_delta + 1)
+
+    def chunk(
+        self,
+        aborted: list[tuple[int, int]] | None,
+        from_offset: int = 0,
+        on_unreadable: Callable[[UnreadableBatchError], None] | None = None,
+    ) -> FetchedChunk:
+        return FetchedChunk(TP, memoryview(bytes(self.data)), from_offset, aborted, on_unreadable)
 
 
 def values(chunk: FetchedChunk, max_records: int = 1000) -> list[str]:
@@ -130,3 +144,49 @@ def test_a_batch_that_is_cut_short_is_not_read() -> None:
 @pytest.mark.parametrize("data", [b"", b"\x00" * 60, b"\x00" * 200, b"\xff" * 200])
 def test_bytes_that_are_no_batches_have_no_whole_batch(data: bytes) -> None:
     assert whole_batches(memoryview(data)) == (0, -1)
+
+
+UNREADABLE = sorted(
+    set(LIES) - {"offset delta that begins at one", "count of one for 40 offsets", "time of the year 300,000"}
+)
+"""What an older node took and a reader can't read. The others are read, or are errors of columns alone."""
+
+
+@pytest.mark.parametrize("codec", [Compression.NONE, Compression.ZSTD], ids=lambda codec: codec.name)
+@pytest.mark.parametrize("lie", UNREADABLE)
+def test_S4_an_unreadable_batch_of_an_older_log_is_named_and_can_be_passed_over(lie: str, codec: Compression) -> None:
+    batch = LIES[lie].build(codec)
+    offsets = read_header(batch).last_offset_delta + 1
+    log = Log(start=5).put("a", "b").put_raw(batch).put("c")
+    chunk = log.chunk(None, 5)
+    assert [record.offset for record in chunk.take(10)] == [5, 6]
+    for _ in range(2):
+        with pytest.raises(
+            UnreadableBatchError, match=f"{TP} can't be read at offset 7: the batch of offsets 7 to "
+        ) as at:
+            chunk.take(10)
+        assert (at.value.tp, at.value.first_offset, at.value.last_offset) == (TP, 7, 6 + offsets)
+        assert at.value.code is ErrorCode.CORRUPT_MESSAGE
+        assert f"or to {7 + offsets} to go on without it" in str(at.value)
+        assert chunk.next_offset == 7
+    passed: list[UnreadableBatchError] = []
+    for aborted in (None, []):
+        assert values(log.chunk(aborted, 5, passed.append)) == ["a", "b", "c"]
+    assert [(one.first_offset, one.last_offset) for one in passed] == [(7, 6 + offsets)] * 2
+
+
+def test_S4_passing_over_the_last_batch_moves_past_it() -> None:
+    passed: list[UnreadableBatchError] = []
+    chunk = Log().put("a").put_raw(LIES["random bytes"].build(Compression.NONE)).chunk([], 0, passed.append)
+    assert values(chunk) == ["a"]
+    assert (chunk.next_offset, chunk.is_used_up, len(passed)) == (2, True, 1)
+    again = pickle.loads(pickle.dumps(passed[0]))
+    assert (again.tp, again.first_offset, again.last_offset, str(again)) == (TP, 1, 1, str(passed[0]))
+
+
+def test_S4_a_wrong_checksum_is_passed_over_too() -> None:
+    log = Log().put("a").put("b").put("c")
+    log.data[log.data.find(b"b")] ^= 1
+    passed: list[UnreadableBatchError] = []
+    assert values(log.chunk([], 0, passed.append)) == ["a", "c"]
+    assert "CRC" in str(passed[0])

@@ -5,6 +5,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections import deque
 from collections.abc import Awaitable, Callable
 from typing import Any
@@ -15,6 +16,7 @@ from semel.protocol.consumer_protocol import Assignment, decode_subscription, en
 from semel.protocol.errors import ErrorCode, FatalError, FencedError, RetriableError, SemelError, error_for
 from semel.protocol.ids import TopicPartition
 from semel.protocol.v1 import common_pb2, groups_pb2
+from semel.sdk import group_member
 from semel.sdk.group_member import AssignmentChange, ChangeKind, GroupMember, GroupOptions, MemberState
 from semel.sdk.options import ClientOptions
 
@@ -272,17 +274,35 @@ def test_a_silence_longer_than_the_session_ends_the_membership() -> None:
     run(test, session_timeout_ms=30)
 
 
-def test_a_member_that_does_not_poll_leaves_once_and_joins_when_it_polls() -> None:
+class CountedClock:
+    """Counts how often the member looks at the time: once in each round of its heartbeats."""
+
+    def __init__(self) -> None:
+        self.looks = 0
+
+    def monotonic(self) -> float:
+        self.looks += 1
+        return time.monotonic()
+
+    async def rounds(self, count: int) -> None:
+        begin = self.looks
+        while self.looks < begin + count:
+            await asyncio.sleep(0.001)
+
+
+def test_a_member_that_does_not_poll_leaves_once_and_joins_when_it_polls(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = CountedClock()
+    monkeypatch.setattr(group_member, "time", clock)
+
     async def test(m: Member) -> None:
         await m.joined(A)
         m.member.polled_at -= 1_000
         while not m.coordinator.count("LeaveGroup"):
             m.coordinator.heard.clear()
             await m.coordinator.heard.wait()
-        await asyncio.sleep(0.01)
-        assert m.coordinator.count("LeaveGroup") == 1
         beats = m.coordinator.count("Heartbeat")
-        await asyncio.sleep(0.01)
+        await clock.rounds(10)
+        assert m.coordinator.count("LeaveGroup") == 1
         assert m.coordinator.count("Heartbeat") == beats, "who is no member does not beat"
         m.member.polled_at += 1_000
         await m.poll_until(lambda: len(m.told_of(ChangeKind.ASSIGNED)) == 2)

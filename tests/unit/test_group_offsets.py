@@ -213,6 +213,26 @@ def test_O1_deleted_group_stays_deleted_when_the_marker_comes() -> None:
     assert driver.machine.durable_state()["pending counts"] == {}
 
 
+@pytest.mark.parametrize("reloads", [False, True])
+def test_O1_an_aborted_transaction_of_two_groups_shows_nothing(reloads: bool) -> None:
+    """A pipeline may commit what it read for two groups; a commit publishes both, too."""
+    driver = GroupDriver()
+    groups = (GROUP, "other")
+    for group in groups:
+        driver.ask(commit({P0: 1}, group=group))
+    for committed, expected in ((False, 1), (True, 7)):
+        for group in groups:
+            driver.ask(commit({P0: 7, P1: 8}, group=group, producer=PRODUCER))
+        if reloads:
+            driver.reload()
+        driver.marker(PRODUCER, committed=committed)
+        for group in groups:
+            found = driver.ask(fetch(P0, P1, group=group)).offsets
+            assert [found[each].offset for each in (P0, P1)] == [expected, 8 if committed else -1], group
+    assert driver.machine.durable_state()["pending"] == {}
+    assert driver.machine.durable_state()["pending counts"] == {}
+
+
 @pytest.mark.parametrize("keep_tombstones", [True, False])
 def test_O1_restart_and_compaction_bring_back_the_same(keep_tombstones: bool) -> None:
     driver = GroupDriver()

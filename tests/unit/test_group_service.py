@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Coroutine
+from collections.abc import Coroutine, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -13,7 +13,8 @@ from group_driver import assignment, commit, fetch, subscription
 from memory_log import MemoryLog
 
 from semel.group_coordinator.config import GroupConfig
-from semel.group_coordinator.service import GroupService
+from semel.group_coordinator.offsets import OffsetTable
+from semel.group_coordinator.service import FETCHED_AT_ONCE_MAX, GroupService
 from semel.protocol.api.groups import (
     DeleteGroupRequest,
     DescribeGroupRequest,
@@ -113,6 +114,38 @@ class World:
 
 def run(test: Coroutine[Any, Any, None]) -> None:
     asyncio.run(asyncio.wait_for(test, 20))
+
+
+def test_D5_O1_offsets_are_told_when_the_commit_that_published_them_is_durable() -> None:
+    """Plain ones, and those that a marker publishes: who begins at an offset that is lost later has skipped records."""
+
+    async def scenario() -> None:
+        world = World()
+        service = await world.load()
+        log = world.logs[service.offsets_partition("enrich").partition]
+        for committing in (commit({P0: 5}), commit({P0: 7}, producer=PRODUCER)):
+            await service.commit_offsets(replace(committing, group_id="enrich", transactional_id="t"))
+            log.auto_commit = False
+            if committing.producer is None:
+                again = asyncio.ensure_future(service.commit_offsets(replace(committing, group_id="enrich")))
+            else:
+                ended = ProducerIdAndEpoch(PRODUCER.producer_id, PRODUCER.producer_epoch + 1)
+                marker = service.write_marker(
+                    service.offsets_partition("enrich").partition, ended, 0, True, TransactionVersion.V2
+                )
+                again = asyncio.ensure_future(marker)
+            await asyncio.sleep(0)
+            told = asyncio.ensure_future(service.fetch_offsets(fetch(P0, group="enrich")))
+            for _ in range(10):
+                await asyncio.sleep(0)
+            assert not again.done()
+            assert not told.done()
+            await log.commit()
+            await again
+            assert (await told).offsets[P0].offset == (5 if committing.producer is None else 7)
+            log.auto_commit = True
+
+    run(scenario())
 
 
 async def code_of(call: Coroutine[Any, Any, object]) -> ErrorCode:
@@ -404,5 +437,27 @@ def test_leave_of_more_members_than_a_group_has_and_commit_without_its_id_are_re
         with pytest.raises(UsageError, match="transactional id"):
             await groups.commit_offsets(nameless)
         groups.close()
+
+    run(test())
+
+
+def test_S3_offsets_of_many_partitions_are_fetched_a_part_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    sizes: list[int] = []
+    known = OffsetTable.fetch
+
+    def noted(self: OffsetTable, group_id: str, asked: Sequence[TopicPartition], **how: bool) -> Any:
+        sizes.append(len(asked))
+        return known(self, group_id, asked, **how)
+
+    monkeypatch.setattr(OffsetTable, "fetch", noted)
+
+    async def test() -> None:
+        service = await World().load()
+        many = tuple(TopicPartition("orders", number) for number in range(2 * FETCHED_AT_ONCE_MAX + 5))
+        await service.commit_offsets(commit({many[0]: 7, many[-1]: 8}))
+        offsets = (await service.fetch_offsets(fetch(*many))).offsets
+        assert tuple(offsets) == many
+        assert (offsets[many[0]].offset, offsets[many[1]].offset, offsets[many[-1]].offset) == (7, -1, 8)
+        assert sizes == [FETCHED_AT_ONCE_MAX, FETCHED_AT_ONCE_MAX, 5]
 
     run(test())

@@ -40,25 +40,24 @@ async def append(node: Node, *timestamps_ms: int, producer_id: int = -1) -> None
         await partition.wait_committed(result.last_offset)
 
 
-def offset(node: Node, timestamp_ms: int, isolation: IsolationLevel = IsolationLevel.READ_COMMITTED) -> tuple[int, int]:
-    found = list_offsets(node, ListOffsetsRequest({TP: timestamp_ms}, isolation))[TP]
+async def offset(
+    node: Node, timestamp_ms: int, isolation: IsolationLevel = IsolationLevel.READ_COMMITTED
+) -> tuple[int, int]:
+    found = (await list_offsets(node, ListOffsetsRequest({TP: timestamp_ms}, isolation)))[TP]
     assert found.error is ErrorCode.NONE
     return found.offset, found.timestamp_ms
 
 
 def test_offsets_by_time(tmp_path: Path) -> None:
     async def test(node: Node) -> None:
-        assert (offset(node, EARLIEST_TIMESTAMP)[0], offset(node, LATEST_TIMESTAMP)[0], offset(node, 0)[0]) == (
-            0,
-            0,
-            -1,
-        )
+        specials = (EARLIEST_TIMESTAMP, LATEST_TIMESTAMP, 0)
+        assert [(await offset(node, special))[0] for special in specials] == [0, 0, -1]
         await append(node, 100, 300, 200)
-        assert offset(node, EARLIEST_TIMESTAMP) == (0, -1)
-        assert offset(node, LATEST_TIMESTAMP) == (3, -1)
-        assert offset(node, MAX_TIMESTAMP) == (1, 300)
-        assert offset(node, 101) == (1, 300)
-        assert offset(node, 301) == (-1, -1)
+        assert await offset(node, EARLIEST_TIMESTAMP) == (0, -1)
+        assert await offset(node, LATEST_TIMESTAMP) == (3, -1)
+        assert await offset(node, MAX_TIMESTAMP) == (1, 300)
+        assert await offset(node, 101) == (1, 300)
+        assert await offset(node, 301) == (-1, -1)
 
     with_node(tmp_path, test)
 
@@ -67,9 +66,9 @@ def test_L2_the_latest_offset_of_committed_records_is_the_last_stable_one(tmp_pa
     async def test(node: Node) -> None:
         await append(node, 100)
         await append(node, 200, producer_id=5)
-        assert offset(node, LATEST_TIMESTAMP) == (1, -1)
-        assert offset(node, LATEST_TIMESTAMP, IsolationLevel.READ_UNCOMMITTED) == (2, -1)
-        assert offset(node, 150) == (-1, -1)
+        assert await offset(node, LATEST_TIMESTAMP) == (1, -1)
+        assert await offset(node, LATEST_TIMESTAMP, IsolationLevel.READ_UNCOMMITTED) == (2, -1)
+        assert await offset(node, 150) == (-1, -1)
 
     with_node(tmp_path, test)
 
@@ -77,7 +76,7 @@ def test_L2_the_latest_offset_of_committed_records_is_the_last_stable_one(tmp_pa
 def test_unknown_partitions_have_their_own_errors(tmp_path: Path) -> None:
     async def test(node: Node) -> None:
         asked = {TP: -1, TopicPartition("a", 1): -1, TopicPartition("b", 0): -1, TopicPartition("a", -1): -1}
-        found = list_offsets(node, ListOffsetsRequest(asked))
+        found = await list_offsets(node, ListOffsetsRequest(asked))
         assert [item.error for item in found.values()] == [ErrorCode.NONE] + [ErrorCode.UNKNOWN_TOPIC_OR_PARTITION] * 3
 
     with_node(tmp_path, test)
@@ -87,7 +86,7 @@ def test_deleting_records_moves_the_start(tmp_path: Path) -> None:
     async def test(node: Node) -> None:
         await append(node, 1, 2, 3)
         assert delete_records(node, {TP: 2})[TP].log_start_offset == 2
-        assert offset(node, EARLIEST_TIMESTAMP)[0] == 2
+        assert (await offset(node, EARLIEST_TIMESTAMP))[0] == 2
         assert delete_records(node, {TP: -1})[TP].log_start_offset == 3
         refused = delete_records(node, {TP: 4})[TP]
         assert (refused.error, refused.log_start_offset) == (ErrorCode.OFFSET_OUT_OF_RANGE, -1)

@@ -172,7 +172,9 @@ def test_acks_all_waits_for_the_disk_and_holds_up_no_later_append(tmp_path: Path
         committed: list[tuple[int, int]] = []
         settled = listener.produce.begin
 
-        def watch(produce_request: ProduceRequest, version: int, done: object) -> ProduceResponse | None:
+        def watch(
+            produce_request: ProduceRequest, version: int, done: object, turn: object = None
+        ) -> ProduceResponse | None:
             def answered(response: ProduceResponse) -> None:
                 committed.append((response.partitions[0].base_offset, partition.high_watermark))
                 done(response)  # type: ignore[operator]
@@ -355,6 +357,27 @@ def test_P1_a_repeated_batch_is_answered_with_the_original_offset(tmp_path: Path
             assert (item.error, item.base_offset) == (ErrorCode.NONE, number)
         assert partition.log_end_offset == 5
         assert listener.statistics().duplicate_batches == 5
+
+    run_with_listener(test, str(tmp_path), journaled=True)
+
+
+def test_P1_D1_a_duplicate_is_answered_when_its_original_is_durable(tmp_path: Path) -> None:
+    """A power cut would else take a record whose repetition was acknowledged (D5)."""
+
+    async def test(node: FakeNode, listener: KafkaListener) -> None:
+        (partition,) = node.create("t")
+        assert node.journal is not None
+        data = batch(b"v", producer=PRODUCER, sequence=0)
+        answers: list[ProduceResponse] = []
+        for _ in range(3):
+            # Not one turn of the loop goes by, so the journal has not been synced.
+            assert listener.produce.begin(request(data, acks=-1), 9, answers.append) is None
+        assert partition.log_end_offset == 1
+        assert listener.statistics().duplicate_batches == 2
+        assert answers == []
+        node.journal.sync_now()
+        assert [item.base_offset for answer in answers for item in answer.partitions] == [0] * 3
+        assert listener.produce.begin(request(data, acks=-1), 9, answers.append) is not None, "it is durable by now"
 
     run_with_listener(test, str(tmp_path), journaled=True)
 

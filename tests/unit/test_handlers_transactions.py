@@ -7,6 +7,8 @@ from functools import partial
 from pathlib import Path
 
 import pytest
+from held_executor import HeldExecutor
+from kafka_node import FakeNode, turns, until
 from running_node import batch, create_topic, run_with_node, running_node
 
 from semel.broker.handlers.add_partitions import add_partitions
@@ -14,7 +16,9 @@ from semel.broker.handlers.offset_commit import commit_offsets
 from semel.broker.handlers.produce import ProduceHandler
 from semel.broker.handlers.topics import delete_topics
 from semel.broker.handlers.write_txn_markers import LocalMarkerWriter
+from semel.broker.log.journal import Journal, JournalConfig
 from semel.broker.node import Node
+from semel.broker.partition import Durability
 from semel.protocol.api.groups import OffsetAndMetadata, OffsetCommitRequest, OffsetFetchRequest
 from semel.protocol.api.transactions import (
     AddPartitionsToTxnRequest,
@@ -26,6 +30,7 @@ from semel.protocol.api.transactions import (
 from semel.protocol.errors import ErrorCode
 from semel.protocol.ids import OFFSETS_TOPIC, TRANSACTIONS_TOPIC, ProducerIdAndEpoch, TopicPartition
 from semel.protocol.kafka.produce import ProducePartition, ProduceRequest
+from semel.runtime.simulated_storage import SimulatedStorage
 
 TP = TopicPartition("a", 0)
 
@@ -135,6 +140,38 @@ def test_markers_say_for_each_partition_how_it_went(tmp_path: Path) -> None:
         assert (writer.partition_exists(TP), writer.partition_exists(missing)) == (True, False)
 
     with_node(tmp_path, test)
+
+
+def test_O1_T3_a_repeated_marker_counts_when_the_first_one_is_durable() -> None:
+    """The coordinator records Complete by this word, and then nobody would write the marker again."""
+
+    async def test() -> None:
+        node = FakeNode("/n", storage=SimulatedStorage())
+        executor = HeldExecutor()
+        node.storage.make_folder("/n")
+        node.journal = Journal.open(
+            node.storage,
+            "/n/journal",
+            clock=node.clock,
+            config=JournalConfig(inline_sync_bytes_max=0),
+            executor=executor,
+        )
+        node.durability = Durability(node.journal)
+        (partition,) = node.create("a")
+        writer = LocalMarkerWriter(node)  # type: ignore[arg-type]
+        marker = TxnMarker(ProducerIdAndEpoch(7, 1), 3, True, (TP,))
+        first = asyncio.create_task(writer.write_markers(marker))
+        await until(lambda: bool(executor.held))
+        repeated = asyncio.create_task(writer.write_markers(marker))
+        await turns(10)
+        assert partition.log_end_offset == 1, "it is appended once (P9)"
+        assert not first.done()
+        assert not repeated.done()
+        executor.run()
+        assert await first == await repeated == {TP: ErrorCode.NONE}
+        node.close()
+
+    asyncio.run(test())
 
 
 def test_P9_a_marker_of_an_older_coordinator_is_refused(tmp_path: Path) -> None:

@@ -5,12 +5,12 @@ from __future__ import annotations
 import asyncio
 import errno
 import threading
-from collections.abc import Callable
-from concurrent.futures import Executor, Future, ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 from uuid import UUID
 
 import pytest
+from held_executor import HeldExecutor
 
 from semel.broker.log.journal import Journal, JournalConfig
 from semel.broker.log.journal_format import ENTRY_HEADER_BYTES, FILE_HEADER_BYTES, EntryType, JournalEntry
@@ -22,25 +22,6 @@ from semel.runtime.simulated_storage import SimulatedStorage
 TOPIC = TopicId(UUID(int=7))
 FOLDER = "/d/journal"
 SMALL = JournalConfig(file_bytes=600, buffer_bytes_max=400, direct_write_bytes=200, unsynced_bytes_max=1 << 20)
-
-
-class HeldExecutor(Executor):
-    """Runs what it is given when the test says so."""
-
-    def __init__(self) -> None:
-        self.held: list[tuple[Future[Any], Callable[..., Any]]] = []
-
-    def submit(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Future[Any]:
-        future: Future[Any] = Future()
-        self.held.append((future, lambda: fn(*args, **kwargs)))
-        return future
-
-    def run(self) -> None:
-        future, work = self.held.pop(0)
-        try:
-            future.set_result(work())
-        except OSError as error:
-            future.set_exception(error)
 
 
 def new_storage(seed: int = 0) -> SimulatedStorage:
@@ -301,6 +282,50 @@ def test_D2_damage_to_an_earlier_file_is_loud() -> None:
             replayed(storage)
 
 
+@pytest.mark.parametrize("place", ["last", "acknowledged"])
+def test_D2_an_entry_with_a_damaged_payload_ends_the_journal(place: str) -> None:
+    """Each byte of a payload, under a header that is whole."""
+    payloads = [b"one", b"two two", b"three"]
+    at = len(payloads) - 1 if place == "last" else 1
+    begin = FILE_HEADER_BYTES + sum(ENTRY_HEADER_BYTES + len(each) for each in payloads[:at]) + ENTRY_HEADER_BYTES
+    for position in range(begin, begin + len(payloads[at])):
+        storage = new_storage()
+        journal = new_journal(storage)
+        for offset, payload in enumerate(payloads):
+            journal.append(TOPIC, 0, offset, [payload])
+            journal.sync_now()
+        journal.close()
+        (name,) = storage.list_folder(FOLDER)
+        path = f"{FOLDER}/{name}"
+        storage.corrupt(path, position, bytes([storage.open(path).read_at(1, position)[0] ^ 0x10]))
+        if place == "last":
+            assert bodies(storage) == payloads[:at], "nothing later says that it was acknowledged"
+        else:
+            with pytest.raises(FatalError, match="acknowledged"):
+                replayed(storage)
+
+
+@pytest.mark.parametrize("damage", ["header", "payload", "cut in the entry", "cut before the entry"])
+def test_D2_damage_at_the_end_of_a_file_is_loud_where_the_next_one_was_acknowledged(damage: str) -> None:
+    """The file itself holds nothing behind the damage: only the next one tells."""
+    storage = new_storage()
+    journal = new_journal(storage, SMALL)
+    for _ in range(20):
+        journal.append(TOPIC, 0, 0, [b"a" * 50])
+        journal.sync_now()
+    journal.close()
+    path = f"{FOLDER}/{storage.list_folder(FOLDER)[0]}"
+    file = storage.open(path)
+    last = file.size()
+    entry = last - ENTRY_HEADER_BYTES - 50
+    if damage.startswith("cut"):
+        file.truncate(entry if "before" in damage else entry + 5)
+    else:
+        storage.corrupt(path, entry + 9 if damage == "header" else last - 1, b"X")
+    with pytest.raises(FatalError, match="acknowledged"):
+        replayed(storage)
+
+
 def test_D2_damage_to_what_nobody_was_told_about_is_a_torn_tail() -> None:
     storage = new_storage()
     journal = new_journal(storage)
@@ -453,17 +478,75 @@ def test_D1_failed_sync_in_the_thread_fails_the_waiters_too() -> None:
     asyncio.run(run())
 
 
-def test_full_disk_fails_the_journal_and_keeps_what_was_durable() -> None:
+def test_D1_what_a_full_disk_does_not_take_waits_and_is_not_durable_until_there_is_room(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
     storage = new_storage()
     journal = new_journal(storage)
+    told: list[str] = []
+    journal.when_full(lambda: told.append("full"))
     journal.append(TOPIC, 0, 0, [b"kept"])
     journal.sync_now()
+    durable = journal.durable_position
     storage.set_free_bytes(10)
-    journal.append(TOPIC, 0, 1, [b"lost"])
-    with pytest.raises(RetriableError, match=r"No space left.*is kept\. Now make room on the disk .*then restart"):
-        journal.sync_now()
+    journal.append(TOPIC, 0, 1, [b"waits"])
+    for _ in range(2):
+        with pytest.raises(RetriableError, match="No space left"):
+            journal.sync_now()
+        assert journal.durable_position == durable
+        journal.append(TOPIC, 0, 2, [b"also"])
+    assert (journal.error, told[0]) == (None, "full")
+    assert "the disk is full: the journal" in caplog.text
+    assert "make room on the disk" in caplog.text
+    storage.set_free_bytes(None)
+    journal.sync_now()
+    assert journal.durable_position == journal.position
+    assert (journal.full, journal.waiting_bytes) == (None, 0)
     storage.crash(power=True)
-    assert bodies(storage) == [b"kept"]
+    assert bodies(storage) == [b"kept", b"waits", b"also", b"also"]
+
+
+def test_D1_a_full_disk_that_loses_power_keeps_what_was_durable() -> None:
+    for seed in range(20):
+        storage = new_storage()
+        storage.random.seed(seed)
+        journal = new_journal(storage)
+        journal.append(TOPIC, 0, 0, [b"kept"])
+        journal.sync_now()
+        storage.set_free_bytes(seed * 3)
+        journal.append(TOPIC, 0, 1, [b"lost"])
+        with pytest.raises(RetriableError):
+            journal.sync_now()
+        storage.crash(power=True)
+        assert bodies(storage) == [b"kept"]
+
+
+def test_a_sync_that_fails_for_want_of_room_closes_the_journal_for_good() -> None:
+    """After a failed sync nobody knows what of it is on the disk, whatever the reason was."""
+    storage = new_storage()
+    journal = new_journal(storage)
+    journal.append(TOPIC, 0, 0, [b"lost"])
+    storage.fail_next("sync", OSError(errno.ENOSPC, "No space left on device"))
+    with pytest.raises(RetriableError, match=r"is kept\. Now make room on the disk .*then restart"):
+        journal.sync_now()
+    assert journal.error is not None
+
+
+def test_a_journal_file_that_a_full_disk_could_not_begin_is_begun_later() -> None:
+    storage = new_storage()
+    journal = new_journal(storage, JournalConfig(file_bytes=120))
+    for number in range(3):
+        journal.append(TOPIC, 0, number, [b"x" * 100])
+        journal.sync_now()
+    storage.set_free_bytes(5)
+    journal.append(TOPIC, 0, 3, [b"y" * 100])
+    with pytest.raises(RetriableError):
+        journal.sync_now()
+    storage.set_free_bytes(None)
+    journal.append(TOPIC, 0, 4, [b"z" * 100])
+    journal.sync_now()
+    storage.crash(power=True)
+    assert [one[:1] for one in bodies(storage)] == [b"x", b"x", b"x", b"y", b"z"]
 
 
 def test_listener_that_fails_does_not_stop_the_others() -> None:

@@ -390,24 +390,22 @@ def test_large_requests_share_a_bound_of_memory(tmp_path: Path) -> None:
         node.create("t")
         first, second = await KafkaClient.connect(listener.port), await KafkaClient.connect(listener.port)
         data = b"".join(buffers(produce(b"x" * 700_000).frame(9, 1, "c")))
-        first.writer.write(data[:1000])
+        first.writer.write(data[:-1])
         await until(lambda: listener.statistics().reserved_bytes > 700_000)
         second.writer.write(data)
-        for _ in range(50):
-            await asyncio.sleep(0)
+        await until(lambda: listener.statistics().waiting_connections == 1)
         assert listener.statistics().requests["PRODUCE"] == 0
-        first.writer.write(data[1000:])
+        first.writer.write(data[-1:])
         for client in (first, second):
             assert client.produced(await client.receive(), 9, 1).partitions[0].error is ErrorCode.NONE
         assert listener.statistics().reserved_bytes == 0
 
         # One that goes away while it waits, or while it holds room, leaves nothing behind.
         third, fourth = await KafkaClient.connect(listener.port), await KafkaClient.connect(listener.port)
-        third.writer.write(data[:1000])
-        await until(lambda: listener.statistics().reserved_bytes > 0)
-        fourth.writer.write(data[:2000])
-        for _ in range(20):
-            await asyncio.sleep(0)
+        third.writer.write(data[:-1])
+        await until(lambda: listener.statistics().reserved_bytes > 700_000)
+        fourth.writer.write(data[:-1])
+        await until(lambda: listener.statistics().waiting_connections == 1)
         await fourth.close()
         await third.close()
         await until(lambda: listener.statistics().reserved_bytes == 0)

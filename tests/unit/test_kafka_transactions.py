@@ -19,15 +19,18 @@ from kafka_transactions import (
     B,
     Kafka,
     next_of,
+    parts_of,
 )
 from running_node import create_topic, running_node
 
 from semel.protocol.api.groups import GroupProtocol, JoinGroupRequest
-from semel.protocol.errors import ErrorCode
+from semel.protocol.api.shared_transactions import NAME_BYTES_MAX, OpenSharedRequest
+from semel.protocol.api.transactions import InitProducerIdRequest
+from semel.protocol.errors import ErrorCode, UsageError
 from semel.protocol.ids import MAX_PRODUCER_EPOCH, OFFSETS_TOPIC, TRANSACTIONS_TOPIC, ProducerIdAndEpoch, TopicPartition
 from semel.protocol.kafka.api import ApiKey
 from semel.protocol.kafka.messages import to_ms
-from semel.txn_coordinator.service import TRANSACTIONAL_ID_BYTES_MAX
+from semel.txn_coordinator.config import TRANSACTIONAL_ID_BYTES_MAX
 
 MEMBER = JoinGroupRequest(
     group_id=GROUP,
@@ -44,10 +47,17 @@ MEMBER = JoinGroupRequest(
 )
 
 
-def with_node(folder: Path, test: Callable[[Kafka], Awaitable[None]], **settings: Any) -> None:
+ENDS = [(commit, version) for commit in (True, False) for version in range(6)]
+PRODUCES = (PRODUCE_OLDER, PRODUCE_NEWER)
+
+
+def with_node(
+    folder: Path, test: Callable[[Kafka], Awaitable[None]], *, new_topic: bool = True, **settings: Any
+) -> None:
     async def main() -> None:
         async with asyncio.timeout(60), running_node(folder, **settings) as node:
-            await create_topic(node, "a", 2)
+            if new_topic:
+                await create_topic(node, "a", 2)
             client = await KafkaClient.connect(node.kafka_address.port)
             try:
                 await test(Kafka(node, client))
@@ -158,12 +168,43 @@ def test_what_init_producer_id_refuses(tmp_path: Path, version: int) -> None:
         assert await kafka.init(version, name="") is ErrorCode.INVALID_REQUEST
         assert await kafka.init(version, timeout_ms=0) is ErrorCode.INVALID_TRANSACTION_TIMEOUT
         assert await kafka.init(version, timeout_ms=2**31 - 1) is ErrorCode.INVALID_TRANSACTION_TIMEOUT
-        assert await kafka.init(version, name="x" * (TRANSACTIONAL_ID_BYTES_MAX)) == ProducerIdAndEpoch(0, 0)
+        assert await kafka.init(version, name="x" * 1_025) is ErrorCode.INVALID_REQUEST
+        assert await kafka.init(version, name="é" * 513) is ErrorCode.INVALID_REQUEST
+        assert await kafka.init(version, name="é" * 512) == ProducerIdAndEpoch(0, 0)
         if version >= 3:
             assert await kafka.init(version, held=(5, -1)) is ErrorCode.INVALID_REQUEST
             assert await kafka.init(version, held=(-1, 0)) is ErrorCode.INVALID_REQUEST
 
     with_node(tmp_path, test)
+
+
+def test_S2_the_length_of_transactional_ids_is_a_setting_and_those_that_are_known_go_on(tmp_path: Path) -> None:
+    """32 KB each were kept for a week, and read again at every start."""
+    name = "x" * TRANSACTIONAL_ID_BYTES_MAX
+
+    async def end(kafka: Kafka, producer: ProducerIdAndEpoch) -> Any:
+        return await kafka.ask(ApiKey.END_TXN, 5, transactional_id=name, committed=False, **parts_of(producer))
+
+    async def make(kafka: Kafka) -> None:
+        assert await kafka.init(name=name) == ProducerIdAndEpoch(0, 0)
+
+    async def meet(kafka: Kafka) -> None:
+        assert await kafka.init(name=name) is ErrorCode.INVALID_REQUEST
+        assert (await end(kafka, ProducerIdAndEpoch(0, 0))).error_code == ErrorCode.NONE
+        assert await kafka.init(name="x" * 11) is ErrorCode.INVALID_REQUEST
+        assert await kafka.init(name="x" * 10) == ProducerIdAndEpoch(1_000, 0)
+        transactions = kafka.node.transactions
+        with pytest.raises(UsageError, match=r"at most 10 bytes \(transactional\.id\.max\.bytes\), not 11"):
+            await transactions.init_producer_id(InitProducerIdRequest("x" * 11, 60_000))
+        # Writers of shared transactions have ids of the node's own making, and keys with a bound of their own.
+        shared = OpenSharedRequest("k" * NAME_BYTES_MAX, attempt="a", token="t", timeout_ms=60_000, writer=True)
+        assert (await transactions.open_shared(shared)).producer is not None
+        for wrong in ({"key": "k" * (NAME_BYTES_MAX + 1)}, {"token": "t" * (NAME_BYTES_MAX + 1)}):
+            with pytest.raises(UsageError, match=f"1 to {NAME_BYTES_MAX} bytes"):
+                await transactions.open_shared(replace(shared, **wrong))
+
+    with_node(tmp_path, make, transactional_id_max_bytes=TRANSACTIONAL_ID_BYTES_MAX)
+    with_node(tmp_path, meet, transactional_id_max_bytes=10, new_topic=False)
 
 
 def test_T5_a_caller_that_names_its_epoch_bumps_it_and_a_fenced_one_is_told_in_the_code_it_knows(
@@ -297,6 +338,43 @@ def test_T5_T7_while_markers_are_on_their_way_everybody_is_told_to_come_again(tm
     with_node(tmp_path, test)
 
 
+def test_T5_T7_who_was_fenced_hears_so_at_once_though_markers_are_on_their_way(tmp_path: Path) -> None:
+    """In each version's code, by every API that a producer calls amid its transaction, and as it is afterwards."""
+
+    async def refusals(kafka: Kafka, old: ProducerIdAndEpoch) -> list[tuple[str, ErrorCode]]:
+        found = [(f"{commit} {version}", await kafka.end(old, commit, version)) for commit, version in ENDS]
+        found += [(f"add {version}", (await kafka.add(old, A, version=version))[0]) for version in range(4)]
+        found += [(f"offsets {version}", await kafka.add_offsets(old, version)) for version in range(5)]
+        found += [(f"commit {version}", await kafka.commit_offset(old, 3, version)) for version in range(6)]
+        found += [(f"send {each}", await kafka.send(old, b"x", 1, tp=B, version=each)) for each in PRODUCES]
+        for verify_only in (True, False):
+            found.append(("node", (await kafka.add_as_node((ID, old, verify_only, [B])))[ID][0]))
+        return found
+
+    async def test(kafka: Kafka) -> None:
+        writer = kafka.node.transactions._sender._writer
+        write, gate = writer.write_markers, asyncio.Event()
+
+        async def held(marker: Any) -> Any:
+            await gate.wait()
+            return await write(marker)
+
+        old = await kafka.begin()
+        assert await kafka.add(old, A) == [ErrorCode.NONE]
+        writer.write_markers = held  # type: ignore[method-assign]
+        assert await kafka.init() is ErrorCode.CONCURRENT_TRANSACTIONS
+        amid = await refusals(kafka, old)
+        told = {ErrorCode.PRODUCER_FENCED, ErrorCode.INVALID_PRODUCER_EPOCH}
+        assert {code for _, code in amid} == told, amid
+        assert await kafka.init() is ErrorCode.CONCURRENT_TRANSACTIONS, "its successor comes again"
+        gate.set()
+        await kafka.settled()
+        assert await refusals(kafka, old) == amid
+        assert isinstance(await kafka.init(), ProducerIdAndEpoch)
+
+    with_node(tmp_path, test)
+
+
 def test_T11_an_end_without_a_transaction(tmp_path: Path) -> None:
     async def test(kafka: Kafka) -> None:
         producer = await kafka.begin()
@@ -404,55 +482,7 @@ def test_what_a_transactional_commit_of_offsets_refuses(tmp_path: Path, version:
     with_node(tmp_path, test)
 
 
-# -- markers, and what operators see
-
-
-@pytest.mark.parametrize("version", [1, 2])
-def test_P9_an_operators_marker_ends_what_hangs(tmp_path: Path, version: int) -> None:
-    async def test(kafka: Kafka) -> None:
-        producer = await kafka.begin()
-        assert await kafka.add(producer, A) == [ErrorCode.NONE]
-        assert await kafka.send(producer, b"x", version=PRODUCE_OLDER) is ErrorCode.NONE
-        (described,) = (
-            await kafka.ask(ApiKey.DESCRIBE_PRODUCERS, 0, topics=[{"name": "a", "partition_indexes": [0]}])
-        ).topics
-        (state,) = described.partitions[0].active_producers
-        assert (state.producer_id, state.producer_epoch) == (producer.producer_id, producer.producer_epoch)
-        assert (state.last_sequence, state.current_txn_start_offset) == (0, 0)
-        # A marker of the newer protocol must be above the data's epoch.
-        over = next_of(producer) if version == 2 else producer
-        if version == 2:
-            assert await kafka.mark(producer, A, commit=False, version=2) == [ErrorCode.INVALID_PRODUCER_EPOCH]
-        partition = kafka.node.partition(A)
-        assert partition is not None
-        assert partition.last_stable_offset == 0
-        nowhere = TopicPartition("b", 0)
-        codes = await kafka.mark(over, A, nowhere, TopicPartition(TRANSACTIONS_TOPIC, 0), commit=False, version=version)
-        assert codes == [ErrorCode.NONE, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, ErrorCode.INVALID_TOPIC_EXCEPTION]
-        assert partition.last_stable_offset == 2
-        assert await kafka.mark(over, A, commit=False, version=version) == [ErrorCode.NONE]
-        assert partition.log_end_offset == 2, "repeated, it changes nothing"
-        late = await kafka.mark(over, A, commit=False, version=version, coordinator_epoch=-1)
-        assert late == [ErrorCode.TRANSACTION_COORDINATOR_FENCED]
-
-    with_node(tmp_path, test)
-
-
-def test_markers_publish_offsets_and_an_unknown_protocol_is_refused(tmp_path: Path) -> None:
-    async def test(kafka: Kafka) -> None:
-        producer = await kafka.begin()
-        assert await kafka.add_offsets(producer) is ErrorCode.NONE
-        assert await kafka.commit_offset(producer, 5) is ErrorCode.NONE
-        tp = kafka.node.groups.offsets_partition(GROUP)
-        refused = await kafka.mark(producer, tp, commit=True, version=2, transaction_version=9)
-        assert refused == [ErrorCode.UNSUPPORTED_VERSION]
-        assert await kafka.committed() == -1
-        assert await kafka.mark(producer, tp, commit=True) == [ErrorCode.NONE]
-        assert await kafka.committed() == 5
-        kafka.node.groups.unload(tp.partition)
-        assert await kafka.mark(producer, tp, commit=True) == [ErrorCode.NOT_LEADER_OR_FOLLOWER]
-
-    with_node(tmp_path, test)
+# -- what operators see (their markers: test_foreign_markers.py)
 
 
 def test_describe_producers_says_what_is_wrong_with_a_partition(tmp_path: Path) -> None:

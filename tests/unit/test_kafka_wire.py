@@ -8,7 +8,6 @@ import importlib
 import importlib.util
 import io
 import struct
-import sys
 import uuid
 from pathlib import Path
 from types import ModuleType
@@ -17,6 +16,7 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from interpreted import interpreted
 from kio.schema.errors import ErrorCode as KioErrorCode
 from kio.serial import entity_writer
 
@@ -533,6 +533,80 @@ def test_a_count_beyond_the_message_allocates_nothing(count: int) -> None:
         fetch.FetchRequest.parse(fetch_body, 7)
 
 
+KINDS = {"built": wire, "interpreted": interpreted("semel.protocol.kafka.wire")[0]}
+BELOW_MINUS_ONE = (-2, -3, -100, -(2**15))
+
+
+@pytest.fixture(params=sorted(KINDS))
+def reader_of(request: pytest.FixtureRequest) -> Any:
+    """Makes readers, of the installed module and of its source."""
+    return KINDS[request.param].WireReader
+
+
+def refused_length(message: str) -> Any:
+    # Each module has an error of its own.
+    return pytest.raises(Exception, match=message)
+
+
+def test_lengths_below_minus_one_are_refused(reader_of: Any) -> None:
+    """Compiled, a reader that went back by one would go below the beginning of the buffer."""
+    body = b"\x00" * 8
+    for length in BELOW_MINUS_ONE:
+        for read in ("read_string", "read_nullable_string"):
+            reader = reader_of(struct.pack(">h", length) + body)
+            with refused_length(f"a string of {length} bytes"):
+                getattr(reader, read)(False)
+            assert reader.position == 2
+    for length in (*BELOW_MINUS_ONE, -(2**31)):
+        reader = reader_of(struct.pack(">i", length) + body)
+        with refused_length(f"{length} bytes were expected at 4"):
+            reader.read_records(False)
+        reader = reader_of(struct.pack(">i", length) + body)
+        with refused_length(f"an array of {length} elements"):
+            reader.read_count(False, 1)
+        reader = reader_of(body)
+        for read in (reader.need, reader.read_fixed):
+            with refused_length(f"{length} bytes were expected at 0"):
+                read(length)
+        assert reader.position == 0
+    reader = reader_of(struct.pack(">h", -1))
+    with refused_length("a string of -1 bytes"):
+        reader.read_string(False)
+    assert reader_of(struct.pack(">h", -1)).read_nullable_string(False) is None
+    assert reader_of(struct.pack(">i", -1)).read_records(False) is None
+    assert reader_of(struct.pack(">i", -1)).read_count(False, 1) == -1
+
+
+def test_compact_lengths_are_null_or_fit_into_the_message(reader_of: Any) -> None:
+    largest = b"\xff\xff\xff\xff\x0f"  # 2^32 - 1, a length of 2^32 - 2
+    with refused_length("a string of -1 bytes"):
+        reader_of(b"\x00").read_string(True)
+    with refused_length("a string of 4294967294 bytes"):
+        reader_of(largest).read_string(True)
+    with refused_length("4294967294 bytes were expected at 5"):
+        reader_of(largest).read_records(True)
+    with refused_length("an array of 4294967294 elements"):
+        reader_of(largest).read_count(True, 1)
+    with refused_length("4294967295 tagged fields"):
+        reader_of(largest).read_tag_count()
+    assert reader_of(b"\x00").read_nullable_string(True) is None
+    assert reader_of(b"\x00").read_records(True) is None
+
+
+@pytest.mark.parametrize(("count", "element_bytes_min", "fits"), [(2, 4, True), (3, 4, False), (9, 1, False)])
+def test_an_array_has_no_more_elements_than_the_message_could_hold(
+    reader_of: Any, count: int, element_bytes_min: int, fits: bool
+) -> None:
+    """Before one of them is read: a list for all that a message promises is memory for the asking."""
+    for flexible, head in ((False, struct.pack(">i", count)), (True, bytes([count + 1]))):
+        reader = reader_of(head + bytes(8))
+        if fits:
+            assert reader.read_count(flexible, element_bytes_min) == count
+        else:
+            with refused_length(f"an array of {count} elements before {len(head)} does not fit"):
+                reader.read_count(flexible, element_bytes_min)
+
+
 def test_an_endless_varint_is_refused() -> None:
     reader = wire.WireReader(b"\xff" * 10)
     with pytest.raises(WireFormatError, match="32 bits"):
@@ -572,27 +646,14 @@ def test_invalid_utf8_is_refused() -> None:
 # --- The interpreted twin ---------------------------------------------------------------------------------------------
 
 
-def interpreted(name: str, replaced: dict[str, ModuleType]) -> ModuleType:
-    """Load a module of the wire from its source, whatever is compiled."""
-    source = Path(api.__file__).with_name(f"{name}.py")
-    spec = importlib.util.spec_from_file_location(f"semel.protocol.kafka.{name}", source)
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    with pytest.MonkeyPatch.context() as patch:
-        for key, value in replaced.items():
-            patch.setitem(sys.modules, key, value)
-        patch.setitem(sys.modules, spec.name, module)
-        spec.loader.exec_module(module)
-    return module
+def _attributes(made: type) -> set[str]:
+    """The names that a class's constructor gives its objects."""
+    return {name for name in made.__init__.__code__.co_names if not name[0].isupper()}  # type: ignore[misc]
 
 
 def test_the_interpreted_twin_reads_and_writes_the_same() -> None:
-    twin_wire = interpreted("wire", {})
-    replaced = {"semel.protocol.kafka.wire": twin_wire}
-    twin_produce = interpreted("produce", replaced)
-    replaced["semel.protocol.kafka.produce"] = twin_produce
-    twin_fetch = interpreted("fetch", replaced)
+    names = ("wire", "produce", "fetch")
+    twin_wire, twin_produce, twin_fetch = interpreted(*(f"semel.protocol.kafka.{name}" for name in names))
     assert str(twin_wire.__file__).endswith(".py")
     for cls, version, data in MESSAGES:
         module = {"ProduceRequest": twin_produce, "ProduceResponse": twin_produce}.get(cls.__name__, twin_fetch)
@@ -600,6 +661,9 @@ def test_the_interpreted_twin_reads_and_writes_the_same() -> None:
         if twin is None:
             continue
         assert twin.parse(data, version).build(version) == data
+        for item in getattr(twin.parse(data, version), "partitions", ()):
+            # The compiled one has them all from the start.
+            assert vars(item).keys() == _attributes(type(item))
         for end in range(0, min(len(data), 300), 7):
             with pytest.raises(twin_wire.WireFormatError):
                 twin.parse(data[:end], version)

@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
+import contextlib
+import itertools
 import random
 from dataclasses import replace
 
 import pytest
-from log_model import NOW, make_batch, open_log, read_batches, read_committed
+from log_model import NOW, make_batch, open_log, read_batches, read_committed, storage_with_folder
 
 from semel.broker.log.cleaner import CompactionAbandoned, compact, dirtiness, plan_compaction
 from semel.broker.log.config import CleanupPolicy, LogConfig
 from semel.broker.log.partition_log import PartitionLog
 from semel.protocol.ids import NO_PRODUCER, ProducerIdAndEpoch
 from semel.protocol.record_batch import Compression
-from semel.runtime.simulated_storage import SimulatedStorage
+from semel.runtime.simulated_storage import SimulatedCrash, SimulatedStorage
 
 DAY_MS = 24 * 60 * 60 * 1000
 CONFIG = LogConfig(
@@ -146,6 +148,69 @@ def test_D4_an_aborted_transaction_in_the_clean_part_does_not_hide_the_producers
     assert table(log) == {b"b": b"1", b"c": b"1"}, "what was deleted stays deleted"
 
 
+def test_D4_an_aborted_transaction_that_began_before_the_dirty_part_hides_no_committed_value() -> None:
+    """As where a map of keys that was full had ended the round before in the middle of the transaction."""
+    log = open_log(SimulatedStorage(), CONFIG)
+    producer = ProducerIdAndEpoch(1, 0)
+    put(log, "k", "committed")
+    put(log, "a", "aborted", producer=producer, sequence=0, transactional=True)
+    roll(log)
+    middle = log.log_end_offset
+    put(log, "k", "aborted", producer=producer, sequence=1, transactional=True)
+    log.append_marker(producer, 0, False, NOW, leader_epoch=0)
+    roll(log)
+    clean(log, first_dirty_offset=middle)
+    assert table(log) == {b"k": b"committed"}
+
+
+class ChosenNames(random.Random):
+    """Draws which changes of names a power cut leaves: the bits of `kept`, oldest first, and no unsynced bytes."""
+
+    kept = 0
+
+    def random(self) -> float:
+        self.kept, keeps = divmod(self.kept, 2)
+        return 0.0 if keeps else 1.0
+
+    def randrange(self, *_: object) -> int:
+        return 0
+
+
+def test_D2_D4_a_power_cut_during_the_swap_leaves_the_old_segments_or_the_new_one() -> None:
+    """At each change of the disk, with many a choice of the names that were not synced."""
+
+    def cut(point: int, kept: int) -> int | None:
+        """Return how many names were not synced, None where the round had ended before."""
+        storage = storage_with_folder()
+        log = open_log(storage, CONFIG)
+        for number in range(3):
+            put(log, f"key-{number % 2}", str(number))
+            roll(log)
+        expected, point_of_recovery = table(log), log.flush()
+        chance = storage._disk._random = ChosenNames()
+        storage.crash_at(point)
+        with contextlib.suppress(SimulatedCrash):
+            clean(log)
+        if not storage.crashed:
+            return None
+        unsynced = len(storage._disk._names_pending)
+        chance.kept = kept
+        storage.crash(power=True)
+        assert table(open_log(storage, CONFIG, recovery_point=point_of_recovery)) == expected, (point, bin(kept))
+        return unsynced
+
+    for point in itertools.count(1):
+        unsynced = cut(point, 0)
+        if unsynced is None:
+            break
+        every = (1 << unsynced) - 1
+        for number in range(unsynced):
+            # The first ones alone, the last ones alone, one alone, and all but one.
+            for kept in (every >> number, every & (every << number), 1 << number, every & ~(1 << number)):
+                cut(point, kept)
+    assert point > 10
+
+
 def test_D4_open_transactions_are_not_touched() -> None:
     log = open_log(SimulatedStorage(), CONFIG)
     put(log, "a", "1")
@@ -182,6 +247,8 @@ def test_D4_markers_stay_while_needed_and_go_after_the_horizon() -> None:
 
     end = clean(log)
     assert markers() == [1, 3], "their data was there in this round"
+    # As a recovery would find it: whoever checks the log misses no entry for an abort that is there.
+    assert [(one.producer_id, one.last_offset) for one in log.aborted_transactions(0, log.log_end_offset)] == [(1, 3)]
     for round_number, now_ms in enumerate((NOW, NOW + 999, NOW + 1000)):
         put(log, f"r{round_number}", "1")
         roll(log)

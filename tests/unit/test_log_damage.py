@@ -447,3 +447,41 @@ def test_D2_a_torn_tail_is_cut_on_a_full_disk_though_it_cannot_be_kept_there() -
     assert (again.log_end_offset, again.recovered_bytes_cut) == (point, 26)
     assert not any(name.endswith(f"{size}.cut") for name in storage.list_folder(FOLDER))
     assert [one for _, one in read_batches(again)] == [one for _, one in batches]
+
+
+def test_D2_the_index_of_aborted_transactions_ends_where_the_cut_log_does() -> None:
+    """What it still said of markers that were cut would be told of other records that get their offsets (L3).
+
+    The damage is where the index is trusted until a batch cannot be true: an offset that goes back, which no checksum
+    covers, below a snapshot whose place is not to be found. A later segment is too far away for a batch to fill the
+    gap up to it.
+    """
+    storage = SimulatedStorage()
+    config = replace(ONE_SEGMENT, index_interval_bytes=0)
+    log = open_log(storage, config)
+    for number in range(6):
+        producer = ProducerIdAndEpoch(number, 0)
+        log.append(
+            make_batch([(b"k", b"v")], producer=producer, sequence=0, transactional=True),
+            leader_epoch=0, now_ms=NOW, verified=True,
+        )  # fmt: skip
+        log.append_marker(producer, 0, False, NOW, leader_epoch=0)
+    log.append(make_batch([(b"k", b"v")]), leader_epoch=0, now_ms=NOW)
+    batches = read_batches(log)
+    log.close()  # with a snapshot at the end
+    path, position = place_of(log, batches, batches[6][0])
+    storage.corrupt(path, position, (1).to_bytes(8, "big"))
+    path, position = place_of(log, batches, batches[-1][0])
+    storage.corrupt(path, position + 16, b"\x07")
+    again = open_log(storage, config, recovery_point=1 << 33)
+    assert again.log_end_offset == 6
+    known = [one for *_, aborted in indexes(again) for one in aborted]
+    assert [one.last_offset for one in known] == [1, 3, 5]
+    # The same offsets, for another transaction, and this one is committed.
+    producer = ProducerIdAndEpoch(70, 0)
+    again.append(
+        make_batch([(b"k", b"v")], producer=producer, sequence=0, transactional=True),
+        leader_epoch=0, now_ms=NOW, verified=True,
+    )  # fmt: skip
+    again.append_marker(producer, 0, True, NOW, leader_epoch=0)
+    assert again.aborted_transactions(6, 8) == []

@@ -7,18 +7,19 @@ import errno
 import json
 import logging
 from collections.abc import Callable
-from concurrent.futures import Executor, Future
 from pathlib import Path
 from typing import Any
 
 import pytest
+from held_executor import HeldExecutor
 from log_model import read_batches
+from simulated_folder import CONFIG, TOPIC_ID, TP, Node, append, batch, read_all
 
 from semel.broker.log.config import CleanupPolicy, LogConfig
 from semel.broker.log.journal import JournalConfig
 from semel.broker.log_manager import LogManager, NewPartition
 from semel.broker.log_manager_config import DurabilityMode, LogManagerConfig
-from semel.broker.partition import Partition
+from semel.broker.offline_logs import OfflineKind
 from semel.protocol.errors import ErrorCode, FatalError, RetriableError, SemelError
 from semel.protocol.ids import ProducerIdAndEpoch, TopicPartition, format_topic_id, new_topic_id
 from semel.protocol.record_batch import decode_records, encode_batch, iter_batches
@@ -28,58 +29,10 @@ from semel.runtime.inline_executor import InlineExecutor
 from semel.runtime.simulated_storage import SimulatedCrash, SimulatedStorage
 from semel.runtime.storage import Storage, read_whole, write_whole
 
-TP = TopicPartition("orders", 0)
-TOPIC_ID = new_topic_id()
-CONFIG = LogConfig(segment_ms=1 << 60, retention_ms=-1, file_delete_delay_ms=1000)
 
-
-def batch(count: int = 1, *, key: bytes = b"k", size: int = 10, sequence: int | None = None) -> bytearray:
-    records = [(1_700_000_000_000, key, b"%d" % n * size, ()) for n in range(count)]
-    if sequence is None:
-        return bytearray(encode_batch(records))
-    return bytearray(encode_batch(records, producer_id=9, producer_epoch=0, base_sequence=sequence))
-
-
-class Node:
-    """A data folder on a simulated disk, and the manager that has it open."""
-
-    def __init__(self, storage: SimulatedStorage | None = None, config: LogManagerConfig | None = None) -> None:
-        self.storage = storage or SimulatedStorage()
-        self.clock = ManualClock()
-        self.failures: list[SemelError] = []
-        self.config = config or LogManagerConfig(min_free_bytes=0)
-        self.logs = self.manager()
-
-    def manager(self) -> LogManager:
-        return LogManager(self.storage, "/data", self.clock, self.config, on_failure=self.failures.append)
-
-    def start(self, log_config: LogConfig = CONFIG) -> LogManager:
-        self.logs = self.manager()
-        self.logs.open(lambda tp, topic_id: log_config)
-        return self.logs
-
-    def create(self, tp: TopicPartition = TP, log_config: LogConfig = CONFIG) -> Partition:
-        return self.logs.create_partition(tp, TOPIC_ID, log_config)
-
-    def get(self, tp: TopicPartition = TP) -> Partition:
-        partition = self.logs.partition(tp)
-        assert partition is not None
-        return partition
-
-
-async def append(partition: Partition, data: bytearray | None = None) -> int:
-    result = partition.append(data if data is not None else batch())
-    await partition.wait_committed(result.last_offset)
-    return result.base_offset
-
-
-def read_all(partition: Partition) -> bytes:
-    parts, offset = [], partition.log_start_offset
-    while offset < partition.high_watermark:
-        found = partition.read(offset, max_bytes=1 << 20)
-        parts.append(found.read())
-        offset = found.next_offset
-    return b"".join(parts)
+async def turns_until(condition: Callable[[], bool]) -> None:
+    while not condition():  # noqa: ASYNC110  # everything that it waits for runs on this loop
+        await asyncio.sleep(0)
 
 
 def split(data: bytes) -> list[bytes]:
@@ -159,6 +112,36 @@ def test_D1_killed_and_powerless_nodes_have_everything_acknowledged() -> None:
                 await node.logs.close()
 
             asyncio.run(run(seed, power))
+
+
+def test_D1_the_journal_stays_until_the_recovered_logs_are_synced() -> None:
+    """A power cut at any moment of a recovery takes nothing: what only the journal has is there for the next one."""
+
+    async def run(point: int) -> bool:
+        node = Node(SimulatedStorage(point))
+        node.start()
+        partition = node.create()
+        for n in range(4):
+            await append(partition, batch(2, size=n * 40 + 1))
+        expected = read_all(partition)
+        node.storage.crash(power=True)
+        node.storage.crash_at(point)
+        try:
+            node.start()
+            recovered = True
+        except SimulatedCrash:
+            recovered = False
+        node.storage.crash(power=True)
+        node.start()
+        assert read_all(node.get()) == expected
+        await node.logs.close()
+        return recovered
+
+    assert not asyncio.run(run(1))
+    point = 2
+    while not asyncio.run(run(point)):
+        point += 1
+    assert point > 5
 
 
 def test_D1_acks_1_survives_a_killed_process_before_any_sync() -> None:
@@ -264,6 +247,98 @@ def test_flush_notes_the_recovery_point_and_cuts_the_journal() -> None:
         node.storage.crash(power=True)
         assert node.start().recovery.journal_entries == 1
         assert node.get().high_watermark == 11
+        await node.logs.close()
+
+    asyncio.run(run())
+
+
+@pytest.mark.parametrize("power", [False, True])
+def test_R3_D1_a_crash_does_not_bring_back_what_was_truncated(power: bool) -> None:
+    """The journal has those bytes, too, from before the truncation."""
+
+    async def run() -> None:
+        node = Node()
+        node.start(executor=HeldExecutor())
+        partition = node.create()
+        await append(partition)
+        partition.append(batch(key=b"of a deposed leader"))
+        assert partition.high_watermark == 1
+        assert partition.truncate_to(1)
+        kept = partition.append(batch(key=b"of the leader"))
+        await partition.wait_committed(kept.last_offset)
+        assert partition.truncate_to(2) is False
+        expected = read_all(partition)
+        node.storage.crash(power=power, torn=False)
+        node.start()
+        assert read_all(node.get()) == expected
+        assert b"deposed" not in expected
+        node.get().append(batch(key=b"of a deposed leader"))
+        assert node.get().truncate_to(2)
+        node.logs._journal.sync_now()  # type: ignore[union-attr]
+        node.storage.crash(power=power, torn=False)
+        node.start()
+        assert read_all(node.get()) == expected, "with nothing behind the truncation, too"
+        await node.logs.close()
+
+    asyncio.run(run())
+
+
+@pytest.mark.parametrize("held_calls", range(4))
+def test_D1_what_comes_while_a_flush_runs_stays_in_the_journal(held_calls: int) -> None:
+    """Whichever of its calls the disk is busy with: syncing the log, or writing one of the checkpoints."""
+
+    async def run() -> None:
+        node = Node()
+        executor = HeldExecutor()
+        node.start(executor=executor)
+        node.create()
+        await append(node.get())
+        flush = asyncio.create_task(node.logs.upkeep.flush())
+        for _ in range(held_calls):
+            await turns_until(lambda: bool(executor.held))
+            executor.run()
+        await turns_until(lambda: bool(executor.held))
+        await append(node.get())
+        while not flush.done():
+            await asyncio.sleep(0)
+            if executor.held:
+                executor.run()
+        await flush
+        assert node.logs.folder.recovery_points.get(TP) == 1, "only what was there before the flush is on the disk"
+        node.storage.crash(power=True, torn=False)
+        node.start()
+        assert node.get().high_watermark == 2
+        await node.logs.close()
+
+    asyncio.run(run())
+
+
+def test_D1_a_clean_mark_with_entries_in_the_journal_is_no_clean_stop() -> None:
+    async def run() -> None:
+        node = Node()
+        node.start()
+        node.create()
+        await append(node.get())
+        node.logs.folder.mark_clean()  # as from a stop before, whose removal a power cut took back
+        node.storage.crash(power=True, torn=False)
+        assert not node.start().recovery.clean
+        assert node.get().high_watermark == 1
+        await node.logs.close()
+
+    asyncio.run(run())
+
+
+def test_D2_without_a_journal_a_power_cut_after_the_start_is_no_clean_stop() -> None:
+    async def run() -> None:
+        node = Node(config=LogManagerConfig(min_free_bytes=0, durability=DurabilityMode.OS))
+        node.start()
+        node.create()
+        await append(node.get())
+        await node.logs.close()
+        assert node.start().recovery.clean
+        await append(node.get())
+        node.storage.crash(power=True, torn=False)
+        assert not node.start().recovery.clean
         await node.logs.close()
 
     asyncio.run(run())
@@ -381,8 +456,11 @@ def test_damaged_partition_metadata_is_an_error_that_says_what_to_write() -> Non
         node.create()
         await node.logs.close()
         write_whole(node.storage, "/data/orders-0/partition.metadata", b"version: 0\ntopic_id: short\n")
-        with pytest.raises(FatalError, match="Write it anew as 'version: 0'"):
-            node.start()
+        assert node.start().partitions() == []
+        [offline] = node.logs.offline
+        assert (offline.tp, offline.kind) == (TP, OfflineKind.DAMAGED)
+        assert "Write it anew as 'version: 0'" in offline.reason
+        await node.logs.close()
 
     asyncio.run(run())
 
@@ -459,10 +537,7 @@ def test_D1_many_partitions_that_a_crash_interrupts_are_made_whole_by_the_next_s
         storage.make_folder("/data")
         storage.sync_folder("/")
         node = Node(storage)
-        node.manager = lambda: LogManager(  # type: ignore[method-assign]
-            storage, "/data", node.clock, node.config, on_failure=node.failures.append, executor=InlineExecutor()
-        )
-        node.start()
+        node.start(executor=InlineExecutor())
         acknowledged: list[TopicPartition] = []
         died = asyncio.Event()  # in a callback of the loop, of which nobody hears
         asyncio.get_running_loop().set_exception_handler(lambda loop, context: died.set())
@@ -564,7 +639,10 @@ def test_deletion_is_finished_after_a_crash_and_its_journal_entries_are_skipped(
         node.logs.delete_partition(TP)
         node.storage.crash(power=True)
         report = node.start().recovery
-        assert (report.partitions, report.skipped_entries) == (1, 1)
+        # Whether the power cut took the note of the deletion, too: then it is forgotten by the metadata's word.
+        assert (report.partitions, report.skipped_entries + report.kept_entries) == (1, 1)
+        node.logs.forget_all_but([(TOPIC_ID, 1)])
+        assert not node.storage.exists("/data/kept") or not node.storage.list_folder("/data/kept")
         await node.logs.upkeep.delete_folders()
         assert not [name for name in node.storage.list_folder("/data") if name.endswith("-delete")]
         await node.logs.close()
@@ -631,7 +709,14 @@ def test_D1_failed_journal_takes_every_log_offline_and_the_stop_is_not_clean() -
     asyncio.run(run())
 
 
-def test_D1_a_disk_that_is_full_for_the_journal_loses_nothing_that_was_acknowledged() -> None:
+def no_space() -> OSError:
+    return OSError(errno.ENOSPC, "No space left on device")
+
+
+@pytest.mark.parametrize("stops", ["with room", "full", "by a power cut"])
+def test_D1_a_disk_that_is_full_for_the_journal_loses_nothing_that_was_acknowledged(stops: str) -> None:
+    """The node ended, with exit code 6, where the guarantee says that producers are refused and readers go on."""
+
     async def run() -> None:
         node = Node()
         node.start()
@@ -639,16 +724,32 @@ def test_D1_a_disk_that_is_full_for_the_journal_loses_nothing_that_was_acknowled
         for _ in range(3):
             await append(partition)
         expected = read_all(partition)
-        node.storage.fail_next("append", OSError(errno.ENOSPC, "No space left on device"), path_part="journal")
-        with pytest.raises(RetriableError, match="No space left"):
+        node.storage.fail_next("append", no_space(), path_part="journal", times=1_000_000)
+        waiting = asyncio.ensure_future(append(partition))
+        while node.logs.write_error == "":  # noqa: ASYNC110
+            await asyncio.sleep(0)
+        with pytest.raises(RetriableError, match="the disk is full"):
             await append(partition)
-        assert [failure.code for failure in node.failures] == [ErrorCode.KAFKA_STORAGE_ERROR]
-        assert "make room on the disk" in node.failures[0].message
-        with pytest.raises(SemelError, match="make room"):
-            await append(partition)
-        await node.logs.close()
-        assert not node.storage.exists("/data/.kafka_cleanshutdown")
-        node.storage.crash(power=True)
+        assert read_all(partition) == expected, "readers go on, and see nothing that is not durable"
+        assert not waiting.done()
+        assert not node.failures
+        await node.logs.upkeep.flush()
+        if stops == "with room":
+            node.storage.fail_no_more()
+            assert await waiting == 3
+            assert await append(partition) == 4
+            assert node.logs.write_error == ""
+            await node.logs.close()
+            assert node.storage.exists("/data/.kafka_cleanshutdown")
+        elif stops == "full":
+            await node.logs.close()
+            with pytest.raises(SemelError):
+                await waiting
+            assert not node.storage.exists("/data/.kafka_cleanshutdown")
+            node.storage.fail_no_more()
+        else:
+            node.storage.crash(power=True)
+            waiting.cancel()
         node.start()
         found = read_all(node.get())
         assert found[: len(expected)] == expected
@@ -841,19 +942,8 @@ def test_config_that_cannot_work_is_refused() -> None:
 
 
 def test_cancelled_flush_waits_for_the_disk_and_counts_what_was_done() -> None:
-    class Held(Executor):
-        """Runs what it is given when the test says so."""
-
-        def __init__(self) -> None:
-            self.held: list[Callable[[], None]] = []
-
-        def submit(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Future[Any]:
-            future: Future[Any] = Future()
-            self.held.append(lambda: future.set_result(fn(*args, **kwargs)))
-            return future
-
     async def run() -> None:
-        executor = Held()
+        executor = HeldExecutor()
         storage = SimulatedStorage()
         logs = LogManager(storage, "/data", ManualClock(), LogManagerConfig(min_free_bytes=0), executor=executor)
         logs.open(lambda tp, topic_id: CONFIG)
@@ -866,11 +956,84 @@ def test_cancelled_flush_waits_for_the_disk_and_counts_what_was_done() -> None:
             flush.cancel()
             await asyncio.sleep(0)
         assert not flush.done()
-        executor.held.pop(0)()
+        executor.run()
         with pytest.raises(asyncio.CancelledError):
             await flush
         assert partition.log.recovery_point == 1
         assert executor.held == []
         storage.crash(power=False)
+
+    asyncio.run(run())
+
+
+@pytest.mark.parametrize("what", [".index", "leader-epoch-checkpoint"])
+def test_D1_a_log_that_a_full_disk_did_not_let_be_flushed_keeps_its_journal(what: str) -> None:
+    async def run() -> None:
+        node = Node(config=LogManagerConfig(min_free_bytes=0, journal=JournalConfig(file_bytes=200)))
+        node.start()
+        config = LogConfig(segment_ms=1 << 60, retention_ms=-1, index_interval_bytes=1)
+        partition = node.create(log_config=config)
+        for _ in range(5):
+            await append(partition)
+        expected = read_all(partition)
+        operation = "write_at" if what == ".index" else "append"
+        node.storage.fail_next(operation, no_space(), path_part=what, times=3)
+        await node.logs.upkeep.flush()
+        node.storage.fail_no_more()
+        assert partition.offline_error is None
+        assert not node.failures
+        assert node.storage.list_folder("/data/journal"), "it has what the log may lose"
+        assert await append(partition) == 5
+        node.storage.crash(power=True, torn=False)
+        node.start(config)
+        assert read_all(node.get())[: len(expected)] == expected
+        assert node.get().high_watermark == 6
+        await node.logs.upkeep.flush()
+        await node.logs.close()
+
+    asyncio.run(run())
+
+
+def test_a_recovery_writes_the_leader_epochs_that_it_found() -> None:
+    async def run() -> None:
+        node = Node()
+        node.start()
+        await append(node.create())
+        path = "/data/orders-0/leader-epoch-checkpoint"
+        assert not node.storage.exists(path)
+        node.storage.crash(power=False)
+        node.start()
+        assert read_whole(node.storage, path, size_bytes_max=1000) == b"0\n1\n0 0\n"
+        node.storage.crash(power=False)
+        node.start()
+        assert read_whole(node.storage, path, size_bytes_max=1000) == b"0\n1\n0 0\n"
+        await node.logs.close()
+
+    asyncio.run(run())
+
+
+def test_D1_many_logs_that_are_synced_side_by_side_after_a_kill_are_on_the_disk_before_the_journal_is_cut() -> None:
+    async def run() -> None:
+        node = Node()
+        node.start()
+        tps = [TopicPartition("orders", number) for number in range(40)]
+        for tp in tps:
+            await append(node.create(tp))
+        node.storage.crash(power=False)
+        node.start()
+        assert node.storage.list_folder("/data/journal") == []
+        node.storage.crash(power=True, torn=False)
+        node.start()
+        assert [node.get(tp).high_watermark for tp in tps] == [1] * 40
+        for tp in tps:
+            await append(node.get(tp))
+        node.storage.crash(power=False)
+        node.storage.fail_next("sync", OSError(errno.EIO, "I/O error"), path_part="orders-17/")
+        with pytest.raises(SemelError, match="orders-17 is offline, because syncing"):
+            node.start()
+        node.storage.crash(power=True, torn=False)
+        node.start()
+        assert [node.get(tp).high_watermark for tp in tps] == [2] * 40, "the journal was kept"
+        await node.logs.close()
 
     asyncio.run(run())

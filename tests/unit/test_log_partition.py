@@ -15,6 +15,7 @@ from semel.broker.log.open_files import OpenFiles
 from semel.broker.log.partition_log import PartitionLog
 from semel.protocol.api.topics import MAX_TIMESTAMP
 from semel.protocol.api.transactions import TransactionVersion
+from semel.protocol.crc32c import crc32c
 from semel.protocol.errors import ErrorCode, SemelError
 from semel.protocol.ids import NO_PRODUCER, ProducerIdAndEpoch, TopicPartition, new_topic_id
 from semel.protocol.record_batch import (
@@ -170,6 +171,42 @@ def test_what_a_client_may_not_send_is_refused_and_changes_nothing() -> None:
     assert log.size_bytes == 0
     assert len(log.producer_state) == 0
     append(log, timestamp_ms=NOW + 999)
+
+
+def test_P6_a_plain_batch_does_not_enter_the_open_transaction_of_its_producer() -> None:
+    log = open_log(SimulatedStorage())
+    producer = ProducerIdAndEpoch(1, 0)
+    append(log, producer=producer, sequence=0, transactional=True)
+    with refused(ErrorCode.INVALID_TXN_STATE):
+        append(log, producer=producer, sequence=1)
+    append(log, producer=producer, sequence=1, transactional=True)
+    log.append_marker(producer, 0, True, NOW, leader_epoch=0)
+    append(log, producer=producer, sequence=2)
+    with refused(ErrorCode.INVALID_TXN_STATE):
+        append(log, producer=producer, sequence=3, transactional=True, verified=False)
+
+
+CONTROL, DELETE_HORIZON, APPEND_TIME = 0x20, 0x40, 0x08
+
+
+@pytest.mark.parametrize("sequence", [-1, 0])
+@pytest.mark.parametrize("producer_id", [-1, 7])
+@pytest.mark.parametrize("bit", [CONTROL, DELETE_HORIZON, APPEND_TIME])
+@pytest.mark.parametrize("transactional", [False, True])
+def test_P6_no_control_bit_passes_however_the_header_looks(
+    bit: int, producer_id: int, sequence: int, transactional: bool
+) -> None:
+    """A marker that a client could append would end, or make, transactions that nobody decided."""
+    log = open_log(SimulatedStorage())
+    forged = batch(producer=ProducerIdAndEpoch(producer_id, 0), sequence=sequence, transactional=transactional)
+    attributes = int.from_bytes(forged[21:23], "big") | bit
+    forged[21:23] = attributes.to_bytes(2, "big")
+    forged[17:21] = crc32c(forged[21:]).to_bytes(4, "big")
+    wrong_producer = sequence < 0 if producer_id >= 0 else transactional
+    code = ErrorCode.INVALID_TIMESTAMP if bit == APPEND_TIME and not wrong_producer else ErrorCode.INVALID_RECORD
+    with refused(code):
+        log.append(forged, leader_epoch=0, now_ms=NOW, verified=True)
+    assert (log.log_end_offset, log.size_bytes, len(log.producer_state)) == (0, 0, 0)
 
 
 def test_a_compacted_topic_needs_keys() -> None:
@@ -348,6 +385,21 @@ def test_segments_roll_by_size_age_full_index_and_relative_offset() -> None:
         append(open_log(SimulatedStorage(), LogConfig(segment_bytes=100)), size=200)
 
 
+def test_a_look_up_by_time_begins_at_or_before_the_first_record_of_that_time() -> None:
+    """An index entry names the last offset of a batch, and that time may be its first record's."""
+    log = open_log(SimulatedStorage(), LogConfig(index_interval_bytes=0))
+    records = [(NOW, b"k", b"v", ())] * 3
+    for first in (0, 3, 6):
+        log.append(encode_batch([(NOW + first, *record[1:]) for record in records]), leader_epoch=0, now_ms=NOW + 10)
+    times = log.segments.active.times
+    assert [times.entry(number)[0] for number in range(len(times))] == [NOW + 3, NOW + 6]
+    for timestamp_ms, first in ((NOW, 0), (NOW + 1, 3), (NOW + 3, 3), (NOW + 4, 6), (NOW + 6, 6)):
+        assert times.offset_before(timestamp_ms) <= first
+        found = log.offset_for_timestamp(timestamp_ms)
+        assert found is not None
+        assert found.offset == first
+
+
 def test_P5_replaying_skips_what_is_there_and_checks_no_sequence() -> None:
     leader = open_log(SimulatedStorage(), SMALL)
     producer = ProducerIdAndEpoch(1, 5)
@@ -386,14 +438,13 @@ def test_R6_truncation_forgets_what_was_never_replicated() -> None:
             states[log.log_end_offset] = repr(log.producer_state)
             log.append_marker(producer, 0, n % 20 == 4, NOW, leader_epoch=n // 20)
     aborted = log.aborted_transactions(0, 1000)
+    data_offsets = [record.offset for record in read_all(log)]
     for offset in sorted(states, reverse=True):
         log.truncate_to(offset, now_ms=NOW)
         assert log.log_end_offset == offset
         # Only the last batches that the snapshot's replay saw need be the same as then.
         assert repr(log.producer_state) == states[offset]
-        assert [record.offset for record in read_all(log)][-1:] == ([offset - 1] if offset and states else [])[
-            :1
-        ] or True
+        assert [record.offset for record in read_all(log)] == [one for one in data_offsets if one < offset]
         assert log.aborted_transactions(0, 1000) == [one for one in aborted if one.last_offset < offset]
         assert all(start < offset for _, start in log.epochs.entries())
         snapshots = [name for name in storage.list_folder(FOLDER) if name.endswith(".snapshot")]
@@ -496,6 +547,31 @@ def test_a_disk_that_cannot_even_cut_takes_the_log_offline() -> None:
     assert len(read_all(log)) == 1, "what was acknowledged can still be read"
     log.close()
     assert open_log(storage).log_end_offset == 1
+
+
+@pytest.mark.parametrize("replicated", [False, True])
+def test_L3_an_abort_that_cannot_be_indexed_takes_the_log_offline(replicated: bool) -> None:
+    """Without its entry readers of committed records would see the aborted ones."""
+    producer = ProducerIdAndEpoch(1, 0)
+    leader = open_log(SimulatedStorage())
+    written = [append(leader, producer=producer, sequence=0, transactional=True).appended[0]]
+    written += leader.append_marker(producer, 0, False, NOW, leader_epoch=0).appended
+    storage = SimulatedStorage()
+    log = open_log(storage)
+    storage.fail_next("write_at", OSError(errno.EIO, "input/output error"), path_part=".txnindex")
+    if replicated:
+        with refused(ErrorCode.KAFKA_STORAGE_ERROR):
+            log.replay_append(None, b"".join(bytes(one) for one in written), now_ms=NOW)
+    else:
+        append(log, producer=producer, sequence=0, transactional=True)
+        with refused(ErrorCode.KAFKA_STORAGE_ERROR):
+            log.append_marker(producer, 0, False, NOW, leader_epoch=0)
+    assert log.offline_error is not None
+    with refused(ErrorCode.KAFKA_STORAGE_ERROR):
+        append(log)
+    log.close()
+    again = open_log(storage, recovery_point=0)
+    assert [one.producer_id for one in again.aborted_transactions(0, 2)] == [1], "recovery writes the entry"
 
 
 def test_a_failed_sync_takes_the_log_offline() -> None:

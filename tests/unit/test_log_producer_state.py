@@ -80,6 +80,21 @@ def test_P2_sequences_follow_and_wrap() -> None:
     append(state, 2)
 
 
+@pytest.mark.parametrize("counts", [(1, 1, 1), (3, 2, 4), (2, 5, 1)])
+def test_P2_P1_duplicates_across_the_wrap(counts: tuple[int, int, int]) -> None:
+    """The batches before 2^31-1 are remembered behind it, and so is one that wraps itself."""
+    state = ProducerState(TP)
+    first, sent = MAX_SEQUENCE - counts[0], []
+    for count in counts:
+        last = (first + count - 1) % (MAX_SEQUENCE + 1)
+        sent.append((first, last, append(state, first, count)))
+        first = (last + 1) % (MAX_SEQUENCE + 1)
+    for first_sequence, last_sequence, offset in sent:
+        found = state.find_duplicate(7, 0, first_sequence, last_sequence)
+        assert found is not None
+        assert found.first_offset == offset
+
+
 def test_P3_new_epochs_start_at_zero_and_unknown_ids_anywhere() -> None:
     state = ProducerState(TP)
     append(state, 1234)
@@ -111,6 +126,18 @@ def test_P6_no_other_batch_inside_an_open_transaction() -> None:
     with refused(ErrorCode.INVALID_TXN_STATE):
         append(state, 1)
     append(state, 0, producer_id=8)
+
+
+def test_P6_the_short_way_takes_only_what_the_long_one_would() -> None:
+    state = ProducerState(TP)
+    append(state, 0)
+    assert state.follows(7, 0, 1, False)
+    assert not state.follows(7, 0, 1, True), "nobody has verified it (T8)"
+    append(state, 1, transactional=True)
+    assert state.follows(7, 0, 2, True)
+    assert not state.follows(7, 0, 2, False), "it would be in the transaction"
+    for epoch, sequence in ((1, 2), (0, 3), (0, 1), (0, 0)):
+        assert not state.follows(7, epoch, sequence, True)
 
 
 def test_T6_a_new_epoch_never_joins_an_older_open_transaction() -> None:
@@ -188,6 +215,60 @@ def test_P9_markers_of_old_coordinators_are_fenced_and_repeated_ones_change_noth
     assert state.check_marker(ProducerIdAndEpoch(99, 0), 0, V1) is MarkerVerdict.APPEND
 
 
+def test_P9_a_forged_coordinator_epoch_fences_nobody_and_only_it() -> None:
+    """`forged_epoch` is the very epoch that the metadata knows to be nobody's; another one still fences (P9)."""
+    state = ProducerState(TP)
+    producer = ProducerIdAndEpoch(7, 0)
+    mark(state, 9, coordinator_epoch=100)
+    for forged in (-1, 99, 101):
+        with refused(ErrorCode.INVALID_PRODUCER_EPOCH):
+            state.check_marker(producer, 5, V1, forged_epoch=forged)
+        with refused(ErrorCode.TRANSACTION_COORDINATOR_FENCED):
+            state.check_marker(ProducerIdAndEpoch(7, 9), 5, V1, forged_epoch=forged)
+    assert state.check_marker(producer, 5, V1, forged_epoch=100) is MarkerVerdict.APPEND
+    assert state.check_marker(ProducerIdAndEpoch(7, 9), 5, V1, forged_epoch=100) is MarkerVerdict.APPEND
+    mark(state, coordinator_epoch=5)
+    assert state.check_marker(producer, 5, V1) is MarkerVerdict.ALREADY_APPLIED
+    with refused(ErrorCode.TRANSACTION_COORDINATOR_FENCED):
+        state.check_marker(producer, 4, V1, forged_epoch=100)
+
+
+def test_P9_a_forged_epoch_does_not_let_a_marker_end_data_of_a_later_epoch() -> None:
+    state = ProducerState(TP)
+    mark(state, 3, coordinator_epoch=100)
+    append(state, 0, epoch=3, transactional=True)
+    for version, epoch in ((V1, 2), (V2, 3)):
+        with refused(ErrorCode.INVALID_PRODUCER_EPOCH):
+            state.check_marker(ProducerIdAndEpoch(7, epoch), 5, version, forged_epoch=100)
+    assert state.check_marker(ProducerIdAndEpoch(7, 4), 5, V2, forged_epoch=100) is MarkerVerdict.APPEND
+    with refused(ErrorCode.TRANSACTION_COORDINATOR_FENCED):
+        state.check_marker(ProducerIdAndEpoch(7, 4), 5, V2)
+
+
+def test_P7_the_highest_coordinator_epoch_is_known_after_a_restore() -> None:
+    state, again = ProducerState(TP), ProducerState(TP)
+    mark(state, coordinator_epoch=5)
+    mark(state, coordinator_epoch=-1)
+    again.restore(list(state), state.end_offset)
+    for one in (state, again):
+        assert one.coordinator_epoch_max == 5
+        (entry,) = one
+        assert entry.coordinator_epoch == 5, "a marker that was emptied by compaction says none"
+
+
+@pytest.mark.parametrize(("version", "epoch"), [(V1, 0), (V1, 1), (V2, 1)])
+def test_P9_an_older_coordinator_cannot_end_what_is_open(version: TransactionVersion, epoch: int) -> None:
+    state = ProducerState(TP)
+    append(state, 0, transactional=True)
+    mark(state, coordinator_epoch=5)
+    append(state, 1, transactional=True)
+    marker = ProducerIdAndEpoch(7, epoch)
+    with refused(ErrorCode.TRANSACTION_COORDINATOR_FENCED):
+        state.check_marker(marker, 4, version)
+    for coordinator_epoch in (5, 6):
+        assert state.check_marker(marker, coordinator_epoch, version) is MarkerVerdict.APPEND
+
+
 def test_P9_a_late_marker_never_ends_the_next_transaction() -> None:
     """KAFKA-19999: with an epoch for each transaction, a marker's epoch is above that of the data it ends."""
     state = ProducerState(TP)
@@ -239,6 +320,22 @@ def test_L1_a_transaction_decided_later_but_begun_earlier_holds_longest() -> Non
     assert state.first_unstable_offset(2) == 0
     assert state.first_unstable_offset(3) == 0
     assert state.first_unstable_offset(4) is None
+
+
+@pytest.mark.parametrize("order", [(3, 5), (5, 3)])
+def test_L1_after_a_restart_the_earliest_transaction_holds(order: tuple[int, int]) -> None:
+    """Whichever producer comes first in the snapshot."""
+    live = ProducerState(TP)
+    append(live, 0, producer_id=5, transactional=True)  # 0
+    append(live, 0, producer_id=3, transactional=True)  # 1
+    entries = [live.entry(producer_id) for producer_id in order]
+    state = ProducerState(TP)
+    state.restore([entry for entry in entries if entry is not None], live.end_offset)
+    assert state.first_unstable_offset(2) == 0
+    assert list(state.open_transactions.items()) == [(0, 5), (1, 3)]
+    completed = state.apply_marker(ProducerIdAndEpoch(3, 0), 0, False, 2, 0, 0)
+    assert completed is not None
+    assert completed.last_stable_offset == 0, "the index of aborted transactions would end a look-up too early (L3)"
 
 
 def test_P7_a_snapshot_holds_the_whole_state() -> None:

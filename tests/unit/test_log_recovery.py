@@ -10,7 +10,18 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 import pytest
-from log_model import FOLDER, NOW, SMALL_SEGMENTS, dump, fill, indexes, make_batch, open_log, read_batches
+from log_model import (
+    FOLDER,
+    NOW,
+    SMALL_SEGMENTS,
+    dump,
+    fill,
+    indexes,
+    make_batch,
+    open_log,
+    read_batches,
+    storage_with_folder,
+)
 
 from semel.broker.log.config import LogConfig
 from semel.protocol.crc32c import crc32c
@@ -213,6 +224,27 @@ def test_L3_aborted_transactions_are_kept_where_a_power_cut_tears_what_recovery_
         if header.base_offset >= log.log_end_offset:
             log.replay_append(header.base_offset, data, now_ms=NOW)
     assert log.aborted_transactions(0, point) == expected
+
+
+def test_L3_a_power_cut_takes_no_list_of_aborted_transactions_that_a_flush_has_synced() -> None:
+    """Nor its name, which is new with the first abort of a segment."""
+    storage = storage_with_folder()
+    log = open_log(storage, SMALL_SEGMENTS)
+    log.append(make_batch([(b"k", b"v")]), leader_epoch=0, now_ms=NOW)
+    log.flush()
+    producer = ProducerIdAndEpoch(1, 0)
+    log.append(
+        make_batch([(b"k", b"v")], producer=producer, sequence=0, transactional=True),
+        leader_epoch=0, now_ms=NOW, verified=True,
+    )  # fmt: skip
+    log.append_marker(producer, 0, False, NOW, leader_epoch=0)
+    point = log.flush()
+    expected = log.aborted_transactions(0, log.log_end_offset)
+    assert [(one.first_offset, one.last_offset) for one in expected] == [(1, 2)]
+    storage.crash(power=True, torn=False)
+    assert f"{0:020d}.txnindex" in storage.list_folder(FOLDER)
+    again = open_log(storage, SMALL_SEGMENTS, recovery_point=point)
+    assert again.aborted_transactions(0, again.log_end_offset) == expected
 
 
 def test_a_segment_closed_after_a_kill_forgot_the_largest_timestamp_before_the_recovery_point() -> None:

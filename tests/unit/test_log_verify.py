@@ -381,7 +381,7 @@ def test_folders_that_the_metadata_does_not_know_or_misses_are_found(tmp_path: P
     before = photograph(data)
     found = {one.path: one for one in wrong(verify(str(data))) if one.check is Check.FOLDERS}
     assert found["orders-0"].severity is Severity.ERROR
-    assert "anew, empty" in found["orders-0"].on_start
+    assert found["orders-0"].on_start == "keeps it offline"
     assert "deletes the folder" in found["stray-0"].on_start
     assert photograph(data) == before, "SQLite leaves files beside what it reads"
 

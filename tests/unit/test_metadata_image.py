@@ -25,7 +25,7 @@ from semel.broker.metadata.changes import (
     decode_change,
     encode_change,
 )
-from semel.broker.metadata.image import EMPTY_IMAGE, MetadataImage, decode_image, encode_image, replay
+from semel.broker.metadata.image import EMPTY_IMAGE, MetadataImage, decode_image, encode_image
 from semel.protocol.ids import TopicPartition, new_topic_id
 
 STATE = PartitionState(leader=1, leader_epoch=0, replicas=(1,), isr=(1,))
@@ -46,7 +46,7 @@ CHANGES: list[Change] = [
 
 
 def whole() -> MetadataImage:
-    return replay(EMPTY_IMAGE, enumerate(CHANGES, 1))
+    return EMPTY_IMAGE.apply_all(enumerate(CHANGES, 1))
 
 
 def test_every_kind_of_change_is_applied() -> None:
@@ -68,9 +68,9 @@ def test_every_kind_of_change_is_applied() -> None:
 
 
 def test_an_image_never_changes() -> None:
-    before = replay(EMPTY_IMAGE, enumerate(CHANGES[:3], 1))
+    before = EMPTY_IMAGE.apply_all(enumerate(CHANGES[:3], 1))
     copy = decode_image(encode_image(before))
-    replay(before, enumerate(CHANGES[3:], 4))
+    before.apply_all(enumerate(CHANGES[3:], 4))
     assert before == copy
     with pytest.raises(TypeError):
         before.topics["x"] = before.topics["orders"]  # type: ignore[index]
@@ -87,8 +87,8 @@ def test_changes_are_read_back_as_they_were_written(change: Change) -> None:
 
 @given(st.integers(0, len(CHANGES)))
 def test_a_snapshot_and_the_rest_of_the_log_give_the_same_image(cut: int) -> None:
-    snapshot = decode_image(encode_image(replay(EMPTY_IMAGE, enumerate(CHANGES[:cut], 1))))
-    assert replay(snapshot, enumerate(CHANGES[cut:], cut + 1)) == whole()
+    snapshot = decode_image(encode_image(EMPTY_IMAGE.apply_all(enumerate(CHANGES[:cut], 1))))
+    assert snapshot.apply_all(enumerate(CHANGES[cut:], cut + 1)) == whole()
 
 
 @pytest.mark.parametrize(

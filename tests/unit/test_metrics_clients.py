@@ -164,8 +164,11 @@ def test_retries_and_what_is_given_up_are_counted(seen: Seen) -> None:
 
 def test_what_a_producer_sent_is_given_on_without_its_end(seen: Seen) -> None:
     with FakeNode({"orders": 1}) as node, semel.Producer(node.bootstrap) as producer:
-        producer.send("orders", value=b"v").result(WAIT_S)
-        seen.wait_for(lambda: seen.total("messaging.client.sent.messages") == 1)
+        for count in (1, 2):
+            producer.send("orders", value=b"v").result(WAIT_S)
+            seen.wait_for(lambda: seen.total("messaging.client.sent.messages") == count)  # noqa: B023
+        assert not producer._core.is_closed
+    assert seen.total("messaging.client.sent.messages") == 2, "the end gives nothing on twice"
 
 
 def test_without_an_sdk_there_are_no_meters() -> None:

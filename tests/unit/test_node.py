@@ -14,6 +14,7 @@ from running_node import SMALL, batch, channel_to, create_topic, running_node
 from semel.broker.config import NodeConfig
 from semel.broker.config_sources import LoadedConfig
 from semel.broker.handlers.configs import alter_configs
+from semel.broker.handlers.topics import create_topics
 from semel.broker.metadata.changes import Change, ConfigsChanged, PartitionState, TopicCreated, TopicDeleted
 from semel.broker.metadata.store import MetadataStore, sqlite_url
 from semel.broker.node import METADATA_FILE, Node
@@ -22,6 +23,7 @@ from semel.broker.start_errors import NodeStartError, StartFailure
 from semel.cli.serve import _stop_on_signals
 from semel.protocol.api.groups import OffsetAndMetadata, OffsetCommitRequest, OffsetFetchRequest
 from semel.protocol.api.metadata import AlterConfigsRequest, ResourceType
+from semel.protocol.api.topics import NewTopic
 from semel.protocol.errors import ErrorCode, SemelError
 from semel.protocol.ids import OFFSETS_TOPIC, TopicPartition, new_topic_id
 from semel.protocol.v1 import groups_pb2, groups_pb2_grpc
@@ -67,7 +69,8 @@ def test_a_log_that_can_not_be_made_is_offline_and_made_at_the_next_start(tmp_pa
         async with running_node(tmp_path) as node:
             blocker.parent.mkdir()
             blocker.write_text("in the way")
-            await create_topic(node, "a", 2)
+            [result] = await create_topics(node, [NewTopic("a", 2)])
+            assert result.error is ErrorCode.KAFKA_STORAGE_ERROR
             assert node.partition(TP) is None
             assert node.partition(TopicPartition("a", 1)) is not None
         blocker.unlink()

@@ -124,6 +124,25 @@ def test_R1_high_watermark_moves_for_what_was_synced_alone() -> None:
     asyncio.run(run())
 
 
+def test_R1_the_high_watermark_never_goes_back() -> None:
+    place = Place()
+    partition = place.partition()
+    partition.append(batch(3))
+    place.sync()
+    told: list[Partition] = []
+    partition.add_append_listener(told.append)
+    for offset in (2, 0, 3):
+        partition.advance_high_watermark(offset)
+        assert (partition.high_watermark, partition.last_stable_offset) == (3, 3)
+    assert told == []
+    partition.append(batch(1))
+    partition.pause()
+    place.sync()
+    partition.advance_high_watermark(1)
+    partition.resume()
+    assert partition.high_watermark == 4
+
+
 def test_waiters_are_told_in_order_of_offset_each_once() -> None:
     place = Place()
     partition = place.partition()
@@ -410,7 +429,7 @@ def test_nearly_full_disk_refuses_clients_and_lets_transactions_end() -> None:
     partition.append(batch(1, sequence=0, transactional=True), verified=True)
     place.storage.set_free_bytes(1500)
     place.space.refresh()
-    with pytest.raises(RetriableError, match="1500 bytes are free, and 1000 are kept in reserve") as caught:
+    with pytest.raises(RetriableError, match="1500 bytes are free, 1000 are kept in reserve") as caught:
         partition.append(batch(100))
     assert caught.value.code is ErrorCode.KAFKA_STORAGE_ERROR
     assert partition.append_marker(PRODUCER, 0, True) == 1

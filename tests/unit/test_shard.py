@@ -13,6 +13,7 @@ from memory_log import MemoryLog
 from semel.protocol.api.transactions import TransactionVersion
 from semel.protocol.errors import ErrorCode, FatalError, FencedError, RetriableError
 from semel.protocol.ids import ProducerIdAndEpoch
+from semel.protocol.record_batch import encode_batch
 from semel.runtime import shard
 from semel.runtime.clock import ManualClock
 from semel.runtime.machine import DEFERRED, CoordinatorRecord, Result, Tick, Ticket
@@ -51,7 +52,7 @@ class Dictionary:
 
     def __init__(self) -> None:
         self.values: dict[bytes, bytes | None] = {}
-        self.pending: dict[ProducerIdAndEpoch, list[CoordinatorRecord]] = {}
+        self.pending: dict[int, list[CoordinatorRecord]] = {}
         self.waiting: dict[bytes, Ticket] = {}
         self.deadline_ms: int | None = None
         self.poisonous = False
@@ -88,10 +89,10 @@ class Dictionary:
         if producer is None:
             self.values[record.key] = record.value
         else:
-            self.pending.setdefault(producer, []).append(record)
+            self.pending.setdefault(producer.producer_id, []).append(record)
 
     def replay_marker(self, producer: ProducerIdAndEpoch, committed: bool, now_ms: int) -> Result[None] | None:
-        for record in self.pending.pop(producer, ()):
+        for record in self.pending.pop(producer.producer_id, ()):
             if committed:
                 self.values[record.key] = record.value
         return None
@@ -176,6 +177,49 @@ def test_T3_effects_run_after_the_commit_and_in_order() -> None:
     run(scenario())
 
 
+def test_T2_of_two_parked_answers_only_the_committed_one_leaves() -> None:
+    async def scenario() -> None:
+        it = await Fixture(auto_commit=False).loaded()
+        first, second = it.start(Put(b"a", b"1")), it.start(Put(b"b", b"2"))
+        await settle()
+        await it.log.commit(upto=1)
+        assert await first == b"put"
+        await settle()
+        assert not second.done(), "its record is at offset 1, which is not committed"
+        assert it.effects == [("put", b"a")]
+        await it.log.commit()
+        assert await second == b"put"
+        assert it.effects == [("put", b"a"), ("put", b"b")]
+
+    run(scenario())
+
+
+def test_O1_T3_a_marker_in_consumer_offsets_counts_when_it_is_durable() -> None:
+    """Also one that repeats a marker which is not durable yet: Complete is recorded by its word."""
+
+    async def scenario() -> None:
+        it = await Fixture(auto_commit=False).loaded()
+        put = it.start(Put(b"k", b"v", PRODUCER))
+        await settle()
+        await it.log.commit()
+        await put
+        ended = (ProducerIdAndEpoch(PRODUCER.producer_id, PRODUCER.producer_epoch + 1), 0, True, TransactionVersion.V2)
+        marker = asyncio.ensure_future(it.runtime.write_marker(0, *ended))
+        await settle()
+        repeated = asyncio.ensure_future(it.runtime.write_marker(0, *ended))
+        get = it.start(Get(b"k"))
+        await settle()
+        assert it.log.log_end_offset == 2, "the repeated marker is not appended (P9)"
+        assert not marker.done()
+        assert not repeated.done()
+        assert not get.done(), "what the marker published was seen before it was durable"
+        await it.log.commit()
+        await asyncio.gather(marker, repeated)
+        assert await get == b"v"
+
+    run(scenario())
+
+
 def test_refusals_are_raised_to_the_caller() -> None:
     async def scenario() -> None:
         it = await Fixture().loaded()
@@ -250,8 +294,11 @@ def test_P4_a_zombies_transactional_append_is_its_own_error_and_disturbs_nobody(
     run(scenario())
 
 
+@pytest.mark.parametrize(("version", "bump"), [(TransactionVersion.V1, 0), (TransactionVersion.V2, 1)])
 @pytest.mark.parametrize("committed", [True, False])
-def test_O1_transactional_records_wait_for_their_marker_also_after_a_reload(committed: bool) -> None:
+def test_O1_transactional_records_wait_for_their_marker_also_after_a_reload(
+    committed: bool, version: TransactionVersion, bump: int
+) -> None:
     async def scenario() -> None:
         it = await Fixture().loaded()
         await it.runtime.submit(0, Put(b"k", b"old"))
@@ -259,7 +306,8 @@ def test_O1_transactional_records_wait_for_their_marker_also_after_a_reload(comm
         assert await it.runtime.submit(0, Get(b"k")) == b"old"
         await it.runtime.load(0, leader_epoch=1)
         assert await it.runtime.submit(0, Get(b"k")) == b"old"
-        await it.runtime.write_marker(0, PRODUCER, 0, committed, TransactionVersion.V2)
+        ended = ProducerIdAndEpoch(PRODUCER.producer_id, PRODUCER.producer_epoch + bump)
+        await it.runtime.write_marker(0, ended, 0, committed, version)
         expected = b"new" if committed else b"old"
         assert await it.runtime.submit(0, Get(b"k")) == expected
         await it.runtime.load(0, leader_epoch=2)
@@ -284,6 +332,21 @@ def test_T4_effects_that_could_not_be_handed_on_are_found_again_in_the_log() -> 
         assert it.runtime.state(0) is ShardState.ACTIVE
         assert it.effects == [("loaded", 2)]
         assert await it.runtime.submit(0, Get(b"b")) == b"2"
+
+    run(scenario())
+
+
+def test_T3_T4_a_shard_that_loads_acts_only_when_what_it_has_read_is_committed() -> None:
+    async def scenario() -> None:
+        it = Fixture(auto_commit=False)
+        it.log.append_batch(bytearray(encode_batch([(0, b"decision", b"commit", ())])))
+        loading = asyncio.ensure_future(it.runtime.load(0, leader_epoch=0))
+        await settle()
+        assert not loading.done()
+        assert it.effects == []
+        await it.log.commit()
+        await loading
+        assert it.effects == [("loaded", 1)]
 
     run(scenario())
 
@@ -365,6 +428,20 @@ def test_a_log_that_cannot_be_read_is_said_once_and_its_callers_are_told(
         assert await it.runtime.submit(0, Get(b"k2")) == b"v"
         assert not it.runtime.unreadable()
         assert [each.levelname for each in caplog.records] == ["ERROR", "INFO"]
+
+    run(scenario())
+
+
+def test_a_log_that_starts_inside_a_batch_is_replayed_from_its_start() -> None:
+    async def scenario() -> None:
+        it = Fixture()
+        records = [(0, b"a", b"1", ()), (0, b"b", b"2", ()), (0, b"c", b"3", ())]
+        it.log.append_batch(bytearray(encode_batch(records)))
+        it.log.log_start_offset = 1
+        await it.loaded()
+        assert [await it.runtime.submit(0, Get(key)) for key in (b"b", b"c")] == [b"2", b"3"]
+        with pytest.raises(FatalError, match="no b'a'"):
+            await it.runtime.submit(0, Get(b"a"))
 
     run(scenario())
 

@@ -157,7 +157,7 @@ def test_T12_a_newer_attempt_aborts_and_fences_the_writers_of_the_older_one(shar
     shard.write(old, P0)
     new = shard.join("b")
     assert shard.markers_sent() == {old.producer_id: False}
-    assert shard.refusal(shard.write, old, P1).code is ErrorCode.CONCURRENT_TRANSACTIONS
+    assert shard.refusal(shard.write, old, P1).code is ErrorCode.PRODUCER_FENCED
     shard.write_all_markers()
     assert shard.refusal(shard.write, old, P1).code is ErrorCode.INVALID_PRODUCER_ID_MAPPING
     assert shard.refusal(shard.join, "a").code is ErrorCode.PRODUCER_FENCED

@@ -6,11 +6,13 @@ import asyncio
 import pickle
 import time
 from collections.abc import Iterator
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 
 import semel
+from semel.protocol.api.shared_transactions import OpenSharedRequest
 from semel.protocol.compression import Compression
 from semel.protocol.errors import (
     AbortTransactionError,
@@ -22,6 +24,7 @@ from semel.protocol.errors import (
 )
 from semel.protocol.ids import TopicPartition
 from semel.protocol.record_batch import encode_batch
+from semel.sdk.shared_writer import SharedPart, _State
 from semel.sdk.transaction import CommitToken
 from semel.testing import Broker
 
@@ -162,14 +165,28 @@ def test_T12_a_writer_that_the_decision_left_out_is_fenced(node: Broker, topic: 
     assert committed_values(node, topic, key) == [b"in time"]
 
 
-def test_T12_a_member_that_left_makes_the_commit_abort(node: Broker, topic: str, key: str) -> None:
-    shared = opened(node, key, timeout_ms=200)
-    member = write(shared, topic, b"too early")
+@pytest.fixture
+def clock_node(topic: str) -> Iterator[Broker]:
+    """A node whose time the test moves, with the same topic."""
+    with Broker(frozen_clock=True) as node:
+        node.create_topic(topic, partitions=2)
+        yield node
+
+
+def let_time_out(node: Broker, key: str) -> None:
+    node.advance(61)
     with semel.Admin(node.bootstrap) as admin:
         deadline = time.monotonic() + WAIT_S
-        while admin.shared_transaction(key).writers:  # until it has timed out
+        while admin.shared_transaction(key).writers:
             assert time.monotonic() < deadline
             time.sleep(0.02)
+
+
+def test_T12_a_member_that_left_makes_the_commit_abort(clock_node: Broker, topic: str, key: str) -> None:
+    node = clock_node
+    shared = opened(node, key, timeout_ms=60_000)
+    member = write(shared, topic, b"too early")
+    let_time_out(node, key)
     with pytest.raises(AbortTransactionError, match="run the attempt again under another name"):
         shared.commit([member])
     again = opened(node, key)
@@ -177,17 +194,14 @@ def test_T12_a_member_that_left_makes_the_commit_abort(node: Broker, topic: str,
     assert committed_values(node, topic, key) == [b"in time"]
 
 
-def test_a_writer_that_times_out_is_told_to_join_again(node: Broker, topic: str, key: str) -> None:
-    shared = opened(node, key, timeout_ms=200)
+def test_a_writer_that_times_out_is_told_to_join_again(clock_node: Broker, topic: str, key: str) -> None:
+    node = clock_node
+    shared = opened(node, key, timeout_ms=60_000)
     with shared.join() as slow:
         slow.send(topic, b"slow").result(WAIT_S)
-        with semel.Admin(node.bootstrap) as admin:
-            deadline = time.monotonic() + WAIT_S
-            while admin.shared_transaction(key).writers:
-                assert time.monotonic() < deadline
-                time.sleep(0.02)
+        let_time_out(node, key)
         slow.send(topic, b"slow")
-        with pytest.raises(AbortTransactionError, match="timed out after 200 ms"):
+        with pytest.raises(AbortTransactionError, match="timed out after 60000 ms"):
             slow.finish()
     shared.commit([write(shared, topic, b"fast")])
     assert committed_values(node, topic, key) == [b"fast"]
@@ -202,6 +216,22 @@ def test_a_writer_that_did_not_finish_counts_for_nothing(node: Broker, topic: st
         assert admin.shared_transaction(key).writers == ()
     shared.commit([write(shared, topic, b"finished")])
     assert committed_values(node, topic, key) == [b"finished"]
+
+
+def test_T12_a_writer_that_was_closed_while_it_finished_names_nothing() -> None:
+    """By another thread: what it has sent is aborted, so it must not be among what a commit names."""
+    attempt = OpenSharedRequest("key", "attempt", "token", 60_000)
+    sender = SimpleNamespace(sent_any=True, set_producer=lambda producer: None)
+
+    async def flush() -> None:
+        await part.abort()
+
+    part = SharedPart(attempt, cast(Any, None), cast(Any, sender), flush, lambda error: None, lambda: None)
+    part._move(_State.OPEN)
+    with pytest.raises(UsageError, match="this writer is left: its part of the transaction is not committed"):
+        asyncio.run(part.finish())
+    assert not part.has_finished
+    assert not part.identity().has_written
 
 
 def test_an_aborted_attempt_leaves_nothing_and_refuses_late_writers(node: Broker, topic: str, key: str) -> None:

@@ -20,10 +20,15 @@ from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanE
 
 import semel
 import semel.sql
+from semel.protocol.api.topics import LATEST_TIMESTAMP
 from semel.protocol.errors import AbortTransactionError, ErrorCode, FatalError, FencedError, RetriableError, UsageError
+from semel.sdk.sql.offsets import Step
+from semel.sdk.sql.places import Places
+from semel.sdk.sql.pump import Pump
 from semel.sdk.sql.target import TargetTable
 
 _numbers = itertools.count()
+PATIENCE_S = 60.0
 
 
 @pytest.fixture(scope="module")
@@ -87,8 +92,30 @@ class Kit:
     def write(self, **options: Any) -> dict[str, int]:
         """Run a sink until everything is written."""
         with self.sink(**options) as sink:
-            sink.run(idle_timeout_s=0.2)
+            self.drain(sink)
             return sink.statistics()
+
+    def drain(self, sink: semel.sql.Sink) -> None:
+        """Run a sink until the database stands at the topic's end, however long it takes to get there."""
+        deadline = time.monotonic() + PATIENCE_S
+        while True:
+            sink.run(idle_timeout_s=0.1)
+            if self.is_at_end(sink):
+                return
+            assert time.monotonic() < deadline
+
+    def batches(self, sink: semel.sql.Sink, **options: Any) -> Iterator[semel.Batch]:
+        """Yield batches until the database stands at the topic's end."""
+        for batch in sink.batches(timeout_s=PATIENCE_S, **options):
+            yield batch
+            if self.is_at_end(sink):
+                return
+
+    def is_at_end(self, sink: semel.sql.Sink) -> bool:
+        tp = semel.TopicPartition(self.topic, 0)
+        end = self.admin.list_offsets({tp: LATEST_TIMESTAMP})[tp].offset
+        group = sink.offsets.group
+        return self.rows(f"SELECT position FROM semel_offsets WHERE consumer_group = '{group}'") == [(end,)]
 
     def dead(self) -> list[tuple[str, str, int]]:
         """Values, reasons and offsets of the dead letters, once all are relayed."""
@@ -116,7 +143,7 @@ def kit(node: LiveNode, tmp_path: Path) -> Iterator[Kit]:
 
 
 def wait_until(condition: Callable[[], object]) -> None:
-    deadline = time.monotonic() + 30
+    deadline = time.monotonic() + PATIENCE_S
     while not condition():
         assert time.monotonic() < deadline
         time.sleep(0.02)
@@ -182,7 +209,7 @@ def test_a_record_that_cant_be_a_row_becomes_a_dead_letter_and_its_neighbours_ro
 ) -> None:
     kit.send({"id": 7, "n": 7}, value, {"id": 8, "n": 8})
     with kit.sink() as sink:
-        sink.run(idle_timeout_s=0.2)
+        kit.drain(sink)
         ((dead, why, offset),) = kit.dead()
     assert dead == (value if isinstance(value, str) else json.dumps(value))
     assert why.startswith(reason)
@@ -194,7 +221,7 @@ def test_a_record_that_cant_be_a_row_becomes_a_dead_letter_and_its_neighbours_ro
 def test_every_refused_row_is_found_among_many(kit: Kit) -> None:
     kit.send(*({"id": n, "n": -1 if n % 17 == 3 else n} for n in range(1, 200)))
     with kit.sink() as sink:
-        sink.run(idle_timeout_s=0.2)
+        kit.drain(sink)
         found = kit.dead()
     bad = [n for n in range(1, 200) if n % 17 == 3]
     assert [json.loads(value)["id"] for value, _, _ in found] == bad
@@ -205,7 +232,7 @@ def test_an_upsert_that_is_refused_is_a_dead_letter_though_a_later_one_of_its_ke
     """It was left out as superseded once, and was neither a row nor a dead letter then."""
     kit.send({"id": 1, "n": -1}, {"id": 1, "n": 5})
     with kit.sink(mode="upsert") as sink:
-        sink.run(idle_timeout_s=0.2)
+        kit.drain(sink)
         assert [offset for _, _, offset in kit.dead()] == [0]
     assert kit.rows() == [(1, None, 5)]
 
@@ -321,7 +348,7 @@ def test_dead_letters_that_others_set_aside_are_relayed_when_their_own_sink_star
         sink.dead_letters.outbox.add(connection, "nope-dead", "theirs")
         connection.execute(sa.text("UPDATE semel_dead_letters SET refused = 'there was no topic'"))
     with sink:
-        sink.run(idle_timeout_s=0.2)
+        kit.drain(sink)
         wait_until(lambda: kit.rows("SELECT topic FROM semel_dead_letters") == [("nope-dead",)])
     assert kit.rows("SELECT refused FROM semel_dead_letters") == [("there was no topic",)]
 
@@ -332,7 +359,7 @@ def test_a_topic_for_dead_letters_that_was_deleted_is_told_with_what_to_do(kit: 
     with kit.sink() as sink:
         kit.admin.delete_topic(f"{kit.topic}-dead")
         with pytest.raises(FatalError, match=f"`semel topic create {kit.topic}-dead`") as raised:
-            sink.run(idle_timeout_s=20.0)
+            sink.run(idle_timeout_s=PATIENCE_S)
     assert "set_aside_refused" not in str(raised.value)
 
 
@@ -437,7 +464,7 @@ def test_offset_reset_error_asks_where_to_begin(kit: Kit) -> None:
 def test_sql_of_ones_own_commits_with_the_offsets(kit: Kit) -> None:
     kit.send(1, 2, 3)
     with kit.own() as sink:
-        for batch in sink.batches(timeout_s=0.2):
+        for batch in kit.batches(sink):
             with sink.transaction(batch) as connection:
                 for record in batch:
                     connection.execute(sa.text("INSERT INTO log VALUES (:place)"), {"place": record.offset})
@@ -449,7 +476,7 @@ def test_an_exception_rolls_back_and_the_records_come_again(kit: Kit) -> None:
     kit.send(1, 2)
     seen: list[int] = []
     with kit.own() as sink:
-        batches = sink.batches(timeout_s=0.3)
+        batches = kit.batches(sink)
         batch = next(batches)
         with pytest.raises(ZeroDivisionError), sink.transaction(batch) as connection:
             fail_after(connection, "INSERT INTO log VALUES (1)")
@@ -489,7 +516,7 @@ def test_E3_a_commit_whose_answer_is_lost_is_asked_for_and_not_done_again(
     kit.send(1)
     with kit.own() as sink:
         lost = lose_answers(monkeypatch, kit.engine, 1)
-        for batch in sink.batches(timeout_s=0.3):
+        for batch in kit.batches(sink):
             with sink.transaction(batch) as connection:
                 connection.execute(sa.text("INSERT INTO log VALUES (1)"))
         assert sink.statistics()["refused"] == 0
@@ -503,7 +530,7 @@ def test_E3_a_table_is_not_written_twice_when_answers_to_commits_are_lost(
     kit.send("garbage", {"id": 1, "n": 1})
     with kit.sink(mapping=lambda record: {"place": len(json.loads(record.value))}, table="log") as sink:
         lost = lose_answers(monkeypatch, kit.engine, 1)
-        sink.run(idle_timeout_s=0.3)
+        kit.drain(sink)
         statistics = sink.statistics()
         assert len(kit.dead()) == 1
     assert kit.rows("SELECT place FROM log") == [(2,)]
@@ -512,13 +539,48 @@ def test_E3_a_table_is_not_written_twice_when_answers_to_commits_are_lost(
     assert (statistics["rows"], statistics["dead_letters"]) == (1, 1)
 
 
+def test_E3_a_commit_that_failed_gives_its_records_again(kit: Kit, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The connection dies before the COMMIT: nothing is in the database, and the answer looks like a lost one."""
+    kit.send(1, 2)
+    with kit.own() as sink:
+        died = lose_answers(monkeypatch, kit.engine, 1, commits=False)
+        written: list[int] = []
+        refused: list[tuple[str, list[Any], int]] = []
+        for batch in kit.batches(sink, max_records=1):
+            try:
+                with sink.transaction(batch) as connection:
+                    connection.execute(sa.text("INSERT INTO log VALUES (:place)"), {"place": batch[0].offset})
+            except AbortTransactionError as error:
+                refused.append((error.message, kit.rows("SELECT place FROM log"), kit.position()))
+            else:
+                written.append(batch[0].offset)
+    assert len(died) == 1
+    ((message, rows, position),) = refused
+    assert "records come again" in message
+    assert (rows, position) == ([], 0)
+    assert written == [0, 1]
+    assert kit.rows("SELECT place FROM log") == [(0,), (1,)]
+
+
+def test_E3_a_table_gets_the_rows_of_a_commit_that_failed(kit: Kit, monkeypatch: pytest.MonkeyPatch) -> None:
+    kit.send({"id": 1, "n": 1})
+    died = lose_answers(monkeypatch, kit.engine, 1, commits=False)
+    statistics = kit.write()
+    assert len(died) == 1
+    assert kit.rows() == [(1, None, 1)]
+    assert (statistics["rows"], statistics["retries"]) == (1, 1)
+
+
 def fail_after(connection: sa.Connection, statement: str) -> None:
     connection.execute(sa.text(statement))
     raise ZeroDivisionError
 
 
-def lose_answers(monkeypatch: pytest.MonkeyPatch, engine: sa.Engine, count: int) -> list[int]:
-    """Let commits that moved offsets take effect and raise, as where the connection breaks before their answer."""
+def lose_answers(monkeypatch: pytest.MonkeyPatch, engine: sa.Engine, count: int, *, commits: bool = True) -> list[int]:
+    """Let commits that moved offsets take effect and raise, as where the connection breaks before their answer.
+
+    Without `commits` it breaks before the commit.
+    """
     left = itertools.chain([True] * count, itertools.repeat(False))
     dialect = engine.dialect
     commit = dialect.do_commit
@@ -530,13 +592,14 @@ def lose_answers(monkeypatch: pytest.MonkeyPatch, engine: sa.Engine, count: int)
             writes.add(id(connection.connection.dbapi_connection))
 
     def lose(connection: Any) -> None:
-        commit(connection)
         number = id(connection.dbapi_connection)
-        if number in writes:
-            writes.discard(number)
-            if next(left):
-                lost.append(number)
-                raise broken()
+        is_lost = number in writes and next(left)
+        writes.discard(number)
+        if commits or not is_lost:
+            commit(connection)
+        if is_lost:
+            lost.append(number)
+            raise broken()
 
     sa.event.listen(engine, "before_cursor_execute", note)
     monkeypatch.setattr(dialect, "do_commit", lose)
@@ -607,6 +670,42 @@ def test_a_claim_is_lost_to_one_that_came_between(kit: Kit) -> None:
             assert (claimed and claimed.epoch) == expected
 
 
+def test_E3_a_claim_begins_where_the_former_owner_stood_when_it_lost_the_row(kit: Kit) -> None:
+    """It could write until then, so a position that was read before says too little."""
+    kit.send(1, 2)
+    tp = semel.TopicPartition(kit.topic, 0)
+    with kit.own() as sink:
+        batch = next(sink.batches(max_records=1))
+        with sink.database.begin() as connection:
+            seen = sink.offsets.read(connection, tp)
+        assert seen is not None
+        assert seen.position == 0
+        with sink.transaction(batch):
+            pass
+        member = sink.consumer._core.committer()
+        with sink.database.begin() as connection:
+            claimed = sink.offsets.claim(connection, tp, seen, 0, member)
+        assert claimed is not None
+        assert (claimed.position, claimed.epoch) == (1, seen.epoch + 1)
+
+
+def test_E3_a_batch_of_an_older_claim_is_refused_before_the_database_is_asked(kit: Kit) -> None:
+    kit.send(1, 2)
+    tp = semel.TopicPartition(kit.topic, 0)
+    with kit.own() as sink:
+        batches = sink.batches(max_records=1)
+        first, second = next(batches), next(batches)
+        step = sink._steps[second][tp]
+        with pytest.raises(ZeroDivisionError), sink.transaction(first) as connection:
+            fail_after(connection, "INSERT INTO log VALUES (1)")
+        again = next(batches)  # under a claim of its own
+        assert [record.offset for record in again] == [0]
+        assert sink.places.is_ours(tp, sink._steps[again][tp])
+        assert not sink.places.is_ours(tp, step)
+        with pytest.raises(AbortTransactionError, match="were claimed anew"), sink.transaction(second):
+            raise AssertionError("a batch of an older claim got a connection to write with")
+
+
 def test_a_group_that_was_forgotten_and_made_again_is_no_zombie(kit: Kit) -> None:
     """Its generations begin at 1 again, which an order of generations alone would take for older ones."""
     kit.send({"id": 1, "n": 1})
@@ -615,6 +714,41 @@ def test_a_group_that_was_forgotten_and_made_again_is_no_zombie(kit: Kit) -> Non
     kit.send({"id": 2, "n": 2})
     kit.write()
     assert [row[0] for row in kit.rows()] == [1, 2]
+
+
+def test_E3_rows_of_a_partition_that_has_gone_are_not_written_with_those_of_one_that_stayed(
+    kit: Kit, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Both are in what was read at once, and buffered."""
+    topic = f"{kit.topic}-two"
+    stays, gone = (semel.TopicPartition(topic, number) for number in (0, 1))
+    kit.admin.create_topic(topic, partitions=2)
+    kit.sql("CREATE TABLE written (source_partition INTEGER NOT NULL, source_offset INTEGER NOT NULL)")
+    with semel.Producer(kit.node.bootstrap) as producer:
+        for tp in (stays, gone, stays):
+            producer.send(topic, "value", partition=tp.partition)
+
+    def mapping(record: semel.Record) -> dict[str, int]:
+        return {"source_partition": record.partition, "source_offset": record.offset}
+
+    is_ours = Places.is_ours
+    monkeypatch.setattr(Places, "is_ours", lambda places, tp, step: tp != gone and is_ours(places, tp, step))
+    with kit.sink(topics=[topic], table="written", mapping=mapping) as sink:
+        assert sink._target is not None
+        pump = Pump(sink, sink._target, mapping)
+        records: list[semel.Record] = []
+        steps: dict[semel.TopicPartition, Step] = {}
+        while len(records) < 3:
+            if (batch := sink.poll(0.05, 1)) is not None:
+                for tp, step in sink._steps.pop(batch).items():
+                    steps[tp] = Step(step.epoch, steps.get(tp, step).position, step.next_position)
+                records += batch
+        pump._buffer.add(pump._mapped(records, steps))
+        pump._begin()
+        assert pump._writing is not None
+        pump._writing.result(PATIENCE_S)
+        pump.close()
+    assert kit.rows("SELECT * FROM written ORDER BY source_offset") == [(0, 0), (0, 1)]
 
 
 def test_E3_partitions_move_between_members_at_work_and_each_record_is_written_once(kit: Kit) -> None:
@@ -659,7 +793,7 @@ def test_E3_partitions_move_between_members_at_work_and_each_record_is_written_o
     wait_until(lambda: position() == ends)
     for sink, thread in zip(sinks[1:], threads[1:], strict=True):
         sink.stop()
-        thread.join(30)
+        thread.join(PATIENCE_S)
         sink.close()
     rows = kit.rows("SELECT source_partition, source_offset FROM written ORDER BY rowid")
     for number, end in ends.items():
@@ -676,22 +810,23 @@ def test_a_slow_database_holds_reading_back_and_the_member_stays(kit: Kit, monke
     write = TargetTable.write
 
     def wait_and_write(*arguments: Any) -> None:
-        slow.wait(20)
+        slow.wait(PATIENCE_S)
         write(*arguments)
 
     monkeypatch.setattr(TargetTable, "write", wait_and_write)
-    options = {"session_timeout_ms": 1_000, "max_poll_interval_ms": 1_000}
-    with kit.sink(rows_max=20, consumer=options) as sink:
-        thread = threading.Thread(target=sink.run, args=(0.3,))
+    with kit.sink(rows_max=20) as sink:
+        thread = threading.Thread(target=kit.drain, args=(sink,))
         thread.start()
         wait_until(lambda: sink.statistics()["buffered_records"] >= 40)
-        began = time.monotonic()
+        member = sink.consumer._core._member
+        assert member is not None
         most = 0
-        while time.monotonic() < began + 2.5:  # longer than the group waits for a member that does not poll
+        for _ in range(3):
+            polled_at = member.polled_at
+            wait_until(lambda: member.polled_at > polled_at)  # noqa: B023  # else the group would give it up
             most = max(most, sink.statistics()["buffered_records"])
-            time.sleep(0.05)
         slow.set()
-        thread.join(30)
+        thread.join(PATIENCE_S)
         assert most <= 60, "more was read than the bounds say"
         assert sink.statistics()["claims"] == 1, "the member was given up"
         assert sink.statistics()["refused"] == 0
@@ -703,13 +838,16 @@ def test_a_database_that_is_away_is_waited_for(kit: Kit) -> None:
     with kit.sink() as sink:
         holder = kit.engine.connect()
         holder.exec_driver_sql("BEGIN EXCLUSIVE")
-        thread = threading.Thread(target=sink.run, args=(0.3,))
+        asked = threading.Event()
+        sa.event.listen(kit.engine, "before_cursor_execute", lambda *_: asked.set())
+        thread = threading.Thread(target=kit.drain, args=(sink,))
         thread.start()
-        time.sleep(0.3)
+        assert asked.wait(PATIENCE_S)
+        assert thread.is_alive()
         assert sink.statistics()["records"] == 0
         holder.rollback()
         holder.close()
-        thread.join(30)
+        thread.join(PATIENCE_S)
     assert kit.rows() == [(1, None, 1)]
 
 
@@ -761,7 +899,7 @@ def test_stop_ends_a_run_and_what_was_not_written_is_read_again(kit: Kit) -> Non
         thread.start()
         wait_until(lambda: sink.statistics()["records"] > 0)
         sink.stop()
-        thread.join(20)
+        thread.join(PATIENCE_S)
         assert not thread.is_alive()
     kit.write()
     assert len(kit.rows()) == 50

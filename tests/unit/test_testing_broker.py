@@ -17,6 +17,7 @@ from typing import Any
 import aiokafka
 import confluent_kafka
 import pytest
+from impatience import impatient
 
 import semel
 from semel.broker.settings import ConfigError
@@ -320,11 +321,11 @@ def test_a_commit_whose_request_is_lost_is_sent_again(broker: Broker, client: st
 
 def test_E5_a_commit_whose_answers_are_all_lost_counts_and_can_be_asked_about(broker: Broker) -> None:
     topic = broker.create_topic()
-    with semel.Producer(broker.bootstrap, transactional_id="x", max_block_ms=300) as producer:
+    with semel.Producer(broker.bootstrap, transactional_id="x") as producer:
         producer.begin_transaction()
         producer.send(topic, b"1")
         with broker.drop_commit_answer("x", times=1_000_000):
-            with pytest.raises(semel.RetriableError):
+            with impatient(producer, "EndTransaction"), pytest.raises(semel.RetriableError):
                 producer.commit_transaction(token="monday")
             assert values(broker.records(topic, at_least=1)) == [b"1"]
         decision = producer.last_commit()
@@ -336,10 +337,10 @@ def test_E5_a_commit_whose_answers_are_all_lost_counts_and_can_be_asked_about(br
 def test_a_lost_request_to_commit_decides_nothing(broker: Broker) -> None:
     topic = broker.create_topic()
     fault = broker.drop_commit_request("x", times=1_000_000)
-    with semel.Producer(broker.bootstrap, transactional_id="x", max_block_ms=300) as producer:
+    with semel.Producer(broker.bootstrap, transactional_id="x") as producer:
         producer.begin_transaction()
         producer.send(topic, b"1")
-        with pytest.raises(semel.RetriableError):
+        with impatient(producer, "EndTransaction"), pytest.raises(semel.RetriableError):
             producer.commit_transaction()
         fault.wait()
         assert broker.records(topic) == []

@@ -22,7 +22,7 @@ from semel.protocol.api.transactions import (
 )
 from semel.protocol.errors import ErrorCode, FencedError, RetriableError, SemelError, UsageError
 from semel.protocol.ids import NO_PRODUCER, ProducerIdAndEpoch, TopicPartition
-from semel.runtime.machine import TICK, CoordinatorRecord, Ticket
+from semel.runtime.machine import TICK, CoordinatorRecord, Result, Ticket
 from semel.txn_coordinator.config import TransactionConfig
 from semel.txn_coordinator.effects import (
     MarkersWritten,
@@ -192,6 +192,14 @@ def test_prepare_functions_change_nothing() -> None:
 # -- T2, T3: decision, then markers, then completion
 
 
+def told(result: Result[Any]) -> Result[Any]:
+    """The result with what a refusal says in its place: two errors are never equal."""
+    response = result.response
+    if not isinstance(response, SemelError):
+        return result
+    return replace(result, response=(type(response), response.code, response.message))
+
+
 @pytest.mark.parametrize("commit", [True, False])
 def test_T2_handle_changes_nothing_before_its_record_is_replayed(commit: bool) -> None:
     shard = Shard()
@@ -203,10 +211,9 @@ def test_T2_handle_changes_nothing_before_its_record_is_replayed(commit: bool) -
         AbortTransactionRequest(ID),
         InitProducerIdRequest(ID, TIMEOUT_MS),
     ):
-        first = shard.machine.handle(request, shard.now_ms, Ticket(1))
-        assert shard.machine.handle(request, shard.now_ms, Ticket(2)) == replace(first, response=first.response) or (
-            isinstance(first.response, SemelError)
-        )
+        first, second = (told(shard.machine.handle(request, shard.now_ms, Ticket(number))) for number in (1, 2))
+        assert first == second
+        assert first.records, "there is something to decide"
         assert shard.state() == "Ongoing"
 
 
@@ -476,7 +483,9 @@ def test_T7_a_repeated_end_gets_the_same_answer(commit: bool, version: Transacti
     request = EndTxnRequest(ID, producer, commit, version)
     opposite = EndTxnRequest(ID, producer, not commit, version)
     assert shard.refused(request) is ErrorCode.CONCURRENT_TRANSACTIONS
-    assert shard.refused(opposite) is ErrorCode.CONCURRENT_TRANSACTIONS
+    # Without an epoch of its own the opposite may be about the producer's next transaction (T11).
+    code = ErrorCode.INVALID_TXN_STATE if version is V2 else ErrorCode.CONCURRENT_TRANSACTIONS
+    assert shard.refused(opposite) is code
     shard.write_markers()
     if reload:
         shard.reload()
@@ -507,14 +516,95 @@ def test_T7_pending_work_is_looked_at_before_ids_and_epochs(state: S) -> None:
     """KAFKA-18464: the producer may already go by the id that takes effect with the completion."""
     shard = Shard()
     shard.put(state=state, producer_epoch=32767, next_producer_id=6, partitions=frozenset({P0}))
-    for producer in (ProducerIdAndEpoch(6, 0), ProducerIdAndEpoch(5, 32766), ProducerIdAndEpoch(9, 9)):
-        for request in (
-            add_request(producer),
-            verify_request(producer),
-            EndTxnRequest(ID, producer, True),
-            EndTxnRequest(ID, producer, False, V1),
-        ):
-            assert shard.refused(request) is ErrorCode.CONCURRENT_TRANSACTIONS
+    producer = ProducerIdAndEpoch(6, 0)
+    for request in (
+        add_request(producer),
+        verify_request(producer),
+        EndTxnRequest(ID, producer, True),
+        EndTxnRequest(ID, producer, False, V1),
+        *(EndTxnRequest(ID, producer, commit, token="a token") for commit in (True, False)),
+    ):
+        assert shard.refused(request) is ErrorCode.CONCURRENT_TRANSACTIONS
+
+
+@pytest.mark.parametrize("state", [S.PREPARE_COMMIT, S.PREPARE_ABORT])
+@pytest.mark.parametrize("reload", [True, False])
+def test_T7_across_a_rotation_the_end_that_is_repeated_comes_again_and_no_other(state: S, reload: bool) -> None:
+    shard = Shard()
+    shard.put(
+        state=state,
+        producer_epoch=32767,
+        last_producer_epoch=32766,
+        next_producer_id=6,
+        partitions=frozenset({P0}),
+        start_ms=START_MS,
+        last_update_ms=START_MS,
+        version=V2,
+    )
+    if reload:
+        shard.reload()
+    commit, last = state is S.PREPARE_COMMIT, ProducerIdAndEpoch(5, 32766)
+    assert shard.refused(EndTxnRequest(ID, last, commit)) is ErrorCode.CONCURRENT_TRANSACTIONS
+    assert shard.refused(EndTxnRequest(ID, last, not commit)) is ErrorCode.INVALID_TXN_STATE
+    for gone in (last, ProducerIdAndEpoch(5, 32767), ProducerIdAndEpoch(9, 9)):
+        assert shard.refused(add_request(gone)) is ErrorCode.INVALID_PRODUCER_ID_MAPPING
+        assert shard.refused(verify_request(gone)) is ErrorCode.INVALID_PRODUCER_ID_MAPPING
+        if gone != last:
+            assert shard.refused(EndTxnRequest(ID, gone, commit)) is ErrorCode.INVALID_PRODUCER_ID_MAPPING
+
+
+@pytest.mark.parametrize("fenced_by", ["another instance", "an operator", "its own end"])
+@pytest.mark.parametrize("reload", [True, False])
+def test_T5_T7_who_was_fenced_hears_so_while_markers_are_being_written(fenced_by: str, reload: bool) -> None:
+    """It heard CONCURRENT_TRANSACTIONS for as long as that took, and tried in vain all the while."""
+    shard = Shard()
+    shard.run(shard.init())
+    fenced = ProducerIdAndEpoch(1001, 0)
+    shard.add(producer := ProducerIdAndEpoch(1001, 1), P0)
+    if fenced_by == "another instance":
+        assert shard_codes(shard, InitProducerIdRequest(ID, TIMEOUT_MS)) is ErrorCode.CONCURRENT_TRANSACTIONS
+    elif fenced_by == "an operator":
+        shard.submit(AbortTransactionRequest(ID))
+    else:
+        shard.end(producer, commit=False)
+    if reload:
+        shard.reload()
+    assert shard.state() == "PrepareAbort"
+    size = len(shard.log)
+    for each in (fenced, producer):
+        for request in (add_request(each), verify_request(each), replace(add_request(each), version=V1)):
+            assert shard.refused(request) is ErrorCode.PRODUCER_FENCED
+        for commit, version in product((True, False), (V0, V1, V2)):
+            expected = ErrorCode.PRODUCER_FENCED
+            if (each, version, fenced_by) == (producer, V2, "its own end"):
+                expected = ErrorCode.INVALID_TXN_STATE if commit else ErrorCode.CONCURRENT_TRANSACTIONS
+            assert shard.refused(EndTxnRequest(ID, each, commit, version)) is expected
+        assert shard.refused(add_request(ProducerIdAndEpoch(9, 9))) is ErrorCode.INVALID_PRODUCER_ID_MAPPING
+    current = ProducerIdAndEpoch(1001, 2)
+    for request in (add_request(current), verify_request(current), EndTxnRequest(ID, current, True)):
+        assert shard.refused(request) is ErrorCode.CONCURRENT_TRANSACTIONS, "who holds the id comes again"
+    for held in (NO_PRODUCER, producer, fenced):
+        assert shard.refused(InitProducerIdRequest(ID, TIMEOUT_MS, held)) is ErrorCode.CONCURRENT_TRANSACTIONS
+    assert len(shard.log) == size
+
+
+@pytest.mark.parametrize(("ms", "code"), [(0, "INVALID_TXN_STATE"), (TIMEOUT_MS, "TRANSACTION_ABORTABLE")])
+def test_T7_an_end_that_contradicts_a_pending_decision_is_answered_as_it_is_later(ms: int, code: str) -> None:
+    shard = Shard()
+    producer = shard.init()
+    shard.add(producer, P0)
+    shard.now_ms += ms
+    if ms:
+        shard.tick()
+    else:
+        shard.end(producer, commit=False)
+    wanted = EndTxnRequest(ID, producer, True)
+    assert shard.refused(wanted) is ErrorCode[code]
+    assert shard.refused(replace(wanted, committed=False)) is ErrorCode.CONCURRENT_TRANSACTIONS
+    # A commit with a token may be recorded already, which is looked up once this one is complete (T13).
+    assert shard.refused(replace(wanted, token="a")) is ErrorCode.CONCURRENT_TRANSACTIONS
+    shard.write_markers()
+    assert shard.refused(wanted) is ErrorCode[code]
 
 
 @pytest.mark.parametrize("version", [V1, V2])
@@ -627,6 +717,21 @@ def test_T9_a_transaction_past_its_timeout_is_fenced_then_aborted(version: Trans
     refusal = ErrorCode.TRANSACTION_ABORTABLE if version is V2 else ErrorCode.PRODUCER_FENCED
     assert shard.refused(EndTxnRequest(ID, producer, True, version)) is refusal
     assert shard.init() == (producer.producer_id, 2)
+
+
+def test_T9_a_timer_that_comes_early_is_asked_for_again() -> None:
+    """It was for a transaction that has ended; the one that is open now has its own deadline."""
+    shard = Shard()
+    producer = shard.run(shard.init())
+    begun_ms = shard.now_ms = START_MS + TIMEOUT_MS // 2
+    shard.add(producer, P0)
+    shard.now_ms = START_MS + TIMEOUT_MS
+    shard.tick()
+    assert shard.state() == "Ongoing"
+    assert shard.machine.next_deadline_ms() == begun_ms + TIMEOUT_MS
+    shard.now_ms = begun_ms + TIMEOUT_MS
+    shard.tick()
+    assert shard.state() == "PrepareAbort"
 
 
 @pytest.mark.parametrize("version", [V1, V2])

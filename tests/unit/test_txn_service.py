@@ -42,7 +42,13 @@ class Log(MemoryLog):
     """A log of __transaction_state."""
 
     def append_marker(
-        self, producer: ProducerIdAndEpoch, coordinator_epoch: int, committed: bool, version: TransactionVersion
+        self,
+        producer: ProducerIdAndEpoch,
+        coordinator_epoch: int,
+        committed: bool,
+        version: TransactionVersion,
+        *,
+        forged_epoch: int,
     ) -> int | None:
         raise AssertionError("no transaction includes __transaction_state")
 
@@ -163,7 +169,7 @@ def test_a_transaction_from_begin_to_end() -> None:
         await node.settled()
         assert node.log.states() == ["Empty", "Ongoing", "PrepareCommit", "CompleteCommit"]
         [marker] = node.partitions.calls
-        assert marker == TxnMarker(ProducerIdAndEpoch(1001, 1), 3, True, (P0, P1), TransactionVersion.V2)
+        assert marker == TxnMarker(ProducerIdAndEpoch(1001, 1), 3, True, (P0, P1), TransactionVersion.V2, coordinator=0)
         await node.service.close()
 
     asyncio.run(scenario())
@@ -188,6 +194,35 @@ def test_T3_no_marker_and_no_answer_before_the_decision_is_committed(commit: boo
         assert await answer == (1001, 1)
         await spin()
         assert [marker.committed for marker in node.partitions.calls] == [commit]
+        await node.service.close()
+
+    asyncio.run(scenario())
+
+
+@pytest.mark.parametrize("commit", [True, False])
+def test_D5_T7_a_repeated_end_is_answered_when_the_decision_is_durable(commit: bool) -> None:
+    """And so is whoever asks for the state: nobody is told of what a power cut could take."""
+
+    async def scenario() -> None:
+        node = await Node().load()
+        producer = await node.init()
+        await node.add(producer, P0)
+        node.partitions.gate.clear()
+        first = await node.end(producer, commit=commit)
+        decided_at = node.log.log_end_offset
+        node.log.auto_commit = False
+        node.partitions.gate.set()
+        while node.log.log_end_offset == decided_at:  # noqa: ASYNC110 - the markers are reported on this loop
+            await asyncio.sleep(0)
+        again = asyncio.ensure_future(node.end(producer, commit=commit))
+        asked = asyncio.ensure_future(node.state())
+        await spin()
+        assert not again.done()
+        assert not asked.done()
+        await node.log.commit()
+        assert await again == first
+        assert await asked == ("CompleteCommit" if commit else "CompleteAbort")
+        node.log.auto_commit = True
         await node.service.close()
 
     asyncio.run(scenario())
@@ -278,6 +313,35 @@ def test_T4_the_next_coordinator_sends_again_under_its_own_epoch() -> None:
         await node.settled()
         assert [marker.coordinator_epoch for marker in node.partitions.calls] == [3, 4]
         assert node.log.states()[-1] == "CompleteCommit"
+        await node.service.close()
+
+    asyncio.run(scenario())
+
+
+@pytest.mark.parametrize("unloads", [False, True])
+def test_T4_P9_a_new_term_stops_the_markers_of_the_old_one(unloads: bool) -> None:
+    """They would go out under an epoch that is over, beside those of today."""
+
+    async def scenario() -> None:
+        node = await Node().load(epoch=3)
+        producer = await node.init()
+        await node.add(producer, P0)
+        node.partitions.answers[P0] = [ErrorCode.NOT_LEADER_OR_FOLLOWER] * 5
+        node.partitions.gate.clear()
+        await node.end(producer)
+        await spin()
+        assert node.service.pending_markers() == 1
+        if unloads:
+            node.service.unload(0)
+            assert node.service.pending_markers() == 0
+        await node.load(epoch=4)
+        await spin()
+        assert node.service.pending_markers() == 1, "only those of this term"
+        node.partitions.gate.set()
+        await node.settled()
+        epochs = [marker.coordinator_epoch for marker in node.partitions.calls]
+        assert epochs == [3] + [4] * (len(epochs) - 1)
+        assert len(epochs) == 1 + 6
         await node.service.close()
 
     asyncio.run(scenario())

@@ -8,13 +8,13 @@ import pytest
 from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
-from opentelemetry.sdk.trace.id_generator import RandomIdGenerator
 from txn_shard import TxnShard
 
 from semel.protocol.api.shared_transactions import CommitSharedRequest, OpenSharedRequest
 from semel.protocol.api.transactions import AddPartitionsToTxnRequest, EndTxnRequest, InitProducerIdRequest
 from semel.protocol.ids import TopicPartition
 from semel.protocol.trace_context import DecisionIds, TraceContext
+from semel.runtime.span_ids import SpanIds
 from semel.runtime.tracing import Spans
 from semel.txn_coordinator.effects import SendMarkers
 from semel.txn_coordinator.tracing import VERIFIED_MAX, TransactionSpans
@@ -24,19 +24,6 @@ BEGUN, CALLER = TraceContext(7, 70), TraceContext(8, 80)
 IDS = DecisionIds(9, 90, CALLER)
 
 
-class Ids(RandomIdGenerator):
-    next: TraceContext | None = None
-
-    def generate_trace_id(self) -> int:
-        return super().generate_trace_id() if self.next is None else self.next.trace_id
-
-    def generate_span_id(self) -> int:
-        return super().generate_span_id() if self.next is None else self.next.span_id
-
-    def draw(self) -> TraceContext:
-        return TraceContext(super().generate_trace_id(), super().generate_span_id())
-
-
 @pytest.fixture
 def exporter() -> InMemorySpanExporter:
     return InMemorySpanExporter()
@@ -44,7 +31,7 @@ def exporter() -> InMemorySpanExporter:
 
 @pytest.fixture
 def spans(exporter: InMemorySpanExporter) -> TransactionSpans:
-    ids = Ids()
+    ids = SpanIds()
     provider = TracerProvider(id_generator=ids)
     provider.add_span_processor(SimpleSpanProcessor(exporter))
     return TransactionSpans(Spans(provider.get_tracer("test"), ids))

@@ -126,8 +126,22 @@ def test_features_and_cluster(run: Run, node: NodeProcess, tools: KafkaTools) ->
         r"Feature: transaction.version\s+SupportedMinVersion: 0\s+SupportedMaxVersion: 2\s+FinalizedVersionLevel: 2",
         run("features", "describe").succeeded().output,
     )
+    for change, code in (("upgrade", 0), ("downgrade", 1)):
+        level = 2 if change == "upgrade" else 1
+        done = run("features", change, "--feature", f"transaction.version={level}")
+        assert (done.code != 0) == bool(code), done.output
+    assert "stays at level 2" in done.output
     cluster = tools.run("cluster", "cluster-id", "--bootstrap-server", node.kafka_address).succeeded()
     assert re.search(r"^Cluster ID: \S+$", cluster.output, re.MULTILINE)
+
+
+def test_metadata_quorum_and_settings_of_all_nodes(run: Run) -> None:
+    status = run("metadata-quorum", "describe", "--status").succeeded().output
+    assert re.search(r"^LeaderId:\s+1$", status, re.MULTILINE), status
+    assert re.search(r"^MaxFollowerLag:\s+0$", status, re.MULTILINE), status
+    all_nodes = ("--entity-type", "brokers", "--entity-default")
+    run("configs", "--alter", *all_nodes, "--add-config", "log.cleaner.backoff.ms=777").succeeded()
+    assert "log.cleaner.backoff.ms=777" in run("configs", "--describe", *all_nodes).succeeded().output
 
 
 def test_console_and_groups(run: Run, topic: str) -> None:
@@ -184,7 +198,13 @@ def test_transactions(run: Run, node: NodeProcess, topic: str) -> None:
         run("transactions", "abort", "--topic", topic, "--partition", "1", "--start-offset", "10").succeeded()
         producers = run("transactions", "describe-producers", "--topic", topic, "--partition", "1").succeeded().output
         assert "None" in producers
-        producer.abort_transaction()
+        # The coordinator itself has aborted it (S1): the tool does not write markers past it.
+        listed = run("transactions", "list").succeeded().output
+        assert re.search(r"^hanging\s+1\s+\d+\s+CompleteAbort", listed, re.MULTILINE)
+        with pytest.raises(semel.FencedError):
+            producer.commit_transaction()
+    again = run("transactions", "abort", "--topic", topic, "--partition", "1", "--start-offset", "10")
+    assert again.code != 0
     committed = ("--topic", topic, "--partition", "1", "--from-beginning", "--timeout-ms", "3000")
     done = run("console-consumer", *committed, "--isolation-level", "read_committed")
     assert done.lines() == [f"value {n}" for n in range(1, 30, 3)]

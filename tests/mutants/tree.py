@@ -1,0 +1,42 @@
+"""Copies of the checkout, in which faults are planted: the checkout itself is never written to."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Final
+
+from mutants.edits import Edit, Sources, apply
+
+_LEFT_OUT: Final = shutil.ignore_patterns(
+    ".git", ".venv", "build", "dist", "node_modules", "*.so", "*.egg-info", ".*_cache", ".hypothesis", "semel-data"
+)
+"""Compiled modules are left out, too: all runs interpreted, so that a fault can be in any module."""
+
+
+class Tree:
+    """One copy. The files that Python has compiled come along, by the times of their sources."""
+
+    def __init__(self, checkout: Path, root: Path) -> None:
+        self.root = root
+        shutil.copytree(checkout, root, symlinks=True, ignore=_LEFT_OUT)
+        self._package = root / "src" / "semel"
+
+    @contextmanager
+    def planted(self, edits: Sequence[Edit]) -> Iterator[None]:
+        """Have a fault in the copy for a while. Raises `DoesNotApplyError`."""
+        changed = apply(tuple(edits), Sources(self._package))
+        before = {path: (path.read_bytes(), path.stat()) for path in changed}
+        try:
+            for path, text in changed.items():
+                path.write_text(text, encoding="utf-8")
+                # Never the time that a compiled file may be marked with.
+                os.utime(path, ns=(before[path][1].st_atime_ns, before[path][1].st_mtime_ns + 10_000_000_000))
+            yield
+        finally:
+            for path, (content, stat) in before.items():
+                path.write_bytes(content)
+                os.utime(path, ns=(stat.st_atime_ns, stat.st_mtime_ns))

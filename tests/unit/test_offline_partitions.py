@@ -1,0 +1,566 @@
+"""Partitions that can't be made or opened, and those whose directories vanished: offline, each for itself (D1, D3)."""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import logging
+import shutil
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+
+import pytest
+from running_node import SMALL, create_topic, running_node
+from simulated_folder import CONFIG, TOPIC_ID, TP, Node, append, batch, read_all
+
+from semel.broker.config import NodeConfig
+from semel.broker.handlers.topics import create_topics, delete_topics
+from semel.broker.known_partitions import KNOWN_FILE
+from semel.broker.log_manager import NewPartition
+from semel.broker.node import Node as WholeNode
+from semel.broker.offline_logs import RETRY_SECONDS_MAX, OfflineKind
+from semel.protocol.api.topics import NewTopic
+from semel.protocol.api.transactions import InitProducerIdRequest
+from semel.protocol.errors import ErrorCode, RetriableError, SemelError
+from semel.protocol.ids import TRANSACTIONS_TOPIC, TopicPartition
+from semel.runtime.disk_storage import DiskStorage
+from semel.runtime.inline_executor import InlineExecutor
+from semel.runtime.simulated_storage import SimulatedCrash, SimulatedStorage
+from semel.runtime.storage import StorageFile, read_whole
+
+LOG = "/data/orders-0/00000000000000000000.log"
+ONE = TopicPartition("orders", 1)
+
+
+def wanted(tp: TopicPartition = TP) -> NewPartition:
+    return NewPartition(tp, TOPIC_ID, CONFIG, 3)
+
+
+def inline(node: Node) -> Node:
+    """What waits for the disk is done at once, so that a run depends on its seed alone."""
+    node.executor = InlineExecutor()
+    return node
+
+
+async def bring_back(node: Node, expected: int = 1) -> None:
+    node.clock.advance(ms=int(RETRY_SECONDS_MAX * 1000))
+    assert len(await node.logs.bring_back()) == expected
+
+
+# --- Vanished ---------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("power", [False, True])
+@pytest.mark.parametrize("flushed", [False, True])
+def test_D3_a_vanished_partition_goes_on_behind_its_last_offset_once_its_loss_is_accepted(
+    power: bool, flushed: bool
+) -> None:
+    async def run() -> None:
+        node = inline(Node())
+        node.start()
+        for _ in range(3):
+            await append(node.create())
+        if flushed:
+            await node.logs.upkeep.flush()
+            await append(node.get())
+        await append(node.create(ONE))
+        tail = read_all(node.get())[-len(batch()) * (1 if flushed else 3) :]
+        end = node.get().high_watermark
+        node.storage.crash(power=power)
+        node.storage.remove_tree("/data/orders-0")
+        node.storage.sync_folder("/data")
+        for _ in range(2):  # however often it is started
+            node.start()
+            assert node.logs.was_made(TP, TOPIC_ID)
+            assert not node.logs.has_directory(TP)
+            node.logs.take_offline_vanished([wanted()])
+            assert node.logs.partition(TP) is None
+            assert node.get(ONE).high_watermark == 1
+            await node.logs.close()
+        node.start()
+        partition = node.logs.accept_loss(wanted())
+        assert (partition.high_watermark, partition.leader_epoch) == (end, 3)
+        assert read_all(partition) == tail, "what only the journal had is not lost"
+        assert await append(partition) == end
+        node.storage.crash(power=True)
+        node.start()
+        assert node.get().high_watermark == end + 1
+        assert not node.storage.list_folder("/data/kept")
+        await node.logs.close()
+
+    asyncio.run(run())
+
+
+def test_D3_a_partition_that_vanished_after_a_clean_stop_goes_on_where_the_checkpoints_say_it_ended() -> None:
+    async def run() -> None:
+        node = Node()
+        node.start()
+        for _ in range(3):
+            await append(node.create())
+        await append(node.create(ONE))
+        await node.logs.close()
+        node.storage.remove_tree("/data/orders-0")
+        for _ in range(2):
+            node.start()
+            await append(node.get(ONE))
+            await node.logs.upkeep.flush()
+            node.logs.take_offline_vanished([wanted()])
+            node.logs.release_missing()
+            await node.logs.upkeep.flush()
+            await node.logs.close()
+        node.start()
+        partition = node.logs.accept_loss(wanted())
+        assert (partition.log_start_offset, partition.high_watermark) == (3, 3)
+        assert await append(partition) == 3
+        await node.logs.close()
+
+    asyncio.run(run())
+
+
+def test_D3_a_crash_amid_the_acceptance_of_a_loss_never_lets_offsets_begin_anew() -> None:
+    async def attempt(seed: int, point: int) -> bool:
+        node = inline(Node(SimulatedStorage(seed)))
+        node.start()
+        for _ in range(2):
+            await append(node.create())
+        await node.logs.upkeep.flush()
+        node.storage.crash(power=False)
+        node.storage.remove_tree("/data/orders-0")
+        node.storage.sync_folder("/data")
+        node.start()
+        node.storage.crash_at(point)
+        died = False
+        try:
+            node.logs.accept_loss(wanted())
+        except SimulatedCrash:
+            died = True
+        node.storage.crash_at(None)
+        node.storage.crash(power=True)
+        node.start()
+        partition = node.logs.partition(TP)
+        if partition is None:
+            assert node.logs.was_made(TP, TOPIC_ID), "or it would be made anew, from offset 0"
+            partition = node.logs.accept_loss(wanted())
+        assert partition.high_watermark == 2
+        await node.logs.close()
+        return died
+
+    reached = 0
+    for seed in range(3):
+        point = 1
+        while asyncio.run(attempt(seed, point)):
+            point += 1
+            reached += 1
+    assert reached > 20
+
+
+def test_a_crash_between_a_topics_entry_and_its_directory_is_not_taken_for_a_vanished_one() -> None:
+    """At every point of the making: what took no record is made again, and what is noted as made has its directory."""
+
+    async def attempt(point: int) -> bool:
+        node = inline(Node(SimulatedStorage(point)))
+        node.start()
+        node.storage.crash_at(point)
+        died = False
+        try:
+            node.create()
+        except SimulatedCrash:
+            died = True
+        node.storage.crash_at(None)
+        node.storage.crash(power=True)
+        node.start()
+        assert node.logs.partition(TP) is not None or not node.logs.was_made(TP, TOPIC_ID)
+        assert not await node.logs.create_partitions([wanted()])
+        assert await append(node.get()) == 0
+        await node.logs.close()
+        return died
+
+    point = 1
+    while asyncio.run(attempt(point)):
+        point += 1
+    assert point > 8
+
+
+def test_a_deleted_partition_is_known_no_more_and_one_of_its_name_is_another() -> None:
+    async def run() -> None:
+        node = Node()
+        node.start()
+        await append(node.create())
+        await node.logs.upkeep.flush()
+        node.logs.delete_partition(TP)
+        assert not node.logs.was_made(TP, TOPIC_ID)
+        assert node.logs.folder.recovery_points.get(TP) == 1
+        node.storage.crash(power=False)
+        node.start()
+        assert not node.logs.was_made(TP, TOPIC_ID)
+        await node.logs.close()
+
+    asyncio.run(run())
+
+
+@pytest.mark.parametrize("how", ["torn", "garbage", "gone"])
+def test_a_list_of_known_partitions_that_is_damaged_is_written_anew(how: str, caplog: pytest.LogCaptureFixture) -> None:
+    async def run() -> None:
+        node = Node()
+        node.start()
+        await append(node.create())
+        await append(node.create(ONE))
+        await node.logs.upkeep.flush()
+        node.storage.crash(power=False)
+        path = f"/data/{KNOWN_FILE}"
+        whole = read_whole(node.storage, path, size_bytes_max=1 << 20)
+        if how == "gone":
+            node.storage.remove(path)
+        else:
+            file = node.storage.open(path)
+            file.truncate(len(whole) - 5 if how == "torn" else 0)
+            file.append([b"" if how == "torn" else b"\x00garbage"])
+        node.storage.remove_tree("/data/orders-0")
+        node.start()
+        assert node.logs.was_made(TP, TOPIC_ID), "the checkpoints name it, too"
+        node.logs.take_offline_vanished([wanted()])
+        await node.logs.close()
+        node.start()
+        assert node.logs.was_made(TP, TOPIC_ID)
+        assert node.logs.was_made(ONE, TOPIC_ID)
+        await node.logs.close()
+
+    asyncio.run(run())
+
+
+def test_D3_a_directory_that_vanished_under_a_running_node_is_not_made_anew(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with running_node(tmp_path) as node:
+            await create_topic(node, "a", 2)
+            await create_topic(node, "b")
+            partition = node.partition(TopicPartition("a", 0))
+            assert partition is not None
+            await append(partition)
+        gone = tmp_path / "data" / "a-0"
+        gone.rename(tmp_path / "aside")
+        async with running_node(tmp_path) as node:
+            assert node.partition(TopicPartition("a", 0)) is None
+            assert node.partition(TopicPartition("a", 1)) is not None
+            assert not gone.exists()
+            [offline] = node.logs.offline
+            assert offline.kind is OfflineKind.VANISHED
+        (tmp_path / "aside").rename(gone)
+        async with running_node(tmp_path) as node:
+            partition = node.partition(TopicPartition("a", 0))
+            assert partition is not None
+            assert partition.high_watermark == 1, "it came back, and with it what was in it"
+        shutil.rmtree(gone)
+        node = await WholeNode.start(
+            NodeConfig(data_dir=str(tmp_path / "data"), **SMALL), accept_loss_of=[TopicPartition("a", 0)]
+        )
+        partition = node.partition(TopicPartition("a", 0))
+        assert partition is not None
+        assert (partition.log_start_offset, partition.high_watermark) == (1, 1)
+        await node.stop()
+
+    asyncio.run(main())
+
+
+def test_a_topic_with_a_vanished_partition_can_be_deleted_and_made_again(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with running_node(tmp_path) as node:
+            await create_topic(node, "a")
+        shutil.rmtree(tmp_path / "data" / "a-0")
+        async with running_node(tmp_path) as node:
+            assert len(node.logs.offline) == 1
+            [deleted] = await delete_topics(node, ["a"])
+            assert deleted.error is ErrorCode.NONE
+            await create_topic(node, "a")
+            assert not len(node.logs.offline)
+            assert node.partition(TopicPartition("a", 0)) is not None
+
+    asyncio.run(main())
+
+
+def test_accepting_the_loss_of_what_is_there_takes_nothing_away(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def main() -> None:
+        async with running_node(tmp_path) as node:
+            await create_topic(node, "a")
+            partition = node.partition(TopicPartition("a", 0))
+            assert partition is not None
+            await append(partition)
+        node = await WholeNode.start(
+            NodeConfig(data_dir=str(tmp_path / "data"), **SMALL), accept_loss_of=[TopicPartition("a", 0)]
+        )
+        partition = node.partition(TopicPartition("a", 0))
+        assert partition is not None
+        assert (partition.log_start_offset, partition.high_watermark) == (0, 1)
+        assert "--accept-loss-of a-0: its directory is not gone" in caplog.text
+        await node.stop()
+
+    asyncio.run(main())
+
+
+# --- Damaged ----------------------------------------------------------------------------------------------------------
+
+
+def spoil_magic(node: Node) -> None:
+    node.storage.corrupt(LOG, 16, b"v")
+    for name in node.storage.list_folder("/data/orders-0"):
+        if name.endswith(("index", ".snapshot")):
+            node.storage.remove(f"/data/orders-0/{name}")
+
+
+def test_a_wrong_magic_byte_takes_one_partition_offline_and_names_its_file(caplog: pytest.LogCaptureFixture) -> None:
+    """The whole node did not start, and the line named no file."""
+
+    async def run() -> None:
+        node = Node()
+        node.start()
+        await append(node.create())
+        await append(node.create(ONE))
+        expected = read_all(node.get(ONE))
+        await node.logs.close()
+        good = read_whole(node.storage, LOG, size_bytes_max=1 << 20)
+        spoil_magic(node)
+        caplog.clear()
+        for _ in range(2):
+            node.start()
+            assert read_all(node.get(ONE)) == expected
+            assert node.logs.partition(TP) is None
+            [offline] = node.logs.offline
+            assert offline.kind is OfflineKind.DAMAGED
+            assert LOG in offline.reason
+            assert "format version 118" in offline.reason
+            await node.logs.close()
+        [first, _] = [one.getMessage() for one in caplog.records if one.levelno >= logging.ERROR]
+        assert LOG in first
+        assert "--accept-loss-of orders:0" in first
+        node.storage.corrupt(LOG, 0, good)
+        node.start()
+        assert node.get().high_watermark == 1, "mended, it is back"
+        await node.logs.close()
+
+    asyncio.run(run())
+
+
+def test_D1_what_the_journal_has_of_a_damaged_partition_is_kept_until_it_is_mended() -> None:
+    async def run() -> None:
+        node = Node()
+        node.start()
+        await append(node.create())
+        await append(node.create(ONE))
+        await node.logs.upkeep.flush()
+        for _ in range(3):
+            await append(node.get())
+        expected = read_all(node.get())
+        node.storage.crash(power=True)
+        name = "/data/orders-0/partition.metadata"
+        good = read_whole(node.storage, name, size_bytes_max=1000)
+        node.storage.corrupt(name, 0, b"garbage!")
+        file = node.storage.open(LOG)
+        file.truncate(len(expected) // 4)
+        for _ in range(3):  # acknowledged on the others meanwhile, with clean stops and without
+            node.start()
+            assert [one.tp for one in node.logs.offline] == [TP]
+            await append(node.get(ONE))
+            if _ == 1:
+                node.storage.crash(power=True)
+            else:
+                await node.logs.close()
+        node.storage.corrupt(name, 0, good)
+        assert not node.start().recovery.clean, "the clean stop could not close it"
+        assert read_all(node.get()) == expected
+        assert node.get(ONE).high_watermark == 4
+        assert not node.storage.list_folder("/data/kept")
+        await node.logs.close()
+        node.start()
+        assert read_all(node.get()) == expected
+        await node.logs.close()
+
+    asyncio.run(run())
+
+
+def test_D3_the_start_offset_of_a_partition_that_is_offline_stays() -> None:
+    async def run() -> None:
+        node = Node()
+        node.start()
+        for _ in range(4):
+            await append(node.create())
+        await append(node.create(ONE))
+        node.get().delete_records(2)
+        await node.logs.close()
+        name = "/data/orders-0/partition.metadata"
+        good = read_whole(node.storage, name, size_bytes_max=1000)
+        node.storage.corrupt(name, 0, b"garbage!")
+        node.start()
+        node.get(ONE).delete_records(1)
+        await node.logs.upkeep.flush()
+        await node.logs.close()
+        node.storage.corrupt(name, 0, good)
+        node.start()
+        assert (node.get().log_start_offset, node.get().high_watermark) == (2, 4)
+        await node.logs.close()
+
+    asyncio.run(run())
+
+
+def test_D1_a_log_that_can_not_take_its_journals_entries_is_offline_and_they_are_kept(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async def run() -> None:
+        node = Node()
+        node.start()
+        await append(node.create())
+        await append(node.create(ONE))
+        expected = read_all(node.get())
+        node.storage.crash(power=False)
+        node.storage.open(LOG).truncate(0)
+        node.storage.fail_next("append", OSError(errno.EIO, "I/O error"), path_part="orders-0/0")
+        node.start()
+        assert node.logs.partition(TP) is None
+        assert node.get(ONE).high_watermark == 1
+        assert node.logs.recovery.kept_entries == 1
+        await bring_back(node)
+        assert read_all(node.get()) == expected
+        await append(node.get())
+        await node.logs.close()
+
+    asyncio.run(run())
+
+
+# --- The disk refuses -------------------------------------------------------------------------------------------------
+
+
+def test_D1_a_partition_that_the_disk_refused_to_open_comes_back_whole_while_the_node_runs() -> None:
+    async def run() -> None:
+        node = Node()
+        node.start()
+        await append(node.create())
+        await append(node.create(ONE))
+        await node.logs.upkeep.flush()
+        await append(node.get())
+        expected = read_all(node.get())
+        node.storage.crash(power=True)
+        node.storage.fail_next("open", OSError(errno.EIO, "I/O error"), path_part="orders-0/0", times=2)
+        node.start()
+        [offline] = node.logs.offline
+        assert (offline.tp, offline.kind) == (TP, OfflineKind.UNREADABLE)
+        assert "look after the disk" in offline.reason
+        assert node.logs.statistics().offline_partitions == 1
+        await append(node.get(ONE))
+        await bring_back(node, expected=0)
+        assert node.logs.offline.get(TP) is not None, "the disk refused again"
+        await bring_back(node)
+        assert read_all(node.get()) == expected
+        assert await append(node.get()) == 2
+        node.storage.crash(power=True)
+        node.start()
+        assert (node.get().high_watermark, node.get(ONE).high_watermark) == (3, 2)
+        await node.logs.close()
+
+    asyncio.run(run())
+
+
+def test_a_partition_that_could_not_be_made_is_said_once_and_made_when_the_disk_is_back(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    async def run() -> None:
+        node = Node()
+        node.start()
+        node.storage.fail_next("open", OSError(errno.EIO, "I/O error"), path_part="orders-0/0", times=3)
+        assert list(await node.logs.create_partitions([wanted(), wanted(ONE)])) == [TP]
+        for _ in range(2):
+            await bring_back(node, expected=0)
+        await bring_back(node)
+        assert node.get().leader_epoch == 3
+        assert await append(node.get()) == 0
+        said = [one.getMessage() for one in caplog.records if one.levelno >= logging.ERROR]
+        assert len(said) == 1
+        assert "orders-0 is offline" in said[0]
+        assert "tries again by itself" in said[0]
+        assert not len(node.logs.offline)
+        await node.logs.close()
+
+    asyncio.run(run())
+
+
+class RefusingStorage(DiskStorage):
+    """A disk on which nothing with `refused` in its path can be made."""
+
+    refused = "\0"
+
+    def open(self, path: str, *, create: bool = False) -> StorageFile:
+        if create and self.refused in path:
+            raise OSError(errno.EIO, "Input/output error", path)
+        return super().open(path, create=create)
+
+
+async def until(condition: Callable[[], Awaitable[bool]]) -> None:
+    async with asyncio.timeout(120):
+        while not await condition():  # noqa: ASYNC110
+            await asyncio.sleep(0.05)
+
+
+def test_an_offline_transaction_state_comes_back_when_the_disk_does(tmp_path: Path) -> None:
+    """One error of the disk while the topic was made, and it was NOT_COORDINATOR until the restart."""
+
+    async def main() -> None:
+        storage = RefusingStorage()
+        node = await WholeNode.start(NodeConfig(data_dir=str(tmp_path), **SMALL), storage=storage)
+        storage.refused = TRANSACTIONS_TOPIC
+        request = InitProducerIdRequest("etl", 60_000)
+        await node.internal_topic_ready(TRANSACTIONS_TOPIC)
+        with pytest.raises(SemelError) as caught:
+            await node.transactions.init_producer_id(request)
+        assert caught.value.code is ErrorCode.COORDINATOR_NOT_AVAILABLE
+        assert len(node.transactions.partitions_away()) == len(node.logs.offline) > 0
+        storage.refused = "\0"
+
+        async def works() -> bool:
+            try:
+                await node.transactions.init_producer_id(request)
+            except RetriableError:
+                return False
+            return True
+
+        await until(works)
+        assert not node.transactions.partitions_away()
+        assert not len(node.logs.offline)
+        await node.stop()
+
+    asyncio.run(main())
+
+
+def test_create_topics_says_that_files_could_not_be_made(tmp_path: Path) -> None:
+    async def main() -> None:
+        storage = RefusingStorage()
+        node = await WholeNode.start(NodeConfig(data_dir=str(tmp_path), **SMALL), storage=storage)
+        storage.refused = "bad-1"
+        good, bad = await create_topics(node, [NewTopic("good", 2), NewTopic("bad", 2)])
+        assert good.error is ErrorCode.NONE
+        assert bad.error is ErrorCode.KAFKA_STORAGE_ERROR
+        assert "1 partition of it can't be used (bad-1)" in bad.message
+        assert "Do not create it again" in bad.message
+        storage.refused = "\0"
+
+        async def is_back() -> bool:
+            return node.partition(TopicPartition("bad", 1)) is not None
+
+        await until(is_back)
+        await node.stop()
+
+    asyncio.run(main())
+
+
+def test_an_offline_partition_of_a_deleted_topic_is_made_no_more(tmp_path: Path) -> None:
+    async def main() -> None:
+        storage = RefusingStorage()
+        node = await WholeNode.start(NodeConfig(data_dir=str(tmp_path), **SMALL), storage=storage)
+        storage.refused = "bad-0"
+        await create_topics(node, [NewTopic("bad", 1)])
+        assert len(node.logs.offline) == 1
+        await delete_topics(node, ["bad"])
+        assert not len(node.logs.offline)
+        storage.refused = "\0"
+        await node.stop()
+        assert not (tmp_path / "bad-0").exists()
+
+    asyncio.run(main())
