@@ -32,6 +32,7 @@ OTHERS: Final[Mapping[str, tuple[str, Sequence[str]]]] = {
     "log": ("the log of a partition: appends, reads, recovery", ("--rounds", "1", "--megabytes", "16")),
     "journal": ("durable appends without a network, recovery", ()),
     "dataplane": ("the Kafka listener with raw sockets, sendfile or not", ("--seconds", "0.2")),
+    "hostile": ("what one hostile client costs everybody else", ("--only", "promised-bytes", "pipelined")),
     "metrics": ("what a node's metrics cost", ("--rounds", "2", "--seconds", "0.2")),
     "producer": ("the SDK's producer beside confluent-kafka's", ("--records", "50000", "--rounds", "1")),
     "against_kafka": ("a node beside Apache Kafka, the same clients for both (Java 17, Maven)", ("--quick",)),

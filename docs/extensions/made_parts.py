@@ -14,7 +14,9 @@ from typing import Any, Final
 ROOT: Final = Path(__file__).parents[2]
 PLACE: Final = re.compile(r"^<!-- made: ([\w ]+) -->$", re.MULTILINE)
 TOCTREE: Final = re.compile(r"^```\{toctree\}\n.*?^```$", re.DOTALL | re.MULTILINE)
-PROOF: Final = re.compile(r"def (test_((?:[PTLOGDRE]\d+_)+)\w+)")
+RULE_LETTERS: Final = "PTLOGDRSE"
+"""In the order of the chapters of reference/rules.md."""
+PROOF: Final = re.compile(rf"def (test_((?:[{RULE_LETTERS}]\d+_)+)\w+)")
 PROOFS_SHOWN: Final = 6
 CHAPTERS: Final[Mapping[str, str]] = {
     "P": "producers-at-a-partition",
@@ -23,7 +25,8 @@ CHAPTERS: Final[Mapping[str, str]] = {
     "O": "offsets-and-groups",
     "G": "offsets-and-groups",
     "D": "the-log",
-    "R": "the-log",
+    "R": "several-replicas",
+    "S": "what-a-client-may-do",
     "E": "end-to-end",
 }
 """Where reference/rules.md tells of a rule, by its letter."""
@@ -150,7 +153,7 @@ def proofs() -> Mapping[str, list[tuple[str, str]]]:
 def table_of_proofs() -> str:
     lines = ["| Rule | Tests | Some of them |", "|---|---|---|"]
     by_rule = proofs()
-    for rule in sorted(by_rule, key=lambda name: ("PTLOGDRE".index(name[0]), int(name[1:]))):
+    for rule in sorted(by_rule, key=lambda name: (RULE_LETTERS.index(name[0]), int(name[1:]))):
         tests = by_rule[rule]
         shown = (f"`{path}`: {name.removeprefix('test_').replace('_', ' ')}" for path, name in tests[:PROOFS_SHOWN])
         lines.append(f"| {rule} | {len(tests)} | {'<br>'.join(shown)} |")
@@ -180,7 +183,7 @@ def with_linked_proofs(text: str, rules_page: str) -> str:
         said = name[0].strip("`").removeprefix("test_" + name[1]).replace("_", " ")
         return ", ".join(f"[{rule}]({rules_page}#{CHAPTERS[rule[0]]})" for rule in rules) + f" {said}<br>"
 
-    return re.sub(r"`test_((?:[PTLOGDRE]\d+_)+)\w+`", linked, text)
+    return re.sub(rf"`test_((?:[{RULE_LETTERS}]\d+_)+)\w+`", linked, text)
 
 
 def without_absent_pages(text: str, folder: Path) -> str:
