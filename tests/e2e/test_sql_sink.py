@@ -206,7 +206,7 @@ def test_E3_a_planted_fault_of_the_sink_is_found(tmp_path: Path, database: tuple
     url, server = database
     engine = prepare(url)
     with Cast(tmp_path, "append", url, server, fault="offsets-apart") as cast:
-        records = run(cast, engine, ["worker"] * 6, with_poison=False)
+        records = run(cast, engine, ["worker"] * 2, with_poison=False)
     with engine.connect() as connection:
         found = set(connection.execute(sa.text("SELECT source_partition, source_offset FROM written")).all())
     assert {(record.partition, record.offset) for record in records} - found, "rows were to be lost"

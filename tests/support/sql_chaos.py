@@ -39,7 +39,7 @@ class Cast:
         self.server = server
         self.url = url
         self._what = what
-        self._more = () if fault is None else ("--fault", fault)
+        self._more = () if fault is None else ("--fault", fault, "--killed", str(folder / "killed"))
         self._log = (folder / "workers.log").open("ab")
         self.log_path = folder / "workers.log"
         self._running: dict[int, subprocess.Popen[bytes]] = {}

@@ -5,10 +5,12 @@ from __future__ import annotations
 import argparse
 import json
 import logging
+import os
 import signal
 import sys
-import time
 from collections.abc import Mapping
+from contextlib import suppress
+from pathlib import Path
 from typing import Any
 
 import sqlalchemy as sa
@@ -28,10 +30,11 @@ def main() -> int:
     parser.add_argument("--url", required=True)
     parser.add_argument("--instance")
     parser.add_argument("--fault", choices=["offsets-apart"])
+    parser.add_argument("--killed", type=Path, help="a file that says that the planted fault has met its kill")
     arguments = parser.parse_args()
     logging.basicConfig(level=logging.INFO, stream=sys.stdout, format="%(asctime)s %(name)s %(message)s")
     if arguments.fault == "offsets-apart":
-        offsets_apart()
+        offsets_apart(arguments.killed)
     try:
         if arguments.what == "outbox":
             relay(arguments)
@@ -45,8 +48,11 @@ def main() -> int:
     return 0
 
 
-def offsets_apart() -> None:
-    """Commit the offsets before the rows, to show that the check sees it: a kill in between loses rows (against E3)."""
+def offsets_apart(killed: Path) -> None:
+    """Commit the offsets before the rows, to show that the check sees it: a kill in between loses rows (against E3).
+
+    The first process that comes there kills itself, so that it does not depend on luck that a kill hits the place.
+    """
     advance = OffsetsTable.advance
 
     def advance_apart(self: OffsetsTable, connection: sa.Connection, steps: Mapping[TopicPartition, Step]) -> bool:
@@ -54,7 +60,10 @@ def offsets_apart() -> None:
         driver_connection = connection.connection.dbapi_connection
         assert driver_connection is not None
         driver_connection.commit()
-        time.sleep(0.1)
+        if moved:
+            with suppress(FileExistsError):
+                killed.touch(exist_ok=False)
+                os.kill(os.getpid(), signal.SIGKILL)
         return moved
 
     OffsetsTable.advance = advance_apart  # type: ignore[method-assign]
