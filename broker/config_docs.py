@@ -46,7 +46,7 @@ is kept in the metadata and wins over all of the above.
 | 3 | the data folder is in use, belongs to another node or cluster, or can't be read |
 | 4 | the metadata's database can't be used, or another node is the controller |
 | 5 | a port is in use, or a host is not this machine's |
-| 6 | the node ran and stopped because its disk failed; what was acknowledged is kept |
+| 6 | the disk failed while the node ran, and it stopped, or while it stopped; what was acknowledged is kept |
 
 A second SIGTERM or SIGINT ends the process at once with 128 plus the signal's number; the next start recovers. The same
 signal again counts as a second one only from 0.3 seconds after the first, because some tools send each signal twice;

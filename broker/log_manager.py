@@ -84,7 +84,7 @@ class LogManager:
         on_failure: Callable[[SemelError], None] | None = None,
         executor: Executor | None = None,
     ) -> None:
-        """`on_failure` is told, once, when the journal has failed: every partition is offline then.
+        """`on_failure` is told when the journal fails (then every partition is offline), and of each log that fails.
 
         `executor` runs what waits for the disk; without one the manager makes a thread of its own.
         """
@@ -521,13 +521,16 @@ class LogManager:
         self._failed = True
         _log.critical("%s", error)
         partition.go_offline(error)
+        if self._on_failure is not None:
+            self._on_failure(error)
 
     # --- closing ------------------------------------------------------------------------------------------------------
 
     async def close(self) -> None:
         """Flush and close everything, so that the next start has nothing to recover. `upkeep.run` must have ended.
 
-        After a failure of the disk it only closes, and the next start recovers.
+        After a failure of the disk, which `on_failure` was told of, it only closes, and the next start recovers.
+        Raises `SemelError` and `OSError`; on a full disk it warns, and the next start recovers.
         """
         if not self._open:
             return
@@ -539,7 +542,8 @@ class LogManager:
             if not self._failed:
                 self._close_cleanly()
         except (SemelError, OSError) as error:
-            if not is_full(error) and not is_full(error.__cause__):
+            # A log or journal that failed is not to be trusted, also where its sync failed for want of room.
+            if self._failed or not (is_full(error) or is_full(error.__cause__)):
                 raise
             _log.warning("the disk is full, so this is no clean stop, and the next start recovers: %s", error)
         finally:
@@ -548,7 +552,12 @@ class LogManager:
     def _close_cleanly(self) -> None:
         logs = self._partitions
         for partition in logs.values():
-            partition.log.flush()
+            try:
+                partition.log.flush()
+            except SemelError as error:
+                if partition.log.offline_error is not None:
+                    self._log_failed(partition, error)
+                raise
             partition.go_offline(_stopping())
             partition.log.close()
         self.folder.recovery_points.write({tp: (one.topic_id, one.log.recovery_point) for tp, one in logs.items()})

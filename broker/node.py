@@ -12,6 +12,7 @@ import secrets
 import socket
 from collections.abc import Collection, Coroutine, Mapping
 from concurrent.futures import Executor
+from contextlib import suppress
 from dataclasses import replace
 from typing import Any, Final
 
@@ -154,7 +155,8 @@ class Node:
             await node._start()
             await node._serve(listeners)
         except BaseException:
-            await node.stop(grace_ms=0)
+            with suppress(Exception):  # it is in the log; the caller is to hear why the start failed
+                await node.stop(grace_ms=0)
             raise
         return node
 
@@ -554,8 +556,10 @@ class Node:
     async def stop(self, *, grace_ms: int | None = None) -> None:
         """Take no new requests, finish those in flight within the grace time, flush, and leave a clean folder.
 
-        May be called after a failure, and more than once. Raises the first error of what could not be closed.
+        May be called after a failure, and more than once. Raises the first error of what could not be closed, and a
+        failure that came while it stopped.
         """
+        had_failed = self.failed.done()
         grace_s = (self.config.shutdown_grace_ms if grace_ms is None else grace_ms) / 1000
         errors: list[BaseException] = []
         metrics, self._metrics = self._metrics, None
@@ -583,6 +587,8 @@ class Node:
             lock.release()
         if errors:
             raise errors[0]
+        if self.failed.done() and not had_failed:
+            raise self.failed.result()
 
     async def _stop_listeners(self, grace_s: float) -> list[BaseException]:
         stops = [

@@ -25,7 +25,7 @@ from semel.broker.node_log import configure_logging
 from semel.broker.settings import ConfigError
 from semel.broker.start_errors import NodeStartError, StartFailure
 from semel.cli.common import parse_partition
-from semel.protocol.errors import UsageError
+from semel.protocol.errors import ErrorCode, SemelError, UsageError
 from semel.protocol.ids import TopicPartition
 from semel.runtime.flood_guard import PERIOD_S, FloodGuard
 
@@ -51,7 +51,8 @@ class ServeExit(IntEnum):
     ADDRESS = 5
     """A port is in use, or a host is not this machine's."""
     STORAGE = 6
-    """The node ran, and stopped because its disk failed. What was acknowledged is kept."""
+    """The node ran, and its disk failed: it stopped because of that, or it failed while the node stopped. What was
+    acknowledged is kept."""
 
 
 _START_EXITS: Final = {
@@ -67,7 +68,7 @@ or SEMEL_CONFIG names (log.retention.ms = 86400000), the default. docs/configura
 prints them with the values that would be used.
 
 Exit codes: 0 stopped by a signal; 1 unexpected; 2 wrong configuration; 3 data folder in use or damaged; 4 metadata
-unreachable; 5 address in use; 6 the disk failed while it ran.
+unreachable; 5 address in use; 6 the disk failed while it ran or stopped.
 
 Example: semel serve --data-dir /var/lib/semel --kafka 0.0.0.0:9092 --set kafka.advertised=log1.example.com:9092
 """
@@ -256,14 +257,23 @@ async def _serve(
 
 async def _stop(node: Node) -> int:
     failure = node.failed.result() if node.failed.done() else None
-    if failure is not None:
-        try:
-            await node.stop(grace_ms=0)
-        except Exception as error:
+    try:
+        await node.stop(grace_ms=None if failure is None else 0)
+    except Exception as error:
+        if failure is not None:
             _say(f"semel serve: closing after the failure: {error}")
+        elif _is_of_the_disk(error):
+            return int(_fail(f"not all is on the disk, because stopping failed: {error}", ServeExit.STORAGE).exit_code)
+        else:
+            logger.exception("stopping failed")
+            return ServeExit.FAILED
+    if failure is not None:
         return int(_fail(f"stopped, because {failure.message}", ServeExit.STORAGE).exit_code)
-    await node.stop()
     return ServeExit.STOPPED
+
+
+def _is_of_the_disk(error: Exception) -> bool:
+    return isinstance(error, OSError) or (isinstance(error, SemelError) and error.code is ErrorCode.KAFKA_STORAGE_ERROR)
 
 
 def _stop_on_signals() -> asyncio.Future[signal.Signals]:

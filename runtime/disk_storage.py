@@ -128,7 +128,11 @@ class DiskFile:
         self._end = size
 
     def sync(self) -> None:
-        _sync_data(self._descriptor)
+        try:
+            _sync_data(self._descriptor)
+        except OSError as error:
+            error.filename = self.path  # which the system does not say of a descriptor
+            raise
 
     def fileno(self) -> int:
         return self._descriptor
@@ -196,6 +200,9 @@ class DiskStorage:
         descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         try:
             os.fsync(descriptor)
+        except OSError as error:
+            error.filename = path
+            raise
         finally:
             os.close(descriptor)
 

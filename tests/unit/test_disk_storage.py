@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import subprocess
 import sys
@@ -209,4 +210,20 @@ def test_failed_append_leaves_the_true_size(tmp_path: Path, monkeypatch: pytest.
     assert file.size() == 6
     file.truncate(4)
     assert file.append([b"x"]) == 4
+    file.close()
+
+
+def test_a_failed_sync_names_what_was_to_be_synced(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The system knows only a descriptor, and "Input/output error" alone says nothing."""
+    file = DiskStorage().open(str(tmp_path / "file"), create=True)
+
+    def fail(descriptor: int) -> None:
+        raise OSError(errno.EIO, "Input/output error")
+
+    for name in ("fsync", "fdatasync"):
+        monkeypatch.setattr(os, name, fail)
+    with pytest.raises(OSError, match=rf"Input/output error: '{tmp_path}/file'"):
+        file.sync()
+    with pytest.raises(OSError, match=rf"Input/output error: '{tmp_path}'"):
+        DiskStorage().sync_folder(str(tmp_path))
     file.close()

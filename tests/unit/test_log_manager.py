@@ -784,6 +784,52 @@ def test_D1_log_that_cannot_be_flushed_goes_offline_and_the_journal_is_kept() ->
     asyncio.run(run())
 
 
+@pytest.mark.parametrize("number", [errno.EIO, errno.ENOSPC], ids=["broken", "full"])
+def test_D1_a_log_that_can_not_be_flushed_at_the_stop_is_a_failure_of_the_node(number: int) -> None:
+    """Also where the sync failed for want of room: what the disk holds then, nobody knows."""
+
+    async def run() -> None:
+        node = Node()
+        node.start()
+        await append(node.create())
+        node.storage.fail_next("sync", OSError(number, "it fails"), path_part="orders-0")
+        await node.logs.close()
+        [failure] = node.failures
+        assert "orders-0 is offline" in failure.message
+        assert "it fails" in failure.message
+        assert not node.storage.exists("/data/.kafka_cleanshutdown")
+        node.storage.crash(power=True)
+        assert not node.start().recovery.clean
+        assert node.get().high_watermark == 1
+        await node.logs.close()
+
+    asyncio.run(run())
+
+
+def test_D1_a_second_attempt_to_flush_at_the_stop_that_fails_is_a_failure_too() -> None:
+    """The first one found no room for an index, which is no failure."""
+
+    async def run() -> None:
+        node = Node()
+        config = LogConfig(segment_ms=1 << 60, retention_ms=-1, index_interval_bytes=1)
+        node.start(config)
+        partition = node.create(log_config=config)
+        for _ in range(5):
+            await append(partition)
+        node.storage.fail_next("write_at", no_space(), path_part=".index")
+        node.storage.fail_next("sync", no_space(), path_part="orders-0/")
+        with pytest.raises(SemelError, match="orders-0 is offline"):
+            await node.logs.close()
+        assert len(node.failures) == 1
+        assert not node.storage.exists("/data/.kafka_cleanshutdown")
+        node.storage.crash(power=True)
+        node.start(config)
+        assert node.get().high_watermark == 5
+        await node.logs.close()
+
+    asyncio.run(run())
+
+
 def test_retention_and_producer_expiry_go_over_all_logs() -> None:
     async def run() -> None:
         config = LogConfig(segment_bytes=200, segment_ms=1 << 60, retention_bytes=300, retention_ms=-1)
