@@ -458,6 +458,37 @@ def test_S3_the_queue_has_a_bound(tmp_path: Path, held: Held) -> None:
     run_with_listener(test, str(tmp_path))
 
 
+@pytest.mark.parametrize("transactional", [False, True], ids=["idempotent", "transactional"])
+def test_S2_S3_a_request_that_finds_the_queue_full_is_answered_and_can_be_sent_again(
+    tmp_path: Path, held: Held, transactional: bool
+) -> None:
+    """A transactional one was never answered. Its other batch, which needs no thread, is taken."""
+
+    async def test(node: FakeNode, listener: KafkaListener) -> None:
+        bombed, other, _ = node.create("t", 3)
+        checks = listener.produce.checks
+        checks._queue_max = 1
+        for _ in range(checks._threads + 1):
+            (await KafkaClient.connect(listener.port)).send(
+                ProduceRequest([ProducePartition("t", 2, bomb(MIB))], None, -1, 30_000), 9
+            )
+        await until(lambda: checks.waiting == checks._threads + 1)
+        client = await KafkaClient.connect(listener.port)
+        small, large = (numbered(0, size, transactional=transactional) for size in (10, 4 * MIB))
+        items = [ProducePartition("t", 1, small), ProducePartition("t", 0, large)]
+        request = ProduceRequest(items, "tx" if transactional else None, -1, 30_000)
+        taken, refused = (await client.produce(request, 12)).partitions
+        assert (taken.error, refused.error) == (ErrorCode.NONE, ErrorCode.NOT_ENOUGH_REPLICAS)
+        assert "produce.check.queue.max" in (refused.error_message or "")
+        assert (other.log_end_offset, bombed.log_end_offset) == (1, 0)
+        held.gate.set()
+        await until(lambda: checks.waiting == 0)
+        assert codes(await client.produce(request, 12)) == [ErrorCode.NONE] * 2
+        assert (other.log_end_offset, bombed.log_end_offset) == (1, 1)
+
+    run_with_listener(test, str(tmp_path))
+
+
 def test_S3_a_stop_refuses_what_waits(tmp_path: Path, held: Held) -> None:
     """What is in a thread is not waited for, and nothing is appended after the stop."""
 
