@@ -105,6 +105,10 @@ class KnownPartitions:
         """Forget all partitions but these: the others were deleted."""
         self.remove([key for key in self._keys if key not in keys])
 
+    def has_more_than(self, keys: Collection[PartitionKey]) -> bool:
+        """Say whether there is any that is not among these."""
+        return any(key not in keys for key in self._keys)
+
     def _append(self, sign: str, keys: Iterable[PartitionKey], *, sync: bool) -> None:
         lines = [f"{sign} {format_topic_id(topic_id)} {partition}\n" for topic_id, partition in keys]
         self._must_rewrite = True  # unless all of this succeeds: half of a line, or a failed sync, is not built upon

@@ -84,7 +84,7 @@ class LogManager:
         on_failure: Callable[[SemelError], None] | None = None,
         executor: Executor | None = None,
     ) -> None:
-        """`on_failure` is told when the journal fails (then every partition is offline), and of each log that fails.
+        """`on_failure` is called when the journal fails (then every partition is offline), and for each log that fails.
 
         `executor` runs what waits for the disk; without one the manager makes a thread of its own.
         """
@@ -368,12 +368,18 @@ class LogManager:
             return
         self.folder.known.add((one.topic_id, one.tp.partition) for one in wanted)
         now_ms = self._clock.now_ms()
+
+        def is_clean(tp: TopicPartition) -> bool:
+            # Where it comes back as a crash left it, it must be recovered, whatever clean stops there were meanwhile.
+            before = self.offline.get(tp)
+            return self._opener.was_clean if before is None else before.is_clean
+
         self._opener.take_offline(
             [
                 OfflineLog(
                     *(one.tp, one.topic_id, OfflineKind.VANISHED),
                     f"its directory {self.folder.log_folder(one.tp)} had been made, and is gone",
-                    *(now_ms, one.leader_epoch),
+                    *(now_ms, one.leader_epoch, is_clean(one.tp)),
                 )
                 for one in wanted
             ]
@@ -529,7 +535,7 @@ class LogManager:
     async def close(self) -> None:
         """Flush and close everything, so that the next start has nothing to recover. `upkeep.run` must have ended.
 
-        After a failure of the disk, which `on_failure` was told of, it only closes, and the next start recovers.
+        After a failure of the disk, which `on_failure` was called with, it only closes, and the next start recovers.
         Raises `SemelError` and `OSError`; on a full disk it warns, and the next start recovers.
         """
         if not self._open:
@@ -566,9 +572,18 @@ class LogManager:
         if self._journal is not None:
             self._journal.sync_now()
             self._journal.cut(self._journal.position)
-        if all(one.is_clean for one in self.offline):
+        if self._leaves_all_clean():
             self.folder.mark_clean()  # else the next start recovers all, and with them those that were not closed
         self._partitions.clear()
+
+    def _leaves_all_clean(self) -> bool:
+        if not all(one.is_clean for one in self.offline):
+            return False
+        if self._opener.was_clean:
+            return True
+        # A start that was given up has not said yet what is offline: what is missing may come back as a crash left it.
+        here = {(one.topic_id, one.tp.partition) for one in (*self._partitions.values(), *self.offline)}
+        return not self.folder.known.has_more_than(here)
 
     def _abandon(self) -> None:
         """Let everything go as it is."""

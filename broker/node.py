@@ -155,7 +155,7 @@ class Node:
             await node._start()
             await node._serve(listeners)
         except BaseException:
-            with suppress(Exception):  # it is in the log; the caller is to hear why the start failed
+            with suppress(Exception):  # it is logged; the caller needs to know why the start failed
                 await node.stop(grace_ms=0)
             raise
         return node

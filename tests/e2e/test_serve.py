@@ -185,6 +185,8 @@ def test_a_port_in_use_is_named(tmp_path: Path, listener: str) -> None:
         (["--data-dir", "/dev/null/x"], {}, 3, "can't be used"),
         (["--set", "metadata.url=postgresql://u:secret@127.0.0.1:1/x"], {}, 4, "u:***@127.0.0.1:1/x failed"),
         (["--set", "metadata.url=mysql://x"], {}, 2, "metadata.url names mysql"),
+        (["--accept-loss-of", "orders"], {}, 2, "a partition is TOPIC:NUMBER, for example orders:0, not 'orders'"),
+        (["--accept-loss-of", "orders:0"], {}, 3, "--accept-loss-of orders:0: this data directory never had such"),
     ],
 )
 def test_what_it_does_not_start_with(

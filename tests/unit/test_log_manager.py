@@ -786,7 +786,7 @@ def test_D1_log_that_cannot_be_flushed_goes_offline_and_the_journal_is_kept() ->
 
 @pytest.mark.parametrize("number", [errno.EIO, errno.ENOSPC], ids=["broken", "full"])
 def test_D1_a_log_that_can_not_be_flushed_at_the_stop_is_a_failure_of_the_node(number: int) -> None:
-    """Also where the sync failed for want of room: what the disk holds then, nobody knows."""
+    """Also where the sync failed for want of room: what the disk holds then is unknown."""
 
     async def run() -> None:
         node = Node()

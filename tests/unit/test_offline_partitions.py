@@ -19,6 +19,7 @@ from semel.broker.known_partitions import KNOWN_FILE
 from semel.broker.log_manager import NewPartition
 from semel.broker.node import Node as WholeNode
 from semel.broker.offline_logs import RETRY_SECONDS_MAX, OfflineKind
+from semel.broker.start_errors import NodeStartError, StartFailure
 from semel.protocol.api.topics import NewTopic
 from semel.protocol.api.transactions import InitProducerIdRequest
 from semel.protocol.errors import ErrorCode, RetriableError, SemelError
@@ -261,6 +262,134 @@ def test_D3_a_directory_that_vanished_under_a_running_node_is_not_made_anew(tmp_
     asyncio.run(main())
 
 
+@pytest.mark.parametrize("starts", [True, False], ids=["the node starts", "the start is given up"])
+@pytest.mark.parametrize("seed", range(6))
+def test_D1_D2_a_directory_that_is_away_for_a_while_after_a_power_cut_is_recovered_when_it_is_back(
+    seed: int, starts: bool
+) -> None:
+    """The clean stops meanwhile say nothing of it: its torn tail was taken for damage."""
+
+    async def run() -> None:
+        node = Node(SimulatedStorage(seed))
+        node.start()
+        for _ in range(3):
+            await append(node.create(), batch(3, size=300))
+        await append(node.create(ONE))
+        await node.logs.upkeep.flush()
+        for _ in range(2):
+            await append(node.get(), batch(3, size=300))
+        expected = read_all(node.get())
+        node.storage.crash(power=True)
+        node.storage.rename("/data/orders-0", "/aside")
+        node.storage.sync_folder("/data")
+        for _ in range(2):
+            node.start()
+            if starts:
+                node.logs.take_offline_vanished([wanted()])
+            await node.logs.close()
+        node.storage.rename("/aside", "/data/orders-0")
+        node.storage.sync_folder("/data")
+        assert not node.start().recovery.clean
+        assert read_all(node.get()) == expected
+        assert not node.get().log.recovered_damage
+        await node.logs.close()
+        assert node.start().recovery.clean
+        await node.logs.close()
+
+    asyncio.run(run())
+
+
+STRAY = b"a file that is no log"
+
+
+async def refusal_of(folder: Path, *lost: TopicPartition) -> NodeStartError:
+    """Start a node that is to accept the loss of partitions, and return why it does not start."""
+    try:
+        node = await WholeNode.start(NodeConfig(data_dir=str(folder / "data"), **SMALL), accept_loss_of=lost)
+    except NodeStartError as error:
+        return error
+    await node.stop()
+    pytest.fail("it started")
+
+
+@pytest.mark.parametrize("stray", ["a file", "a directory that does not say whose it is"])
+def test_D3_what_is_in_the_place_of_a_partitions_directory_does_not_become_the_partition(
+    tmp_path: Path, stray: str
+) -> None:
+    """It is not made new beside it, and to accept its loss takes nothing away."""
+    tp, gone = TopicPartition("a", 0), tmp_path / "data" / "a-0"
+    config = NodeConfig(data_dir=str(tmp_path / "data"), **SMALL)
+    file = gone if stray == "a file" else gone / "00000000000000000000.log"
+
+    async def main() -> None:
+        async with running_node(tmp_path) as node:
+            await create_topic(node, "a")
+            partition = node.partition(tp)
+            assert partition is not None
+            await append(partition)
+        gone.rename(tmp_path / "aside")
+        file.parent.mkdir(exist_ok=True)
+        file.write_bytes(STRAY)
+        for _ in range(2):
+            async with running_node(tmp_path) as node:
+                assert node.partition(tp) is None
+                [offline] = node.logs.offline
+                assert offline.kind is OfflineKind.VANISHED
+            refusal = await refusal_of(tmp_path, tp)
+            assert refusal.failure is StartFailure.DATA_FOLDER
+            assert f"the loss of a-0 can't be accepted: {gone} is there" in refusal.message
+            assert "Move it away, and start again" in refusal.message
+            assert file.read_bytes() == STRAY
+        gone.rename(tmp_path / "stray")
+        node = await WholeNode.start(config, accept_loss_of=[tp])
+        try:
+            partition = node.partition(tp)
+            assert partition is not None
+            assert (partition.log_start_offset, partition.high_watermark) == (1, 1)
+        finally:
+            await node.stop()
+
+    asyncio.run(main())
+
+
+def test_D3_an_empty_directory_in_the_place_of_a_partitions_is_not_the_partition(tmp_path: Path) -> None:
+    """As a disk that is not mounted leaves it."""
+    tp, gone = TopicPartition("a", 0), tmp_path / "data" / "a-0"
+
+    async def main() -> None:
+        async with running_node(tmp_path) as node:
+            await create_topic(node, "a")
+            partition = node.partition(tp)
+            assert partition is not None
+            await append(partition)
+        gone.rename(tmp_path / "aside")
+        gone.mkdir()
+        async with running_node(tmp_path) as node:
+            [offline] = node.logs.offline
+            assert (offline.tp, offline.kind) == (tp, OfflineKind.VANISHED)
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize("unknown", [TopicPartition("b", 0), TopicPartition("a", 2)], ids=["topic", "number"])
+def test_the_loss_of_a_partition_that_does_not_exist_is_not_accepted(tmp_path: Path, unknown: TopicPartition) -> None:
+    """A mistyped name is said, and nothing is given up, also not of a partition that is named beside it."""
+
+    async def main() -> None:
+        async with running_node(tmp_path) as node:
+            await create_topic(node, "a", 2)
+        shutil.rmtree(tmp_path / "data" / "a-1")
+        refusal = await refusal_of(tmp_path, TopicPartition("a", 1), unknown)
+        assert refusal.failure is StartFailure.DATA_FOLDER
+        named = f"{unknown.topic}:{unknown.partition}"
+        assert f"--accept-loss-of {named}: this data directory never had such a partition" in refusal.message
+        assert not (tmp_path / "data" / "a-1").exists()
+        async with running_node(tmp_path) as node:
+            assert [one.tp for one in node.logs.offline] == [TopicPartition("a", 1)]
+
+    asyncio.run(main())
+
+
 def test_a_topic_with_a_vanished_partition_can_be_deleted_and_made_again(tmp_path: Path) -> None:
     async def main() -> None:
         async with running_node(tmp_path) as node:
@@ -455,6 +584,80 @@ def test_D1_a_partition_that_the_disk_refused_to_open_comes_back_whole_while_the
         node.start()
         assert (node.get().high_watermark, node.get(ONE).high_watermark) == (3, 2)
         await node.logs.close()
+
+    asyncio.run(run())
+
+
+async def _unreadable_one(power: bool) -> Node:
+    """A node with a partition of two records that the disk does not let it open."""
+    node = Node()
+    node.start()
+    await append(node.create())
+    await append(node.create(ONE))
+    await node.logs.upkeep.flush()
+    await append(node.get())
+    if power:
+        node.storage.crash(power=True)
+    else:
+        await node.logs.close()
+    node.storage.fail_next("open", OSError(errno.EIO, "I/O error"), path_part="orders-0/0", times=2)
+    node.start()
+    await bring_back(node, expected=0)
+    [offline] = node.logs.offline
+    assert offline.kind is OfflineKind.UNREADABLE
+    node.storage.fail_no_more()
+    return node
+
+
+async def _continues_behind_its_records(node: Node) -> None:
+    """After another start, as a node does it that finds the directory gone."""
+    node.start()
+    assert node.logs.was_made(TP, TOPIC_ID)
+    node.logs.take_offline_vanished([wanted()])
+    await node.logs.close()
+    node.start()
+    partition = node.logs.accept_loss(wanted())
+    assert partition.high_watermark == 2
+    assert await append(partition) == 2
+    await node.logs.close()
+
+
+@pytest.mark.parametrize("power", [False, True], ids=["clean stop", "power cut"])
+def test_D3_a_partition_whose_directory_vanishes_while_it_is_retried_is_not_made_new(power: bool) -> None:
+    """The disk refused it, and then its directory went: it came back empty, and its offsets began again."""
+
+    async def run() -> None:
+        node = await _unreadable_one(power)
+        node.storage.remove_tree("/data/orders-0")
+        for _ in range(3):
+            await bring_back(node, expected=0)
+            assert node.logs.partition(TP) is None
+            [offline] = node.logs.offline
+            assert (offline.tp, offline.kind) == (TP, OfflineKind.VANISHED)
+            assert not node.storage.exists("/data/orders-0")
+        await node.logs.close()
+        assert not node.storage.exists("/data/.kafka_cleanshutdown"), "it was not closed, and may come back"
+        await _continues_behind_its_records(node)
+
+    asyncio.run(run())
+
+
+@pytest.mark.parametrize("left", ["nothing", "its log"])
+def test_D3_a_directory_that_is_no_longer_a_logs_when_it_is_retried_is_not_made_new(left: str) -> None:
+    """Its name is there, and nothing says that it is the partition's: a disk that is not mounted, for instance."""
+
+    async def run() -> None:
+        node = await _unreadable_one(power=True)
+        for name in node.storage.list_folder("/data/orders-0"):
+            if left == "nothing" or not name.endswith(".log"):
+                node.storage.remove(f"/data/orders-0/{name}")
+        await bring_back(node, expected=0)
+        assert node.logs.partition(TP) is None
+        assert [one.tp for one in node.logs.offline] == [TP]
+        await node.logs.close()
+        if left == "its log":
+            node.storage.remove_tree("/data/orders-0")
+        await _continues_behind_its_records(node)
 
     asyncio.run(run())
 

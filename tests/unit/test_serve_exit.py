@@ -195,7 +195,7 @@ def test_D1_a_sync_that_fails_while_the_node_stops_is_exit_code_6_and_names_the_
 
 
 def test_D1_a_log_that_failed_just_before_the_stop_is_exit_code_6(tmp_path: Path) -> None:
-    """Nobody had looked at it since, and the stop does not flush what is offline."""
+    """The node had not noticed yet, and the stop does not flush what is offline."""
     with serving(tmp_path, FAILS_BEFORE_IT_IS_CLOSED) as node:
         write_one_record(node)
         code, log = node.end()
