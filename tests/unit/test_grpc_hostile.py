@@ -79,7 +79,9 @@ def closed(peer: socket.socket) -> bool:
 
 async def is_served(node: Node) -> bool:
     async with grpc.aio.insecure_channel(str(node.grpc_address)) as channel:
-        return bool(await channel.unary_unary("/semel.v1.MetadataService/GetMetadata")(b"", timeout=30))
+        return bool(
+            await channel.unary_unary("/semel.v1.MetadataService/GetMetadata")(b"", timeout=60, wait_for_ready=True)
+        )
 
 
 def test_S2_connections_to_grpc_are_bounded(tmp_path: Path) -> None:

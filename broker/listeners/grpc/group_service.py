@@ -29,6 +29,7 @@ from semel.protocol.api.groups import (
 )
 from semel.protocol.ids import OFFSETS_TOPIC, TopicPartition
 from semel.protocol.v1 import common_pb2, groups_pb2
+from semel.runtime.turns import in_turns
 
 
 class PartitionCounts(Mapping[str, int]):
@@ -145,7 +146,7 @@ class GroupService:
                 generation_id=request.generation_id,
                 member_id=request.member_id,
                 group_instance_id=request.group_instance_id or None,
-                offsets=unique_items(
+                offsets=await unique_items(
                     (
                         TopicPartition(item.topic, item.partition),
                         OffsetAndMetadata(item.offset, item.leader_epoch, item.metadata),
@@ -157,7 +158,7 @@ class GroupService:
         return groups_pb2.CommitOffsetsResponse(
             items=[
                 groups_pb2.CommitOffsetsResponse.Item(topic=tp.topic, partition=tp.partition, error=item_error(error))
-                for tp, error in response.errors.items()
+                async for tp, error in in_turns(response.errors.items())
             ]
         )
 
@@ -165,7 +166,7 @@ class GroupService:
         self, request: groups_pb2.FetchOffsetsRequest, _context: Context
     ) -> groups_pb2.FetchOffsetsResponse:
         groups = await self._groups()
-        partitions = None if request.all else topic_partitions(request.topics)
+        partitions = None if request.all else await topic_partitions(request.topics)
         response = await groups.fetch_offsets(OffsetFetchRequest(request.group_id, partitions, request.require_stable))
         return groups_pb2.FetchOffsetsResponse(
             items=[
@@ -177,7 +178,7 @@ class GroupService:
                     metadata=found.metadata,
                     error=item_error(found.error),
                 )
-                for tp, found in response.offsets.items()
+                async for tp, found in in_turns(response.offsets.items())
             ]
         )
 
@@ -185,11 +186,13 @@ class GroupService:
         self, request: groups_pb2.DeleteOffsetsRequest, _context: Context
     ) -> groups_pb2.DeleteOffsetsResponse:
         groups = await self._groups()
-        response = await groups.delete_offsets(OffsetDeleteRequest(request.group_id, topic_partitions(request.topics)))
+        response = await groups.delete_offsets(
+            OffsetDeleteRequest(request.group_id, await topic_partitions(request.topics))
+        )
         return groups_pb2.DeleteOffsetsResponse(
             items=[
                 groups_pb2.DeleteOffsetsResponse.Item(topic=tp.topic, partition=tp.partition, error=item_error(error))
-                for tp, error in response.errors.items()
+                async for tp, error in in_turns(response.errors.items())
             ]
         )
 
@@ -207,7 +210,7 @@ class GroupService:
                     state=group.state,
                     group_type=group.group_type,
                 )
-                for group in response.groups
+                async for group in in_turns(response.groups)
             ],
             unreadable=response.unreadable,
         )
@@ -233,7 +236,7 @@ class GroupService:
                     metadata=member.metadata,
                     assignment=member.assignment,
                 )
-                for member in group.members
+                async for member in in_turns(group.members)
             ],
         )
 

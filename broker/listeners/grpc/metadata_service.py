@@ -7,6 +7,7 @@ from semel.broker.listeners.grpc.convert import topic_id_of, topic_message
 from semel.broker.listeners.grpc.edge import Context
 from semel.broker.services import Services
 from semel.protocol.v1 import metadata_pb2
+from semel.runtime.turns import in_turns
 
 
 class MetadataService:
@@ -21,7 +22,9 @@ class MetadataService:
         found = await metadata.topics_by_name(
             self._node, list(dict.fromkeys(request.topics)), allow_auto_create=request.allow_auto_create
         )
-        found += await metadata.topics_by_id(self._node, [topic_id_of(data) for data in request.topic_ids])
+        found += await metadata.topics_by_id(
+            self._node, [topic_id_of(data) async for data in in_turns(request.topic_ids)]
+        )
         if request.all_topics:
             found += await metadata.all_topics(self._node, include_internal=request.include_internal)
         cluster = metadata.cluster(self._node)
@@ -39,5 +42,5 @@ class MetadataService:
                 )
                 for node in cluster.nodes
             ],
-            topics=[topic_message(result) for result in found],
+            topics=[topic_message(result) async for result in in_turns(found)],
         )

@@ -14,6 +14,7 @@ from semel.protocol.api.topics import ListOffsetsRequest, NewTopic
 from semel.protocol.errors import UsageError
 from semel.protocol.ids import TopicPartition
 from semel.protocol.v1 import topics_pb2
+from semel.runtime.turns import in_turns
 
 
 class TopicService:
@@ -28,10 +29,10 @@ class TopicService:
         wanted = [
             # 0 is what protobuf sends for a number left out.
             NewTopic(topic.name, topic.num_partitions or -1, topic.replication_factor or -1, dict(topic.configs))
-            for topic in request.topics
+            async for topic in in_turns(request.topics)
         ]
         results = await topics.create_topics(self._node, wanted, validate_only=request.validate_only)
-        return topics_pb2.CreateTopicsResponse(topics=[topic_message(result) for result in results])
+        return topics_pb2.CreateTopicsResponse(topics=[topic_message(result) async for result in in_turns(results)])
 
     async def delete_topics(
         self, request: topics_pb2.DeleteTopicsRequest, _context: Context
@@ -40,7 +41,7 @@ class TopicService:
         return topics_pb2.DeleteTopicsResponse(
             results=[
                 topics_pb2.TopicResult(topic=result.name, error=item_error(result.error, result.message))
-                for result in results
+                async for result in in_turns(results)
             ]
         )
 
@@ -90,7 +91,7 @@ class TopicService:
     async def list_offsets(
         self, request: topics_pb2.ListOffsetsRequest, _context: Context
     ) -> topics_pb2.ListOffsetsResponse:
-        timestamps = unique_items(
+        timestamps = await unique_items(
             (TopicPartition(item.topic, item.partition), item.timestamp_ms) for item in request.items
         )
         found = await list_offsets(self._node, ListOffsetsRequest(timestamps, isolation_of(request.isolation)))
@@ -104,14 +105,14 @@ class TopicService:
                     leader_epoch=item.leader_epoch,
                     error=item_error(item.error),
                 )
-                for tp, item in found.items()
+                async for tp, item in in_turns(found.items())
             ]
         )
 
     async def delete_records(
         self, request: topics_pb2.DeleteRecordsRequest, _context: Context
     ) -> topics_pb2.DeleteRecordsResponse:
-        before = unique_items(
+        before = await unique_items(
             (TopicPartition(item.topic, item.partition), item.before_offset) for item in request.items
         )
         return topics_pb2.DeleteRecordsResponse(
@@ -122,7 +123,7 @@ class TopicService:
                     log_start_offset=item.log_start_offset,
                     error=item_error(item.error, item.message),
                 )
-                for tp, item in delete_records(self._node, before).items()
+                async for tp, item in in_turns((await delete_records(self._node, before)).items())
             ]
         )
 

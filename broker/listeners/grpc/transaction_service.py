@@ -27,6 +27,7 @@ from semel.protocol.api.transactions import (
 )
 from semel.protocol.ids import TRANSACTIONS_TOPIC, TopicPartition
 from semel.protocol.v1 import transactions_pb2
+from semel.runtime.turns import in_turns
 from semel.txn_coordinator.service import TransactionService as TransactionCoordinator
 
 
@@ -65,7 +66,7 @@ class TransactionService:
         response = await add_partitions(
             self._node,
             AddPartitionsToTxnRequest(
-                request.transactional_id, producer_of(request.producer), topic_partitions(request.topics)
+                request.transactional_id, producer_of(request.producer), await topic_partitions(request.topics)
             ),
         )
         return transactions_pb2.AddPartitionsResponse(
@@ -73,7 +74,7 @@ class TransactionService:
                 transactions_pb2.AddPartitionsResponse.Item(
                     topic=tp.topic, partition=tp.partition, error=item_error(error)
                 )
-                for tp, error in response.errors.items()
+                async for tp, error in in_turns(response.errors.items())
             ]
         )
 
@@ -87,7 +88,7 @@ class TransactionService:
                 generation_id=request.generation_id,
                 member_id=request.member_id,
                 group_instance_id=request.group_instance_id or None,
-                offsets=unique_items(
+                offsets=await unique_items(
                     (
                         TopicPartition(item.topic, item.partition),
                         OffsetAndMetadata(item.offset, item.leader_epoch, item.metadata),
@@ -103,7 +104,7 @@ class TransactionService:
                 transactions_pb2.TxnCommitOffsetsResponse.Item(
                     topic=tp.topic, partition=tp.partition, error=item_error(error)
                 )
-                for tp, error in response.errors.items()
+                async for tp, error in in_turns(response.errors.items())
             ]
         )
 
@@ -143,7 +144,7 @@ class TransactionService:
                 transactions_pb2.ListTransactionsResponse.Item(
                     transactional_id=found.transactional_id, producer_id=found.producer_id, state=found.state
                 )
-                for found in response.transactions
+                async for found in in_turns(response.transactions)
             ],
             unknown_states=response.unknown_states,
             unreadable=response.unreadable,
