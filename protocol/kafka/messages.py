@@ -81,6 +81,7 @@ def prepare(key: ApiKey, version: int) -> None:
     with suppress(ModuleNotFoundError):  # an API that kio does not know has a codec of our own
         _request_reader(key, version)
         _response(key, version)
+        response_names(key)
     _prepared.add((key, version))
 
 

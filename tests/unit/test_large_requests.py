@@ -206,7 +206,7 @@ def test_S3_the_first_request_of_an_api_does_not_hold_the_loop_for_its_import(
         api_of(ApiKey.LIST_GROUPS).start(context, memoryview(b"\0"), 0)
         await answered
         assert context.parts is not None
-        assert len(threads) == 2  # request and response
+        assert threads
         assert threading.current_thread() not in threads
 
     run_with_node(tmp_path, test)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from typing import TypeVar
+from typing import Any, TypeVar
 from uuid import UUID
 
 from semel.broker.listeners.grpc.errors import item_error
@@ -15,6 +15,7 @@ from semel.protocol.v1 import common_pb2, metadata_pb2
 from semel.runtime.turns import in_turns
 
 _Value = TypeVar("_Value")
+_Message = TypeVar("_Message")
 
 
 async def topic_partitions(topics: Iterable[common_pb2.TopicPartitions]) -> tuple[TopicPartition, ...]:
@@ -25,6 +26,13 @@ async def topic_partitions(topics: Iterable[common_pb2.TopicPartitions]) -> tupl
         async for number in in_turns(item.partitions)
     ]
     return tuple(dict.fromkeys(found))
+
+
+async def filled(response: _Message, items: Any, made: Iterable[Any]) -> _Message:
+    """Return the response once these messages are in its list `items`. In turns: to copy many takes long, too (S3)."""
+    async for message in in_turns(made):
+        items.append(message)
+    return response
 
 
 def by_topic(partitions: Iterable[TopicPartition]) -> list[common_pb2.TopicPartitions]:

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from uuid import uuid4
 
 from semel.broker.handlers.offset_commit import commit_offsets
-from semel.broker.listeners.grpc.convert import topic_partitions, unique_items
+from semel.broker.listeners.grpc.convert import filled, topic_partitions, unique_items
 from semel.broker.listeners.grpc.edge import Context, client_host
 from semel.broker.listeners.grpc.errors import item_error
 from semel.broker.metadata.image import MetadataImage
@@ -155,11 +155,14 @@ class GroupService:
                 ),
             ),
         )
-        return groups_pb2.CommitOffsetsResponse(
-            items=[
+        message = groups_pb2.CommitOffsetsResponse()
+        return await filled(
+            message,
+            message.items,
+            (
                 groups_pb2.CommitOffsetsResponse.Item(topic=tp.topic, partition=tp.partition, error=item_error(error))
-                async for tp, error in in_turns(response.errors.items())
-            ]
+                for tp, error in response.errors.items()
+            ),
         )
 
     async def fetch_offsets(
@@ -168,8 +171,11 @@ class GroupService:
         groups = await self._groups()
         partitions = None if request.all else await topic_partitions(request.topics)
         response = await groups.fetch_offsets(OffsetFetchRequest(request.group_id, partitions, request.require_stable))
-        return groups_pb2.FetchOffsetsResponse(
-            items=[
+        message = groups_pb2.FetchOffsetsResponse()
+        return await filled(
+            message,
+            message.items,
+            (
                 groups_pb2.FetchOffsetsResponse.Item(
                     topic=tp.topic,
                     partition=tp.partition,
@@ -178,8 +184,8 @@ class GroupService:
                     metadata=found.metadata,
                     error=item_error(found.error),
                 )
-                async for tp, found in in_turns(response.offsets.items())
-            ]
+                for tp, found in response.offsets.items()
+            ),
         )
 
     async def delete_offsets(
@@ -189,11 +195,14 @@ class GroupService:
         response = await groups.delete_offsets(
             OffsetDeleteRequest(request.group_id, await topic_partitions(request.topics))
         )
-        return groups_pb2.DeleteOffsetsResponse(
-            items=[
+        message = groups_pb2.DeleteOffsetsResponse()
+        return await filled(
+            message,
+            message.items,
+            (
                 groups_pb2.DeleteOffsetsResponse.Item(topic=tp.topic, partition=tp.partition, error=item_error(error))
-                async for tp, error in in_turns(response.errors.items())
-            ]
+                for tp, error in response.errors.items()
+            ),
         )
 
     async def list_groups(
@@ -202,17 +211,19 @@ class GroupService:
         groups = await self._groups()
         listed = ListGroupsRequest(frozenset(request.states), frozenset(request.types))
         response = await groups.list(listed, partial=True)
-        return groups_pb2.ListGroupsResponse(
-            items=[
+        message = groups_pb2.ListGroupsResponse(unreadable=response.unreadable)
+        return await filled(
+            message,
+            message.items,
+            (
                 groups_pb2.ListGroupsResponse.Item(
                     group_id=group.group_id,
                     protocol_type=group.protocol_type,
                     state=group.state,
                     group_type=group.group_type,
                 )
-                async for group in in_turns(response.groups)
-            ],
-            unreadable=response.unreadable,
+                for group in response.groups
+            ),
         )
 
     async def describe_group(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from semel.broker.handlers import metadata
-from semel.broker.listeners.grpc.convert import topic_id_of, topic_message
+from semel.broker.listeners.grpc.convert import filled, topic_id_of, topic_message
 from semel.broker.listeners.grpc.edge import Context
 from semel.broker.services import Services
 from semel.protocol.v1 import metadata_pb2
@@ -28,7 +28,7 @@ class MetadataService:
         if request.all_topics:
             found += await metadata.all_topics(self._node, include_internal=request.include_internal)
         cluster = metadata.cluster(self._node)
-        return metadata_pb2.GetMetadataResponse(
+        message = metadata_pb2.GetMetadataResponse(
             cluster_id=cluster.cluster_id,
             controller_id=cluster.controller_id,
             nodes=[
@@ -42,5 +42,5 @@ class MetadataService:
                 )
                 for node in cluster.nodes
             ],
-            topics=[topic_message(result) async for result in in_turns(found)],
         )
+        return await filled(message, message.topics, map(topic_message, found))

@@ -6,6 +6,7 @@ from semel.broker.handlers.add_partitions import add_partitions
 from semel.broker.handlers.offset_commit import commit_offsets
 from semel.broker.listeners.grpc.convert import (
     by_topic,
+    filled,
     optional_producer,
     producer_message,
     producer_of,
@@ -27,7 +28,6 @@ from semel.protocol.api.transactions import (
 )
 from semel.protocol.ids import TRANSACTIONS_TOPIC, TopicPartition
 from semel.protocol.v1 import transactions_pb2
-from semel.runtime.turns import in_turns
 from semel.txn_coordinator.service import TransactionService as TransactionCoordinator
 
 
@@ -69,13 +69,16 @@ class TransactionService:
                 request.transactional_id, producer_of(request.producer), await topic_partitions(request.topics)
             ),
         )
-        return transactions_pb2.AddPartitionsResponse(
-            items=[
+        message = transactions_pb2.AddPartitionsResponse()
+        return await filled(
+            message,
+            message.items,
+            (
                 transactions_pb2.AddPartitionsResponse.Item(
                     topic=tp.topic, partition=tp.partition, error=item_error(error)
                 )
-                async for tp, error in in_turns(response.errors.items())
-            ]
+                for tp, error in response.errors.items()
+            ),
         )
 
     async def commit_offsets(
@@ -99,13 +102,16 @@ class TransactionService:
                 producer=producer_of(request.producer),
             ),
         )
-        return transactions_pb2.TxnCommitOffsetsResponse(
-            items=[
+        message = transactions_pb2.TxnCommitOffsetsResponse()
+        return await filled(
+            message,
+            message.items,
+            (
                 transactions_pb2.TxnCommitOffsetsResponse.Item(
                     topic=tp.topic, partition=tp.partition, error=item_error(error)
                 )
-                async for tp, error in in_turns(response.errors.items())
-            ]
+                for tp, error in response.errors.items()
+            ),
         )
 
     async def end_transaction(
@@ -139,15 +145,18 @@ class TransactionService:
             ),
             partial=True,
         )
-        return transactions_pb2.ListTransactionsResponse(
-            items=[
+        message = transactions_pb2.ListTransactionsResponse(
+            unknown_states=response.unknown_states, unreadable=response.unreadable
+        )
+        return await filled(
+            message,
+            message.items,
+            (
                 transactions_pb2.ListTransactionsResponse.Item(
                     transactional_id=found.transactional_id, producer_id=found.producer_id, state=found.state
                 )
-                async for found in in_turns(response.transactions)
-            ],
-            unknown_states=response.unknown_states,
-            unreadable=response.unreadable,
+                for found in response.transactions
+            ),
         )
 
     async def describe_transaction(
