@@ -25,6 +25,7 @@ from typing import Protocol
 
 ROOT = Path(__file__).resolve().parent.parent
 OUT = ROOT / "bench" / "out"
+TURNS_SCRIPT = ROOT / "bench" / "longest_turns.py"
 TICKS = os.sysconf("SC_CLK_TCK")
 PAGE_BYTES = os.sysconf("SC_PAGESIZE")
 
@@ -83,9 +84,13 @@ def process_cpu_s(pid: int) -> float:
     return (int(fields[11]) + int(fields[12])) / TICKS
 
 
-def start_node(folder: str, settings: Mapping[str, object] | None = None) -> NodeProcess:
-    """Start a node on free ports and return it when it is ready. Its log goes to `<folder>.log`."""
-    command = [sys.executable, "-P", "-m", "semel.cli", "serve", "--data-dir", folder]
+def start_node(folder: str, settings: Mapping[str, object] | None = None, *, turns: str | None = None) -> NodeProcess:
+    """Start a node on free ports and return it when it is ready. Its log goes to `<folder>.log`.
+
+    With `turns`, the path of a file, the long turns of its event loop are noted there (`longest_turns.py`).
+    """
+    command = [sys.executable, "-P", *(("-m", "semel.cli") if turns is None else (str(TURNS_SCRIPT), turns))]
+    command += ["serve", "--data-dir", folder]
     command += ["--grpc", "127.0.0.1:0", "--kafka", "127.0.0.1:0"]
     for name, value in (settings or {}).items():
         command += ["--set", f"{name}={value}"]
@@ -113,10 +118,10 @@ def data_folder() -> Iterator[str]:
 
 
 @contextlib.contextmanager
-def running_node(settings: Mapping[str, object] | None = None) -> Iterator[NodeProcess]:
-    """Run a node on an empty folder."""
+def running_node(settings: Mapping[str, object] | None = None, *, note_turns: bool = False) -> Iterator[NodeProcess]:
+    """Run a node on an empty folder. `note_turns` notes the long turns of its loop in `<folder>.turns`."""
     with data_folder() as folder:
-        node = start_node(folder, settings)
+        node = start_node(folder, settings, turns=f"{folder}.turns" if note_turns else None)
         try:
             yield node
         finally:

@@ -1,10 +1,11 @@
 """What one hostile client costs everybody else: the longest wait of a polite client, the node's CPU, memory and log.
 
-    python -P bench/hostile.py [--only NAME ...] [--list] [--probe-ms 5]
+    python -P bench/hostile.py [--only NAME ...] [--list] [--probe-ms 5] [--items 100000] [--turns]
 
 Each attack meets a fresh node. While it runs, a polite client on a connection of its own asks for the API versions
 every few milliseconds; the longest it had to wait is what the attack held the node's only loop, and what else the
-machine did meanwhile, so the node's CPU seconds stand beside it. Attacks are bounded in count and time, on loopback.
+machine did meanwhile, so the node's CPU seconds stand beside it, and with --turns the longest turns of its event loop
+in CPU time. Attacks are bounded in count and time, on loopback.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ from semel.protocol.kafka.entities import load_entity
 ANSWER_S: Final = 60.0
 """How long an attack waits for an answer. A node that refuses closes the connection, which ends the wait."""
 MANY: Final = 100_000
-"""Names or numbers in one request."""
+"""Names or numbers in one request, unless --items says otherwise. A node refuses so many; it serves 40,000."""
 
 
 # --- Requests ---------------------------------------------------------------------------------------------------------
@@ -251,8 +252,8 @@ def patterns(node: NodeProcess) -> str:
     return answered(results)
 
 
-def metadata_names(node: NodeProcess) -> str:
-    names = [{"name": f"auto{number}"} for number in range(MANY)]
+def metadata_names(node: NodeProcess, items: int) -> str:
+    names = [{"name": f"auto{number}"} for number in range(items)]
     return answered([ask_once(node, request(ApiKey.METADATA, 4, topics=names, allow_auto_topic_creation=False))])
 
 
@@ -344,23 +345,23 @@ def large_call(method: str, make: Callable[[], Any]) -> Callable[[NodeProcess], 
     return attack
 
 
-def _metadata_call() -> Any:
+def _metadata_call(items: int) -> Any:
     from semel.protocol.v1 import metadata_pb2
 
-    return metadata_pb2.GetMetadataRequest(topics=[f"auto{number}" for number in range(MANY)])
+    return metadata_pb2.GetMetadataRequest(topics=[f"auto{number}" for number in range(items)])
 
 
-def _list_offsets_call() -> Any:
+def _list_offsets_call(items: int) -> Any:
     from semel.protocol.v1 import topics_pb2
 
     item = topics_pb2.ListOffsetsRequest.Item(topic="plain", partition=0, timestamp_ms=-1)
-    return topics_pb2.ListOffsetsRequest(items=[item] * MANY)
+    return topics_pb2.ListOffsetsRequest(items=[item] * items)
 
 
-def _fetch_offsets_call() -> Any:
+def _fetch_offsets_call(items: int) -> Any:
     from semel.protocol.v1 import common_pb2, groups_pb2
 
-    partitions = common_pb2.TopicPartitions(topic="plain", partitions=list(range(MANY)))
+    partitions = common_pb2.TopicPartitions(topic="plain", partitions=list(range(items)))
     return groups_pb2.FetchOffsetsRequest(group_id="g", topics=[partitions])
 
 
@@ -375,96 +376,98 @@ def one_large(key: ApiKey, version: int, **values: Any) -> Callable[[NodeProcess
     return attack
 
 
-def _partitions(**more: Any) -> list[dict[str, Any]]:
-    return [{"partition_index": number, **more} for number in range(MANY)]
+def _partitions(items: int, **more: Any) -> list[dict[str, Any]]:
+    return [{"partition_index": number, **more} for number in range(items)]
 
 
-ATTACKS: dict[str, Callable[[NodeProcess], str]] = {
-    "promised-bytes": promised_bytes,
-    "bombs-plain": bombs("plain"),
-    "bombs-compact": bombs("compact", cleanup_policy="compact"),
-    "bombs-recode": bombs("recode", compression_type="gzip"),
-    "bombs-and-stop": bombs_and_stop,
-    "patterns": patterns,
-    "metadata-names": metadata_names,
-    "auto-created": auto_created,
-    "pipelined": pipelined,
-    "members-metadata": members_metadata,
-    "long-ids": long_ids,
-    "grpc-garbage": garbage_over_grpc,
-    "grpc-metadata": large_call("MetadataService/GetMetadata", _metadata_call),
-    "grpc-list-offsets": large_call("TopicService/ListOffsets", _list_offsets_call),
-    "grpc-fetch-offsets": large_call("GroupService/FetchOffsets", _fetch_offsets_call),
-    "offset-fetch": one_large(
-        ApiKey.OFFSET_FETCH, 5, group_id="g", topics=[{"name": "plain", "partition_indexes": list(range(MANY))}]
-    ),
-    "offset-commit": one_large(
-        ApiKey.OFFSET_COMMIT,
-        5,
-        group_id="g",
-        generation_id_or_member_epoch=-1,
-        member_id="",
-        topics=[{"name": "plain", "partitions": _partitions(committed_offset=1, committed_metadata="")}],
-    ),
-    "list-offsets": one_large(
-        ApiKey.LIST_OFFSETS,
-        4,
-        replica_id=-1,
-        isolation_level=0,
-        topics=[{"name": "plain", "partitions": _partitions(current_leader_epoch=-1, timestamp=-1)}],
-    ),
-    "describe-groups": one_large(ApiKey.DESCRIBE_GROUPS, 4, groups=[f"g{n}" for n in range(MANY)]),
-    "delete-groups": one_large(ApiKey.DELETE_GROUPS, 1, groups_names=[f"g{n}" for n in range(MANY)]),
-    "describe-configs": one_large(
-        ApiKey.DESCRIBE_CONFIGS,
-        2,
-        resources=[{"resource_type": 2, "resource_name": "plain", "configuration_keys": None}] * 3_000,
-        include_synonyms=True,
-    ),
-    "create-topics": one_large(
-        ApiKey.CREATE_TOPICS,
-        4,
-        topics=[
-            {"name": f"c{n}", "num_partitions": 1, "replication_factor": 1, "assignments": [], "configs": []}
-            for n in range(20_000)
-        ],
-        timeout=20_000,
-        validate_only=True,
-    ),
-    "delete-records": one_large(
-        ApiKey.DELETE_RECORDS,
-        1,
-        topics=[{"name": "plain", "partitions": _partitions(offset=0)}],
-        timeout=20_000,
-    ),
-    "leader-epochs": one_large(
-        ApiKey.OFFSET_FOR_LEADER_EPOCH,
-        3,
-        replica_id=-1,
-        topics=[
-            {
-                "topic": "plain",
-                "partitions": [
-                    {"partition": number, "current_leader_epoch": -1, "leader_epoch": 0} for number in range(MANY)
-                ],
-            }
-        ],
-    ),
-    "describe-producers": one_large(
-        ApiKey.DESCRIBE_PRODUCERS, 0, topics=[{"name": "plain", "partition_indexes": list(range(MANY))}]
-    ),
-    "add-partitions": one_large(
-        ApiKey.ADD_PARTITIONS_TO_TXN,
-        3,
-        v3_and_below_transactional_id="nobody",
-        v3_and_below_producer_id=0,
-        v3_and_below_producer_epoch=0,
-        v3_and_below_topics=[{"name": "plain", "partitions": list(range(MANY))}],
-    ),
-    "describe-transactions": one_large(
-        ApiKey.DESCRIBE_TRANSACTIONS, 0, transactional_ids=[f"t{n}" for n in range(MANY)]
-    ),
-}
+def attacks(items: int) -> dict[str, Callable[[NodeProcess], str]]:
+    """Return all attacks by name; large requests have so many items."""
+    return {
+        "promised-bytes": promised_bytes,
+        "bombs-plain": bombs("plain"),
+        "bombs-compact": bombs("compact", cleanup_policy="compact"),
+        "bombs-recode": bombs("recode", compression_type="gzip"),
+        "bombs-and-stop": bombs_and_stop,
+        "patterns": patterns,
+        "metadata-names": lambda node: metadata_names(node, items),
+        "auto-created": auto_created,
+        "pipelined": pipelined,
+        "members-metadata": members_metadata,
+        "long-ids": long_ids,
+        "grpc-garbage": garbage_over_grpc,
+        "grpc-metadata": large_call("MetadataService/GetMetadata", lambda: _metadata_call(items)),
+        "grpc-list-offsets": large_call("TopicService/ListOffsets", lambda: _list_offsets_call(items)),
+        "grpc-fetch-offsets": large_call("GroupService/FetchOffsets", lambda: _fetch_offsets_call(items)),
+        "offset-fetch": one_large(
+            ApiKey.OFFSET_FETCH, 5, group_id="g", topics=[{"name": "plain", "partition_indexes": list(range(items))}]
+        ),
+        "offset-commit": one_large(
+            ApiKey.OFFSET_COMMIT,
+            5,
+            group_id="g",
+            generation_id_or_member_epoch=-1,
+            member_id="",
+            topics=[{"name": "plain", "partitions": _partitions(items, committed_offset=1, committed_metadata="")}],
+        ),
+        "list-offsets": one_large(
+            ApiKey.LIST_OFFSETS,
+            4,
+            replica_id=-1,
+            isolation_level=0,
+            topics=[{"name": "plain", "partitions": _partitions(items, current_leader_epoch=-1, timestamp=-1)}],
+        ),
+        "describe-groups": one_large(ApiKey.DESCRIBE_GROUPS, 4, groups=[f"g{n}" for n in range(items)]),
+        "delete-groups": one_large(ApiKey.DELETE_GROUPS, 1, groups_names=[f"g{n}" for n in range(items)]),
+        "describe-configs": one_large(
+            ApiKey.DESCRIBE_CONFIGS,
+            2,
+            resources=[{"resource_type": 2, "resource_name": "plain", "configuration_keys": None}] * 3_000,
+            include_synonyms=True,
+        ),
+        "create-topics": one_large(
+            ApiKey.CREATE_TOPICS,
+            4,
+            topics=[
+                {"name": f"c{n}", "num_partitions": 1, "replication_factor": 1, "assignments": [], "configs": []}
+                for n in range(20_000)
+            ],
+            timeout=20_000,
+            validate_only=True,
+        ),
+        "delete-records": one_large(
+            ApiKey.DELETE_RECORDS,
+            1,
+            topics=[{"name": "plain", "partitions": _partitions(items, offset=0)}],
+            timeout=20_000,
+        ),
+        "leader-epochs": one_large(
+            ApiKey.OFFSET_FOR_LEADER_EPOCH,
+            3,
+            replica_id=-1,
+            topics=[
+                {
+                    "topic": "plain",
+                    "partitions": [
+                        {"partition": number, "current_leader_epoch": -1, "leader_epoch": 0} for number in range(items)
+                    ],
+                }
+            ],
+        ),
+        "describe-producers": one_large(
+            ApiKey.DESCRIBE_PRODUCERS, 0, topics=[{"name": "plain", "partition_indexes": list(range(items))}]
+        ),
+        "add-partitions": one_large(
+            ApiKey.ADD_PARTITIONS_TO_TXN,
+            3,
+            v3_and_below_transactional_id="nobody",
+            v3_and_below_producer_id=0,
+            v3_and_below_producer_epoch=0,
+            v3_and_below_topics=[{"name": "plain", "partitions": list(range(items))}],
+        ),
+        "describe-transactions": one_large(
+            ApiKey.DESCRIBE_TRANSACTIONS, 0, transactional_ids=[f"t{n}" for n in range(items)]
+        ),
+    }
 
 
 # --- The run ----------------------------------------------------------------------------------------------------------
@@ -489,16 +492,32 @@ class PeakMemory(threading.Thread):
         self.join()
 
 
-def run(name: str, probe_s: float) -> Figure:
-    with running_node() as node:
+def noted_turns(node: NodeProcess) -> list[str]:
+    path = Path(f"{node.folder}.turns")
+    return path.read_text().splitlines() if path.exists() else []
+
+
+def longest(lines: list[str]) -> str:
+    """Return the longest of the turns that were noted, and what ran in them."""
+    turns: list[tuple[float, str]] = []
+    for line in lines:
+        ms, _, what = line.partition(" ")
+        turns.append((float(ms), what))
+    turns.sort(reverse=True)
+    return ", ".join(f"{ms:.0f} ms {what}" for ms, what in turns[:3]) or "none of over 10 ms"
+
+
+def run(name: str, probe_s: float, *, items: int, note_turns: bool) -> Figure:
+    with running_node(note_turns=note_turns) as node:
         ask_once(node, request(ApiKey.METADATA, 4, topics=[], allow_auto_topic_creation=False))  # kio is imported
         polite, memory = PoliteClient(node, probe_s), PeakMemory(node)
         polite.start()
         memory.start()
         log = Path(f"{node.folder}.log")
         lines_before, cpu_before, memory_before = log.stat().st_size, node.cpu_s(), node.memory_mb()
+        turns_before = len(noted_turns(node))
         begin = time.perf_counter()
-        said = ATTACKS[name](node)
+        said = attacks(items)[name](node)
         seconds = time.perf_counter() - begin
         cpu = f"{node.cpu_s() - cpu_before:.2f} s" if node.process.poll() is None else "-"
         polite.end()
@@ -507,22 +526,27 @@ def run(name: str, probe_s: float) -> Figure:
         more = f"{cpu} in {seconds:.1f} s; memory {memory_before:.0f} to {memory.peak_mb:.0f} MB"
         logged = log.stat().st_size - lines_before
         lost = "; the polite client lost its connection" if polite.lost and name != "bombs-and-stop" else ""
-        bound = f"{said}{lost}; {logged:,} B of log; p99 {percentile(waits, 0.99) * 1000:.1f} ms"
+        turns = f"; longest turns: {longest(noted_turns(node)[turns_before:])}" if note_turns else ""
+        bound = f"{said}{lost}; {logged:,} B of log{turns}; p99 {percentile(waits, 0.99) * 1000:.1f} ms"
         return Figure("hostile", name, max(waits) * 1000, "ms", goal="50 ms", cost=more, bound=bound)
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--only", nargs="+", metavar="NAME", choices=sorted(ATTACKS), help="some attacks; see --list")
+    parser.add_argument(
+        "--only", nargs="+", metavar="NAME", choices=sorted(attacks(1)), help="some attacks; see --list"
+    )
     parser.add_argument("--list", action="store_true", help="list the attacks and exit")
     parser.add_argument("--probe-ms", type=float, default=5.0, help="between two calls of the polite client")
+    parser.add_argument("--items", type=int, default=MANY, help="in each large request (default: %(default)s)")
+    parser.add_argument("--turns", action="store_true", help="name the longest turns of the node's event loop")
     arguments = parser.parse_args()
     if arguments.list:
-        print("\n".join(ATTACKS))
+        print("\n".join(attacks(1)))
         return
     figures = []
-    for name in arguments.only or ATTACKS:
-        figure = run(name, arguments.probe_ms / 1000)
+    for name in arguments.only or attacks(1):
+        figure = run(name, arguments.probe_ms / 1000, items=arguments.items, note_turns=arguments.turns)
         figures.append(figure)
         print(f"{figure.name}: longest wait {figure.value:.0f} ms; {figure.cost}; {figure.bound}", flush=True)
     print()

@@ -340,23 +340,23 @@ async def connect(
     """Open a connection and ask the node for its API versions. Raises `ConnectionLostError`."""
     loop = asyncio.get_running_loop()
     address = f"{host}:{port}"
-    connection: Connection | None = None
     try:
         async with asyncio.timeout(timeout_ms / 1000):
             _, connection = await loop.create_connection(
                 lambda: Connection(address, client_id, in_flight_max), host, port
             )
-            body = await connection.request(ApiKey.API_VERSIONS, 0, (), timeout_ms=timeout_ms)
-            connection.versions = _parse_versions(body)
+            try:
+                body = await connection.request(ApiKey.API_VERSIONS, 0, (), timeout_ms=timeout_ms)
+                connection.versions = _parse_versions(body)
+            except BaseException:
+                # Also where the task is cancelled: nobody else has the connection, to close it.
+                connection.close("it did not tell its API versions")
+                raise
     except TimeoutError:
-        if connection is not None:
-            connection.close("no answer to ApiVersions")
         raise ConnectionLostError(f"{address} did not answer within {timeout_ms:.0f} ms") from None
     except OSError as error:
         raise ConnectionLostError(f"can't connect to {address}: {error.strerror or error}") from None
     except WireFormatError as error:
-        if connection is not None:
-            connection.close("unreadable answer to ApiVersions")
         raise ConnectionLostError(f"{address} is not a Kafka listener: {error}") from None
     return connection
 

@@ -16,6 +16,7 @@ from semel.protocol.ids import (
     ProducerIdAndEpoch,
     TopicPartition,
 )
+from semel.runtime.turns import in_turns
 
 
 async def add_partitions(
@@ -26,11 +27,10 @@ async def add_partitions(
     `offsets_allowed`: the caller is a coordinator of groups, which may add partitions of `__consumer_offsets`.
     """
     allowed = frozenset({OFFSETS_TOPIC}) if offsets_allowed else frozenset()
-    wrong = {tp: error for tp in request.partitions if (error := _check(node, tp, allowed)) is not ErrorCode.NONE}
+    checked = {tp: _check(node, tp, allowed) async for tp in in_turns(request.partitions)}
+    wrong = {tp: error async for tp, error in in_turns(checked.items()) if error is not ErrorCode.NONE}
     if wrong:
-        return AddPartitionsToTxnResponse(
-            {tp: wrong.get(tp, ErrorCode.OPERATION_NOT_ATTEMPTED) for tp in request.partitions}
-        )
+        return AddPartitionsToTxnResponse(dict.fromkeys(request.partitions, ErrorCode.OPERATION_NOT_ATTEMPTED) | wrong)
     await node.internal_topic_ready(TRANSACTIONS_TOPIC)
     return await node.transactions.add_partitions(request)
 

@@ -10,6 +10,7 @@ from semel.broker.handlers.topic_rules import topic_log_config
 from semel.broker.services import Services
 from semel.protocol.errors import ErrorCode, FatalError, SemelError, UsageError
 from semel.protocol.ids import INTERNAL_TOPICS, TopicPartition
+from semel.runtime.turns import in_turns
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,9 +22,9 @@ class DeletedRecords:
     message: str = ""
 
 
-def delete_records(node: Services, before: Mapping[TopicPartition, int]) -> dict[TopicPartition, DeletedRecords]:
+async def delete_records(node: Services, before: Mapping[TopicPartition, int]) -> dict[TopicPartition, DeletedRecords]:
     """Make everything before the given offsets unreadable, -1 for the high watermark; answer for each partition."""
-    return {tp: _delete(node, tp, offset) for tp, offset in before.items()}
+    return {tp: _delete(node, tp, offset) async for tp, offset in in_turns(before.items())}
 
 
 def _delete(node: Services, tp: TopicPartition, offset: int) -> DeletedRecords:

@@ -6,7 +6,6 @@ import dataclasses
 import functools
 import importlib
 import importlib.util
-import threading
 import typing
 from types import UnionType
 from typing import Any, Final
@@ -38,20 +37,6 @@ class EntityField:
     @property
     def has_default(self) -> bool:
         return self.default is not dataclasses.MISSING
-
-
-_kio_loaded = threading.Event()
-
-
-def is_kio_loaded() -> bool:
-    """Return whether all of it is there: while it is being imported, `sys.modules` has it already."""
-    return _kio_loaded.is_set()
-
-
-def load_kio() -> None:
-    """Import kio. It takes some 200 ms, which no event loop has to spare."""
-    importlib.import_module("kio.serial")
-    _kio_loaded.set()
 
 
 def load_entity(key: ApiKey, version: int, kind: str) -> type[Any]:

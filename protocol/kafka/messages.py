@@ -16,6 +16,7 @@ from __future__ import annotations
 import datetime
 import functools
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from typing import Any, Final
 from uuid import UUID
 
@@ -62,6 +63,26 @@ def build_response(key: ApiKey, version: int, **values: Any) -> bytes:
     sink = Sink()
     write(sink, build_entity(entity, values, lambda: response_names(key)))
     return b"".join(sink.parts)
+
+
+_prepared: set[tuple[ApiKey, int]] = set()
+
+
+def is_prepared(key: ApiKey, version: int) -> bool:
+    """Return whether `prepare` has ended for this version of an API."""
+    return (key, version) in _prepared
+
+
+def prepare(key: ApiKey, version: int) -> None:
+    """Import what reads and writes one version of an API. To be called in a thread, before the first message.
+
+    That takes some 50 ms, and 200 ms for the first API of a process, which no event loop has to spare (S3).
+    """
+    with suppress(ModuleNotFoundError):  # an API that kio does not know has a codec of our own
+        _request_reader(key, version)
+        _response(key, version)
+        response_names(key)
+    _prepared.add((key, version))
 
 
 def to_ms(duration: datetime.timedelta) -> int:

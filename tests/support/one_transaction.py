@@ -11,9 +11,10 @@ TOPIC, GROUP, TRANSACTIONAL_ID = "out", "readers", "one"
 
 
 def main(bootstrap: str, value: str) -> None:
-    # The node may die before it has answered anything: its successor is to be waited for like any other.
+    # The node may die before it has answered anything: its successor is to be waited for like any other. On a machine
+    # with much to do that takes long, and the transaction must not time out meanwhile.
     with semel.Producer(
-        bootstrap, transactional_id=TRANSACTIONAL_ID, transaction_timeout_ms=5_000, connect_timeout_ms=60_000
+        bootstrap, transactional_id=TRANSACTIONAL_ID, transaction_timeout_ms=120_000, connect_timeout_ms=60_000
     ) as producer:
         print("identified", flush=True)
         producer.begin_transaction()

@@ -283,3 +283,28 @@ def test_a_producer_whose_data_address_is_dead_says_so_before_the_delivery_timeo
                 producer.close(timeout=0.001)
     finally:
         logging.getLogger("semel.sdk.producer_core").removeHandler(handler)
+
+
+def test_a_connection_attempt_that_is_cancelled_leaves_no_socket_open() -> None:
+    """Nobody has the connection yet, to close it: the garbage collector found it, at best."""
+    asked, closed = threading.Event(), threading.Event()
+
+    def silent(connection: socket.socket) -> None:
+        with connection:
+            connection.recv(1000)
+            asked.set()
+            connection.recv(1000)  # returns when the client closes
+            closed.set()
+
+    async def attempt(address: str) -> None:
+        host, _, port = address.rpartition(":")
+        task = asyncio.create_task(connect(host, int(port), client_id="test", timeout_ms=3_600_000))
+        await asyncio.to_thread(asked.wait)
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+        await asyncio.to_thread(closed.wait)
+
+    with listener(silent) as address:
+        asyncio.run(attempt(address))
+    assert closed.is_set()

@@ -85,14 +85,14 @@ def test_unknown_partitions_have_their_own_errors(tmp_path: Path) -> None:
 def test_deleting_records_moves_the_start(tmp_path: Path) -> None:
     async def test(node: Node) -> None:
         await append(node, 1, 2, 3)
-        assert delete_records(node, {TP: 2})[TP].log_start_offset == 2
+        assert (await delete_records(node, {TP: 2}))[TP].log_start_offset == 2
         assert (await offset(node, EARLIEST_TIMESTAMP))[0] == 2
-        assert delete_records(node, {TP: -1})[TP].log_start_offset == 3
-        refused = delete_records(node, {TP: 4})[TP]
+        assert (await delete_records(node, {TP: -1}))[TP].log_start_offset == 3
+        refused = (await delete_records(node, {TP: 4}))[TP]
         assert (refused.error, refused.log_start_offset) == (ErrorCode.OFFSET_OUT_OF_RANGE, -1)
-        assert delete_records(node, {TP: -2})[TP].error is ErrorCode.OFFSET_OUT_OF_RANGE
+        assert (await delete_records(node, {TP: -2}))[TP].error is ErrorCode.OFFSET_OUT_OF_RANGE
         missing = TopicPartition("b", 0)
-        assert delete_records(node, {missing: 0})[missing].error is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+        assert (await delete_records(node, {missing: 0}))[missing].error is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
 
     with_node(tmp_path, test)
 
@@ -103,7 +103,7 @@ def test_records_of_compacted_and_internal_topics_stay(tmp_path: Path) -> None:
         await create_topic(node, "both", cleanup_policy="compact,delete")
         await node.internal_topic_ready(OFFSETS_TOPIC)
         table, both, internal = (TopicPartition(name, 0) for name in ("table", "both", OFFSETS_TOPIC))
-        found = delete_records(node, {table: 0, both: 0, internal: 0})
+        found = await delete_records(node, {table: 0, both: 0, internal: 0})
         assert found[table].error is ErrorCode.POLICY_VIOLATION
         assert found[both].error is ErrorCode.NONE
         assert found[internal].error is ErrorCode.INVALID_TOPIC_EXCEPTION

@@ -19,8 +19,8 @@ from semel.broker.listeners.kafka.registry import LARGE_BYTES, LARGE_REQUESTS_MA
 from semel.broker.node import Node
 from semel.protocol.kafka import messages
 from semel.protocol.kafka.api import ApiKey, RequestHeader, WireFormatError
-from semel.protocol.kafka.entities import load_kio
-from semel.protocol.kafka.messages import parse_request
+from semel.protocol.kafka.entities import load_entity
+from semel.protocol.kafka.messages import parse_request, prepare
 from semel.runtime.turns import TURN_SECONDS, CallerGoneError, set_is_gone
 
 LOOKS_PER_TURN = round(TURN_SECONDS * 1000)
@@ -184,6 +184,34 @@ def test_S2_the_entries_of_a_request_are_bounded(monkeypatch: pytest.MonkeyPatch
     assert len(parse_request(ApiKey.METADATA, 4, names(100) + b"\0").topics) == 100
 
 
+def test_S3_the_first_request_of_an_api_does_not_hold_the_loop_for_its_import(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The modules of one version take some 50 ms, which is longer than any turn of the loop may be."""
+    threads: list[threading.Thread] = []
+
+    def load(key: ApiKey, version: int, kind: str) -> type[Any]:
+        threads.append(threading.current_thread())
+        return load_entity(key, version, kind)
+
+    async def test(node: Node) -> None:
+        answered = asyncio.get_running_loop().create_future()
+        peer = Peer()
+        monkeypatch.setattr(peer, "answered", answered.set_result, raising=False)
+        context = RequestContext(node, peer, RequestHeader(int(ApiKey.LIST_GROUPS), 3, 1, "test", 0), True, 0)
+        monkeypatch.setattr(messages, "load_entity", load)
+        monkeypatch.setattr(messages, "_prepared", set())
+        messages._request_reader.cache_clear()
+        messages._response.cache_clear()
+        api_of(ApiKey.LIST_GROUPS).start(context, memoryview(b"\0"), 0)
+        await answered
+        assert context.parts is not None
+        assert threads
+        assert threading.current_thread() not in threads
+
+    run_with_node(tmp_path, test)
+
+
 def begun_at_once(api: Api, body: memoryview, answered: int = 0) -> int:
     """Begin many requests, answer some, and return how many are in work then."""
     in_work: list[asyncio.Future[bytes]] = []
@@ -217,7 +245,7 @@ def begun_at_once(api: Api, body: memoryview, answered: int = 0) -> int:
         assert len(in_work) == begun
         return begun
 
-    load_kio()
+    prepare(api.key, 0)
     return asyncio.run(run())
 
 

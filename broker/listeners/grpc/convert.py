@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from typing import TypeVar
+from typing import Any, TypeVar
 from uuid import UUID
 
 from semel.broker.listeners.grpc.errors import item_error
@@ -12,13 +12,27 @@ from semel.protocol.api.topics import IsolationLevel, TopicDescription
 from semel.protocol.errors import UsageError
 from semel.protocol.ids import NO_PRODUCER, ProducerIdAndEpoch, TopicId, TopicPartition
 from semel.protocol.v1 import common_pb2, metadata_pb2
+from semel.runtime.turns import in_turns
 
 _Value = TypeVar("_Value")
+_Message = TypeVar("_Message")
 
 
-def topic_partitions(topics: Iterable[common_pb2.TopicPartitions]) -> tuple[TopicPartition, ...]:
+async def topic_partitions(topics: Iterable[common_pb2.TopicPartitions]) -> tuple[TopicPartition, ...]:
     """Return the partitions of all topics, in order, each once."""
-    return tuple(dict.fromkeys(TopicPartition(item.topic, number) for item in topics for number in item.partitions))
+    found = [
+        TopicPartition(item.topic, number)
+        async for item in in_turns(topics)
+        async for number in in_turns(item.partitions)
+    ]
+    return tuple(dict.fromkeys(found))
+
+
+async def filled(response: _Message, items: Any, made: Iterable[Any]) -> _Message:
+    """Return the response once these messages are in its list `items`. In turns: to copy many takes long, too (S3)."""
+    async for message in in_turns(made):
+        items.append(message)
+    return response
 
 
 def by_topic(partitions: Iterable[TopicPartition]) -> list[common_pb2.TopicPartitions]:
@@ -28,10 +42,10 @@ def by_topic(partitions: Iterable[TopicPartition]) -> list[common_pb2.TopicParti
     return [common_pb2.TopicPartitions(topic=topic, partitions=found) for topic, found in numbers.items()]
 
 
-def unique_items(pairs: Iterable[tuple[TopicPartition, _Value]]) -> Mapping[TopicPartition, _Value]:
+async def unique_items(pairs: Iterable[tuple[TopicPartition, _Value]]) -> Mapping[TopicPartition, _Value]:
     """Return the items by partition. Raises `UsageError` where a partition comes twice: which one would count?"""
     found: dict[TopicPartition, _Value] = {}
-    for tp, value in pairs:
+    async for tp, value in in_turns(pairs):
         if tp in found:
             raise UsageError(f"{tp} is in the request more than once")
         found[tp] = value

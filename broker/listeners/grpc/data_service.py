@@ -184,12 +184,12 @@ class _FetchStream:
         """Take over the client's requests as they come."""
         try:
             async for request in requests:
-                self._take(request)
+                await self._take(request)
                 self.wake()
         finally:
             self.wake()
 
-    def _take(self, request: data_pb2.FetchRequest) -> None:
+    async def _take(self, request: data_pb2.FetchRequest) -> None:
         self._credit_bytes += max(request.credit_bytes, 0)
         if not request.items:
             return
@@ -197,7 +197,7 @@ class _FetchStream:
         self._max_wait_ms = request.max_wait_ms or DEFAULT_MAX_WAIT_MS
         self._min_bytes = max(request.min_bytes, 1)
         self._partitions = dict(
-            unique_items(
+            await unique_items(
                 (
                     TopicPartition(item.topic, item.partition),
                     FetchPartition(

@@ -7,7 +7,7 @@ caller's trace context is taken over, bounds are checked, errors become a status
 from __future__ import annotations
 
 import re
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sized
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, Final, TypeAlias
@@ -97,19 +97,34 @@ class _Reader:
 
 
 def _array_check(method: MethodDescriptor, longest: int) -> Callable[[Message], None]:
-    """The message's size bounds its memory; this bounds the work of one request."""
-    fields = [field.name for field in method.input_type.fields if _is_repeated(field)]
+    """The message's size bounds its memory; this bounds the work of one request. Lists within a list count together."""
+    lists = [(field.name, _inner_lists(field)) for field in method.input_type.fields if _is_repeated(field)]
+
+    def refuse(name: str, count: int) -> None:
+        raise UsageError(
+            f"{method.name}: {name} has {count} items, more than grpc.max.array.length = {longest}: "
+            "send several requests"
+        )
 
     def check(request: Message) -> None:
-        for name in fields:
-            items: Sized = getattr(request, name)
+        for name, inner_names in lists:
+            items = getattr(request, name)
             if len(items) > longest:
-                raise UsageError(
-                    f"{method.name}: {name} has {len(items)} items, more than grpc.max.array.length = {longest}: "
-                    "send several requests"
-                )
+                refuse(name, len(items))
+            for inner in inner_names:
+                count = sum([len(getattr(item, inner)) for item in items])
+                if count > longest:
+                    refuse(f"{name}.{inner}", count)
 
     return check
+
+
+def _inner_lists(field: FieldDescriptor) -> list[str]:
+    """Return the names of the lists in the messages of a list. The entries of a map are a key and a value each."""
+    message = field.message_type
+    if message is None or message.GetOptions().map_entry:
+        return []
+    return [inner.name for inner in message.fields if _is_repeated(inner)]
 
 
 def _is_repeated(field: FieldDescriptor) -> bool:

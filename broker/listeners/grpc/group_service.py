@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from uuid import uuid4
 
 from semel.broker.handlers.offset_commit import commit_offsets
-from semel.broker.listeners.grpc.convert import topic_partitions, unique_items
+from semel.broker.listeners.grpc.convert import filled, topic_partitions, unique_items
 from semel.broker.listeners.grpc.edge import Context, client_host
 from semel.broker.listeners.grpc.errors import item_error
 from semel.broker.metadata.image import MetadataImage
@@ -29,6 +29,7 @@ from semel.protocol.api.groups import (
 )
 from semel.protocol.ids import OFFSETS_TOPIC, TopicPartition
 from semel.protocol.v1 import common_pb2, groups_pb2
+from semel.runtime.turns import in_turns
 
 
 class PartitionCounts(Mapping[str, int]):
@@ -145,7 +146,7 @@ class GroupService:
                 generation_id=request.generation_id,
                 member_id=request.member_id,
                 group_instance_id=request.group_instance_id or None,
-                offsets=unique_items(
+                offsets=await unique_items(
                     (
                         TopicPartition(item.topic, item.partition),
                         OffsetAndMetadata(item.offset, item.leader_epoch, item.metadata),
@@ -154,21 +155,27 @@ class GroupService:
                 ),
             ),
         )
-        return groups_pb2.CommitOffsetsResponse(
-            items=[
+        message = groups_pb2.CommitOffsetsResponse()
+        return await filled(
+            message,
+            message.items,
+            (
                 groups_pb2.CommitOffsetsResponse.Item(topic=tp.topic, partition=tp.partition, error=item_error(error))
                 for tp, error in response.errors.items()
-            ]
+            ),
         )
 
     async def fetch_offsets(
         self, request: groups_pb2.FetchOffsetsRequest, _context: Context
     ) -> groups_pb2.FetchOffsetsResponse:
         groups = await self._groups()
-        partitions = None if request.all else topic_partitions(request.topics)
+        partitions = None if request.all else await topic_partitions(request.topics)
         response = await groups.fetch_offsets(OffsetFetchRequest(request.group_id, partitions, request.require_stable))
-        return groups_pb2.FetchOffsetsResponse(
-            items=[
+        message = groups_pb2.FetchOffsetsResponse()
+        return await filled(
+            message,
+            message.items,
+            (
                 groups_pb2.FetchOffsetsResponse.Item(
                     topic=tp.topic,
                     partition=tp.partition,
@@ -178,19 +185,24 @@ class GroupService:
                     error=item_error(found.error),
                 )
                 for tp, found in response.offsets.items()
-            ]
+            ),
         )
 
     async def delete_offsets(
         self, request: groups_pb2.DeleteOffsetsRequest, _context: Context
     ) -> groups_pb2.DeleteOffsetsResponse:
         groups = await self._groups()
-        response = await groups.delete_offsets(OffsetDeleteRequest(request.group_id, topic_partitions(request.topics)))
-        return groups_pb2.DeleteOffsetsResponse(
-            items=[
+        response = await groups.delete_offsets(
+            OffsetDeleteRequest(request.group_id, await topic_partitions(request.topics))
+        )
+        message = groups_pb2.DeleteOffsetsResponse()
+        return await filled(
+            message,
+            message.items,
+            (
                 groups_pb2.DeleteOffsetsResponse.Item(topic=tp.topic, partition=tp.partition, error=item_error(error))
                 for tp, error in response.errors.items()
-            ]
+            ),
         )
 
     async def list_groups(
@@ -199,8 +211,11 @@ class GroupService:
         groups = await self._groups()
         listed = ListGroupsRequest(frozenset(request.states), frozenset(request.types))
         response = await groups.list(listed, partial=True)
-        return groups_pb2.ListGroupsResponse(
-            items=[
+        message = groups_pb2.ListGroupsResponse(unreadable=response.unreadable)
+        return await filled(
+            message,
+            message.items,
+            (
                 groups_pb2.ListGroupsResponse.Item(
                     group_id=group.group_id,
                     protocol_type=group.protocol_type,
@@ -208,8 +223,7 @@ class GroupService:
                     group_type=group.group_type,
                 )
                 for group in response.groups
-            ],
-            unreadable=response.unreadable,
+            ),
         )
 
     async def describe_group(
@@ -233,7 +247,7 @@ class GroupService:
                     metadata=member.metadata,
                     assignment=member.assignment,
                 )
-                for member in group.members
+                async for member in in_turns(group.members)
             ],
         )
 

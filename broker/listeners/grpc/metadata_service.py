@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from semel.broker.handlers import metadata
-from semel.broker.listeners.grpc.convert import topic_id_of, topic_message
+from semel.broker.listeners.grpc.convert import filled, topic_id_of, topic_message
 from semel.broker.listeners.grpc.edge import Context
 from semel.broker.services import Services
 from semel.protocol.v1 import metadata_pb2
+from semel.runtime.turns import in_turns
 
 
 class MetadataService:
@@ -21,11 +22,13 @@ class MetadataService:
         found = await metadata.topics_by_name(
             self._node, list(dict.fromkeys(request.topics)), allow_auto_create=request.allow_auto_create
         )
-        found += await metadata.topics_by_id(self._node, [topic_id_of(data) for data in request.topic_ids])
+        found += await metadata.topics_by_id(
+            self._node, [topic_id_of(data) async for data in in_turns(request.topic_ids)]
+        )
         if request.all_topics:
             found += await metadata.all_topics(self._node, include_internal=request.include_internal)
         cluster = metadata.cluster(self._node)
-        return metadata_pb2.GetMetadataResponse(
+        message = metadata_pb2.GetMetadataResponse(
             cluster_id=cluster.cluster_id,
             controller_id=cluster.controller_id,
             nodes=[
@@ -39,5 +42,5 @@ class MetadataService:
                 )
                 for node in cluster.nodes
             ],
-            topics=[topic_message(result) for result in found],
         )
+        return await filled(message, message.topics, map(topic_message, found))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from semel.broker.handlers import configs, topics
 from semel.broker.handlers.delete_records import delete_records
 from semel.broker.handlers.list_offsets import list_offsets
-from semel.broker.listeners.grpc.convert import isolation_of, topic_message, unique_items
+from semel.broker.listeners.grpc.convert import filled, isolation_of, topic_message, unique_items
 from semel.broker.listeners.grpc.edge import Context
 from semel.broker.listeners.grpc.errors import item_error
 from semel.broker.services import Services
@@ -14,6 +14,7 @@ from semel.protocol.api.topics import ListOffsetsRequest, NewTopic
 from semel.protocol.errors import UsageError
 from semel.protocol.ids import TopicPartition
 from semel.protocol.v1 import topics_pb2
+from semel.runtime.turns import in_turns
 
 
 class TopicService:
@@ -28,20 +29,24 @@ class TopicService:
         wanted = [
             # 0 is what protobuf sends for a number left out.
             NewTopic(topic.name, topic.num_partitions or -1, topic.replication_factor or -1, dict(topic.configs))
-            for topic in request.topics
+            async for topic in in_turns(request.topics)
         ]
         results = await topics.create_topics(self._node, wanted, validate_only=request.validate_only)
-        return topics_pb2.CreateTopicsResponse(topics=[topic_message(result) for result in results])
+        message = topics_pb2.CreateTopicsResponse()
+        return await filled(message, message.topics, map(topic_message, results))
 
     async def delete_topics(
         self, request: topics_pb2.DeleteTopicsRequest, _context: Context
     ) -> topics_pb2.DeleteTopicsResponse:
         results = await topics.delete_topics(self._node, request.topics)
-        return topics_pb2.DeleteTopicsResponse(
-            results=[
+        message = topics_pb2.DeleteTopicsResponse()
+        return await filled(
+            message,
+            message.results,
+            (
                 topics_pb2.TopicResult(topic=result.name, error=item_error(result.error, result.message))
                 for result in results
-            ]
+            ),
         )
 
     async def create_partitions(
@@ -90,12 +95,15 @@ class TopicService:
     async def list_offsets(
         self, request: topics_pb2.ListOffsetsRequest, _context: Context
     ) -> topics_pb2.ListOffsetsResponse:
-        timestamps = unique_items(
+        timestamps = await unique_items(
             (TopicPartition(item.topic, item.partition), item.timestamp_ms) for item in request.items
         )
         found = await list_offsets(self._node, ListOffsetsRequest(timestamps, isolation_of(request.isolation)))
-        return topics_pb2.ListOffsetsResponse(
-            items=[
+        message = topics_pb2.ListOffsetsResponse()
+        return await filled(
+            message,
+            message.items,
+            (
                 topics_pb2.ListOffsetsResponse.Item(
                     topic=tp.topic,
                     partition=tp.partition,
@@ -105,25 +113,29 @@ class TopicService:
                     error=item_error(item.error),
                 )
                 for tp, item in found.items()
-            ]
+            ),
         )
 
     async def delete_records(
         self, request: topics_pb2.DeleteRecordsRequest, _context: Context
     ) -> topics_pb2.DeleteRecordsResponse:
-        before = unique_items(
+        before = await unique_items(
             (TopicPartition(item.topic, item.partition), item.before_offset) for item in request.items
         )
-        return topics_pb2.DeleteRecordsResponse(
-            items=[
+        deleted = await delete_records(self._node, before)
+        message = topics_pb2.DeleteRecordsResponse()
+        return await filled(
+            message,
+            message.items,
+            (
                 topics_pb2.DeleteRecordsResponse.Item(
                     topic=tp.topic,
                     partition=tp.partition,
                     log_start_offset=item.log_start_offset,
                     error=item_error(item.error, item.message),
                 )
-                for tp, item in delete_records(self._node, before).items()
-            ]
+                for tp, item in deleted.items()
+            ),
         )
 
 

@@ -6,6 +6,7 @@ from semel.broker.handlers.add_partitions import add_partitions
 from semel.broker.handlers.offset_commit import commit_offsets
 from semel.broker.listeners.grpc.convert import (
     by_topic,
+    filled,
     optional_producer,
     producer_message,
     producer_of,
@@ -65,16 +66,19 @@ class TransactionService:
         response = await add_partitions(
             self._node,
             AddPartitionsToTxnRequest(
-                request.transactional_id, producer_of(request.producer), topic_partitions(request.topics)
+                request.transactional_id, producer_of(request.producer), await topic_partitions(request.topics)
             ),
         )
-        return transactions_pb2.AddPartitionsResponse(
-            items=[
+        message = transactions_pb2.AddPartitionsResponse()
+        return await filled(
+            message,
+            message.items,
+            (
                 transactions_pb2.AddPartitionsResponse.Item(
                     topic=tp.topic, partition=tp.partition, error=item_error(error)
                 )
                 for tp, error in response.errors.items()
-            ]
+            ),
         )
 
     async def commit_offsets(
@@ -87,7 +91,7 @@ class TransactionService:
                 generation_id=request.generation_id,
                 member_id=request.member_id,
                 group_instance_id=request.group_instance_id or None,
-                offsets=unique_items(
+                offsets=await unique_items(
                     (
                         TopicPartition(item.topic, item.partition),
                         OffsetAndMetadata(item.offset, item.leader_epoch, item.metadata),
@@ -98,13 +102,16 @@ class TransactionService:
                 producer=producer_of(request.producer),
             ),
         )
-        return transactions_pb2.TxnCommitOffsetsResponse(
-            items=[
+        message = transactions_pb2.TxnCommitOffsetsResponse()
+        return await filled(
+            message,
+            message.items,
+            (
                 transactions_pb2.TxnCommitOffsetsResponse.Item(
                     topic=tp.topic, partition=tp.partition, error=item_error(error)
                 )
                 for tp, error in response.errors.items()
-            ]
+            ),
         )
 
     async def end_transaction(
@@ -138,15 +145,18 @@ class TransactionService:
             ),
             partial=True,
         )
-        return transactions_pb2.ListTransactionsResponse(
-            items=[
+        message = transactions_pb2.ListTransactionsResponse(
+            unknown_states=response.unknown_states, unreadable=response.unreadable
+        )
+        return await filled(
+            message,
+            message.items,
+            (
                 transactions_pb2.ListTransactionsResponse.Item(
                     transactional_id=found.transactional_id, producer_id=found.producer_id, state=found.state
                 )
                 for found in response.transactions
-            ],
-            unknown_states=response.unknown_states,
-            unreadable=response.unreadable,
+            ),
         )
 
     async def describe_transaction(

@@ -28,7 +28,7 @@ from semel.protocol.kafka.api import (
     WireFormatError,
     frame_response,
 )
-from semel.protocol.kafka.entities import is_kio_loaded, load_kio
+from semel.protocol.kafka.messages import is_prepared, prepare
 from semel.runtime.caller import set_caller
 from semel.runtime.turns import CallerGoneError, set_is_gone
 
@@ -212,8 +212,8 @@ class Api:
         is_gone = context.begin_watching()
         set_is_gone(is_gone)
         try:
-            if not is_kio_loaded():
-                await asyncio.get_running_loop().run_in_executor(None, load_kio)
+            if not is_prepared(self.key, context.api_version):
+                await asyncio.get_running_loop().run_in_executor(None, prepare, self.key, context.api_version)
             if len(body) <= LARGE_BYTES or self.waits_for_others:
                 await self._handle(context, body)
             else:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from semel.broker.handlers.delete_records import DeletedRecords, delete_records
+from semel.broker.handlers.delete_records import delete_records
 from semel.broker.listeners.kafka.large_messages import read_request, write_response
 from semel.broker.listeners.kafka.registry import Api, RequestContext
 from semel.protocol.ids import TopicPartition
@@ -17,9 +17,7 @@ async def handle_delete_records(context: RequestContext, body: memoryview) -> by
         async for topic in in_turns(request.topics)
         async for item in in_turns(topic.partitions)
     }
-    results: dict[TopicPartition, DeletedRecords] = {}
-    async for tp, offset in in_turns(before.items()):
-        results.update(delete_records(context.node, {tp: offset}))
+    results = await delete_records(context.node, before)
     return await write_response(
         context,
         topics=[
