@@ -326,6 +326,49 @@ def garbage_over_grpc(node: NodeProcess) -> str:
     return ", ".join(f"{count} {code}" for code, count in sorted(codes.items()))
 
 
+def large_group(node: NodeProcess) -> str:
+    """A thousand members of one group, which share out a topic of a thousand partitions."""
+    topic = {"name": "wide", "num_partitions": 1_000, "replication_factor": 1, "assignments": [], "configs": []}
+    ask_once(node, request(ApiKey.CREATE_TOPICS, 4, topics=[topic], timeout=60_000, validate_only=False))
+    client = Client(node)
+    for number in range(1_000):
+        client.send(
+            request(
+                ApiKey.CONSUMER_GROUP_HEARTBEAT,
+                1,
+                group_id="many",
+                member_id=f"m{number:021d}",
+                member_epoch=0,
+                rebalance_timeout=30_000,
+                subscribed_topic_names=["wide"],
+                topic_partitions=[],
+            )
+        )
+    results = [client.receive() for _ in range(1_000)]
+    client.close()
+    return answered(results)
+
+
+def fetch_partitions(node: NodeProcess, items: int) -> str:
+    """One fetch of very many partitions, most of which are not there."""
+    create_topics(node, "plain")
+    name = b"plain"
+    body = struct.pack(">iiiib", -1, 500, 1, 1 << 20, 0) + struct.pack(">ih", 1, len(name)) + name
+    body += struct.pack(">i", items) + b"".join(struct.pack(">iqi", number, 0, 1 << 20) for number in range(items))
+    frame = framed(build_request_header(ApiKey.FETCH, 4, 7, "bench") + body)
+    return f"{answered([ask_once(node, frame)])}, {len(frame) / 1e6:.1f} MB"
+
+
+def produce_partitions(node: NodeProcess, items: int) -> str:
+    """One request that produces a record to each of very many partitions, most of which are not there."""
+    create_topics(node, "plain")
+    name, records = b"plain", batch(record(b"v"))
+    body = struct.pack(">hhi", -1, 1, 30_000) + struct.pack(">ih", 1, len(name)) + name + struct.pack(">i", items)
+    body += b"".join(struct.pack(">ii", number, len(records)) + records for number in range(items))
+    frame = framed(build_request_header(ApiKey.PRODUCE, 7, 7, "bench") + body)
+    return f"{answered([ask_once(node, frame)])}, {len(frame) / 1e6:.1f} MB"
+
+
 def large_call(method: str, make: Callable[[], Any]) -> Callable[[NodeProcess], str]:
     """One gRPC call with as many items as fit."""
 
@@ -394,6 +437,9 @@ def attacks(items: int) -> dict[str, Callable[[NodeProcess], str]]:
         "pipelined": pipelined,
         "members-metadata": members_metadata,
         "long-ids": long_ids,
+        "large-group": large_group,
+        "fetch-partitions": lambda node: fetch_partitions(node, items),
+        "produce-partitions": lambda node: produce_partitions(node, items),
         "grpc-garbage": garbage_over_grpc,
         "grpc-metadata": large_call("MetadataService/GetMetadata", lambda: _metadata_call(items)),
         "grpc-list-offsets": large_call("TopicService/ListOffsets", lambda: _list_offsets_call(items)),

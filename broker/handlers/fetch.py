@@ -20,10 +20,11 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Final, Protocol
 
 from semel.broker.handlers.fetch_sessions import FetchContext, FetchSessions
+from semel.broker.handlers.large_fetch import PART, LargeFetch
 from semel.broker.handlers.leader_hints import HINTED, current_leader, leader_endpoints, not_here
 from semel.protocol.api.topics import IsolationLevel
 from semel.protocol.errors import ErrorCode, SemelError
@@ -101,11 +102,15 @@ class WaitingFetch:
     """A fetch with too little to answer yet, listening to its partitions. `cancel` when nobody waits for it any
     more."""
 
-    __slots__ = ("_available", "_check_scheduled", "_dirty", "_items", "_loop", "_timer", "call", "handler")
+    __slots__ = ("_available", "_check_scheduled", "_dirty", "_enough", "_items", "_loop", "_timer", "call", "handler")
 
-    def __init__(self, handler: FetchHandler, call: FetchCall, items: dict[Partition, FetchPartition]) -> None:
+    def __init__(
+        self, handler: FetchHandler, call: FetchCall, items: dict[Partition, FetchPartition], enough: Callable[[], None]
+    ) -> None:
+        """`enough` is called once, when there is enough to answer or the time is over."""
         self.handler = handler
         self.call = call
+        self._enough = enough
         self._items = items
         self._available: dict[Partition, int] = {}
         self._dirty: dict[Partition, None] = {}
@@ -144,7 +149,7 @@ class WaitingFetch:
         if self.call.finished:
             return
         self.cancel()
-        self.handler.complete(self.call)
+        self._enough()
 
     def complete_now(self) -> None:
         """Answer with what there is."""
@@ -179,6 +184,20 @@ class FetchCall:
         self.begun_ms = 0
         self.records = 0
         """Offsets that the last reading of its partitions covered."""
+
+
+class Found:
+    """What reading the partitions of a fetch has brought so far, and how much more may be read."""
+
+    __slots__ = ("answer_now", "inline_left", "left", "read_bytes", "responses")
+
+    def __init__(self, bytes_max: int) -> None:
+        self.responses: list[FetchPartitionResponse] = []
+        self.read_bytes = 0
+        self.left = bytes_max
+        self.inline_left = INLINE_READ_BYTES_TOTAL_MAX
+        self.answer_now = False
+        """Whether a partition has something that should not wait: an error."""
 
 
 class FetchHandler:
@@ -220,20 +239,35 @@ class FetchHandler:
         finally:
             begun.cancel()
 
-    def begin(self, request: FetchRequest, version: int, done: Done) -> FetchResponse | WaitingFetch:
-        """Return the answer, or the waiting fetch that will call `done` with it."""
+    def begin(self, request: FetchRequest, version: int, done: Done) -> FetchResponse | WaitingFetch | LargeFetch:
+        """Return the answer, or the fetch that will call `done` with it unless it is cancelled."""
         now_ms = self.node.clock.now_ms()
         context = self.sessions.open(request, uses_topic_ids=version >= TOPIC_ID_MIN_VERSION, now_ms=now_ms)
         call = FetchCall(request, version, context, done, self._fetch_max_bytes)
         call.begun_ms = now_ms
         if context.error is not ErrorCode.NONE:
-            return self._response(call, [], now_ms)
-        responses, read_bytes, answer_now = self._read(call)
-        if answer_now or self._stopping or request.max_wait_ms <= 0 or not responses or read_bytes >= call.min_bytes:
-            return self._response(call, responses, now_ms)
-        return self._wait(call, responses)
+            return self.response(call, [])
+        if len(context.partitions) > PART:
+            return LargeFetch(self, call)
+        found = self._read_all(call)
+        if self.is_enough(call, found):
+            return self.response(call, found.responses)
+        return self.wait(call, found.responses, lambda: self._complete(call))
 
-    def _wait(self, call: FetchCall, responses: list[FetchPartitionResponse]) -> WaitingFetch:
+    def is_enough(self, call: FetchCall, found: Found) -> bool:
+        """Return whether a fetch is to be answered with what was found, and does not wait for more."""
+        return (
+            found.answer_now
+            or self._stopping
+            or call.request.max_wait_ms <= 0
+            or not found.responses
+            or found.read_bytes >= call.min_bytes
+        )
+
+    def wait(
+        self, call: FetchCall, responses: list[FetchPartitionResponse], enough: Callable[[], None]
+    ) -> WaitingFetch:
+        """Listen to a fetch's partitions, and call `enough` when there is enough to answer or the time is over."""
         items: dict[Partition, FetchPartition] = {}
         sizes: list[tuple[Partition, int]] = []
         for item, response in zip(call.context.partitions, responses, strict=True):
@@ -242,16 +276,15 @@ class FetchHandler:
                 items[partition] = item
                 if response.records is not None:
                     sizes.append((partition, len(response.records)))
-        waiting = WaitingFetch(self, call, items)
+        waiting = WaitingFetch(self, call, items, enough)
         for partition, size in sizes:
             waiting.note_available(partition, size)
         self._waiting[waiting] = None
         return waiting
 
-    def complete(self, call: FetchCall) -> None:
+    def _complete(self, call: FetchCall) -> None:
         """Read again and answer a fetch that waited."""
-        responses, _, _ = self._read(call)
-        call.done(self._response(call, responses, self.node.clock.now_ms()))
+        call.done(self.response(call, self._read_all(call).responses))
 
     def forget(self, waiting: WaitingFetch) -> None:
         self._waiting.pop(waiting, None)
@@ -262,13 +295,14 @@ class FetchHandler:
         for waiting in tuple(self._waiting):
             waiting.complete_now()
 
-    def _response(self, call: FetchCall, responses: list[FetchPartitionResponse], now_ms: int) -> FetchResponse:
+    def response(self, call: FetchCall, responses: list[FetchPartitionResponse]) -> FetchResponse:
+        """Return the answer of a fetch, which is finished with it."""
         call.finished = True
         self.fetched_records += call.records
         if self.spans is not None and responses:
             names = [self._name(item, call.version) or "" for item in call.context.partitions]
             self.spans.answered(responses, names, call.begun_ms)
-        error, session_id, told = call.context.answer(responses, now_ms)
+        error, session_id, told = call.context.answer(responses, self.node.clock.now_ms())
         endpoints: list[NodeEndpoint] = []
         if call.version >= ENDPOINTS_MIN_VERSION:
             endpoints = leader_endpoints(self.node, {response.leader_id for response in told})
@@ -279,31 +313,33 @@ class FetchHandler:
 
     # --- Reading ------------------------------------------------------------------------------------------------------
 
-    def _read(self, call: FetchCall) -> tuple[list[FetchPartitionResponse], int, bool]:
-        """Return the partitions' answers, the bytes in them, and whether one of them should not wait."""
-        request = call.request
-        left = min(max(request.max_bytes, 0), self._fetch_max_bytes)
-        inline_left = INLINE_READ_BYTES_TOTAL_MAX
-        total = 0
-        answer_now = False
+    def _read_all(self, call: FetchCall) -> Found:
+        found = self.begin_reading(call)
+        self.read(call, found, call.context.partitions)
+        return found
+
+    def begin_reading(self, call: FetchCall) -> Found:
+        """Return what `read` fills. Reading may begin again from the first partition on."""
         call.records = 0
-        responses = []
-        for item in call.context.partitions:
-            response = self._read_partition(item, call, min(max(item.max_bytes, 0), left), total == 0)
+        return Found(min(max(call.request.max_bytes, 0), self._fetch_max_bytes))
+
+    def read(self, call: FetchCall, found: Found, partitions: Sequence[FetchPartition]) -> None:
+        """Read these partitions of a fetch."""
+        for item in partitions:
+            response = self._read_partition(item, call, min(max(item.max_bytes, 0), found.left), found.read_bytes == 0)
             if response.error is not ErrorCode.NONE:
                 self._hint(item, response, call.version)
             records = response.records
             if records is not None:
                 assert isinstance(records, FileRange)
-                total += records.size
-                left = max(left - records.size, 0)
-                if records.size <= min(INLINE_READ_BYTES_MAX, inline_left):
-                    inline_left -= records.size
+                found.read_bytes += records.size
+                found.left = max(found.left - records.size, 0)
+                if records.size <= min(INLINE_READ_BYTES_MAX, found.inline_left):
+                    found.inline_left -= records.size
                     self._read_inline(response, records, call.version)
             if response.error is not ErrorCode.NONE or response.diverging_epoch != -1:
-                answer_now = True
-            responses.append(response)
-        return responses, total, answer_now
+                found.answer_now = True
+            found.responses.append(response)
 
     def _hint(self, item: FetchPartition, response: FetchPartitionResponse, version: int) -> None:
         """Name the leader to a client that has to look for it (KIP-951)."""

@@ -4,7 +4,8 @@ Behaviour, by version of the request where it matters:
 - acks 0, 1 and -1 (all); anything else is INVALID_REQUIRED_ACKS for every partition, and nothing is appended.
 - Batches are appended in the order of arrival, within the call; only the answer to acks=all waits, until the high
   watermark is past the batch or `timeout_ms` is over (REQUEST_TIMED_OUT: the batch may still become durable).
-- A request with batches that take long to check (S3) holds its client's place in the order until they are.
+- A request with batches that take long to check, or for very many partitions, holds its client's place in the order
+  until they are checked and appended (S3).
 - A partition's record set is exactly one v2 batch (INVALID_RECORD otherwise); zstd needs version 7. Records that no
   reader could read are INVALID_RECORD or INVALID_TIMESTAMP, with their places from version 8 on (S4, KIP-467).
 - A transactional batch enters a partition only by the transaction coordinator's word (T8, KIP-890). Up to version 11
@@ -27,6 +28,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Final, TypeAlias
 
 from semel.broker.handlers.batch_checks import PLAIN_BYTES_MAX, BatchChecks, Outcome, Turn, Unchecked
+from semel.broker.handlers.large_produce import PART, LargeProduce
 from semel.broker.handlers.leader_hints import HINTED, current_leader, leader_endpoints, not_here
 from semel.broker.handlers.verification import TransactionGate, WaitingBatch
 from semel.broker.log.append_validation import CheckedBatch, RefusedRecordsError
@@ -165,6 +167,8 @@ class ProduceHandler:
         self.timed_out_requests = 0
         self.spans: AppendSpans | None = None
         """Where appends are traced."""
+        self._tasks: set[asyncio.Task[None]] = set()
+        """Those that append large requests: the event loop itself only refers to them weakly."""
         self._names_leaders = False
         """Whether any answer ever named a leader: until then, answers are not searched for them."""
 
@@ -191,10 +195,21 @@ class ProduceHandler:
 
         `turn` is held while batches are checked elsewhere, so that the client's next request is appended after them.
         """
-        if version >= PRODUCE_TOPIC_ID_VERSION:
-            self._name_topics(request)
         if self.spans is not None:
             self.spans.note(request)
+        if len(request.partitions) > PART:
+            task = LargeProduce(self, request, version, done, turn).start()
+            self._tasks.add(task)
+            task.add_done_callback(self._tasks.discard)
+            return None
+        return self.begin_part(request, version, done, turn)
+
+    def begin_part(
+        self, request: ProduceRequest, version: int, done: Done, turn: Turn | None
+    ) -> ProduceResponse | None:
+        """Do what `begin` does, for so few partitions that they are appended to in one turn of the loop."""
+        if version >= PRODUCE_TOPIC_ID_VERSION:
+            self._name_topics(request)
         acks = request.acks
         if acks == ACKS_ALL or request.transactional_id is not None:
             run = ProduceRun(self, request, version, done)

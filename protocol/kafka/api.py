@@ -176,6 +176,10 @@ API_VERSIONS_MIN = 0
 API_VERSIONS_MAX = 4
 
 
+_TAGS_MAX = 100
+"""Unknown tagged fields of a request that are passed over. No client sends any."""
+
+
 @dataclass(frozen=True, slots=True)
 class ApiVersionsRequest:
     """Ask what the peer speaks. Always the first request on a connection."""
@@ -187,7 +191,7 @@ class ApiVersionsRequest:
     def parse(buffer: Buffer, version: int, position: int = 0) -> ApiVersionsRequest:
         if version < 3:
             return ApiVersionsRequest()
-        reader = WireReader(buffer, position)
+        reader = WireReader(buffer, position, _TAGS_MAX)
         name = reader.read_string(True)
         software_version = reader.read_string(True)
         reader.skip_tagged_fields()

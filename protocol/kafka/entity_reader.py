@@ -10,42 +10,14 @@ from __future__ import annotations
 import datetime
 import functools
 import struct
-import threading
 from collections.abc import Callable
-from typing import Any, Final, TypeAlias
+from typing import Any, TypeAlias
 from uuid import UUID
 
 from semel.protocol.kafka.entities import EntityField, fields_of, is_flexible_entity
 from semel.protocol.kafka.wire import WireFormatError, WireReader
 
 Read: TypeAlias = Callable[[WireReader], Any]
-
-
-class _Bound(threading.local):
-    """How many entries the message that this thread reads may still have; None for any number."""
-
-    entries: int | None = None
-    entries_max = 0
-
-
-_bound: Final = _Bound()
-
-
-def read_bounded(read: Read, reader: WireReader, entries_max: int) -> Any:
-    """Return what `read` reads. Raises `WireFormatError` for more entries in all its arrays and tagged fields."""
-    _bound.entries = _bound.entries_max = entries_max
-    try:
-        return read(reader)
-    finally:
-        _bound.entries = None
-
-
-def _counted(count: int) -> int:
-    if _bound.entries is not None and count > 0:
-        _bound.entries -= count
-        if _bound.entries < 0:
-            raise WireFormatError(f"more than {_bound.entries_max} entries in its arrays: ask for fewer at a time")
-    return count
 
 
 def entity_reader(entity: type[Any]) -> Read:
@@ -67,7 +39,7 @@ def entity_reader(entity: type[Any]) -> Read:
 
 
 def _read_tags(reader: WireReader, tagged: dict[int, tuple[str, Read]], values: dict[str, Any]) -> None:
-    for _ in range(_counted(reader.read_tag_count())):
+    for _ in range(reader.read_tag_count()):
         tag, size = reader.read_uvarint(), reader.read_uvarint()
         known = tagged.get(tag)
         begin = reader.position
@@ -122,7 +94,7 @@ def _field_reader(field: EntityField, flexible: bool) -> Read:
     name, nullable = field.name, field.nullable
 
     def read(reader: WireReader) -> Any:
-        count = _counted(reader.read_count(flexible, size))
+        count = reader.read_count(flexible, size)
         if count < 0:
             if nullable:
                 return None

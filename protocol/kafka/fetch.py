@@ -16,7 +16,7 @@ from semel.protocol.errors import ErrorCode
 from semel.protocol.ids import ZERO_TOPIC_ID, TopicId
 from semel.protocol.kafka.api import NodeEndpoint, error_code_of
 from semel.protocol.kafka.produce import check_tag_end, read_endpoint_tags, read_topic_id, write_endpoint_tags
-from semel.protocol.kafka.wire import Buffer, Part, WireFormatError, WireReader, WireWriter, join_parts
+from semel.protocol.kafka.wire import ANY_NUMBER, Buffer, Part, WireFormatError, WireReader, WireWriter, join_parts
 
 FETCH = 1
 FETCH_MIN_VERSION = 4
@@ -128,9 +128,12 @@ class FetchRequest:
         )
 
     @staticmethod
-    def parse(buffer: Buffer, version: int, position: int = 0) -> FetchRequest:
-        """Read the body at `position`. Raises `WireFormatError`."""
-        return _parse_request(WireReader(buffer, position), version)
+    def parse(buffer: Buffer, version: int, position: int = 0, entries_max: int = ANY_NUMBER) -> FetchRequest:
+        """Read the body at `position`.
+
+        entries_max: of all its arrays and tagged fields together. Raises `WireFormatError`.
+        """
+        return _parse_request(WireReader(buffer, position, entries_max), version)
 
     def build(self, version: int) -> bytes:
         writer = WireWriter()

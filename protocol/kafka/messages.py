@@ -23,7 +23,7 @@ from uuid import UUID
 from semel.protocol.errors import ErrorCode
 from semel.protocol.kafka.api import ApiKey, Buffer, WireFormatError
 from semel.protocol.kafka.entities import EntityField, fields_of, load_entity, response_names
-from semel.protocol.kafka.entity_reader import Read, entity_reader, read_bounded
+from semel.protocol.kafka.entity_reader import Read, entity_reader
 from semel.protocol.kafka.wire import WireReader
 
 MAX_MESSAGE_BYTES: Final = 8 * 1024 * 1024
@@ -45,10 +45,10 @@ def parse_request(key: ApiKey, version: int, body: Buffer, entries_max: int | No
     size = memoryview(body).nbytes
     if size > MAX_MESSAGE_BYTES:
         raise WireFormatError(f"{key.name} of {size} bytes is larger than {MAX_MESSAGE_BYTES}")
-    reader = WireReader(body)
+    reader = WireReader(body, 0, MAX_ENTRIES if entries_max is None else entries_max)
     try:
         # What follows is passed over, as in Kafka: librdkafka leaves bytes behind some requests.
-        return read_bounded(_request_reader(key, version), reader, MAX_ENTRIES if entries_max is None else entries_max)
+        return _request_reader(key, version)(reader)
     except WireFormatError as error:
         raise WireFormatError(f"{key.name} version {version}: {error.message}") from error
 

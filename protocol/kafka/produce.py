@@ -15,7 +15,7 @@ from uuid import UUID
 from semel.protocol.errors import ErrorCode
 from semel.protocol.ids import ZERO_TOPIC_ID, TopicId
 from semel.protocol.kafka.api import NodeEndpoint, error_code_of
-from semel.protocol.kafka.wire import Buffer, Part, WireFormatError, WireReader, WireWriter, join_parts
+from semel.protocol.kafka.wire import ANY_NUMBER, Buffer, Part, WireFormatError, WireReader, WireWriter, join_parts
 
 if TYPE_CHECKING:
     from semel.protocol.trace_context import TraceContext
@@ -97,9 +97,12 @@ class ProduceRequest:
         )
 
     @staticmethod
-    def parse(buffer: Buffer, version: int, position: int = 0) -> ProduceRequest:
-        """Read the body at `position`. Records are views of `buffer`. Raises `WireFormatError`."""
-        return _parse_request(WireReader(buffer, position), version)
+    def parse(buffer: Buffer, version: int, position: int = 0, entries_max: int = ANY_NUMBER) -> ProduceRequest:
+        """Read the body at `position`. Records are views of `buffer`.
+
+        entries_max: of all its arrays and tagged fields together. Raises `WireFormatError`.
+        """
+        return _parse_request(WireReader(buffer, position, entries_max), version)
 
     def build_parts(self, version: int) -> list[Part]:
         """Return the body as parts; large record sets are parts of their own, not copied."""

@@ -42,6 +42,8 @@ cdef class WireReader:
     cdef const unsigned char* data
     cdef public Py_ssize_t size
     cdef public Py_ssize_t position
+    cdef public int64_t entries_max
+    cdef int64_t _entries_left
 
     @cython.locals(position=cython.Py_ssize_t)
     cpdef Py_ssize_t need(self, Py_ssize_t count) except -1
@@ -72,6 +74,7 @@ cdef class WireReader:
     cpdef object read_fixed(self, Py_ssize_t count)
     @cython.locals(count=cython.Py_ssize_t)
     cpdef Py_ssize_t read_count(self, bint flexible, Py_ssize_t element_bytes_min) except? -1
+    cdef int _count_entries(self, int64_t count) except -1
     @cython.locals(count=int64_t)
     cpdef int skip_tagged_fields(self) except -1
     @cython.locals(count=int64_t)

@@ -24,6 +24,11 @@ Part: TypeAlias = "Buffer | Sized"
 INLINE_BYTES_MAX = 4096
 """Records up to this size are copied beside the fields around them: a system call on fewer pieces costs less."""
 
+ANY_NUMBER = 1 << 62
+
+_HEADER_TAGS_MAX = 100
+"""Tagged fields of a request's header. Semel knows one, and passes over others."""
+
 _INITIAL_BYTES = 256
 
 
@@ -59,7 +64,7 @@ class WireReader:
     Slices it returns are views of the buffer, which stays alive as long as they do.
     """
 
-    def __init__(self, buffer: Buffer, position: int = 0) -> None:
+    def __init__(self, buffer: Buffer, position: int = 0, entries_max: int = ANY_NUMBER) -> None:
         view = buffer if isinstance(buffer, memoryview) else memoryview(buffer)
         if view.itemsize != 1 or not view.c_contiguous:
             raise ValueError("a message is read from a contiguous buffer of bytes")
@@ -69,6 +74,8 @@ class WireReader:
         self.data: memoryview = address_of(view)
         self.size: int = len(view)
         self.position: int = position
+        self.entries_max: int = entries_max
+        self._entries_left: int = entries_max
 
     def need(self, count: int) -> int:
         """Return the position of the next `count` bytes and go past them."""
@@ -167,7 +174,15 @@ class WireReader:
             raise WireFormatError(
                 f"an array of {count} elements before {self.position} does not fit in a message of {self.size} bytes"
             )
+        if count > 0:
+            self._count_entries(count)
         return count
+
+    def _count_entries(self, count: int) -> None:
+        """Count what a message has in all its arrays and tagged fields: each is work, and most become objects."""
+        self._entries_left = self._entries_left - count
+        if self._entries_left < 0:
+            raise WireFormatError(f"more than {self.entries_max} entries in its arrays: ask for fewer at a time")
 
     def skip_tagged_fields(self) -> None:
         """Go past tagged fields that this side does not know (KIP-482)."""
@@ -182,6 +197,7 @@ class WireReader:
         count = self.read_uvarint()
         if count * 2 > self.size - self.position:
             raise WireFormatError(f"{count} tagged fields before {self.position} do not fit in the message")
+        self._count_entries(count)
         return count
 
     def expect_end(self) -> None:
@@ -409,7 +425,7 @@ def is_flexible(api_key: int, api_version: int) -> bool:
 
 def parse_request_header(buffer: Buffer, position: int = 0) -> RequestHeader:
     """Read request header v1 or v2 at `position` (just after the frame's size). Raises `WireFormatError`."""
-    reader = WireReader(buffer, position)
+    reader = WireReader(buffer, position, _HEADER_TAGS_MAX)
     api_key = reader.read_int16()
     api_version = reader.read_int16()
     correlation_id = reader.read_int32()

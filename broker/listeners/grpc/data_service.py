@@ -12,6 +12,7 @@ from collections.abc import AsyncIterator, Callable
 from typing import Final
 
 from semel.broker.handlers.fetch import FetchHandler, FileRange, WaitingFetch
+from semel.broker.handlers.large_fetch import LargeFetch
 from semel.broker.handlers.produce import ProduceHandler
 from semel.broker.listeners.grpc.convert import isolation_of, unique_items
 from semel.broker.listeners.grpc.edge import Context
@@ -173,7 +174,7 @@ class _FetchStream:
         self._max_wait_ms = DEFAULT_MAX_WAIT_MS
         self._min_bytes = 1
         self._credit_bytes = 0
-        self._waiting: WaitingFetch | None = None
+        self._waiting: WaitingFetch | LargeFetch | None = None
         self._woken: asyncio.Future[FetchResponse | None] | None = None
 
     @property

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from semel.broker.handlers.fetch import FetchHandler
 from semel.broker.handlers.produce import ProduceHandler
+from semel.broker.listeners.kafka.limits import entries_max
 from semel.broker.listeners.kafka.registry import LATER, Answer, Api, RequestContext
 from semel.protocol.errors import ErrorCode
 from semel.protocol.kafka.api import ApiKey
@@ -25,7 +26,7 @@ def produce_api(handler: ProduceHandler) -> Api:
 
     def begin(context: RequestContext, frame: memoryview, body: int) -> Answer:
         version = context.api_version
-        request = ProduceRequest.parse(frame, version, body)
+        request = ProduceRequest.parse(frame, version, body, entries_max(context.node))
         request.trace = context.trace
         if request.acks == ACKS_NONE:
 
@@ -65,7 +66,7 @@ def fetch_api(handler: FetchHandler) -> Api:
 
     def begin(context: RequestContext, frame: memoryview, body: int) -> Answer:
         version = context.api_version
-        request = FetchRequest.parse(frame, version, body)
+        request = FetchRequest.parse(frame, version, body, entries_max(context.node))
         begun = handler.begin(
             request, version, lambda response: context.answer(response.frame(version, context.correlation_id))
         )

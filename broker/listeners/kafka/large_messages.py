@@ -12,9 +12,10 @@ from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from typing import Any, Final, TypeVar
 
+from semel.broker.listeners.kafka.limits import entries_max
 from semel.broker.listeners.kafka.registry import LARGE_BYTES, RequestContext
 from semel.protocol.kafka.api import ApiKey
-from semel.protocol.kafka.messages import MAX_ENTRIES, build_response, parse_request
+from semel.protocol.kafka.messages import build_response, parse_request
 from semel.runtime.turns import Turns
 
 _Result = TypeVar("_Result")
@@ -30,9 +31,7 @@ _beside: Final = ThreadPoolExecutor(max_workers=1, thread_name_prefix="semel-lar
 async def read_request(context: RequestContext, body: memoryview) -> Any:
     """Return kio's request entity, as `parse_request` does. Raises `WireFormatError`."""
     key, version = ApiKey(context.api_key), context.api_version
-    # A request may name every partition there may be, each in a topic of its own.
-    entries_max = max(MAX_ENTRIES, 2 * context.node.config.max_partitions)
-    return await beside_if(len(body) > LARGE_BYTES, parse_request, key, version, body, entries_max)
+    return await beside_if(len(body) > LARGE_BYTES, parse_request, key, version, body, entries_max(context.node))
 
 
 async def write_response(context: RequestContext, **values: Any) -> bytes:

@@ -1,0 +1,59 @@
+"""A fetch of very many partitions: they are read in parts, and others have their turns in between (S3)."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from typing import TYPE_CHECKING, Final
+
+from semel.protocol.errors import ErrorCode
+from semel.protocol.kafka.fetch import FetchResponse
+from semel.runtime.turns import Turns
+
+if TYPE_CHECKING:
+    from semel.broker.handlers.fetch import FetchCall, FetchHandler, Found, WaitingFetch
+
+_log = logging.getLogger("semel.fetch")
+
+PART: Final = 200
+"""Partitions that are read in one turn; a fetch of no more is read at once."""
+
+
+class LargeFetch:
+    """One of them. `cancel` when nobody waits for it any more."""
+
+    def __init__(self, handler: FetchHandler, call: FetchCall) -> None:
+        self._handler = handler
+        self._call = call
+        self._waiting: WaitingFetch | None = None
+        self._task = asyncio.get_running_loop().create_task(self._run(), name="read a large fetch")
+
+    def cancel(self) -> None:
+        """Stop reading and listening. No answer is given any more."""
+        if self._waiting is not None:
+            self._waiting.cancel()
+        self._task.cancel()
+
+    async def _run(self) -> None:
+        handler, call = self._handler, self._call
+        try:
+            found = await self._read()
+            if not handler.is_enough(call, found):
+                woken = asyncio.get_running_loop().create_future()
+                self._waiting = handler.wait(call, found.responses, lambda: woken.set_result(None))
+                await woken
+                found = await self._read()
+            response = handler.response(call, found.responses)
+        except Exception:
+            _log.exception("a large fetch failed: partitions=%d", len(call.context.partitions))
+            response = FetchResponse([], ErrorCode.UNKNOWN_SERVER_ERROR)
+        call.done(response)
+
+    async def _read(self) -> Found:
+        handler, call = self._handler, self._call
+        found = handler.begin_reading(call)
+        turns = Turns()
+        for start in range(0, len(call.context.partitions), PART):
+            await turns.give_way()
+            handler.read(call, found, call.context.partitions[start : start + PART])
+        return found
