@@ -167,8 +167,8 @@ class ProduceHandler:
         self.timed_out_requests = 0
         self.spans: AppendSpans | None = None
         """Where appends are traced."""
-        self._tasks: set[asyncio.Task[None]] = set()
-        """Those that append large requests: the event loop itself only refers to them weakly."""
+        self.large_requests: set[asyncio.Task[None]] = set()
+        """The tasks that append them: the event loop itself only refers to them weakly."""
         self._names_leaders = False
         """Whether any answer ever named a leader: until then, answers are not searched for them."""
 
@@ -199,8 +199,8 @@ class ProduceHandler:
             self.spans.note(request)
         if len(request.partitions) > PART:
             task = LargeProduce(self, request, version, done, turn).start()
-            self._tasks.add(task)
-            task.add_done_callback(self._tasks.discard)
+            self.large_requests.add(task)
+            task.add_done_callback(self.large_requests.discard)
             return None
         return self.begin_part(request, version, done, turn)
 
@@ -510,6 +510,7 @@ class ProduceHandler:
     async def close(self) -> None:
         """Give up what still waits for its check or the coordinator; its batches are refused, to be sent again."""
         self.checks.close()
+        await asyncio.gather(*self.large_requests, return_exceptions=True)
         await self.gate.close()
 
 

@@ -8,6 +8,8 @@ from pathlib import Path
 import pytest
 from kafka_node import NODE_ID, FakeNode, KafkaClient, batch, run_with_listener, turns, until
 
+from semel.broker.handlers import fetch as fetch_module
+from semel.broker.handlers import large_fetch
 from semel.broker.handlers.fetch import FileRange
 from semel.broker.handlers.fetch_sessions import FetchSessions, next_epoch
 from semel.broker.listeners.kafka.limits import KafkaLimits
@@ -72,6 +74,14 @@ def values(item: FetchPartitionResponse) -> list[bytes | None]:
 
 def codes(response: FetchResponse) -> list[ErrorCode]:
     return [item.error for item in response.partitions]
+
+
+@pytest.fixture(params=["at once", "in turns"], autouse=True)
+def _size(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each test meets a request as it is, and as a large one: both must do the same."""
+    if request.param == "in turns":
+        monkeypatch.setattr(fetch_module, "PART", 0)
+        monkeypatch.setattr(large_fetch, "PART", 1)
 
 
 @pytest.mark.parametrize("version", range(4, 19))

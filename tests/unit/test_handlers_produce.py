@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 from kafka_node import FakeNode, KafkaClient, batch, run_with_listener, turns, until
 
+from semel.broker.handlers import produce as produce_module
 from semel.broker.handlers.verification import QUEUED_BATCHES_MAX
 from semel.broker.listeners.kafka.listener import KafkaListener
 from semel.broker.log.config import CleanupPolicy, LogConfig, TimestampType
@@ -73,6 +74,13 @@ def by_id(
         for name, number, data in batches
     ]
     return ProduceRequest(items, txn, acks, 30_000)
+
+
+@pytest.fixture(params=["at once", "in turns"], autouse=True)
+def _size(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each test meets a request as it is, and as a large one: both must do the same."""
+    if request.param == "in turns":
+        monkeypatch.setattr(produce_module, "PART", 0)
 
 
 @pytest.mark.parametrize("acks", [1, -1])
@@ -361,8 +369,11 @@ def test_P1_a_repeated_batch_is_answered_with_the_original_offset(tmp_path: Path
     run_with_listener(test, str(tmp_path), journaled=True)
 
 
-def test_P1_D1_a_duplicate_is_answered_when_its_original_is_durable(tmp_path: Path) -> None:
+def test_P1_D1_a_duplicate_is_answered_when_its_original_is_durable(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """A power cut would else take a record whose repetition was acknowledged (D5)."""
+    monkeypatch.setattr(produce_module, "PART", 1)  # appended within the call: the test depends on it
 
     async def test(node: FakeNode, listener: KafkaListener) -> None:
         (partition,) = node.create("t")
