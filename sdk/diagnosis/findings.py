@@ -74,9 +74,9 @@ _TABLE: Final = (
     FindingKind(
         "coordinator-unreadable", _S.COORDINATORS,
         "Transactions and groups that live in this partition are refused until it can be read.",
-        "Check the folder, stop the node, and restore the partition's folder from a backup; without one, move it away "
-        "and accept the loss (--accept-loss-of) at the next start: what it coordinates begins anew, and its open "
-        "transactions then hang.",
+        "Check the data directory, stop the node, and restore the partition's directory from a backup. Without one, "
+        "move the directory away, if it still exists, and accept the loss at the next start: what the partition "
+        "coordinates is forgotten, and its open transactions then hang (the doctor finds them).",
     ),
     FindingKind(
         "coordinator-loading", _S.COORDINATORS,
@@ -125,7 +125,9 @@ _TABLE: Final = (
     FindingKind(
         "unknown-holder", _S.TRANSACTIONS,
         "No coordinator that can be asked knows who holds the last stable offset; one that can't be asked may.",
-        "Mend the coordinator first, then look again: to abort what it has open would tear a transaction apart.",
+        "Fix the coordinator first: what is found about coordinators has the commands. Then run the doctor again. It "
+        "says who holds the offset, or, where the loss of the coordinator's partition was accepted, calls it a hanging "
+        "transaction and has the command that aborts it. An abort before that could tear a transaction apart.",
     ),
     FindingKind(
         "oversized-transaction", _S.TRANSACTIONS,
