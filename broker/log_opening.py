@@ -227,5 +227,5 @@ def next_step(log: OfflineLog, folder: DataFolder) -> str:
         case OfflineKind.DAMAGED:
             return (
                 f"Follow that, or stop the node and restore {path} from a backup; or, to go on without its records, "
-                f"move the directory away and start once with `{accept}`"
+                f"move {path} away and start once with `{accept}`"
             )

@@ -426,6 +426,41 @@ def test_D1_a_log_that_can_not_take_its_journals_entries_is_offline_and_they_are
     asyncio.run(run())
 
 
+@pytest.mark.parametrize("suffix", [".log", ".index", ".timeindex", ".snapshot"])
+def test_a_directory_in_place_of_a_file_is_called_that(
+    tmp_path: Path, suffix: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The operator was sent to look after the disk, and the node tried again for ever."""
+
+    async def main() -> None:
+        async with running_node(tmp_path) as node:
+            await create_topic(node, "a", 2)
+            partition = node.partition(TopicPartition("a", 0))
+            assert partition is not None
+            await append(partition)
+        [path] = (tmp_path / "data" / "a-0").glob(f"*{suffix}")
+        aside = path.rename(tmp_path / "aside")
+        path.mkdir()
+        async with running_node(tmp_path) as node:
+            [offline] = node.logs.offline
+            assert (offline.tp, offline.kind) == (TopicPartition("a", 0), OfflineKind.DAMAGED)
+            assert offline.reason.startswith(f"{path} is a directory, and a file belongs there. Stop the node and move")
+            assert ("the node makes the file again" in offline.reason) is (suffix != ".log")
+            assert "disk" not in offline.reason
+            assert node.partition(TopicPartition("a", 1)) is not None
+        path.rmdir()
+        if suffix == ".log":
+            aside.rename(path)
+        async with running_node(tmp_path) as node:
+            partition = node.partition(TopicPartition("a", 0))
+            assert partition is not None
+            assert partition.high_watermark == 1
+            assert path.is_file() or suffix == ".snapshot"  # that is made when it is needed
+            assert await append(partition) == 1
+
+    asyncio.run(main())
+
+
 # --- The disk refuses -------------------------------------------------------------------------------------------------
 
 
