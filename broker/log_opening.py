@@ -7,7 +7,7 @@ as it was: at a start, or, where the disk refused, while the node runs.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Iterable
 from typing import Final
 
 from semel.broker.data_folder import DataFolder
@@ -189,6 +189,18 @@ class LogOpener:
 
     def keep(self, key: PartitionKey, entry: JournalEntry) -> None:
         self.kept.keep(key, entry)
+
+    def keep_all(self, keys: Collection[PartitionKey], entries: Iterable[JournalEntry]) -> None:
+        """Keep the entries of some partitions, durably. In any thread. Raises `SemelError` and `OSError`."""
+        try:
+            for entry in entries:
+                key = entry.topic_id, entry.partition
+                if key in keys:
+                    self.kept.keep(key, entry)
+            self.kept.finish()
+        except BaseException:
+            self.kept.abandon()
+            raise
 
     def log_failed(self, log: PartitionLog, error: Exception) -> None:
         log.flush()  # what it got so far is not kept

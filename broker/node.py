@@ -12,6 +12,7 @@ import secrets
 import socket
 from collections.abc import Collection, Coroutine, Mapping
 from concurrent.futures import Executor
+from contextlib import suppress
 from dataclasses import replace
 from typing import Any, Final
 
@@ -429,6 +430,7 @@ class Node:
             on_failure=self._fail,
             executor=self._executor,
         )
+        self._logs.on_vanished = self._log_is_gone
         report = self._logs.open(self._log_config, progress=_Progress(self.clock))
         if not report.clean or report.partitions:
             logger.info("opened the logs: %s", report)
@@ -534,12 +536,24 @@ class Node:
             self._fail(SemelError(f"the duty {what!r} failed: {error}"))
 
     async def _watch_logs(self) -> None:
-        """A log that goes offline has lost its disk, which all logs of the node share."""
+        """A log that goes offline has lost its disk, which all logs of the node share, or its directory alone."""
         while True:
             await asyncio.sleep(_WATCH_EVERY_S)
-            offline = next((one for one in self.logs.partitions() if one.offline_error is not None), None)
+            if self._offline_partition() is None:
+                continue
+            with suppress(OSError):
+                await self.logs.upkeep.take_vanished_offline()
+            offline = self._offline_partition()
             if offline is not None and offline.offline_error is not None:
                 self._fail(offline.offline_error)
+
+    def _offline_partition(self) -> Partition | None:
+        """Return a partition that failed while it was open."""
+        return next((one for one in self.logs.partitions() if one.offline_error is not None), None)
+
+    def _log_is_gone(self, partition: Partition) -> None:
+        if self._coordinators is not None and self.is_serving:
+            self._coordinators.log_is_gone(partition)
 
     async def _bring_back(self) -> None:
         """Partitions that could not be made or opened come back once the disk does, coordinators' among them."""

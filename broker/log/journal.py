@@ -32,7 +32,7 @@ from semel.broker.log.journal_format import (
     build_entry_header,
     build_file_header,
 )
-from semel.broker.log.journal_recovery import SUFFIX, JournalFile, JournalRecovery, find_journal_files
+from semel.broker.log.journal_recovery import SUFFIX, JournalFile, JournalReading, JournalRecovery, find_journal_files
 from semel.broker.log.journal_sync import SyncJob, SyncTimes
 from semel.protocol.errors import ErrorCode, FatalError, RetriableError, SemelError
 from semel.protocol.ids import TopicId
@@ -508,6 +508,17 @@ class Journal:
                 waiter.set_exception(self._refusal())
         if self._on_failure is not None:
             self._on_failure(self._error)
+
+    def durable_entries(self) -> Iterator[JournalEntry]:
+        """Return what is durable now, read from the files: in any thread, while appends go on, before the next cut.
+
+        Iterating raises `SemelError` and `OSError`.
+        """
+        if not self._files:
+            return iter(())
+        first = self._files[0]
+        reading = JournalReading(self._storage, self._folder, list(self._files), first.base, first.first_sequence)
+        return reading.entries_to(self._durable_position)
 
     # --- cutting ------------------------------------------------------------------------------------------------------
 
