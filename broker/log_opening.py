@@ -230,11 +230,11 @@ def next_step(log: OfflineLog, folder: DataFolder) -> str:
     accept = f"semel serve --data-dir {folder.path} --accept-loss-of {partition_argument(log.tp)}"
     match log.kind:
         case OfflineKind.NOT_MADE | OfflineKind.UNREADABLE:
-            return "The node tries again by itself"
+            return "The node keeps retrying"
         case OfflineKind.VANISHED:
             return (
                 f"Stop the node and bring {path} back; or, if its records are gone for good, start it once with "
-                f"`{accept}`, which makes the partition anew behind the last offset that is known of it"
+                f"`{accept}`, which creates the partition again, behind the last offset that is known of it"
             )
         case OfflineKind.DAMAGED:
             return (

@@ -33,4 +33,4 @@ def remedy(error: BaseException) -> str:
         return "make room on the disk (delete what is not Semel's, or enlarge it)"
     if is_directory(error):
         return "move the directory away, a file belongs there"
-    return "look after the disk"
+    return "check the disk"

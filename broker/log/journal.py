@@ -348,7 +348,7 @@ class Journal:
         if self._full is None:
             _log.warning(
                 "the disk is full: the journal %s can't be written (%s). Appends wait, and new ones are refused, until "
-                "there is room. Now %s",
+                "there is room. Next step: %s",
                 self._folder, error, remedy(error),
             )  # fmt: skip
         self._full = error
@@ -497,7 +497,7 @@ class Journal:
         """Close for good. After a failed sync the kernel may have dropped the bytes, so a second one proves nothing."""
         self._error = RetriableError(
             f"the journal {self._folder} could not be {what}: {cause}. The node accepts nothing until it is restarted; "
-            f"what it acknowledged is kept. Now {remedy(cause)}, and then restart it.",
+            f"what it acknowledged is kept. Next step: {remedy(cause)}, then restart the node.",
             ErrorCode.KAFKA_STORAGE_ERROR,
         )
         _log.critical("%s", self._error)

@@ -80,7 +80,7 @@ _TABLE: Final = (
     ),
     FindingKind(
         "coordinator-loading", _S.COORDINATORS,
-        "Callers are told to come again while the partition is read into memory.",
+        "Callers are told to retry while the partition is read into memory.",
         "Wait: it is read at the speed of the disk.",
     ),
     FindingKind(
@@ -95,14 +95,14 @@ _TABLE: Final = (
     ),
     FindingKind(
         "prepared-transaction", _S.TRANSACTIONS,
-        "It never times out (T9), and readers wait until whoever prepared it has decided.",
+        "It never times out (T9), and readers wait until its outside coordinator has decided.",
         "Have the outside coordinator (a database, a job) end it. Abort it only where that one has, or is gone.",
     ),
     FindingKind(
         "markers-pending", _S.TRANSACTIONS,
         "The decision stands (T3), but partitions without its marker still hold their readers back, and its producer "
         "can't begin the next transaction.",
-        "Mend the partition that the error names; the node tries again by itself. A deleted topic is passed over.",
+        "Fix the partition that the error names; the node keeps retrying. A deleted topic is skipped.",
     ),
     FindingKind(
         "hanging-transaction", _S.TRANSACTIONS,
@@ -158,18 +158,18 @@ _TABLE: Final = (
     FindingKind(
         "partition-offline", _S.PARTITIONS,
         "It takes and gives nothing.",
-        "See the reason, mend the disk, and start the node again: it recovers what was acknowledged.",
+        "See the reason, fix the disk, and start the node again: it recovers what was acknowledged.",
     ),
     FindingKind(
         "partition-not-made", _S.PARTITIONS,
         "Its files could not be made, so it takes and gives nothing. Nothing was ever in it.",
-        "Fix what the reason says (make room, or see to the disk); the node tries again by itself.",
+        "Fix what the reason says (make room, or check the disk); the node keeps retrying.",
     ),
     FindingKind(
         "partition-unreadable", _S.PARTITIONS,
         "The disk refused to open it, so it takes and gives nothing. What was acknowledged is kept, also what only the "
         "journal had.",
-        "Fix what the reason says (make room, or see to the disk); the node tries again by itself.",
+        "Fix what the reason says (make room, or check the disk); the node keeps retrying.",
     ),
     FindingKind(
         "partition-damaged", _S.PARTITIONS,
@@ -180,10 +180,10 @@ _TABLE: Final = (
     ),
     FindingKind(
         "partition-vanished", _S.PARTITIONS,
-        "Its directory had been made here, and is gone. Made anew, empty, it would give old offsets to new records "
+        "Its directory had been made here, and is gone. Created again, empty, it would give old offsets to new records "
         "(D3).",
         "Stop the node and bring the directory back. If its records are gone for good, accept the loss at the next "
-        "start: the partition goes on behind its last known offset.",
+        "start: the partition continues behind its last known offset.",
     ),
     FindingKind(
         "partition-skewed", _S.PARTITIONS,
@@ -208,7 +208,7 @@ _TABLE: Final = (
     FindingKind(
         "writes-failing", _S.DISK,
         "Appends are refused with this error.",
-        "Mend what the error says; the node goes on by itself as soon as a write succeeds.",
+        "Fix what the error says; the node continues as soon as a write succeeds.",
     ),
     FindingKind(
         "fsync-slow", _S.DISK,

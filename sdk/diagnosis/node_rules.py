@@ -293,7 +293,7 @@ def _exposure(node: NodeSnapshot, values: Mapping[str, str]) -> Iterator[Finding
             KINDS["anonymous-access"],
             Severity.INFO if is_meant else Severity.WARNING,
             "listeners.allow.anonymous",
-            f"{' and '.join(exposed)}, and whoever reaches them is served, without a password"
+            f"{' and '.join(exposed)}, and everybody who can connect is served, without a password"
             + (", as listeners.allow.anonymous says" if is_meant else ""),
             commands=() if is_meant else (serve_command(node, "--set", "listeners.allow.anonymous=true"),),
             node_id=node.node_id,

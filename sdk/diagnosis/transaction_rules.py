@@ -153,7 +153,7 @@ def future_of(txn: OpenTransaction, now_ms: int) -> str:
         tried = f"; tried {txn.marker_attempts} times, {txn.marker_error}" if txn.marker_attempts else ""
         return f"its {PREPARED[txn.state]} is decided, and its markers are written until each partition has one{tried}"
     if txn.timeout_ms == NEVER:
-        return "never by itself: whoever prepared it decides"
+        return "it never times out: its outside coordinator decides"
     deadline_ms = txn.start_ms + txn.timeout_ms
     if deadline_ms <= now_ms:
         return f"its time was over at {moment(deadline_ms)}: it is about to be aborted"
@@ -261,7 +261,7 @@ def _unknown(cluster: Cluster, producer_id: int, found: Sequence[tuple[NodeSnaps
         f"producer {producer_id}",
         what + "no coordinator knows it" + _of_offsets(found),
         since_ms=since_ms,
-        happens="nothing: it never ends by itself",
+        happens="nothing: it stays until somebody ends it",
         commands=tuple(
             command(
                 *("txn", "abort", "--partition", partition_argument(one.partition)),
@@ -299,7 +299,7 @@ def _unfinished(
         who,
         what + decided + _of_offsets(found),
         since_ms=first.since_ms,
-        happens="nothing: it never ends by itself",
+        happens="nothing: it stays until somebody ends it",
         commands=finish,
         node_id=node.node_id,
     )
@@ -307,5 +307,5 @@ def _unfinished(
 
 def _of_offsets(found: Sequence[tuple[NodeSnapshot, HeldPartition]]) -> str:
     if any(one.partition.topic == OFFSETS_TOPIC for _, one in found):
-        return ". It keeps offsets of groups pending, which those can't commit anew before it ends"
+        return ". It keeps offsets of groups pending, which those can't commit again before it ends"
     return ""

@@ -135,7 +135,7 @@ def test_a_prepared_transaction_is_told_and_the_command_ends_it(node: LiveNode) 
     with left_open(node, "two-phase", two_phase=True) as producer:
         producer.prepare_transaction()
         prepared = found(node, slow_ms=0)["prepared-transaction"]
-        assert prepared.happens == "never by itself: whoever prepared it decides"
+        assert prepared.happens == "it never times out: its outside coordinator decides"
         assert "two-phase-enabled" in found(node)
         for text in prepared.commands:
             follow(node, text)
@@ -289,7 +289,7 @@ def test_a_transaction_hangs_once_its_coordinator_has_lost_its_log(tmp_path: Pat
         with semel.Producer(node.bootstrap) as producer:
             producer.send("out", b"after")
         hanging = found(node)["hanging-transaction"]
-        assert hanging.happens == "nothing: it never ends by itself"
+        assert hanging.happens == "nothing: it stays until somebody ends it"
         assert committed(node, OUT) == [b"before"]
         wrong = run(node, "txn", "abort", "--partition", "out:0", "--start-offset", "0", "--yes")
         assert "no transaction that begins at offset 0 is open on out-0" in wrong.stderr
@@ -469,7 +469,7 @@ def test_a_holder_is_not_called_hanging_while_a_coordinator_cannot_be_asked(tmp_
         assert "coordinator-unreadable" in follow_up.stdout
         refused = run(node, "txn", "abort", "--partition", "out:0", "--start-offset", "0", "--yes")
         assert refused.exit_code != 0
-        assert "mend that first" in refused.stderr
+        assert "fix that first" in refused.stderr
     finally:
         node.stop()
 

@@ -223,7 +223,7 @@ def test_a_writer_of_a_shared_transaction_is_aborted_by_its_key() -> None:
 def test_prepared_transactions_never_end_by_themselves() -> None:
     young = the_one(with_txn(timeout_ms=NEVER))
     assert (young.severity, young.kind.name) == (Severity.INFO, "prepared-transaction")
-    assert young.happens == "never by itself: whoever prepared it decides"
+    assert young.happens == "it never times out: its outside coordinator decides"
 
 
 def test_pending_markers_say_what_was_tried() -> None:
@@ -253,7 +253,7 @@ def test_a_hanging_transaction_gets_a_command_for_each_partition() -> None:
         "semel txn abort --partition orders:0 --start-offset 100 --yes",
         "semel txn abort --partition 'a b:2' --start-offset 5 --yes",
     )
-    assert found.happens == "nothing: it never ends by itself"
+    assert found.happens == "nothing: it stays until somebody ends it"
 
 
 def test_T3_T7_a_decided_transaction_without_its_marker_is_finished_and_not_aborted() -> None:

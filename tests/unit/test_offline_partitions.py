@@ -667,7 +667,7 @@ def test_D1_a_partition_that_the_disk_refused_to_open_comes_back_whole_while_the
         node.start()
         [offline] = node.logs.offline
         assert (offline.tp, offline.kind) == (TP, OfflineKind.UNREADABLE)
-        assert "look after the disk" in offline.reason
+        assert "check the disk" in offline.reason
         assert node.logs.statistics().offline_partitions == 1
         await append(node.get(ONE))
         await bring_back(node, expected=0)
@@ -699,7 +699,7 @@ def test_a_partition_that_could_not_be_made_is_said_once_and_made_when_the_disk_
         said = [one.getMessage() for one in caplog.records if one.levelno >= logging.ERROR]
         assert len(said) == 1
         assert "orders-0 is offline" in said[0]
-        assert "tries again by itself" in said[0]
+        assert "keeps retrying" in said[0]
         assert not len(node.logs.offline)
         await node.logs.close()
 
