@@ -300,7 +300,8 @@ class Node:
             return
         logger.warning(
             "everybody who can connect to %s may read, write and delete everything and change settings: there are no "
-            "users and no encryption. Listen on 127.0.0.1, or keep strangers out of the network and say so: --set %s=true",
+            "users and no encryption. Listen on 127.0.0.1, or keep strangers out of the network and say so: --set "
+            "%s=true",
             ", ".join(exposed), ALLOW_SETTING,
         )  # fmt: skip
 
