@@ -51,7 +51,7 @@ class NodeConfig:
     listeners_allow_anonymous: bool = setting(
         False,
         "Whether it is meant that listeners beyond the loopback serve anybody: there are no users and no encryption "
-        "yet, so whoever reaches the ports may read, write and delete everything. Changes no access: false warns at "
+        "yet, so everybody who can connect may read, write and delete everything. Changes no access: false warns at "
         "the start and in semel doctor, true says that the network keeps strangers out.",
     )
     shutdown_grace_ms: int = setting(

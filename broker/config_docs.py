@@ -65,12 +65,12 @@ start: that would take away the protection.
 ## A lost partition
 
 A partition whose directory is gone, or can't be opened, is offline, and the node serves the others; `semel doctor` says
-why, and whether the node tries again by itself. One whose directory had been made and is gone is never made anew by
+why, and whether the node keeps retrying. One whose directory had been made and is gone is never made anew by
 itself: its offsets would begin again. Stop the node and bring the directory back; or, if its records are gone for good,
-start the node once with `semel serve --accept-loss-of orders:0` (once for each such partition). Then the partition goes
-on behind the last offset that is known of it, with what the journal still had of it. A damaged directory is moved away
-first. The folder has a list of the partitions that were made in it (`known-partitions`), and keeps what the journal has
-of those that are offline (`kept/`): both belong to a backup.
+start the node once with `semel serve --data-dir DATA_DIR --accept-loss-of orders:0` (once for each such partition).
+Then the partition goes on behind the last offset that is known of it, with what the journal still had of it. A damaged
+directory is moved away first. The folder has a list of the partitions that were made in it (`known-partitions`), and
+keeps what the journal has of those that are offline (`kept/`): both belong to a backup.
 """
 
 _TOPICS: Final = """\

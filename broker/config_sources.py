@@ -49,12 +49,14 @@ class LoadedConfig:
     """A configuration with the source of every value that is not a default.
 
     `layers` are what AlterConfigs put on top of the configuration that the node was started with, strongest first.
+    `file` is the absolute path of the file that it was read from; empty for none.
     """
 
     config: NodeConfig
     sources: Mapping[str, Source]
     layers: Sequence[tuple[Source, Mapping[str, Value]]] = ()
     started_with: LoadedConfig | None = None
+    file: str = ""
 
     def source(self, name: str) -> Source:
         return self.sources.get(name, Source.DEFAULT)
@@ -101,7 +103,7 @@ def load_config(
             sources[name] = source
     config = NodeConfig(**{attribute_of(name): value for name, value in values.items()})  # type: ignore[arg-type]
     check_config(config)
-    return LoadedConfig(config, MappingProxyType(sources))
+    return LoadedConfig(config, MappingProxyType(sources), file="" if file is None else str(file.absolute()))
 
 
 def with_dynamic(
@@ -122,7 +124,7 @@ def with_dynamic(
         sources |= dict.fromkeys(values, source)
     config = dataclasses.replace(loaded.config, **changed)  # type: ignore[arg-type]
     check_config(config)
-    return LoadedConfig(config, MappingProxyType(sources), layers, loaded)
+    return LoadedConfig(config, MappingProxyType(sources), layers, loaded, loaded.file)
 
 
 def check_config(config: NodeConfig) -> None:

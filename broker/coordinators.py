@@ -88,6 +88,15 @@ class Coordinators:
         coordinator: _Coordinator = self.transactions if topic.name == TRANSACTIONS_TOPIC else self.groups
         coordinator.load(partition.tp.partition, partition.leader_epoch)
 
+    def log_is_gone(self, partition: Partition) -> None:
+        """Give up a partition of an internal topic whose log went offline, until it is back."""
+        topic = self._node.metadata.topic(partition.tp.topic)
+        if topic is None or not topic.is_internal:
+            return
+        coordinator: _Coordinator = self.transactions if topic.name == TRANSACTIONS_TOPIC else self.groups
+        coordinator.unload(partition.tp.partition)
+        coordinator.load(partition.tp.partition, partition.leader_epoch)  # which notes why it can't be used
+
     async def topic_ready(self, name: str) -> None:
         """Create an internal topic where it is missing, and wait until its coordinator has read it."""
         if name in self._ready:

@@ -7,6 +7,7 @@ entries into it again, after a crash, changes nothing: replaying them twice come
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
+from contextlib import suppress
 from typing import Final
 
 from semel.broker.known_partitions import PartitionKey
@@ -14,6 +15,7 @@ from semel.broker.log.journal import Journal
 from semel.broker.log.journal_format import EntryType, JournalEntry
 from semel.broker.log.partition_log import PartitionLog
 from semel.broker.log_recovery import RecoveryReport, replay_journal
+from semel.protocol.errors import SemelError
 from semel.protocol.ids import TopicPartition, format_topic_id
 from semel.protocol.record_batch import iter_batches
 from semel.runtime.clock import Clock
@@ -53,6 +55,14 @@ class KeptEntries:
             journal.append_truncation(entry.topic_id, entry.partition, entry.base_offset)
         else:
             journal.append(entry.topic_id, entry.partition, entry.base_offset, (entry.payload,))
+
+    def abandon(self) -> None:
+        """Give up what is not finished, because writing it failed. It is still in the node's journal."""
+        journals = list(self._open.values())
+        self._open.clear()
+        for journal in journals:
+            with suppress(SemelError, OSError):
+                journal.close()
 
     def finish(self) -> None:
         """Make what was kept durable. Raises `SemelError`, `OSError`."""

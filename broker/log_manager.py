@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from concurrent.futures import Executor, ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from typing import Final, NamedTuple
@@ -21,6 +21,7 @@ from semel.broker.disk_thread import DiskThread
 from semel.broker.log.config import LogConfig
 from semel.broker.log.disk_errors import is_full, remedy
 from semel.broker.log.journal import Journal, JournalStatistics
+from semel.broker.log.journal_format import JournalEntry
 from semel.broker.log.partition_log import PartitionLog
 from semel.broker.log_manager_config import DurabilityMode, LogManagerConfig
 from semel.broker.log_opening import LogOpener
@@ -113,7 +114,11 @@ class LogManager:
             self._space,
             self._partitions,
             self._log_failed,
+            self._vanished,
+            self._keep_entries,
         )
+        self.on_vanished: Callable[[Partition], None] = lambda partition: None
+        """Is called with each partition that went offline because its directory is gone."""
         self._failed = False
         self._open = False
 
@@ -362,8 +367,11 @@ class LogManager:
         """Say whether there is anything under a partition's name."""
         return self._storage.exists(self.folder.log_folder(tp))
 
-    def take_offline_vanished(self, wanted: Sequence[NewPartition]) -> None:
-        """Take up partitions that had been made here and whose directories are gone. Raises `OSError`."""
+    def take_offline_vanished(self, wanted: Sequence[NewPartition], *, was_open: bool = False) -> None:
+        """Take partitions offline that had been made here and whose directories are gone. Raises `OSError`.
+
+        was_open: the node had them open until now, so that their files are not as a clean stop leaves them
+        """
         if not wanted:
             return
         self.folder.known.add((one.topic_id, one.tp.partition) for one in wanted)
@@ -372,7 +380,7 @@ class LogManager:
         def is_clean(tp: TopicPartition) -> bool:
             # Where it comes back as a crash left it, it must be recovered, whatever clean stops there were meanwhile.
             before = self.offline.get(tp)
-            return self._opener.was_clean if before is None else before.is_clean
+            return not was_open and (self._opener.was_clean if before is None else before.is_clean)
 
         self._opener.take_offline(
             [
@@ -384,6 +392,36 @@ class LogManager:
                 for one in wanted
             ]
         )
+
+    def _vanished(self, gone: Sequence[Partition]) -> None:
+        """Take partitions offline whose directories were taken away under the running node. The others stay.
+
+        Their files are open, and took appends that no start will find: those are in the journal, which keeps them.
+        """
+        for one in gone:
+            del self._partitions[one.tp]
+            self._durability.dirty.pop(one, None)
+            one.go_offline(
+                error_for(
+                    ErrorCode.KAFKA_STORAGE_ERROR,
+                    f"{one.tp} is offline, because its directory {self.folder.log_folder(one.tp)} is gone: "
+                    "`semel doctor` says what to do",
+                )
+            )
+            one.log.release_files()
+        self.take_offline_vanished(
+            [NewPartition(one.tp, one.topic_id, one.config, one.leader_epoch) for one in gone], was_open=True
+        )
+        for one in gone:
+            # No offset is given out twice, also where there is no journal to tell how far it had come (D3).
+            self.folder.high_watermarks.note(one.tp, one.high_watermark)
+            self.on_vanished(one)
+
+    async def _keep_entries(self, keys: Collection[tuple[TopicId, int]], entries: Iterator[JournalEntry]) -> None:
+        async with self._bringing_back:  # not while one of them is deleted
+            offline = {(one.topic_id, one.tp.partition) for one in self.offline}
+            wanted = frozenset(key for key in keys if key in offline)
+            await self._thread.run(self._opener.keep_all, wanted, entries)
 
     def accept_loss(self, wanted: NewPartition) -> Partition:
         """Make a partition anew whose directory is gone, behind the last offset that is known of it (D3).

@@ -7,7 +7,7 @@ as it was: at a start, or, where the disk refused, while the node runs.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Iterable
 from typing import Final
 
 from semel.broker.data_folder import DataFolder
@@ -190,6 +190,18 @@ class LogOpener:
     def keep(self, key: PartitionKey, entry: JournalEntry) -> None:
         self.kept.keep(key, entry)
 
+    def keep_all(self, keys: Collection[PartitionKey], entries: Iterable[JournalEntry]) -> None:
+        """Keep the entries of some partitions, durably. In any thread. Raises `SemelError` and `OSError`."""
+        try:
+            for entry in entries:
+                key = entry.topic_id, entry.partition
+                if key in keys:
+                    self.kept.keep(key, entry)
+            self.kept.finish()
+        except BaseException:
+            self.kept.abandon()
+            raise
+
     def log_failed(self, log: PartitionLog, error: Exception) -> None:
         log.flush()  # what it got so far is not kept
         log.release_files()
@@ -218,14 +230,14 @@ def next_step(log: OfflineLog, folder: DataFolder) -> str:
     accept = f"semel serve --data-dir {folder.path} --accept-loss-of {partition_argument(log.tp)}"
     match log.kind:
         case OfflineKind.NOT_MADE | OfflineKind.UNREADABLE:
-            return "The node tries again by itself"
+            return "The node keeps retrying"
         case OfflineKind.VANISHED:
             return (
                 f"Stop the node and bring {path} back; or, if its records are gone for good, start it once with "
-                f"`{accept}`, which makes the partition anew behind the last offset that is known of it"
+                f"`{accept}`, which creates the partition again, behind the last offset that is known of it"
             )
         case OfflineKind.DAMAGED:
             return (
                 f"Follow that, or stop the node and restore {path} from a backup; or, to go on without its records, "
-                f"move the directory away and start once with `{accept}`"
+                f"move {path} away and start once with `{accept}`"
             )

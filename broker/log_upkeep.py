@@ -7,14 +7,16 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from semel.broker.data_folder import DataFolder
+from semel.broker.data_folder import META_FILE, DataFolder
 from semel.broker.disk_space import DiskSpace
 from semel.broker.disk_thread import DiskThread
+from semel.broker.known_partitions import PartitionKey
 from semel.broker.log.disk_errors import is_full
+from semel.broker.log.journal_format import JournalEntry
 from semel.broker.log_compaction import Compactor
 from semel.broker.log_manager_config import LogManagerConfig
 from semel.broker.partition import Durability, Partition
@@ -28,6 +30,8 @@ _log = logging.getLogger("semel.logs")
 _SPACE_LOOK_SECONDS: Final = 10.0
 """How often at least the free space of the disk is looked at."""
 _NO_ROOM_EVERY_SECONDS: Final = 60.0
+_DIRECTORIES_LOOK_SECONDS: Final = 10.0
+"""How often it is looked whether all partitions still have their directories; each flush looks, too."""
 TURN_SECONDS: Final = 0.005
 """How long a background duty works on the event loop before it lets others have a turn."""
 
@@ -39,6 +43,7 @@ class _Duties:
     flush: float
     retention: float
     producers: float
+    directories: float
 
 
 class LogUpkeep:
@@ -54,8 +59,15 @@ class LogUpkeep:
         space: DiskSpace,
         partitions: Mapping[TopicPartition, Partition],
         on_log_failed: Callable[[Partition, SemelError], None],
+        on_vanished: Callable[[Sequence[Partition]], None],
+        keep_entries: Callable[[Collection[PartitionKey], Iterator[JournalEntry]], Awaitable[None]],
     ) -> None:
-        """`partitions` is the manager's own table. `on_log_failed` is told of a log that must go offline."""
+        """`partitions` is the manager's own table.
+
+        on_log_failed: is called with a log that must go offline
+        on_vanished:   takes partitions out of the table, and offline, because their directories are gone
+        keep_entries:  keeps what the journal has of partitions. Raises `SemelError` and `OSError`
+        """
         self._config = config
         self._storage = storage
         self._folder = folder
@@ -64,6 +76,10 @@ class LogUpkeep:
         self._space = space
         self._partitions = partitions
         self._on_log_failed = on_log_failed
+        self._on_vanished = on_vanished
+        self._keep_entries = keep_entries
+        self._not_kept: set[PartitionKey] = set()
+        """Partitions that vanished, and whose entries are in the journal alone: it is not cut before they are kept."""
         self._compactor = Compactor(folder.clean_offsets, self._is_current, clock, thread, config.cleaner_keys_max)
         self._durability = Durability(None)
         self._is_open = False
@@ -74,7 +90,7 @@ class LogUpkeep:
         self._going: list[tuple[float, str]] = []
         """Folders to delete, and when, by the monotonic clock."""
         self._wake: asyncio.Event | None = None
-        self._duties = _Duties(0.0, 0.0, 0.0)
+        self._duties = _Duties(0.0, 0.0, 0.0, 0.0)
         self._intervals_changed = asyncio.Event()
         self._flushing = asyncio.Lock()
         self.flushes = 0
@@ -150,6 +166,7 @@ class LogUpkeep:
             flush=now + config.flush_interval_ms / 1000,
             retention=now + config.retention_check_interval_ms / 1000,
             producers=now + config.producer_expiry_interval_ms / 1000,
+            directories=now + _DIRECTORIES_LOOK_SECONDS,
         )
         self._wake = asyncio.Event()
         try:
@@ -172,6 +189,9 @@ class LogUpkeep:
         if self._durability.flush_wanted or now >= duties.flush:
             duties.flush = now + config.flush_interval_ms / 1000
             await self._guard("flush the logs", self.flush)
+        if now >= duties.directories:
+            duties.directories = now + _DIRECTORIES_LOOK_SECONDS
+            await self._guard("look for the directories of partitions", self.take_vanished_offline)
         if self._log_starts_moved:
             await self._guard("note where the logs start", self._write_log_starts)
         if now >= duties.retention:
@@ -211,7 +231,10 @@ class LogUpkeep:
                     dirty.pop()
             finally:
                 durability.dirty.update(dict.fromkeys(dirty))
+            # After the syncs, which succeed also for files without a name: what such files got is not on the disk.
+            await self.take_vanished_offline()
             await self._write_checkpoints()
+            await self._keep_vanished()
             kept = self._unflushed or any(one.offline_error is not None for one in durability.dirty)
             if journal is not None and not kept and journal.error is None:
                 await self._thread.run(journal.remove_files, journal.take_files_below(cut))
@@ -235,8 +258,43 @@ class LogUpkeep:
                 self._unflushed = True
                 self._say_no_room(error)
                 return self._is_online(partition)
-            self._on_log_failed(partition, error)
+            await self._log_failed(partition, error)
         return partition.offline_error is not None and self._partitions.get(partition.tp) is partition
+
+    async def _log_failed(self, partition: Partition, error: SemelError) -> None:
+        """Take one partition offline, because its directory is gone, or all of them, because the disk fails."""
+        try:
+            await self.take_vanished_offline()
+        except OSError as other:
+            _log.error("could not look for the directory of %s: %s", partition.tp, other)
+        if self._partitions.get(partition.tp) is partition:
+            self._on_log_failed(partition, error)
+
+    async def take_vanished_offline(self) -> None:
+        """Take the partitions offline whose directories are gone from the data directory. Raises `OSError`."""
+        before = list(self._partitions.values())
+        names: set[str] = set()
+        await self._thread.run(lambda: names.update(self._storage.list_folder(self._folder.path)))
+        if META_FILE not in names:
+            return  # no data directory at all: that is the disk's failure, not a partition's
+        gone = [
+            one
+            for one in before
+            if self._partitions.get(one.tp) is one and self._folder.log_folder(one.tp).rpartition("/")[2] not in names
+        ]
+        if gone:
+            self._not_kept.update((one.topic_id, one.tp.partition) for one in gone)
+            self._on_vanished(gone)
+
+    async def _keep_vanished(self) -> None:
+        """Keep what the journal has of partitions that vanished, before it is cut. Raises `SemelError`, `OSError`."""
+        journal = self._durability.journal
+        keys = frozenset(self._not_kept)
+        if keys and journal is not None:
+            if journal.full is None:
+                await journal.wait_durable(journal.position)
+            await self._keep_entries(keys, journal.durable_entries())
+        self._not_kept -= keys
 
     def _say_no_room(self, error: SemelError) -> None:
         now = self._clock.monotonic()
@@ -280,7 +338,7 @@ class LogUpkeep:
                 if partition.log.offline_error is None and is_full(error.__cause__):
                     self._say_no_room(error)
                 else:
-                    self._on_log_failed(partition, error)
+                    await self._log_failed(partition, error)
         return deleted
 
     async def compact_logs(self) -> int:
@@ -293,7 +351,7 @@ class LogUpkeep:
             try:
                 compacted += await self._compactor.compact(partition, self._folder.recovery_points.get(partition.tp))
             except SemelError as error:
-                self._on_log_failed(partition, error)
+                await self._log_failed(partition, error)
         return compacted
 
     async def expire_producers(self) -> int:

@@ -10,7 +10,7 @@ import logging
 import os
 import secrets
 import socket
-from collections.abc import Collection, Coroutine, Mapping
+from collections.abc import Collection, Coroutine, Iterator, Mapping
 from concurrent.futures import Executor
 from contextlib import suppress
 from dataclasses import replace
@@ -62,7 +62,7 @@ logger = logging.getLogger("semel.node")
 NODE_LOCK_FILE: Final = ".semel.lock"
 METADATA_FILE: Final = "metadata.sqlite"
 LOADING_PATIENCE_S: Final = 30.0
-"""So long the listeners wait for coordinators to read their logs; after it, clients are told to come again."""
+"""So long the listeners wait for coordinators to read their logs; after it, clients are told to retry."""
 
 _NAMED_MAX: Final = 10
 _PROGRESS_EVERY_S: Final = 2.0
@@ -267,7 +267,7 @@ class Node:
         self.metadata.add_listener(self._follower.follow)
         self._begin_duty("follow the metadata", self._follower.run())
         if not await self._coordinators.all_loaded(LOADING_PATIENCE_S):
-            logger.warning("coordinators are still reading their logs; clients are told to come again")
+            logger.warning("coordinators are still reading their logs; clients are told to retry")
         self._produce = ProduceHandler(self)
         self._fetch = FetchHandler(self, kafka_limits(self.config))
         if self._tracing is not None:
@@ -287,7 +287,7 @@ class Node:
         if self._grpc is not None:
             await self._grpc.start()
         self._begin_duty("keep the controller's lease", self.metadata.run())
-        self._begin_duty("look after the logs", self.logs.upkeep.run())
+        self._begin_duty("maintain the logs", self.logs.upkeep.run())
         self._begin_duty("watch the logs", self._watch_logs())
         self._begin_duty("bring offline partitions back", self._bring_back())
         self.is_serving = True
@@ -297,11 +297,12 @@ class Node:
         if not exposed:
             return
         if self.config.listeners_allow_anonymous:
-            logger.info("anybody who reaches %s is served, as %s=true says", ", ".join(exposed), ALLOW_SETTING)
+            logger.info("everybody who can connect to %s is served, as %s=true says", ", ".join(exposed), ALLOW_SETTING)
             return
         logger.warning(
-            "anybody who reaches %s may read, write and delete everything and change settings: there are no users and "
-            "no encryption. Listen on 127.0.0.1, or keep strangers out of the network and say so: --set %s=true",
+            "everybody who can connect to %s may read, write and delete everything and change settings: there are no "
+            "users and no encryption. Listen on 127.0.0.1, or keep strangers out of the network and say so: --set "
+            "%s=true",
             ", ".join(exposed), ALLOW_SETTING,
         )  # fmt: skip
 
@@ -431,6 +432,7 @@ class Node:
             on_failure=self._fail,
             executor=self._executor,
         )
+        self._logs.on_vanished = self._log_is_gone
         report = self._logs.open(self._log_config, progress=_Progress(self.clock))
         if not report.clean or report.partitions:
             logger.info("opened the logs: %s", report)
@@ -530,18 +532,30 @@ class Node:
         """A duty that ends takes the node with it: without it, the node would rot unseen."""
         try:
             await duty
-            self._fail(SemelError(f"the duty {what!r} ended"))
+            self._fail(SemelError(f"the background task {what!r} ended"))
         except Exception as error:
-            logger.exception("the duty %r failed", what)
-            self._fail(SemelError(f"the duty {what!r} failed: {error}"))
+            logger.exception("the background task %r failed", what)
+            self._fail(SemelError(f"the background task {what!r} failed: {'; '.join(_causes(error))}"))
 
     async def _watch_logs(self) -> None:
-        """A log that goes offline has lost its disk, which all logs of the node share."""
+        """A log that goes offline has lost its disk, which all logs of the node share, or its directory alone."""
         while True:
             await asyncio.sleep(_WATCH_EVERY_S)
-            offline = next((one for one in self.logs.partitions() if one.offline_error is not None), None)
+            if self._offline_partition() is None:
+                continue
+            with suppress(OSError):
+                await self.logs.upkeep.take_vanished_offline()
+            offline = self._offline_partition()
             if offline is not None and offline.offline_error is not None:
                 self._fail(offline.offline_error)
+
+    def _offline_partition(self) -> Partition | None:
+        """Return a partition that failed while it was open."""
+        return next((one for one in self.logs.partitions() if one.offline_error is not None), None)
+
+    def _log_is_gone(self, partition: Partition) -> None:
+        if self._coordinators is not None and self.is_serving:
+            self._coordinators.log_is_gone(partition)
 
     async def _bring_back(self) -> None:
         """Partitions that could not be made or opened come back once the disk does, coordinators' among them."""
@@ -627,7 +641,19 @@ def _as_start_error(error: Exception, failure: StartFailure) -> NodeStartError:
     if isinstance(error, SemelError):
         return NodeStartError(error.message, failure, error.code)
     return NodeStartError(
-        f"the logs can't be opened: {error}. Now {remedy(error)}, and start again; nothing is lost by the attempt",
+        f"the logs can't be opened: {error}. Next step: {remedy(error)}, then start the node again. Nothing was lost "
+        "by this start",
         failure,
         ErrorCode.KAFKA_STORAGE_ERROR,
     )
+
+
+def _causes(error: BaseException) -> Iterator[str]:
+    """Yield what failed: of a task group its tasks' errors, since its own message only counts them."""
+    if isinstance(error, BaseExceptionGroup):
+        for inner in error.exceptions:
+            yield from _causes(inner)
+    elif isinstance(error, SemelError):
+        yield error.message
+    else:
+        yield f"{type(error).__name__}: {error}" if str(error) else type(error).__name__

@@ -52,6 +52,9 @@ DEFAULT_BOOTSTRAP = "127.0.0.1:9094"
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON for programs, a document or a line each.")]
 
 
+OFFLINE: Final = "offline"
+_NAMED_MAX: Final = 10
+
 HEADER_BASE64: Final = "base64"
 """In JSON, a header's value that is no text is an object of this one field."""
 
@@ -144,6 +147,23 @@ NUMERIC_COLUMNS = frozenset(
     {"partitions", "partition", "start", "end", "records", "lag", "offset", "committed", "epoch", "leader", "members"}
     | {"producer id", "generation", "timeout ms", "open for"}
 )
+
+
+def state_of(error: SemelError) -> str:
+    """Return the word that a table shows for a partition whose offsets can't be read."""
+    if error.code is ErrorCode.KAFKA_STORAGE_ERROR:
+        return OFFLINE
+    return "unknown" if error.code is None else error.code.name
+
+
+def fail_for_partitions(errors: Mapping[TopicPartition, SemelError], bootstrap: str) -> None:
+    """Say which partitions could not be asked, after the others were shown. Raises the exit where there are any."""
+    if not errors:
+        return
+    named = ", ".join(f"{tp} is {state_of(error)}" for tp, error in rows_of(errors)[:_NAMED_MAX])
+    more = f", and {len(errors) - _NAMED_MAX} more" if len(errors) > _NAMED_MAX else ""
+    doctor = command_here("semel doctor", bootstrap)
+    raise fail(f"{named}{more}. `{doctor}` says why, and what to do", ExitCode.REFUSED)
 
 
 def parse_pairs(pairs: Sequence[str], option: str) -> list[tuple[str, str]]:

@@ -15,11 +15,13 @@ from semel.cli.common import (
     ExitCode,
     counted,
     fail,
+    fail_for_partitions,
     fails_well,
     parse_partition,
     print_json,
     print_table,
     rows_of,
+    state_of,
 )
 from semel.protocol.errors import UsageError
 from semel.protocol.ids import TopicPartition
@@ -70,8 +72,9 @@ def describe(group: GroupId, bootstrap: Bootstrap = DEFAULT_BOOTSTRAP, as_json: 
         description = admin.group(group)
         if description.state == "Dead":  # what Kafka's protocol answers for a group that was never there
             raise fail(f"there is no group {group!r}; `semel group list` shows those that are", ExitCode.REFUSED)
-        lags = admin.group_lag(group)
+        lags = admin.look_up_lag(group)
         owners = admin.group_owners(description)
+    errors = {tp: lag.error for tp, lag in lags.items() if lag.error is not None}
     if as_json:
         print_json(
             {
@@ -88,14 +91,16 @@ def describe(group: GroupId, bootstrap: Bootstrap = DEFAULT_BOOTSTRAP, as_json: 
                         "topic": tp.topic,
                         "partition": tp.partition,
                         "committed": lag.committed,
-                        "end": lag.end_offset,
-                        "lag": lag.lag,
+                        "end": lag.end_offset if lag.error is None else None,
+                        "lag": lag.lag if lag.error is None else None,
                         "member_id": owners.get(tp),
+                        **({} if lag.error is None else {"error": state_of(lag.error)}),
                     }
                     for tp, lag in rows_of(lags)
                 ],
             }
         )
+        fail_for_partitions(errors, bootstrap)
         return
     assignor = f", assignor {description.protocol_name}" if description.protocol_name else ""
     print(f"{group} is {description.state}, {counted(len(description.members), 'member')}{assignor}")
@@ -106,16 +111,17 @@ def describe(group: GroupId, bootstrap: Bootstrap = DEFAULT_BOOTSTRAP, as_json: 
                 tp.topic,
                 tp.partition,
                 lag.committed if lag.committed >= 0 else None,
-                lag.end_offset,
-                lag.lag,
+                lag.end_offset if lag.error is None else state_of(lag.error),
+                lag.lag if lag.error is None else None,
                 owners.get(tp),
             )
             for tp, lag in rows_of(lags)
         ],
         empty="nothing committed",
     )
-    total = sum(lag.lag for lag in lags.values())
-    print(f"lag in all: {total}")
+    total = sum(lag.lag for lag in lags.values() if lag.error is None)
+    print(f"total lag: {total}" + (f", without {counted(len(errors), 'partition')}" if errors else ""))
+    fail_for_partitions(errors, bootstrap)
 
 
 @app.command(epilog="Example: semel group reset enrich --topic orders --to earliest --yes")

@@ -12,18 +12,20 @@ from semel.cli.common import (
     AsJson,
     Bootstrap,
     counted,
+    fail_for_partitions,
     fails_well,
     parse_partition,
     parse_settings,
     print_json,
     print_table,
     rows_of,
+    state_of,
 )
-from semel.protocol.errors import UsageError
+from semel.protocol.errors import SemelError, UsageError
 from semel.protocol.ids import TopicPartition, format_topic_id
 
 if TYPE_CHECKING:
-    from semel.protocol.api.topics import TopicDescription
+    from semel.protocol.api.topics import ListOffset, TopicDescription
 
 app = typer.Typer(
     add_completion=False, no_args_is_help=True, help="Create, list, describe, grow, configure and delete topics."
@@ -87,17 +89,27 @@ def describe(name: Name, bootstrap: Bootstrap = DEFAULT_BOOTSTRAP, as_json: AsJs
         tps = [TopicPartition(name, partition.partition) for partition in topic.partitions]
         from semel.protocol.api.topics import EARLIEST_TIMESTAMP, LATEST_TIMESTAMP, IsolationLevel
 
-        starts = admin.list_offsets(dict.fromkeys(tps, EARLIEST_TIMESTAMP))
-        ends = admin.list_offsets(dict.fromkeys(tps, LATEST_TIMESTAMP), isolation=IsolationLevel.READ_UNCOMMITTED)
-        stable = admin.list_offsets(dict.fromkeys(tps, LATEST_TIMESTAMP))
+        starts = admin.look_up_offsets(dict.fromkeys(tps, EARLIEST_TIMESTAMP))
+        ends = admin.look_up_offsets(dict.fromkeys(tps, LATEST_TIMESTAMP), isolation=IsolationLevel.READ_UNCOMMITTED)
+        stable = admin.look_up_offsets(dict.fromkeys(tps, LATEST_TIMESTAMP))
         changed = [entry for entry in admin.topic_configs(name) if entry.source == "DYNAMIC_TOPIC"]
+    errors = {
+        tp: found for answer in (starts, ends, stable) for tp, found in answer.items() if isinstance(found, SemelError)
+    }
     if as_json:
         partitions = [
-            {"partition": tp.partition, "start": starts[tp].offset, "end": ends[tp].offset, "stable": stable[tp].offset}
+            {
+                "partition": tp.partition,
+                "start": _offset(starts[tp]),
+                "end": _offset(ends[tp]),
+                "stable": _offset(stable[tp]),
+                **({"error": state_of(errors[tp])} if tp in errors else {}),
+            }
             for tp in tps
         ]
         configs = {entry.name: entry.value for entry in changed}
         print_json({**_as_json(topic), "offsets": partitions, "configs": configs})
+        fail_for_partitions(errors, bootstrap)
         return
     print(f"{topic.name}  id {format_topic_id(topic.topic_id)}")
     for entry in changed:
@@ -109,14 +121,15 @@ def describe(name: Name, bootstrap: Bootstrap = DEFAULT_BOOTSTRAP, as_json: AsJs
                 partition.partition,
                 partition.leader_id,
                 partition.leader_epoch,
-                starts[tp].offset,
-                stable[tp].offset,
-                ends[tp].offset,
+                state_of(errors[tp]) if tp in errors else _offset(starts[tp]),
+                _offset(stable[tp]),
+                _offset(ends[tp]),
             )
             for tp, partition in zip(tps, topic.partitions, strict=True)
         ],
         empty="no partitions",
     )
+    fail_for_partitions(errors, bootstrap)
 
 
 @app.command(epilog="Example: semel topic grow orders --partitions 12")
@@ -187,6 +200,11 @@ def delete(
     with semel.Admin(bootstrap) as admin:
         admin.delete_topic(name)
     print(f"{name} is deleted")
+
+
+def _offset(found: ListOffset | SemelError) -> int | None:
+    """Return an offset; None where it could not be read."""
+    return None if isinstance(found, SemelError) else found.offset
 
 
 def _as_json(topic: TopicDescription) -> dict[str, object]:

@@ -373,7 +373,7 @@ class Shard:
         _log.error(
             "%s. What it coordinates is refused until it can be read; that is tried again, ever more rarely. Stop the "
             "node and restore the folder %s from a backup; without one, move the folder away and accept the loss "
-            "(--accept-loss-of %s:%d): what it coordinates then begins anew",
+            "(--accept-loss-of %s:%d): what it coordinates is then forgotten",
             failure.message, self.tp, self.tp.topic, self.tp.partition, exc_info=error if unexpected else None,
         )  # fmt: skip
 

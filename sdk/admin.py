@@ -11,6 +11,7 @@ from semel.protocol.api.groups import FetchedOffset, GroupDescription, OffsetAnd
 from semel.protocol.api.shared_transactions import CommitDecision, SharedDescription
 from semel.protocol.api.topics import IsolationLevel, ListOffset, TopicDescription
 from semel.protocol.api.transactions import TransactionDescription
+from semel.protocol.errors import SemelError
 from semel.protocol.ids import ProducerIdAndEpoch, TopicPartition
 from semel.sdk.admin_base import AdminBase
 from semel.sdk.admin_core import ConfigEntry, GroupListings, PartitionLag, TransactionListings, group_owners
@@ -106,8 +107,20 @@ class Admin(AdminBase):
         *,
         isolation: IsolationLevel = IsolationLevel.READ_COMMITTED,
     ) -> dict[TopicPartition, ListOffset]:
-        """Return offsets by timestamp (ms since 1970), or by -2 earliest, -1 latest, -3 the largest timestamp."""
+        """Return offsets by timestamp (ms since 1970), or by -2 earliest, -1 latest, -3 the largest timestamp.
+
+        Raises the `SemelError` of the first partition that has one, for example because it is offline.
+        """
         return self._run(self._core.list_offsets(timestamps, isolation))
+
+    def look_up_offsets(
+        self,
+        timestamps: Mapping[TopicPartition, int],
+        *,
+        isolation: IsolationLevel = IsolationLevel.READ_COMMITTED,
+    ) -> dict[TopicPartition, ListOffset | SemelError]:
+        """Return offsets as `list_offsets` does, and for a partition that has none the error that says why."""
+        return self._run(self._core.look_up_offsets(timestamps, isolation))
 
     def delete_records(self, before: Mapping[TopicPartition, int]) -> dict[TopicPartition, int]:
         """Move the start of partitions forward to an offset (-1: to the end) and return where they start then."""
@@ -135,8 +148,15 @@ class Admin(AdminBase):
         return self._run(self._core.group_offsets(group))
 
     def group_lag(self, group: str) -> dict[TopicPartition, PartitionLag]:
-        """Return how far a group is behind the end of what read_committed readers may see."""
+        """Return how far a group is behind the end of what read_committed readers may see.
+
+        Raises the `SemelError` of the first partition that has one, for example because it is offline.
+        """
         return self._run(self._core.group_lag(group))
+
+    def look_up_lag(self, group: str) -> dict[TopicPartition, PartitionLag]:
+        """Return the lag as `group_lag` does; a partition whose end is not known has the reason in `error`."""
+        return self._run(self._core.look_up_lag(group))
 
     def alter_group_offsets(self, group: str, offsets: Mapping[TopicPartition, OffsetAndMetadata | int]) -> None:
         """Move the committed offsets of a group that has no members."""

@@ -39,7 +39,7 @@ from semel.protocol.api.topics import (
 )
 from semel.protocol.api.transactions import TransactionDescription, TransactionListing
 from semel.protocol.consumer_protocol import CONSUMER_PROTOCOL_TYPE, decode_assignment
-from semel.protocol.errors import AbortTransactionError, ErrorCode, FatalError, UsageError, error_for
+from semel.protocol.errors import AbortTransactionError, ErrorCode, FatalError, SemelError, UsageError, error_for
 from semel.protocol.ids import ProducerIdAndEpoch, TopicId, TopicPartition
 from semel.protocol.v1 import common_pb2, groups_pb2, metadata_pb2, topics_pb2, transactions_pb2
 from semel.sdk import control as rpc
@@ -49,7 +49,7 @@ from semel.sdk.control import Request, Response, check_item
 from semel.sdk.diagnosis.calls import end_hanging, read_history, take_snapshots
 from semel.sdk.diagnosis.findings import Diagnosis
 from semel.sdk.diagnosis.rules import diagnose
-from semel.sdk.offset_lookup import list_offsets
+from semel.sdk.offset_lookup import list_offsets, look_up_offsets
 from semel.sdk.options import check_int, check_name, check_text
 from semel.sdk.shared_calls import abort_shared, describe_shared
 
@@ -78,6 +78,8 @@ class PartitionLag:
     committed: int
     end_offset: int
     lag: int
+    error: SemelError | None = None
+    """Why the partition's end is not known; `end_offset` and `lag` are -1 then. Only `look_up_lag` returns such."""
 
 
 class _Listings(list[Listing]):
@@ -223,6 +225,11 @@ class AdminCore:
     ) -> dict[TopicPartition, ListOffset]:
         return await list_offsets(self._control, timestamps, isolation)
 
+    async def look_up_offsets(
+        self, timestamps: Mapping[TopicPartition, int], isolation: IsolationLevel
+    ) -> dict[TopicPartition, ListOffset | SemelError]:
+        return await look_up_offsets(self._control, timestamps, isolation)
+
     async def delete_records(self, before: Mapping[TopicPartition, int]) -> dict[TopicPartition, int]:
         items = [
             topics_pb2.DeleteRecordsRequest.Item(
@@ -296,18 +303,24 @@ class AdminCore:
         return found
 
     async def group_lag(self, group: str) -> dict[TopicPartition, PartitionLag]:
+        lags = await self.look_up_lag(group)
+        for lag in lags.values():
+            if lag.error is not None:
+                raise lag.error
+        return lags
+
+    async def look_up_lag(self, group: str) -> dict[TopicPartition, PartitionLag]:
         offsets = await self.group_offsets(group)
         committed = {tp: place.offset for tp, place in offsets.items() if place.offset >= 0}
         # Where members read and nothing is committed yet, all that is there is still before them.
         uncommitted = {*group_owners(await self.group(group)), *offsets} - committed.keys()
-        ends = await self.list_offsets(
+        ends = await self.look_up_offsets(
             dict.fromkeys([*committed, *uncommitted], LATEST_TIMESTAMP), IsolationLevel.READ_COMMITTED
         )
-        starts = await self.list_offsets(dict.fromkeys(uncommitted, EARLIEST_TIMESTAMP), IsolationLevel.READ_COMMITTED)
-        return {
-            **{tp: PartitionLag(at, ends[tp].offset, max(0, ends[tp].offset - at)) for tp, at in committed.items()},
-            **{tp: PartitionLag(-1, ends[tp].offset, ends[tp].offset - starts[tp].offset) for tp in uncommitted},
-        }
+        starts = await self.look_up_offsets(
+            dict.fromkeys(uncommitted, EARLIEST_TIMESTAMP), IsolationLevel.READ_COMMITTED
+        )
+        return {tp: _lag(committed.get(tp, -1), end, starts.get(tp)) for tp, end in ends.items()}
 
     async def alter_group_offsets(self, group: str, offsets: Mapping[TopicPartition, OffsetAndMetadata | int]) -> None:
         request = groups_pb2.CommitOffsetsRequest(
@@ -442,6 +455,16 @@ class AdminCore:
                 ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
             )
         return await end_hanging(self._control, tp, start_offset, end)
+
+
+def _lag(committed: int, end: ListOffset | SemelError, start: ListOffset | SemelError | None) -> PartitionLag:
+    """Return how far a group is behind; `start` is where it would begin, where it has committed nothing."""
+    for found in (end, start):
+        if isinstance(found, SemelError):
+            return PartitionLag(committed, -1, -1, found)
+    assert isinstance(end, ListOffset)
+    begin = start.offset if isinstance(start, ListOffset) else committed
+    return PartitionLag(committed, end.offset, max(0, end.offset - begin))
 
 
 def _topic_name(name: object) -> str:

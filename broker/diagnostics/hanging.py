@@ -149,7 +149,7 @@ def _check_all_are_known(node: Services, unknown_elsewhere: bool) -> None:
         if is_ours and not node.transactions.coordinates(number):
             raise RetriableError(
                 f"{TRANSACTIONS_TOPIC}-{number} can't be read now, so nobody can say that the transaction is in none: "
-                "mend that first, `semel doctor` says how",
+                "fix that first, `semel doctor` says how",
                 ErrorCode.COORDINATOR_NOT_AVAILABLE,
             )
         if not is_ours and not unknown_elsewhere:

@@ -105,6 +105,7 @@ async def take_snapshot(node: Services, limit: int = 0, producer_ids: Iterable[i
         leaders=sum(state.leader == node_id for topic in image.topics.values() for state in topic.partitions),
         forged=tuple(forged),
         forged_total=forged_total,
+        config_file=node.loaded_config.file,
     )
 
 

@@ -16,6 +16,7 @@ from semel.broker.log.recovery import LEADER_EPOCHS_FILE, parse_name
 from semel.protocol.ids import TopicPartition
 
 _LOG_NAME: Final = re.compile(r"(?P<topic>[a-zA-Z0-9._-]{1,249})-(?P<partition>0|[1-9][0-9]{0,9})")
+IS_A_DIRECTORY: Final = "it is a directory, and a file belongs there"
 _GOING: Final = re.compile(r"(?P<name>\S+)\.[0-9a-f]{32}-(?:delete|future|stray)")
 
 
@@ -93,6 +94,8 @@ def place_of(path: str) -> Place | None:
 def places_in(path: str, partition: TopicPartition | None = None) -> Iterator[Place]:
     """Yield the files in a data folder or a log's folder, in the order in which to read them.
 
+    A directory with the name of such a file is one of them: whoever reads it has to say so.
+
     partition: only this one's
     """
     folders = []
@@ -105,6 +108,11 @@ def places_in(path: str, partition: TopicPartition | None = None) -> Iterator[Pl
             if place is not None:
                 yield place
     for name, below in folders:
+        place = place_of(below)
+        if place is not None:  # a directory in place of a file
+            if partition is None or place.tp == partition:
+                yield place
+            continue
         is_ours = log_name(name) is not None or name == "journal" or _GOING.fullmatch(name) is not None
         if is_ours and (partition is None or log_name(name) == partition):
             yield from places_in(below)

@@ -21,6 +21,7 @@ from semel.broker.data_folder import (
     CLEAN_FILE,
     CLEANER_FILE,
     HIGH_WATERMARK_FILE,
+    JOURNAL_FOLDER,
     LOCK_FILE,
     LOG_START_FILE,
     META_FILE,
@@ -33,11 +34,12 @@ from semel.broker.inspection.findings import Check, Findings, Severity
 from semel.broker.inspection.log_check import LogCheck, WalkedLog
 from semel.broker.inspection.metadata_copy import METADATA_FILE, integrity_fault, load_from, load_image
 from semel.broker.inspection.overlay import OverlayStorage, open_to_read
-from semel.broker.inspection.places import log_name
+from semel.broker.inspection.places import IS_A_DIRECTORY, Place, log_name, place_of
 from semel.broker.inspection.rehearsal import Rehearsal, rehearse_start
 from semel.broker.inspection.transaction_check import check_transactions
 from semel.broker.known_partitions import KNOWN_FILE
 from semel.broker.log.checkpoints import OffsetCheckpoint
+from semel.broker.log.disk_errors import next_after_directory
 from semel.broker.log.recovery import LOST_OFFSETS
 from semel.broker.metadata.changes import MetadataCorruptError
 from semel.broker.metadata.image import MetadataImage
@@ -187,12 +189,14 @@ class _Verification:
 
     def run(self) -> Report:
         report = self._report
+        misplaced = self._hide_directories()
         image = self._load_metadata()
         after = OverlayStorage(self._path)
         try:
             self._tell(Progress("rehearsing a start", 0, 0))
             rehearsal = rehearse_start(after, self._path, self._clock, image, report.node_id)
             self._tell_of_start(rehearsal)
+            self._tell_of_directories(misplaced, rehearsal)
             logs = self._rehearsed(rehearsal)
             self._check_folders(image, rehearsal)
             self._walk(image, rehearsal)
@@ -282,6 +286,30 @@ class _Verification:
                     on_start="says this in the node's log",
                     command="restore the folder from a backup, if there is one" if lost else "",
                 )  # fmt: skip
+
+    def _hide_directories(self) -> list[Place]:
+        """Return the directories in place of files, and let the rest of the look see nothing there."""
+        folders = [self._path]
+        for name in self._before.list_folder(self._path):
+            is_ours = log_name(name) is not None or name == JOURNAL_FOLDER
+            if is_ours and self._before.is_folder(f"{self._path}/{name}"):
+                folders.append(f"{self._path}/{name}")
+        found = []
+        for folder in folders:
+            for name in self._before.list_folder(folder):
+                place = place_of(f"{folder}/{name}")
+                if place is not None and self._before.is_folder(place.path):
+                    self._before.remove_tree(place.path)
+                    found.append(place)
+        return found
+
+    def _tell_of_directories(self, misplaced: list[Place], rehearsal: Rehearsal) -> None:
+        for place in misplaced:
+            self._findings.add(
+                Severity.ERROR, Check.FOLDERS, place.path[len(self._path) + 1 :], IS_A_DIRECTORY,
+                on_start="refuses" if place.tp is None or rehearsal.refusal is not None else "keeps it offline",
+                command=f"stop the node and move the directory away; {next_after_directory(place.path)}",
+            )  # fmt: skip
 
     def _rehearsed(self, rehearsal: Rehearsal) -> Mapping[TopicPartition, Any]:
         return {partition.tp: partition.log for partition in rehearsal.logs.partitions()}

@@ -5,6 +5,8 @@ from __future__ import annotations
 import errno
 from typing import Final
 
+_MADE_AGAIN: Final = (".index", ".timeindex", ".txnindex", ".snapshot")
+"""Files that a start makes again from the log where they are missing."""
 _NO_SPACE: Final = frozenset({errno.ENOSPC, errno.EDQUOT})
 
 
@@ -13,8 +15,22 @@ def is_full(error: BaseException | None) -> bool:
     return isinstance(error, OSError) and error.errno in _NO_SPACE
 
 
+def is_directory(error: BaseException | None) -> bool:
+    """Say whether something failed because a directory is where a file belongs."""
+    return isinstance(error, OSError) and error.errno == errno.EISDIR
+
+
+def next_after_directory(path: str) -> str:
+    """Return what to do once the directory that was in place of the file `path` is moved away."""
+    if path.endswith(_MADE_AGAIN):
+        return "the node makes the file again"
+    return "then restore the file from a backup"
+
+
 def remedy(error: BaseException) -> str:
     """Return what to do about the disk, as the middle of a sentence."""
     if is_full(error):
         return "make room on the disk (delete what is not Semel's, or enlarge it)"
-    return "look after the disk"
+    if is_directory(error):
+        return "move the directory away, a file belongs there"
+    return "check the disk"

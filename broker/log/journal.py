@@ -32,7 +32,7 @@ from semel.broker.log.journal_format import (
     build_entry_header,
     build_file_header,
 )
-from semel.broker.log.journal_recovery import SUFFIX, JournalFile, JournalRecovery, find_journal_files
+from semel.broker.log.journal_recovery import SUFFIX, JournalFile, JournalReading, JournalRecovery, find_journal_files
 from semel.broker.log.journal_sync import SyncJob, SyncTimes
 from semel.protocol.errors import ErrorCode, FatalError, RetriableError, SemelError
 from semel.protocol.ids import TopicId
@@ -348,7 +348,7 @@ class Journal:
         if self._full is None:
             _log.warning(
                 "the disk is full: the journal %s can't be written (%s). Appends wait, and new ones are refused, until "
-                "there is room. Now %s",
+                "there is room. Next step: %s",
                 self._folder, error, remedy(error),
             )  # fmt: skip
         self._full = error
@@ -497,7 +497,7 @@ class Journal:
         """Close for good. After a failed sync the kernel may have dropped the bytes, so a second one proves nothing."""
         self._error = RetriableError(
             f"the journal {self._folder} could not be {what}: {cause}. The node accepts nothing until it is restarted; "
-            f"what it acknowledged is kept. Now {remedy(cause)}, and then restart it.",
+            f"what it acknowledged is kept. Next step: {remedy(cause)}, then restart the node.",
             ErrorCode.KAFKA_STORAGE_ERROR,
         )
         _log.critical("%s", self._error)
@@ -508,6 +508,17 @@ class Journal:
                 waiter.set_exception(self._refusal())
         if self._on_failure is not None:
             self._on_failure(self._error)
+
+    def durable_entries(self) -> Iterator[JournalEntry]:
+        """Return what is durable now, read from the files: in any thread, while appends go on, before the next cut.
+
+        Iterating raises `SemelError` and `OSError`.
+        """
+        if not self._files:
+            return iter(())
+        first = self._files[0]
+        reading = JournalReading(self._storage, self._folder, list(self._files), first.base, first.first_sequence)
+        return reading.entries_to(self._durable_position)
 
     # --- cutting ------------------------------------------------------------------------------------------------------
 

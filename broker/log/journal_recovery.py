@@ -101,6 +101,14 @@ class JournalRecovery:
                 self._cut_tail(index, offset)
                 break
 
+    def entries_to(self, end: int) -> Iterator[JournalEntry]:
+        """Yield the entries up to the position `end`. Raises as `entries`."""
+        if self.position < end:
+            for entry in self.entries():
+                yield entry
+                if self.position >= end:
+                    return
+
     def _read_entry(self, reader: ForwardReader, offset: int, end: int) -> JournalEntry | None:
         """Return the entry at `offset`, or None where there is no whole and right one."""
         head = read_entry_header(reader.read(ENTRY_HEADER_BYTES, offset))
@@ -152,3 +160,13 @@ class JournalRecovery:
                     )
         finally:
             file.close()
+
+
+class JournalReading(JournalRecovery):
+    """Reads a journal that is being written, up to a durable position, and changes nothing."""
+
+    def _cut_tail(self, index: int, offset: int) -> None:
+        raise FatalError(
+            f"{self.files[index].path} can't be read at byte {offset}, though it was written and synced by this run",
+            ErrorCode.KAFKA_STORAGE_ERROR,
+        )

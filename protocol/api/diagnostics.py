@@ -260,7 +260,11 @@ class SettingFact:
 
 @dataclass(frozen=True, slots=True)
 class NodeSnapshot:
-    """One node at `now_ms` by its clock. `leaders`: how many partitions it leads."""
+    """One node at `now_ms` by its clock.
+
+    leaders:     how many partitions it leads
+    config_file: that it was started with, as an absolute path; empty for none
+    """
 
     node_id: int
     now_ms: int
@@ -280,6 +284,7 @@ class NodeSnapshot:
     leaders: int = 0
     forged: tuple[ForgedMarker, ...] = ()
     forged_total: int = 0
+    config_file: str = ""
 
 
 @dataclass(frozen=True, slots=True)

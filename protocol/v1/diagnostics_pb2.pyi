@@ -28,7 +28,7 @@ class SnapshotRequest(_message.Message):
     def __init__(self, limit: _Optional[int] = ..., producer_ids: _Optional[_Iterable[int]] = ...) -> None: ...
 
 class NodeSnapshot(_message.Message):
-    __slots__ = ("node_id", "now_ms", "coordinators_away", "transactions", "transactions_total", "held", "held_total", "groups", "groups_total", "topics", "topics_total", "offline", "disk", "settings", "leaders", "offline_total", "forged", "forged_total")
+    __slots__ = ("node_id", "now_ms", "coordinators_away", "transactions", "transactions_total", "held", "held_total", "groups", "groups_total", "topics", "topics_total", "offline", "disk", "settings", "leaders", "offline_total", "forged", "forged_total", "config_file")
     NODE_ID_FIELD_NUMBER: _ClassVar[int]
     NOW_MS_FIELD_NUMBER: _ClassVar[int]
     COORDINATORS_AWAY_FIELD_NUMBER: _ClassVar[int]
@@ -47,6 +47,7 @@ class NodeSnapshot(_message.Message):
     OFFLINE_TOTAL_FIELD_NUMBER: _ClassVar[int]
     FORGED_FIELD_NUMBER: _ClassVar[int]
     FORGED_TOTAL_FIELD_NUMBER: _ClassVar[int]
+    CONFIG_FILE_FIELD_NUMBER: _ClassVar[int]
     node_id: int
     now_ms: int
     coordinators_away: _containers.RepeatedCompositeFieldContainer[CoordinatorPartition]
@@ -65,7 +66,8 @@ class NodeSnapshot(_message.Message):
     offline_total: int
     forged: _containers.RepeatedCompositeFieldContainer[ForgedMarker]
     forged_total: int
-    def __init__(self, node_id: _Optional[int] = ..., now_ms: _Optional[int] = ..., coordinators_away: _Optional[_Iterable[_Union[CoordinatorPartition, _Mapping]]] = ..., transactions: _Optional[_Iterable[_Union[OpenTransaction, _Mapping]]] = ..., transactions_total: _Optional[int] = ..., held: _Optional[_Iterable[_Union[HeldPartition, _Mapping]]] = ..., held_total: _Optional[int] = ..., groups: _Optional[_Iterable[_Union[GroupFacts, _Mapping]]] = ..., groups_total: _Optional[int] = ..., topics: _Optional[_Iterable[_Union[TopicFacts, _Mapping]]] = ..., topics_total: _Optional[int] = ..., offline: _Optional[_Iterable[_Union[OfflinePartition, _Mapping]]] = ..., disk: _Optional[_Union[DiskFacts, _Mapping]] = ..., settings: _Optional[_Iterable[_Union[SettingFact, _Mapping]]] = ..., leaders: _Optional[int] = ..., offline_total: _Optional[int] = ..., forged: _Optional[_Iterable[_Union[ForgedMarker, _Mapping]]] = ..., forged_total: _Optional[int] = ...) -> None: ...
+    config_file: str
+    def __init__(self, node_id: _Optional[int] = ..., now_ms: _Optional[int] = ..., coordinators_away: _Optional[_Iterable[_Union[CoordinatorPartition, _Mapping]]] = ..., transactions: _Optional[_Iterable[_Union[OpenTransaction, _Mapping]]] = ..., transactions_total: _Optional[int] = ..., held: _Optional[_Iterable[_Union[HeldPartition, _Mapping]]] = ..., held_total: _Optional[int] = ..., groups: _Optional[_Iterable[_Union[GroupFacts, _Mapping]]] = ..., groups_total: _Optional[int] = ..., topics: _Optional[_Iterable[_Union[TopicFacts, _Mapping]]] = ..., topics_total: _Optional[int] = ..., offline: _Optional[_Iterable[_Union[OfflinePartition, _Mapping]]] = ..., disk: _Optional[_Union[DiskFacts, _Mapping]] = ..., settings: _Optional[_Iterable[_Union[SettingFact, _Mapping]]] = ..., leaders: _Optional[int] = ..., offline_total: _Optional[int] = ..., forged: _Optional[_Iterable[_Union[ForgedMarker, _Mapping]]] = ..., forged_total: _Optional[int] = ..., config_file: _Optional[str] = ...) -> None: ...
 
 class ForgedMarker(_message.Message):
     __slots__ = ("partition", "producer_id", "producer_epoch", "coordinator_epoch", "latest_epoch", "last_append_ms", "transactional_id")

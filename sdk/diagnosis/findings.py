@@ -74,13 +74,13 @@ _TABLE: Final = (
     FindingKind(
         "coordinator-unreadable", _S.COORDINATORS,
         "Transactions and groups that live in this partition are refused until it can be read.",
-        "Check the folder, stop the node, and restore the partition's folder from a backup; without one, move it away "
-        "and accept the loss (--accept-loss-of) at the next start: what it coordinates begins anew, and its open "
-        "transactions then hang.",
+        "Check the data directory, stop the node, and restore the partition's directory from a backup. Without one, "
+        "move the directory away, if it still exists, and accept the loss at the next start: what the partition "
+        "coordinates is forgotten, and its open transactions then hang (the doctor finds them).",
     ),
     FindingKind(
         "coordinator-loading", _S.COORDINATORS,
-        "Callers are told to come again while the partition is read into memory.",
+        "Callers are told to retry while the partition is read into memory.",
         "Wait: it is read at the speed of the disk.",
     ),
     FindingKind(
@@ -95,14 +95,14 @@ _TABLE: Final = (
     ),
     FindingKind(
         "prepared-transaction", _S.TRANSACTIONS,
-        "It never times out (T9), and readers wait until whoever prepared it has decided.",
+        "It never times out (T9), and readers wait until its outside coordinator has decided.",
         "Have the outside coordinator (a database, a job) end it. Abort it only where that one has, or is gone.",
     ),
     FindingKind(
         "markers-pending", _S.TRANSACTIONS,
         "The decision stands (T3), but partitions without its marker still hold their readers back, and its producer "
         "can't begin the next transaction.",
-        "Mend the partition that the error names; the node tries again by itself. A deleted topic is passed over.",
+        "Fix the partition that the error names; the node keeps retrying. A deleted topic is skipped.",
     ),
     FindingKind(
         "hanging-transaction", _S.TRANSACTIONS,
@@ -125,7 +125,9 @@ _TABLE: Final = (
     FindingKind(
         "unknown-holder", _S.TRANSACTIONS,
         "No coordinator that can be asked knows who holds the last stable offset; one that can't be asked may.",
-        "Mend the coordinator first, then look again: to abort what it has open would tear a transaction apart.",
+        "Fix the coordinator first: what is found about coordinators has the commands. Then run the doctor again. It "
+        "says who holds the offset, or, where the loss of the coordinator's partition was accepted, calls it a hanging "
+        "transaction and has the command that aborts it. An abort before that could tear a transaction apart.",
     ),
     FindingKind(
         "oversized-transaction", _S.TRANSACTIONS,
@@ -156,18 +158,18 @@ _TABLE: Final = (
     FindingKind(
         "partition-offline", _S.PARTITIONS,
         "It takes and gives nothing.",
-        "See the reason, mend the disk, and start the node again: it recovers what was acknowledged.",
+        "See the reason, fix the disk, and start the node again: it recovers what was acknowledged.",
     ),
     FindingKind(
         "partition-not-made", _S.PARTITIONS,
         "Its files could not be made, so it takes and gives nothing. Nothing was ever in it.",
-        "Fix what the reason says (make room, or see to the disk); the node tries again by itself.",
+        "Fix what the reason says (make room, or check the disk); the node keeps retrying.",
     ),
     FindingKind(
         "partition-unreadable", _S.PARTITIONS,
         "The disk refused to open it, so it takes and gives nothing. What was acknowledged is kept, also what only the "
         "journal had.",
-        "Fix what the reason says (make room, or see to the disk); the node tries again by itself.",
+        "Fix what the reason says (make room, or check the disk); the node keeps retrying.",
     ),
     FindingKind(
         "partition-damaged", _S.PARTITIONS,
@@ -178,10 +180,10 @@ _TABLE: Final = (
     ),
     FindingKind(
         "partition-vanished", _S.PARTITIONS,
-        "Its directory had been made here, and is gone. Made anew, empty, it would give old offsets to new records "
+        "Its directory had been made here, and is gone. Created again, empty, it would give old offsets to new records "
         "(D3).",
         "Stop the node and bring the directory back. If its records are gone for good, accept the loss at the next "
-        "start: the partition goes on behind its last known offset.",
+        "start: the partition continues behind its last known offset.",
     ),
     FindingKind(
         "partition-skewed", _S.PARTITIONS,
@@ -206,7 +208,7 @@ _TABLE: Final = (
     FindingKind(
         "writes-failing", _S.DISK,
         "Appends are refused with this error.",
-        "Mend what the error says; the node goes on by itself as soon as a write succeeds.",
+        "Fix what the error says; the node continues as soon as a write succeeds.",
     ),
     FindingKind(
         "fsync-slow", _S.DISK,

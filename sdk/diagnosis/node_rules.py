@@ -14,7 +14,8 @@ from semel.protocol.api.diagnostics import (
     TopicFacts,
 )
 from semel.protocol.loopback import is_loopback
-from semel.protocol.wording import command, duration, partition_argument, size
+from semel.protocol.wording import command, duration, size
+from semel.sdk.diagnosis.commands import NEEDS_HELP, fix_commands, serve_command
 from semel.sdk.diagnosis.findings import KINDS, Cluster, Finding
 
 _SKEW: Final = 4
@@ -71,11 +72,9 @@ _OFFLINE_KINDS: Final = {
 
 def _offline(node: NodeSnapshot, offline: OfflinePartition) -> Finding:
     tp = offline.partition
-    commands = [command("log", "verify", node.disk.data_dir)]
     happens = ""
-    if offline.kind in ("damaged", "vanished"):
-        commands.append(command("serve", "--accept-loss-of", partition_argument(tp)))
-        happens = "never by itself; the node's other partitions are served"
+    if offline.kind in NEEDS_HELP:
+        happens = "nothing: it stays offline; the node's other partitions are served"
     elif offline.retry_ms != NO_TIME:
         happens = f"the node tries again in {duration(max(offline.retry_ms - node.now_ms, 0))}, and from then on"
     return Finding(
@@ -85,7 +84,7 @@ def _offline(node: NodeSnapshot, offline: OfflinePartition) -> Finding:
         f"{tp} is offline: {offline.reason}",
         offline.since_ms,
         happens,
-        tuple(commands),
+        fix_commands(node, offline),
         node.node_id,
     )
 
@@ -274,7 +273,7 @@ def setting_findings(cluster: Cluster) -> Iterator[Finding]:
                     rule.severity,
                     rule.setting,
                     f"{rule.setting} is {value}",
-                    commands=(command("serve", "--set", f"{rule.setting}={rule.mended}"),),
+                    commands=(serve_command(node, "--set", f"{rule.setting}={rule.mended}"),),
                     node_id=node.node_id,
                 )
         yield from _exposure(node, values)
@@ -294,9 +293,9 @@ def _exposure(node: NodeSnapshot, values: Mapping[str, str]) -> Iterator[Finding
             KINDS["anonymous-access"],
             Severity.INFO if is_meant else Severity.WARNING,
             "listeners.allow.anonymous",
-            f"{' and '.join(exposed)}, and whoever reaches them is served, without a password"
+            f"{' and '.join(exposed)}, and everybody who can connect is served, without a password"
             + (", as listeners.allow.anonymous says" if is_meant else ""),
-            commands=() if is_meant else (command("serve", "--set", "listeners.allow.anonymous=true"),),
+            commands=() if is_meant else (serve_command(node, "--set", "listeners.allow.anonymous=true"),),
             node_id=node.node_id,
         )
 

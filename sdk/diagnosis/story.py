@@ -300,7 +300,7 @@ def _future(event: TransactionEvent, now_ms: int) -> str:
     if event.state in _PREPARED:
         return f"{who}its {_PREPARED[event.state]} is decided; markers are written until each partition has one"
     if event.timeout_ms == NEVER:
-        return f"{who}it stays open until whoever prepared it decides: it never times out"
+        return f"{who}it stays open until its outside coordinator decides: it never times out"
     deadline_ms = event.start_ms + event.timeout_ms
     if deadline_ms <= now_ms:
         return f"{who}its time was over at {moment(deadline_ms)}: it is about to be aborted"

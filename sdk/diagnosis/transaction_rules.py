@@ -10,12 +10,14 @@ from semel.protocol.api.diagnostics import (
     NO_TIME,
     HeldPartition,
     NodeSnapshot,
+    OfflinePartition,
     OpenTransaction,
     Severity,
     Thresholds,
 )
-from semel.protocol.ids import OFFSETS_TOPIC, TRANSACTIONS_TOPIC
+from semel.protocol.ids import INTERNAL_TOPICS, OFFSETS_TOPIC, TRANSACTIONS_TOPIC
 from semel.protocol.wording import command, duration, listed, moment, partition_argument
+from semel.sdk.diagnosis.commands import fix_commands
 from semel.sdk.diagnosis.findings import KINDS, Cluster, Finding
 
 ONGOING = "Ongoing"
@@ -38,11 +40,12 @@ def coordinator_findings(cluster: Cluster) -> Iterator[Finding]:
         )
     for node in cluster.nodes:
         offline = {str(one.partition) for one in node.offline}
+        yield from (_without_log(node, one) for one in node.offline if one.partition.topic in INTERNAL_TOPICS)
         for away in node.coordinators_away:
             name = f"{away.topic}-{away.partition}"
+            whose = _whose(away.topic)
             if name in offline:
-                continue  # told as that
-            whose = "transactions" if away.topic == TRANSACTIONS_TOPIC else "groups"
+                continue
             if away.reason:
                 yield Finding(
                     KINDS["coordinator-unreadable"],
@@ -62,6 +65,27 @@ def coordinator_findings(cluster: Cluster) -> Iterator[Finding]:
                     happens="it is ready when it has read its log",
                     node_id=node.node_id,
                 )
+
+
+def _whose(topic: str) -> str:
+    return "transactions" if topic == TRANSACTIONS_TOPIC else "groups"
+
+
+def _without_log(node: NodeSnapshot, offline: OfflinePartition) -> Finding:
+    """A coordinator's partition that is offline: the transactions or groups in it are refused."""
+    name = offline.partition
+    what = f"the coordinator of {_whose(name.topic)} can't use {name}, which is offline: {offline.reason}"
+    retried = offline.retry_ms != NO_TIME
+    return Finding(
+        KINDS["coordinator-unreadable"],
+        Severity.ERROR,
+        str(offline.partition),
+        what,
+        offline.since_ms,
+        "the node tries to open it again" if retried else "it stays so until the partition is back",
+        fix_commands(node, offline),
+        node.node_id,
+    )
 
 
 def transaction_findings(cluster: Cluster, thresholds: Thresholds) -> Iterator[Finding]:
@@ -129,7 +153,7 @@ def future_of(txn: OpenTransaction, now_ms: int) -> str:
         tried = f"; tried {txn.marker_attempts} times, {txn.marker_error}" if txn.marker_attempts else ""
         return f"its {PREPARED[txn.state]} is decided, and its markers are written until each partition has one{tried}"
     if txn.timeout_ms == NEVER:
-        return "never by itself: whoever prepared it decides"
+        return "it never times out: its outside coordinator decides"
     deadline_ms = txn.start_ms + txn.timeout_ms
     if deadline_ms <= now_ms:
         return f"its time was over at {moment(deadline_ms)}: it is about to be aborted"
@@ -210,19 +234,24 @@ def _unknown(cluster: Cluster, producer_id: int, found: Sequence[tuple[NodeSnaps
     what = f"{who} holds the last stable offset of {listed(places)}{since}; "
     if first.transactional_id and first.outcome:
         return _unfinished(node, who, what, found)
-    asked_all = (
-        first.outcome != NOT_TOLD
-        and not cluster.unreachable
-        and not any(away.topic == TRANSACTIONS_TOPIC for each in cluster.nodes for away in each.coordinators_away)
-    )
-    if not asked_all:
+    away = [
+        *(f"node {node_id}" for node_id in cluster.unreachable),
+        *(
+            f"{one.topic}-{one.partition}"
+            for each in cluster.nodes
+            for one in each.coordinators_away
+            if one.topic == TRANSACTIONS_TOPIC
+        ),
+    ]
+    if away or first.outcome == NOT_TOLD:
+        not_asked = f", and {listed(tuple(away))} can't be asked" if away else ""
         return Finding(
             KINDS["unknown-holder"],
             Severity.WARNING,
             f"producer {producer_id}",
-            what + "no coordinator that could be asked knows it",
+            f"{what}no coordinator that could be asked knows it{not_asked}",
             since_ms=since_ms,
-            happens="nothing, before all coordinators can be asked",
+            happens="its readers wait until all coordinators can be asked",
             commands=(command("doctor", "--section", "coordinators"),),
             node_id=node.node_id,
         )
@@ -232,7 +261,7 @@ def _unknown(cluster: Cluster, producer_id: int, found: Sequence[tuple[NodeSnaps
         f"producer {producer_id}",
         what + "no coordinator knows it" + _of_offsets(found),
         since_ms=since_ms,
-        happens="nothing: it never ends by itself",
+        happens="nothing: it stays until somebody ends it",
         commands=tuple(
             command(
                 *("txn", "abort", "--partition", partition_argument(one.partition)),
@@ -270,7 +299,7 @@ def _unfinished(
         who,
         what + decided + _of_offsets(found),
         since_ms=first.since_ms,
-        happens="nothing: it never ends by itself",
+        happens="nothing: it stays until somebody ends it",
         commands=finish,
         node_id=node.node_id,
     )
@@ -278,5 +307,5 @@ def _unfinished(
 
 def _of_offsets(found: Sequence[tuple[NodeSnapshot, HeldPartition]]) -> str:
     if any(one.partition.topic == OFFSETS_TOPIC for _, one in found):
-        return ". It keeps offsets of groups pending, which those can't commit anew before it ends"
+        return ". It keeps offsets of groups pending, which those can't commit again before it ends"
     return ""

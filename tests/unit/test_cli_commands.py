@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -13,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from live_node import LiveNode
 from typer.testing import CliRunner, Result
 
 import semel
@@ -128,7 +130,7 @@ def test_partitions_that_members_hold_and_have_not_committed_count_as_lag(run: R
         found = json.loads(run("group", "describe", "holders", "--json").stdout)["offsets"]
         shown = run("group", "describe", "holders").stdout
     assert [(one["committed"], one["lag"]) for one in found] == [(-1, 0), (-1, 3)]
-    assert "lag in all: 3" in shown
+    assert "total lag: 3" in shown
 
 
 def test_times_before_1970_are_before_all_records_not_the_end(run: Run) -> None:
@@ -331,3 +333,36 @@ def wait_for(condition: Callable[[], object]) -> None:
     while not condition():
         assert time.monotonic() < deadline
         time.sleep(0.01)
+
+
+def test_an_offline_partition_does_not_hide_the_others_from_describe(tmp_path: Path) -> None:
+    """One directory that was gone made `topic describe` and `group describe` fail altogether."""
+    live = LiveNode(tmp_path)
+
+    def run(*arguments: str, stdin: str | None = None) -> Result:
+        return CliRunner().invoke(app, list(arguments), input=stdin, env={"SEMEL_BOOTSTRAP": live.bootstrap})
+
+    with live:
+        run("topic", "create", "orders", "--partitions", "3")
+        for partition in range(3):
+            run("produce", "orders", "--partition", str(partition), stdin="a\nb\n")
+        assert run("consume", "orders", "--group", "readers", "--from-beginning", "--max", "6").exit_code == 0
+    shutil.rmtree(tmp_path / "data" / "orders-1")
+    with live:
+        for command in (("topic", "describe", "orders"), ("group", "describe", "readers")):
+            shown = run(*command)
+            assert shown.exit_code == ExitCode.REFUSED
+            assert shown.stderr == "semel: orders-1 is offline. `semel doctor` says why, and what to do\n"
+            assert [line.split()[-1] for line in shown.stdout.splitlines() if "offline" in line] == ["-"]
+            parsed = run(*command, "--json")
+            assert parsed.exit_code == ExitCode.REFUSED
+            found = json.loads(parsed.stdout)["offsets"]
+            assert [(one["partition"], one["end"], one.get("error")) for one in found] == [
+                (0, 2, None),
+                (1, None, "offline"),
+                (2, 2, None),
+            ]
+        assert "total lag: 0, without 1 partition" in run("group", "describe", "readers").stdout
+        assert [one["committed"] for one in found] == [2, 2, 2]
+        with semel.Admin(live.bootstrap) as admin, pytest.raises(semel.RetriableError, match="`semel doctor`"):
+            admin.group_lag("readers")

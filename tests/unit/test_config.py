@@ -69,7 +69,10 @@ def test_toml_may_nest_names_or_not(tmp_path: Path, toml: str) -> None:
 def test_file_can_be_named_in_the_environment(tmp_path: Path) -> None:
     file = tmp_path / "node.toml"
     file.write_text("node.id = 9")
-    assert load_config(environment={"SEMEL_CONFIG": str(file)}).config.node_id == 9
+    loaded = load_config(environment={"SEMEL_CONFIG": str(file)})
+    assert loaded.config.node_id == 9
+    assert loaded.file == with_dynamic(loaded, {"num.partitions": "5"}).file == str(file)
+    assert load_config(environment={}).file == ""
 
 
 @pytest.mark.parametrize(

@@ -59,6 +59,28 @@ def test_records_have_all_that_was_sent(kit: Kit) -> None:
     assert (second.key, second.value, second.offset) == (b"", b"", 1)
 
 
+@pytest.mark.parametrize("codec", ["none", "zstd"])
+def test_a_header_name_that_is_not_utf8_is_read_and_sent_on_as_it_is_and_stops_nobody(kit: Kit, codec: Any) -> None:
+    """Kafka's broker takes it, since it skips headers when it checks records; some clients stop at it."""
+    (a,) = kit.create()
+    name = b"caf\xe9".decode("utf-8", "surrogateescape")
+    reader = kit.consumer()
+    reader.assign([a])
+    with semel.Producer(kit.node.bootstrap, compression=codec) as producer:
+        producer.send(kit.topic, b"before")
+        producer.send(kit.topic, b"bad", headers=[(name, b"x"), ("ok", b"y")])
+        producer.send(kit.topic, b"after")
+        producer.flush()
+        first, bad, last = (one for _ in range(3) for one in reader.poll(10, 1))
+        assert (first.value, bad.value, last.value) == (b"before", b"bad", b"after")
+        assert [header for header in bad.headers if header[0] != "traceparent"] == [(name, b"x"), ("ok", b"y")]
+        producer.send(kit.topic, bad.value, headers=bad.headers)
+        producer.flush()
+    (again,) = reader.poll(10, 1)
+    assert again.headers == bad.headers
+    assert again.headers[0][0].encode("utf-8", "surrogateescape") == b"caf\xe9"
+
+
 def test_poll_gives_no_more_than_was_asked_for_and_ends_in_time(kit: Kit) -> None:
     (a,) = kit.create()
     kit.fill(*"abcdefg")

@@ -14,15 +14,21 @@ from typing import Any
 
 import pytest
 from live_node import LiveNode
+from running_node import SMALL
 from typer.testing import CliRunner, Result
 
 import semel
+from semel.broker.config import NodeConfig
+from semel.broker.config_sources import LoadedConfig
+from semel.broker.diagnostics.snapshot import take_snapshot
+from semel.broker.node import Node
 from semel.broker.recovery_note import NOTE_FILE
 from semel.cli.main import app
 from semel.protocol.api.diagnostics import Thresholds
 from semel.protocol.ids import OFFSETS_TOPIC, TRANSACTIONS_TOPIC, TopicPartition
 from semel.protocol.record_batch import encode_batch, iter_batches
-from semel.sdk.diagnosis.findings import Finding
+from semel.sdk.diagnosis.findings import Cluster, Finding
+from semel.sdk.diagnosis.rules import diagnose
 from semel.txn_coordinator.schemas import encode_key
 
 ROOMY = {"disk_min_free_bytes": 64 << 20}
@@ -129,7 +135,7 @@ def test_a_prepared_transaction_is_told_and_the_command_ends_it(node: LiveNode) 
     with left_open(node, "two-phase", two_phase=True) as producer:
         producer.prepare_transaction()
         prepared = found(node, slow_ms=0)["prepared-transaction"]
-        assert prepared.happens == "never by itself: whoever prepared it decides"
+        assert prepared.happens == "it never times out: its outside coordinator decides"
         assert "two-phase-enabled" in found(node)
         for text in prepared.commands:
             follow(node, text)
@@ -283,7 +289,7 @@ def test_a_transaction_hangs_once_its_coordinator_has_lost_its_log(tmp_path: Pat
         with semel.Producer(node.bootstrap) as producer:
             producer.send("out", b"after")
         hanging = found(node)["hanging-transaction"]
-        assert hanging.happens == "nothing: it never ends by itself"
+        assert hanging.happens == "nothing: it stays until somebody ends it"
         assert committed(node, OUT) == [b"before"]
         wrong = run(node, "txn", "abort", "--partition", "out:0", "--start-offset", "0", "--yes")
         assert "no transaction that begins at offset 0 is open on out-0" in wrong.stderr
@@ -417,6 +423,35 @@ def test_groups_are_listed_as_far_as_they_can_be_read(tmp_path: Path) -> None:
         node.stop()
 
 
+def test_a_coordinator_whose_directory_vanished_is_told_with_the_commands_that_bring_it_back(tmp_path: Path) -> None:
+    """Its section said nothing, and the holder that it knew was told of without a next step."""
+    node = LiveNode(tmp_path, transaction_state_log_num_partitions=1, **ROOMY)
+    node.start()
+    try:
+        run(node, "topic", "create", "out", "--partitions", "1")
+        with left_open(node, "who"):
+            node.stop()
+        data = tmp_path / "data"
+        shutil.rmtree(data / f"{TRANSACTIONS_TOPIC}-0")
+        node.start()
+        kinds = found(node)
+        assert "__transaction_state-0 can't be asked" in kinds["unknown-holder"].what
+        shown = run(node, *shlex.split(kinds["unknown-holder"].commands[0])[1:]).stdout
+        assert "coordinator-unreadable: the coordinator of transactions can't use __transaction_state-0" in shown
+        accept = f"semel serve --data-dir {data} --accept-loss-of __transaction_state:0"
+        assert accept in shown
+        assert accept in kinds["partition-vanished"].commands
+        node.stop()
+        node.start(accept_loss_of=[TopicPartition(TRANSACTIONS_TOPIC, 0)])
+        kinds = found(node)
+        assert "unknown-holder" not in kinds
+        for text in kinds["hanging-transaction"].commands:
+            assert follow(node, text).exit_code == 0
+        assert "hanging-transaction" not in found(node)
+    finally:
+        node.stop()
+
+
 def test_a_holder_is_not_called_hanging_while_a_coordinator_cannot_be_asked(tmp_path: Path) -> None:
     node = LiveNode(tmp_path, transaction_state_log_num_partitions=1, **ROOMY)
     node.start()
@@ -434,7 +469,7 @@ def test_a_holder_is_not_called_hanging_while_a_coordinator_cannot_be_asked(tmp_
         assert "coordinator-unreadable" in follow_up.stdout
         refused = run(node, "txn", "abort", "--partition", "out:0", "--start-offset", "0", "--yes")
         assert refused.exit_code != 0
-        assert "mend that first" in refused.stderr
+        assert "fix that first" in refused.stderr
     finally:
         node.stop()
 
@@ -468,7 +503,9 @@ def test_settings_that_endanger_exactly_once_are_mended_by_the_commands(tmp_path
     with LiveNode(tmp_path / "wrong", **ENDANGERED) as node:
         wrong = [one for one in found(node).values() if one.kind.section.value == "settings"]
     assert {one.subject.replace(".", "_") for one in wrong} == set(ENDANGERED)
-    words = [word for one in wrong for word in shlex.split(one.commands[0])[2:]]
+    begin = ["semel", "serve", "--data-dir", str(tmp_path / "wrong" / "data")]
+    assert all(shlex.split(one.commands[0])[:4] == begin for one in wrong)
+    words = [word for one in wrong for word in shlex.split(one.commands[0])[4:]]
     shown = CliRunner().invoke(app, ["serve", *words, "--settings"])
     assert shown.exit_code == 0, shown.output
     mended: dict[str, Any] = {}
@@ -477,6 +514,18 @@ def test_settings_that_endanger_exactly_once_are_mended_by_the_commands(tmp_path
         mended[name.replace(".", "_")] = value == "true" if isinstance(was, bool) else type(was)(value)
     with LiveNode(tmp_path / "mended", **mended) as node:
         assert [one for one in found(node).values() if one.kind.section.value == "settings"] == []
+
+
+def test_the_commands_name_the_configuration_file_that_the_node_was_started_with(tmp_path: Path) -> None:
+    async def main() -> None:
+        settings = {**SMALL, "data_dir": str(tmp_path / "data"), "durability": "os"}
+        node = await Node.start(LoadedConfig(NodeConfig(**settings), {}, file="/etc/semel.toml"))
+        diagnosis = diagnose(Cluster((await take_snapshot(node),)))
+        await node.stop()
+        (command,) = [text for one in diagnosis.findings for text in one.commands if "durability" in text]
+        assert command == f"semel serve --config /etc/semel.toml --data-dir {tmp_path}/data --set durability=disk"
+
+    asyncio.run(main())
 
 
 def test_a_start_after_a_crash_is_remembered_over_clean_ones(tmp_path: Path) -> None:

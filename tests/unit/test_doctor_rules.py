@@ -223,7 +223,7 @@ def test_a_writer_of_a_shared_transaction_is_aborted_by_its_key() -> None:
 def test_prepared_transactions_never_end_by_themselves() -> None:
     young = the_one(with_txn(timeout_ms=NEVER))
     assert (young.severity, young.kind.name) == (Severity.INFO, "prepared-transaction")
-    assert young.happens == "never by itself: whoever prepared it decides"
+    assert young.happens == "it never times out: its outside coordinator decides"
 
 
 def test_pending_markers_say_what_was_tried() -> None:
@@ -253,7 +253,7 @@ def test_a_hanging_transaction_gets_a_command_for_each_partition() -> None:
         "semel txn abort --partition orders:0 --start-offset 100 --yes",
         "semel txn abort --partition 'a b:2' --start-offset 5 --yes",
     )
-    assert found.happens == "nothing: it never ends by itself"
+    assert found.happens == "nothing: it stays until somebody ends it"
 
 
 def test_T3_T7_a_decided_transaction_without_its_marker_is_finished_and_not_aborted() -> None:
@@ -284,6 +284,29 @@ def test_a_holder_that_an_unreadable_coordinator_may_know_does_not_hang() -> Non
         held=(replace(HELD, is_known=False),), coordinators_away=(replace(UNREADABLE, topic=OFFSETS_TOPIC),)
     )
     assert "hanging-transaction" in [one.kind.name for one in findings(elsewhere)]
+
+
+@pytest.mark.parametrize("topic", [TRANSACTIONS_TOPIC, OFFSETS_TOPIC])
+@pytest.mark.parametrize("told_away", [False, True])
+def test_a_coordinators_partition_that_is_offline_is_told_in_both_sections(topic: str, told_away: bool) -> None:
+    tp = TopicPartition(topic, 3)
+    away = (CoordinatorPartition(topic, 3, "offline"),) if told_away else ()
+    facts = node(offline=(OfflinePartition(tp, "it is gone", "vanished"),), coordinators_away=away)
+    coordinator, partition = findings(facts)
+    assert (coordinator.kind.name, partition.kind.name) == ("coordinator-unreadable", "partition-vanished")
+    assert f"can't use {tp}, which is offline: it is gone" in coordinator.what
+    assert coordinator.commands == partition.commands
+
+
+def test_commands_that_start_a_node_have_its_data_directory_and_configuration_file() -> None:
+    """They started another node, in the default directory, with the default settings."""
+    facts = node(offline=(OfflinePartition(T0, "gone", "vanished"),), settings=settings_with(durability="os"))
+    for config, expected in (("", ""), ("/etc/semel/it's.toml", "--config '/etc/semel/it'\"'\"'s.toml' ")):
+        commands = [one for finding in findings(replace(facts, config_file=config)) for one in finding.commands]
+        assert [one for one in commands if one.startswith("semel serve")] == [
+            f"semel serve {expected}--data-dir /var/lib/semel --accept-loss-of orders:0",
+            f"semel serve {expected}--data-dir /var/lib/semel --set durability=disk",
+        ]
 
 
 def test_a_holder_that_another_node_coordinates_does_not_hang() -> None:

@@ -43,12 +43,12 @@ def test_S6_a_start_beyond_the_loopback_warns_in_one_line_and_the_doctor_does(
 ) -> None:
     with caplog.at_level(logging.INFO, "semel"):
         [finding] = asyncio.run(start_on_all_addresses(tmp_path, is_meant=False))
-    [line] = [one for one in caplog.records if "anybody who reaches" in one.getMessage()]
+    [line] = [one for one in caplog.records if "everybody who can connect to" in one.getMessage()]
     assert line.levelno == logging.WARNING
     assert "kafka.listen=0.0.0.0:0 may read, write and delete everything" in line.getMessage()
     assert "--set listeners.allow.anonymous=true" in line.getMessage()
     assert finding.severity is Severity.WARNING
-    assert finding.commands == ("semel serve --set listeners.allow.anonymous=true",)
+    assert finding.commands == (f"semel serve --data-dir {tmp_path}/data --set listeners.allow.anonymous=true",)
 
 
 def test_S6_an_operator_who_says_that_it_is_meant_is_told_and_not_warned(
@@ -56,7 +56,7 @@ def test_S6_an_operator_who_says_that_it_is_meant_is_told_and_not_warned(
 ) -> None:
     with caplog.at_level(logging.INFO, "semel"):
         [finding] = asyncio.run(start_on_all_addresses(tmp_path, is_meant=True))
-    [line] = [one for one in caplog.records if "anybody who reaches" in one.getMessage()]
+    [line] = [one for one in caplog.records if "everybody who can connect to" in one.getMessage()]
     assert line.levelno == logging.INFO
     assert finding.severity is Severity.INFO
 
@@ -68,4 +68,4 @@ def test_S6_a_node_on_the_loopback_says_nothing_of_it(tmp_path: Path, caplog: py
 
     with caplog.at_level(logging.INFO, "semel"):
         assert "anonymous-access" not in asyncio.run(main())
-    assert "anybody who reaches" not in caplog.text
+    assert "everybody who can connect to" not in caplog.text

@@ -527,7 +527,7 @@ def test_a_sync_that_fails_for_want_of_room_closes_the_journal_for_good() -> Non
     journal = new_journal(storage)
     journal.append(TOPIC, 0, 0, [b"lost"])
     storage.fail_next("sync", OSError(errno.ENOSPC, "No space left on device"))
-    with pytest.raises(RetriableError, match=r"is kept\. Now make room on the disk .*then restart"):
+    with pytest.raises(RetriableError, match=r"is kept\. Next step: make room on the disk .*then restart"):
         journal.sync_now()
     assert journal.error is not None
 

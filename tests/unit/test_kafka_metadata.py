@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -215,6 +216,22 @@ def test_a_log_that_failed_is_an_offline_replica(tmp_path: Path) -> None:
         partition.go_offline(RetriableError("the disk failed", ErrorCode.KAFKA_STORAGE_ERROR))
         (topic,) = (await ask(node, 13, [{"name": "a"}])).topics
         assert [each.offline_replicas for each in topic.partitions] == [(), (1,)]
+
+    run_with_node(tmp_path, test)
+
+
+def test_a_partition_whose_directory_is_gone_has_no_leader_and_the_others_have(tmp_path: Path) -> None:
+    """Clients went on sending it records without a key, which others could have taken."""
+
+    async def test(node: Node) -> None:
+        await create_topic(node, "a", 2)
+        shutil.rmtree(tmp_path / "data" / "a-1")
+        await node.logs.upkeep.flush()
+        (topic,) = (await ask(node, 13, [{"name": "a"}])).topics
+        assert [(each.error_code, each.leader_id, each.offline_replicas) for each in topic.partitions] == [
+            (ErrorCode.NONE, 1, ()),
+            (ErrorCode.LEADER_NOT_AVAILABLE, -1, (1,)),
+        ]
 
     run_with_node(tmp_path, test)
 

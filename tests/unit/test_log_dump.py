@@ -376,3 +376,21 @@ def test_paths_may_be_relative(made: Path, monkeypatch: pytest.MonkeyPatch) -> N
     absolute = of_kind(dump(made / "large-0"), "batch")
     assert of_kind(dump(Path()), "batch") == absolute
     assert of_kind(dump(Path(f"{0:020d}.log")), "batch") == absolute
+
+
+@pytest.mark.parametrize("suffix", [".log", ".index", ".timeindex", ".txnindex", ".snapshot"])
+def test_a_directory_in_place_of_a_file_is_damage_and_the_others_are_shown(
+    made: Path, tmp_path: Path, suffix: str
+) -> None:
+    """In a folder it was passed over in silence; named alone, it was called a folder without files."""
+    shutil.copytree(made, tmp_path / "data")
+    path = sorted((tmp_path / "data" / "small-1").glob(f"*{suffix}"))[0]
+    path.unlink()
+    path.mkdir()
+    expected = {"kind": "damage", "position": 0, "what": "it is a directory, and a file belongs there"}
+    entries = dump(tmp_path / "data")
+    assert of_kind(entries, "damage") == [expected]
+    assert len(of_kind(entries, "file")) == len(of_kind(dump(made), "file"))
+    assert [entry["kind"] for entry in dump(path)] == ["file", "damage"]
+    assert of_kind(dump(tmp_path / "data", partition=TopicPartition("small", 1)), "damage") == [expected]
+    assert of_kind(dump(tmp_path / "data", partition=TopicPartition("small", 0)), "damage") == []

@@ -454,3 +454,35 @@ def test_many_findings_of_a_kind_are_counted() -> None:
     assert next(iter(findings)).what == "torn"
     assert findings.count(Severity.WARNING) == FINDINGS_OF_A_KIND_MAX + 7
     assert len(findings.found) == FINDINGS_OF_A_KIND_MAX + 1
+
+
+PLACES = ("log", "index", "timeindex", "txnindex", "snapshot", "leader-epoch-checkpoint", "partition.metadata")
+
+
+@pytest.mark.parametrize("which", [*PLACES, "recovery-point-offset-checkpoint", "meta.properties", "metadata.sqlite"])
+def test_a_directory_in_place_of_a_file_is_a_finding_and_the_other_logs_are_read(folder: Path, which: str) -> None:
+    """It ended with IsADirectoryError, and nothing else was looked at."""
+    in_log = which in PLACES
+    parent = folder / "small-1" if in_log else folder
+    found = sorted(parent.glob(f"*.{which}"))
+    path = found[-1] if found else parent / which
+    path.unlink(missing_ok=True)
+    path.mkdir()
+    (path / "inside").write_text("x")
+    before = photograph(folder)
+    report = check(folder)
+    name = str(path.relative_to(folder))
+    [finding] = [one for one in wrong(report) if one.path == name and one.check is Check.FOLDERS]
+    assert finding.severity is Severity.ERROR
+    assert finding.what == "it is a directory, and a file belongs there"
+    assert finding.on_start == ("keeps it offline" if in_log else "refuses")
+    again = which in ("index", "timeindex", "txnindex", "snapshot")
+    assert ("the node makes the file again" in finding.command) is again
+    assert [(log.tp, log.records > 0) for log in report.logs if log.tp != TopicPartition("small", 1)] == [
+        (TopicPartition("large", 0), True),
+        (TopicPartition("small", 0), True),
+    ]
+    shown = CliRunner().invoke(app, ["log", "verify", str(folder)])
+    assert shown.exit_code == 1
+    assert f"{name}: it is a directory" in " ".join(shown.stdout.split())
+    assert photograph(folder) == before

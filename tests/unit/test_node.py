@@ -15,6 +15,7 @@ from semel.broker.config import NodeConfig
 from semel.broker.config_sources import LoadedConfig
 from semel.broker.handlers.configs import alter_configs
 from semel.broker.handlers.topics import create_topics
+from semel.broker.log_upkeep import LogUpkeep
 from semel.broker.metadata.changes import Change, ConfigsChanged, PartitionState, TopicCreated, TopicDeleted
 from semel.broker.metadata.store import MetadataStore, sqlite_url
 from semel.broker.node import METADATA_FILE, Node
@@ -280,6 +281,23 @@ def test_one_log_that_goes_offline_stops_the_node(tmp_path: Path) -> None:
             assert partition is not None
             partition.go_offline(SemelError("the disk is gone", ErrorCode.KAFKA_STORAGE_ERROR))
             assert (await asyncio.wait_for(node.failed, 30)).message == "the disk is gone"
+
+    asyncio.run(main())
+
+
+def test_a_background_task_that_fails_is_told_with_its_own_error(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It said "unhandled errors in a TaskGroup (1 sub-exception)", and nothing of the error."""
+
+    async def broken(self: LogUpkeep) -> None:
+        raise ValueError("the cleaner broke")
+
+    async def main() -> None:
+        monkeypatch.setattr(LogUpkeep, "_run_cleaner", broken)
+        async with running_node(tmp_path) as node:
+            failure = await asyncio.wait_for(node.failed, 30)
+        assert failure.message == "the background task 'maintain the logs' failed: ValueError: the cleaner broke"
 
     asyncio.run(main())
 

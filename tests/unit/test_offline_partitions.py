@@ -14,16 +14,20 @@ from running_node import SMALL, create_topic, running_node
 from simulated_folder import CONFIG, TOPIC_ID, TP, Node, append, batch, read_all
 
 from semel.broker.config import NodeConfig
+from semel.broker.diagnostics.snapshot import take_snapshot
 from semel.broker.handlers.topics import create_topics, delete_topics
 from semel.broker.known_partitions import KNOWN_FILE
 from semel.broker.log_manager import NewPartition
+from semel.broker.log_manager_config import DurabilityMode, LogManagerConfig
 from semel.broker.node import Node as WholeNode
 from semel.broker.offline_logs import RETRY_SECONDS_MAX, OfflineKind
+from semel.broker.partition import Partition
 from semel.broker.start_errors import NodeStartError, StartFailure
 from semel.protocol.api.topics import NewTopic
 from semel.protocol.api.transactions import InitProducerIdRequest
 from semel.protocol.errors import ErrorCode, RetriableError, SemelError
 from semel.protocol.ids import TRANSACTIONS_TOPIC, TopicPartition
+from semel.protocol.record_batch import decode_records, iter_batches
 from semel.runtime.disk_storage import DiskStorage
 from semel.runtime.inline_executor import InlineExecutor
 from semel.runtime.simulated_storage import SimulatedCrash, SimulatedStorage
@@ -299,6 +303,64 @@ def test_D1_D2_a_directory_that_is_away_for_a_while_after_a_power_cut_is_recover
     asyncio.run(run())
 
 
+def keys(partition: Partition) -> list[bytes | None]:
+    data = memoryview(read_all(partition))
+    return [decode_records(data[one.position : one.position + one.size_bytes])[0].key for one in iter_batches(data)]
+
+
+def take_directory(node: Node) -> None:
+    node.storage.remove_tree("/data/orders-0")
+    node.storage.sync_folder("/data")
+
+
+@pytest.mark.parametrize("stop", ["close", "kill", "power"])
+@pytest.mark.parametrize("flushed", [False, True])
+def test_D1_D3_a_directory_taken_away_under_a_running_node_costs_no_other_and_nothing_acknowledged(
+    flushed: bool, stop: str
+) -> None:
+    """The whole node stopped; or, where nothing failed, files without a name got what the journal then let go."""
+
+    async def run() -> None:
+        node = inline(Node())
+        node.start()
+        for _ in range(2):
+            await append(node.create())
+        await append(node.create(ONE))
+        if flushed:
+            await node.logs.upkeep.flush()
+        partition = node.get()
+        take_directory(node)
+        for number in range(3):
+            await append(partition, batch(key=b"%d" % number))
+        await node.logs.upkeep.flush()
+        [offline] = node.logs.offline
+        assert (offline.tp, offline.kind, offline.is_clean) == (TP, OfflineKind.VANISHED, False)
+        assert node.logs.partition(TP) is None
+        with pytest.raises(RetriableError, match="its directory /data/orders-0 is gone"):
+            await append(partition)
+        for _ in range(2):
+            await append(node.get(ONE))
+            await node.logs.upkeep.flush()
+        assert not node.failures
+        if stop == "close":
+            await node.logs.close()
+        else:
+            node.storage.crash(power=stop == "power")
+        for _ in range(2):
+            node.start()
+            assert node.get(ONE).high_watermark == 3
+            node.logs.take_offline_vanished([wanted()])
+            await node.logs.close()
+        node.start()
+        partition = node.logs.accept_loss(wanted())
+        assert partition.high_watermark == 5
+        assert keys(partition) == [*((b"k", b"k") if not flushed else ()), b"0", b"1", b"2"]
+        assert await append(partition) == 5
+        await node.logs.close()
+
+    asyncio.run(run())
+
+
 STRAY = b"a file that is no log"
 
 
@@ -386,6 +448,133 @@ def test_the_loss_of_a_partition_that_does_not_exist_is_not_accepted(tmp_path: P
         assert not (tmp_path / "data" / "a-1").exists()
         async with running_node(tmp_path) as node:
             assert [one.tp for one in node.logs.offline] == [TopicPartition("a", 1)]
+
+    asyncio.run(main())
+
+
+def test_D1_the_journal_is_not_cut_before_the_entries_of_a_vanished_partition_are_kept() -> None:
+    async def run() -> None:
+        node = inline(Node())
+        node.start()
+        await append(node.create())
+        await node.logs.upkeep.flush()
+        take_directory(node)
+        await append(node.get(), batch(key=b"last"))
+        node.storage.fail_next("append", OSError(errno.EIO, "I/O error"), path_part="kept/")
+        with pytest.raises((SemelError, OSError)):
+            await node.logs.upkeep.flush()
+        assert [one.kind for one in node.logs.offline] == [OfflineKind.VANISHED]
+        await node.logs.upkeep.flush()  # as is done again, later
+        await append(node.create(ONE))
+        await node.logs.upkeep.flush()
+        node.storage.crash(power=True)
+        node.start()
+        partition = node.logs.accept_loss(wanted())
+        assert (partition.high_watermark, keys(partition)) == (2, [b"last"])
+        await node.logs.close()
+
+    asyncio.run(run())
+
+
+def test_D3_without_a_journal_a_vanished_partition_goes_on_behind_its_end() -> None:
+    async def run() -> None:
+        node = inline(Node(config=LogManagerConfig(min_free_bytes=0, durability=DurabilityMode.OS)))
+        node.start()
+        await append(node.create())
+        await node.logs.upkeep.flush()
+        take_directory(node)
+        await append(node.get())
+        await node.logs.upkeep.take_vanished_offline()
+        await node.logs.close()
+        node.start()
+        assert await append(node.logs.accept_loss(wanted())) == 2
+        await node.logs.close()
+
+    asyncio.run(run())
+
+
+def test_a_whole_data_directory_that_is_gone_is_no_vanished_partition() -> None:
+    async def run() -> None:
+        node = inline(Node())
+        node.start()
+        await append(node.create())
+        take_directory(node)
+        node.storage.remove("/data/meta.properties")
+        await node.logs.upkeep.take_vanished_offline()
+        assert node.logs.partition(TP) is not None
+        assert not len(node.logs.offline)
+
+    asyncio.run(run())
+
+
+@pytest.mark.parametrize("flushed", [False, True])
+def test_a_directory_moved_away_under_a_node_takes_its_partition_offline_and_comes_back_whole(
+    tmp_path: Path, flushed: bool
+) -> None:
+    async def main() -> None:
+        gone = tmp_path / "data" / "a-0"
+        async with running_node(tmp_path) as node:
+            await create_topic(node, "a", 2)
+            partition = node.partition(TopicPartition("a", 0))
+            assert partition is not None
+            await append(partition)
+            if flushed:
+                await node.logs.upkeep.flush()
+            gone.rename(tmp_path / "aside")
+            await append(partition)
+            await node.logs.upkeep.flush()
+            assert [(one.tp, one.kind) for one in node.logs.offline] == [(partition.tp, OfflineKind.VANISHED)]
+            other = node.partition(TopicPartition("a", 1))
+            assert other is not None
+            await append(other)
+            facts = await take_snapshot(node)
+            assert [(one.partition, one.kind) for one in facts.offline] == [(partition.tp, "vanished")]
+            assert not node.failed.done()
+        (tmp_path / "aside").rename(gone)
+        async with running_node(tmp_path) as node:
+            assert not len(node.logs.offline)
+            partition = node.partition(TopicPartition("a", 0))
+            assert partition is not None
+            assert partition.high_watermark == 2
+            assert await append(partition) == 2
+
+    asyncio.run(main())
+
+
+def test_an_append_that_finds_its_directory_gone_does_not_stop_the_node(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with running_node(tmp_path) as node:
+            await create_topic(node, "a", 2, segment_bytes="100")
+            partition = node.partition(TopicPartition("a", 0))
+            assert partition is not None
+            await append(partition)
+            shutil.rmtree(tmp_path / "data" / "a-0")
+            with pytest.raises(SemelError):
+                await append(partition, batch(size=100))  # which begins a segment
+
+            async def is_told() -> bool:
+                return node.logs.offline.get(partition.tp) is not None
+
+            await until(is_told)
+            assert not node.failed.done()
+            assert node.partition(TopicPartition("a", 1)) is not None
+
+    asyncio.run(main())
+
+
+def test_a_coordinators_directory_taken_away_is_refused_by_it_and_told(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with running_node(tmp_path, transaction_state_log_num_partitions=1) as node:
+            request = InitProducerIdRequest("etl", 60_000)
+            await node.internal_topic_ready(TRANSACTIONS_TOPIC)
+            await node.transactions.init_producer_id(request)
+            shutil.rmtree(tmp_path / "data" / f"{TRANSACTIONS_TOPIC}-0")
+            await node.logs.upkeep.flush()
+            assert list(node.transactions.partitions_away()) == [0]
+            with pytest.raises(RetriableError) as caught:
+                await node.transactions.init_producer_id(request)
+            assert caught.value.code is ErrorCode.COORDINATOR_NOT_AVAILABLE
+            assert not node.failed.done()
 
     asyncio.run(main())
 
@@ -555,6 +744,41 @@ def test_D1_a_log_that_can_not_take_its_journals_entries_is_offline_and_they_are
     asyncio.run(run())
 
 
+@pytest.mark.parametrize("suffix", [".log", ".index", ".timeindex", ".snapshot"])
+def test_a_directory_in_place_of_a_file_is_called_that(
+    tmp_path: Path, suffix: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The operator was sent to look after the disk, and the node tried again for ever."""
+
+    async def main() -> None:
+        async with running_node(tmp_path) as node:
+            await create_topic(node, "a", 2)
+            partition = node.partition(TopicPartition("a", 0))
+            assert partition is not None
+            await append(partition)
+        [path] = (tmp_path / "data" / "a-0").glob(f"*{suffix}")
+        aside = path.rename(tmp_path / "aside")
+        path.mkdir()
+        async with running_node(tmp_path) as node:
+            [offline] = node.logs.offline
+            assert (offline.tp, offline.kind) == (TopicPartition("a", 0), OfflineKind.DAMAGED)
+            assert offline.reason.startswith(f"{path} is a directory, and a file belongs there. Stop the node and move")
+            assert ("the node makes the file again" in offline.reason) is (suffix != ".log")
+            assert "disk" not in offline.reason
+            assert node.partition(TopicPartition("a", 1)) is not None
+        path.rmdir()
+        if suffix == ".log":
+            aside.rename(path)
+        async with running_node(tmp_path) as node:
+            partition = node.partition(TopicPartition("a", 0))
+            assert partition is not None
+            assert partition.high_watermark == 1
+            assert path.is_file() or suffix == ".snapshot"  # that is made when it is needed
+            assert await append(partition) == 1
+
+    asyncio.run(main())
+
+
 # --- The disk refuses -------------------------------------------------------------------------------------------------
 
 
@@ -572,7 +796,7 @@ def test_D1_a_partition_that_the_disk_refused_to_open_comes_back_whole_while_the
         node.start()
         [offline] = node.logs.offline
         assert (offline.tp, offline.kind) == (TP, OfflineKind.UNREADABLE)
-        assert "look after the disk" in offline.reason
+        assert "check the disk" in offline.reason
         assert node.logs.statistics().offline_partitions == 1
         await append(node.get(ONE))
         await bring_back(node, expected=0)
@@ -678,7 +902,7 @@ def test_a_partition_that_could_not_be_made_is_said_once_and_made_when_the_disk_
         said = [one.getMessage() for one in caplog.records if one.levelno >= logging.ERROR]
         assert len(said) == 1
         assert "orders-0 is offline" in said[0]
-        assert "tries again by itself" in said[0]
+        assert "keeps retrying" in said[0]
         assert not len(node.logs.offline)
         await node.logs.close()
 

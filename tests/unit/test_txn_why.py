@@ -238,7 +238,7 @@ def test_decisions_say_why() -> None:
 
 def test_prepared_and_decided_transactions_have_their_future() -> None:
     prepared = told(event(0, "Ongoing", timeout_ms=NEVER))
-    assert prepared.outlook == "it stays open until whoever prepared it decides: it never times out"
+    assert prepared.outlook == "it stays open until its outside coordinator decides: it never times out"
     assert prepared.commands == ("semel txn abort id --yes",)
     taken_over = told(event(0, "Ongoing", timeout_ms=NEVER), event(1, "Ongoing", timeout_ms=NEVER)).steps[1]
     assert "as it is (KIP-939)" in taken_over.text

@@ -55,7 +55,7 @@ _MESSAGES: Final[Mapping[ErrorCode, str]] = {
     ErrorCode.UNKNOWN_TOPIC_OR_PARTITION: "there is no such topic or partition: create it, or check its name",
     ErrorCode.UNKNOWN_TOPIC_ID: "there is no topic with this id: it may have been deleted; ask for the metadata again",
     ErrorCode.OFFSET_OUT_OF_RANGE: "the log does not have this offset: ask for its earliest and latest",
-    ErrorCode.KAFKA_STORAGE_ERROR: "the partition's log is offline: see the node's own log",
+    ErrorCode.KAFKA_STORAGE_ERROR: "the partition's log is offline: `semel doctor` says why, and what to do",
     ErrorCode.MESSAGE_TOO_LARGE: "a batch is larger than the topic's max.message.bytes: send smaller batches",
     ErrorCode.CORRUPT_MESSAGE: "a batch's checksum or structure is wrong: it was damaged on its way, send it again",
     ErrorCode.INVALID_RECORD: "a batch has records that the topic does not take (a compacted topic needs keys)",

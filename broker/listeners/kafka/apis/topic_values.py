@@ -30,10 +30,15 @@ def told_topic(
 
 
 def _told_partition(node: Services, topic: str, partition: PartitionDescription) -> MetadataPartition:
-    """One whose leader is not in the cluster has none; one whose log failed here is offline."""
-    has_leader = partition.leader_id in node.metadata.image.brokers
-    here = node.partition(TopicPartition(topic, partition.partition))
+    """One whose leader is not in the cluster, or has no log of it, has none; one whose log failed here is offline.
+
+    Producers then send records without a key to the other partitions, as with an offline directory of Kafka's.
+    """
+    tp = TopicPartition(topic, partition.partition)
+    here = node.partition(tp)
     node_id = node.config.node_id
+    is_closed = partition.leader_id == node_id and node.logs.offline.get(tp) is not None
+    has_leader = partition.leader_id in node.metadata.image.brokers and not is_closed
     offline = node_id in partition.replicas and (here is None or here.offline_error is not None)
     return MetadataPartition(
         ErrorCode.NONE if has_leader else ErrorCode.LEADER_NOT_AVAILABLE,
