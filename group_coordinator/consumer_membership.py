@@ -31,7 +31,6 @@ from semel.group_coordinator.held_bytes import Room, details_bytes
 from semel.group_coordinator.reconciliation import away, next_assignment
 from semel.group_coordinator.target_assignment import assign_targets, preferred_assignor
 from semel.group_coordinator.timers import Timers
-from semel.group_coordinator.topic_patterns import PatternError
 from semel.group_coordinator.topics import PatternsNeededError, Topics, TopicsSource
 from semel.group_coordinator.turn import GroupEventKind, TimerKey, TimerKind, Turn
 from semel.protocol.api.consumer_groups import (
@@ -45,6 +44,7 @@ from semel.protocol.api.consumer_groups import (
 from semel.protocol.errors import ErrorCode, SemelError, error_for
 from semel.protocol.schema import Reader
 from semel.runtime.machine import CoordinatorRecord
+from semel.runtime.patterns import PatternError
 
 
 class Draft:

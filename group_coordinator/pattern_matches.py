@@ -14,11 +14,11 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from semel.group_coordinator.topic_patterns import EFFORT_MAX, PatternError, TopicPattern
 from semel.group_coordinator.topics import Matched, Topics, TopicsSource
 from semel.protocol.errors import ErrorCode, RetriableError
 from semel.protocol.ids import INTERNAL_TOPICS
 from semel.runtime.clock import Clock
+from semel.runtime.patterns import EFFORT_MAX, LinearPattern, PatternError
 from semel.runtime.turns import Turns
 
 PATTERNS_MAX: Final = 10_000
@@ -133,7 +133,7 @@ class PatternMatches:
             matched = {name for name in known.matched.names if name in topics.by_name}
         effort, error = 0, ""
         try:
-            pattern = TopicPattern(expression)
+            pattern = LinearPattern(expression)
             effort = pattern.state_count
             turns = Turns()
             for name in names:

@@ -10,10 +10,10 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Final, Protocol, TypeAlias
 
-from semel.group_coordinator.topic_patterns import PatternError, TopicPattern
 from semel.protocol.api.consumer_groups import DescribedTopic, Partitions, TopicIdPartition
 from semel.protocol.errors import ErrorCode, RetriableError
 from semel.protocol.ids import INTERNAL_TOPICS, TopicId, TopicPartition
+from semel.runtime.patterns import LinearPattern, PatternError
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,7 +149,7 @@ class _MatchedAtOnce:
     @staticmethod
     def _match(expression: str, topics: Topics) -> Matched:
         try:
-            pattern = TopicPattern(expression)
+            pattern = LinearPattern(expression)
         except PatternError as error:
             return Matched(frozenset(), str(error))
         names = topics.by_name.keys() - INTERNAL_TOPICS

@@ -66,7 +66,6 @@ from semel.txn_coordinator.effects import (
     TransactionCompleted,
     WithProducerId,
 )
-from semel.txn_coordinator.pattern import compile_pattern
 from semel.txn_coordinator.prepare import (
     as_held,
     ending_by,
@@ -574,9 +573,6 @@ def _filtered(
     if request.min_duration_ms >= 0:
         # Kafka counts ids without a transaction too, from the year 1970 on; a duration has only what is open.
         found = (txn for txn in found if txn.state in OPEN and now_ms - txn.start_ms > request.min_duration_ms)
-    if request.transactional_id_pattern:
-        matches = compile_pattern(request.transactional_id_pattern).fullmatch
-        found = (txn for txn in found if matches(txn.transactional_id))
     return sorted(found, key=lambda txn: txn.transactional_id)
 
 

@@ -6,6 +6,7 @@ The shell around the machines: it checks ids, finds the shard, draws producer id
 from __future__ import annotations
 
 import asyncio
+import itertools
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -50,8 +51,10 @@ from semel.runtime.caller import caller_origin
 from semel.runtime.clock import Clock
 from semel.runtime.keys import partition_for_key
 from semel.runtime.machine import Machine
+from semel.runtime.patterns import EFFORT_MAX, LinearPattern, PatternError
 from semel.runtime.shard import ShardLog, ShardRuntime, ShardState
 from semel.runtime.tracing import context_of, end_span
+from semel.runtime.turns import Turns, in_turns
 from semel.txn_coordinator.commit_records import key_of_member
 from semel.txn_coordinator.config import TRANSACTIONAL_ID_BYTES_MAX, TransactionConfig
 from semel.txn_coordinator.counts import TransactionCounts
@@ -65,7 +68,6 @@ from semel.txn_coordinator.effects import (
 )
 from semel.txn_coordinator.machine import TransactionMachine
 from semel.txn_coordinator.markers import MarkerSender, MarkerWriter
-from semel.txn_coordinator.pattern import compile_pattern
 from semel.txn_coordinator.state import PREPARED, STATE_NAMES, TransactionMetadata
 from semel.txn_coordinator.tracing import TransactionSpans
 
@@ -286,8 +288,7 @@ class TransactionService:
         Raises COORDINATOR_LOAD_IN_PROGRESS while any partition loads (a list with holes would mislead),
         UNKNOWN_SERVER_ERROR where one can't be read, and INVALID_REGULAR_EXPRESSION.
         """
-        if request.transactional_id_pattern:
-            compile_pattern(request.transactional_id_pattern)
+        pattern = _pattern_of(request)
         unreadable = self._runtime.unreadable()
         if unreadable and not partial:
             raise FatalError(
@@ -296,10 +297,11 @@ class TransactionService:
             )
         readable = [partition for partition in self._runtime.partitions() if partition not in unreadable]
         parts = [await self._runtime.submit(partition, request) for partition in readable]
+        listed = [item async for item in in_turns(itertools.chain.from_iterable(part.transactions for part in parts))]
+        if pattern is not None:
+            listed = [item async for item in in_turns(listed) if await _matches(pattern, item.transactional_id)]
         return ListTransactionsResponse(
-            tuple(
-                sorted((item for part in parts for item in part.transactions), key=lambda item: item.transactional_id)
-            ),
+            tuple(sorted(listed, key=lambda item: item.transactional_id)),
             tuple(sorted(request.states - STATE_NAMES)),
             tuple(error.message for _, error in sorted(unreadable.items())),
         )
@@ -459,6 +461,33 @@ def _check_shared(key: str, attempt: str | None = None, token: str | None = None
         check_name("a commit token", token)
     if run:
         check_name("a run's name", run)
+
+
+def _pattern_of(request: ListTransactionsRequest) -> LinearPattern | None:
+    """Return the expression that ids must match. Raises `UsageError` where it can't be read."""
+    text = request.transactional_id_pattern
+    if not text:
+        return None
+    try:
+        return LinearPattern(text)
+    except PatternError as error:
+        raise _bad_pattern(text, str(error)) from None
+
+
+async def _matches(pattern: LinearPattern, transactional_id: str) -> bool:
+    """Match one id, in turns: a long expression takes long for each character of it (S3). Raises `UsageError`."""
+    turns = Turns()
+    for is_match in pattern.walk(transactional_id):
+        if is_match:
+            return True
+        if pattern.effort > EFFORT_MAX:
+            raise _bad_pattern(pattern.expression, "matching it takes too long; simplify it")
+        await turns.give_way()
+    return False
+
+
+def _bad_pattern(text: str, why: str) -> UsageError:
+    return UsageError(f"the pattern {text[:100]!r} can't be used: {why}", ErrorCode.INVALID_REGULAR_EXPRESSION)
 
 
 def _check_id(transactional_id: str, bytes_max: int = TRANSACTIONAL_ID_BYTES_MAX) -> None:

@@ -22,7 +22,6 @@ from semel.group_coordinator.pattern_matches import (
     PatternMatches,
 )
 from semel.group_coordinator.service import GroupService
-from semel.group_coordinator.topic_patterns import EFFORT_MAX, TopicPattern
 from semel.group_coordinator.topics import PatternsNeededError, Topic, Topics
 from semel.protocol.api.consumer_groups import (
     JOIN_EPOCH,
@@ -34,6 +33,7 @@ from semel.protocol.api.transactions import AddPartitionsToTxnRequest, AddPartit
 from semel.protocol.errors import ErrorCode, RetriableError, SemelError
 from semel.protocol.ids import TopicPartition
 from semel.runtime.clock import ManualClock
+from semel.runtime.patterns import EFFORT_MAX, LinearPattern
 
 COSTLY = "(?i)" + "[a-z]{0,30}" * 20
 """Some 1,800 states, of which most are looked at for each character."""
@@ -65,13 +65,13 @@ class Known:
 def walked(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """The names that are matched, one after the other."""
     names: list[str] = []
-    walk = TopicPattern.walk
+    walk = LinearPattern.walk
 
-    def noted(self: TopicPattern, name: str) -> Any:
+    def noted(self: LinearPattern, name: str) -> Any:
         names.append(name)
         return walk(self, name)
 
-    monkeypatch.setattr(TopicPattern, "walk", noted)
+    monkeypatch.setattr(LinearPattern, "walk", noted)
     return names
 
 

@@ -20,7 +20,7 @@ from semel.protocol.api.transactions import (
     ListTransactionsRequest,
     TransactionVersion,
 )
-from semel.protocol.errors import ErrorCode, FencedError, RetriableError, SemelError, UsageError
+from semel.protocol.errors import ErrorCode, FencedError, RetriableError, SemelError
 from semel.protocol.ids import NO_PRODUCER, ProducerIdAndEpoch, TopicPartition
 from semel.runtime.machine import TICK, CoordinatorRecord, Result, Ticket
 from semel.txn_coordinator.config import TransactionConfig
@@ -29,7 +29,6 @@ from semel.txn_coordinator.effects import (
     SendMarkers,
     TransactionCompleted,
 )
-from semel.txn_coordinator.pattern import PATTERN_LENGTH_MAX, compile_pattern
 from semel.txn_coordinator.prepare import (
     prepare_add_partitions,
     prepare_complete,
@@ -1159,52 +1158,10 @@ def test_list_filters_are_alternatives_within_and_conjunctive_between_themselves
     assert found(states=frozenset({"Ongoing"}), producer_ids=frozenset({2, 3})) == ["a-2"]
     assert found(min_duration_ms=50) == ["a-1", "b-1"], "only what is open has a duration"
     assert found(min_duration_ms=100) == []
-    assert found(transactional_id_pattern="a-.*") == ["a-1", "a-2"]
-    assert found(transactional_id_pattern="a") == [], "the whole id has to match"
     assert found(states=frozenset({"Confused"})) == []
     response = shard.submit(ListTransactionsRequest(states=frozenset({"Confused", "Ongoing"})))
     assert response.unknown_states == ("Confused",)
     assert [item.state for item in response.transactions] == ["Ongoing", "Ongoing"]
-    bad = ListTransactionsRequest(transactional_id_pattern="(")
-    assert shard.refused(bad) is ErrorCode.INVALID_REGULAR_EXPRESSION
-
-
-@pytest.mark.parametrize(
-    "pattern",
-    [
-        "(a+)+b", "((a+))+b", "(a|a)*b", "(a|(b|c))*", "(x+x+)*y", "(?=a)", "(?<!a)b", r"(a)\1", "(?P<n>a)", "(?i)a",
-        ".*.*.*.*x", "a?a?a?a?aaaa", "a{1,1001}", "a" * (PATTERN_LENGTH_MAX + 1), "(", ")", "[a", "*", "a\\", "a{2}{3}",
-        "(a{2}){3}", "(a*){2}",
-    ],
-)  # fmt: skip
-def test_patterns_that_are_wrong_or_could_take_long_are_refused(pattern: str) -> None:
-    with pytest.raises(UsageError) as caught:
-        compile_pattern(pattern)
-    assert caught.value.code is ErrorCode.INVALID_REGULAR_EXPRESSION
-
-
-@pytest.mark.parametrize(
-    ("pattern", "text", "matches"),
-    [
-        ("enrich-.*", "enrich-0", True),
-        ("enrich-(0|1)", "enrich-1", True),
-        ("(?:ab){2}-[0-9]+", "abab-42", True),
-        (r"[*+?(|\]]+", "*+?(|]", True),
-        (r"[]a]+", "]a", True),
-        (r"[^]a]+", "b", True),
-        (r"a\.b\d", "a.b1", True),
-        (r"\(\*\+\?\)\?", "(*+?)?", True),
-        ("a{", "a{", True),
-        ("(a)(b)c*", "abccc", True),
-        ("enrich", "enrich-0", False),
-    ],
-)
-def test_patterns_match_the_whole_id(pattern: str, text: str, matches: bool) -> None:
-    assert (compile_pattern(pattern).fullmatch(text) is not None) is matches
-
-
-def test_an_accepted_pattern_stays_fast_on_the_text_that_would_hurt_it() -> None:
-    assert compile_pattern(".*.*.*x").fullmatch("a" * 150) is None
 
 
 # -- the log

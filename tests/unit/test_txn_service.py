@@ -9,6 +9,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+from counted_turns import every_look_takes_a_millisecond, rounds_of_the_loop
 from memory_log import MemoryLog
 
 from semel.protocol.api.shared_transactions import CommitSharedRequest, DescribeSharedRequest, OpenSharedRequest
@@ -26,6 +27,7 @@ from semel.protocol.errors import ErrorCode, FatalError, RetriableError, SemelEr
 from semel.protocol.ids import NO_PRODUCER, ProducerIdAndEpoch, TopicPartition
 from semel.protocol.record_batch import decode_records
 from semel.runtime.clock import ManualClock
+from semel.txn_coordinator import service as txn_service
 from semel.txn_coordinator.config import TransactionConfig
 from semel.txn_coordinator.effects import MarkersWritten, SendMarkers
 from semel.txn_coordinator.markers import MarkerSender
@@ -732,8 +734,46 @@ def test_a_list_with_holes_is_refused() -> None:
         await held.commit()
         await loading
         assert len((await node.service.list(request)).transactions) == 1
-        bad = ListTransactionsRequest(transactional_id_pattern="(a+)+")
+        await node.service.close()
+
+    asyncio.run(scenario())
+
+
+def test_a_list_has_the_ids_that_match_as_a_whole() -> None:
+    async def scenario() -> None:
+        node = await Node(partition_count=2).load()
+        for name in ("a-1", "b-1", "a-2", "é-1"):
+            await node.init(name=name)
+
+        async def found(pattern: str) -> list[str]:
+            response = await node.service.list(ListTransactionsRequest(transactional_id_pattern=pattern))
+            return [item.transactional_id for item in response.transactions]
+
+        assert await found("a-.*") == ["a-1", "a-2"]
+        assert await found("a") == []
+        assert await found(".-1") == ["a-1", "b-1", "é-1"]
+        bad = ListTransactionsRequest(transactional_id_pattern="(a")
         assert await code_of(node.service.list(bad)) is ErrorCode.INVALID_REGULAR_EXPRESSION
+        await node.service.close()
+
+    asyncio.run(scenario())
+
+
+def test_S3_no_pattern_takes_long_to_match_ids(monkeypatch: pytest.MonkeyPatch) -> None:
+    """`.*.*.*x` looked through an id of 1,000 characters for seconds."""
+
+    async def scenario() -> None:
+        node = await Node().load()
+        await node.init(name="a" * 1_000)
+        hard = ListTransactionsRequest(transactional_id_pattern=".*.*.*.*.*.*x")
+        assert (await node.service.list(hard)).transactions == ()
+        every_look_takes_a_millisecond(monkeypatch)
+        wide = ListTransactionsRequest(transactional_id_pattern="(a?){100}x")
+        listed, rounds = await rounds_of_the_loop(node.service.list(wide))
+        assert listed.transactions == ()
+        assert rounds >= 20  # of a hundred characters
+        monkeypatch.setattr(txn_service, "EFFORT_MAX", 10_000)
+        assert await code_of(node.service.list(wide)) is ErrorCode.INVALID_REGULAR_EXPRESSION
         await node.service.close()
 
     asyncio.run(scenario())

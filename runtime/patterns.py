@@ -1,10 +1,10 @@
-"""Regular expressions over topic names, in time that grows only with the names' length.
+"""Regular expressions of clients over names, in time that grows only with the names' length.
 
-KIP-848 has the coordinator match names against RE2/J expressions that any client may send, so matching must not be a
-way to stop a node. Python's `re` backtracks; this is Thompson's construction with a lazily built, bounded automaton
-of states, as in RE2 (Cox, "Regular Expression Matching Can Be Simple And Fast").
+Coordinators match topics (KIP-848) and transactional ids (KIP-1152) against RE2/J expressions that any client may
+send, so matching must not be a way to stop a node. Python's `re` backtracks; this is Thompson's construction with a
+lazily built, bounded automaton of states, as in RE2 (Cox, "Regular Expression Matching Can Be Simple And Fast").
 
-Read is RE2's syntax as far as it can tell topic names apart, which are ASCII: literals, `.`, classes with ranges,
+Read is RE2's syntax as far as names need it: literals, `.`, classes with ranges (of ASCII),
 negation and `[:alpha:]` names, `\\d \\w \\s` and their negations, `\\x41`, `\\Q...\\E`, groups of all kinds with the
 flags `i`, `s`, `m`, `U`, alternation, greedy and lazy repetition up to 1000, `^ $ \\A \\z`, and `\\b \\B`. Not read,
 and refused as invalid: Unicode classes (`\\pL`), and what RE2 has not either: backreferences and lookaround.
@@ -31,6 +31,9 @@ CACHED_STATES_MAX: Final = 1_000
 """Sets of states kept; beyond that they are forgotten and made again, so memory is bounded, too."""
 
 _ASCII: Final = frozenset(map(chr, range(128)))
+_OTHER: Final = "beyond ASCII"
+"""In a set of characters: all that are not ASCII. `.` and what excludes some have it."""
+_ANY: Final = _ASCII | {_OTHER}
 _DIGITS: Final = frozenset("0123456789")
 _LOWER: Final = frozenset("abcdefghijklmnopqrstuvwxyz")
 _UPPER: Final = frozenset("ABCDEFGHIJKLMNOPQRSTUVWXYZ")
@@ -92,7 +95,7 @@ class _Piece:
     leave: int
 
 
-class TopicPattern:
+class LinearPattern:
     """An expression that is matched against whole names. Raises `PatternError` where it cannot be read."""
 
     def __init__(self, expression: str) -> None:
@@ -100,6 +103,7 @@ class TopicPattern:
         piece = parser.parse()
         self._nodes = parser.nodes
         self._enter, self._leave = piece.enter, piece.leave
+        self.expression = expression
         self._looks_at_words = any(node.check in _WORD_CHECKS for node in self._nodes)
         self.effort = 0
         """States looked at so far."""
@@ -148,10 +152,11 @@ class TopicPattern:
         if found is None:
             reached = self._reach(states, before, character)
             nodes = self._nodes
+            any_of = {character} if character.isascii() else {character, _OTHER}
             found = frozenset(
                 nodes[number].out[0]
                 for number in reached
-                if (characters := nodes[number].characters) is not None and character in characters
+                if (characters := nodes[number].characters) is not None and not characters.isdisjoint(any_of)
             )
             if len(self._steps) >= CACHED_STATES_MAX:
                 self._steps.clear()
@@ -334,7 +339,7 @@ class _Parser:
             case "[":
                 return self._single(characters=self._class())
             case ".":
-                return self._single(characters=_ASCII - {"\n"})
+                return self._single(characters=_ANY - {"\n"})
             case "^":
                 return self._single(check=_Check.BEGIN)
             case "$":
@@ -403,7 +408,7 @@ class _Parser:
         character = self._next()
         if character.lower() in _PERL:
             known = _PERL[character.lower()]
-            return known if character.islower() else _ASCII - known
+            return known if character.islower() else _ANY - known
         if character == "x":
             digits = self._text[self._position :].partition("}")[0][1:] if self._peek() == "{" else ""
             if digits:
@@ -439,7 +444,11 @@ class _Parser:
                 raise self._error("a range of characters goes from one to a later one")
             found |= self._cased_set(frozenset(map(chr, range(begin, min(end, 127) + 1))))
         self._position += 1
-        return _ASCII - found if negated else frozenset(found)
+        if not negated:
+            return frozenset(found)
+        if not found <= _ANY:
+            raise self._error("only characters of ASCII can be excluded")
+        return _ANY - found
 
     def _class_item(self) -> frozenset[str]:
         character = self._next()
@@ -456,7 +465,7 @@ class _Parser:
         name = self._text[self._position :].partition(":]")[0]
         if name not in _POSIX or not self._take(name + ":]"):
             raise self._error("a named class is one of " + ", ".join(f"[:{known}:]" for known in sorted(_POSIX)))
-        return _ASCII - _POSIX[name] if negated else self._cased_set(_POSIX[name])
+        return _ANY - _POSIX[name] if negated else self._cased_set(_POSIX[name])
 
     def _cased(self, character: str) -> frozenset[str]:
         return self._cased_set(frozenset(character))
