@@ -1,6 +1,6 @@
 """A source and a sink for Spark that do nothing, for batches and streams: what PySpark itself can do.
 
-The source gives Arrow batches with Semel's columns from memory, made anew in each task; the sink counts its rows.
+The source gives Arrow batches with Semel's columns from memory, made again in each task; the sink counts its rows.
 """
 
 # ruff: noqa: N802 - Spark names the methods

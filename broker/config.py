@@ -56,7 +56,7 @@ class NodeConfig:
     )
     shutdown_grace_ms: int = setting(
         10_000,
-        "How long requests in flight may go on after SIGTERM before they are cut off.",
+        "How long requests in flight may continue after SIGTERM before they are cut off.",
         unit="ms",
         minimum=0,
         maximum=600_000,
@@ -204,7 +204,7 @@ class NodeConfig:
     )
     disk_min_free_bytes: int = setting(
         256 << 20,
-        "Producers are refused while the disk has less than this free, so that the node itself can go on.",
+        "Producers are refused while the disk has less than this free, so that the node itself can continue.",
         unit="bytes",
         minimum=0,
         long=True,
@@ -318,7 +318,7 @@ class NodeConfig:
     )
     compression_type: str = setting(
         "producer",
-        "How batches are kept. producer: as they came; uncompressed or a codec: written anew where they differ.",
+        "How batches are kept. producer: as they came; uncompressed or a codec: written again where they differ.",
         choices=("producer", "uncompressed", "gzip", "snappy", "lz4", "zstd"),
         dynamic=True,
         topic_name="compression.type",
@@ -609,7 +609,7 @@ class NodeConfig:
     group_members_max_bytes: int = setting(
         128 << 20,
         "What the members of all groups of this node may hold in memory together. A member that is too many is refused "
-        "with GROUP_MAX_SIZE_REACHED; those that are in go on.",
+        "with GROUP_MAX_SIZE_REACHED; those that are in continue.",
         unit="bytes",
         minimum=1,
     )
@@ -648,7 +648,7 @@ class NodeConfig:
         256 << 20,
         "What the committed offsets of all groups of this node may hold in memory together, some 400 bytes each and "
         "2 KB for each group. Offsets of partitions that a group has none of are refused beyond it, with "
-        "INVALID_COMMIT_OFFSET_SIZE; groups that have theirs go on.",
+        "INVALID_COMMIT_OFFSET_SIZE; groups that have theirs continue.",
         unit="bytes",
         minimum=1,
     )

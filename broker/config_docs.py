@@ -59,17 +59,17 @@ Where metadata.url names a database, the metadata can outlive the node's logs. A
 although the metadata says that it has partitions, does not start (exit code 3): empty logs in their place would give
 offsets that readers are past to new records, and forget transactions and committed offsets. Mount or restore the
 folder; or start the node under a new `node.id`, which leaves those partitions to the lost one; or, if the records are
-really gone, start it once with `semel serve --accept-data-loss`, which makes the partitions anew, empty. Not with every
+really gone, start it once with `semel serve --accept-data-loss`, which makes the partitions again, empty. Not at every
 start: that would take away the protection.
 
 ## A lost partition
 
 A partition whose directory is gone, or can't be opened, is offline, and the node serves the others; `semel doctor` says
-why, and whether the node keeps retrying. One whose directory had been made and is gone is never made anew by
+why, and whether the node keeps retrying. One whose directory had been made and is gone is never made again by
 itself: its offsets would begin again. Stop the node and bring the directory back; or, if its records are gone for good,
 start the node once with `semel serve --data-dir DATA_DIR --accept-loss-of orders:0` (once for each such partition).
-Then the partition goes on behind the last offset that is known of it, with what the journal still had of it. A damaged
-directory is moved away first. The folder has a list of the partitions that were made in it (`known-partitions`), and
+Then the partition continues behind the last offset that is known of it, with what the journal still had of it. Move a
+damaged directory away first. The folder has a list of the partitions that were made in it (`known-partitions`), and
 keeps what the journal has of those that are offline (`kept/`): both belong to a backup.
 """
 

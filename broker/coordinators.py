@@ -123,7 +123,7 @@ class Coordinators:
         try:
             await self.groups.topics_deleted(names)
         except SemelError as error:
-            # They go at the next start. A topic made anew under the name before that is read from where they say.
+            # They go at the next start. A topic made again under the name before that is read from where they say.
             logger.warning("offsets of the deleted topics %s were not all forgotten: %s", ", ".join(names)[:300], error)
 
     async def close(self) -> None:

@@ -125,7 +125,7 @@ class DataFolder:
         if not found.get("cluster.id") or not found.get("node.id"):
             raise FatalError(
                 f"{path} is damaged: it does not say cluster.id and node.id. If the folder is this node's, remove the "
-                "file, and it is written anew; what is in the folder stays.",
+                "file, and it is written again; what is in the folder stays.",
                 ErrorCode.KAFKA_STORAGE_ERROR,
             )
         self.cluster_id = found["cluster.id"]
@@ -226,7 +226,7 @@ class DataFolder:
             return parse_topic_id(found.get("topic_id", ""))
         except ValueError as error:
             raise FatalError(
-                f"{path} is damaged: {error}. Write it anew as 'version: 0' and 'topic_id: <id>', with the id that the "
+                f"{path} is damaged: {error}. Rewrite it as 'version: 0' and 'topic_id: <id>', with the id that the "
                 "topic's other partitions have.",
                 ErrorCode.KAFKA_STORAGE_ERROR,
             ) from error
@@ -293,7 +293,7 @@ class DataFolder:
         if PARTITION_FILE not in names and any(name.endswith(LOG_SUFFIX) for name in names):
             raise FatalError(
                 f"{folder} is there and was not opened as a log, because it has no {PARTITION_FILE}. If it is this "
-                f"topic's, write that anew as 'version: 0' and 'topic_id: {format_topic_id(topic_id)}', two lines, and "
+                f"topic's, rewrite that as 'version: 0' and 'topic_id: {format_topic_id(topic_id)}', two lines, and "
                 "start the node again.",
                 ErrorCode.KAFKA_STORAGE_ERROR,
             )

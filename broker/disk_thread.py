@@ -13,7 +13,7 @@ started as are needed."""
 
 
 class DiskThread:
-    """Runs blocking calls elsewhere. A cancelled caller still waits for its call to end: nothing goes on behind it."""
+    """Runs blocking calls elsewhere. A cancelled caller still waits for its call to end: nothing runs on behind it."""
 
     __slots__ = ("_executor", "_own")
 

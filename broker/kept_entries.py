@@ -49,7 +49,7 @@ class KeptEntries:
             make_lasting_folder(self._storage, self._path)
             journal = self._open[key] = self._journal(key)
             for _ in journal.replay():
-                pass  # appends go on behind them
+                pass  # appends continue behind them
             self._names = None
         if entry.type is EntryType.TRUNCATE:
             journal.append_truncation(entry.topic_id, entry.partition, entry.base_offset)

@@ -21,7 +21,7 @@ KNOWN_FILE: Final = "known-partitions"
 _HEAD: Final = "semel known partitions 1"
 _BYTES_MAX: Final = 1 << 30
 _LINES_SPARE: Final = 1_000
-"""The file is written anew at a start where it has more lines that are over than this, and than lines that count."""
+"""The file is written again at a start where it has more lines that are over than this, and than lines that count."""
 
 PartitionKey: TypeAlias = tuple[TopicId, int]
 
@@ -56,7 +56,7 @@ class KnownPartitions:
         head, *lines = text.split("\n")
         self.was_there = head == _HEAD
         if not self.was_there:
-            _log.warning("%s is damaged: it is written anew", self._path)
+            _log.warning("%s is damaged: it is written again", self._path)
         # What follows the last line break was torn by a crash.
         for line in lines[:-1] if self.was_there else ():
             self._take(line)
@@ -99,7 +99,7 @@ class KnownPartitions:
                 try:
                     self._append("-", gone, sync=False)
                 except OSError as error:
-                    _log.warning("%s could not be written: %s; it is written anew later", self._path, error)
+                    _log.warning("%s could not be written: %s; it is written again later", self._path, error)
 
     def remove_all_but(self, keys: Collection[PartitionKey]) -> None:
         """Forget all partitions but these: the others were deleted."""

@@ -77,7 +77,7 @@ class Compactor:
         except SemelError as error:
             if partition.log.offline_error is not None:
                 raise
-            # As in Kafka: a log that cannot be read through is left as it is, and the others go on.
+            # As in Kafka: a log that cannot be read through is left as it is, and the others continue.
             self._uncleanable.add(partition.topic_id)
             _log.error("%s is not compacted until the next start: %s", tp, error)
             return False

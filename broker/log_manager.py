@@ -348,7 +348,7 @@ class LogManager:
     # --- offline partitions -------------------------------------------------------------------------------------------
 
     def was_made(self, tp: TopicPartition, topic_id: TopicId) -> bool:
-        """Say whether this folder has had the partition, so that it must not be made anew, empty (D1, D3)."""
+        """Say whether this folder has had the partition, so that it must not be made again, empty (D1, D3)."""
         return (topic_id, tp.partition) in self.folder.known or tp in self._opener.suspected
 
     def forget_all_but(self, keys: Collection[tuple[TopicId, int]]) -> None:
@@ -424,7 +424,7 @@ class LogManager:
             await self._thread.run(self._opener.keep_all, wanted, entries)
 
     def accept_loss(self, wanted: NewPartition) -> Partition:
-        """Make a partition anew whose directory is gone, behind the last offset that is known of it (D3).
+        """Make a partition again whose directory is gone, behind the last offset that is known of it (D3).
 
         What the journal still has of it is in it. Raises `SemelError` and `OSError`.
         """
@@ -446,7 +446,7 @@ class LogManager:
         self._opener.kept.discard(key)
         given_up = f"its records below offset {log.log_start_offset} are given up, and " if log.log_start_offset else ""
         _log.warning(
-            "the loss of %s is accepted: %sit goes on at offset %d", tp, given_up, max(end, log.log_end_offset)
+            "the loss of %s is accepted: %sit continues at offset %d", tp, given_up, max(end, log.log_end_offset)
         )
         return self._add(log, wanted.leader_epoch)
 
@@ -474,7 +474,7 @@ class LogManager:
         return back
 
     def _still_there(self, due: Sequence[OfflineLog]) -> list[OfflineLog]:
-        """Return those that may be tried again: what was made and is gone now is not made anew, empty (D3)."""
+        """Return those that may be tried again: what was made and is gone now is not made again, empty (D3)."""
         gone = {
             one.tp: NewPartition(one.tp, one.topic_id, self._opener.log_config(one.tp, one.topic_id), one.leader_epoch)
             for one in due

@@ -213,7 +213,7 @@ class LogOpener:
         self.take_offline([failed])
 
     def lost_offsets(self, tp: TopicPartition, topic_id: TopicId) -> tuple[int, int]:
-        """Return where a partition whose directory is gone goes on: the first offset that can be given back from what
+        """Return where a partition whose directory is gone continues: the first offset that can be given back from what
         is kept of it, and the one behind all that it is known to have had (D3).
         """
         folder = self._folder
@@ -238,6 +238,6 @@ def next_step(log: OfflineLog, folder: DataFolder) -> str:
             )
         case OfflineKind.DAMAGED:
             return (
-                f"Follow that, or stop the node and restore {path} from a backup; or, to go on without its records, "
+                f"Follow that, or stop the node and restore {path} from a backup; or, to continue without its records, "
                 f"move {path} away and start once with `{accept}`"
             )

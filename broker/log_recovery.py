@@ -18,7 +18,7 @@ _PIECE_BYTES_MIN: Final = 2 << 10
 _PIECE_BYTES_MAX: Final = 64 << 10
 _PIECES_BYTES: Final = 16 << 20
 """About so much of all logs together is held beside the journal. A journal goes round all logs, so that each log that
-has appends keeps a piece: with fewer places than logs, each entry would be looked up and read anew.
+has appends keeps a piece: with fewer places than logs, each entry would be looked up and read again.
 """
 
 
@@ -147,7 +147,7 @@ def _restore(log: PartitionLog, entry: JournalEntry, recovery_point: int, now_ms
             log.truncate_to(header.base_offset, now_ms=now_ms)
         elif header.base_offset > end:
             raise FatalError(
-                f"the log of {log.tp} ends at {end}, and the journal goes on at {header.base_offset}: the records "
+                f"the log of {log.tp} ends at {end}, and the journal continues at {header.base_offset}: the records "
                 "between were flushed and are gone. Restore the log's folder from a backup",
                 ErrorCode.KAFKA_STORAGE_ERROR,
             )

@@ -47,7 +47,7 @@ class _Duties:
 
 
 class LogUpkeep:
-    """The background work on a node's logs. `opened` first; `run` goes on until it is cancelled."""
+    """The background work on a node's logs. `opened` first; `run` continues until it is cancelled."""
 
     def __init__(
         self,
@@ -157,7 +157,7 @@ class LogUpkeep:
             except TimeoutError:
                 await self._guard("compact the logs", self.compact_logs)
             else:
-                self._intervals_changed.clear()  # the pause begins anew, with its new length
+                self._intervals_changed.clear()  # the pause begins again, with its new length
 
     async def _run_duties(self) -> None:
         now = self._clock.monotonic()

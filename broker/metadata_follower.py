@@ -78,7 +78,7 @@ class MetadataFollower:
                 try:
                     await self._carry_out(changes, image)
                 except Exception:
-                    # The changes are in the log: they can't be refused any more, and the next ones must go on.
+                    # The changes are in the log: they can't be refused any more, and the next ones must continue.
                     logger.exception("a change of the metadata could not be carried out: %s", changes[0])
                 for _ in changes:
                     self._pending.popleft()
@@ -144,7 +144,7 @@ class MetadataFollower:
         ]
 
     def _find_vanished(self, image: MetadataImage, accepted: Collection[TopicPartition]) -> None:
-        """What this folder has had, and has no directory of, is not made anew: its offsets would begin again (D3)."""
+        """What this folder has had, and has no directory of, is not made again: its offsets would begin again (D3)."""
         # Whatever else there is under its name, a file for instance, is not its directory.
         vanished = [one for one in self._missing(image) if self._logs.was_made(one.tp, one.topic_id)]
         for tp in accepted:
@@ -166,7 +166,7 @@ class MetadataFollower:
         missing = [str(one.tp) for one in self._missing(image) if not self._logs.has_directory(one.tp)]
         if missing:
             logger.warning(
-                "%s not in the data folder, to be made anew, empty: %s%s. If there were records, stop the node and "
+                "%s not in the data folder, to be made again, empty: %s%s. If there were records, stop the node and "
                 "bring the folders back before anything is written",
                 counted(len(missing), "log"), ", ".join(missing[:_NAMED_MAX]),
                 ", ..." if len(missing) > _NAMED_MAX else "",

@@ -75,7 +75,7 @@ _QUICK_CALLS_S: Final = 1.0
 class Node:
     """A running node. `await Node.start(config)`, then `await node.stop()`.
 
-    `failed` is done, with the reason, once the node can't go on (its disk failed): stop it then.
+    `failed` is done, with the reason, once the node can't continue (its disk failed): stop it then.
     """
 
     def __init__(
@@ -135,7 +135,7 @@ class Node:
         Without `listeners` it takes no address and is called directly: `produce`, `fetch`, and the other handlers with
         it as their `Services`. `executor` runs what waits for the disk, in place of threads of its own.
         With `accept_data_loss` it starts also in an empty folder though the metadata says that it has partitions, and
-        makes them anew. Partitions in `accept_loss_of` whose directories are gone are made anew, behind their last
+        makes them again. Partitions in `accept_loss_of` whose directories are gone are made again, behind their last
         known offsets. `interceptor` stands between the listeners and what answers, for tests of clients.
         Raises `ConfigError` and `NodeStartError`, and leaves nothing behind.
         """
@@ -416,7 +416,7 @@ class Node:
             f"the data folder {self.data_dir} is empty, but the metadata in {self.metadata.location} says that node "
             f"{node_id} holds {counted(len(held), 'partition')}: {named}. Mount or restore the folder, or correct "
             "data.dir or metadata.url; or give this node a new node.id; or, if the records are gone for good, start it "
-            "once with --accept-data-loss, which makes the partitions anew, empty",
+            "once with --accept-data-loss, which makes the partitions again, empty",
             StartFailure.DATA_FOLDER,
             ErrorCode.KAFKA_STORAGE_ERROR,
         )
@@ -522,7 +522,7 @@ class Node:
 
     def _fail(self, error: SemelError) -> None:
         if not self.failed.done():
-            logger.critical("the node can't go on: %s", error.message)
+            logger.critical("the node can't continue: %s", error.message)
             self.failed.set_result(error)
 
     def _begin_duty(self, what: str, duty: Coroutine[Any, Any, None]) -> None:

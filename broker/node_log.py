@@ -71,7 +71,7 @@ class JsonFormatter(_OneLine):
 
 
 class _Handler(logging.StreamHandler[TextIO]):
-    """Writes to a stream, which may be on the disk that has failed: then there is no log, and the node goes on."""
+    """Writes to a stream, which may be on the disk that has failed: then there is no log, and the node continues."""
 
     def handleError(self, record: logging.LogRecord) -> None:  # noqa: N802
         if not isinstance(sys.exc_info()[1], (OSError, ValueError)):

@@ -1,6 +1,6 @@
 """The partitions that should be on this node and are not open: why, since when, and when that is tried again.
 
-One damaged partition never stops the node, and none that had records is ever made anew, empty (D1, D3): it is kept out,
+One damaged partition never stops the node, and none that had records is ever made again, empty (D1, D3): it stays out,
 with a reason, until its directory is as it was, or somebody accepts the loss in words.
 """
 
@@ -35,7 +35,7 @@ class OfflineKind(Enum):
 
     @property
     def is_retried(self) -> bool:
-        """Whether it may come back by itself, once the disk does."""
+        """Whether it may come back on its own, once the disk does."""
         return self in (OfflineKind.NOT_MADE, OfflineKind.UNREADABLE)
 
 

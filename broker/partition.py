@@ -206,7 +206,7 @@ class Durability:
             self._durable(journal.durable_position)
 
     def flush_begins(self) -> list[Partition]:
-        """Return the partitions that are dirty, and count anew what is appended from here on."""
+        """Return the partitions that are dirty, and count again what is appended from here on."""
         dirty = list(self.dirty)
         self.dirty.clear()
         self.dirty_bytes = 0
@@ -217,7 +217,7 @@ class Durability:
         """Take up that a partition's log was cut at `offset`."""
         self.dirty[partition] = None
         if self.journal is not None:
-            # What is still on its way to the disk must not commit the offsets anew, for other bytes.
+            # What is still on its way to the disk must not commit the offsets again, for other bytes.
             self._pending = deque(item for item in self._pending if item[1] is not partition or item[2] <= offset)
             self.journal.append_truncation(partition.topic_id, partition.tp.partition, offset)
 

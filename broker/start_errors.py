@@ -1,4 +1,4 @@
-"""Why a node could not start, or stopped by itself: the kinds that an operator acts on differently."""
+"""Why a node could not start, or stopped on its own: the kinds that an operator acts on differently."""
 
 from __future__ import annotations
 

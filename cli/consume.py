@@ -70,9 +70,9 @@ def consume(
 ) -> None:
     """Print records as they come, until interrupted. With a group, what was printed is committed."""
     if offset is not None and partition is None:
-        raise UsageError("--offset needs --partition: offsets are numbered in each partition by itself")
+        raise UsageError("--offset needs --partition: offsets are numbered in each partition on its own")
     if partition is not None and group is not None:
-        raise UsageError("--partition reads one partition by itself; a group shares them out: give one of the two")
+        raise UsageError("--partition reads one partition on its own; a group shares them out: give one of the two")
     if as_json:
         format_ = OutputFormat.JSON
     with semel.Consumer(

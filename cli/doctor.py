@@ -1,4 +1,4 @@
-"""`semel doctor`: what is wrong on a cluster, since when, why it matters, and the command that mends it."""
+"""`semel doctor`: what is wrong on a cluster, since when, why it matters, and the command that fixes it."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def doctor(
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
     as_json: AsJson = False,
 ) -> None:
-    """Say what holds readers back, who is behind, and what endangers exactly-once, and what mends it.
+    """Say what holds readers back, who is behind, and what endangers exactly-once, and what fixes it.
 
     Transactions that hold last stable offsets (whose, since when, from what host, and what will happen when), hanging,
     slow and oversized ones; groups that lag, rebalance too often, or are about to be forgotten; partitions, disk,
@@ -93,7 +93,7 @@ def _as_json(
                 "since_ms": one.since_ms if one.since_ms >= 0 else None,
                 "happens": one.happens or None,
                 "why": one.kind.why,
-                "mend": one.kind.mend,
+                "fix": one.kind.fix,
                 "commands": [command_here(text, bootstrap) for text in one.commands],
                 "node_id": one.node_id,
             }
@@ -128,7 +128,7 @@ def _print_finding(finding: Finding, now_ms: int, bootstrap: str) -> None:
     if finding.happens:
         print(f"  next   {finding.happens}")
     print(f"  why    {finding.kind.why}")
-    print(f"  mend   {finding.kind.mend}")
+    print(f"  fix   {finding.kind.fix}")
     for text in finding.commands:
         print(f"         $ {command_here(text, bootstrap)}")
     print()

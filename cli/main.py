@@ -32,7 +32,7 @@ SUMMARIES: Final[Mapping[str, str]] = {
     "consume": "Print records as they come, until interrupted. With a group, what was printed is committed.",
     "group": "List groups, see how far they are behind, and move their offsets.",
     "txn": "See what transactions are open and what became of others, and end one that nobody else will.",
-    "doctor": "Say what holds readers back, who is behind, and what endangers exactly-once, and what mends it.",
+    "doctor": "Say what holds readers back, who is behind, and what endangers exactly-once, and what fixes it.",
     "log": "Read and check a node's data folder on the disk, without a node.",
     "health": "Ask a node whether it serves, once, and say so by the exit code: for containers and service managers.",
     "demo": "Run an exactly-once pipeline over real flights, killing its processes and the node all the while.",
@@ -95,6 +95,6 @@ def _semel(
 
 def main() -> None:
     """Run the command line."""
-    # What gRPC writes to standard error by itself is said by our own messages, in words that help.
+    # What gRPC writes to standard error on its own is said by our own messages, in words that help.
     os.environ.setdefault("GRPC_VERBOSITY", "NONE")
     app(prog_name="semel")

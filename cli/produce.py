@@ -138,7 +138,7 @@ def _send(producer: semel.Producer, topic: str, messages: Iterable[Message]) -> 
     try:
         return _send_all(producer, topic, messages, failed, delivered)
     except (SemelError, KeyboardInterrupt):
-        # Whoever mends the input and starts again wants to know from where.
+        # Whoever fixes the input and starts again wants to know from where.
         if producer.transactional_id is not None:
             print("nothing was sent: the transaction is aborted", file=sys.stderr)
         else:

@@ -121,7 +121,7 @@ AcceptDataLoss = Annotated[
     typer.Option(
         "--accept-data-loss",
         help="Start in an empty data folder though the metadata's database says that this node holds partitions, and "
-        "make them anew, empty. For one start, after the folder was lost.",
+        "make them again, empty. For one start, after the folder was lost.",
     ),
 ]
 AcceptLossOf = Annotated[
@@ -129,7 +129,7 @@ AcceptLossOf = Annotated[
     typer.Option(
         "--accept-loss-of",
         metavar="TOPIC:PARTITION",
-        help="Make this partition anew, whose directory is gone: without its records, behind its last known offset. "
+        help="Make this partition again, whose directory is gone: without its records, behind its last known offset. "
         "For one start. Can be given many times.",
     ),
 ]

@@ -383,7 +383,7 @@ def set_producer(
 ) -> None:
     """Give the batch at `position` another producer state, in place, with a new checksum.
 
-    A producer whose epoch was bumped numbers what it has not sent successfully anew (KIP-360).
+    A producer whose epoch was bumped numbers what it has not sent successfully again (KIP-360).
     """
     header = read_header(buffer, position)
     _PRODUCER.pack_into(buffer, position + _PRODUCER_AT, producer_id, producer_epoch, base_sequence)

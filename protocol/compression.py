@@ -239,7 +239,7 @@ def _decompress_gzip(data: memoryview, max_size_bytes: int, members_max: int) ->
 
 
 _GZIP_MEMBERS_MAX: Final = 64
-"""Clients write one. Each begins anew, so their number is bounded."""
+"""Clients write one. Each begins again, so their number is bounded."""
 
 
 # snappy

@@ -77,7 +77,7 @@ class TraceContext:
 class TransactionTrace:
     """What a record of a transaction keeps of its trace: while it is open, where it began; then, its decision.
 
-    parent_span_id: the span above the decision's, by which the tree can be mended when the decision's own span died
+    parent_span_id: the span above the decision's, by which the tree can be fixed when the decision's own span died
                     with the process that took the decision; 0 where there is none.
     """
 

@@ -78,7 +78,7 @@ _WORD_CHECKS: Final = frozenset({_Check.WORD_EDGE, _Check.NO_WORD_EDGE})
 
 @dataclass(slots=True)
 class _Node:
-    """A state: takes a character of `characters` to `out`, or goes on for free, if `check` holds."""
+    """A state: takes a character of `characters` to `out`, or continues for free, if `check` holds."""
 
     out: list[int]
     characters: frozenset[str] | None = None

@@ -16,7 +16,7 @@ Outcome = TypeVar("Outcome")
 async def attempted(
     attempt: Callable[[], Awaitable[Outcome]], repeatable: type[Exception], retrying: Callable[[], AsyncRetrying]
 ) -> Outcome:
-    """Return what `attempt` returns; where it raises `repeatable`, go on as `retrying` says.
+    """Return what `attempt` returns; where it raises `repeatable`, continue as `retrying` says.
 
     `retrying` is asked for at the first failure, which counts as its first attempt.
     """

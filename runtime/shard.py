@@ -5,7 +5,7 @@
 One shard is one machine over one partition. The machine decides, the shard appends what it decided and replays it into
 the machine at once, so the next request sees it; but answers and effects leave only when the log has committed all that
 was replayed before them (T2, T3), so nothing uncommitted is ever visible outside. When an append or a commit fails, the
-machine is thrown away and built anew from the log: there is no rollback code.
+machine is thrown away and built again from the log: there is no rollback code.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ _log = logging.getLogger("semel.shard")
 LOAD_CHUNK_BYTES = 1 << 20
 RELOAD_PAUSE_S = 0.05
 RELOAD_PAUSE_S_MAX = 300.0
-"""A log that cannot be read is looked at again ever more rarely: somebody may mend it while the node runs."""
+"""A log that cannot be read is looked at again ever more rarely: somebody may fix it while the node runs."""
 
 
 class ShardLog(Protocol):
@@ -138,7 +138,7 @@ class Shard:
 
     def start(self) -> asyncio.Future[None]:
         """Begin to load the machine from the log. Done when the shard is active, or the first attempt has failed:
-        callers then wait for nothing, they are told why (COORDINATOR_NOT_AVAILABLE), and the attempts go on.
+        callers then wait for nothing, they are told why (COORDINATOR_NOT_AVAILABLE), and the attempts continue.
         """
         tried: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._load_task = asyncio.get_running_loop().create_task(self._load(tried), name=f"load {self.tp}")
@@ -192,7 +192,7 @@ class Shard:
             try:
                 self._decide(TICK, None)
             except SemelError:
-                return  # the reload that follows arms the timer anew
+                return  # the reload that follows arms the timer again
         self._timer_ms = None
         self._arm_timer()
 

@@ -83,7 +83,7 @@ class TopicBuffers:
 class Accumulator:
     """Batches of every partition, within one bound of memory.
 
-    The producer sets what is called where sending threads must wait, or must not go on:
+    The producer sets what is called where sending threads must wait, or must not continue:
     open_topic(topic): learn about a topic and call `add_topic`; raises what `send` is to raise
     wait_room(bytes):  return when as much memory may be free; raises what `send` is to raise
     wake():            there is something for the IO thread to do

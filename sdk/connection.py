@@ -29,7 +29,7 @@ from semel.sdk.options import ClientOptions
 Buffer: TypeAlias = bytes | bytearray | memoryview
 
 MAX_RESPONSE_BYTES: Final = 512 << 20
-"""The longest answer that is believed. A fetch bounds its answers by itself; more than this is a broken stream."""
+"""The longest answer that is believed. A fetch bounds its answers on its own; more than this is a broken stream."""
 
 _CHUNK_BYTES: Final = 64 << 10
 _JOIN_BYTES: Final = 4 << 10

@@ -265,7 +265,7 @@ class ConsumerBase(NotPicklable, ABC, Generic[Listener]):
     def assign(self, partitions: Iterable[TopicPartition]) -> None:
         """Read exactly these partitions, without sharing them. With a group, begin where it has committed.
 
-        Partitions that were assigned before go on where they are. Raises `UsageError` after `subscribe`.
+        Partitions that were assigned before continue where they are. Raises `UsageError` after `subscribe`.
         """
         self._check_usable()
         self._settle()
@@ -276,7 +276,7 @@ class ConsumerBase(NotPicklable, ABC, Generic[Listener]):
         return self._core.assignment()
 
     def seek(self, partition: TopicPartition, offset: int) -> None:
-        """Go on at `offset`, and let `commit()` commit it. Raises `UsageError` where `partition` is not assigned."""
+        """Continue at `offset`, and let `commit()` commit it. Raises `UsageError` where `partition` is not assigned."""
         self._check_usable()
         tp = check_partition(partition)
         check_int("offset", offset, 0, 2**63 - 1)

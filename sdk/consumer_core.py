@@ -109,7 +109,7 @@ class ConsumerCore:
             self.subscription.unsubscribe()
 
     def seek(self, tp: TopicPartition, offset: int) -> None:
-        """Go on at `offset`. Raises `UsageError` for a partition that is not assigned."""
+        """Continue at `offset`. Raises `UsageError` for a partition that is not assigned."""
         with self._lock:
             state = self.subscription.require(tp)
             state.move_to(offset)
@@ -557,7 +557,7 @@ class ConsumerCore:
         await self.leave()
 
     async def leave(self) -> None:
-        """Leave the group; a later subscribe joins it anew."""
+        """Leave the group; a later subscribe joins it again."""
         member, self._member = self._member, None
         if member is not None:
             await member.close()

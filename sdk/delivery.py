@@ -136,7 +136,7 @@ class ProducerBatch:
         self.builder = None
         self.data = None
         if event is not None:
-            event.set()  # its waiters go on to wait for their part
+            event.set()  # its waiters continue to wait for their part
 
     def wait(self, timeout_s: float | None) -> bool:
         """Wait until the batch is done or split. Returns whether it is."""
@@ -270,7 +270,7 @@ class Delivery:
         return f"<Delivery to {self.topic}-{self.partition}: {state}>"
 
     def _follow(self) -> None:
-        """Go on with the part of a batch that was split."""
+        """Continue with the part of a batch that was split."""
         while self._batch.parts is not None:
             first, part = self._batch.part_of(self._delta)
             self._batch, self._delta = part, self._delta - first

@@ -46,14 +46,14 @@ def whole_batches(data: memoryview) -> tuple[int, int]:
 class UnreadableBatchError(FatalError):
     """A batch in the log can't be read: its checksum is wrong, or its records are no records.
 
-    tp, first_offset, last_offset: where it is. `consumer.seek(error.tp, error.last_offset + 1)` goes on without it, and
+    tp, first_offset, last_offset: where it is. `consumer.seek(error.tp, error.last_offset + 1)` leaves it out, and
     so does a consumer that was made with `on_unreadable_batch="skip"`.
     """
 
     def __init__(self, tp: TopicPartition, first_offset: int, last_offset: int, why: str) -> None:
         super().__init__(
             f"{tp} can't be read at offset {first_offset}: the batch of offsets {first_offset} to {last_offset} is "
-            f"unreadable: {why}. Seek to {first_offset} to fetch it again, or to {last_offset + 1} to go on without it."
+            f"unreadable: {why}. Seek to {first_offset} to fetch it again, or to {last_offset + 1} to leave it out."
             " A consumer with on_unreadable_batch='skip' passes over such batches",
             ErrorCode.CORRUPT_MESSAGE,
         )

@@ -257,7 +257,7 @@ class Fetcher:
             state.topic_id = topic_id
         if state.topic_id == topic_id:
             return True
-        _log.warning("a topic was deleted and made anew; reading it from its start partition=%s", state.tp)
+        _log.warning("a topic was deleted and made again; reading it from its start partition=%s", state.tp)
         state.topic_id = topic_id
         # All of it is new to this reader, also where it would begin at the end of a topic that it comes to later.
         is_error = self._options.reset is OffsetReset.ERROR
@@ -414,7 +414,7 @@ class Fetcher:
             self._fail(
                 FatalError(
                     f"{state.tp} answered at offset {state.fetch_offset} with {len(records)} bytes that hold no whole "
-                    "record batch; the log is damaged there, seek past it to go on",
+                    "record batch; the log is damaged there, seek past it to continue",
                     ErrorCode.CORRUPT_MESSAGE,
                 )
             )
@@ -437,7 +437,7 @@ class Fetcher:
                 return  # what is buffered is good; ask again once it is read
             where = f"offset {state.position} of {state.tp} is not in the log (any more)"
             if self._options.reset is OffsetReset.ERROR:
-                self._fail(FatalError(f"{where}; seek to where reading shall go on", code))
+                self._fail(FatalError(f"{where}; seek to where reading shall continue", code))
             else:
                 _log.warning("%s; going on at the %s", where, self._options.reset.value)
                 state.ask_reset(self._options.reset)

@@ -343,7 +343,7 @@ class GroupMember:
         """From here on the session must be kept alive, whether or not the user polls soon."""
         self.state = MemberState.STABLE
         if self._heartbeats is None or self._heartbeats.done():
-            # In no trace: they go on for long after what is current now has ended.
+            # In no trace: they continue for long after what is current now has ended.
             self._heartbeats = asyncio.get_running_loop().create_task(
                 self._beat(), name=f"beat {self.options.group}", context=Context()
             )

@@ -38,7 +38,7 @@ STALE_METADATA: Final = frozenset(
         ErrorCode.REPLICA_NOT_AVAILABLE,
     }
 )
-"""What is answered where the leader has moved, or the topic was made anew."""
+"""What is answered where the leader has moved, or the topic was made again."""
 
 Target: TypeAlias = tuple[PartitionState, int]
 """A partition, with its epoch when something was asked about it."""

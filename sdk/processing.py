@@ -1,7 +1,7 @@
 """The spans of records on their way into a program: "poll" for what is handed out, "process" for what is done with it.
 
 By OpenTelemetry's conventions both link to the contexts in which the records were created. Where nothing else is
-current, the processing of one record goes on in the record's own trace, so that one trace leads from the sender to
+current, the processing of one record continues in the record's own trace, so that one trace leads from the sender to
 here; inside of a transaction or another span it is below that one.
 """
 

@@ -142,7 +142,7 @@ class Producer(RecordSender):
     def init_transactions(self, *, keep_prepared: bool = False) -> PreparedTransaction | None:
         """Get this instance's identity, which fences older ones and ends what they left open.
 
-        Entering `with Producer(...)`, or the first transaction, does it by itself, but not for a two-phase producer:
+        Entering `with Producer(...)`, or the first transaction, does it on its own, but not for a two-phase producer:
         there `keep_prepared` leaves what is prepared as it is, and returns its name, to be ended by
         `complete_transaction`, `commit_transaction` or `abort_transaction`. Returns None where nothing was left.
         """

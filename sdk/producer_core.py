@@ -499,7 +499,7 @@ class ProducerCore:
 
     @property
     def needs_initializing(self) -> bool:
-        """Whether the next transaction must first get its identity from the coordinator, as it does by itself."""
+        """Whether the next transaction must first get its identity from the coordinator, as it does on its own."""
         transactions = self.transactions
         return transactions is not None and transactions.needs_initializing and not transactions.is_two_phase
 
@@ -510,7 +510,7 @@ class ProducerCore:
             raise UsageError("this Producer is closed; make a new one")
         if transactions.needs_initializing:
             raise UsageError(
-                "a two-phase producer is not initialised by itself, which would abort what is prepared: call "
+                "a two-phase producer is not initialised on its own, which would abort what is prepared: call "
                 "init_transactions(keep_prepared=True), and complete_transaction() for what that returns"
             )
         transactions.begin()

@@ -6,7 +6,7 @@ No IO, clock or randomness: `poll` gives the requests to send, `answered` and `l
   the node remembers (P1): whatever was sent may be sent again with the same numbers until it is answered.
 - They are sent in order, and again in order. A batch refused as out of order behind one that has to be repeated is
   repeated after it. Refused though everything before it was acknowledged, the node has lost the producer's state: the
-  partition goes on under the next epoch with new numbers from 0 (KIP-360). Epochs are checked by partition and the id
+  partition continues under the next epoch with new numbers from 0 (KIP-360). Epochs are checked by partition and the id
   is this client's alone, so this needs no coordinator until the epochs run out. In a transaction it aborts the
   transaction instead.
 - A node that does not know a producer takes any first number (P3), so that a refused first batch could be overtaken by
@@ -137,7 +137,7 @@ class _Line:
         self.producer = NO_PRODUCER
         self.next_sequence = 0
         self.proven_until_ms = 0
-        self.renumber = False  # a number is missing: once nothing is in flight, go on under the next epoch
+        self.renumber = False  # a number is missing: once nothing is in flight, continue under the next epoch
         self.gap = False  # a batch in doubt was given up: a missing number may yet turn up
         self.refusal: SemelError | None = None  # the last, which whoever runs out of time is to be told
 
@@ -377,7 +377,7 @@ class Sender:
         return fresh
 
     def _same_identity(self, mine: ProducerIdAndEpoch, current: ProducerIdAndEpoch) -> bool:
-        """Whether a partition goes on as it is: without transactions its epoch may be ahead of the client's."""
+        """Whether a partition continues as it is: without transactions its epoch may be ahead of the client's."""
         if self._options.transactional:
             return mine == current
         return mine.producer_id == current.producer_id
@@ -528,7 +528,7 @@ class Sender:
     # numbers
 
     def _renumber(self, line: _Line) -> None:
-        """Go on under the next epoch, from 0, with everything that is left of a partition."""
+        """Continue under the next epoch, from 0, with everything that is left of a partition."""
         if line.in_flight:
             return
         if self._options.transactional:

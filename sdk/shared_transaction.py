@@ -98,7 +98,7 @@ class SharedHandle:
         token:        names what is committed: the same each time that this piece of work is tried, such as its date
         sequence:     its place in the application's order, if there is one: larger than that of the last commit
         timeout_ms:   how long each writer's part may stay open, from its first record to the commit
-        attempt:      names this try, anew for each; None: a random name
+        attempt:      names this try, again for each; None: a random name
         run:          names the run of the program that tries; once another run has opened an attempt, all of this one's
                       are over, also those that nobody had opened
         one_off:      nobody will ever use this key again: it is forgotten a quarter of an hour after its commit (the

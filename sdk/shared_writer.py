@@ -249,7 +249,7 @@ class SharedWriterBase(ProducerBase):
         """Only `SharedTransaction.join` makes them: it also asks the coordinator for their identity.
 
         trace:  the trace context of the handle, which sends inside the with-block are made in, unless there is another
-        client: to write through, which goes on after this writer; None: one of its own
+        client: to write through, which continues after this writer; None: one of its own
         """
         self._request = request
         self._client = client

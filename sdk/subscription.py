@@ -47,7 +47,7 @@ class PartitionState:
     fetch_offset: the offset to ask for next: the position, plus what is buffered.
     handed_out:   what `commit` commits: the offset after what was handed out, or that the user went to. None: nothing.
     epoch:        grows with each seek, so that an answer to an older fetch is recognised and dropped.
-    topic_id:     the topic that the position is in: one made anew under the same name has another.
+    topic_id:     the topic that the position is in: one made again under the same name has another.
     failures:     how often in a row it could not be read or located.
     is_ready:     whether it waits in the subscription's queue for its turn to be handed out.
     """

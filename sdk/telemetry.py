@@ -28,7 +28,7 @@ _AFTER_TROUBLE_S: Final = 0.1
 def start_from_environment() -> bool:
     """Set the SDK up in this process, once, where the environment asks for it and nobody has done so.
 
-    Returns whether spans or metrics go anywhere. Never raises: without its telemetry, work goes on.
+    Returns whether spans or metrics go anywhere. Never raises: without its telemetry, work continues.
     """
     global _looked_in
     if _looked_in != os.getpid():

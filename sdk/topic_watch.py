@@ -43,7 +43,7 @@ class TopicWatch:
         self._joined_for: dict[str, int] = {}
 
     def restart(self) -> None:
-        """The subscription has changed: check it anew."""
+        """The subscription has changed: check it again."""
         self._round += 1
         self.is_checked = False
 

@@ -87,7 +87,7 @@ def metadata() -> tuple[tuple[str, str], ...]:
 
 
 def context_of(headers: Headers) -> Context | None:
-    """Return the context in `headers`, made elsewhere, to go on in here; None where there is one here already."""
+    """Return the context in `headers`, made elsewhere, to continue in here; None where there is one here already."""
     if not headers or not active():
         return None
     from opentelemetry.trace import get_current_span

@@ -214,7 +214,7 @@ class Transaction:
             raise
 
     def _abort_after(self, error: BaseException) -> None:
-        """Abort. What `error` says goes on to the caller, unless it turns out that this instance can't go on at all."""
+        """Abort. The caller gets what `error` says, unless it turns out that this instance can't continue at all."""
         calls = self._producer._core.transactions
         is_open = calls is not None and calls.is_open
         if self._commits is not None and (is_open or isinstance(error, AbortTransactionError)):

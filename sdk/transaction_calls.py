@@ -265,7 +265,7 @@ class TransactionCalls:
         tracing.end_span(span)
 
     def _note_stop(self, error: BaseException) -> None:
-        """A decision failed: where the producer can't go on, that is the transaction's end."""
+        """A decision failed: where the producer can't continue, that is the transaction's end."""
         if self.has_stopped:
             self._end_span("fenced" if isinstance(error, FencedError) else "failed", error)
 
@@ -462,7 +462,7 @@ class TransactionCalls:
         )
 
     def _stop(self, error: SemelError) -> SemelError:
-        """Nothing can go on. Returns what to raise."""
+        """Nothing can continue. Returns what to raise."""
         with self._lock:
             self._manager.stop(error)
             self._on_change()
@@ -478,7 +478,7 @@ class TransactionCalls:
         return decision_of(own[-1]) if own else None
 
     async def _end(self, *, commit: bool) -> tuple[ProducerIdAndEpoch, bool]:
-        """Ask for the decision. Returns the identity to go on with, and whether the token was new (T13)."""
+        """Ask for the decision. Returns the identity to continue with, and whether the token was new (T13)."""
         request = transactions_pb2.EndTransactionRequest(
             transactional_id=self._manager.transactional_id,
             producer=producer_message(self._manager.producer),

@@ -62,7 +62,7 @@ LEGAL_MOVES: Final[Mapping[State, frozenset[State]]] = {
     ),
     State.PREPARED: frozenset({State.COMMITTING, State.READY, State.ABORTING, State.FENCED, State.FAILED}),
     State.ABORTABLE: frozenset({State.ABORTING, State.FENCED, State.FAILED}),
-    # A commit that the coordinator refuses for good, because it has aborted by itself, leaves the abort to be
+    # A commit that the coordinator refuses for good, because it has aborted on its own, leaves the abort to be
     # confirmed.
     State.COMMITTING: frozenset({State.READY, State.ABORTABLE, State.FENCED, State.FAILED}),
     State.ABORTING: frozenset({State.READY, State.FENCED, State.FAILED}),
@@ -80,7 +80,7 @@ class TransactionManager:
         self._state = State.UNINITIALIZED
         self._producer = NO_PRODUCER
         self._error: SemelError | None = None
-        self._over = False  # the coordinator has ended the open transaction by itself
+        self._over = False  # the coordinator has ended the open transaction on its own
 
     @property
     def state(self) -> State:
@@ -93,7 +93,7 @@ class TransactionManager:
 
     @property
     def error(self) -> SemelError | None:
-        """Why the transaction, or the producer, cannot go on; None if it can."""
+        """Why the transaction, or the producer, cannot continue; None if it can."""
         return self._error
 
     @property
@@ -174,7 +174,7 @@ class TransactionManager:
         self._move(State.ABORTABLE)
 
     def begin_commit(self) -> bool:
-        """Start to commit, or go on with a commit that was not answered. Raises `AbortTransactionError` if it can't.
+        """Start to commit, or continue with a commit that was not answered. Raises `AbortTransactionError` if it can't.
 
         Returns whether to flush, and then to call `decide`; otherwise the decision is to be asked for again.
         """
@@ -231,7 +231,7 @@ class TransactionManager:
         return self._abortable()
 
     def timed_out(self, producer: ProducerIdAndEpoch, message: str) -> AbortTransactionError:
-        """The coordinator has aborted by itself and given a new identity (KIP-360). Returns what to raise."""
+        """The coordinator has aborted on its own and given a new identity (KIP-360). Returns what to raise."""
         self._producer = producer
         self._over = True
         self._error = AbortTransactionError(message, ErrorCode.TRANSACTION_ABORTABLE)
@@ -240,7 +240,7 @@ class TransactionManager:
         return self._abortable()
 
     def begin_abort(self) -> bool:
-        """Start to abort, or go on with one that was not answered. Returns whether the coordinator must be told."""
+        """Start to abort, or continue with one that was not answered. Returns whether the coordinator must be told."""
         self._check_alive()
         if self._state is State.READY or self._state is State.UNINITIALIZED:
             raise self._no_transaction("abort_transaction")
@@ -263,7 +263,7 @@ class TransactionManager:
         self._move(State.READY)
 
     def stop(self, error: SemelError) -> None:
-        """Nothing can go on: this instance is fenced, or failed for good."""
+        """Nothing can continue: this instance is fenced, or failed for good."""
         if self._state in (State.FENCED, State.FAILED):
             return
         self._error = error

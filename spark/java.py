@@ -35,7 +35,7 @@ exec "{java}" "$@"
 
 
 def java_home(folder: Path) -> Path | None:
-    """Return what JAVA_HOME must be for Spark; None where Spark finds a good Java by itself.
+    """Return what JAVA_HOME must be for Spark; None where Spark finds a good Java on its own.
 
     Spark takes the Java of JAVA_HOME where that is set, and only else the path's. A JAVA_HOME that Spark can't use is
     replaced, with a warning that says so.

@@ -63,7 +63,7 @@ def data_loss(what: str) -> DataLossError:
     """Return the error for records that are gone."""
     return DataLossError(
         f"{what}. Records may have been deleted by the topic's retention before the query read them, or the topic was "
-        "deleted. To go on with what is left, set option failOnDataLoss to 'false'",
+        "deleted. To continue with what is left, set option failOnDataLoss to 'false'",
         ErrorCode.OFFSET_OUT_OF_RANGE,
     )
 

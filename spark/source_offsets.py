@@ -71,7 +71,7 @@ class SourceOffsets:
             ]
         else:
             names = selection.topics or tuple(sorted(selection.assigned))
-            # Asked for anew, not out of the client's memory: topics grow, and go.
+            # Asked for again, not out of the client's memory: topics grow, and go.
             snapshot = run(client, client.cluster.refresh(names))
             missing = [name for name in names if name not in snapshot.topics]
             if missing and skip_missing:

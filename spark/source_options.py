@@ -64,7 +64,7 @@ _KNOWN: Final = (
     "kafka.check.crcs",
 )
 _REFUSED: Final = {
-    "auto.offset.reset": "where reading starts is said by startingOffsets, and a restarted query goes on from its "
+    "auto.offset.reset": "where reading starts is said by startingOffsets, and a restarted query continues from its "
     "checkpoint",
     "key.deserializer": "keys come as binary; cast them, or parse them with Spark's functions",
     "value.deserializer": "values come as binary; cast them, or parse them with Spark's functions",

@@ -41,7 +41,7 @@ _RUN_ID: Final = "spark.jobGroup.id"
 
 
 class SemelStreamWriter(DataSourceStreamArrowWriter):
-    """One execution of one batch. Spark makes it anew for the tasks, and anew again for the commit or the abort.
+    """One execution of one batch. Spark makes it again for the tasks, and once more for the commit or the abort.
 
     So the identity of an execution travels with the tasks' messages, and nothing here asks anybody before it must.
     """

@@ -152,7 +152,7 @@ def answer_repeated_end(txn: TransactionMetadata, request: EndTxnRequest) -> Res
     if committed == request.committed:
         return Result(EndTxnResponse(txn.producer))
     if not committed and txn.last_update_ms - txn.start_ms >= txn.timeout_ms:
-        # Where the timeout may have done it, not the producer: it aborts, too, and goes on (KIP-588).
+        # Where the timeout may have done it, not the producer: it aborts, too, and continues (KIP-588).
         raise refuse(
             ErrorCode.TRANSACTION_ABORTABLE,
             f"the transaction of {txn.transactional_id!r} was open for longer than its timeout of {txn.timeout_ms} ms "

@@ -16,7 +16,7 @@ class TransactionConfig:
     transaction_max_timeout_ms:     the longest timeout that a producer may ask for (`transaction.max.timeout.ms`).
     transactional_id_expiration_ms: an id without a transaction is forgotten so long after its last one
                                     (`transactional.id.expiration.ms`).
-    transactional_id_max_bytes:     the longest id that may be initialised with; one that is known goes on.
+    transactional_id_max_bytes:     the longest id that may be initialised with; one that is known continues.
     two_phase_commit_enable:        whether transactions may be decided outside, which never time out
                                     (`transaction.two.phase.commit.enable`).
     commit_history_max:             how many commits are remembered by key, for tokens and shared transactions (T13).

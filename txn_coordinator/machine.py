@@ -280,7 +280,7 @@ class TransactionMachine:
         if not txn.is_two_phase:
             raise refuse(
                 ErrorCode.INVALID_TXN_STATE,
-                f"the open transaction of {txn.transactional_id!r} is not a two-phase one and times out by itself; "
+                f"the open transaction of {txn.transactional_id!r} is not a two-phase one and times out on its own; "
                 "initialise without keeping it, which aborts it",
             )
         if txn.holder.producer_epoch >= MAX_PRODUCER_EPOCH:
@@ -472,7 +472,7 @@ class TransactionMachine:
                 records.append(tombstone_of(txn))
                 size += size_of(records[-1:])
                 continue
-            # Nobody has come in the producer's place: it may go on, with the epoch that fences it now (KIP-588).
+            # Nobody has come in the producer's place: it may continue, with the epoch that fences it now (KIP-588).
             self._counts.timeouts += 1
             fencing, markers = self._fence(txn, now_ms, from_epoch=txn.producer_epoch, cause=DecisionCause.TIMEOUT)
             records += fencing

@@ -2,7 +2,7 @@
 
 One task for each decision, never two for the same: with the older protocol a second marker, late, could end the
 producer's next transaction. What fails is tried again for as long as this node coordinates the id; whoever takes over
-begins anew from the log (T4), and its higher coordinator epoch shuts this one's late markers out (P9).
+begins again from the log (T4), and its higher coordinator epoch shuts this one's late markers out (P9).
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Shared transactions and commit tokens: the part of the transaction machine that is Semel's own (T12, T13).
 
 A writer of a shared transaction is an ordinary transactional producer to partitions, markers and readers: it has a
-transactional id made of the key, a producer id of its own, and lives in the key's shard. It can't commit by itself. The
+transactional id made of the key, a producer id of its own, and lives in the key's shard. It can't commit alone. The
 decision is one batch of records: the key's decision, the end of each writer that the committer named, and the abort of
 every other one, as far as the batch has room. The others can't commit any more, whatever they do: a mark in the key's
 record says that they are there, and ticks abort them. From there on each runs its course as any transaction does, crash

@@ -135,7 +135,7 @@ class TransactionMetadata:
 
     previous_producer_id: the id before the last rotation, -1 without one.
     next_producer_id:     set between the decision and its completion when the epochs ran out: the id that the producer
-                          was already told to go on with (KIP-890).
+                          was already told to continue with (KIP-890).
     last_producer_epoch:  the epoch from which this producer itself moved on, or was moved on by a timeout, so that its
                           calls are known again (T5, T7); -1 after any other fence, when no earlier epoch has a say.
     start_ms:             when the transaction began; kept after its end, as Kafka does; -1 before the first.
@@ -189,7 +189,7 @@ class TransactionMetadata:
 
     @property
     def next_producer(self) -> ProducerIdAndEpoch:
-        """What the producer goes on with: the current id and epoch, or the next id where the epochs ran out."""
+        """What the producer continues with: the current id and epoch, or the next id where the epochs ran out."""
         if self.next_producer_id != NO_PRODUCER_ID:
             return ProducerIdAndEpoch(self.next_producer_id, 0)
         return self.producer

@@ -13,7 +13,7 @@ class Timers:
     """Deadlines by key in a heap, at most one live entry per key, so that no scan and no growth is needed.
 
     A deadline that moved later stays where it is: its entry comes up early, and its owner asks again. One that moved
-    earlier gets another entry, and the one before it is stale. Where stale entries prevail, the heap is made anew: keys
+    earlier gets another entry, and the one before it is stale. Where stale entries prevail, the heap is rebuilt: keys
     that come and go, each once, would fill it otherwise.
     """
 

@@ -208,7 +208,7 @@ class BatchChecks:
         self._begin(loop)
 
     def close(self) -> None:
-        """Refuse what waits. What is in a thread ends by itself, and nobody waits for it."""
+        """Refuse what waits. What is in a thread ends on its own, and nobody waits for it."""
         self._closed = True
         waiting, self._queue = self._queue, deque()
         for job, place in self._running.items():

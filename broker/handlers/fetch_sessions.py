@@ -3,7 +3,7 @@ those.
 
 A session remembers, for each of its partitions, what the client asked for and what it was last told. The epoch
 numbers the requests of a session, so that a lost or repeated one is noticed. The cache is bounded by sessions and by
-partitions; a full one gives up what was not used for a while, and otherwise lets a new client go on without a
+partitions; a full one gives up what was not used for a while, and otherwise lets a new client continue without a
 session.
 """
 
@@ -192,7 +192,7 @@ class FetchSessions:
         session.update(request)
         self._partition_count += len(session.partitions) - before
         if not session.partitions:
-            # Nothing left to follow: the client goes on without a session (as in Kafka).
+            # Nothing left to follow: the client continues without a session (as in Kafka).
             self._remove(session.id)
             return FetchContext(self, ())
         if self._partition_count > self._partitions_max:

@@ -41,7 +41,7 @@ _CODECS_MAX: Final = 4
 
 
 def log_entries(storage: Storage, place: Place, options: DumpOptions, progress: Progress | None) -> Iterator[Entry]:
-    """Yield the batches of a segment, and their records where they are asked for. Goes on behind damage, if it can."""
+    """Yield the batches of a segment, and their records where they are asked for. Goes past damage, if it can."""
     file = storage.open(place.path)
     try:
         size = file.size()

@@ -18,7 +18,7 @@ class Severity(Enum):
     NOTE = "note"
     """Worth knowing: nothing is wrong."""
     WARNING = "warning"
-    """Something is not as it should be, and no record is lost by it: a start mends it, or it can stay."""
+    """Something is not as it should be, and no record is lost by it: a start fixes it, or it can stay."""
     ERROR = "error"
     """Records are lost or can't be read, a rule is broken, or a node refuses to start."""
 

@@ -298,7 +298,7 @@ class LogCheck:
                 Severity.NOTE, Check.BATCHES, self._relative(path),
                 f"the batch of offsets {first} to {last} is as it was sent, and no reader can read its records: "
                 f"{error.message}. Its producer sent what are no records; nodes refuse such batches now",
-                command=f"readers go on at offset {last + 1}, or pass over it (on_unreadable_batch='skip', "
+                command=f"readers continue at offset {last + 1}, or pass over it (on_unreadable_batch='skip', "
                 f"semel consume --skip-unreadable); to look at it: semel log dump {path} --from {first}",
                 offset=first, position=position,
             )  # fmt: skip
@@ -323,17 +323,17 @@ class LogCheck:
     def _add_batch_finding(
         self, severity: Severity, check: Check, path: str, what: str, offset: int, position: int, size: int
     ) -> None:
-        """What a crash can have torn had not been acknowledged, or the journal has it: a start mends that."""
-        mended = (
+        """What a crash can have torn had not been acknowledged, or the journal has it: a start fixes that."""
+        fixed = (
             not self._is_clean
             and not self._fate.refused
             and offset >= self._recovery_point
             and not self._fate.is_kept(path, position, size)
         )
         self._findings.add(
-            Severity.WARNING if mended else severity, check, self._relative(path), what,
+            Severity.WARNING if fixed else severity, check, self._relative(path), what,
             on_start=self._fate.of_batch(path, position, size),
-            command="" if mended else f"{_RESTORE}; to look at it: semel log dump {path} --from {offset}",
+            command="" if fixed else f"{_RESTORE}; to look at it: semel log dump {path} --from {offset}",
             offset=offset, position=position,
         )  # fmt: skip
 
@@ -347,12 +347,12 @@ class LogCheck:
     def _tell_of_aborts(self, aborts: AbortCheck) -> None:
         """A list without an entry shows readers aborted records; one with too many hides committed ones (L3)."""
         path = aborts.path
-        mended = bool(aborts.faults) and not self._fate.refused and not self._fate.is_kept(path)
+        fixed = bool(aborts.faults) and not self._fate.refused and not self._fate.is_kept(path)
         for fault, offset in aborts.faults:
             self._findings.add(
-                Severity.WARNING if mended else Severity.ERROR, Check.TRANSACTION_INDEX, self._relative(path), fault,
+                Severity.WARNING if fixed else Severity.ERROR, Check.TRANSACTION_INDEX, self._relative(path), fault,
                 on_start=self._fate.of_index(path), offset=offset,
-                command="" if mended else f"{_RESTORE}; or, with the node stopped, remove the file's partition from "
+                command="" if fixed else f"{_RESTORE}; or, with the node stopped, remove the file's partition from "
                 "recovery-point-offset-checkpoint and .kafka_cleanshutdown: the next start builds it again",
             )  # fmt: skip
 

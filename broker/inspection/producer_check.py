@@ -84,7 +84,7 @@ class SnapshotCheck:
         self._left = []
 
     def _differences(self, entries: Iterable[ProducerEntry], state: ProducerState, is_complete: bool) -> Iterator[str]:
-        """A producer may have expired and begun anew (P8): then the snapshot knows less than the log says."""
+        """A producer may have expired and begun again (P8): then the snapshot knows less than the log says."""
         known = {entry.producer_id: entry for entry in entries}
         for replayed in state:
             if replayed.transaction_first_offset >= 0 and replayed.producer_id not in known:

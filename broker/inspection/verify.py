@@ -366,7 +366,7 @@ class _Verification:
                     self._findings.add(
                         Severity.ERROR, Check.FOLDERS, str(tp),
                         "the metadata says that this node holds the partition, and it has no folder here that counts",
-                        on_start="keeps it offline" if (topic.topic_id, number) in known else "makes it anew, empty",
+                        on_start="keeps it offline" if (topic.topic_id, number) in known else "makes it again, empty",
                         command="bring the folder back before the node starts",
                     )  # fmt: skip
 

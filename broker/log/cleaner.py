@@ -1,6 +1,6 @@
 """Compaction: of all committed records with the same key, the last one stays (D4).
 
-A round maps the last offset of each key in the dirty part, then writes all segments below its end anew, a group of
+A round maps the last offset of each key in the dirty part, then writes all segments below its end again, a group of
 them into one, as `.cleaned` files. Each group takes the place of its segments in four steps, each durable before the
 next: all `.cleaned` files are renamed to `.swap`; the old segments are renamed to `.deleted`; the `.swap` files get
 their names, the log's own last. `recovery` finishes or undoes what a crash interrupts.
@@ -32,7 +32,7 @@ DEFAULT_KEYS_MAX: Final = 500_000
 _RUN_BYTES: Final = 1 << 20
 
 
-class CompactionAbandoned(Exception):  # noqa: N818 - not an error: the next round starts anew
+class CompactionAbandoned(Exception):  # noqa: N818 - not an error: the next round starts again
     """The log changed under the round (segments deleted, truncated), or the round was cancelled."""
 
 

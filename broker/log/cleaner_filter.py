@@ -28,7 +28,7 @@ _DIGEST_BYTES: Final = 16
 class KeyMap:
     """The last offset of each key in the dirty part of a log. Long keys are kept as 16 bytes of BLAKE2b.
 
-    Bounded: once `keys_max` are in, the round ends after the batch that was being read, and another one goes on from
+    Bounded: once `keys_max` are in, the round ends after the batch that was being read, and another one continues from
     there.
     """
 
@@ -137,7 +137,7 @@ class BatchFilter:
     def keep(self, header: BatchHeader, batch: memoryview, *, must_stay: bool) -> bytes | bytearray | memoryview | None:
         """Return the batch as it is to be, the same `batch` where nothing changes, or None if it goes.
 
-        `must_stay`: it goes on to stand for its offsets, even if no record of it is left.
+        `must_stay`: it continues to stand for its offsets, even if no record of it is left.
         """
         must_stay = must_stay or self._is_last_of_producer(header)
         if header.is_control:

@@ -89,7 +89,7 @@ class LogConfig:
     takes_batches_as_they_come: bool = field(init=False, repr=False, compare=False)
     """Whether nothing but the batch itself can make a client's batch unwelcome, and nothing is changed in it."""
     recompresses: bool = field(init=False, repr=False, compare=False)
-    """Whether batches are written anew in another compression than they came in."""
+    """Whether batches are written again in another compression than they came in."""
 
     def __post_init__(self) -> None:
         compacted = CleanupPolicy.COMPACT in self.cleanup_policy

@@ -177,7 +177,7 @@ class Journal:
         assert not self._replayed, "the journal is replayed once, before it takes appends"
         recovery = JournalRecovery(self._storage, self._folder, self._files, self._position, self._sequence)
         yield from recovery.entries()
-        # Appends go on from here, into a new file.
+        # Appends continue from here, into a new file.
         self._replayed = True
         self._files = recovery.files
         self._position = self._written_position = self._durable_position = self._opened_position = recovery.position
@@ -322,7 +322,7 @@ class Journal:
                 self._fail("written", error)
             return
         if self._full is not None:
-            _log.info("the disk has room again, and the journal goes on")
+            _log.info("the disk has room again, and the journal continues")
             self._full, self._full_pause_s = None, _FULL_PAUSE_S
         size = sum(len(part) for part in parts)
         self._file_size += size
@@ -376,7 +376,7 @@ class Journal:
             file.append([build_file_header(base, first_sequence)])
         except OSError:
             file.close()
-            with suppress(OSError):  # a file without a whole header is the next attempt's to write anew
+            with suppress(OSError):  # a file without a whole header is the next attempt's to write again
                 self._storage.remove(path)
             raise
         self._files.append(JournalFile(path, base, first_sequence))
@@ -510,7 +510,7 @@ class Journal:
             self._on_failure(self._error)
 
     def durable_entries(self) -> Iterator[JournalEntry]:
-        """Return what is durable now, read from the files: in any thread, while appends go on, before the next cut.
+        """Return what is durable now, read from the files: in any thread, while appends continue, before the next cut.
 
         Iterating raises `SemelError` and `OSError`.
         """

@@ -64,7 +64,7 @@ def _find_file(storage: Storage, folder: str, name: str) -> JournalFile:
 
 
 class JournalRecovery:
-    """Reads a journal to its end. `files`, `position` and `sequence` are how far it came, and where appends go on."""
+    """Reads a journal to its end. `files`, `position` and `sequence` are how far it came, and where appends begin."""
 
     def __init__(self, storage: Storage, folder: str, files: list[JournalFile], position: int, sequence: int) -> None:
         self._storage = storage
@@ -154,7 +154,7 @@ class JournalRecovery:
                 if head.sequence >= self.sequence and head.durable_position > self.position:
                     raise FatalError(
                         f"{bad.path} is damaged at byte {bad_offset}: it held records that were acknowledged, and "
-                        f"{path} has later ones. Restore the file from a backup. To go on without the records, move "
+                        f"{path} has later ones. Restore the file from a backup. To continue without the records, move "
                         f"the folder {self._folder} away and start again: the logs keep all that had been flushed.",
                         ErrorCode.KAFKA_STORAGE_ERROR,
                     )

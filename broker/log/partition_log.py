@@ -377,7 +377,7 @@ class PartitionLog(StoredLog):
         try:
             return self._segments.aborted_transactions(first_offset, upto_offset)
         except CorruptBatchError as error:
-            # Without it readers would see aborted records (L3); recovery writes it anew.
+            # Without it readers would see aborted records (L3); recovery writes it again.
             self._go_offline("reading the transaction index", error)
         except OSError as error:
             raise self._unreadable(error) from error
@@ -433,7 +433,7 @@ class PartitionLog(StoredLog):
         return self._segments.offset_for_timestamp(timestamp_ms, self.log_start_offset, opened)
 
     def _again(self, offset: int, error: CorruptBatchError, look_up: Callable[[], T]) -> T:
-        """Look up once more, after the indexes from `offset` on were built again, or raise what can't be mended."""
+        """Look up once more, after the indexes from `offset` on were built again, or raise what can't be fixed."""
         try:
             self.rebuild_misleading_indexes(offset, error)
             return look_up()

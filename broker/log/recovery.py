@@ -350,7 +350,7 @@ class LogLoader:
         self._broken[header.base_offset] = header.next_offset
         logger.error(
             "%s: the records at %s can't be read: their checksum in %s at position %d is wrong. They are left as they "
-            "are. Stop the node and restore the folder from a backup; or, to go on without them, let readers begin "
+            "are. Stop the node and restore the folder from a backup; or, to continue without them, let readers begin "
             "behind them",
             self._tp, _offsets(header.base_offset, header.next_offset), segment.path(LOG_SUFFIX), position,
         )  # fmt: skip
@@ -376,8 +376,8 @@ class LogLoader:
             lost = ", ".join(_offsets(first, end) for first, end in self._lost)
             logger.error(
                 "%s: the records at %s are lost. They had been acknowledged, and were gone from %s when the "
-                "node started. The node goes on without them, and gives their offsets to no other record; producers of "
-                "the lost records may be refused until they begin anew. To have them back, stop the node and restore "
+                "node started. The node runs on without them, and gives their offsets to no other record; producers of "
+                "the lost records may be refused until they begin again. To have them back, stop the node and restore "
                 "the folder from a backup.",
                 self._tp, lost, self._folder, extra={LOST_OFFSETS: self._lost},
             )  # fmt: skip
@@ -559,7 +559,7 @@ class LogLoader:
     def _fill(self, segment: Segment, end: int, until: int) -> None:
         """Let a batch without records stand for what is lost between `end` and `until`."""
         self._lost.append((end, until))
-        self._recovery_point = min(self._recovery_point, end)  # what is mended is to be synced
+        self._recovery_point = min(self._recovery_point, end)  # what is fixed is to be synced
         batch = stand_in(end, until, self._epochs.latest)
         segment.append((batch,), len(batch), until - 1, NO_TIMESTAMP, self._config.index_interval_bytes)
         self._producers.end_offset = until

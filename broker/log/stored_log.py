@@ -99,7 +99,7 @@ class StoredLog:
         self.offline_error: SemelError | None = None
         self._verifications: Verifications | None = None
         self._deleted: DeletedFiles | None = None
-        # Recovery may have built indexes anew below the recovery point, too: from the newest snapshot on.
+        # Recovery may have built indexes again below the recovery point, too: from the newest snapshot on.
         self._unsynced: list[Segment] = [
             segment
             for segment in loaded.segments.inactive()
@@ -242,7 +242,7 @@ class StoredLog:
         """Return what a reader is told who met broken batches, and tell the operator once about each place."""
         message = (
             f"the records of {self.tp} at offset {offset} can't be read: {error.message}. Stop the node and restore "
-            f"{self._folder} from a backup; or, to go on without them, let readers begin behind them"
+            f"{self._folder} from a backup; or, to continue without them, let readers begin behind them"
         )
         if error.message not in self._broken and len(self._broken) < _BROKEN_PLACES_MAX:
             self._broken.add(error.message)

@@ -61,7 +61,7 @@ class TransactionIndex:
 
     def add(self, transaction: AbortedTransaction) -> None:
         """Add one. On a full disk it waits in memory, where readers find it: no flush ends before it is in the file,
-        so a recovery writes it anew. Raises any other `OSError`.
+        so a recovery writes it again. Raises any other `OSError`.
         """
         self._waiting.append(transaction)
         try:
@@ -72,7 +72,7 @@ class TransactionIndex:
                 raise
 
     def write_waiting(self) -> None:
-        """Bring all entries into the file. Raises `OSError`; the entries go on waiting then."""
+        """Bring all entries into the file. Raises `OSError`; the entries continue waiting then."""
         while self._waiting:
             file = self._open()
             self.unsynced = True

@@ -154,7 +154,7 @@ class MetadataStore:
             found = self._changes_after(connection, sequence)
             if found and found[0][0] != sequence + 1:
                 raise MetadataConflictError(
-                    f"the changes after {sequence} are only in a snapshot: load the metadata anew"
+                    f"the changes after {sequence} are only in a snapshot: load the metadata again"
                 )
             return found
 

@@ -80,7 +80,7 @@ class Export:
         self._failing = False
 
     async def send(self, readings: Sequence[Reading], now_ns: int, timeout_ms: float) -> None:
-        """Export, in a thread. Never raises for what an exporter does: without its telemetry, work goes on."""
+        """Export, in a thread. Never raises for what an exporter does: without its telemetry, work continues."""
         data = self.metrics_data(readings, now_ns)
         loop = asyncio.get_running_loop()
         try:

@@ -143,7 +143,7 @@ class NodeMetrics:
         from semel.broker.telemetry.endpoint import Health
 
         if self._node.failed.done():
-            return Health(False, f"the node can't go on: {self._node.failed.result().message}")
+            return Health(False, f"the node can't continue: {self._node.failed.result().message}")
         offline = self._node.offline_partitions
         # No restart brings them back, and the other partitions are served: so no container is to be restarted for it.
         return Health(True, f"ok, but {counted(offline, 'partition')} offline: see semel doctor" if offline else "")

@@ -76,7 +76,7 @@ class NodeProcess:
         return _end(self._process, signal.SIGTERM, closes_output=True)
 
     def wait_for_end(self, timeout_s: float) -> int:
-        """Wait until it ends by itself, and return its exit code."""
+        """Wait until it ends on its own, and return its exit code."""
         assert self._process is not None
         try:
             return self._process.wait(timeout_s)
@@ -127,7 +127,7 @@ class Instance:
         self._process = None
 
     def thaw(self) -> None:
-        """SIGCONT what was frozen: it goes on where it was, as if nothing had happened."""
+        """SIGCONT what was frozen: it continues where it was, as if nothing had happened."""
         for process in self._frozen:
             with suppress(ProcessLookupError):
                 process.send_signal(signal.SIGCONT)

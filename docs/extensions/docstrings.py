@@ -2,7 +2,7 @@
 
     name:  what it is
     other: what that is, and where it is long
-           it goes on below
+           it continues below
 
 is a list of options; what is indented as a whole is an example; `this` is code, and everything else is plain text.
 """

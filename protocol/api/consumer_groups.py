@@ -14,7 +14,7 @@ LEAVE_STATIC_EPOCH = -2
 
 
 class TopicIdPartition(NamedTuple):
-    """A partition of a topic by its id: a topic that is made anew under its name is another one."""
+    """A partition of a topic by its id: a topic that is made again under its name is another one."""
 
     topic_id: TopicId
     partition: int

@@ -29,7 +29,7 @@ class Severity(Enum):
     WARNING = "warning"
     """Somebody waits, or exactly-once is in danger."""
     ERROR = "error"
-    """It does not get well by itself, or something is refused now."""
+    """It does not get well on its own, or something is refused now."""
 
     @property
     def rank(self) -> int:

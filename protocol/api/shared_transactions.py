@@ -48,7 +48,7 @@ class CommitDecision:
 class OpenSharedRequest:
     """Begin an attempt at a transaction of `key`, or join it.
 
-    attempt: names this try, anew for each; all that take part in it give the same. An older try is aborted and fenced.
+    attempt: names this try, again for each; all that take part in it give the same. An older try is aborted and fenced.
     token, sequence: what shall be committed. A sequence, where given, is larger than that of the last commit.
     timeout_ms: how long each writer's part may stay open.
     writer: whether a producer id is wanted to write with; otherwise, only whether there is anything to do.

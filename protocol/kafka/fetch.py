@@ -379,7 +379,7 @@ class FetchPartitionResponse:
 
     `aborted` are the (producer id, first offset) of aborted transactions that overlap the records (L3); None where the
     fetch was not read_committed. `records` is a view of whole batches of which the last may be cut short, something
-    with a length that the transport sends by itself, or None. `diverging_epoch` and `diverging_end_offset` tell a
+    with a length that the transport sends on its own, or None. `diverging_epoch` and `diverging_end_offset` tell a
     follower where its log parts from the leader's, and are -1 otherwise; so are `leader_id` and `leader_epoch`
     (KIP-951).
     """

@@ -12,12 +12,12 @@ from semel.protocol.api.diagnostics import NO_TIME, NodeSnapshot, Section, Sever
 
 @dataclass(frozen=True, slots=True)
 class FindingKind:
-    """A kind of finding. `why` says why it matters, `mend` in words what is to be done about it."""
+    """A kind of finding. `why` says why it matters, `fix` in words what is to be done about it."""
 
     name: str
     section: Section
     why: str
-    mend: str
+    fix: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,8 +27,8 @@ class Finding:
     subject:  what it is about: a transactional id, a group, a partition, a setting
     what:     the facts, in a sentence
     since_ms: since when, in milliseconds since 1970; -1 where that is not known
-    happens:  what will happen by itself, and when; empty where there is nothing to say
-    commands: the commands that mend it, or the first step of it
+    happens:  what will happen on its own, and when; empty where there is nothing to say
+    commands: the commands that fix it, or the first step of it
     node_id:  the node that told of it
     """
 
@@ -175,7 +175,7 @@ _TABLE: Final = (
         "partition-damaged", _S.PARTITIONS,
         "What is in its directory can't be made sense of, so it takes and gives nothing. The node's other partitions "
         "are served.",
-        "Do what the reason says, or stop the node and restore the partition's directory from a backup. To go on "
+        "Do what the reason says, or stop the node and restore the partition's directory from a backup. To continue "
         "without its records, move the directory away, and accept the loss at the next start.",
     ),
     FindingKind(
@@ -224,7 +224,7 @@ _TABLE: Final = (
         "records-damaged", _S.DISK,
         "Bytes of a log changed after they had been synced (bits rotted, a file was cut or removed): readers do not "
         "get these records. What had to be cut is beside the log, in files named .cut.",
-        "Stop the node and restore the partition's folder from a backup, or go on without the records; then remove "
+        "Stop the node and restore the partition's folder from a backup, or continue without the records; then remove "
         "last-recovery.json from the data folder, with the node stopped. Doubt the disk.",
     ),
     FindingKind(

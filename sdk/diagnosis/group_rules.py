@@ -34,7 +34,7 @@ def _restless(node: NodeSnapshot, group: GroupFacts, thresholds: Thresholds) -> 
         f"{duration(thresholds.rebalance_window_ms)}, the last time {duration(node.now_ms - recent[-1])} ago; it is "
         f"{group.state} with {group.members} members",
         since_ms=recent[0],
-        happens="it goes on as long as members come and go",
+        happens="it continues as long as members come and go",
         commands=(command("group", "describe", group.group_id),),
         node_id=node.node_id,
     )

@@ -200,13 +200,13 @@ def _health(node: NodeSnapshot, thresholds: Thresholds) -> Iterator[Finding]:
 
 
 class _Rule(NamedTuple):
-    """A setting whose value can endanger exactly-once. `mended`: the value that the command sets."""
+    """A setting whose value can endanger exactly-once. `fixed`: the value that the command sets."""
 
     setting: str
     kind: str
     severity: Severity
     is_wrong: Callable[[str], bool]
-    mended: str
+    fixed: str
 
 
 def _below(least: int) -> Callable[[str], bool]:
@@ -273,7 +273,7 @@ def setting_findings(cluster: Cluster) -> Iterator[Finding]:
                     rule.severity,
                     rule.setting,
                     f"{rule.setting} is {value}",
-                    commands=(serve_command(node, "--set", f"{rule.setting}={rule.mended}"),),
+                    commands=(serve_command(node, "--set", f"{rule.setting}={rule.fixed}"),),
                     node_id=node.node_id,
                 )
         yield from _exposure(node, values)

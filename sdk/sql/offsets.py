@@ -1,4 +1,4 @@
-"""The table of offsets: how far the rows of a database have come in each partition, and who may go on (E3, O4).
+"""The table of offsets: how far the rows of a database have come in each partition, and who may continue (E3, O4).
 
 A row belongs to whoever claimed it last: a claim raises its `epoch`. What is written with an older epoch, or does not
 begin where the row says, is refused by one UPDATE, which also locks the row until its transaction ends.
@@ -164,7 +164,7 @@ class OffsetsTable:
         if row is None:
             raise FatalError(
                 f"the row of {where} is gone: somebody has deleted it while group {self.group!r} was at work. Without "
-                "it, a restart begins anew and writes every record again"
+                "it, a restart begins again and writes every record again"
             )
         if row.epoch != step.epoch:
             raise AbortTransactionError(

@@ -108,7 +108,7 @@ class Outbox(NotPicklable):
     name:              names this outbox on the node, whose transactional id is made of it; None: a name is drawn once,
                        and kept in `<table>_relay`
     keep:              mark relayed rows (relayed_at) and leave them there, in place of deleting them
-    set_aside_refused: mark a row that the node refuses for good (refused: why), and go on without it; else `run` raises
+    set_aside_refused: mark a row that the node refuses for good (refused: why), and leave it out; else `run` raises
     rows_max, bytes_max: of one transaction
     poll_interval_ms:  the longest pause between looks at the table while nothing comes
     notify:            PostgreSQL: `add` notifies (NOTIFY) and relays listen, so that rows need not wait for a look
@@ -210,7 +210,7 @@ class Outbox(NotPicklable):
         """
         pairs = header_pairs(headers) if headers else ()
         if tracing.active():
-            pairs = tuple(tracing.inject(pairs))  # the record goes on the trace of the transaction that adds it (E4)
+            pairs = tuple(tracing.inject(pairs))  # the record continues the trace of the transaction that adds it (E4)
         row = as_row(topic, value, key, pairs, partition)
         try:
             self._table.add(connection, [row])
@@ -369,7 +369,7 @@ class Outbox(NotPicklable):
         row = rows[0]
         if not self._set_aside and self.own_topic in (None, row.topic):
             advice = (
-                "mend or delete it, or make the Outbox with set_aside_refused=True"
+                "fix or delete it, or make the Outbox with set_aside_refused=True"
                 if self.own_topic is None
                 else "it stays there, and is relayed once the topic takes it and the sink is started again"
             )
@@ -439,7 +439,7 @@ class Outbox(NotPicklable):
             raise FatalError(
                 f"{self._table.rows.fullname} in {self._database.location} knows of {self._settled} commits, and the "
                 f"node of {number} under {self.transactional_id!r}: they do not belong together. Was one of them "
-                "restored, or made anew? Give the outbox a new name and a new table"
+                "restored, or made again? Give the outbox a new name and a new table"
             )
 
     def _step_down(self) -> None:
@@ -477,7 +477,7 @@ class Outbox(NotPicklable):
                 with self._database.begin() as connection:
                     self._table.release(connection, self._epoch)
             except sa.exc.SQLAlchemyError as error:
-                _log.info("outbox %s: the lease runs out by itself: %s", self.table.fullname, first_line(error))
+                _log.info("outbox %s: the lease runs out on its own: %s", self.table.fullname, first_line(error))
         self._database.dispose()
 
     def __enter__(self) -> Self:

@@ -140,7 +140,7 @@ class Places(RebalanceListener):
     def _look_at_gap(self, tp: TopicPartition, expected: int, first: int) -> None:
         if first < expected:
             raise FatalError(
-                f"{tp} begins anew at {first}, and the database stands at {expected}: the topic was made again, or "
+                f"{tp} begins again at {first}, and the database stands at {expected}: the topic was made again, or "
                 f"lost records; delete its row in {self._offsets.table.fullname} to write it from the beginning",
                 ErrorCode.OFFSET_OUT_OF_RANGE,
             )
@@ -247,7 +247,7 @@ class Places(RebalanceListener):
         if self._reset == "error":
             raise FatalError(
                 f"{gone}, and offset_reset is 'error': set the position in {self._offsets.table.fullname} to {start} "
-                "to go on without them",
+                "to continue without them",
                 ErrorCode.OFFSET_OUT_OF_RANGE,
             )
         _log.error("%s: they are missing there; raise the topic's retention", gone)

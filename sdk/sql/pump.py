@@ -1,6 +1,6 @@
 """What `Sink.run` does: reads and maps on the caller's thread, writes on another, and holds a bounded amount between.
 
-The caller's thread goes on polling while the database is slow, so that the sink stays a member of its group; when the
+The caller's thread continues polling while the database is slow, so that the sink stays a member of its group; when the
 buffer is full it pauses what it reads.
 """
 
@@ -262,6 +262,6 @@ class Pump:
 
 def _cannot_write(record: Record, reason: str) -> FatalError:
     return FatalError(
-        f"record {record.topic}-{record.partition}@{record.offset} can't become a row: {reason}; mend the mapping or "
+        f"record {record.topic}-{record.partition}@{record.offset} can't become a row: {reason}; fix the mapping or "
         "the table, or give the Sink a dead_letter_topic"
     )

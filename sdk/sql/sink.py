@@ -227,7 +227,7 @@ class Sink(NotPicklable):
         The block's end commits, an exception rolls back, and the records come again. Raises `AbortTransactionError`
         when nothing took effect: another member has the partitions, or the database gave up on the transaction
         (deadlock, restart). Raises `RetriableError` when the commit was not answered and the database could not be
-        asked. After either, go on with the loop: the records come again if and only if they are not in the database.
+        asked. After either, continue with the loop: the records come again if and only if they are not in the database.
         """
         self._check_usable()
         steps = self._take_steps(batch)
@@ -261,7 +261,7 @@ class Sink(NotPicklable):
         if not all(self.places.is_ours(tp, step) for tp, step in steps.items()):
             self._give_back(batch, steps)
             raise AbortTransactionError(
-                f"nothing was written: partitions of {batch!r} have gone to another member, or were claimed anew; go "
+                f"nothing was written: partitions of {batch!r} have gone to another member, or were claimed again; go "
                 "on with the next batch",
                 ErrorCode.ILLEGAL_GENERATION,
             )
@@ -286,7 +286,7 @@ class Sink(NotPicklable):
                 is_moved = isinstance(unknown, AbortTransactionError)
                 reason = "another member has claimed its partitions since" if is_moved else unknown.message
                 raise RetriableError(
-                    f"whether the transaction committed is not known: {reason}. Go on with the loop: its records come "
+                    f"whether the transaction committed is not known: {reason}. Stay in the loop: its records come "
                     "again, here or there, if and only if they are not in the database"
                 ) from error
             if has_committed:

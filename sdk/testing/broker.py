@@ -84,7 +84,7 @@ class Broker:
     def __init__(self, *, frozen_clock: bool = False, seed: int = 0, **settings: object) -> None:
         """Nothing runs before `start`, or `with`.
 
-        frozen_clock: the broker's time stands still but for `advance`: no timeout, retention or expiry by itself
+        frozen_clock: the broker's time stands still but for `advance`: no timeout, retention or expiry on its own
         seed:         of what chance decides, which is what remains of `Unsynced.TORN`
         settings:     of the node, with underscores for dots: `num_partitions=3`; docs/configuration.md has them all
 
@@ -145,7 +145,7 @@ class Broker:
         self.start()
 
     def reset(self) -> None:
-        """Begin anew: no topics, groups or transactions, no faults, at the same addresses. Takes some 30 ms."""
+        """Begin again: no topics, groups or transactions, no faults, at the same addresses. Takes some 30 ms."""
         if self._hosted is not None:
             self.kill()
         self._interceptor.forget_all()
@@ -170,7 +170,7 @@ class Broker:
 
     @property
     def failure(self) -> SemelError | None:
-        """Why the broker can't go on, its disk having failed; None while it can. `restart` mends it."""
+        """Why the broker can't continue, its disk having failed; None while it can. `restart` fixes it."""
         failed = self._running().node.failed
         return failed.result() if failed.done() else None
 

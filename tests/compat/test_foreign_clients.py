@@ -108,7 +108,7 @@ def test_a_record_may_have_neither_key_nor_value(place: Place) -> None:
 
 @pytest.mark.parametrize("kept", CODECS[1:])
 def test_a_topics_own_codec_is_read_by_all(place: Place, kept: str) -> None:
-    """The node wrote these batches anew, so they are none that a client ever made."""
+    """The node wrote these batches again, so they are none that a client ever made."""
     tp = TopicPartition(place.topic(compression_type=kept), 0)
     for write, codec in zip(WRITES.values(), CODECS, strict=False):
         write(place, tp.topic, 0, ROWS[:20], codec)

@@ -401,7 +401,7 @@ def test_aiokafka_commits_and_seeks(node: LiveNode, producer: semel.Producer) ->
 
 
 def check_resumed(scene: Scene, note: str = "note") -> None:
-    """What a foreign client committed is where Semel's SDK goes on."""
+    """What a foreign client committed is where Semel's SDK continues."""
     expected = {0: 2, 1: 3, 2: 4}
     assert {tp.partition: offset for tp, offset in scene.committed().items()} == expected
     with semel.Consumer(scene.node.bootstrap, group=scene.group, topics=[scene.topic]) as reader:

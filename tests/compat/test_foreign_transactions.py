@@ -259,7 +259,7 @@ def test_O1_offsets_sent_to_a_transaction_count_when_it_commits(
     expected = [b"0:%d" % n for n in range(5)] + [b"2:%d" % n for n in range(10, 15)]
     for read in READERS.values():
         assert read(place, [out], True) == {out: expected}
-    # Another client goes on where the group stands.
+    # Another client continues where the group stands.
     successor = MEMBERS["semel" if client != "semel" else "confluent"](place, group, source)
     try:
         assert [value for _, _, value in successor.take(5)] == [b"%d" % n for n in range(15, 20)]

@@ -104,7 +104,7 @@ def test_E1_holds_when_the_network_between_a_worker_and_the_node_is_cut(
         lonely = workers.running[0].get_container_id()
         cable.disconnect(lonely)
         with semel.Admin(node.get_grpc_address()) as admin:
-            wait_until(lambda: len(admin.group(GROUP).members) == 1, "the group to go on without the one cut off")
+            wait_until(lambda: len(admin.group(GROUP).members) == 1, "the group to continue without the one cut off")
         cable.connect(lonely)
         workers.start_missing()
 

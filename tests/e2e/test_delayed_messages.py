@@ -1,7 +1,7 @@
 """Messages that the network kept too long, repeated, or delivered over another connection, against a whole node.
 
 Every test speaks the wire itself, raw Produce and Fetch over TCP and gRPC for the coordinator, so that it can send what
-no client would send by itself. What must come out is always the same: no torn transaction, no hanging one, nothing
+no client would send on its own. What must come out is always the same: no torn transaction, no hanging one, nothing
 twice, nothing lost.
 """
 
@@ -438,7 +438,7 @@ def test_O1_offsets_that_meet_the_end_of_their_transaction_are_in_it_or_refused(
 def test_O1_offsets_of_a_topic_whose_deletion_a_crash_cut_short_do_not_count_for_its_successor(
     tmp_path: Path, pending: bool
 ) -> None:
-    """Or a group would pass over the first records of a topic that is made anew under the name."""
+    """Or a group would pass over the first records of a topic that is made again under the name."""
 
     async def commit_and_delete(wire: Wire) -> None:
         producer = await wire.begin()

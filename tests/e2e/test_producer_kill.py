@@ -77,7 +77,7 @@ def test_P1_D1_idempotent_records_survive_kills_once_and_in_order(node: NodeProc
                 producer.send("orders", b"%d" % number, partition=number % PARTITIONS, on_delivery=killer.tick)
             )
             if number % 200 == 199:
-                deliveries[-1].result(WAIT_S)  # goes on while the node is down, but not without end
+                deliveries[-1].result(WAIT_S)  # continues while the node is down, but not without end
         producer.flush(WAIT_S)
     assert all(delivery.exception(0) is None for delivery in deliveries)
     for partition, values in enumerate(read_everything(node.bootstrap)):

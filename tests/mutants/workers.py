@@ -16,7 +16,7 @@ from typing import Any, Final
 from mutants.tree import Tree
 
 STOP_S: Final = 30
-"""How long tests may go on after one of them has hung, before they are killed."""
+"""How long tests may continue after one of them has hung, before they are killed."""
 
 
 class StoppedError(Exception):

@@ -1,5 +1,5 @@
 """A disk that others fill to the last byte, and empty again, at any moment: nothing that was acknowledged is lost, no
-partition goes offline, readers go on (D1, L3), and appends go on once there is room.
+partition goes offline, readers continue (D1, L3), and appends continue once there is room.
 """
 
 from __future__ import annotations
@@ -136,7 +136,7 @@ class Run:
         assert all(offset < partition.high_watermark for where, offset in self.acknowledged if where == number)
 
     async def end(self) -> None:
-        """With room again everything goes on; or the power goes, and what was acknowledged is there."""
+        """With room again everything continues; or the power goes, and what was acknowledged is there."""
         if self.chance.random() < 0.5:
             self.node.storage.set_free_bytes(None)
             async with asyncio.timeout(60):

@@ -55,7 +55,7 @@ def told(report: Report) -> str:
 @settings(max_examples=25, deadline=None)
 @given(seed=st.integers(0, 1 << 32))
 def test_D2_verify_says_what_a_start_does(which: str, clean: Path, killed: Path, seed: int) -> None:
-    """Never ok where a start would mend, lose or refuse something; and where it is ok, all is as it was."""
+    """Never ok where a start would fix, lose or refuse something; and where it is ok, all is as it was."""
     original = clean if which == "clean" else killed
     chance = random.Random(seed)
     with tempfile.TemporaryDirectory() as scratch:

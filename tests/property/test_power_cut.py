@@ -51,7 +51,7 @@ Op: TypeAlias = tuple[Any, ...]
 
 @dataclass
 class Batch:
-    """One batch that the model knows of. `sequence` is -1 for markers, DELETED for one sent anew after its deletion."""
+    """One batch that the model knows of. `sequence` is -1 for markers, DELETED for one sent once more after it."""
 
     offset: int
     last_offset: int
@@ -327,7 +327,7 @@ class World:
             self.turn()
 
     def busy_flush(self, number: int, producer_id: int, steps: int, rest: int) -> None:
-        """Append to all, append again while the flush of that has come `steps` far, and let it go on for the `rest`."""
+        """Append to all, append again while the flush of that has come `steps` far, and let it run for the `rest`."""
         for each in range(PARTITIONS):
             self.append(each, producer_id, 40, 1, False)
         self.turn()
@@ -360,7 +360,7 @@ class World:
         self.clock.advance(ms=10)
 
     def flush(self) -> None:
-        """Begin to flush; later turns go on with it."""
+        """Begin to flush; later turns continue with it."""
         if self.flushing is None:
             self.flushing = self.loop.create_task(self.logs.upkeep.flush())
         self.turns()

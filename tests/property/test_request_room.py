@@ -1,4 +1,4 @@
-"""The room for requests (S2): its bounds hold, all of it comes back, and somebody can always go on."""
+"""The room for requests (S2): its bounds hold, all of it comes back, and somebody can always continue."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ class Peer:
         self.leave(0.0)
 
     def receive(self, now: float) -> None:
-        """Go on by one step with the request that is being received, or with a new one."""
+        """Continue by one step with the request that is being received, or with a new one."""
         if self.capacity == self.size > 0:
             self.complete.append(self.size)
             self.size = self.capacity = 0
@@ -79,7 +79,7 @@ def check(room: RequestRoom, peers: list[Peer]) -> None:
     if waiting:
         lane = room._lane
         assert lane is not None
-        assert not any(peer.claim is lane and peer.claim._in_lane for peer in waiting), "it may always go on"
+        assert not any(peer.claim is lane and peer.claim._in_lane for peer in waiting), "it may always continue"
         free = room.bytes_max - REQUEST_MAX - (room.held - room._lane_held)
         assert all(peer.claim.held + 2 * peer.step > free for peer in waiting), "it has room, and was not told"
 

@@ -225,7 +225,7 @@ class SharedWorld(RuleBasedStateMachine):
         if before is None:
             assert all(writer.attempt is attempt for writer in attempt.named), "T12: of this attempt"
             states = {writer.state for writer in self.shard.submit(DescribeSharedRequest(KEY)).writers}
-            if self.shard.machine.next_deadline_ms() != 0:  # otherwise the next tick goes on, crash or not
+            if self.shard.machine.next_deadline_ms() != 0:  # otherwise the next tick continues, crash or not
                 assert states <= {"PrepareCommit", "PrepareAbort"}, "T12: nobody stays open under a decision"
             self._has_opened(attempt)
 

@@ -88,7 +88,7 @@ class Producer:
     ending: bool | None = None
     """The outcome asked for, until it is answered: it may only be repeated."""
     refused: bool = False
-    """A call was refused: it can only ask whether it may go on, by what it holds (KIP-360, KIP-588)."""
+    """A call was refused: it can only ask whether it may continue, by what it holds (KIP-360, KIP-588)."""
     fenced: bool = False
     undisturbed_since: int = -1
     """How much had happened that may refuse a producer, when this one got its identity."""
@@ -576,7 +576,7 @@ class TransactionWorld(RuleBasedStateMachine):
         if deadline_ms is not None and deadline_ms <= self.now_ms:
             self.disturbances += 1
             txn = self.stored()
-            self.replacements += txn is not None and txn.state not in OPEN  # it expires: whoever held it begins anew
+            self.replacements += txn is not None and txn.state not in OPEN  # it expires: whoever held it begins again
             self.submit(TICK, lambda answer: None)
 
     @rule()

@@ -142,7 +142,7 @@ def check_metrics(receiver: OtlpReceiver, node: NodeProcess, read: str, write: s
 
 
 def check_consumer(sends: list[Span], bootstrap: str, topic: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A consumer goes on in the trace of the task that wrote what it reads."""
+    """A consumer continues in the trace of the task that wrote what it reads."""
     exporter = InMemorySpanExporter()
     provider = TracerProvider()
     provider.add_span_processor(SimpleSpanProcessor(exporter))

@@ -103,7 +103,7 @@ class FakeNode:
             self._loop = None
 
     def release(self) -> None:
-        """Let what is held go on."""
+        """Let what is held continue."""
         self._held.set()
 
     def __enter__(self) -> Self:

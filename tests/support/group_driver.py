@@ -121,7 +121,7 @@ class GroupDriver:
             self._carry_out(result)
 
     def reload(self, log: Iterable[LogEntry] | None = None) -> None:
-        """Build the machine anew from its log; who waits is told that the coordinator failed."""
+        """Build the machine again from its log; who waits is told that the coordinator failed."""
         for ticket in self.machine.closed():
             self._answer(ticket, SemelError("the coordinator moved", ErrorCode.NOT_COORDINATOR))
         self.machine = replayed(self.log if log is None else log, self.config, lambda: self.topics)

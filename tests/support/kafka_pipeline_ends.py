@@ -108,4 +108,4 @@ _PASSING = frozenset(
         confluent_kafka.KafkaError._TIMED_OUT,
     }
 )
-"""What librdkafka tells of while it goes on by itself."""
+"""What librdkafka tells of while it continues on its own."""

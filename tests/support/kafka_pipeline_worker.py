@@ -146,7 +146,7 @@ def abort(producer: Any, writer: HistoryWriter, number: int, source: Source, rec
 
 
 def retried(call: Any) -> None:
-    """Repeat what librdkafka says may be repeated: its own wait is over, its work goes on."""
+    """Repeat what librdkafka says may be repeated: its own wait is over, its work continues."""
     while True:
         try:
             call()

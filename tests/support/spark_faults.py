@@ -1,4 +1,4 @@
-"""A driver of Spark on a cluster whose source and sink stop where they are told, until let go on, or killed.
+"""A driver of Spark on a cluster whose source and sink stop where they are told, until let continue, or killed.
 
 Run as a program: an order by line of JSON, an answer by line. Arguments: the master, a node's address, and settings
 as JSON. What stands here is pickled by value to the executors, which don't have this file.
@@ -52,7 +52,7 @@ class Faults:
     ) -> WriterCommitMessage:
         attempt = self._attempt()
         if any(f"{attempt}-{place}" in self._holds for place in ("joining", "writing")):
-            batches = iter(list(batches))  # so that it can go on without its executor
+            batches = iter(list(batches))  # so that it can continue without its executor
         self._hold(attempt, "joining")
         try:
             message = write(self._signed(attempt, batches))
@@ -87,7 +87,7 @@ class Faults:
         until = time.monotonic() + self.HELD_S_MAX
         while not (self._folder / f"{name}.go").exists():
             if time.monotonic() > until:
-                raise TimeoutError(f"nobody let {name} go on")
+                raise TimeoutError(f"nobody let {name} continue")
             time.sleep(0.01)
 
     def _note(self, name: str, **what: Any) -> None:

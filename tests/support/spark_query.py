@@ -1,6 +1,6 @@
 """Does to the data source what Spark does, in the same order and with the same copies, so that a crash can be anywhere.
 
-What Spark does is in docs/spark.md. A writer is made anew for the tasks and again for the commit, and travels pickled.
+What Spark does is in docs/spark.md. A writer is made again for the tasks and again for the commit, and travels pickled.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """A process of a traced pipeline, which exports its spans: `traced_worker.py BOOTSTRAP produce|transform|consume ...`.
 
 produce ID TARGET, transform ID SOURCE TARGET, consume ID SOURCE: one record each. ID names the producer and the group.
-A transform says "sent" when all is sent, and goes on to the commit when a line comes in.
+A transform says "sent" when all is sent, and continues to the commit when a line comes in.
 """
 
 from __future__ import annotations

@@ -55,7 +55,7 @@ def test_waiting_for_a_delivery_in_a_callback_blocked_for_ever(node: FakeNode) -
             again.add_done_callback(lambda *_: done.set())
 
         producer.send("orders", b"first", on_delivery=delivered)
-        assert done.wait(WAIT_S), "the thread goes on"
+        assert done.wait(WAIT_S), "the thread continues"
     assert [type(error) for error in met] == [UsageError, UsageError]
     assert "inside a callback" in str(met[0])
 

@@ -119,6 +119,6 @@ def test_events_of_go_come_to_one_result_for_each_part(made: ModuleType) -> None
 
 
 def test_the_documentation_says_what_the_list_says(made: ModuleType) -> None:
-    """Write it anew with: .venv/bin/python -P tests/compat/full/run.py --write-page"""
+    """Write it again with: .venv/bin/python -P tests/compat/full/run.py --write-page"""
     document = (ROOT / "docs" / "compatibility.md").read_text()
     assert document == made.with_known_page(document, made.known_page(made.ExpectedList.read()))

@@ -262,7 +262,7 @@ def test_configuration_is_immutable() -> None:
 
 
 def test_the_page_about_configuration_is_up_to_date() -> None:
-    """Write it anew with: .venv/bin/python -P -m semel.broker.config_docs > docs/configuration.md"""
+    """Write it again with: .venv/bin/python -P -m semel.broker.config_docs > docs/configuration.md"""
     assert (ROOT / "docs" / "configuration.md").read_text() == configuration_page()
 
 

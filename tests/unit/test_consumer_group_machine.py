@@ -189,7 +189,7 @@ def test_G2_a_late_heartbeat_with_the_epoch_before_gives_nothing_up() -> None:
     # A repeated join says that it holds nothing, but comes from before: what is held stays held.
     driver.call(late)
     assert held <= group_of(driver).currents["m-1"].held
-    # It may have moved the epoch on, past what the member knows; then the member begins anew.
+    # It may have moved the epoch on, past what the member knows; then the member begins again.
     first.answered(driver.answers[driver.call(first.request())])
     settle(driver, first, second, third)
     assert first.held | second.held | third.held == partitions("orders", 0, 1, 2, 3)

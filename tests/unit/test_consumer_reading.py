@@ -190,7 +190,7 @@ def test_an_offset_out_of_range_is_an_error_where_the_user_wants_one(kit: Kit) -
     reader = kit.consumer(offset_reset="error")
     reader.assign([a])
     reader.seek(a, 99)
-    with pytest.raises(FatalError, match=f"offset 99 of {a} is not in the log.*seek to where reading shall go on"):
+    with pytest.raises(FatalError, match=f"offset 99 of {a} is not in the log.*seek to where reading shall continue"):
         reader.poll(10)
     reader.seek(a, 0)
     assert read(reader, 1) == ["a"]
@@ -426,7 +426,7 @@ def test_iteration_hands_out_record_by_record(kit: Kit) -> None:
     assert sum(done.values()) == 250
     assert done[a] >= 249, "the other partition has one record"
     assert all(reader.position(tp) == offset for tp, offset in done.items())
-    for record in reader:  # goes on where it was broken off
+    for record in reader:  # continues where it was broken off
         found.append((record.value or b"").decode())
         if len(found) == 300:
             break

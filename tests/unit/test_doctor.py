@@ -508,11 +508,11 @@ def test_settings_that_endanger_exactly_once_are_mended_by_the_commands(tmp_path
     words = [word for one in wrong for word in shlex.split(one.commands[0])[4:]]
     shown = CliRunner().invoke(app, ["serve", *words, "--settings"])
     assert shown.exit_code == 0, shown.output
-    mended: dict[str, Any] = {}
+    fixed: dict[str, Any] = {}
     for name, value in (word.split("=") for word in words if word != "--set"):
         was = ENDANGERED[name.replace(".", "_")]
-        mended[name.replace(".", "_")] = value == "true" if isinstance(was, bool) else type(was)(value)
-    with LiveNode(tmp_path / "mended", **mended) as node:
+        fixed[name.replace(".", "_")] = value == "true" if isinstance(was, bool) else type(was)(value)
+    with LiveNode(tmp_path / "fixed", **fixed) as node:
         assert [one for one in found(node).values() if one.kind.section.value == "settings"] == []
 
 

@@ -187,7 +187,7 @@ def test_a_healthy_node_has_no_findings() -> None:
 
 @pytest.mark.parametrize("name", CASES)
 def test_each_command_is_one_that_there_is(name: str) -> None:
-    """With --help in place of doing it; that it mends is tested against a node."""
+    """With --help in place of doing it; that it fixes is tested against a node."""
     runner = CliRunner()
     for text in the_one(CASES[name][1]).commands:
         words = shlex.split(text)
@@ -387,5 +387,5 @@ def test_the_page_has_every_finding() -> None:
     for kind in KINDS.values():
         assert f"`{kind.name}`" in text, kind.name
         assert kind.why in text, kind.name
-        assert kind.mend in text, kind.name
+        assert kind.fix in text, kind.name
     assert [name for name in re.findall(r"#### `([a-z-]+)`", text) if name not in KINDS] == []

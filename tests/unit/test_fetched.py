@@ -167,7 +167,7 @@ def test_S4_an_unreadable_batch_of_an_older_log_is_named_and_can_be_passed_over(
             chunk.take(10)
         assert (at.value.tp, at.value.first_offset, at.value.last_offset) == (TP, 7, 6 + offsets)
         assert at.value.code is ErrorCode.CORRUPT_MESSAGE
-        assert f"or to {7 + offsets} to go on without it" in str(at.value)
+        assert f"or to {7 + offsets} to leave it out" in str(at.value)
         assert chunk.next_offset == 7
     passed: list[UnreadableBatchError] = []
     for aborted in (None, []):

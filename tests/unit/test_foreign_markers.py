@@ -122,7 +122,7 @@ def test_S1_T3_a_client_never_commits_by_a_marker(
         assert isinstance(await kafka.end(producer, commit=False), ProducerIdAndEpoch)
         await kafka.settled()
         assert committed(kafka, A) == committed(kafka, B) == []
-        assert isinstance(await kafka.init(), ProducerIdAndEpoch), "its id goes on"
+        assert isinstance(await kafka.init(), ProducerIdAndEpoch), "its id continues"
 
     with caplog.at_level(logging.WARNING, "semel.kafka"):
         with_node(tmp_path, test)

@@ -201,7 +201,7 @@ def test_a_consumer_group_becomes_a_classic_one_when_its_last_newer_member_leave
     assert driver.machine.consumer_group(GROUP) is None
     assert group is not None
     assert group.state is GroupState.PREPARING_REBALANCE
-    # It goes on in the generation that it knows: one that it does not know would make it a stranger.
+    # It continues in the generation that it knows: one that it does not know would make it a stranger.
     assert driver.refusal(classic.heartbeat()) is ErrorCode.REBALANCE_IN_PROGRESS
     classic.round()
     assert group.state is GroupState.STABLE

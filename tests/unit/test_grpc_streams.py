@@ -91,7 +91,7 @@ def test_each_batch_has_its_own_error(tmp_path: Path) -> None:
 
 
 def test_a_stream_of_produce_has_a_bound_of_unanswered_requests(tmp_path: Path) -> None:
-    """The client goes on sending while the disk is stuck: what is not begun stays unread."""
+    """The client continues sending while the disk is stuck: what is not begun stays unread."""
 
     async def test(node: Node, data: data_pb2_grpc.DataServiceAsyncStub) -> None:
         sent = 0

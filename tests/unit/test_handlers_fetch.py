@@ -587,7 +587,7 @@ def test_a_full_cache_evicts_what_is_idle_first() -> None:
     first, second = cache.create(items(1), False, 0), cache.create(items(1), False, 50)
     assert first is not None
     assert second is not None
-    assert cache.create(items(1), False, 99) is None, "both are in use: the new client goes on without"
+    assert cache.create(items(1), False, 99) is None, "both are in use: the new client continues without"
     cache.open(fetch(session=(first.id, 1)), uses_topic_ids=False, now_ms=100)
     third = cache.create(items(1), False, 150)
     assert third is not None

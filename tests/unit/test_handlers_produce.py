@@ -450,7 +450,7 @@ def test_T8_from_version_12_on_the_partition_is_added_here(tmp_path: Path) -> No
         assert codes(answer) == [ErrorCode.NONE] * 2
         assert node.transactions.added == {TP, TopicPartition("t", 1)}
         assert not node.transactions.requests[0].verify_only
-        # The next transaction has the next epoch, and is asked about anew.
+        # The next transaction has the next epoch, and is asked about again.
         partition.append_marker(ProducerIdAndEpoch(4000, 1), 0, True, TransactionVersion.V2)
         again = in_txn(b"c", producer=ProducerIdAndEpoch(4000, 1))
         assert codes(await client.produce(request(again, txn="tx"), 12)) == [ErrorCode.NONE]

@@ -527,7 +527,7 @@ def test_S3_a_batch_that_waits_longer_than_its_client_is_not_opened(tmp_path: Pa
 
 
 def test_S3_what_lies_is_found_in_a_thread_too(tmp_path: Path, held: Held) -> None:
-    """A bomb whose records are no records: refused with its place, and the connection goes on."""
+    """A bomb whose records are no records: refused with its place, and the connection continues."""
 
     async def test(node: FakeNode, listener: KafkaListener) -> None:
         held.gate.set()

@@ -67,7 +67,7 @@ def test_D3_a_tail_that_was_cut_after_a_clean_stop_is_found_and_its_offsets_are_
     assert [data for _, data in found[:-1]] == [data for _, data in kept]
     assert (found[-1][0].base_offset, found[-1][0].next_offset, found[-1][0].record_count) == (lost, end, 0)
     assert again.log_end_offset == end
-    assert again.recovery_point <= lost, "what was mended is to be synced"
+    assert again.recovery_point <= lost, "what was fixed is to be synced"
     [warning] = [each.getMessage() for each in caplog.records if "are lost" in each.getMessage()]
     assert f"t-0: the records at {offsets(lost, end)} are lost" in warning
     assert FOLDER in warning
@@ -398,7 +398,7 @@ def test_D2_D3_a_rotten_header_in_synced_records_costs_no_other_segment_and_give
     named = offsets(stand_in.base_offset, stand_in.next_offset)
     assert f"the records at {named} are lost" in caplog.text
     assert again.recovered_damage == f"t-0: {named} lost"
-    assert again.recovery_point <= stand_in.base_offset, "what was mended is to be synced"
+    assert again.recovery_point <= stand_in.base_offset, "what was fixed is to be synced"
     # P7: the state is that of a log that never had more.
     model = open_log(SimulatedStorage(), config)
     for _, data in found:

@@ -457,7 +457,7 @@ def test_damaged_partition_metadata_is_an_error_that_says_what_to_write() -> Non
         assert node.start().partitions() == []
         [offline] = node.logs.offline
         assert (offline.tp, offline.kind) == (TP, OfflineKind.DAMAGED)
-        assert "Write it anew as 'version: 0'" in offline.reason
+        assert "Rewrite it as 'version: 0'" in offline.reason
         await node.logs.close()
 
     asyncio.run(run())
@@ -713,7 +713,7 @@ def no_space() -> OSError:
 
 @pytest.mark.parametrize("stops", ["with room", "full", "by a power cut"])
 def test_D1_a_disk_that_is_full_for_the_journal_loses_nothing_that_was_acknowledged(stops: str) -> None:
-    """The node ended, with exit code 6, where the guarantee says that producers are refused and readers go on."""
+    """The node ended, with exit code 6, where the guarantee says that producers are refused and readers continue."""
 
     async def run() -> None:
         node = Node()
@@ -728,7 +728,7 @@ def test_D1_a_disk_that_is_full_for_the_journal_loses_nothing_that_was_acknowled
             await asyncio.sleep(0)
         with pytest.raises(RetriableError, match="the disk is full"):
             await append(partition)
-        assert read_all(partition) == expected, "readers go on, and see nothing that is not durable"
+        assert read_all(partition) == expected, "readers continue, and see nothing that is not durable"
         assert not waiting.done()
         assert not node.failures
         await node.logs.upkeep.flush()

@@ -121,7 +121,7 @@ def test_snapshots_shorten_the_log_and_an_unreadable_one_is_passed_over(url: str
             store.write_snapshot(images[-1], lease=lease, now_ms=NOW)
     # Of the snapshots at 2, 4 and 6 two are kept, and the changes after the older of them.
     assert store.last_snapshot_sequence() == 6
-    with pytest.raises(MetadataConflictError, match="load the metadata anew"):
+    with pytest.raises(MetadataConflictError, match="load the metadata again"):
         store.changes_after(2)
     assert store.load() == images[6]
     engine = sa.create_engine(url.replace("postgresql:", "postgresql+psycopg:"))

@@ -144,7 +144,7 @@ def test_D3_a_crash_amid_the_acceptance_of_a_loss_never_lets_offsets_begin_anew(
         node.start()
         partition = node.logs.partition(TP)
         if partition is None:
-            assert node.logs.was_made(TP, TOPIC_ID), "or it would be made anew, from offset 0"
+            assert node.logs.was_made(TP, TOPIC_ID), "or it would be made again, from offset 0"
             partition = node.logs.accept_loss(wanted())
         assert partition.high_watermark == 2
         await node.logs.close()
@@ -653,7 +653,7 @@ def test_a_wrong_magic_byte_takes_one_partition_offline_and_names_its_file(caplo
         assert "--accept-loss-of orders:0" in first
         node.storage.corrupt(LOG, 0, good)
         node.start()
-        assert node.get().high_watermark == 1, "mended, it is back"
+        assert node.get().high_watermark == 1, "fixed, it is back"
         await node.logs.close()
 
     asyncio.run(run())

@@ -129,7 +129,7 @@ def test_S2_of_new_topics_only_those_are_matched(walked: list[str]) -> None:
         assert known.topics.unmatched(["orders.*"]) == ()
         assert not known.topics.may_match("orders.*", "orders")
         assert known.topics.may_match("orders.*", "orders-us")
-        # What was matched before is remembered, for a topic that is made anew as well.
+        # What was matched before is remembered, for a topic that is made again as well.
         known.have("orders", "orders-us")
         await known.match("orders.*", "pay.*")
         assert known.topics.matching("orders.*") == {"orders", "orders-us"}

@@ -169,7 +169,7 @@ def test_E1_behind_a_batch_that_was_given_up_in_doubt_nothing_in_doubt_gets_anot
         first.result(0)
     assert again[1] == strays[1][1]
     bench.answer(again)
-    later = bench.requests()  # of the next epoch, if there were anything to number anew
+    later = bench.requests()  # of the next epoch, if there were anything to number again
     for stray in strays:
         bench.append(stray)
     for request in later:

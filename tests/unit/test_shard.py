@@ -423,7 +423,7 @@ def test_a_log_that_cannot_be_read_is_said_once_and_its_callers_are_told(
         for word in ("__toy-0", "offset 1", "restore the folder", "from a backup"):
             assert word in record.getMessage()
         it.log.batches[1] = base_offset, good
-        while it.runtime.state(0) is not ShardState.ACTIVE:  # noqa: ASYNC110 - it ends by itself
+        while it.runtime.state(0) is not ShardState.ACTIVE:  # noqa: ASYNC110 - it ends on its own
             await asyncio.sleep(0)
         assert await it.runtime.submit(0, Get(b"k2")) == b"v"
         assert not it.runtime.unreadable()

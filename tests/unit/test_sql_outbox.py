@@ -236,7 +236,7 @@ def test_a_relay_that_is_closed_lets_the_next_one_work_at_once(node: LiveNode, e
 def test_a_relay_that_drains_relays_what_was_added_before_its_stop(
     node: LiveNode, engine: sa.Engine, topic: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(outbox_module, "FIRST_POLL_S", 600.0)  # it does not look again by itself
+    monkeypatch.setattr(outbox_module, "FIRST_POLL_S", 600.0)  # it does not look again on its own
     outbox = semel.sql.Outbox(node.bootstrap, engine, lease_ms=2_400_000, poll_interval_ms=600_000)
     outbox.drains = True
     waits = threading.Event()

@@ -702,7 +702,7 @@ def test_E3_a_batch_of_an_older_claim_is_refused_before_the_database_is_asked(ki
         assert [record.offset for record in again] == [0]
         assert sink.places.is_ours(tp, sink._steps[again][tp])
         assert not sink.places.is_ours(tp, step)
-        with pytest.raises(AbortTransactionError, match="were claimed anew"), sink.transaction(second):
+        with pytest.raises(AbortTransactionError, match="were claimed again"), sink.transaction(second):
             raise AssertionError("a batch of an older claim got a connection to write with")
 
 

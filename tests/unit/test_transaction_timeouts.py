@@ -1,4 +1,4 @@
-"""A transaction that is open for too long: what its producer is told by a real node, and that it can go on (T9)."""
+"""A transaction that is open for too long: what its producer is told by a real node, and that it can continue (T9)."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def topic(node: Broker, request: pytest.FixtureRequest) -> Iterator[str]:
 
 
 def wait_aborted(node: Broker) -> None:
-    """Until the coordinator has aborted the transaction by itself, and its markers are written."""
+    """Until the coordinator has aborted the transaction on its own, and its markers are written."""
     deadline = time.monotonic() + WAIT_S
     with semel.Admin(node.bootstrap) as admin:
         while admin.transaction(ID).state != "CompleteAbort":

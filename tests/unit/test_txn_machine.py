@@ -88,7 +88,7 @@ class Shard(TxnShard):
     def run(
         self, producer: ProducerIdAndEpoch, *, commit: bool = True, version: TransactionVersion = V2
     ) -> ProducerIdAndEpoch:
-        """Run a whole transaction and return the producer to go on with."""
+        """Run a whole transaction and return the producer to continue with."""
         self.add(producer, P0, version=version)
         after = self.end(producer, commit=commit, version=version)
         self.write_markers()
@@ -735,7 +735,7 @@ def test_T9_a_timer_that_comes_early_is_asked_for_again() -> None:
 
 @pytest.mark.parametrize("version", [V1, V2])
 def test_T9_a_timeout_was_the_end_of_the_producer_whose_transaction_it_was(version: TransactionVersion) -> None:
-    """KIP-588: nobody has taken its place, so it goes on with the epoch that fenced the transaction."""
+    """KIP-588: nobody has taken its place, so it continues with the epoch that fenced the transaction."""
     shard, producer = timed_out(version)
     for _ in range(2):
         shard.reload()

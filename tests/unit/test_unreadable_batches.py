@@ -192,7 +192,7 @@ def test_S4_verify_calls_them_what_they_are(live: LiveNode, tmp_path: Path) -> N
     assert {(one.check, one.severity) for one in deep.findings.found} == {(Check.BATCHES, Severity.NOTE)}
     assert [one.offset for one in deep.findings.found] == [1, 3, 5, 8, 10]
     assert "offsets 5 to 6 is as it was sent, and no reader can read its records" in deep.findings.found[2].what
-    assert "go on at offset 7" in deep.findings.found[2].command
+    assert "continue at offset 7" in deep.findings.found[2].command
     assert "backup" not in "".join(one.command for one in deep.findings.found)
 
 

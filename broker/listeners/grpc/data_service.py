@@ -52,7 +52,7 @@ class DataService:
 
     def _check_running(self) -> None:
         if self._stopping.is_set():
-            raise RetriableError("the node is stopping: go on with another one", ErrorCode.BROKER_NOT_AVAILABLE)
+            raise RetriableError("the node is stopping: continue with another one", ErrorCode.BROKER_NOT_AVAILABLE)
 
     # --- Produce ------------------------------------------------------------------------------------------------------
 
@@ -227,7 +227,7 @@ class _FetchStream:
             self._woken.set_result(response)
 
     async def next_response(self) -> data_pb2.FetchResponse | None:
-        """Return what can be read, waiting for it for a while; None where nothing came or the client asks anew."""
+        """Return what can be read, waiting for it for a while; None where nothing came or the client asks again."""
         request = FetchRequest(
             list(self._partitions.values()),
             self._max_wait_ms,
@@ -253,7 +253,7 @@ class _FetchStream:
         return data_pb2.FetchResponse(items=items) if items else None
 
     def _item(self, found: FetchPartitionResponse) -> data_pb2.FetchResponse.Item | None:
-        """Return what to send of a partition, and move on behind it. One with an error is not read again by itself."""
+        """Return what to send of a partition, and move on behind it. One with an error is not read again on its own."""
         tp = TopicPartition(found.topic, found.partition)
         records = _record_bytes(found)
         if found.error is not ErrorCode.NONE:

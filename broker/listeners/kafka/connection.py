@@ -150,7 +150,7 @@ class KafkaConnection(asyncio.BufferedProtocol):
         return self._view[self._end :]
 
     def _new_block(self) -> None:
-        """Go on in a fresh block, with what is unparsed of the old one copied over: less than one frame, once a
+        """Continue in a fresh block, with what is unparsed of the old one copied over: less than one frame, once a
         block."""
         rest = self._end - self._start
         block = bytearray(BLOCK_BYTES)
@@ -275,7 +275,7 @@ class KafkaConnection(asyncio.BufferedProtocol):
         )
 
     def _end_turn(self) -> None:
-        """Go on when the others had their turn."""
+        """Continue when the others had their turn."""
         self._turn_is_over = True
         self._schedule_flush()
 
@@ -345,7 +345,7 @@ class KafkaConnection(asyncio.BufferedProtocol):
         limits = self._limits
         self.abort(
             f"it held {self.unfinished_bytes} bytes of queued.max.request.bytes={limits.queued_max_request_bytes} for "
-            "requests that did not go on, while others had to wait; the timeout is "
+            "requests that did not continue, while others had to wait; the timeout is "
             f"kafka.request.receive.timeout.ms={limits.request_receive_timeout_ms}"
         )
 

@@ -2,7 +2,7 @@
 
 A range of a file goes out by `os.sendfile` on the transport's own socket, which is right only while the transport has
 nothing buffered: so one thing at a time is given to the kernel, and when it takes no more, a piece is handed to the
-transport, whose `resume_writing` tells when to go on. Memory therefore holds a piece, never a whole range.
+transport, whose `resume_writing` tells when to continue. Memory therefore holds a piece, never a whole range.
 """
 
 from __future__ import annotations

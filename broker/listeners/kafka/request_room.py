@@ -122,7 +122,7 @@ class RequestRoom:
         claim.wanted = 0
 
     def give_back(self, claim: RoomClaim, size: int, now: float) -> None:
-        """Give back what one request held, and let those go on who wait."""
+        """Give back what one request held, and let those continue who wait."""
         assert size <= claim.held, "given back twice"
         claim.held -= size
         claim.moved_at = now
@@ -149,7 +149,7 @@ class RequestRoom:
             self._serve(now)
 
     def crowding(self, now: float, patience_s: float) -> list[RoomClaim]:
-        """Return those who must go so that others can go on who have waited for `patience_s` seconds.
+        """Return those who must go so that others can continue who have waited for `patience_s` seconds.
 
         It is those that hold most for requests that are not begun, as many as it takes, and none that moved in that
         time, or that waits itself.
@@ -221,7 +221,7 @@ class RequestRoom:
         self._smallest.clear()
 
     def _next(self) -> RoomClaim | None:
-        """Return whoever goes on now: the one that needs least where it fits, and the oldest where the lane is free."""
+        """Return who continues now: the one that needs least where it fits, and the oldest where the lane is free."""
         smallest = self._smallest
         while smallest:
             if self._is_current(smallest[0]):

@@ -29,7 +29,7 @@ COLOURS: Final = re.compile(r"\x1b\[[0-9;]*m")
 LINE: Final = re.compile(r"\| (?P<name>\d{4}_\w+) +\| +(?P<state>[A-Z]+) \| +(?P<seconds>[\d.]+)s \| ?(?P<detail>.*)")
 """A test in the summary at the end of a run."""
 IN_PARTS: Final[Mapping[str, str]] = {"0081": "0081-admin.c"}
-"""Tests that end at their first failure, with the file that has their parts: each part is run by itself."""
+"""Tests that end at their first failure, with the file that has their parts: each part is run on its own."""
 PART: Final = re.compile(r"^(?:static void )?(?P<name>do_test_\w+)\((?:(?!^}).)*?SUB_TEST(?:_QUICK)?\(", re.M | re.S)
 """A function that is a part: only a part says that it begins."""
 OLDER_BROKER: Final[Mapping[str, str]] = {"0109": "2.0.0"}

@@ -31,7 +31,7 @@ class Expectation(Enum):
     FAILS = "fails"
     """Runs and fails, or does not end."""
     SKIPPED = "skipped"
-    """Skipped by itself, or by us because it could only wait for something that is not there."""
+    """Skipped on its own, or by us because it could only wait for something that is not there."""
     IF_JAVA = "if java"
     """Passes where Apache Kafka's own client is there, and is skipped where it is not."""
     UNSTABLE = "unstable"
@@ -113,7 +113,7 @@ class ExpectedList:
             elif not entry.allows(result.outcome):
                 lines.append(
                     f"{result.suite} {result.test}: {result.outcome.value}, but {EXPECTED.name} says "
-                    f"{entry.expectation.value} ({entry.reason}): mend it or the list. {result.detail}"
+                    f"{entry.expectation.value} ({entry.reason}): fix it or the list. {result.detail}"
                 )
         return lines
 

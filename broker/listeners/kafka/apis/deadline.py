@@ -11,7 +11,7 @@ from semel.protocol.errors import ErrorCode, error_for
 _Result = TypeVar("_Result")
 
 _still_working: Final[set[asyncio.Task[Any]]] = set()
-"""Holds what goes on after its caller was told that it takes too long."""
+"""Holds what continues after its caller was told that it takes too long."""
 
 
 async def within(timeout_ms: int, change: Coroutine[Any, Any, _Result]) -> _Result:
@@ -24,7 +24,7 @@ async def within(timeout_ms: int, change: Coroutine[Any, Any, _Result]) -> _Resu
         task.add_done_callback(_forget)
         raise error_for(
             ErrorCode.REQUEST_TIMED_OUT,
-            f"the change is not done after {timeout_ms} ms, and goes on: ask for the metadata before you try again",
+            f"the change is not done after {timeout_ms} ms, and continues: ask for the metadata before you try again",
         )
     return task.result()
 

@@ -73,7 +73,7 @@ async def _abort(context: RequestContext, marker: Any, version: int) -> Mapping[
         return dict.fromkeys(named, ErrorCode.CLUSTER_AUTHORIZATION_FAILED)
     for tp in named:
         try:
-            # One after the other, for the first may end it in all of them, and letting others go on between.
+            # One after the other, for the first may end it in all of them, and letting others continue between.
             await asyncio.sleep(0)
             await _abort_on(context, tp, producer)
         except SemelError as error:
