@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from semel.group_coordinator.computations import Computation, Computed
 from semel.group_coordinator.config import GroupConfig
 from semel.group_coordinator.machine import GroupMachine
 from semel.group_coordinator.topics import NO_TOPICS, Topics, TopicsSource
@@ -54,6 +55,8 @@ class GroupDriver:
         self.next_offset = 0
         self.answers: dict[Ticket, object] = {}
         self.events: list[GroupEvent] = []
+        self.computations: list[Computation] = []
+        """What is to be computed beside the loop, and has not been yet."""
         self.batches: list[int] = []
         self._last_ticket = 0
         self._last_member = 0
@@ -137,11 +140,17 @@ class GroupDriver:
             self.machine.replay(record, entry.offset, result.producer, self.now_ms)
         for ticket, answer in result.answers:
             self._answer(ticket, answer)
-        self.events += result.effects
+        for effect in result.effects:
+            (self.computations if isinstance(effect, Computation) else self.events).append(effect)
 
     def _answer(self, ticket: Ticket, answer: object) -> None:
         assert ticket not in self.answers, f"ticket {ticket} is answered twice"
         self.answers[ticket] = answer
+
+    def compute(self, *, took_ms: int = 0) -> None:
+        """Carry out the computation that has waited longest, and give the machine its result."""
+        computation = self.computations.pop(0)
+        assert self.ask(Computed(computation, computation.work(), took_ms)) is None
 
     # What members do
 
