@@ -118,7 +118,6 @@ class ConsumerGroups:
 
     def target_computed(self, computed: Computed, turn: Turn) -> None:
         """Take what was computed beside the loop, unless the group is gone or another one by now."""
-        turn.reply(None)
         group = self.groups.get(computed.of.group_id)
         if group is None:
             return

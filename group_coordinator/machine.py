@@ -274,7 +274,13 @@ class GroupMachine:
             self._forget_if_unused(request.group_id)
 
     def _computed(self, computed: Computed, turn: Turn) -> None:
-        self._consumers.target_computed(computed, turn)
+        """Take what was computed beside the loop, unless it is of a group that is gone."""
+        turn.reply(None)
+        group = self._groups.get(computed.of.group_id)
+        if group is not None:
+            self._rebalances.take_assignment(group, computed, turn)
+        else:
+            self._consumers.target_computed(computed, turn)
 
     # Offsets
 

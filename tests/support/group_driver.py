@@ -57,6 +57,7 @@ class GroupDriver:
         self.events: list[GroupEvent] = []
         self.computations: list[Computation] = []
         """What is to be computed beside the loop, and has not been yet."""
+        self._late: set[Computation] = set()
         self.batches: list[int] = []
         self._last_ticket = 0
         self._last_member = 0
@@ -125,6 +126,7 @@ class GroupDriver:
 
     def reload(self, log: Iterable[LogEntry] | None = None) -> None:
         """Build the machine anew from its log; who waits is told that the coordinator failed."""
+        self._late = set(self.computations)
         for ticket in self.machine.closed():
             self._answer(ticket, SemelError("the coordinator moved", ErrorCode.NOT_COORDINATOR))
         self.machine = replayed(self.log if log is None else log, self.config, lambda: self.topics)
@@ -147,10 +149,21 @@ class GroupDriver:
         assert ticket not in self.answers, f"ticket {ticket} is answered twice"
         self.answers[ticket] = answer
 
-    def compute(self, *, took_ms: int = 0) -> None:
-        """Carry out the computation that has waited longest, and give the machine its result."""
-        computation = self.computations.pop(0)
-        assert self.ask(Computed(computation, computation.work(), took_ms)) is None
+    def compute(self, number: int = 0, *, took_ms: int = 0, fails: bool = False) -> None:
+        """Carry out a computation, the first one being the one that has waited longest; give the machine its result."""
+        computation = self.computations.pop(number)
+        assert self.ask(Computed(computation, None if fails else computation.work(), took_ms)) is None
+        self.run_due()
+
+    def compute_all(self) -> None:
+        while self.computations:
+            self.compute()
+
+    @property
+    def running_max(self) -> int:
+        """The most computations that any group has begun and not ended, those of earlier machines left out."""
+        running = [each.group_id for each in self.computations if each not in self._late]
+        return max(map(running.count, running), default=0)
 
     # What members do
 
