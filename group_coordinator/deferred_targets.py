@@ -98,7 +98,8 @@ class DeferredTargets:
     def begin(self, group: ConsumerGroup, assignor: str, topics: Topics, turn: Turn) -> None:
         """Begin what was scheduled, unless there is no need for it any more."""
         patterns = patterns_of(group.details.values())
-        if group.epoch <= group.target_epoch or group.group_id in self._running or topics.unmatched(patterns):
+        assert group.group_id not in self._running, "it is scheduled once what ran has ended"
+        if group.epoch <= group.target_epoch or topics.unmatched(patterns):
             return
         snapshot = Snapshot(
             group.group_id,
