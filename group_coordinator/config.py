@@ -38,7 +38,7 @@ class GroupConfig:
     group_consumer_migration_policy: str = "bidirectional"
     group_consumer_assignor_offload_enable: bool = True
     group_consumer_assignment_interval_ms: int = 1_000
-    group_consumer_assigned_at_once_max: int = 2_000
+    group_assigned_at_once_max: int = 2_000
     """Members, subscriptions and partitions together that are assigned within a turn of the event loop: 10 to 20 ms."""
     group_records_max_bytes: int = 1_000_000
     """The largest batch of records one decision may append; below the internal topic's max.message.bytes."""
@@ -74,7 +74,7 @@ class GroupConfig:
             "group_initial_rebalance_delay_ms",
             "offset_metadata_max_bytes",
             "group_consumer_assignment_interval_ms",
-            "group_consumer_assigned_at_once_max",
+            "group_assigned_at_once_max",
         ):
             if getattr(self, name) < 0:
                 raise ValueError(f"{name.replace('_', '.')}={getattr(self, name)} must not be negative")

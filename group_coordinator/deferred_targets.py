@@ -75,7 +75,7 @@ class DeferredTargets:
         """Whether an assignment would take too long for a turn of the event loop, by what it has to look at."""
         if group.group_id in self._costly:
             return True
-        most = self._config.group_consumer_assigned_at_once_max
+        most = self._config.group_assigned_at_once_max
         left = most - len(group.details) - sum(len(each.topic_names) for each in group.details.values())
         for each in group.details.values():
             if each.topic_regex:

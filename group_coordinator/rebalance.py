@@ -151,7 +151,7 @@ class Rebalances:
         """Store the leader's assignment, or the one that it has us make."""
         assignments: Mapping[str, bytes] | SemelError = request.assignments
         name, counts = group.protocol_name, request.partition_counts
-        most = self._config.group_consumer_assigned_at_once_max
+        most = self._config.group_assigned_at_once_max
         may_defer = counts is not None and self._config.group_consumer_assignor_offload_enable
         if counts is not None and may_defer and is_large(name, group.members.values(), counts, most):
             self._await_assignment(group, leader, turn)

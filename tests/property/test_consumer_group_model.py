@@ -61,7 +61,7 @@ class ConsumerGroupModel(RuleBasedStateMachine):
             group_consumer_session_timeout_ms=SESSION_MS,
             group_consumer_heartbeat_interval_ms=BEAT_MS,
             group_consumer_assignors=("uniform", "range"),
-            group_consumer_assigned_at_once_max=at_once_max,
+            group_assigned_at_once_max=at_once_max,
         )
         self.driver = GroupDriver(config, topics=self.topics())
         self.last_id = 0

@@ -88,7 +88,7 @@ class MigrationModel(RuleBasedStateMachine):
             group_consumer_session_timeout_ms=SESSION_MS,
             group_consumer_heartbeat_interval_ms=BEAT_MS,
             group_consumer_migration_policy=policy,
-            group_consumer_assigned_at_once_max=at_once_max,
+            group_assigned_at_once_max=at_once_max,
         )
         self.driver = GroupDriver(config, topics=topics(orders=COUNT))
         self.protocol = protocol

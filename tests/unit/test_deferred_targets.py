@@ -45,7 +45,7 @@ PAUSE_MS = 1_000
 
 
 def config_with(**changes: Any) -> GroupConfig:
-    return replace(GroupConfig(group_consumer_assigned_at_once_max=COUNT), **changes)
+    return replace(GroupConfig(group_assigned_at_once_max=COUNT), **changes)
 
 
 def driver_with(config: GroupConfig | None = None, **counts: int) -> GroupDriver:
@@ -393,7 +393,7 @@ def test_S3_a_large_classic_group_is_assigned_beside_the_loop() -> None:
 
 
 def test_S3_a_small_classic_group_is_assigned_at_once() -> None:
-    driver, leader, follower = classic_pair(group_consumer_assigned_at_once_max=2_000)
+    driver, leader, follower = classic_pair(group_assigned_at_once_max=2_000)
     driver.sync(follower)
     assert decode_assignment(driver.synced(driver.sync(leader, partition_counts=COUNTS))).partitions
     assert not driver.computations
