@@ -26,7 +26,7 @@ from semel.runtime.machine import CoordinatorRecord
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
-    """What a target is computed from, in a thread: nothing of it changes, the group goes on beside it."""
+    """What a target is computed from, in a thread: nothing of it changes while the group does."""
 
     group_id: str
     epoch: int

@@ -156,7 +156,7 @@ class Rebalances:
         if counts is not None and may_defer and is_large(name, group.members.values(), counts, most):
             self._await_assignment(group, leader, turn)
             if group.assigning is None:
-                # Copies: the members go on meanwhile.
+                # Copies: the members change meanwhile.
                 members = [copy(member) for member in group.members.values()]
                 work = partial(assign_partitions, name or "", members, counts)
                 group.assigning = Computation(group.group_id, work, group.generation_id)

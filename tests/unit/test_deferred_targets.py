@@ -1,6 +1,6 @@
 """S3: the assignment of a large consumer group is computed beside the loop, and is written once it is there (KIP-1263).
 
-The group goes on meanwhile: members keep what they have, and join, leave and are replaced.
+Meanwhile members keep what they have, and members join, leave and are replaced.
 """
 
 from __future__ import annotations
