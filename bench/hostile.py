@@ -1,6 +1,7 @@
 """What one hostile client costs everybody else: the longest wait of a polite client, the node's CPU, memory and log.
 
-    python -P bench/hostile.py [--only NAME ...] [--list] [--probe-ms 5] [--items 100000] [--turns]
+    python -P bench/hostile.py [--only NAME ...] [--list] [--probe-ms 5] [--items 100000]
+                                   [--group-partitions 1000] [--turns]
 
 Each attack meets a fresh node. While it runs, a polite client on a connection of its own asks for the API versions
 every few milliseconds; the longest it had to wait is what the attack held the node's only loop, and what else the
@@ -30,11 +31,15 @@ from harness import Figure, NodeProcess, percentile, print_table, running_node, 
 from semel.protocol.kafka import messages
 from semel.protocol.kafka.api import ApiKey, ApiVersionsRequest, build_request_header
 from semel.protocol.kafka.entities import load_entity
+from semel.protocol.schema import Reader
 
 ANSWER_S: Final = 60.0
 """How long an attack waits for an answer. A node that refuses closes the connection, which ends the wait."""
 MANY: Final = 100_000
 """Names or numbers in one request, unless --items says otherwise. A node refuses so many; it serves 40,000."""
+GROUP_MEMBERS: Final = 1_000
+GROUP_ROUNDS: Final = 4
+"""In the first one they join, in the others they learn what they are to read, a second apart."""
 
 
 # --- Requests ---------------------------------------------------------------------------------------------------------
@@ -326,27 +331,75 @@ def garbage_over_grpc(node: NodeProcess) -> str:
     return ", ".join(f"{count} {code}" for code, count in sorted(codes.items()))
 
 
-def large_group(node: NodeProcess) -> str:
-    """A thousand members of one group, which share out a topic of a thousand partitions."""
-    topic = {"name": "wide", "num_partitions": 1_000, "replication_factor": 1, "assignments": [], "configs": []}
-    ask_once(node, request(ApiKey.CREATE_TOPICS, 4, topics=[topic], timeout=60_000, validate_only=False))
+def large_group(node: NodeProcess, partitions: int, *, unequal: bool = False) -> str:
+    """A thousand members of one group, which share out the partitions of one topic.
+
+    Or, with unequal subscriptions, those of ten, of which each member wants another three: the costly case for sticky.
+    """
+    names = [f"wide{number}" for number in range(10)] if unequal else ["wide"]
+    topics = [
+        {
+            "name": name,
+            "num_partitions": partitions // len(names),
+            "replication_factor": 1,
+            "assignments": [],
+            "configs": [],
+        }
+        for name in names
+    ]
+    ask_once(node, request(ApiKey.CREATE_TOPICS, 4, topics=topics, timeout=60_000, validate_only=False))
     client = Client(node)
-    for number in range(1_000):
-        client.send(
-            request(
-                ApiKey.CONSUMER_GROUP_HEARTBEAT,
-                1,
-                group_id="many",
-                member_id=f"m{number:021d}",
-                member_epoch=0,
-                rebalance_timeout=30_000,
-                subscribed_topic_names=["wide"],
-                topic_partitions=[],
+    epochs = [0] * GROUP_MEMBERS
+    assigned = 0
+    for round_number in range(GROUP_ROUNDS):
+        for number, epoch in enumerate(epochs):
+            wanted = {names[(number * step + step) % len(names)] for step in (1, 3, 7)}
+            client.send(
+                request(
+                    ApiKey.CONSUMER_GROUP_HEARTBEAT,
+                    1,
+                    group_id="many",
+                    member_id=f"m{number:021d}",
+                    member_epoch=epoch,
+                    rebalance_timeout=30_000,
+                    subscribed_topic_names=sorted(wanted),
+                    topic_partitions=[],
+                )
             )
-        )
-    results = [client.receive() for _ in range(1_000)]
+        results = [client.receive() for _ in epochs]
+        told = [_epoch_and_partitions(result) for result in results]
+        epochs = [epoch for epoch, _ in told]
+        assigned = max(assigned, sum(count for _, count in told))
+        if round_number + 1 < GROUP_ROUNDS:
+            time.sleep(1)
     client.close()
-    return answered(results)
+    return f"{answered(results)}, {assigned} partitions assigned"
+
+
+def _epoch_and_partitions(answer: bytes | None) -> tuple[int, int]:
+    """Read the answer to a heartbeat of KIP-848: the member's epoch, and of how many partitions it was told."""
+    if answer is None:
+        return 0, 0
+    reader = Reader(answer)
+    reader.int32()  # the correlation id
+    reader.tagged_fields()
+    reader.int32()
+    if reader.int16():
+        return 0, 0
+    reader.compact_nullable_string()
+    reader.compact_nullable_string()
+    epoch = reader.int32()
+    reader.int32()
+    if reader.int8() < 0:
+        return epoch, 0
+
+    def read_topic() -> int:
+        reader.uuid()
+        count = len(reader.compact_array(reader.int32))
+        reader.tagged_fields()
+        return count
+
+    return epoch, sum(reader.compact_array(read_topic))
 
 
 def fetch_partitions(node: NodeProcess, items: int) -> str:
@@ -423,8 +476,8 @@ def _partitions(items: int, **more: Any) -> list[dict[str, Any]]:
     return [{"partition_index": number, **more} for number in range(items)]
 
 
-def attacks(items: int) -> dict[str, Callable[[NodeProcess], str]]:
-    """Return all attacks by name; large requests have so many items."""
+def attacks(items: int, group_partitions: int = 1_000) -> dict[str, Callable[[NodeProcess], str]]:
+    """Return all attacks by name; large requests have so many items, and large groups share out so many partitions."""
     return {
         "promised-bytes": promised_bytes,
         "bombs-plain": bombs("plain"),
@@ -437,7 +490,8 @@ def attacks(items: int) -> dict[str, Callable[[NodeProcess], str]]:
         "pipelined": pipelined,
         "members-metadata": members_metadata,
         "long-ids": long_ids,
-        "large-group": large_group,
+        "large-group": lambda node: large_group(node, group_partitions),
+        "unequal-group": lambda node: large_group(node, group_partitions, unequal=True),
         "fetch-partitions": lambda node: fetch_partitions(node, items),
         "produce-partitions": lambda node: produce_partitions(node, items),
         "grpc-garbage": garbage_over_grpc,
@@ -553,7 +607,7 @@ def longest(lines: list[str]) -> str:
     return ", ".join(f"{ms:.0f} ms {what}" for ms, what in turns[:3]) or "none of over 10 ms"
 
 
-def run(name: str, probe_s: float, *, items: int, note_turns: bool) -> Figure:
+def run(name: str, probe_s: float, *, items: int, group_partitions: int, note_turns: bool) -> Figure:
     with running_node(note_turns=note_turns) as node:
         ask_once(node, request(ApiKey.METADATA, 4, topics=[], allow_auto_topic_creation=False))  # kio is imported
         polite, memory = PoliteClient(node, probe_s), PeakMemory(node)
@@ -563,7 +617,7 @@ def run(name: str, probe_s: float, *, items: int, note_turns: bool) -> Figure:
         lines_before, cpu_before, memory_before = log.stat().st_size, node.cpu_s(), node.memory_mb()
         turns_before = len(noted_turns(node))
         begin = time.perf_counter()
-        said = attacks(items)[name](node)
+        said = attacks(items, group_partitions)[name](node)
         seconds = time.perf_counter() - begin
         cpu = f"{node.cpu_s() - cpu_before:.2f} s" if node.process.poll() is None else "-"
         polite.end()
@@ -585,6 +639,9 @@ def main() -> None:
     parser.add_argument("--list", action="store_true", help="list the attacks and exit")
     parser.add_argument("--probe-ms", type=float, default=5.0, help="between two calls of the polite client")
     parser.add_argument("--items", type=int, default=MANY, help="in each large request (default: %(default)s)")
+    parser.add_argument(
+        "--group-partitions", type=int, default=1_000, help="what a large group shares out (default: %(default)s)"
+    )
     parser.add_argument("--turns", action="store_true", help="name the longest turns of the node's event loop")
     arguments = parser.parse_args()
     if arguments.list:
@@ -592,7 +649,13 @@ def main() -> None:
         return
     figures = []
     for name in arguments.only or attacks(1):
-        figure = run(name, arguments.probe_ms / 1000, items=arguments.items, note_turns=arguments.turns)
+        figure = run(
+            name,
+            arguments.probe_ms / 1000,
+            items=arguments.items,
+            group_partitions=arguments.group_partitions,
+            note_turns=arguments.turns,
+        )
         figures.append(figure)
         print(f"{figure.name}: longest wait {figure.value:.0f} ms; {figure.cost}; {figure.bound}", flush=True)
     print()

@@ -635,6 +635,20 @@ class NodeConfig:
         "What consumer groups may be assigned by; the first where members do not choose.",
         choices=("uniform", "range"),
     )
+    group_consumer_assignor_offload_enable: bool = setting(
+        True,
+        "Whether the assignments of large consumer groups are computed in a thread (KIP-1263). Members keep what they "
+        "have until then. Without it, each holds up everything else that the node does.",
+    )
+    group_consumer_assignment_interval_ms: int = setting(
+        1_000,
+        "How long a consumer group whose assignment was computed in a thread waits at least before the next one, which "
+        "is then for all changes meanwhile. It waits ten times as long as the computation took, if that is longer. "
+        "Small groups are assigned at once.",
+        unit="ms",
+        minimum=0,
+        maximum=INT32_MAX,
+    )
     group_consumer_migration_policy: str = setting(
         "bidirectional",
         "Which way groups with members may move between the protocols. upgrade: to the newer one when a member joins "

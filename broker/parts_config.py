@@ -89,6 +89,8 @@ def group_config(config: NodeConfig) -> GroupConfig:
         group_consumer_max_size=config.group_consumer_max_size,
         group_consumer_assignors=config.group_consumer_assignors,
         group_consumer_migration_policy=config.group_consumer_migration_policy,
+        group_consumer_assignor_offload_enable=config.group_consumer_assignor_offload_enable,
+        group_consumer_assignment_interval_ms=config.group_consumer_assignment_interval_ms,
         offset_metadata_max_bytes=config.offset_metadata_max_bytes,
         offsets_retention_minutes=config.offsets_retention_minutes,
         offsets_retention_check_interval_ms=config.offsets_retention_check_interval_ms,

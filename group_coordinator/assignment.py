@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+import contextlib
+from collections.abc import Collection, Iterable, Mapping
 from types import MappingProxyType
 
 from semel.group_coordinator.assignor import cooperative_sticky, round_robin, sticky
@@ -32,6 +33,8 @@ ASSIGNORS: Mapping[str, Assignor] = MappingProxyType(
         cooperative_sticky.NAME: cooperative_sticky.assign,
     }
 )
+BYTES_PER_ENTRY = 8
+"""Of a subscription or an assignment, about so many are read in the time that one partition takes to assign."""
 LATEST_GENERATION = 1 << 31
 """Above every generation a client can name: for what the coordinator itself gave."""
 
@@ -59,6 +62,25 @@ def assign_partitions(
         )
         for member in members
     }
+
+
+def is_large(
+    protocol_name: str | None, members: Collection[GroupMember], partition_counts: Mapping[str, int], most: int
+) -> bool:
+    """Whether an assignment would take too long for a turn of the event loop (S3), by what it has to look at."""
+    if protocol_name not in ASSIGNORS:
+        return False
+    size_bytes = sum(len(member.metadata(protocol_name)) + len(member.assignment) for member in members)
+    left = most - len(members) - size_bytes // BYTES_PER_ENTRY
+    if left < 0:
+        return True
+    wanted = []
+    for member in members:
+        with contextlib.suppress(CorruptDataError):
+            wanted.append(frozenset(decode_subscription(member.metadata(protocol_name)).topics))
+    entries = sum(map(len, wanted))
+    count = sum(partition_counts.get(topic, 0) for topic in frozenset().union(*wanted))
+    return count + entries > left or (len(set(wanted)) > 1 and count * entries > sticky.EFFORT_AT_ONCE_MAX)
 
 
 def is_unfinished(protocol_name: str | None, members: Iterable[GroupMember]) -> bool:

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Mapping
 
+from semel.group_coordinator.computations import Computation
 from semel.group_coordinator.group_state import LEGAL_PREDECESSORS, GroupMember, GroupState
 from semel.group_coordinator.held_bytes import MEMBER_BYTES, HeldBytes, text_bytes
 from semel.group_coordinator.schemas import GroupMetadataValue, MemberMetadata
@@ -51,6 +52,8 @@ class ClassicGroup:
         self.pending_joins: set[str] = set()
         self.pending_syncs: set[str] = set()
         self.awaiting_join_count = 0
+        self.assigning: Computation | None = None
+        """What computes the assignment of this generation beside the loop, where the leader leaves it to us."""
         self.new_member_added = False
         self.initial_delay_ms = 0
         self.initial_delay_left_ms = 0

@@ -132,7 +132,10 @@ class ClassicMembers:
             return
         refusal = _refuse_settled(group, member, request)
         # A member that is to revoke has joined already: it learns of that by its assignment.
-        is_behind = group.epoch > member.current.epoch and member.current.state is not MemberState.UNREVOKED_PARTITIONS
+        is_behind = (
+            self._membership.latest_epoch(group) > member.current.epoch
+            and member.current.state is not MemberState.UNREVOKED_PARTITIONS
+        )
         if refusal is not None or is_behind:
             if is_behind:
                 self._await_join(group, member, turn)
@@ -155,7 +158,7 @@ class ClassicMembers:
         self._membership.keep_alive(group, member.member_id, turn)
         state = member.current.state
         if (
-            group.epoch > member.current.epoch
+            self._membership.latest_epoch(group) > member.current.epoch
             or state is MemberState.UNREVOKED_PARTITIONS
             or (state is MemberState.UNRELEASED_PARTITIONS and not group.waits_for_others(member))
         ):

@@ -36,6 +36,10 @@ class GroupConfig:
     group_consumer_max_size: int = 1_000
     group_consumer_assignors: tuple[str, ...] = ("uniform", "range")
     group_consumer_migration_policy: str = "bidirectional"
+    group_consumer_assignor_offload_enable: bool = True
+    group_consumer_assignment_interval_ms: int = 1_000
+    group_assigned_at_once_max: int = 2_000
+    """Members, subscriptions and partitions together that are assigned within a turn of the event loop: 10 to 20 ms."""
     group_records_max_bytes: int = 1_000_000
     """The largest batch of records one decision may append; below the internal topic's max.message.bytes."""
 
@@ -66,7 +70,12 @@ class GroupConfig:
         for name, most in (("group_id_max_bytes", 8_191), ("offset_metadata_max_bytes", 32_767)):
             if getattr(self, name) > most:
                 raise ValueError(f"{name.replace('_', '.')}={getattr(self, name)}: Kafka's formats hold {most} at most")
-        for name in ("group_initial_rebalance_delay_ms", "offset_metadata_max_bytes"):
+        for name in (
+            "group_initial_rebalance_delay_ms",
+            "offset_metadata_max_bytes",
+            "group_consumer_assignment_interval_ms",
+            "group_assigned_at_once_max",
+        ):
             if getattr(self, name) < 0:
                 raise ValueError(f"{name.replace('_', '.')}={getattr(self, name)} must not be negative")
 

@@ -7,7 +7,8 @@ order, because compaction keeps the last one of each key: a member counts once t
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
+from typing import TypeAlias
 
 from semel.group_coordinator.consumer_schemas import (
     ConsumerGroupKey,
@@ -43,6 +44,8 @@ from semel.protocol.schema import Buffer
 
 GROUP_TYPE = "consumer"
 
+Assigned: TypeAlias = Partitions | MemberAssignment | None
+
 
 class ConsumerGroup:
     """A group. `consumer_membership.py` decides when it moves."""
@@ -76,8 +79,8 @@ class ConsumerGroup:
 
     # What the log says
 
-    def apply(self, key: ConsumerGroupKey, value: Buffer | None, timestamp_ms: int) -> None:
-        """Take over one record; None deletes."""
+    def apply(self, key: ConsumerGroupKey, value: Buffer | None, timestamp_ms: int, parsed: Assigned = None) -> None:
+        """Take over one record; None deletes. `parsed`: what a target or current assignment says, if that is known."""
         member_id = key.member_id
         match key.kind:
             case ConsumerKeyKind.GROUP:
@@ -91,9 +94,10 @@ class ConsumerGroup:
                 if value is None:
                     self.targets.pop(member_id, None)
                 else:
-                    self.targets[member_id] = decode_target(value)
+                    self.targets[member_id] = parsed if isinstance(parsed, frozenset) else decode_target(value)
             case ConsumerKeyKind.CURRENT:
-                self._set_current(member_id, None if value is None else decode_current(value))
+                known = parsed if isinstance(parsed, MemberAssignment) else None
+                self._set_current(member_id, None if value is None else known or decode_current(value))
 
     def _set_details(self, member_id: str, details: MemberDetails | None) -> None:
         before = self.details.pop(member_id, None)
@@ -284,10 +288,10 @@ class ConsumerGroup:
         )
 
 
-def topics_of(details: MemberDetails, topics: Topics) -> frozenset[str]:
+def topics_of(details: MemberDetails, matching: Callable[[str], frozenset[str]]) -> frozenset[str]:
     """Return the names that a member wants: those it named, and those that its expression matches now."""
     names = frozenset(details.topic_names)
-    return names if not details.topic_regex else names | topics.matching(details.topic_regex)
+    return names if not details.topic_regex else names | matching(details.topic_regex)
 
 
 def topics_of_all(details: Iterable[MemberDetails], topics: Topics) -> set[str]:

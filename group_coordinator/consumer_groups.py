@@ -10,10 +10,11 @@ from collections.abc import Callable
 
 from semel.group_coordinator.classic_group import ClassicGroup
 from semel.group_coordinator.classic_members import ClassicMembers
+from semel.group_coordinator.computations import Computed
 from semel.group_coordinator.config import GroupConfig
 from semel.group_coordinator.consumer_group import ConsumerGroup
 from semel.group_coordinator.consumer_membership import MEMBER_TIMERS, ConsumerMembership, Draft, deletion_records
-from semel.group_coordinator.consumer_schemas import ConsumerGroupKey
+from semel.group_coordinator.consumer_schemas import ConsumerGroupKey, assignment_of
 from semel.group_coordinator.held_bytes import HeldBytes, Room
 from semel.group_coordinator.migration import downgrade, refuse_downgrade, refuse_upgrade, upgrade
 from semel.group_coordinator.schemas import group_record, record_size_bytes
@@ -44,6 +45,7 @@ from semel.protocol.consumer_protocol import (
     encode_subscription,
 )
 from semel.protocol.errors import ErrorCode, SemelError, error_for
+from semel.runtime.machine import CoordinatorRecord
 
 
 class ConsumerGroups:
@@ -61,20 +63,22 @@ class ConsumerGroups:
         self._topics = topics
         self._classic = ClassicMembers(config, timers, topics, self.membership)
 
-    def replay(self, key: ConsumerGroupKey, value: bytes | None, timestamp_ms: int) -> None:
+    def replay(self, key: ConsumerGroupKey, record: CoordinatorRecord, timestamp_ms: int) -> None:
         """Apply one record. A group begins with its first record, and ends with its last one."""
+        value = record.value
         group = self.groups.get(key.group_id)
         if group is None:
             if value is None:
                 return
             group = self.groups[key.group_id] = ConsumerGroup(key.group_id)
         before = group.bytes_of(key.member_id)
-        group.apply(key, value, timestamp_ms)
+        group.apply(key, value, timestamp_ms, assignment_of(record))
         more = group.bytes_of(key.member_id) - before
         group.held_bytes += more
         self._held.members += more
         if not group.has_records:
             self._timers.cancel(TimerKey(TimerKind.DOWNGRADE, key.group_id))
+            self.membership.deferred.forget(key.group_id)
             del self.groups[key.group_id]
 
     # The consumer group protocol
@@ -84,7 +88,7 @@ class ConsumerGroups:
         group = self.groups.get(request.group_id)
         if group is not None:
             self.membership.heartbeat(Draft(group, turn), request, turn)
-            self._check_size(turn)
+            self._refuse_if_too_large(turn)
             return False
         group = ConsumerGroup(request.group_id)
         if request.member_epoch != JOIN_EPOCH:
@@ -101,7 +105,7 @@ class ConsumerGroups:
         elif classic is not None and classic.is_stored:
             turn.records.append(group_record(classic.group_id, None))
         self.membership.heartbeat(draft, request, turn)
-        self._check_size(turn)
+        self._refuse_if_too_large(turn)
         if turn.is_refused:
             turn.records.clear()
             turn.effects.clear()
@@ -112,20 +116,34 @@ class ConsumerGroups:
                     self.membership.keep_alive(draft.group, member.member_id, turn)
         return classic is not None
 
-    def _check_size(self, turn: Turn) -> None:
-        """Refuse what one batch of records cannot hold, before anything of it is written."""
+    def target_computed(self, computed: Computed, turn: Turn) -> None:
+        """Take what was computed beside the loop, unless the group is gone or another one by now."""
+        group = self.groups.get(computed.of.group_id)
+        if group is None:
+            return
+        self.membership.take_target(group, computed, turn)
+        refusal = self._check_size(turn)
+        if refusal is not None:
+            self.membership.deferred.refuse(group.group_id, computed.of.epoch, refusal)
+
+    def _check_size(self, turn: Turn) -> SemelError | None:
+        """Return why one batch of records cannot hold what a turn would write, of which nothing is written then."""
         size_bytes = sum(map(record_size_bytes, turn.records))
-        if size_bytes > self._config.group_records_max_bytes:
-            turn.records.clear()
-            turn.effects.clear()
-            turn.refuse(
-                error_for(
-                    ErrorCode.UNKNOWN_SERVER_ERROR,
-                    f"the members and assignments of the group take {size_bytes} bytes, more than the "
-                    f"{self._config.group_records_max_bytes} that a group may store at once; use fewer members or "
-                    "shorter subscriptions",
-                )
-            )
+        if size_bytes <= self._config.group_records_max_bytes:
+            return None
+        turn.records.clear()
+        turn.effects.clear()
+        return error_for(
+            ErrorCode.UNKNOWN_SERVER_ERROR,
+            f"the members and assignments of the group take {size_bytes} bytes, more than the "
+            f"{self._config.group_records_max_bytes} that a group may store at once; use fewer members or "
+            "shorter subscriptions",
+        )
+
+    def _refuse_if_too_large(self, turn: Turn) -> None:
+        refusal = self._check_size(turn)
+        if refusal is not None:
+            turn.refuse(refusal)
 
     def describe(self, request: ConsumerGroupDescribeRequest, turn: Turn) -> None:
         group = self.groups.get(request.group_id)
@@ -149,7 +167,7 @@ class ConsumerGroups:
             turn.records += deletion_records(group)
             return False
         self._classic.join(Draft(group, turn), request, turn)
-        self._check_size(turn)
+        self._refuse_if_too_large(turn)
         return True
 
     def sync(self, request: SyncGroupRequest, turn: Turn) -> bool:
@@ -233,6 +251,10 @@ class ConsumerGroups:
                 for member_id in group.details:
                     self.membership.cancel_timers(group.group_id, member_id)
                 self._timers.schedule(TimerKey(TimerKind.CONVERTED, group.group_id), turn.now_ms)
+            return True
+        if key.kind is TimerKind.ASSIGN:
+            if group is not None:
+                self.membership.begin_computation(group, turn)
             return True
         if key.kind not in MEMBER_TIMERS:
             return False

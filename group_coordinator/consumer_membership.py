@@ -3,7 +3,7 @@
     heartbeat --> who is it --> what does it want --> new epoch, if that or the topics changed
               --> target assignment of that epoch --> this member's next step towards it --> answer
 
-Each member moves by itself, so nobody waits for a rebalance. Where it differs from Kafka: a heartbeat with the epoch
+Each member moves on its own, so nobody waits for a rebalance. Where it differs from Kafka: a heartbeat with the epoch
 before the current one, and a repeated join, never count as word that partitions were given up, for they may be late
 ones (G2; within an epoch calls are taken to come in order). And a member of a group that is not there is told
 UNKNOWN_MEMBER_ID, so that it joins again.
@@ -14,11 +14,13 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 from dataclasses import replace
 
+from semel.group_coordinator.computations import Computed
 from semel.group_coordinator.config import GroupConfig
 from semel.group_coordinator.consumer_group import ConsumerGroup, patterns_of, topics_of_all
 from semel.group_coordinator.consumer_schemas import (
     ConsumerGroupKey,
     GroupEpochValue,
+    assignment_of,
     current_record,
     epoch_record,
     member_record,
@@ -27,6 +29,7 @@ from semel.group_coordinator.consumer_schemas import (
     target_record,
 )
 from semel.group_coordinator.consumer_state import ConsumerMember, MemberAssignment, MemberDetails, MemberState
+from semel.group_coordinator.deferred_targets import DeferredTargets, Targets, records_of
 from semel.group_coordinator.held_bytes import Room, details_bytes
 from semel.group_coordinator.reconciliation import away, next_assignment
 from semel.group_coordinator.target_assignment import assign_targets, preferred_assignor
@@ -64,7 +67,7 @@ class Draft:
             self.group = self.group.copy()
             self._is_copy = True
         self.turn.records.append(record)
-        self.group.apply(consumer_key(record.key), record.value, self.turn.now_ms)
+        self.group.apply(consumer_key(record.key), record.value, self.turn.now_ms, assignment_of(record))
 
 
 def consumer_key(key: bytes) -> ConsumerGroupKey:
@@ -73,13 +76,14 @@ def consumer_key(key: bytes) -> ConsumerGroupKey:
 
 
 class ConsumerMembership:
-    """The moves of consumer groups. Holds no state of its own: that is in each group and in the timers."""
+    """The moves of consumer groups. Holds no state of its own: each group does, the timers, and `deferred`."""
 
     def __init__(self, config: GroupConfig, timers: Timers[TimerKey], topics: TopicsSource, room: Room) -> None:
         self._config = config
         self._room = room
         self._timers = timers
         self._topics = topics
+        self.deferred = DeferredTargets(config, timers)
 
     # Heartbeat
 
@@ -229,7 +233,9 @@ class ConsumerMembership:
             or before.topic_regex != details.topic_regex
         )
         self._begin_epoch_if_due(draft, f"member {member_id}", topics, is_due=wants_others)
-        self._assign_if_due(draft, topics)
+        refusal = self._assign_if_due(draft, topics)
+        if refusal is not None:
+            return refusal
         member = draft.group.member(member_id)
         assert member is not None, "its details were written above, if they were new"
         if member.current.state is MemberState.UNKNOWN and (owned is None or owned):
@@ -262,19 +268,70 @@ class ConsumerMembership:
             draft.turn.note(GroupEventKind.REBALANCING, group.group_id, draft.group.epoch, reason)
         draft.original.seen_topics = topics if is_known else None
 
-    def _assign_if_due(self, draft: Draft, topics: Topics) -> None:
-        """Make the target assignment of the current epoch; what did not change is not written."""
+    def _assign_if_due(self, draft: Draft, topics: Topics) -> SemelError | None:
+        """Make the target assignment of the current epoch, or have it made (S3). Returns why there is none to come."""
         group = draft.group
         if group.epoch <= group.target_epoch:
-            return
+            return None
+        refusal = self.deferred.refusal(group)
+        if refusal is not None:
+            return refusal
+        may_defer = self._config.group_consumer_assignor_offload_enable
+        is_large = may_defer and self.deferred.is_large(group, topics)
+        if is_large or not self._assign(draft, topics, at_once=may_defer):
+            self._defer(draft, is_costly=not is_large)
+        return None
+
+    def _defer(self, draft: Draft, *, is_costly: bool) -> None:
+        """Have the target computed beside the loop. Until then members are led to the one before."""
+        group = draft.group
+        if not group.target_epoch:
+            # Members must be given an epoch above that of a join. As in Kafka, a group's first target is an empty one.
+            draft.write(target_epoch_record(group.group_id, group.epoch))
+            draft.write(epoch_record(group.group_id, GroupEpochValue(group.epoch + 1, group.metadata_hash)))
+        self.deferred.schedule(group.group_id, draft.turn.now_ms, is_costly=is_costly)
+
+    def _assign(self, draft: Draft, topics: Topics, *, at_once: bool) -> bool:
+        """Make the target assignment; what did not change is not written. Returns False where it takes too long."""
+        group = draft.group
         assignor = self.assignor_of(group)
-        targets = assign_targets(group.details, group.targets, assignor, topics)
+        targets = assign_targets(group.details, group.targets, assignor, topics, topics.matching, at_once=at_once)
+        if targets is None:
+            return False
         for member_id, target in targets.items():
             if group.targets.get(member_id) != target:
                 draft.write(target_record(group.group_id, member_id, target))
         draft.write(target_epoch_record(group.group_id, group.epoch))
         detail = f"{len(targets)} members, assignor {assignor}"
         draft.turn.note(GroupEventKind.ASSIGNED, group.group_id, group.epoch, detail)
+        return True
+
+    def begin_computation(self, group: ConsumerGroup, turn: Turn) -> None:
+        """Have a target computed whose time has come."""
+        self.deferred.begin(group, self.assignor_of(group), self._topics(), turn)
+
+    def take_target(self, group: ConsumerGroup, computed: Computed, turn: Turn) -> None:
+        """Write a target that was computed beside the loop, in one batch; and have the next one computed if it is due.
+
+        A target of an epoch that was assigned meanwhile, because the group became a small one, is dropped.
+        """
+        if not self.deferred.ended(computed, turn.now_ms):
+            return
+        epoch, found = computed.of.epoch, computed.result
+        is_wanted = group.target_epoch < epoch <= group.epoch
+        if is_wanted and isinstance(found, Targets):
+            turn.records += [
+                *records_of(group, found, self._topics()),
+                target_epoch_record(group.group_id, epoch),
+            ]
+            detail = f"{len(found.targets)} members, assignor {found.of.assignor}, in {computed.took_ms} ms"
+            turn.note(GroupEventKind.ASSIGNED, group.group_id, epoch, detail)
+        if epoch < group.epoch or found is None:
+            self.deferred.schedule(group.group_id, turn.now_ms)
+
+    def latest_epoch(self, group: ConsumerGroup) -> int:
+        """Return the epoch that members can reach by now: the target's, while the next target is being computed."""
+        return group.target_epoch if self.deferred.is_pending(group.group_id) else group.epoch
 
     def assignor_of(self, group: ConsumerGroup) -> str:
         return preferred_assignor(group.details.values(), self._config.group_consumer_assignors)
@@ -357,7 +414,7 @@ class ConsumerMembership:
         self.remove(draft, [member.member_id], reason)
 
     def resume(self, group: ConsumerGroup, turn: Turn) -> None:
-        """Give every member of a group read from the log its timeouts anew."""
+        """Give every member of a group read from the log its timeouts again."""
         for member in group.members():
             self.keep_alive(group, member.member_id, turn)
             self._time_revocation(group, member.member_id, member.current, turn)
@@ -400,7 +457,7 @@ def deletion_records(group: ConsumerGroup) -> list[CoordinatorRecord]:
 
 
 def _details(before: MemberDetails | None, request: ConsumerGroupHeartbeatRequest) -> MemberDetails:
-    """Return what a member wants by now: of what it does not say, what it said before holds, unless it joins anew."""
+    """Return what a member wants by now: of what it does not say, what it said before holds, unless it joins again."""
     names, regex = request.topic_names, request.topic_regex
     if before is None or request.member_epoch == JOIN_EPOCH:
         before = MemberDetails(None, None, "", "", (), None, -1, None)

@@ -65,7 +65,7 @@ class GroupMember:
     """A member, with the tickets of the calls it waits on.
 
     `is_new` until its first join is answered: it cannot send heartbeats before that. `is_absent` while it is part of a
-    generation that it did not join itself: a static member whose session goes on.
+    generation that it did not join itself: a static member whose session continues.
     """
 
     member_id: str

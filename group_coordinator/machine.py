@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Final
 
 from semel.group_coordinator.classic_group import ClassicGroup
+from semel.group_coordinator.computations import Computed
 from semel.group_coordinator.config import GroupConfig
 from semel.group_coordinator.consumer_group import ConsumerGroup
 from semel.group_coordinator.consumer_groups import ConsumerGroups
@@ -94,6 +95,7 @@ class GroupMachine:
             DeleteGroupRequest: self._deletions.delete_group,
             ConsumerGroupHeartbeatRequest: self._consumer_heartbeat,
             ConsumerGroupDescribeRequest: self._consumers.describe,
+            Computed: self._computed,
             TopicsDeleted: self._deletions.topics_deleted,
             TopicsLeft: self._deletions.topics_left,
             BeginVerification: self._commits.begin_verification,
@@ -131,7 +133,7 @@ class GroupMachine:
                 if producer is not None:
                     self._commits.void_guard(producer.producer_id)
         elif isinstance(key, ConsumerGroupKey):
-            self._replay_consumer_group(key, record.value, now_ms)
+            self._replay_consumer_group(key, record, now_ms)
         elif isinstance(key, GroupMetadataKey):
             if record.value is None:
                 self._replay_group_deleted(key.group_id, now_ms)
@@ -271,6 +273,15 @@ class GroupMachine:
             self._membership.leave(group, request, turn)
             self._forget_if_unused(request.group_id)
 
+    def _computed(self, computed: Computed, turn: Turn) -> None:
+        """Take what was computed beside the loop, unless it is of a group that is gone."""
+        turn.reply(None)
+        group = self._groups.get(computed.of.group_id)
+        if group is not None:
+            self._rebalances.take_assignment(group, computed, turn)
+        else:
+            self._consumers.target_computed(computed, turn)
+
     # Offsets
 
     def _fetch_offsets(self, request: OffsetFetchRequest, turn: Turn) -> None:
@@ -359,16 +370,16 @@ class GroupMachine:
         if self._is_loaded and TimerKey(TimerKind.EXPIRY, group_id) not in self._timers:
             self._deletions.check_expiry_at(group_id, now_ms + self._config.offsets_retention_ms)
 
-    def _replay_consumer_group(self, key: ConsumerGroupKey, value: bytes | None, now_ms: int) -> None:
+    def _replay_consumer_group(self, key: ConsumerGroupKey, record: CoordinatorRecord, now_ms: int) -> None:
         """Apply a record of a consumer group, which takes the place of the classic group of its id."""
         group_id = key.group_id
-        self._consumers.replay(key, value, now_ms)
+        self._consumers.replay(key, record, now_ms)
         if group_id not in self._consumers.groups:
             if self._offsets.has_group(group_id):
                 self._group_of_offsets(group_id, now_ms)
             return
         classic = self._groups.get(group_id)
-        if classic is not None and value is not None and (self._is_loaded or classic.is_unused):
+        if classic is not None and record.value is not None and (self._is_loaded or classic.is_unused):
             self._rebalances.forget_timers(classic)
             classic.forget_held()
             del self._groups[group_id]

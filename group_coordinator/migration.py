@@ -180,7 +180,7 @@ def downgrade(group: ConsumerGroup, topics: Topics, now_ms: int) -> list[Coordin
                 encode_assignment(given, protocol_version(metadata)),
             )
         )
-    # The latest epoch that a member knows: those that are there go on in it until they are told to join again.
+    # The latest epoch that a member knows: those that are there continue in it until they are told to join again.
     generation = max(member.current.epoch for member in group.members())
     value = GroupMetadataValue(CONSUMER_PROTOCOL_TYPE, generation, name, None, now_ms, tuple(members))
     return [group_record(group.group_id, value), *deletion_records(group)]

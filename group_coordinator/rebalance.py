@@ -6,8 +6,13 @@ a rebalance begins --> everybody joined, or time is up --> answers with the new 
 
 from __future__ import annotations
 
-from semel.group_coordinator.assignment import assign_partitions
+from collections.abc import Mapping
+from copy import copy
+from functools import partial
+
+from semel.group_coordinator.assignment import assign_partitions, is_large
 from semel.group_coordinator.classic_group import ClassicGroup
+from semel.group_coordinator.computations import Computation, Computed
 from semel.group_coordinator.config import GroupConfig
 from semel.group_coordinator.group_state import GroupMember, GroupState
 from semel.group_coordinator.held_bytes import Room
@@ -36,6 +41,7 @@ class Rebalances:
                 self._answer_sync(group, member, group.rebalance_in_progress(), turn)
         self._timers.cancel(TimerKey(TimerKind.SYNC, group.group_id))
         group.pending_syncs.clear()
+        group.assigning = None
         is_initial = group.state is GroupState.EMPTY
         group.transition_to(GroupState.PREPARING_REBALANCE, turn.now_ms)
         turn.note(GroupEventKind.REBALANCING, group.group_id, group.generation_id, reason)
@@ -142,19 +148,54 @@ class Rebalances:
             member.sync_ticket = turn.ticket
 
     def _settle(self, group: ClassicGroup, leader: GroupMember, request: SyncGroupRequest, turn: Turn) -> None:
-        """Store the leader's assignment; every sync is answered with it once its record is committed."""
-        assignments = request.assignments
-        if request.partition_counts is not None:
-            assigned = assign_partitions(group.protocol_name or "", group.members.values(), request.partition_counts)
-            if isinstance(assigned, SemelError):
-                turn.reply(assigned)
-                return
-            assignments = assigned
-        members = group.members.values()
+        """Store the leader's assignment, or the one that it has us make."""
+        assignments: Mapping[str, bytes] | SemelError = request.assignments
+        name, counts = group.protocol_name, request.partition_counts
+        most = self._config.group_assigned_at_once_max
+        may_defer = counts is not None and self._config.group_consumer_assignor_offload_enable
+        if counts is not None and may_defer and is_large(name, group.members.values(), counts, most):
+            self._await_assignment(group, leader, turn)
+            if group.assigning is None:
+                # Copies: the members change meanwhile.
+                members = [copy(member) for member in group.members.values()]
+                work = partial(assign_partitions, name or "", members, counts)
+                group.assigning = Computation(group.group_id, work, group.generation_id)
+                turn.effects.append(group.assigning)
+            return
+        if counts is not None:
+            assignments = assign_partitions(name or "", group.members.values(), counts)
+        if isinstance(assignments, SemelError):
+            turn.reply(assignments)
+            return
+        self._await_assignment(group, leader, turn)
+        self._store(group, leader, assignments, turn)
+
+    def take_assignment(self, group: ClassicGroup, computed: Computed, turn: Turn) -> None:
+        """Store an assignment that was computed beside the loop, unless another rebalance has begun meanwhile."""
+        if group.assigning is not computed.of or group.state is not GroupState.COMPLETING_REBALANCE:
+            return
+        group.assigning = None
+        leader = group.members[group.leader_id or ""]
+        if isinstance(computed.result, dict):
+            self._store(group, leader, computed.result, turn)
+        elif leader.sync_ticket is not None:
+            failed = error_for(
+                ErrorCode.COORDINATOR_NOT_AVAILABLE,
+                f"the assignment of group {group.group_id} could not be computed; try again, the node's log says why",
+            )
+            error = computed.result if isinstance(computed.result, SemelError) else failed
+            self._answer_sync(group, leader, error, turn)
+
+    def _await_assignment(self, group: ClassicGroup, leader: GroupMember, turn: Turn) -> None:
         self._has_synced(group, leader)
         if leader.sync_ticket is not None:
             turn.answer(leader.sync_ticket, group.rebalance_in_progress())
         leader.sync_ticket = turn.ticket
+
+    def _store(self, group: ClassicGroup, leader: GroupMember, assignments: Mapping[str, bytes], turn: Turn) -> None:
+        """Store an assignment; every sync is answered with it once its record is committed."""
+        group.assigning = None
+        members = group.members.values()
         record = group_record(group.group_id, group.stored(turn.now_ms, assignments))
         if record_size_bytes(record) > self._config.group_records_max_bytes:
             self._refuse_assignment(group, record_size_bytes(record), turn)

@@ -8,9 +8,11 @@ from __future__ import annotations
 import logging
 from collections import OrderedDict, deque
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from concurrent.futures import Executor
 from dataclasses import replace
 from typing import Any, Final, Protocol
 
+from semel.group_coordinator.computations import Computation, Computing
 from semel.group_coordinator.config import GroupConfig
 from semel.group_coordinator.held_bytes import HeldBytes
 from semel.group_coordinator.limits import check_consumer_heartbeat, check_group_id, check_join, check_leave
@@ -101,6 +103,7 @@ class GroupService:
     topics:          gives the cluster's topics, which consumer groups assign from (KIP-848).
     patterns:        matches members' expressions, where `topics` finds the results there.
     spans:           where the node is traced.
+    executor:        for assignments that are too much for the event loop; without it, a thread of its own.
     """
 
     def __init__(
@@ -114,6 +117,7 @@ class GroupService:
         topics: TopicsSource = lambda: NO_TOPICS,
         patterns: PatternMatches | None = None,
         spans: RebalanceSpans | None = None,
+        executor: Executor | None = None,
     ) -> None:
         self.config = config or GroupConfig()
         self.partition_count = partition_count
@@ -133,6 +137,7 @@ class GroupService:
             on_effects=self._on_effects,
             clock=clock,
         )
+        self._computing = Computing(self._runtime.submit, clock, executor)
 
     # Leading partitions
 
@@ -186,6 +191,7 @@ class GroupService:
 
     def close(self) -> None:
         """Give up all partitions; what waits is answered with NOT_COORDINATOR."""
+        self._computing.close()
         self._runtime.close()
 
     # Membership
@@ -392,6 +398,9 @@ class GroupService:
 
     def _on_effects(self, partition: int, effects: Sequence[Any]) -> None:
         for event in effects:
+            if isinstance(event, Computation):
+                self._computing.begin(partition, event)
+                continue
             if self._spans is not None:
                 self._spans.happened(event)
             if event.kind is GroupEventKind.REBALANCING:

@@ -7,7 +7,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from types import MappingProxyType
 
 from semel.group_coordinator.assignor import range as range_assignor
@@ -32,13 +32,23 @@ def preferred_assignor(members: Iterable[MemberDetails], configured: Sequence[st
 
 
 def assign_targets(
-    members: Mapping[str, MemberDetails], before: Mapping[str, Partitions], assignor: str, topics: Topics
-) -> dict[str, Partitions]:
-    """Return what each member is to read; `before` is what each was to read until now."""
+    members: Mapping[str, MemberDetails],
+    before: Mapping[str, Partitions],
+    assignor: str,
+    topics: Topics,
+    matching: Callable[[str], frozenset[str]],
+    *,
+    at_once: bool = False,
+) -> dict[str, Partitions] | None:
+    """Return what each member is to read; `before` is what each was to read until now.
+
+    matching: gives the topics that an expression matches.
+    at_once:  give up, and return None, where it takes too long for a turn of the event loop (S3).
+    """
     subscriptions = [
         MemberSubscription(
             member_id,
-            topics_of(details, topics),
+            topics_of(details, matching),
             tuple(topics.with_names(before.get(member_id, NO_PARTITIONS))),
             0,
             details.instance_id,
@@ -46,5 +56,8 @@ def assign_targets(
         for member_id, details in members.items()
     ]
     wanted = {name for subscription in subscriptions for name in subscription.topics}
-    assigned = SERVER_ASSIGNORS[assignor](subscriptions, topics.counts_of(wanted))
+    assign = sticky.assign_at_once if at_once and assignor == UNIFORM else SERVER_ASSIGNORS[assignor]
+    assigned = assign(subscriptions, topics.counts_of(wanted))
+    if assigned is None:
+        return None
     return {member_id: topics.with_ids(partitions) for member_id, partitions in assigned.items()}

@@ -127,11 +127,11 @@ class Topics:
 
     def described(self, partitions: Partitions) -> tuple[DescribedTopic, ...]:
         by_topic: dict[TopicId, list[int]] = {}
-        for topic_id, number in sorted(partitions):
+        for topic_id, number in partitions:
             by_topic.setdefault(topic_id, []).append(number)
         return tuple(
-            DescribedTopic(topic_id, self._names.get(topic_id, ""), tuple(numbers))
-            for topic_id, numbers in by_topic.items()
+            DescribedTopic(topic_id, self._names.get(topic_id, ""), tuple(sorted(numbers)))
+            for topic_id, numbers in sorted(by_topic.items())
         )
 
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Any, Final, NamedTuple
 
+from semel.group_coordinator.computations import Computation
 from semel.protocol.errors import SemelError
 from semel.protocol.ids import ProducerIdAndEpoch
 from semel.runtime.machine import DEFERRED, CoordinatorRecord, Result, Ticket
@@ -50,7 +51,7 @@ class TimerKind(Enum):
     EXPIRY = "expiry"
     """The group's offsets may have expired."""
     CLEANUP = "cleanup"
-    """Work too large for one batch of records goes on."""
+    """Work too large for one batch of records continues."""
     MEMBER_SESSION = "member session"
     """A member of a consumer group must be heard of."""
     REVOCATION = "revocation"
@@ -61,6 +62,8 @@ class TimerKind(Enum):
     """A classic member of a consumer group must have asked for its assignment."""
     DOWNGRADE = "downgrade"
     """A consumer group has classic members only, and may become a classic one."""
+    ASSIGN = "assign"
+    """A consumer group's target assignment is to be computed beside the loop."""
     CONVERTED = "converted"
     """A group that became a classic one must rebalance."""
 
@@ -80,7 +83,7 @@ class Turn:
         self.now_ms = now_ms
         self.ticket = ticket
         self.records: list[CoordinatorRecord] = []
-        self.effects: list[GroupEvent] = []
+        self.effects: list[GroupEvent | Computation] = []
         self._answers: dict[Ticket, object] = {}
 
     def answer(self, ticket: Ticket, response: object) -> None:

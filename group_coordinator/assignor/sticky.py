@@ -27,6 +27,9 @@ EFFORT_MAX = 1_000_000
 """Steps of the path search before it settles for what it has: half a second or so. Only large groups whose members
 subscribe to different topics come near it; they then stay valid, a little less even than they could be."""
 
+EFFORT_AT_ONCE_MAX = 20_000
+"""Of this search and the shedding before it, where it is done within a turn of the event loop: some 10 ms (S3)."""
+
 _HOMELESS = -1
 _FAR = 1 << 30
 _NO_CLAIM = -(1 << 40)
@@ -34,6 +37,19 @@ _NO_CLAIM = -(1 << 40)
 
 def assign(members: Sequence[MemberSubscription], partition_counts: Mapping[str, int]) -> Assignments:
     """Return the most even assignment that moves the fewest partitions from their previous owners."""
+    assigned = _assign(members, partition_counts)
+    assert assigned is not None, "without a bound there is a result"
+    return assigned
+
+
+def assign_at_once(members: Sequence[MemberSubscription], partition_counts: Mapping[str, int]) -> Assignments | None:
+    """Return the same, or None where that takes more than `EFFORT_AT_ONCE_MAX`."""
+    return _assign(members, partition_counts, EFFORT_AT_ONCE_MAX)
+
+
+def _assign(
+    members: Sequence[MemberSubscription], partition_counts: Mapping[str, int], effort_max: int | None = None
+) -> Assignments | None:
     ordered = in_order(members)
     if not ordered:
         return {}
@@ -44,8 +60,8 @@ def assign(members: Sequence[MemberSubscription], partition_counts: Mapping[str,
         shares = _assign_equal(ordered, counts, owners)
     else:
         balance = _Balance(ordered, counts, owners)
-        balance.shed_in_bulk()
-        balance.improve()
+        if not balance.shed_in_bulk(effort_max) or not balance.improve(effort_max):
+            return None
         shares = balance.shares()
     return {member.member_id: sorted(share) for member, share in zip(ordered, shares, strict=True)}
 
@@ -137,11 +153,13 @@ class _Balance:
             for held in self._held
         ]
 
-    def shed_in_bulk(self) -> None:
+    def shed_in_bulk(self, effort_max: int | None) -> bool:
         """Hand partitions straight from the fullest members to the emptiest, where no path could be cheaper.
 
-        That is so while givers only ever gave, and from what was theirs, and takers only ever took.
+        That is so while givers only ever gave, and from what was theirs, and takers only ever took. Returns False
+        where it gave up, because it takes more than `effort_max`.
         """
+        effort = 0
         has_given = [False] * self._size
         emptiest = {
             topic: [(self._loads[number], number) for number in takers] for topic, takers in self._takers.items()
@@ -154,6 +172,9 @@ class _Balance:
             negative_load, giver = heapq.heappop(fullest)
             if self._has_received[giver] or -negative_load != self._loads[giver]:
                 continue
+            effort += len(self._held[giver])
+            if effort_max is not None and effort > effort_max:
+                return False
             best: tuple[int, int, str] | None = None
             for topic in self._held[giver]:
                 head = self._emptiest_taker(emptiest[topic], has_given, giver)
@@ -166,7 +187,9 @@ class _Balance:
             has_given[giver] = self._has_received[taker] = True
             for other in self._held[taker]:
                 heapq.heappush(emptiest[other], (self._loads[taker], taker))
+            effort += len(self._held[taker])
             heapq.heappush(fullest, (-self._loads[giver], giver))
+        return True
 
     def _emptiest_taker(self, heap: list[tuple[int, int]], has_given: list[bool], giver: int) -> tuple[int, int] | None:
         while heap:
@@ -179,16 +202,21 @@ class _Balance:
                 return heap[0]
         return None
 
-    def improve(self) -> None:
-        """Shift partitions along improving paths until there is none, from the fullest members down."""
+    def improve(self, effort_max: int | None) -> bool:
+        """Shift partitions along improving paths until there is none, from the fullest members down.
+
+        It settles for what it has after `EFFORT_MAX` steps. Returns False where it took more than `effort_max`.
+        """
+        most = EFFORT_MAX if effort_max is None else effort_max
         improved = True
         while improved:
             improved = False
             for load in sorted(set(self._loads), reverse=True):
                 while self._improve_from(load):
                     improved = True
-                    if self._effort > EFFORT_MAX:
-                        return
+                    if self._effort > most:
+                        return effort_max is None
+        return effort_max is None or self._effort <= most
 
     def _improve_from(self, load: int) -> bool:
         """Find the best path from any member with `load` partitions, and take it. Returns False where none helps."""

@@ -42,6 +42,7 @@ class ConsumerGroupModel(RuleBasedStateMachine):
         wishes=st.lists(st.sampled_from((("a",), ("a", "b"), None)), min_size=8, max_size=8),
         counts=st.tuples(st.integers(0, 5), st.integers(0, 5)),
         rounds=st.sampled_from((0, 6)),
+        at_once_max=st.sampled_from((0, 8, 2_000)),
     )
     def begin(
         self,
@@ -50,6 +51,7 @@ class ConsumerGroupModel(RuleBasedStateMachine):
         wishes: list[tuple[str, ...] | None],
         counts: tuple[int, int],
         rounds: int,
+        at_once_max: int,
     ) -> None:
         self.counts = dict(zip(NAMES, counts, strict=True))
         self.incarnations = dict.fromkeys(NAMES, 0)
@@ -59,6 +61,7 @@ class ConsumerGroupModel(RuleBasedStateMachine):
             group_consumer_session_timeout_ms=SESSION_MS,
             group_consumer_heartbeat_interval_ms=BEAT_MS,
             group_consumer_assignors=("uniform", "range"),
+            group_assigned_at_once_max=at_once_max,
         )
         self.driver = GroupDriver(config, topics=self.topics())
         self.last_id = 0
@@ -68,6 +71,7 @@ class ConsumerGroupModel(RuleBasedStateMachine):
             self.start(instance)
         for _ in range(rounds):
             self.everybody_beats()
+            self.driver.compute_all()
 
     def topics(self) -> Topics:
         return Topics(Topic(name, self.id_of(name), count) for name, count in self.counts.items() if count)
@@ -164,9 +168,17 @@ class ConsumerGroupModel(RuleBasedStateMachine):
     def time_passes(self, ms: int) -> None:
         self.driver.advance(ms)
 
-    @rule()
-    def everybody_lives_on(self) -> None:
+    @rule(computes=st.booleans())
+    def everybody_lives_on(self, computes: bool) -> None:
         self.everybody_beats()
+        if computes:
+            self.driver.compute_all()
+
+    @rule(number=st.integers(0, 3), fails=st.sampled_from((False, False, False, True)))
+    def an_assignment_is_computed(self, number: int, fails: bool) -> None:
+        """Any of those that were begun, also of a coordinator that has restarted since."""
+        if self.driver.computations:
+            self.driver.compute(number % len(self.driver.computations), fails=fails)
 
     @rule(name=st.sampled_from(NAMES), count=st.integers(0, 2))
     def a_topic_grows_or_goes(self, name: str, count: int) -> None:
@@ -209,6 +221,22 @@ class ConsumerGroupModel(RuleBasedStateMachine):
                 assert owners.get(partition) == client.member_id, f"{client.member_id} has {partition} no more"
 
     @invariant()
+    def epochs_never_go_back_and_one_assignment_is_computed_at_a_time(self) -> None:
+        if not hasattr(self, "driver"):
+            return
+        assert self.driver.running_max <= 1
+        group = self.group()
+        if group is None:
+            self.epochs: dict[str, int] = {}
+            return
+        epochs = {"group": group.epoch, "target": group.target_epoch}
+        assert all(epochs[name] >= before for name, before in getattr(self, "epochs", {}).items())
+        assert group.target_epoch <= group.epoch
+        assert all(current.epoch <= group.target_epoch for current in group.currents.values())
+        assert len(frozenset().union(*group.targets.values())) == sum(map(len, group.targets.values()))
+        self.epochs = epochs
+
+    @invariant()
     def the_log_holds_the_state(self) -> None:
         if not hasattr(self, "driver"):
             return
@@ -224,6 +252,7 @@ class ConsumerGroupModel(RuleBasedStateMachine):
         # The last of it: sessions of the dead, and a revocation that a client which lost everything never confirmed.
         for _ in range(40):
             self.everybody_beats()
+            self.driver.compute_all()
         group = self.group()
         if not self.clients:
             assert group is None or group.state is ConsumerGroupState.EMPTY

@@ -71,7 +71,8 @@ class Classic:
             if code is ErrorCode.UNKNOWN_MEMBER_ID:
                 self.member_id = ""
         else:
-            assert code in (ErrorCode.REBALANCE_IN_PROGRESS, ErrorCode.NOT_COORDINATOR), code
+            again = (ErrorCode.REBALANCE_IN_PROGRESS, ErrorCode.NOT_COORDINATOR, ErrorCode.COORDINATOR_NOT_AVAILABLE)
+            assert code in again, code
 
 
 class MigrationModel(RuleBasedStateMachine):
@@ -80,12 +81,14 @@ class MigrationModel(RuleBasedStateMachine):
         kinds=st.lists(st.booleans(), max_size=3),
         policy=st.sampled_from(("bidirectional", "bidirectional", "bidirectional", "upgrade")),
         rounds=st.sampled_from((0, 12)),
+        at_once_max=st.sampled_from((0, 5, 2_000)),
     )
-    def begin(self, protocol: str, kinds: list[bool], policy: str, rounds: int) -> None:
+    def begin(self, protocol: str, kinds: list[bool], policy: str, rounds: int, at_once_max: int) -> None:
         config = GroupConfig(
             group_consumer_session_timeout_ms=SESSION_MS,
             group_consumer_heartbeat_interval_ms=BEAT_MS,
             group_consumer_migration_policy=policy,
+            group_assigned_at_once_max=at_once_max,
         )
         self.driver = GroupDriver(config, topics=topics(orders=COUNT))
         self.protocol = protocol
@@ -171,12 +174,14 @@ class MigrationModel(RuleBasedStateMachine):
     def everybody(self) -> list[Classic | Member]:
         return [*self.classics, *self.newer]
 
-    def live_on(self, rounds: int) -> None:
+    def live_on(self, rounds: int, *, computes: bool = True) -> None:
         for _ in range(rounds):
             for client in self.everybody():
                 self.step(client)
                 self.G2_no_partition_has_two_owners()
             self.driver.advance(BEAT_MS)
+            if computes:
+                self.driver.compute_all()
 
     # What happens
 
@@ -187,9 +192,15 @@ class MigrationModel(RuleBasedStateMachine):
         for _ in range(count):
             self.step(client)
 
-    @rule(rounds=st.integers(1, 12))
-    def life_goes_on(self, rounds: int) -> None:
-        self.live_on(rounds)
+    @rule(rounds=st.integers(1, 12), computes=st.booleans())
+    def life_goes_on(self, rounds: int, computes: bool) -> None:
+        self.live_on(rounds, computes=computes)
+
+    @rule(number=st.integers(0, 3), fails=st.sampled_from((False, False, False, True)))
+    def an_assignment_is_computed(self, number: int, fails: bool) -> None:
+        """Any of those that were begun, also of a coordinator that has restarted since."""
+        if self.driver.computations:
+            self.driver.compute(number % len(self.driver.computations), fails=fails)
 
     @precondition(lambda self: len(self.everybody()) < 4)
     @rule(is_newer=st.booleans(), instance=st.sampled_from((None, None, "i-0")))

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from semel.group_coordinator.computations import Computation, Computed
 from semel.group_coordinator.config import GroupConfig
 from semel.group_coordinator.machine import GroupMachine
 from semel.group_coordinator.topics import NO_TOPICS, Topics, TopicsSource
@@ -54,6 +55,9 @@ class GroupDriver:
         self.next_offset = 0
         self.answers: dict[Ticket, object] = {}
         self.events: list[GroupEvent] = []
+        self.computations: list[Computation] = []
+        """What is to be computed beside the loop, and has not been yet."""
+        self._late: set[Computation] = set()
         self.batches: list[int] = []
         self._last_ticket = 0
         self._last_member = 0
@@ -122,6 +126,7 @@ class GroupDriver:
 
     def reload(self, log: Iterable[LogEntry] | None = None) -> None:
         """Build the machine again from its log; who waits is told that the coordinator failed."""
+        self._late = set(self.computations)
         for ticket in self.machine.closed():
             self._answer(ticket, SemelError("the coordinator moved", ErrorCode.NOT_COORDINATOR))
         self.machine = replayed(self.log if log is None else log, self.config, lambda: self.topics)
@@ -137,11 +142,28 @@ class GroupDriver:
             self.machine.replay(record, entry.offset, result.producer, self.now_ms)
         for ticket, answer in result.answers:
             self._answer(ticket, answer)
-        self.events += result.effects
+        for effect in result.effects:
+            (self.computations if isinstance(effect, Computation) else self.events).append(effect)
 
     def _answer(self, ticket: Ticket, answer: object) -> None:
         assert ticket not in self.answers, f"ticket {ticket} is answered twice"
         self.answers[ticket] = answer
+
+    def compute(self, number: int = 0, *, took_ms: int = 0, fails: bool = False) -> None:
+        """Carry out a computation, the first one being the one that has waited longest; give the machine its result."""
+        computation = self.computations.pop(number)
+        assert self.ask(Computed(computation, None if fails else computation.work(), took_ms)) is None
+        self.run_due()
+
+    def compute_all(self) -> None:
+        while self.computations:
+            self.compute()
+
+    @property
+    def running_max(self) -> int:
+        """The most computations that any group has begun and not ended, those of earlier machines left out."""
+        running = [each.group_id for each in self.computations if each not in self._late]
+        return max(map(running.count, running), default=0)
 
     # What members do
 

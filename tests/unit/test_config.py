@@ -271,6 +271,7 @@ def test_parts_get_their_own_defaults_and_every_bound_has_a_name() -> None:
     config = NodeConfig()
     internal = {"cluster_id", "node_id", "durability", "journal", "direct_write_bytes", "inline_sync_bytes_max"}
     internal |= {"inline_sync_seconds_max", "record_bytes_max", "tick_records_max", "group_records_max_bytes"}
+    internal.add("group_assigned_at_once_max")
     logs = parts_config.log_manager_config(config, "c")
     assert dataclasses.replace(logs, node_id=0, cluster_id=None) == LogManagerConfig()
     made = [logs, logs.journal, parts_config.kafka_limits(config)]
