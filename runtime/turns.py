@@ -3,7 +3,7 @@
     async for item in in_turns(items):
         work(item)
 
-Work for a caller whose connection is gone ends at the end of a turn, unless it is shielded.
+Work for a caller whose connection is gone ends at the end of a turn, unless it must be done to its end.
 """
 
 from __future__ import annotations
@@ -44,8 +44,9 @@ class Turns:
 
     __slots__ = ("_ends", "_is_gone")
 
-    def __init__(self) -> None:
-        self._is_gone = _IS_GONE.get()
+    def __init__(self, *, ends_with_caller: bool = True) -> None:
+        """Without `ends_with_caller` the work is done to its end: it is not for the caller alone."""
+        self._is_gone = _IS_GONE.get() if ends_with_caller else None
         self._ends = seconds() + TURN_SECONDS
 
     async def give_way(self) -> None:

@@ -17,6 +17,7 @@ from semel.broker.services import Services
 from semel.protocol.api.transactions import TxnMarker
 from semel.protocol.errors import ErrorCode, SemelError
 from semel.protocol.ids import OFFSETS_TOPIC, TRANSACTIONS_TOPIC, TopicPartition
+from semel.runtime.turns import Turns
 
 logger = logging.getLogger("semel.markers")
 
@@ -61,36 +62,49 @@ class LocalMarkerWriter:
 
     async def _write(self, marker: TxnMarker, forged: Mapping[TopicPartition, int]) -> dict[TopicPartition, ErrorCode]:
         errors: dict[TopicPartition, ErrorCode] = {}
-        waits: list[tuple[TopicPartition, asyncio.Future[None] | asyncio.Task[None]]] = []
-        for tp in marker.partitions:
-            # All are appended before the first wait, so one sync of the journal serves them all.
-            forged_epoch = forged.get(tp, NO_COORDINATOR_EPOCH)
-            try:
-                if tp.topic == OFFSETS_TOPIC:
-                    publish = self._node.groups.write_marker(
-                        tp.partition,
-                        marker.producer,
-                        marker.coordinator_epoch,
-                        marker.committed,
-                        marker.version,
-                        forged_epoch=forged_epoch,
-                    )
-                    waits.append((tp, asyncio.ensure_future(publish)))
-                elif (committed := self._append(tp, marker, forged_epoch)) is not None:
-                    waits.append((tp, committed))
-                errors[tp] = ErrorCode.NONE
-            except SemelError as error:
-                errors[tp] = error.code
-        for tp, outcome in zip(
-            [tp for tp, _ in waits],
-            await asyncio.gather(*(wait for _, wait in waits), return_exceptions=True),
-            strict=True,
-        ):
+        waits: dict[TopicPartition, asyncio.Future[None]] = {}
+        # A transaction of thousands of partitions takes turns; it ends, whoever asked for the end may be gone (S3).
+        turns = Turns(ends_with_caller=False)
+        try:
+            for tp in marker.partitions:
+                # Those of one turn are appended before the first wait, so one sync of the journal serves them all.
+                errors[tp] = self._begin(tp, marker, forged.get(tp, NO_COORDINATOR_EPOCH), waits)
+                await turns.give_way()
+        except BaseException:
+            for wait in waits.values():
+                wait.cancel()
+            raise
+        for tp, outcome in zip(waits, await asyncio.gather(*waits.values(), return_exceptions=True), strict=True):
             if isinstance(outcome, SemelError):
                 errors[tp] = outcome.code
             elif isinstance(outcome, BaseException):
                 raise outcome
         return errors
+
+    def _begin(
+        self,
+        tp: TopicPartition,
+        marker: TxnMarker,
+        forged_epoch: int,
+        waits: dict[TopicPartition, asyncio.Future[None]],
+    ) -> ErrorCode:
+        """Write the marker to one partition, and put into `waits` what is to be waited for."""
+        try:
+            if tp.topic == OFFSETS_TOPIC:
+                publish = self._node.groups.write_marker(
+                    tp.partition,
+                    marker.producer,
+                    marker.coordinator_epoch,
+                    marker.committed,
+                    marker.version,
+                    forged_epoch=forged_epoch,
+                )
+                waits[tp] = asyncio.ensure_future(publish)
+            elif (committed := self._append(tp, marker, forged_epoch)) is not None:
+                waits[tp] = committed
+        except SemelError as error:
+            return error.code
+        return ErrorCode.NONE
 
     def _append(self, tp: TopicPartition, marker: TxnMarker, forged_epoch: int) -> asyncio.Future[None] | None:
         """Append to an ordinary partition; return what to wait for, None where the marker is there and committed."""

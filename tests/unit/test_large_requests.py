@@ -14,9 +14,13 @@ import pytest
 from counted_turns import every_look_takes_a_millisecond, rounds_of_the_loop
 from running_node import create_topic, run_with_node
 
+from semel.broker.handlers.write_txn_markers import LocalMarkerWriter
 from semel.broker.listeners.kafka import all_apis, large_messages
 from semel.broker.listeners.kafka.registry import LARGE_BYTES, LARGE_REQUESTS_MAX, Api, RequestContext
 from semel.broker.node import Node
+from semel.protocol.api.transactions import TxnMarker
+from semel.protocol.errors import ErrorCode
+from semel.protocol.ids import ProducerIdAndEpoch, TopicPartition
 from semel.protocol.kafka import messages
 from semel.protocol.kafka.api import ApiKey, RequestHeader, WireFormatError
 from semel.protocol.kafka.entities import load_entity
@@ -279,3 +283,21 @@ def test_S2_a_request_may_name_every_partition_that_there_may_be(tmp_path: Path)
 def test_the_tests_above_are_of_apis_that_are_served() -> None:
     assert {key for key, _ in REQUESTS} <= {api.key for api in all_apis.ALL_APIS}
     assert asyncio.iscoroutinefunction(large_messages.read_request)
+
+
+def test_S3_markers_of_a_wide_transaction_are_written_in_turns_to_the_end(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """8,000 partitions held the loop for seconds. The client that asked for the end may be gone meanwhile."""
+
+    async def test(node: Node) -> None:
+        await create_topic(node, "wide", MANY)
+        partitions = tuple(TopicPartition("wide", number) for number in range(MANY))
+        every_look_takes_a_millisecond(monkeypatch)
+        set_is_gone(lambda: True)
+        marker = TxnMarker(ProducerIdAndEpoch(7, 0), 0, committed=True, partitions=partitions)
+        errors, rounds = await rounds_of_the_loop(LocalMarkerWriter(node).write_markers(marker))
+        assert errors == dict.fromkeys(partitions, ErrorCode.NONE)
+        assert rounds >= MANY // LOOKS_PER_TURN
+
+    run_with_node(tmp_path, test)
