@@ -35,6 +35,7 @@ from semel.broker.log_manager import LogManager
 from semel.broker.metadata.changes import (
     BrokerRegistered,
     ClusterCreated,
+    MetadataCorruptError,
 )
 from semel.broker.metadata.image import ALL_NODES_ID, MetadataImage, TopicImage
 from semel.broker.metadata.metadata import Metadata
@@ -373,7 +374,14 @@ class Node:
             lease_ms=DAY_MS if in_folder else config.controller_lease_ms,
             snapshot_changes=config.metadata_snapshot_changes,
         )
-        await self._metadata.open()
+        try:
+            await self._metadata.open()
+        except MetadataCorruptError as error:
+            raise NodeStartError(
+                f"the metadata in {self.metadata.location} is damaged: {error}. Restore it from a backup, and start "
+                "the node again; `semel log verify` says what of the data directory can be read",
+                StartFailure.METADATA,
+            ) from error
         if not self._metadata.image.cluster_id:
             await self._create_cluster()
         self._configure(self._metadata.image)

@@ -27,6 +27,9 @@ from semel.protocol.kafka.fetch import (
 
 _MAX_EPOCH: Final = 0x7FFFFFFF
 
+OF_ONE_MAX: Final = 41_000
+"""Partitions of one session: as many as one request may name by default. More than that go without a session."""
+
 PartitionKey = tuple[str | TopicId, int]
 
 
@@ -195,7 +198,7 @@ class FetchSessions:
             # Nothing left to follow: the client continues without a session (as in Kafka).
             self._remove(session.id)
             return FetchContext(self, ())
-        if self._partition_count > self._partitions_max:
+        if self._partition_count > self._partitions_max or len(session.partitions) > OF_ONE_MAX:
             self._remove(session.id)
             self.evicted += 1
             return FetchContext(self, (), error=ErrorCode.FETCH_SESSION_ID_NOT_FOUND)
@@ -220,7 +223,7 @@ class FetchSessions:
 
     def _make_room(self, wanted: int, now_ms: int) -> bool:
         """Evict what is needed: sessions idle for long, then one that is old and smaller than the new one."""
-        if wanted == 0 or wanted > self._partitions_max:
+        if wanted == 0 or wanted > min(self._partitions_max, OF_ONE_MAX):
             return False
         while len(self._sessions) >= self._sessions_max or self._partition_count + wanted > self._partitions_max:
             oldest = next(iter(self._sessions.values()))

@@ -11,7 +11,7 @@ from kafka_node import NODE_ID, FakeNode, KafkaClient, batch, run_with_listener,
 from semel.broker.handlers import fetch as fetch_module
 from semel.broker.handlers import large_fetch
 from semel.broker.handlers.fetch import FileRange
-from semel.broker.handlers.fetch_sessions import FetchSessions, next_epoch
+from semel.broker.handlers.fetch_sessions import OF_ONE_MAX, FetchSessions, next_epoch
 from semel.broker.listeners.kafka.limits import KafkaLimits
 from semel.broker.listeners.kafka.listener import KafkaListener
 from semel.broker.partition import Partition
@@ -627,3 +627,16 @@ def test_the_partitions_of_all_sessions_are_bounded() -> None:
 def test_epochs_of_a_session_wrap_past_those_with_a_meaning() -> None:
     assert next_epoch(0) == 1
     assert next_epoch(2**31 - 1) == 1
+
+
+def test_S2_one_session_has_no_more_partitions_than_one_request() -> None:
+    """One that grew by 20,000 at a time cost two seconds for each empty request."""
+    cache = sessions(partitions_max=10 * OF_ONE_MAX)
+    assert cache.create(items(OF_ONE_MAX + 1), False, 0) is None
+    session = cache.create(items(OF_ONE_MAX), False, 0)
+    assert session is not None
+    again = cache.open(fetch(session=(session.id, session.epoch)), uses_topic_ids=False, now_ms=0)
+    assert again.error is ErrorCode.NONE
+    more = fetch(part(0, topic="more"), session=(session.id, session.epoch))
+    assert cache.open(more, uses_topic_ids=False, now_ms=0).error is ErrorCode.FETCH_SESSION_ID_NOT_FOUND
+    assert (len(cache), cache.partition_count) == (0, 0)

@@ -6,6 +6,7 @@ import asyncio
 import errno
 import logging
 import shutil
+import sqlite3
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 
@@ -989,5 +990,23 @@ def test_an_offline_partition_of_a_deleted_topic_is_made_no_more(tmp_path: Path)
         storage.refused = "\0"
         await node.stop()
         assert not (tmp_path / "bad-0").exists()
+
+    asyncio.run(main())
+
+
+def test_metadata_with_a_wrong_bit_keeps_the_node_from_starting_with_a_next_step(tmp_path: Path) -> None:
+    """It was a traceback."""
+
+    async def main() -> None:
+        async with running_node(tmp_path) as node:
+            await create_topic(node, "a")
+        with sqlite3.connect(tmp_path / "data" / "metadata.sqlite") as database:
+            database.execute("UPDATE semel_metadata_changes SET payload = replace(payload, 'partitions', 'qartitions')")
+            database.execute("DELETE FROM semel_metadata_snapshots")
+        database.close()
+        refusal = await refusal_of(tmp_path)
+        assert refusal.failure is StartFailure.METADATA
+        assert "is damaged" in refusal.message
+        assert "Restore it from a backup" in refusal.message
 
     asyncio.run(main())
