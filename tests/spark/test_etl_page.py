@@ -43,7 +43,6 @@ def test_every_block_of_the_page_is_a_cell_or_what_one_prints() -> None:
     assert fences == 2 * (len(cells) + sum(1 for cell in cells if cell.printed))
 
 
-@pytest.mark.timeout(900)  # a session of Spark, and each cell of the page: minutes on a busy machine
 def test_E2_the_notebook_of_an_etl_prints_what_the_page_says(
     spark: SparkSession, spark_environment: Mapping[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
