@@ -11,6 +11,7 @@ from semel.protocol.api.transactions import ListTransactionsRequest, ListTransac
 from semel.protocol.errors import SemelError
 from semel.protocol.ids import TRANSACTIONS_TOPIC
 from semel.protocol.kafka.api import ApiKey
+from semel.runtime.turns import in_turns
 from semel.txn_coordinator.service import known_states
 
 _DURATION_MIN_VERSION = 1
@@ -45,7 +46,7 @@ async def handle_list_transactions(context: RequestContext, body: memoryview) ->
                 "producer_id": item.producer_id,
                 "transaction_state": item.state,
             }
-            for item in found.transactions
+            async for item in in_turns(found.transactions)
         ],
     )
 
