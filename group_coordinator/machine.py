@@ -23,7 +23,13 @@ from semel.group_coordinator.membership import Membership
 from semel.group_coordinator.offset_commits import OffsetCommits
 from semel.group_coordinator.offsets import OffsetTable
 from semel.group_coordinator.rebalance import Rebalances
-from semel.group_coordinator.requests import BeginVerification, TopicsDeleted, TopicsLeft, VerifiedCommit
+from semel.group_coordinator.requests import (
+    BeginVerification,
+    HeldPartitions,
+    TopicsDeleted,
+    TopicsLeft,
+    VerifiedCommit,
+)
 from semel.group_coordinator.schemas import (
     GroupMetadataKey,
     OffsetCommitKey,
@@ -92,6 +98,7 @@ class GroupMachine:
             OffsetDeleteRequest: self._deletions.delete_offsets,
             ListGroupsRequest: self._list,
             DescribeGroupRequest: self._describe,
+            HeldPartitions: self._held_partitions,
             DeleteGroupRequest: self._deletions.delete_group,
             ConsumerGroupHeartbeatRequest: self._consumer_heartbeat,
             ConsumerGroupDescribeRequest: self._consumers.describe,
@@ -291,6 +298,9 @@ class GroupMachine:
             return
         offsets = self._offsets.fetch(request.group_id, request.partitions, require_stable=request.require_stable)
         turn.reply(OffsetFetchResponse(offsets))
+
+    def _held_partitions(self, request: HeldPartitions, turn: Turn) -> None:
+        turn.reply(self._offsets.numbers(request.group_id, require_stable=request.require_stable))
 
     # Groups as a whole
 

@@ -23,6 +23,14 @@ class TopicsLeft:
 
 
 @dataclass(frozen=True, slots=True)
+class HeldPartitions:
+    """Ask which partitions a group has offsets of. Answered with `OffsetTable.numbers`."""
+
+    group_id: str
+    require_stable: bool
+
+
+@dataclass(frozen=True, slots=True)
 class BeginVerification:
     """Ask for a guard before the transaction coordinator is asked about a producer's transaction (T8).
 

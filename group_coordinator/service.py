@@ -7,18 +7,28 @@ from __future__ import annotations
 
 import logging
 from collections import OrderedDict, deque
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Executor
 from dataclasses import replace
 from typing import Any, Final, Protocol
 
 from semel.group_coordinator.computations import Computation, Computing
 from semel.group_coordinator.config import GroupConfig
+from semel.group_coordinator.consumer_group import GROUP_TYPE
+from semel.group_coordinator.consumer_state import ConsumerGroupState
+from semel.group_coordinator.group_state import GroupState
 from semel.group_coordinator.held_bytes import HeldBytes
 from semel.group_coordinator.limits import check_consumer_heartbeat, check_group_id, check_join, check_leave
 from semel.group_coordinator.machine import GroupMachine
+from semel.group_coordinator.offsets import NOTHING_COMMITTED
 from semel.group_coordinator.pattern_matches import PatternMatches
-from semel.group_coordinator.requests import BeginVerification, TopicsDeleted, TopicsLeft, VerifiedCommit
+from semel.group_coordinator.requests import (
+    BeginVerification,
+    HeldPartitions,
+    TopicsDeleted,
+    TopicsLeft,
+    VerifiedCommit,
+)
 from semel.group_coordinator.topics import NO_TOPICS, PatternsNeededError, TopicsSource
 from semel.group_coordinator.turn import GroupEvent, GroupEventKind
 from semel.protocol.api.consumer_groups import (
@@ -33,6 +43,7 @@ from semel.protocol.api.groups import (
     DescribeGroupRequest,
     FetchedOffset,
     GroupDescription,
+    GroupListing,
     HeartbeatRequest,
     HeartbeatResponse,
     JoinGroupRequest,
@@ -62,7 +73,7 @@ from semel.runtime.clock import Clock
 from semel.runtime.keys import partition_for_key
 from semel.runtime.shard import ShardLog, ShardRuntime
 from semel.runtime.tracing import caller
-from semel.runtime.turns import Turns
+from semel.runtime.turns import Turns, in_turns
 
 _log = logging.getLogger("semel.groups")
 
@@ -76,6 +87,11 @@ MATCHES_PER_REQUEST_MAX: Final = 3
 
 FETCHED_AT_ONCE_MAX: Final = 2_000
 """Partitions whose offsets are fetched in one turn of the event loop (S3)."""
+
+_STATES: Final = frozenset(state.value.casefold() for kind in (GroupState, ConsumerGroupState) for state in kind)
+_TYPES: Final = frozenset({GroupListing("", "", "").group_type.casefold(), GROUP_TYPE.casefold()})
+_NO_SUCH: Final = frozenset({""})
+"""A filter that no group passes."""
 
 
 class TransactionVerifier(Protocol):
@@ -276,7 +292,10 @@ class GroupService:
         """Return committed offsets; UNSTABLE_OFFSET_COMMIT where a transaction's outcome is awaited (O2)."""
         check_group_id(request.group_id, self.config, may_be_empty=True)
         asked = request.partitions
-        if asked is None or len(asked) <= FETCHED_AT_ONCE_MAX:
+        everything = asked is None
+        if asked is None:
+            asked = await self._held_partitions(request)
+        if len(asked) <= FETCHED_AT_ONCE_MAX:
             response: OffsetFetchResponse = await self._submit(request.group_id, request)
             return response
         # Each partition's offset stands for itself, so they need not be of one moment.
@@ -286,7 +305,10 @@ class GroupService:
             part: OffsetFetchResponse = await self._submit(
                 request.group_id, replace(request, partitions=asked[first : first + FETCHED_AT_ONCE_MAX])
             )
-            found.update(part.offsets)
+            # Of all offsets, those that were deleted meanwhile are not there.
+            found.update(
+                (tp, offset) for tp, offset in part.offsets.items() if not everything or offset != NOTHING_COMMITTED
+            )
             await turns.give_way()
         return OffsetFetchResponse(found)
 
@@ -328,7 +350,8 @@ class GroupService:
                 f"{'; '.join(error.message for error in unreadable.values())}. The node's log says what to do"
             )
         readable = [partition for partition in self._runtime.partitions() if partition not in unreadable]
-        parts = [await self._runtime.submit(partition, request) for partition in readable]
+        request = ListGroupsRequest(await _known(request.states, _STATES), await _known(request.types, _TYPES))
+        parts = [await self._runtime.submit(partition, request) async for partition in in_turns(readable)]
         groups = (listing for part in parts for listing in part.groups)
         return ListGroupsResponse(
             tuple(sorted(groups, key=lambda listing: str(listing.group_id))),
@@ -354,6 +377,14 @@ class GroupService:
         return response
 
     # Inside
+
+    async def _held_partitions(self, request: OffsetFetchRequest) -> tuple[TopicPartition, ...]:
+        """Return the partitions that a fetch of all is about."""
+        committed, pending = await self._submit(
+            request.group_id, HeldPartitions(request.group_id, request.require_stable)
+        )
+        held = [TopicPartition(topic, number) async for topic, number in in_turns(_pairs(committed))]
+        return tuple(dict.fromkeys((*held, *pending)))
 
     async def _submit_matched(self, request: JoinGroupRequest | ConsumerGroupHeartbeatRequest) -> Any:
         """Submit a request, with the members' expressions matched that it needs.
@@ -424,3 +455,14 @@ class GroupService:
         times.append(self._clock.now_ms())
         if len(self.rebalances) > REBALANCES_COUNTED_MAX:
             del self.rebalance_times_ms[self.rebalances.popitem(last=False)[0]]
+
+
+def _pairs(numbers: Iterable[tuple[str, Iterable[int]]]) -> Iterator[tuple[str, int]]:
+    return ((topic, number) for topic, found in numbers for number in found)
+
+
+async def _known(asked: frozenset[str], known: frozenset[str]) -> frozenset[str]:
+    """Return those of a filter's names that there are, in lower case: clients send as many as they like."""
+    longest = max(map(len, known))
+    found = {name.casefold() async for name in in_turns(asked) if len(name) <= longest} & known
+    return frozenset(found) or (_NO_SUCH if asked else frozenset())

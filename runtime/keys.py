@@ -3,18 +3,29 @@
 from __future__ import annotations
 
 from functools import lru_cache
+from typing import Final
 
 _INT32_MIN = -(2**31)
 
 
-@lru_cache(maxsize=8192)
+_KEPT_LENGTH_MAX: Final = 256
+"""Clients choose keys: the hashes of longer ones are not kept, for their texts would be kept with them."""
+
+
 def java_string_hash(text: str) -> int:
     """Return Java's `String.hashCode()`: a signed 32-bit number over the text's UTF-16 code units."""
+    return _kept_hash(text) if len(text) <= _KEPT_LENGTH_MAX else _hash(text)
+
+
+def _hash(text: str) -> int:
     units = text.encode("utf-16-be", "surrogatepass")
     code = 0
     for index in range(0, len(units), 2):
         code = (31 * code + (units[index] << 8 | units[index + 1])) & 0xFFFFFFFF
     return code - (1 << 32) if code & 0x80000000 else code
+
+
+_kept_hash: Final = lru_cache(maxsize=8192)(_hash)
 
 
 def partition_for_key(key: str, count: int) -> int:

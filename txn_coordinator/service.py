@@ -10,7 +10,7 @@ import itertools
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from typing import Any, Protocol
+from typing import Any, Final, Protocol
 
 from semel.protocol.api.shared_transactions import (
     NAME_BYTES_MAX,
@@ -70,6 +70,12 @@ from semel.txn_coordinator.machine import TransactionMachine
 from semel.txn_coordinator.markers import MarkerSender, MarkerWriter
 from semel.txn_coordinator.state import PREPARED, STATE_NAMES, TransactionMetadata
 from semel.txn_coordinator.tracing import TransactionSpans
+
+UNKNOWN_STATES_MAX: Final = 1_000
+"""Of the states in a filter that there are not, so many are in the answer."""
+
+_NO_STATE: Final = frozenset({""})
+"""A filter that no transaction passes."""
 
 
 class ProducerIdSource(Protocol):
@@ -296,13 +302,15 @@ class TransactionService:
                 f"{'; '.join(error.message for error in unreadable.values())}. The node's log says what to do"
             )
         readable = [partition for partition in self._runtime.partitions() if partition not in unreadable]
-        parts = [await self._runtime.submit(partition, request) for partition in readable]
+        known, unknown = await known_states(request.states)
+        request = replace(request, states=known)
+        parts = [await self._runtime.submit(partition, request) async for partition in in_turns(readable)]
         listed = [item async for item in in_turns(itertools.chain.from_iterable(part.transactions for part in parts))]
         if pattern is not None:
             listed = [item async for item in in_turns(listed) if await _matches(pattern, item.transactional_id)]
         return ListTransactionsResponse(
             tuple(sorted(listed, key=lambda item: item.transactional_id)),
-            tuple(sorted(request.states - STATE_NAMES)),
+            unknown,
             tuple(error.message for _, error in sorted(unreadable.items())),
         )
 
@@ -484,6 +492,17 @@ async def _matches(pattern: LinearPattern, transactional_id: str) -> bool:
             raise _bad_pattern(pattern.expression, "matching it takes too long; simplify it")
         await turns.give_way()
     return False
+
+
+async def known_states(asked: frozenset[str]) -> tuple[frozenset[str], tuple[str, ...]]:
+    """Return those of a filter's states that there are, and of the others at most UNKNOWN_STATES_MAX."""
+    unknown: list[str] = []
+    async for state in in_turns(asked):
+        if len(unknown) == UNKNOWN_STATES_MAX:
+            break
+        if state not in STATE_NAMES:
+            unknown.append(state)
+    return asked & STATE_NAMES or (_NO_STATE if asked else frozenset()), tuple(sorted(unknown))
 
 
 def _bad_pattern(text: str, why: str) -> UsageError:

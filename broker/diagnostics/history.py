@@ -28,6 +28,7 @@ from semel.protocol.errors import ErrorCode, RetriableError, SemelError, UsageEr
 from semel.protocol.ids import OFFSETS_TOPIC, TRANSACTIONS_TOPIC, TopicPartition
 from semel.protocol.record_batch import ControlType, Record, decode_control, decode_records
 from semel.txn_coordinator.commit_records import decode_attempt, decode_commit_key, decode_decision, key_of_member
+from semel.txn_coordinator.config import TRANSACTIONAL_ID_BYTES_MAX
 from semel.txn_coordinator.schemas import decode_key, decode_value
 
 WRITES_MAX: Final = 1_000
@@ -43,6 +44,9 @@ async def read_history(node: Services, key: str, limit: int = 0) -> TransactionH
     """
     if not key:
         raise UsageError("name a transactional id, or the key of shared transactions")
+    named = key.encode("utf-8", "surrogatepass")
+    if len(named) > TRANSACTIONAL_ID_BYTES_MAX:
+        raise UsageError(f"a transactional id has at most {TRANSACTIONAL_ID_BYTES_MAX} bytes, not {len(named)}")
     if not 0 <= limit <= HISTORY_LIMIT_MAX:
         raise UsageError(f"limit is 0 to {HISTORY_LIMIT_MAX}, not {limit}")
     transactions = node.transactions
@@ -55,7 +59,6 @@ async def read_history(node: Services, key: str, limit: int = 0) -> TransactionH
     start, end = partition.log_start_offset, partition.high_watermark
     events: deque[TransactionEvent] = deque(maxlen=limit or HISTORY_LIMIT)
     total, read_error = 0, ""
-    named = key.encode("utf-8", "surrogatepass")
     try:
         async for header, batch in batches_from(partition, start, end):
             if header.is_control:

@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 from counted_turns import every_look_takes_a_millisecond, rounds_of_the_loop
+from handler_calls import Peer, api_of, context_of
 from running_node import create_topic, run_with_node
 
 from semel.broker.handlers.write_txn_markers import LocalMarkerWriter
@@ -29,25 +30,6 @@ from semel.runtime.turns import TURN_SECONDS, CallerGoneError, set_is_gone
 
 LOOKS_PER_TURN = round(TURN_SECONDS * 1000)
 MANY = 40 * LOOKS_PER_TURN
-
-
-class Peer:
-    """A connection that is only asked for its address."""
-
-    peer = "127.0.0.1:1"
-
-    def answered(self, exclusive: bool) -> None: ...
-
-    def abort(self, reason: str) -> None:
-        raise AssertionError(reason)
-
-
-def context_of(node: Node, key: ApiKey, version: int) -> RequestContext:
-    return RequestContext(node, Peer(), RequestHeader(int(key), version, 1, "test", 0), True, 0)
-
-
-def api_of(key: ApiKey) -> Api:
-    return next(api for api in all_apis.ALL_APIS if api.key == key)
 
 
 def text(value: str) -> bytes:

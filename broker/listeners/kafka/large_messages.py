@@ -56,14 +56,15 @@ async def let_go(items: list[Any]) -> None:
 
 
 def _is_large(values: Mapping[str, Any]) -> bool:
-    """Count entries down to the second level of arrays: topics and their partitions, groups and their members."""
+    """Count entries at every level of arrays: groups, their members, and the members' topics and partitions."""
     entries = 0
-    for value in values.values():
-        if isinstance(value, (list, tuple)):
-            entries += len(value)
-            if entries > LARGE_ENTRIES:
-                return True
-            for item in value:
-                if isinstance(item, Mapping):
-                    entries += sum(len(inner) for inner in item.values() if isinstance(inner, (list, tuple)))
+    left: list[Any] = [values]
+    while left and entries <= LARGE_ENTRIES:
+        value = left.pop()
+        if isinstance(value, Mapping):
+            left.extend(inner for inner in value.values() if isinstance(inner, (Mapping, list, tuple)))
+            continue
+        entries += len(value)
+        if entries <= LARGE_ENTRIES:
+            left.extend(inner for inner in value if isinstance(inner, (Mapping, list, tuple)))
     return entries > LARGE_ENTRIES

@@ -1,6 +1,7 @@
 """ConsumerGroupDescribe, versions 0 to 1 (KIP-848): what a consumer group and its members are up to.
 
-Version 1 says of each member which protocol it speaks (KIP-1099).
+Version 1 says of each member which protocol it speaks (KIP-1099). What one answer describes is bounded: the groups that
+do not fit get COORDINATOR_LOAD_IN_PROGRESS, for which Kafka's clients ask again, and for these groups alone.
 """
 
 from __future__ import annotations
@@ -9,15 +10,17 @@ from collections.abc import Sequence
 from typing import Final
 
 from semel.broker.listeners.kafka.apis.coordinator_errors import coordinator_code
+from semel.broker.listeners.kafka.apis.in_slices import in_slices
 from semel.broker.listeners.kafka.authorized_operations import GROUP_OPERATIONS
 from semel.broker.listeners.kafka.large_messages import read_request, write_response
 from semel.broker.listeners.kafka.registry import Api, RequestContext
 from semel.protocol.api.consumer_groups import (
     ConsumerGroupDescribeRequest,
     ConsumerGroupDescription,
+    ConsumerMemberDescription,
     DescribedTopic,
 )
-from semel.protocol.errors import SemelError
+from semel.protocol.errors import ErrorCode, SemelError
 from semel.protocol.ids import OFFSETS_TOPIC
 from semel.protocol.kafka.api import ApiKey
 from semel.protocol.kafka.messages import Values
@@ -26,21 +29,63 @@ OPERATIONS_NOT_ASKED: Final = -(2**31)
 CLASSIC_MEMBER: Final = 0
 CONSUMER_MEMBER: Final = 1
 
+DESCRIBED_MAX: Final = 200_000
+"""Members, topics and partitions in one answer, about. The first group is described in any case."""
+
+
+class _Room:
+    """What may still be described in one answer."""
+
+    def __init__(self) -> None:
+        self._left = DESCRIBED_MAX
+
+    @property
+    def is_used_up(self) -> bool:
+        return self._left <= 0
+
+    def take(self, group: ConsumerGroupDescription) -> bool:
+        """Return whether the group may be in the answer, and count it if so."""
+        if self.is_used_up:
+            return False
+        self._left -= 1 + sum(_size(member) for member in group.members)
+        return True
+
 
 async def handle_consumer_group_describe(context: RequestContext, body: memoryview) -> bytes:
     request = await read_request(context, body)
     operations = GROUP_OPERATIONS if request.include_authorized_operations else OPERATIONS_NOT_ASKED
-    groups = [await _describe(context, group_id, operations) for group_id in request.group_ids]
+    # Each group once: a short request could otherwise have the same group written out without end.
+    asked = list(dict.fromkeys(request.group_ids))
+    room = _Room()
+    groups = await in_slices(asked, lambda group_id: _describe(context, group_id, operations, room))
     return await write_response(context, groups=groups)
 
 
-async def _describe(context: RequestContext, group_id: str, operations: int) -> Values:
+async def _describe(context: RequestContext, group_id: str, operations: int, room: _Room) -> Values:
+    if room.is_used_up:
+        return _no_room(group_id)
     try:
         await context.node.internal_topic_ready(OFFSETS_TOPIC)
         group = await context.node.groups.describe_consumers(ConsumerGroupDescribeRequest(group_id))
     except SemelError as error:
         return {"group_id": group_id, "error_code": coordinator_code(error), "error_message": error.message}
+    if not room.take(group):
+        return _no_room(group_id)
     return {"group_id": group_id, "authorized_operations": operations, **_values(group)}
+
+
+def _no_room(group_id: str) -> Values:
+    return {
+        "group_id": group_id,
+        "error_code": ErrorCode.COORDINATOR_LOAD_IN_PROGRESS,
+        "error_message": f"the groups before this one fill the answer, which describes about {DESCRIBED_MAX} members, "
+        "topics and partitions: ask again for the groups that have this error",
+    }
+
+
+def _size(member: ConsumerMemberDescription) -> int:
+    topics = (*member.assignment, *member.target)
+    return 1 + len(member.topic_names) + sum(1 + len(topic.partitions) for topic in topics)
 
 
 def _values(group: ConsumerGroupDescription) -> Values:

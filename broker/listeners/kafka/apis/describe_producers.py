@@ -26,7 +26,7 @@ async def handle_describe_producers(context: RequestContext, body: memoryview) -
             {
                 "name": name,
                 "partitions": [
-                    {"partition_index": number, **_description(context.node, TopicPartition(name, number))}
+                    {"partition_index": number, **await _description(context.node, TopicPartition(name, number))}
                     async for number in in_turns(numbers)
                 ],
             }
@@ -35,7 +35,7 @@ async def handle_describe_producers(context: RequestContext, body: memoryview) -
     )
 
 
-def _description(node: Services, tp: TopicPartition) -> dict[str, Any]:
+async def _description(node: Services, tp: TopicPartition) -> dict[str, Any]:
     try:
         partition = partition_of(node, tp)
     except SemelError as error:
@@ -50,7 +50,8 @@ def _description(node: Services, tp: TopicPartition) -> dict[str, Any]:
                 "coordinator_epoch": entry.coordinator_epoch,
                 "current_txn_start_offset": entry.transaction_first_offset,
             }
-            for entry in partition.log.producer_state
+            # Listed first, for producers come and go between the turns.
+            async for entry in in_turns(list(partition.log.producer_state))
         ]
     }
 

@@ -7,13 +7,15 @@ changes is the log's end. The database's own replicas, if it has any, are its op
 
 from __future__ import annotations
 
-from typing import Any, Final
+from typing import Final
 
+from semel.broker.listeners.kafka.large_messages import read_request, write_response
 from semel.broker.listeners.kafka.registry import Api, RequestContext
 from semel.broker.services import Services
 from semel.protocol.errors import ErrorCode
 from semel.protocol.kafka.api import ApiKey
-from semel.protocol.kafka.messages import build_response, parse_request
+from semel.protocol.kafka.messages import Values
+from semel.runtime.turns import in_turns
 
 METADATA_TOPIC: Final = "__cluster_metadata"
 """The name that Kafka's log of the metadata has in this request."""
@@ -24,24 +26,24 @@ _MESSAGES_MIN_VERSION: Final = 2
 
 async def handle_describe_quorum(context: RequestContext, body: memoryview) -> bytes:
     version = context.api_version
-    request = parse_request(ApiKey.DESCRIBE_QUORUM, version, body)
+    request = await read_request(context, body)
     node = context.node
     if node.metadata.controller_epoch < 0:
         refusal = {"error_message": "this node is not the controller now"} if version >= _MESSAGES_MIN_VERSION else {}
-        return build_response(
-            ApiKey.DESCRIBE_QUORUM, version, error_code=ErrorCode.NOT_LEADER_OR_FOLLOWER, **refusal, topics=(), nodes=()
+        return await write_response(
+            context, error_code=ErrorCode.NOT_LEADER_OR_FOLLOWER, **refusal, topics=(), nodes=()
         )
-    return build_response(
-        ApiKey.DESCRIBE_QUORUM,
-        version,
+    return await write_response(
+        context,
         topics=[
             {
                 "topic_name": topic.topic_name,
                 "partitions": [
-                    _described(node, topic.topic_name, partition.partition_index) for partition in topic.partitions
+                    _described(node, topic.topic_name, partition.partition_index)
+                    async for partition in in_turns(topic.partitions)
                 ],
             }
-            for topic in request.topics
+            async for topic in in_turns(request.topics)
         ],
         nodes=[
             {
@@ -54,7 +56,7 @@ async def handle_describe_quorum(context: RequestContext, body: memoryview) -> b
     )
 
 
-def _described(node: Services, topic: str, partition: int) -> dict[str, Any]:
+def _described(node: Services, topic: str, partition: int) -> Values:
     if (topic, partition) != (METADATA_TOPIC, 0):
         return {
             "partition_index": partition,

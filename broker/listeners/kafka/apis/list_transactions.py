@@ -11,7 +11,8 @@ from semel.protocol.api.transactions import ListTransactionsRequest, ListTransac
 from semel.protocol.errors import SemelError
 from semel.protocol.ids import TRANSACTIONS_TOPIC
 from semel.protocol.kafka.api import ApiKey
-from semel.txn_coordinator.state import STATE_NAMES
+from semel.runtime.turns import in_turns
+from semel.txn_coordinator.service import known_states
 
 _DURATION_MIN_VERSION = 1
 _PATTERN_MIN_VERSION = 2
@@ -29,7 +30,8 @@ async def handle_list_transactions(context: RequestContext, body: memoryview) ->
     node = context.node
     try:
         if node.metadata.topic(TRANSACTIONS_TOPIC) is None:
-            found = ListTransactionsResponse((), tuple(sorted(asked.states - STATE_NAMES)))
+            _, unknown = await known_states(asked.states)
+            found = ListTransactionsResponse((), unknown)
         else:
             await node.internal_topic_ready(TRANSACTIONS_TOPIC)
             found = await node.transactions.list(asked)
@@ -44,7 +46,7 @@ async def handle_list_transactions(context: RequestContext, body: memoryview) ->
                 "producer_id": item.producer_id,
                 "transaction_state": item.state,
             }
-            for item in found.transactions
+            async for item in in_turns(found.transactions)
         ],
     )
 

@@ -107,16 +107,16 @@ async def _fetch(node: Services, group: _Group, require_stable: bool, version: i
         )
     except SemelError as error:
         return _refusal(group, coordinator_code(error), version)
-    topics = _all_topics(node, response.offsets, version) if group.topics is None else group.topics
+    topics = await _all_topics(node, response.offsets, version) if group.topics is None else group.topics
     return {
         "group_id": group.group_id,
         "topics": [await _topic_values(topic, response.offsets) async for topic in in_turns(topics)],
     }
 
 
-def _all_topics(node: Services, offsets: Mapping[TopicPartition, FetchedOffset], version: int) -> list[_Topic]:
+async def _all_topics(node: Services, offsets: Mapping[TopicPartition, FetchedOffset], version: int) -> list[_Topic]:
     numbers: dict[str, list[int]] = {}
-    for tp in offsets:
+    async for tp in in_turns(offsets):
         numbers.setdefault(tp.topic, []).append(tp.partition)
     if version < FIRST_VERSION_WITH_TOPIC_IDS:
         return [_Topic(name, b"", found) for name, found in numbers.items()]

@@ -10,10 +10,12 @@ from __future__ import annotations
 from typing import Any, Final
 
 from semel.broker.listeners.kafka.features import FEATURES
+from semel.broker.listeners.kafka.large_messages import read_request, write_response
 from semel.broker.listeners.kafka.registry import Api, RequestContext
 from semel.protocol.errors import ErrorCode, SemelError, UsageError, error_for
 from semel.protocol.kafka.api import ApiKey
-from semel.protocol.kafka.messages import build_response, parse_request
+from semel.protocol.kafka.messages import Values
+from semel.runtime.turns import in_turns
 
 _RESULTS_MAX_VERSION: Final = 1
 _TYPES_MIN_VERSION: Final = 1
@@ -25,20 +27,17 @@ _BY_NAME: Final = {feature.name: feature for feature in FEATURES}
 
 async def handle_update_features(context: RequestContext, body: memoryview) -> bytes:
     version = context.api_version
-    request = parse_request(ApiKey.UPDATE_FEATURES, version, body)
-    outcomes = [(each.feature, _refusal(each, version)) for each in request.feature_updates]
+    request = await read_request(context, body)
+    outcomes = [(each.feature, _refusal(each, version)) async for each in in_turns(request.feature_updates)]
     if version <= _RESULTS_MAX_VERSION:
-        return build_response(
-            ApiKey.UPDATE_FEATURES,
-            version,
-            results=[{"feature": feature, **_error_values(error)} for feature, error in outcomes],
-        )
+        results = [{"feature": feature, **_error_values(error)} async for feature, error in in_turns(outcomes)]
+        return await write_response(context, results=results)
     # The version without results tells of the first that fails, which keeps all from being updated (KIP-1022).
     first = next((error for _, error in outcomes if error is not None), None)
-    return build_response(ApiKey.UPDATE_FEATURES, version, **_error_values(first))
+    return await write_response(context, **_error_values(first))
 
 
-def _error_values(error: SemelError | None) -> dict[str, Any]:
+def _error_values(error: SemelError | None) -> Values:
     return {} if error is None else {"error_code": error.code, "error_message": error.message}
 
 

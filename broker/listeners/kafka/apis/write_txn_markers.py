@@ -13,12 +13,14 @@ from typing import Any, Final
 
 from semel.broker.diagnostics.asked_abort import abort_as_asked
 from semel.broker.listeners.kafka.apis.in_slices import in_slices
+from semel.broker.listeners.kafka.large_messages import read_request, write_response
 from semel.broker.listeners.kafka.registry import Api, RequestContext
 from semel.protocol.api.transactions import TransactionVersion
 from semel.protocol.errors import ErrorCode, SemelError, UsageError
 from semel.protocol.ids import OFFSETS_TOPIC, TRANSACTIONS_TOPIC, ProducerIdAndEpoch, TopicPartition
 from semel.protocol.kafka.api import ApiKey
-from semel.protocol.kafka.messages import build_response, parse_request
+from semel.protocol.kafka.messages import Values
+from semel.runtime.turns import in_turns
 
 _PROTOCOL_MIN_VERSION: Final = 2
 _NOT_THE_COORDINATOR: Final = frozenset(
@@ -28,36 +30,35 @@ _NOT_THE_COORDINATOR: Final = frozenset(
 
 async def handle_write_txn_markers(context: RequestContext, body: memoryview) -> bytes:
     version = context.api_version
-    request = parse_request(ApiKey.WRITE_TXN_MARKERS, version, body)
+    request = await read_request(context, body)
     outcomes = await in_slices(request.markers, lambda marker: _abort(context, marker, version))
-    return build_response(
-        ApiKey.WRITE_TXN_MARKERS,
-        version,
-        markers=[
+    pairs = zip(request.markers, outcomes, strict=True)
+    return await write_response(context, markers=[await _values(*pair) async for pair in in_turns(pairs)])
+
+
+async def _values(marker: Any, errors: Mapping[TopicPartition, ErrorCode]) -> Values:
+    return {
+        "producer_id": marker.producer_id,
+        "topics": [
             {
-                "producer_id": marker.producer_id,
-                "topics": [
-                    {
-                        "name": topic.name,
-                        "partitions": [
-                            {"partition_index": number, "error_code": errors[TopicPartition(topic.name, number)]}
-                            for number in topic.partition_indexes
-                        ],
-                    }
-                    for topic in marker.topics
+                "name": topic.name,
+                "partitions": [
+                    {"partition_index": number, "error_code": errors[TopicPartition(topic.name, number)]}
+                    async for number in in_turns(topic.partition_indexes)
                 ],
             }
-            for marker, errors in zip(request.markers, outcomes, strict=True)
+            async for topic in in_turns(marker.topics)
         ],
-    )
+    }
 
 
 async def _abort(context: RequestContext, marker: Any, version: int) -> Mapping[TopicPartition, ErrorCode]:
     """Return for each partition that a marker names how its abort went."""
-    named = dict.fromkeys(
-        (TopicPartition(topic.name, number) for topic in marker.topics for number in topic.partition_indexes),
-        ErrorCode.NONE,
-    )
+    named = {
+        TopicPartition(topic.name, number): ErrorCode.NONE
+        async for topic in in_turns(marker.topics)
+        async for number in in_turns(topic.partition_indexes)
+    }
     producer = ProducerIdAndEpoch(marker.producer_id, marker.producer_epoch)
     try:
         TransactionVersion(marker.transaction_version if version >= _PROTOCOL_MIN_VERSION else TransactionVersion.V1)
