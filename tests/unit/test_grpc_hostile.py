@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import logging
 import socket
+import weakref
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any, cast
@@ -15,13 +17,16 @@ from counted_turns import every_look_takes_a_millisecond, rounds_of_the_loop
 from kafka_node import until
 from running_node import create_topic, run_with_node, running_node
 
-from semel.broker.listeners.grpc.edge import Context
+from semel.broker.listeners.grpc import edge
+from semel.broker.listeners.grpc.edge import REQUEST_BYTES_MAX, Context
 from semel.broker.listeners.grpc.group_service import GroupService
+from semel.broker.listeners.grpc.malformed import Malformed
 from semel.broker.listeners.grpc.metadata_service import MetadataService
 from semel.broker.listeners.grpc.topic_service import TopicService
 from semel.broker.listeners.grpc.transaction_service import TransactionService
+from semel.broker.listeners.grpc.wire import WireCount
 from semel.broker.node import Node
-from semel.protocol.errors import SemelError
+from semel.protocol.errors import SemelError, UsageError
 from semel.protocol.v1 import common_pb2, groups_pb2, metadata_pb2, topics_pb2, transactions_pb2
 from semel.runtime.turns import TURN_SECONDS
 
@@ -202,3 +207,112 @@ def test_S2_lists_within_lists_are_bounded_together(tmp_path: Path) -> None:
             assert await call(groups_pb2.FetchOffsetsRequest(group_id="g", topics=[ONE_TOPIC]).SerializeToString())
 
     run_with_node(tmp_path, test, grpc_max_array_length=2 * MANY - 1)
+
+
+LONGEST = 1000
+TOO_MANY = {
+    "items of a list": ("TopicService/ListOffsets", b"\x0a\0" * (LONGEST + 1), "items has more items"),
+    "names": ("MetadataService/GetMetadata", b"\x0a\0" * (LONGEST + 1), "topics has more items"),
+    "numbers of a list": (
+        "GroupService/FetchOffsets",
+        b"\x1a\xb9\x17" + b"\x12\xb6\x17" + b"\x01" * 2998,
+        "topics.partitions has more items",
+    ),
+    "settings of a topic": (
+        "TopicService/CreateTopics",
+        b"\x0a\xd2\x0f" + b"\x22\0" * (LONGEST + 1),
+        "topics.configs has more items",
+    ),
+    "fields of no list": ("GroupService/Heartbeat", b"\x10\x01" * (4 * LONGEST + 1), "far more fields"),
+    "messages of a Fetch stream": ("DataService/Fetch", b"\x0a\0" * (LONGEST + 1), "items has more items"),
+    "messages of a Produce stream": ("DataService/Produce", b"\x22\0" * (LONGEST + 1), "items has more items"),
+    "bytes": ("TopicService/ListOffsets", b"\x12" * (REQUEST_BYTES_MAX + 1), f"more than {REQUEST_BYTES_MAX}: send"),
+    "bytes of a Fetch stream": ("DataService/Fetch", b"\x12" * (REQUEST_BYTES_MAX + 1), "more than"),
+}
+
+
+async def refused(channel: grpc.aio.Channel, method: str, data: bytes) -> str:
+    try:
+        if "DataService" in method:
+            call = channel.stream_stream(f"/semel.v1.{method}")(iter([data]))
+            async for _ in call:
+                pass
+        else:
+            await channel.unary_unary(f"/semel.v1.{method}")(data)
+    except grpc.aio.AioRpcError as error:
+        return (error.details() or "") if error.code() is grpc.StatusCode.INVALID_ARGUMENT else str(error)
+    raise AssertionError("it was taken")
+
+
+@pytest.mark.parametrize("what", TOO_MANY)
+def test_S2_a_request_of_too_many_items_is_refused_before_it_is_parsed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, what: str
+) -> None:
+    """Eight million empty items in 16 MB held the loop for 1.3 s and took half a gigabyte."""
+    method, data, message = TOO_MANY[what]
+
+    async def parse(*_: Any) -> Any:
+        raise UsageError("it was parsed")
+
+    async def test(node: Node) -> None:
+        monkeypatch.setattr(Malformed, "parse", parse)
+        async with grpc.aio.insecure_channel(str(node.grpc_address)) as channel:
+            assert message in await refused(channel, method, data)
+
+    run_with_node(tmp_path, test, grpc_max_array_length=LONGEST)
+
+
+def test_S2_the_bytes_of_a_large_request_are_counted_in_turns(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def test() -> None:
+        every_look_takes_a_millisecond(monkeypatch)
+        descriptor = topics_pb2.ListOffsetsRequest.DESCRIPTOR
+        fields = 512 * 10 * LOOKS_PER_TURN
+        count = WireCount(descriptor, fields // 2, lambda name: None)
+        _, rounds = await rounds_of_the_loop(count.check(b"\x0a\0" * fields))
+        assert rounds >= 9
+
+    asyncio.run(test())
+
+
+@pytest.mark.parametrize("data", [b"\x0a", b"\x0a\xff\xff", b"\x0b\x0c", b"\x08" + b"\xff" * 11])
+def test_S2_bytes_that_are_no_large_request_are_malformed(tmp_path: Path, data: bytes) -> None:
+    async def test(node: Node) -> None:
+        async with grpc.aio.insecure_channel(str(node.grpc_address)) as channel:
+            assert "no message of the API" in await refused(channel, "TopicService/ListOffsets", b"\x10\x01" + data)
+
+    run_with_node(tmp_path, test, grpc_max_array_length=1)
+
+
+class Held:
+    """Stands for a request: it can be seen whether it is still in memory."""
+
+
+@pytest.mark.parametrize("method", ["GroupService/Heartbeat", "DataService/Produce"])
+def test_S2_a_refused_request_is_freed_without_a_full_collection(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, method: str
+) -> None:
+    """gRPC keeps the error that ends a call, in a cycle. Its frames kept half a gigabyte for each call."""
+    requests: list[weakref.ref[Held]] = []
+
+    async def parse(*_: Any) -> Any:
+        held = Held()
+        requests.append(weakref.ref(held))
+        return held
+
+    def refuse(_request: Any) -> None:
+        raise UsageError("not this one")
+
+    async def test(node: Node) -> None:
+        async with grpc.aio.insecure_channel(str(node.grpc_address)) as channel:
+            for _ in range(3):
+                assert await refused(channel, method, b"") == "not this one"
+            await until(lambda: not any(request() for request in requests))
+        assert len(requests) == 3
+
+    monkeypatch.setattr(Malformed, "parse", parse)
+    monkeypatch.setattr(edge, "_array_check", lambda *_: refuse)
+    gc.disable()
+    try:
+        run_with_node(tmp_path, test)
+    finally:
+        gc.enable()
