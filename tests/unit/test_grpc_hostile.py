@@ -7,7 +7,7 @@ import gc
 import logging
 import socket
 import weakref
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path
 from typing import Any, cast
 
@@ -15,10 +15,12 @@ import grpc
 import pytest
 from counted_turns import every_look_takes_a_millisecond, rounds_of_the_loop
 from kafka_node import until
-from running_node import create_topic, run_with_node, running_node
+from running_node import batch, create_topic, run_with_node, running_node
 
 from semel.broker.listeners.grpc import edge
+from semel.broker.listeners.grpc.data_service import RESPONSE_BYTES_MAX, DataService, _produce_response
 from semel.broker.listeners.grpc.edge import REQUEST_BYTES_MAX, Context
+from semel.broker.listeners.grpc.fetch_places import FetchPlaces
 from semel.broker.listeners.grpc.group_service import GroupService
 from semel.broker.listeners.grpc.malformed import Malformed
 from semel.broker.listeners.grpc.metadata_service import MetadataService
@@ -26,8 +28,9 @@ from semel.broker.listeners.grpc.topic_service import TopicService
 from semel.broker.listeners.grpc.transaction_service import TransactionService
 from semel.broker.listeners.grpc.wire import WireCount
 from semel.broker.node import Node
-from semel.protocol.errors import SemelError, UsageError
-from semel.protocol.v1 import common_pb2, groups_pb2, metadata_pb2, topics_pb2, transactions_pb2
+from semel.protocol.errors import ErrorCode, SemelError, UsageError
+from semel.protocol.kafka.produce import ProducePartitionResponse, ProduceResponse
+from semel.protocol.v1 import common_pb2, data_pb2, groups_pb2, metadata_pb2, topics_pb2, transactions_pb2
 from semel.runtime.turns import TURN_SECONDS
 
 GARBAGE = b"\xff\xff\xff\xff\xff"
@@ -316,3 +319,139 @@ def test_S2_a_refused_request_is_freed_without_a_full_collection(
         run_with_node(tmp_path, test)
     finally:
         gc.enable()
+
+
+class Peer:
+    """The context of a call, as far as streams use it."""
+
+    def peer(self) -> str:
+        return "ipv4:127.0.0.1:1"
+
+
+async def asks(*requests: data_pb2.FetchRequest) -> AsyncIterator[data_pb2.FetchRequest]:
+    for request in requests:
+        yield request
+    await asyncio.get_running_loop().create_future()
+
+
+def to_fetch(*partitions: int, **fields: Any) -> data_pb2.FetchRequest:
+    items = [data_pb2.FetchRequest.Item(topic="a", partition=number) for number in partitions]
+    return data_pb2.FetchRequest(items=items, credit_bytes=1 << 40, **fields)
+
+
+async def append(node: Node, *sizes: int) -> None:
+    async def requests() -> AsyncIterator[data_pb2.ProduceRequest]:
+        for size in sizes:
+            item = data_pb2.ProduceRequest.Item(topic="a", partition=0, record_batches=batch(b"v" * size))
+            yield data_pb2.ProduceRequest(acks=-1, items=[item])
+
+    answers = [answer async for answer in data_of(node).produce(requests(), PEER)]
+    assert [answer.items[0].error.name for answer in answers] == [""] * len(sizes)
+
+
+def data_of(node: Node) -> DataService:
+    assert node._grpc is not None
+    return node._grpc._data
+
+
+PEER = cast(Context, Peer())
+
+
+def test_S2_fetch_streams_that_nobody_reads_hold_no_more_than_their_places(tmp_path: Path) -> None:
+    """Each held a megabyte, whatever the number of streams: 900 held 939 MB."""
+
+    async def test(node: Node) -> None:
+        await create_topic(node, "a")
+        await append(node, 900_000, 900_000)
+        data = data_of(node)
+        places = data.places = FetchPlaces(4 * RESPONSE_BYTES_MAX)
+        streams: list[Any] = [data.fetch(asks(to_fetch(0)), PEER) for _ in range(8)]
+        reads = [asyncio.ensure_future(anext(stream)) for stream in streams]
+        await until(lambda: sum(read.done() for read in reads) == 2 and places.waiting == 6)
+        assert places.used_bytes == 2 * RESPONSE_BYTES_MAX, "one address has half"
+        await streams[0].aclose()
+        await until(lambda: sum(read.done() for read in reads) == 3)
+        for read, stream in zip(reads, streams, strict=True):
+            read.cancel()
+            await asyncio.wait([read])
+            await stream.aclose()
+        assert (places.used_bytes, places.waiting) == (0, 0)
+        waits: Any = data.fetch(asks(to_fetch(0), to_fetch(0)), PEER)
+        assert (await anext(waits)).items[0].record_batches
+        assert places.used_bytes == RESPONSE_BYTES_MAX
+        await waits.aclose()
+        assert places.used_bytes == 0
+
+    run_with_node(tmp_path, test)
+
+
+def test_S3_more_credit_does_not_read_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each message of two bytes began to read all partitions again."""
+
+    async def test(node: Node) -> None:
+        await create_topic(node, "a")
+        data, begun = data_of(node), 0
+        begin = data._fetch.begin
+
+        def counted(*args: Any) -> Any:
+            nonlocal begun
+            begun += 1
+            return begin(*args)
+
+        async def requests() -> AsyncIterator[data_pb2.FetchRequest]:
+            yield to_fetch(0, max_wait_ms=600_000)
+            for _ in range(50):
+                await asyncio.sleep(0)
+                yield data_pb2.FetchRequest(credit_bytes=1)
+            await append(node, 10)
+            await asyncio.get_running_loop().create_future()
+
+        monkeypatch.setattr(data._fetch, "begin", counted)
+        stream: Any = data.fetch(requests(), PEER)
+        assert (await anext(stream)).items[0].record_batches
+        assert begun <= 2
+        await stream.aclose()
+
+    run_with_node(tmp_path, test)
+
+
+def test_S3_streams_with_many_items_are_worked_on_in_turns(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A Produce request of 90,000 partitions held the loop for a second, a Fetch request for half a second."""
+    response = ProduceResponse([ProducePartitionResponse("a", 0, ErrorCode.NONE)] * MANY)
+
+    async def test() -> None:
+        every_look_takes_a_millisecond(monkeypatch)
+        _, rounds = await rounds_of_the_loop(_produce_response(response))
+        assert rounds >= 0.9 * MANY // LOOKS_PER_TURN
+
+    asyncio.run(test())
+
+
+def test_S2_places_of_fetch_streams_are_given_in_order() -> None:
+    async def test() -> None:
+        places, given = FetchPlaces(10), list[str]()
+
+        async def take(host: str, size: int) -> int:
+            taken = await places.take(host, size)
+            given.append(host)
+            return taken
+
+        assert places.take_now("a", 5) == 5
+        assert not places.take_now("a", 1)
+        assert places.take_now("b", 3) == 3
+        large, small, gone = (asyncio.ensure_future(take(*each)) for each in (("c", 99), ("d", 1), ("e", 1)))
+        await asyncio.sleep(0)
+        assert (places.waiting, places.take_now("f", 1)) == (3, 0), "a large one is not overtaken"
+        gone.cancel()
+        places.give_back("a", 5)
+        places.give_back("b", 3)
+        assert await large == 10
+        places.give_back("c", 10)
+        assert await small == 1
+        assert given == ["c", "d"]
+        waiting = asyncio.ensure_future(places.take("a", 10))
+        await asyncio.sleep(0)
+        places.stop()
+        assert await waiting == 0
+
+    asyncio.run(test())
