@@ -455,3 +455,35 @@ def test_S2_places_of_fetch_streams_are_given_in_order() -> None:
         assert await waiting == 0
 
     asyncio.run(test())
+
+
+def test_S3_a_setting_is_described_once(tmp_path: Path) -> None:
+    """One that was named 99,000 times was described as often."""
+
+    async def test(node: Node) -> None:
+        await create_topic(node, "there")
+        request = topics_pb2.DescribeConfigsRequest(
+            resource_type=topics_pb2.TOPIC, resource_name="there", names=["cleanup.policy"] * 100
+        )
+        response = await TopicService(node).describe_configs(request, UNUSED)
+        assert [entry.name for entry in response.entries] == ["cleanup.policy"]
+
+    run_with_node(tmp_path, test)
+
+
+def test_S3_a_request_changes_so_many_settings_at_most(tmp_path: Path) -> None:
+    """99,000 unknown names were sorted and joined for the text of the error."""
+
+    async def test(node: Node) -> None:
+        await create_topic(node, "there")
+        request = topics_pb2.AlterConfigsRequest(
+            resource_type=topics_pb2.TOPIC, resource_name="there", remove=[f"n{number}" for number in range(1001)] * 2
+        )
+        with pytest.raises(UsageError, match="more than 1000 settings are named"):
+            await TopicService(node).alter_configs(request, UNUSED)
+        request = topics_pb2.AlterConfigsRequest(
+            resource_type=topics_pb2.TOPIC, resource_name="there", remove=["cleanup.policy"] * 2000
+        )
+        await TopicService(node).alter_configs(request, UNUSED)
+
+    run_with_node(tmp_path, test)
