@@ -269,7 +269,7 @@ def test_requests_beyond_the_bounds_are_refused(tmp_path: Path) -> None:
     async def test(_: Node, channel: grpc.aio.Channel) -> None:
         metadata = metadata_pb2_grpc.MetadataServiceStub(channel)
         with pytest.raises(
-            grpc.aio.AioRpcError, match=r"topics has 6 items, more than grpc\.max\.array\.length = 5"
+            grpc.aio.AioRpcError, match=r"topics has more items than grpc\.max\.array\.length = 5"
         ) as error:
             await metadata.GetMetadata(metadata_pb2.GetMetadataRequest(topics=list("abcdef")))
         assert refused(error) == (grpc.StatusCode.INVALID_ARGUMENT, "INVALID_REQUEST")

@@ -14,9 +14,10 @@ from typing import Final
 from semel.broker.handlers.fetch import FetchHandler, FileRange, WaitingFetch
 from semel.broker.handlers.large_fetch import LargeFetch
 from semel.broker.handlers.produce import ProduceHandler
-from semel.broker.listeners.grpc.convert import isolation_of, unique_items
-from semel.broker.listeners.grpc.edge import Context
+from semel.broker.listeners.grpc.convert import filled, isolation_of, unique_items
+from semel.broker.listeners.grpc.edge import Context, client_host
 from semel.broker.listeners.grpc.errors import item_error
+from semel.broker.listeners.grpc.fetch_places import FETCH_STREAMS_BYTES_MAX, FetchPlaces
 from semel.protocol.api.topics import IsolationLevel
 from semel.protocol.batch_header import read_header
 from semel.protocol.errors import ErrorCode, RetriableError
@@ -24,6 +25,7 @@ from semel.protocol.ids import ZERO_TOPIC_ID, TopicPartition
 from semel.protocol.kafka.fetch import FetchPartition, FetchPartitionResponse, FetchRequest, FetchResponse
 from semel.protocol.kafka.produce import PRODUCE_MAX_VERSION, ProducePartition, ProduceRequest, ProduceResponse
 from semel.protocol.v1 import data_pb2
+from semel.runtime.turns import in_turns
 
 UNANSWERED_MAX: Final = 64
 RESPONSE_BYTES_MAX: Final = 1 << 20
@@ -41,12 +43,14 @@ class DataService:
     def __init__(self, produce: ProduceHandler, fetch: FetchHandler) -> None:
         self._produce = produce
         self._fetch = fetch
+        self.places = FetchPlaces()
         self._streams: set[_FetchStream] = set()
         self._stopping = asyncio.Event()
 
     def finish(self) -> None:
         """Begin no more: the node stops. What was begun is answered, and the streams end."""
         self._stopping.set()
+        self.places.stop()
         for stream in self._streams:
             stream.wake()
 
@@ -87,10 +91,10 @@ class DataService:
                     if request is None:
                         reading = None  # type: ignore[assignment]
                     else:
-                        unanswered.append(self._begin_produce(request, turn))
+                        unanswered.append(await self._begin_produce(request, turn))
                         reading = asyncio.ensure_future(anext(requests, None))
                 while unanswered and unanswered[0].done():
-                    yield _produce_response(unanswered.popleft().result())
+                    yield await _produce_response(unanswered.popleft().result())
             if reading is not None:
                 self._check_running()
         finally:
@@ -100,14 +104,18 @@ class DataService:
             if turn.on_close is not None:
                 turn.on_close()
 
-    def _begin_produce(self, request: data_pb2.ProduceRequest, turn: _StreamTurn) -> asyncio.Future[ProduceResponse]:
+    async def _begin_produce(
+        self, request: data_pb2.ProduceRequest, turn: _StreamTurn
+    ) -> asyncio.Future[ProduceResponse]:
         answered: asyncio.Future[ProduceResponse] = asyncio.get_running_loop().create_future()
 
         def done(response: ProduceResponse) -> None:
             if not answered.done():
                 answered.set_result(response)
 
-        partitions = [ProducePartition(item.topic, item.partition, item.record_batches) for item in request.items]
+        partitions = [
+            ProducePartition(item.topic, item.partition, item.record_batches) async for item in in_turns(request.items)
+        ]
         response = self._produce.begin(
             ProduceRequest(
                 partitions, request.transactional_id or None, request.acks, request.timeout_ms or DEFAULT_TIMEOUT_MS
@@ -123,10 +131,10 @@ class DataService:
     # --- Fetch --------------------------------------------------------------------------------------------------------
 
     async def fetch(
-        self, requests: AsyncIterator[data_pb2.FetchRequest], _context: Context
+        self, requests: AsyncIterator[data_pb2.FetchRequest], context: Context
     ) -> AsyncIterator[data_pb2.FetchResponse]:
         """Send what there is, as far as the credit goes, until the client has had enough."""
-        stream = _FetchStream(self._fetch)
+        stream = _FetchStream(self._fetch, self.places, client_host(context))
         self._streams.add(stream)
         reading = asyncio.ensure_future(stream.read(requests))
         try:
@@ -142,6 +150,8 @@ class DataService:
                 response = await stream.next_response()
                 if response is not None:
                     yield response
+                    del response
+                stream.give_place_back()
         finally:
             reading.cancel()
             stream.close()
@@ -167,8 +177,12 @@ class _StreamTurn:
 class _FetchStream:
     """Where one Fetch stream is: its partitions with their next offsets, and what it may still send."""
 
-    def __init__(self, handler: FetchHandler) -> None:
+    def __init__(self, handler: FetchHandler, places: FetchPlaces, host: str) -> None:
         self._handler = handler
+        self._places = places
+        self._host = host
+        self._place_bytes = 0
+        self._wanted_bytes = RESPONSE_BYTES_MAX
         self._partitions: dict[TopicPartition, FetchPartition] = {}
         self._isolation = IsolationLevel.READ_UNCOMMITTED
         self._max_wait_ms = DEFAULT_MAX_WAIT_MS
@@ -185,8 +199,10 @@ class _FetchStream:
         """Take over the client's requests as they come."""
         try:
             async for request in requests:
+                could_send = self.can_send
                 await self._take(request)
-                self.wake()
+                if request.items or not could_send:  # more credit alone is no reason to read again
+                    self.wake()
         finally:
             self.wake()
 
@@ -195,8 +211,10 @@ class _FetchStream:
         if not request.items:
             return
         self._isolation = isolation_of(request.isolation)
-        self._max_wait_ms = request.max_wait_ms or DEFAULT_MAX_WAIT_MS
+        # Without a wait, a stream with nothing to send would never let go of the event loop.
+        self._max_wait_ms = request.max_wait_ms if request.max_wait_ms > 0 else DEFAULT_MAX_WAIT_MS
         self._min_bytes = max(request.min_bytes, 1)
+        self._partitions = {}  # what is read until the new ones are known is not asked for any more
         self._partitions = dict(
             await unique_items(
                 (
@@ -228,6 +246,11 @@ class _FetchStream:
 
     async def next_response(self) -> data_pb2.FetchResponse | None:
         """Return what can be read, waiting for it for a while; None where nothing came or the client asks again."""
+        wanted, self._wanted_bytes = self._wanted_bytes, RESPONSE_BYTES_MAX
+        self._place_bytes = await self._places.take(self._host, wanted)
+        if not self._place_bytes or not self.can_send:
+            return None
+        partitions = self._partitions
         request = FetchRequest(
             list(self._partitions.values()),
             self._max_wait_ms,
@@ -236,21 +259,49 @@ class _FetchStream:
             self._isolation,
         )
         self._woken = asyncio.get_running_loop().create_future()
-        begun = self._handler.begin(request, _FETCH_BY_NAME_VERSION, self._answered)
+        begun = self._handler.begin(request, _FETCH_BY_NAME_VERSION, self._found)
         if isinstance(begun, FetchResponse):
             self._woken = None
-            return self._response(begun)
+            return await self._response(begun, partitions)
+        self.give_place_back()  # there is nothing to send yet
         self._waiting = begun
         try:
             response = await self._woken
         finally:
             begun.cancel()
             self._waiting = self._woken = None
-        return None if response is None else self._response(response)
+        return None if response is None else await self._response(response, partitions)
 
-    def _response(self, response: FetchResponse) -> data_pb2.FetchResponse | None:
-        items = [item for found in response.partitions if (item := self._item(found)) is not None]
-        return data_pb2.FetchResponse(items=items) if items else None
+    def _found(self, response: FetchResponse) -> None:
+        """Take what has come after a wait. Without a place for it, it is read again once there is one."""
+        if not self._place_bytes:
+            self._place_bytes = self._places.take_now(self._host, RESPONSE_BYTES_MAX)
+        self._answered(response if self._place_bytes else None)
+
+    def give_place_back(self) -> None:
+        taken, self._place_bytes = self._place_bytes, 0
+        if taken:
+            self._places.give_back(self._host, taken)
+
+    async def _response(
+        self, response: FetchResponse, partitions: dict[TopicPartition, FetchPartition]
+    ) -> data_pb2.FetchResponse | None:
+        """Return the message of an answer; None for nothing, or where the client has asked for other partitions."""
+        size = sum([len(found.records) for found in response.partitions if found.records is not None])
+        if size > self._place_bytes and self._place_bytes < FETCH_STREAMS_BYTES_MAX:
+            self._wanted_bytes = size  # a batch larger than a response
+            return None
+        message, spent = data_pb2.FetchResponse(), 0
+        async for found in in_turns(response.partitions):
+            if self._partitions is not partitions:
+                self._credit_bytes += spent
+                return None
+            credit = self._credit_bytes
+            item = self._item(found)
+            spent += credit - self._credit_bytes
+            if item is not None:
+                message.items.append(item)
+        return message if message.items else None
 
     def _item(self, found: FetchPartitionResponse) -> data_pb2.FetchResponse.Item | None:
         """Return what to send of a partition, and move on behind it. One with an error is not read again on its own."""
@@ -280,6 +331,7 @@ class _FetchStream:
     def close(self) -> None:
         if self._waiting is not None:
             self._waiting.cancel()
+        self.give_place_back()
 
 
 def _record_bytes(found: FetchPartitionResponse) -> bytes:
@@ -302,9 +354,12 @@ def _next_offset(records: bytes) -> int:
     return next_offset
 
 
-def _produce_response(response: ProduceResponse) -> data_pb2.ProduceResponse:
-    return data_pb2.ProduceResponse(
-        items=[
+async def _produce_response(response: ProduceResponse) -> data_pb2.ProduceResponse:
+    message = data_pb2.ProduceResponse()
+    return await filled(
+        message,
+        message.items,
+        (
             data_pb2.ProduceResponse.Item(
                 topic=item.topic,
                 partition=item.partition,
@@ -314,5 +369,5 @@ def _produce_response(response: ProduceResponse) -> data_pb2.ProduceResponse:
                 error=item_error(item.error, item.error_message),
             )
             for item in response.partitions
-        ]
+        ),
     )

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
-from contextlib import contextmanager
+from contextlib import aclosing, contextmanager
 from dataclasses import dataclass
 from typing import Any, Final, TypeAlias
 
@@ -21,6 +21,7 @@ from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapProp
 
 from semel.broker.listeners.grpc.errors import ERROR_METADATA, status_message, status_of
 from semel.broker.listeners.grpc.malformed import Malformed
+from semel.broker.listeners.grpc.wire import WireCount
 from semel.protocol.api.clients import CLIENT_METADATA, ClientOrigin
 from semel.protocol.errors import ErrorCode, SemelError, UsageError
 from semel.runtime.caller import set_caller
@@ -40,6 +41,8 @@ class CallTimes:
     record: Callable[[str, str, float], None]
 
 
+REQUEST_BYTES_MAX: Final = 4 << 20
+"""The most bytes of a request without records: offsets of 40,000 partitions, 100 bytes each."""
 _INTERNAL_ERROR: Final = SemelError("the node failed at this request: see its own log")
 _TRACE_HEADERS: Final = frozenset({"traceparent", "tracestate"})
 _propagator: Final = TraceContextTextMapPropagator()
@@ -76,7 +79,10 @@ def _method_handler(
 ) -> grpc.RpcMethodHandler[Any, Any]:
     request_class, response_class = GetMessageClass(method.input_type), GetMessageClass(method.output_type)
     check = _array_check(method, max_array_length)
-    read = _Reader(f"/{method.containing_service.full_name}/{method.name}", request_class.FromString, check, malformed)
+    count = WireCount(method.input_type, max_array_length, lambda name: _refuse_list(method, name, max_array_length))
+    bytes_max = None if _carries_records(method) else REQUEST_BYTES_MAX
+    name = f"/{method.containing_service.full_name}/{method.name}"
+    read = _Reader(name, request_class.FromString, check, malformed, count, bytes_max)
     serialize = response_class.SerializeToString
     assert method.client_streaming == method.server_streaming, "semel.v1 has calls and two-way streams"
     if method.server_streaming:
@@ -94,6 +100,30 @@ class _Reader:
     parser: Callable[[bytes], Any]
     check: Callable[[Message], None]
     malformed: Malformed
+    count: WireCount
+    bytes_max: int | None
+
+    async def request_of(self, data: bytes, context: Context) -> Any:
+        """Return a request. Its bytes are looked at first: what is too much is refused before it is in memory (S2)."""
+        if self.bytes_max is not None and len(data) > self.bytes_max:
+            raise UsageError(
+                f"{self.method}: the request has {len(data)} bytes, more than {self.bytes_max}: send several requests"
+            )
+        if not self.count.can_skip(len(data)):
+            await self.malformed.check(self.count.check, data, self.method, context)
+        request = await self.malformed.parse(self.parser, data, self.method, context)
+        self.check(request)
+        return request
+
+
+def _carries_records(method: MethodDescriptor) -> bool:
+    """Return whether the requests of a method may be as large as any message."""
+    return bool(method.input_type.full_name == "semel.v1.ProduceRequest")
+
+
+def _refuse_list(method: MethodDescriptor, name: str, longest: int) -> None:
+    what = f"{name} has more items than" if name else "the request has far more fields than"
+    raise UsageError(f"{method.name}: {what} grpc.max.array.length = {longest}: send several requests")
 
 
 def _array_check(method: MethodDescriptor, longest: int) -> Callable[[Message], None]:
@@ -149,17 +179,23 @@ def _timed(name: str, call: UnaryMethod, times: CallTimes) -> UnaryMethod:
 
 
 def _unary(call: UnaryMethod, read: _Reader) -> Any:
+    async def answer(data: bytes, context: Context) -> Message:
+        request = await read.request_of(data, context)
+        del data
+        response: Message = await call(request, context)
+        return response
+
     async def handle(data: bytes, context: Context) -> Message:
         with _callers_trace(context):
             try:
                 set_caller(_origin(context))
-                request = await read.malformed.parse(read.parser, data, read.method, context)
-                read.check(request)
-                response: Message = await call(request, context)
-                return response
+                answering = answer(data, context)
+                del data
+                return await answering
             except Exception as error:
-                await _refuse(context, error, read.malformed.log)
-                raise
+                failure = _without_frames(error, read.malformed.log)
+            await _refuse(context, failure)
+            raise failure
 
     return handle
 
@@ -167,28 +203,44 @@ def _unary(call: UnaryMethod, read: _Reader) -> Any:
 def _stream(call: StreamMethod, read: _Reader) -> Any:
     async def handle(requests: AsyncIterator[bytes], context: Context) -> None:
         async def checked() -> AsyncIterator[Message]:
-            async for request in read.malformed.messages_of(read.parser, requests, read.method, context):
-                read.check(request)
-                yield request
+            async for data in requests:
+                yield await read.request_of(data, context)
 
         with _callers_trace(context):
             try:
-                async for response in call(checked(), context):
-                    await context.write(response)
+                responses: Any = call(checked(), context)
+                async with aclosing(responses):
+                    async for response in responses:
+                        try:
+                            await context.write(response)
+                        except grpc.aio.InternalError:
+                            return  # the client has left
+                return
             except Exception as error:
-                await _refuse(context, error, read.malformed.log)
-                raise
+                failure = _without_frames(error, read.malformed.log)
+            await _refuse(context, failure)
+            raise failure
 
     return handle
 
 
-async def _refuse(context: Context, error: Exception, log: LimitedLog) -> None:
+def _without_frames(error: Exception, log: LimitedLog) -> Exception:
+    """Return what to answer. The library keeps what ends a call in a cycle with the call, until a full collection.
+
+    The frames of the traceback would keep the request there, which may be large.
+    """
+    if not isinstance(error, SemelError | grpc.aio.AbortError):
+        log.exception(error, "a gRPC request failed unexpectedly")
+        return _INTERNAL_ERROR
+    error.__traceback__ = error.__context__ = error.__cause__ = None
+    return error
+
+
+async def _refuse(context: Context, error: Exception) -> None:
     """Answer with an error. Raises what ends the call, but for errors that gRPC has dealt with itself."""
     if isinstance(error, grpc.aio.AbortError):
         return
-    if not isinstance(error, SemelError):
-        log.exception(error, "a gRPC request failed unexpectedly")
-        error = _INTERNAL_ERROR
+    assert isinstance(error, SemelError)
     name = error.code.name if error.code is not ErrorCode.NONE else ErrorCode.UNKNOWN_SERVER_ERROR.name
     await context.abort(status_of(error), status_message(error), ((ERROR_METADATA, name),))
 

@@ -60,13 +60,14 @@ class GroupService:
 
     async def join_group(self, request: groups_pb2.JoinGroupRequest, context: Context) -> groups_pb2.JoinGroupResponse:
         groups = await self._groups()
+        protocols = [GroupProtocol(offer.name, offer.metadata) async for offer in in_turns(request.protocols)]
         response = await groups.join(
             JoinGroupRequest(
                 group_id=request.group_id,
                 member_id=request.member_id,
                 group_instance_id=request.group_instance_id or None,
                 protocol_type=request.protocol_type,
-                protocols=tuple(GroupProtocol(offer.name, offer.metadata) for offer in request.protocols),
+                protocols=tuple(protocols),
                 session_timeout_ms=request.session_timeout_ms,
                 rebalance_timeout_ms=request.rebalance_timeout_ms,
                 client_id=request.client_id,
@@ -126,11 +127,11 @@ class GroupService:
         self, request: groups_pb2.LeaveGroupRequest, _context: Context
     ) -> groups_pb2.LeaveGroupResponse:
         groups = await self._groups()
-        members = tuple(
+        members = [
             MemberIdentity(member.member_id, member.group_instance_id or None, member.reason)
-            for member in request.members
-        )
-        response = await groups.leave(LeaveGroupRequest(request.group_id, members))
+            async for member in in_turns(request.members)
+        ]
+        response = await groups.leave(LeaveGroupRequest(request.group_id, tuple(members)))
         return groups_pb2.LeaveGroupResponse(
             # A list of messages has no holes: success is an Error of code 0.
             errors=[item_error(error) or common_pb2.Error() for error in response.errors]

@@ -34,6 +34,15 @@ class Malformed:
         except (DecodeError, UnicodeDecodeError, RecursionError) as error:
             await self._refuse(error, data, method, context)
 
+    async def check(
+        self, check: Callable[[bytes], Awaitable[None]], data: bytes, method: str, context: Context
+    ) -> None:
+        """Look at the bytes of a message before it is parsed. Ends the call where they are none."""
+        try:
+            await check(data)
+        except DecodeError as error:
+            await self._refuse(error, data, method, context)
+
     async def _refuse(self, error: Exception, data: bytes, method: str, context: Context) -> Never:
         self.messages += 1
         self.log.warning("malformed gRPC message: peer=%s method=%s bytes=%d", context.peer(), method, len(data))

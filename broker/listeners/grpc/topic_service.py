@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Final
+
 from semel.broker.handlers import configs, topics
 from semel.broker.handlers.delete_records import delete_records
 from semel.broker.handlers.list_offsets import list_offsets
@@ -15,6 +17,8 @@ from semel.protocol.errors import UsageError
 from semel.protocol.ids import TopicPartition
 from semel.protocol.v1 import topics_pb2
 from semel.runtime.turns import in_turns
+
+_CHANGED_SETTINGS_MAX: Final = 1_000
 
 
 class TopicService:
@@ -61,7 +65,7 @@ class TopicService:
         self, request: topics_pb2.DescribeConfigsRequest, _context: Context
     ) -> topics_pb2.DescribeConfigsResponse:
         kind = _resource_type(request.resource_type)
-        entries = configs.describe_configs(self._node, kind, request.resource_name, request.names)
+        entries = configs.describe_configs(self._node, kind, request.resource_name, tuple(dict.fromkeys(request.names)))
         return topics_pb2.DescribeConfigsResponse(
             entries=[
                 topics_pb2.ConfigEntry(
@@ -80,13 +84,19 @@ class TopicService:
     async def alter_configs(
         self, request: topics_pb2.AlterConfigsRequest, _context: Context
     ) -> topics_pb2.AlterConfigsResponse:
+        removed = tuple(dict.fromkeys(request.remove))
+        if len(request.set) + len(removed) > _CHANGED_SETTINGS_MAX:
+            raise UsageError(
+                f"AlterConfigs: more than {_CHANGED_SETTINGS_MAX} settings are named, which is more than there are: "
+                "check the names, or send several requests"
+            )
         await configs.alter_configs(
             self._node,
             AlterConfigsRequest(
                 _resource_type(request.resource_type),
                 request.resource_name,
                 dict(request.set),
-                tuple(request.remove),
+                removed,
                 request.validate_only,
             ),
         )

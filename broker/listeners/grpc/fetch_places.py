@@ -1,0 +1,98 @@
+"""What all Fetch streams of a node hold in memory for clients that have not read it yet is bounded (S2).
+
+A stream takes a place before it reads records and gives it back once they are written. Places are given in the order
+in which streams ask. One address has at most half of them, so that clients that never read don't keep all others out.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from typing import Final
+
+FETCH_STREAMS_BYTES_MAX: Final = 64 << 20
+
+
+class FetchPlaces:
+    """Places are bytes."""
+
+    def __init__(self, bytes_max: int = FETCH_STREAMS_BYTES_MAX) -> None:
+        self.used_bytes = 0
+        self._bytes_max = bytes_max
+        self._used_by: Counter[str] = Counter()
+        self._waiting: dict[asyncio.Future[int], tuple[str, int]] = {}
+        self._full = False
+        """Whether somebody waits for others than those of its own address."""
+        self._stopped = False
+
+    @property
+    def waiting(self) -> int:
+        """How many wait for a place."""
+        return len(self._waiting)
+
+    def take_now(self, host: str, size: int) -> int:
+        """Return how much was taken, which is less than `size` only where there is no more at all; 0 for nothing."""
+        size = self._most(size)
+        if self._stopped or self._full or not self._fits(size) or not self._may_have(host, size):
+            return 0
+        self._add(host, size)
+        return size
+
+    async def take(self, host: str, size: int) -> int:
+        """Do what `take_now` does, and wait for it. Returns 0 where the node stops."""
+        taken = self.take_now(host, size)
+        if taken or self._stopped:
+            return taken
+        place: asyncio.Future[int] = asyncio.get_running_loop().create_future()
+        self._waiting[place] = (host, self._most(size))
+        self._give()
+        try:
+            return await place
+        except asyncio.CancelledError:
+            if place.done() and not place.cancelled():
+                self.give_back(host, place.result())
+            else:
+                self._waiting.pop(place, None)
+                self._give()
+            raise
+
+    def give_back(self, host: str, size: int) -> None:
+        """Let others have it."""
+        self._add(host, -size)
+        self._give()
+
+    def stop(self) -> None:
+        """Give no more."""
+        self._stopped = True
+        for place in self._waiting:
+            if not place.done():
+                place.set_result(0)
+        self._waiting.clear()
+
+    def _give(self) -> None:
+        self._full = False
+        for place, (host, size) in list(self._waiting.items()):
+            if not self._fits(size):
+                self._full = True
+                return
+            if self._may_have(host, size):
+                del self._waiting[place]
+                if not place.done():
+                    self._add(host, size)
+                    place.set_result(size)
+
+    def _most(self, size: int) -> int:
+        return min(size, self._bytes_max)
+
+    def _fits(self, size: int) -> bool:
+        return self.used_bytes + size <= self._bytes_max
+
+    def _may_have(self, host: str, size: int) -> bool:
+        used = self._used_by.get(host, 0)
+        return not used or used + size <= self._bytes_max // 2
+
+    def _add(self, host: str, size: int) -> None:
+        self.used_bytes += size
+        self._used_by[host] += size
+        if not self._used_by[host]:
+            del self._used_by[host]
