@@ -26,7 +26,7 @@ from semel.broker.log.partition_log import PartitionLog
 from semel.broker.log_manager_config import DurabilityMode, LogManagerConfig
 from semel.broker.log_opening import LogOpener
 from semel.broker.log_recovery import RecoveryReport, damage_of, replay_journal
-from semel.broker.log_upkeep import TURN_SECONDS, LogUpkeep
+from semel.broker.log_upkeep import LogUpkeep
 from semel.broker.offline_logs import OfflineKind, OfflineLog, OfflineLogs, message_of
 from semel.broker.partition import CommitTimes, Durability, Partition
 from semel.broker.recovery_note import NOTE_FILE, RecoveryNote, update_note
@@ -35,6 +35,7 @@ from semel.protocol.ids import TopicId, TopicPartition, format_topic_id
 from semel.runtime.buckets import Buckets
 from semel.runtime.clock import Clock
 from semel.runtime.storage import Storage
+from semel.runtime.turns import Turns
 
 _log = logging.getLogger("semel.logs")
 
@@ -291,7 +292,7 @@ class LogManager:
         parts = [part for first in range(_MAKERS) if (part := new[first::_MAKERS])]
         await asyncio.gather(*(self._thread.run(make, part) for part in parts))
         offline = [self._not_made(one, failures[one.tp]) for one in new if one.tp in failures]
-        turn_ends = self._clock.monotonic() + TURN_SECONDS
+        turns = Turns(ends_with_caller=False)
         for one in new:
             if one.tp in failures:
                 continue
@@ -300,9 +301,7 @@ class LogManager:
             except (SemelError, OSError) as error:
                 failures[one.tp] = error
                 offline.append(self._opener.failed(one.tp, one.topic_id, error, one.leader_epoch))
-            if self._clock.monotonic() >= turn_ends:
-                await asyncio.sleep(0)
-                turn_ends = self._clock.monotonic() + TURN_SECONDS
+            await turns.give_way()
         self._opener.take_offline(offline)
         return failures
 

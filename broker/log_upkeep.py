@@ -24,6 +24,7 @@ from semel.protocol.errors import SemelError
 from semel.protocol.ids import TopicId, TopicPartition
 from semel.runtime.clock import Clock
 from semel.runtime.storage import Storage
+from semel.runtime.turns import in_turns
 
 _log = logging.getLogger("semel.logs")
 
@@ -32,8 +33,6 @@ _SPACE_LOOK_SECONDS: Final = 10.0
 _NO_ROOM_EVERY_SECONDS: Final = 60.0
 _DIRECTORIES_LOOK_SECONDS: Final = 10.0
 """How often it is looked whether all partitions still have their directories; each flush looks, too."""
-TURN_SECONDS: Final = 0.005
-"""How long a background duty works on the event loop before it lets others have a turn."""
 
 
 @dataclass(slots=True)
@@ -362,12 +361,8 @@ class LogUpkeep:
         return expired
 
     async def _in_turns(self) -> AsyncIterator[Partition]:
-        """Yield all partitions that are online, letting others have the event loop every few milliseconds."""
-        turn_ends = self._clock.monotonic() + TURN_SECONDS
-        for partition in list(self._partitions.values()):
-            if self._clock.monotonic() >= turn_ends:
-                await asyncio.sleep(0)
-                turn_ends = self._clock.monotonic() + TURN_SECONDS
+        """Yield all partitions that are online."""
+        async for partition in in_turns(list(self._partitions.values())):
             if self._is_online(partition):
                 yield partition
 

@@ -3,7 +3,8 @@
     async for item in in_turns(items):
         work(item)
 
-Work for a caller whose connection is gone ends at the end of a turn, unless it must be done to its end.
+Work in the task of a request whose connection is gone ends at the end of a turn, unless it must be done to its end.
+Tasks that a request begins are not for its connection alone: they are done to their end.
 """
 
 from __future__ import annotations
@@ -13,14 +14,17 @@ import time
 from collections import deque
 from collections.abc import AsyncIterator, Callable, Iterable
 from contextvars import ContextVar
-from typing import Final, TypeVar
-from weakref import WeakKeyDictionary
+from typing import Any, Final, TypeAlias, TypeVar
+from weakref import WeakKeyDictionary, ref
 
 TURN_SECONDS: Final = 0.005
 
 _WAITING: Final[WeakKeyDictionary[asyncio.AbstractEventLoop, deque[asyncio.Future[None]]]] = WeakKeyDictionary()
 
-_IS_GONE: Final[ContextVar[Callable[[], bool] | None]] = ContextVar("is_gone", default=None)
+_Caller: TypeAlias = "tuple[ref[asyncio.Task[Any]], Callable[[], bool]]"
+
+_CALLER: Final[ContextVar[_Caller | None]] = ContextVar("caller", default=None)
+"""The task that works for a caller, and whether that is gone. Other tasks inherit it, and it is not about them."""
 
 _Item = TypeVar("_Item")
 
@@ -36,7 +40,9 @@ def seconds() -> float:
 
 def set_is_gone(is_gone: Callable[[], bool]) -> None:
     """Say how to learn that the caller of the current task is gone."""
-    _IS_GONE.set(is_gone)
+    task = asyncio.current_task()
+    assert task is not None
+    _CALLER.set((ref(task), is_gone))
 
 
 class Turns:
@@ -46,7 +52,10 @@ class Turns:
 
     def __init__(self, *, ends_with_caller: bool = True) -> None:
         """Without `ends_with_caller` the work is done to its end: it is not for the caller alone."""
-        self._is_gone = _IS_GONE.get() if ends_with_caller else None
+        self._is_gone: Callable[[], bool] | None = None
+        caller = _CALLER.get()
+        if caller is not None and ends_with_caller and caller[0]() is asyncio.current_task():
+            self._is_gone = caller[1]
         self._ends = seconds() + TURN_SECONDS
 
     async def give_way(self) -> None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import heapq
 import math
-from collections.abc import AsyncIterator, Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import replace
 from typing import Final, TypeVar
 
@@ -36,14 +36,13 @@ from semel.protocol.api.diagnostics import (
 )
 from semel.protocol.errors import RetriableError, UsageError
 from semel.protocol.ids import INTERNAL_TOPICS, OFFSETS_TOPIC, TRANSACTIONS_TOPIC, ProducerIdAndEpoch
-from semel.runtime.clock import Clock
+from semel.runtime.turns import in_turns
 from semel.txn_coordinator.commit_records import key_of_member
 from semel.txn_coordinator.outcome import Outcome, outcome_of
 from semel.txn_coordinator.state import TransactionMetadata
 
 Item = TypeVar("Item")
 
-TURN_SECONDS: Final = 0.005
 PARTITIONS_SHOWN_MAX: Final = 20
 """So many partitions of one transaction are named."""
 _REASON_LENGTH_MAX: Final = 500
@@ -234,7 +233,7 @@ async def _topics(node: Services, most: int) -> tuple[list[TopicFacts], int]:
         if partition.tp.topic not in INTERNAL_TOPICS and partition.offline_error is None:
             by_topic.setdefault(partition.tp.topic, []).append(partition)
     facts: list[tuple[bool, TopicFacts]] = []
-    async for topic, partitions in in_turns(list(by_topic.items()), node.clock):
+    async for topic, partitions in in_turns(list(by_topic.items())):
         image = node.metadata.topic(topic)
         if image is None:
             continue
@@ -259,13 +258,3 @@ async def _topics(node: Services, most: int) -> tuple[list[TopicFacts], int]:
         )
     facts.sort(key=lambda one: (not one[0], -one[1].size_bytes, one[1].topic))
     return [fact for _, fact in facts[:most]], len(facts)
-
-
-async def in_turns(items: Sequence[Item], clock: Clock) -> AsyncIterator[Item]:
-    """Yield the items, letting others have the event loop every few milliseconds."""
-    turn_ends = clock.monotonic() + TURN_SECONDS
-    for item in items:
-        if clock.monotonic() >= turn_ends:
-            await asyncio.sleep(0)
-            turn_ends = clock.monotonic() + TURN_SECONDS
-        yield item

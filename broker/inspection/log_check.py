@@ -22,7 +22,7 @@ from semel.broker.log.replay import apply_batch
 from semel.broker.log.segment import INDEX_SUFFIX, LOG_SUFFIX, TIME_INDEX_SUFFIX, TXN_INDEX_SUFFIX, segment_path
 from semel.protocol.batch_header import COMPRESSION_MASK, check_crc32c
 from semel.protocol.errors import SemelError
-from semel.protocol.ids import TopicPartition
+from semel.protocol.ids import NO_LEADER_EPOCH, TopicPartition
 from semel.protocol.record_batch import (
     BatchHeader,
     ControlType,
@@ -99,6 +99,7 @@ class LogCheck:
         self._walked = WalkedLog(tp)
         self._is_complete = True
         self._epoch_fault = ""
+        self._last_epoch = NO_LEADER_EPOCH
         self._epochs: LeaderEpochs | None = None
 
     def run(self) -> WalkedLog:
@@ -238,6 +239,13 @@ class LogCheck:
         elif first > end and not self._config.is_compacted:
             what = f"offsets {end} to {first - 1} are missing before this batch, in a log that is not compacted"
             self._add_batch_finding(Severity.WARNING, Check.OFFSETS, path, what, first, position, size)
+        if header.leader_epoch < self._last_epoch:
+            what = (
+                f"a batch of leader epoch {header.leader_epoch} follows one of {self._last_epoch}: one of them is "
+                "damaged, since epochs never become lower, and no checksum covers them"
+            )
+            self._add_batch_finding(Severity.WARNING, Check.LEADER_EPOCHS, path, what, first, position, size)
+        self._last_epoch = header.leader_epoch
         if header.record_count == 0 and not self._config.is_compacted and not header.has_producer:
             self._findings.add(
                 Severity.NOTE, Check.OFFSETS, self._relative(path),

@@ -10,7 +10,8 @@ import fcntl
 import logging
 import os
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import closing, contextmanager
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -25,6 +26,7 @@ from semel.broker.data_folder import (
     LOCK_FILE,
     LOG_START_FILE,
     META_FILE,
+    PARTITION_FILE,
     RECOVERY_POINT_FILE,
     DataFolder,
 )
@@ -37,7 +39,7 @@ from semel.broker.inspection.overlay import OverlayStorage, open_to_read
 from semel.broker.inspection.places import IS_A_DIRECTORY, Place, log_name, place_of
 from semel.broker.inspection.rehearsal import Rehearsal, rehearse_start
 from semel.broker.inspection.transaction_check import check_transactions
-from semel.broker.known_partitions import KNOWN_FILE
+from semel.broker.known_partitions import KNOWN_FILE, KnownPartitions
 from semel.broker.log.checkpoints import OffsetCheckpoint
 from semel.broker.log.disk_errors import next_after_directory
 from semel.broker.log.recovery import LOST_OFFSETS
@@ -45,7 +47,7 @@ from semel.broker.metadata.changes import MetadataCorruptError
 from semel.broker.metadata.image import MetadataImage
 from semel.broker.recovery_note import NOTE_FILE
 from semel.protocol.errors import SemelError, UsageError
-from semel.protocol.ids import TopicId, TopicPartition
+from semel.protocol.ids import TopicId, TopicPartition, format_topic_id
 from semel.runtime.clock import Clock, SystemClock
 from semel.runtime.storage import read_whole
 
@@ -159,6 +161,17 @@ def _is_data_folder(storage: OverlayStorage, path: str) -> bool:
     return META_FILE in names or METADATA_FILE in names or any(log_name(name) is not None for name in names)
 
 
+@contextmanager
+def _silent() -> Iterator[None]:
+    """Let the logs' code say nothing: what it says of a start is taken down in the rehearsal."""
+    logger = logging.getLogger("semel.logs")
+    was_disabled, logger.disabled = logger.disabled, True
+    try:
+        yield
+    finally:
+        logger.disabled = was_disabled
+
+
 class _Verification:
     """One run over one folder."""
 
@@ -184,6 +197,11 @@ class _Verification:
             path, owner[0], owner[1], is_running=is_in_use(path), is_clean=before.exists(f"{path}/{CLEAN_FILE}")
         )
         self._findings = self._report.findings
+        if not before.exists(f"{path}/{META_FILE}"):
+            self._findings.add(
+                Severity.WARNING, Check.START, META_FILE, "it is missing: which node this folder belongs to is unknown",
+                on_start="writes it again, for the node that starts",
+            )  # fmt: skip
         self._done_bytes = 0
         self._total_bytes = 0
 
@@ -322,6 +340,7 @@ class _Verification:
             return
         told = {finding.path for finding in self._findings.found}
         after = rehearsal.storage
+        self._check_known()
         quiet = {CLEAN_FILE, LOCK_FILE, NOTE_FILE, KNOWN_FILE}
         for path in self._before.files():
             name = path[len(self._path) + 1 :]
@@ -331,6 +350,21 @@ class _Verification:
                 self._findings.add(
                     Severity.WARNING, Check.START, name, "a clean stop left it so that no start touches it",
                     on_start="changes it" if after.exists(path) else "removes it",
+                )  # fmt: skip
+
+    def _check_known(self) -> None:
+        """A clean stop knows all partitions by their topics' ids: what it does not know has got another id since."""
+        known = KnownPartitions(self._before, f"{self._path}/{KNOWN_FILE}")
+        with _silent():
+            known.read()
+        for tp, topic_id in self._topic_ids().items() if known.was_there else ():
+            if (topic_id, tp.partition) not in known:
+                self._findings.add(
+                    Severity.WARNING, Check.FOLDERS, f"{tp}/{PARTITION_FILE}",
+                    f"it says the topic id {format_topic_id(topic_id)}, of which this folder had no partition "
+                    f"{tp.partition} when the node stopped",
+                    on_start="takes the records for that topic's",
+                    command=f"compare the file with those of the other partitions of {tp.topic}",
                 )  # fmt: skip
 
     # --- Folders ------------------------------------------------------------------------------------------------------
@@ -372,14 +406,8 @@ class _Verification:
 
     def _topic_ids(self) -> dict[TopicPartition, TopicId]:
         """The partitions as a start finds them. What it says of others was said in the rehearsal."""
-        logger = logging.getLogger("semel.logs")
-        was_disabled, logger.disabled = logger.disabled, True
-        scratch = OverlayStorage(self._path)
-        try:
+        with _silent(), closing(OverlayStorage(self._path)) as scratch:
             return dict(DataFolder(scratch, self._path).find_logs(lambda tp, error: None))
-        finally:
-            scratch.close()
-            logger.disabled = was_disabled
 
     # --- Logs ---------------------------------------------------------------------------------------------------------
 

@@ -33,6 +33,7 @@ from semel.protocol.ids import (
     TRANSACTIONS_TOPIC,
     ProducerIdAndEpoch,
     TopicPartition,
+    format_topic_id,
     new_topic_id,
 )
 from semel.runtime.disk_storage import DiskStorage
@@ -179,6 +180,13 @@ def test_leader_epochs_that_are_not_the_batches_are_found(folder: Path) -> None:
     found = only(check(folder), Check.LEADER_EPOCHS)
     assert found.offset == -1
     assert "leader epoch 5" in found.what
+
+
+def test_D2_a_leader_epoch_that_is_above_a_later_one_is_found(folder: Path) -> None:
+    """No checksum covers it (bytes 12 to 15 of a batch), so only its neighbours tell."""
+    path = folder / "small-0" / "00000000000000000000.log"
+    flip(path, 12)
+    assert "of leader epoch" in next(one.what for one in wrong(check(folder)) if one.offset > 0)
 
 
 def test_checkpoints_that_cannot_be_are_found(folder: Path) -> None:
@@ -457,6 +465,19 @@ def test_many_findings_of_a_kind_are_counted() -> None:
 
 
 PLACES = ("log", "index", "timeindex", "txnindex", "snapshot", "leader-epoch-checkpoint", "partition.metadata")
+
+
+def test_a_missing_owner_file_is_a_finding_because_a_start_writes_it_again(folder: Path) -> None:
+    (folder / "meta.properties").unlink()
+    found = only(check(folder), Check.START)
+    assert (found.path, found.severity) == ("meta.properties", Severity.WARNING)
+    assert "writes it again" in found.on_start
+
+
+def test_a_partition_that_has_another_topic_s_id_is_a_finding(folder: Path) -> None:
+    metadata = folder / "small-0" / "partition.metadata"
+    metadata.write_text(f"version: 0\ntopic_id: {format_topic_id(new_topic_id())}\n")
+    assert "had no partition 0" in only(check(folder), Check.FOLDERS).what
 
 
 @pytest.mark.parametrize("which", [*PLACES, "recovery-point-offset-checkpoint", "meta.properties", "metadata.sqlite"])

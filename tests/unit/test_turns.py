@@ -77,6 +77,27 @@ def test_S3_work_for_a_caller_that_is_gone_ends(monkeypatch: pytest.MonkeyPatch)
     assert done < 20 + 2 * LOOKS_PER_TURN + 2
 
 
+def test_what_a_request_begins_is_done_to_its_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A task that a request starts, such as one that writes markers, inherits its context, and not its caller."""
+    every_look_takes_a_millisecond(monkeypatch)
+    count = 10 * LOOKS_PER_TURN
+
+    async def request() -> tuple[list[int], int]:
+        set_is_gone(lambda: True)
+        begun = asyncio.create_task(gathered(count))
+        turns = Turns(ends_with_caller=False)
+        own = 0
+        while own < count:
+            await turns.give_way()
+            own += 1
+        return await begun, own
+
+    async def main() -> tuple[list[int], int]:
+        return await asyncio.create_task(request())
+
+    assert asyncio.run(main()) == (list(range(count)), count)
+
+
 def test_cancelled_work_leaves_the_turn_to_the_next(monkeypatch: pytest.MonkeyPatch) -> None:
     every_look_takes_a_millisecond(monkeypatch)
 
