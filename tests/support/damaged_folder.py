@@ -50,6 +50,7 @@ def make_folder(folder: Path, count: int = 120) -> LogManager:
     for number, tp in enumerate(LOGS):
         partition = manager.create_partition(tp, new_topic_id(), _config_of(tp))
         fill(partition.log, count + number)
+        partition.leader_epoch = partition.log.epochs.entries()[-1][0]
         partition.log.flush()
     return manager
 
