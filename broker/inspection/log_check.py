@@ -99,6 +99,7 @@ class LogCheck:
         self._walked = WalkedLog(tp)
         self._is_complete = True
         self._epoch_fault = ""
+        self._epoch_fault_offset = 0
         self._last_epoch = NO_LEADER_EPOCH
         self._epochs: LeaderEpochs | None = None
 
@@ -125,9 +126,10 @@ class LogCheck:
         self._tell_of_snapshots(snapshots, check)
         if self._epoch_fault:
             path = f"{self._name}/{LEADER_EPOCHS_FILE}"
-            severity = Severity.WARNING if self._is_clean else Severity.NOTE
+            # After a crash the file need not know more than up to the recovery point, and a start adds only the rest.
+            is_due = self._is_clean or self._epoch_fault_offset < self._recovery_point
             self._findings.add(
-                severity, Check.LEADER_EPOCHS, path, self._epoch_fault,
+                Severity.WARNING if is_due else Severity.NOTE, Check.LEADER_EPOCHS, path, self._epoch_fault,
                 on_start=self._fate.of_index(f"{self._folder}/{LEADER_EPOCHS_FILE}"),
             )  # fmt: skip
         walked.end_offset = end
@@ -290,6 +292,7 @@ class LogCheck:
             assert self._epochs is not None
             known = self._epochs.epoch_for(header.base_offset)
             if known != header.leader_epoch:
+                self._epoch_fault_offset = header.base_offset
                 self._epoch_fault = (
                     f"it says that offset {header.base_offset} was written in leader epoch {known} (-1: none); the "
                     f"batch there is of epoch {header.leader_epoch}"

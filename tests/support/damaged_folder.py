@@ -106,6 +106,7 @@ def start_copy(folder: Path, copy: Path) -> Started:
     before = contents(copy)
     try:
         manager = open_logs(copy)
+        logger.removeHandler(collector)  # what reading it says is not the start's
         started.restored_batches = manager.recovery.restored_batches
         started.state = {str(one.tp): _state(one.log) for one in manager.partitions()}
         for partition in manager.partitions():

@@ -182,6 +182,16 @@ def test_leader_epochs_that_are_not_the_batches_are_found(folder: Path) -> None:
     assert "leader epoch 5" in found.what
 
 
+def test_leader_epochs_that_a_start_after_a_kill_does_not_build_again_are_found(tmp_path: Path) -> None:
+    manager = make_folder(tmp_path / "live")
+    asyncio.run(manager.upkeep.flush())
+    shutil.copytree(tmp_path / "live", tmp_path / "data")
+    manager._abandon()
+    assert not wrong(check(tmp_path / "data"))
+    (tmp_path / "data" / "small-1" / "leader-epoch-checkpoint").unlink()
+    assert "offset 0" in only(check(tmp_path / "data"), Check.LEADER_EPOCHS).what
+
+
 def test_D2_a_leader_epoch_that_is_above_a_later_one_is_found(folder: Path) -> None:
     """No checksum covers it (bytes 12 to 15 of a batch), so only its neighbours tell."""
     path = folder / "small-0" / "00000000000000000000.log"
