@@ -552,8 +552,8 @@ class NodeConfig:
     )
     add_partitions_to_txn_retry_backoff_max_ms: int = setting(
         100,
-        "How long adding a partition waits for the producer's previous transaction to complete, before the producer is "
-        "told to come again (KIP-890).",
+        "How long adding a partition waits for the producer's previous transaction to complete, before the producer "
+        "gets CONCURRENT_TRANSACTIONS and retries (KIP-890).",
         unit="ms",
         minimum=1,
         maximum=60_000,

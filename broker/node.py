@@ -63,7 +63,7 @@ logger = logging.getLogger("semel.node")
 NODE_LOCK_FILE: Final = ".semel.lock"
 METADATA_FILE: Final = "metadata.sqlite"
 LOADING_PATIENCE_S: Final = 30.0
-"""So long the listeners wait for coordinators to read their logs; after it, clients are told to retry."""
+"""So long the listeners wait for coordinators to read their logs; after it, clients retry."""
 
 _NAMED_MAX: Final = 10
 _PROGRESS_EVERY_S: Final = 2.0
@@ -268,7 +268,7 @@ class Node:
         self.metadata.add_listener(self._follower.follow)
         self._begin_duty("follow the metadata", self._follower.run())
         if not await self._coordinators.all_loaded(LOADING_PATIENCE_S):
-            logger.warning("coordinators are still reading their logs; clients are told to retry")
+            logger.warning("coordinators are still reading their logs; clients retry")
         self._produce = ProduceHandler(self)
         self._fetch = FetchHandler(self, kafka_limits(self.config))
         if self._tracing is not None:

@@ -76,7 +76,7 @@ class Batch(NotPicklable, Sequence[Record]):
             is_ours = not self._core.is_superseded(self._handout)
         if not is_ours:
             raise UsageError(
-                f"{self!r} was rewound, and its records come again with later polls; process those batches instead"
+                f"{self!r} was rewound, and later polls return its records again; process those batches instead"
             )
         self._is_rewound = False
         self._has_begun = True

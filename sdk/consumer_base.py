@@ -441,7 +441,9 @@ class ConsumerBase(NotPicklable, ABC, Generic[Listener]):
         try:
             await self._run(self._core.commit_within(chosen, self._core.committer(), timeout_s))
         except SemelError as error:
-            _log.warning("what was handed out is not committed, and comes again: %s", error)
+            _log.warning(
+                "the position of the last records is not committed, and they will be returned again: %s", error
+            )
 
     # life
 

@@ -77,7 +77,7 @@ CLIENT_INSTRUMENTS: Final[Mapping[str, Row]] = MappingProxyType(
             "semel.client.poll.interval",
             "s",
             "histogram",
-            "From records handed out to the next time some are asked for",
+            "From the return of records to the next poll",
         ),
         "buffer_usage": Row("semel.client.buffer.usage", "By", "gauge", "Memory of producers that holds records"),
         "buffer_limit": Row("semel.client.buffer.limit", "By", "gauge", "The bound of that: buffer_memory_bytes"),

@@ -44,8 +44,8 @@ class SemelBatchWriter(DataSourceArrowWriter):
             raise UsageError("a log can't be overwritten: use .mode('append')")
         if self._options.group and not (self._options.app_id and self._options.checkpoint):
             raise UsageError(
-                "kafka.group.id commits what a stream's batch has read, as its checkpoint says, and this write is told "
-                "of none: use semel.spark.write_batch(..., checkpoint=...) in foreachBatch, or leave the option out"
+                "kafka.group.id commits what a stream's batch has read, as its checkpoint says, and this write "
+                "has none: use semel.spark.write_batch(..., checkpoint=...) in foreachBatch, or leave the option out"
             )
         self._shape = check_sink_schema(schema, self._options.topic)
         check_transaction_timeout(self._options)

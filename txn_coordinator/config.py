@@ -26,7 +26,7 @@ class TransactionConfig:
     record_bytes_max:               the largest record of `__transaction_state`; more partitions than fit are refused.
     tick_records_max:               how many timed-out or expired ids one tick takes up; the next follows at once.
     add_partitions_wait_ms:         how long adding partitions waits for the producer's previous transaction to complete
-                                    before it is told to come again (KIP-890: saves the client its back-off).
+                                    before it has to retry (KIP-890: saves the client its back-off).
     marker_writes_in_flight_max:    marker requests under way at the same time.
     marker_retry_backoff_ms, marker_retry_backoff_max_ms: pauses between attempts to write a marker.
     """

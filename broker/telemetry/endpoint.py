@@ -175,7 +175,7 @@ class MetricsEndpoint:
         if self.working > self._connections_max:
             return _Answer(
                 HTTPStatus.SERVICE_UNAVAILABLE,
-                f"metrics.max.connections = {self._connections_max} are being answered: come again\n".encode(),
+                f"metrics.max.connections = {self._connections_max} are being answered: retry later\n".encode(),
             )
         # One at a time: many at once would take the same time each, and the event loop from its work.
         async with self._scraping:

@@ -218,8 +218,8 @@ _TABLE: Final[tuple[tuple[str, tuple[Instrument, ...]], ...]] = (
             ),
             Instrument(
                 "semel.producer.fencings", "{producer}", _C,
-                "taken: the coordinator took an epoch from whoever held it, with a transaction open (T5); refused: a "
-                "fenced producer was told so by the coordinator.",
+                "taken: the coordinator took the epoch of a producer that had a transaction open (T5); refused: a "
+                "fenced producer called the coordinator.",
                 (KIND,),
             ),
         ),

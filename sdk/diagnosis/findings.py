@@ -80,7 +80,7 @@ _TABLE: Final = (
     ),
     FindingKind(
         "coordinator-loading", _S.COORDINATORS,
-        "Callers are told to retry while the partition is read into memory.",
+        "Clients retry while the partition is read into memory.",
         "Wait: it is read at the speed of the disk.",
     ),
     FindingKind(

@@ -175,7 +175,7 @@ class OffsetsTable:
         if row.position != step.next_position:
             raise UsageError(
                 f"nothing was written: {where} stands at {row.position}, and this batch begins at {step.position}; "
-                "write batches in the order in which they were handed out, and leave none out"
+                "write batches in the order in which they were returned, and leave none out"
             )
 
     def _is(self, tp: TopicPartition) -> sa.ColumnElement[bool]:

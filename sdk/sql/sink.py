@@ -256,7 +256,7 @@ class Sink(NotPicklable):
         steps = self._steps.pop(batch, None) if isinstance(batch, Batch) else None
         if steps is None:
             raise UsageError(
-                "transaction() takes a batch that this sink handed out, once: for batch in sink.batches(): ..."
+                "transaction() takes a batch that this sink returned, once: for batch in sink.batches(): ..."
             )
         if not all(self.places.is_ours(tp, step) for tp, step in steps.items()):
             self._give_back(batch, steps)
@@ -286,8 +286,8 @@ class Sink(NotPicklable):
                 is_moved = isinstance(unknown, AbortTransactionError)
                 reason = "another member has claimed its partitions since" if is_moved else unknown.message
                 raise RetriableError(
-                    f"whether the transaction committed is not known: {reason}. Stay in the loop: its records come "
-                    "again, here or there, if and only if they are not in the database"
+                    f"whether the transaction committed is not known: {reason}. Stay in the loop: its records are "
+                    "read again, here or elsewhere, if and only if they are not in the database"
                 ) from error
             if has_committed:
                 self._wrote(steps, len(batch))
@@ -295,7 +295,7 @@ class Sink(NotPicklable):
         self._give_back(batch, steps)
         if is_transient:
             raise AbortTransactionError(
-                f"nothing was written, and the records come again: {first_line(error)}",
+                f"nothing was written, and the records will be read again: {first_line(error)}",
                 ErrorCode.TRANSACTION_ABORTABLE,
             ) from error
         raise error

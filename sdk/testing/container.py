@@ -88,7 +88,9 @@ class SemelContainer(DockerContainer):
     ) -> None:
         super().__init__(image, **kwargs)
         if clients_in_network and advertised_host is not None:
-            raise ValueError("give advertised_host or clients_in_network: in the network, its alias is what is told")
+            raise ValueError(
+                "give advertised_host or clients_in_network: in the network, its alias is what clients get"
+            )
         self.kafka_port = kafka_port
         self.grpc_port = grpc_port
         self._advertised_host = advertised_host

@@ -85,7 +85,7 @@ def test_what_was_rewound_comes_again_with_the_next_poll(kit: Kit) -> None:
     batch.rewind()
     batch.rewind()
     assert read(reader, 3) == ["b", "c", "d"]
-    with pytest.raises(UsageError, match="was rewound, and its records come again with later polls"):
+    with pytest.raises(UsageError, match="was rewound, and later polls return its records again"):
         batch.begin()
 
 
@@ -116,7 +116,7 @@ def test_a_rewind_takes_later_batches_of_the_same_partitions_along(kit: Kit) -> 
     first.begin()
     first.rewind()
     for later in (second, third):
-        with pytest.raises(UsageError, match="come again"):
+        with pytest.raises(UsageError, match="return its records again"):
             later.begin()
     assert sorted(read(reader, 6)) == ["a0", "a1", "b0", "b1", "c0", "c1"]
     assert {reader.position(tp) for tp in (a, b, c)} == {2}
@@ -133,7 +133,7 @@ def test_a_rewind_goes_back_before_a_later_one_of_the_same_partition(kit: Kit) -
     second.rewind()
     first.rewind()
     assert reader.position(a) == 0
-    with pytest.raises(UsageError, match="come again"):
+    with pytest.raises(UsageError, match="return its records again"):
         second.begin()
     assert read(reader, 2) == ["a0", "a1"]
 
@@ -148,7 +148,7 @@ def test_a_batch_that_came_again_is_not_rewound_by_its_predecessor(kit: Kit) -> 
     again.begin()
     first.rewind()
     assert reader.position(a) == 1
-    with pytest.raises(UsageError, match="come again"):
+    with pytest.raises(UsageError, match="return its records again"):
         first.begin()
 
 

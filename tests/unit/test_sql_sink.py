@@ -480,7 +480,7 @@ def test_an_exception_rolls_back_and_the_records_come_again(kit: Kit) -> None:
         batch = next(batches)
         with pytest.raises(ZeroDivisionError), sink.transaction(batch) as connection:
             fail_after(connection, "INSERT INTO log VALUES (1)")
-        with pytest.raises(UsageError, match="handed out, once"), sink.transaction(batch):
+        with pytest.raises(UsageError, match="returned, once"), sink.transaction(batch):
             pass
         for again in batches:
             with sink.transaction(again):
@@ -556,7 +556,7 @@ def test_E3_a_commit_that_failed_gives_its_records_again(kit: Kit, monkeypatch: 
                 written.append(batch[0].offset)
     assert len(died) == 1
     ((message, rows, position),) = refused
-    assert "records come again" in message
+    assert "records will be read again" in message
     assert (rows, position) == ([], 0)
     assert written == [0, 1]
     assert kit.rows("SELECT place FROM log") == [(0,), (1,)]
