@@ -521,6 +521,15 @@ class NodeConfig:
         minimum=1,
         maximum=32_767,
     )
+    transactional_ids_max_bytes: int = setting(
+        512 << 20,
+        "What the transactional ids, open transactions and remembered commits of this node may hold in memory "
+        "together: about 1 KB for an id, 170 bytes for a partition in a transaction, and 500 bytes and its payload "
+        "for a commit with a token. Beyond nine tenths of it new ids and new keys are refused with POLICY_VIOLATION; "
+        "beyond all of it, more partitions in a transaction and commits with a token.",
+        unit="bytes",
+        minimum=1,
+    )
     transaction_two_phase_commit_enable: bool = setting(
         False,
         "Whether somebody outside, such as a database, may decide about transactions (KIP-939). They never time "

@@ -59,6 +59,7 @@ def transaction_config(config: NodeConfig) -> TransactionConfig:
         transaction_max_timeout_ms=config.transaction_max_timeout_ms,
         transactional_id_expiration_ms=config.transactional_id_expiration_ms,
         transactional_id_max_bytes=config.transactional_id_max_bytes,
+        transactional_ids_bytes_max=config.transactional_ids_max_bytes,
         two_phase_commit_enable=config.transaction_two_phase_commit_enable,
         commit_history_max=config.commit_history_max,
         commit_history_expiration_ms=config.commit_history_expiration_ms,

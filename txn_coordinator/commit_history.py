@@ -22,6 +22,7 @@ from semel.txn_coordinator.commit_records import (
     encode_old_decision_key,
 )
 from semel.txn_coordinator.config import TransactionConfig
+from semel.txn_coordinator.held_bytes import HeldBytes, decision_bytes
 
 _NONE: Final[dict[str, CommitDecision]] = {}
 
@@ -29,8 +30,9 @@ _NONE: Final[dict[str, CommitDecision]] = {}
 class CommitHistory:
     """The commits that are remembered, by kind, key and token. Changes in `replay` alone."""
 
-    def __init__(self, config: TransactionConfig) -> None:
+    def __init__(self, config: TransactionConfig, held: HeldBytes) -> None:
         self._config = config
+        self._held = held
         self._decisions: dict[tuple[CommitKind, str], dict[str, CommitDecision]] = {}
         self._in_old_form: set[tuple[CommitKind, str, str]] = set()
 
@@ -45,6 +47,7 @@ class CommitHistory:
         decision = decode_decision(record.key, record.token, value)
         place = (record.kind or _kind_of(decision), record.key, record.token)
         (self._in_old_form.add if record.kind is None else self._in_old_form.discard)(place)
+        self._held.total += self._growth_by(place[0], record.key, decision)
         self._decisions.setdefault(place[:2], {})[record.token] = decision
         return place[0]
 
@@ -52,9 +55,20 @@ class CommitHistory:
         self._in_old_form.discard((kind, key, token))
         decisions = self._decisions.get((kind, key))
         if decisions is not None:
-            decisions.pop(token, None)
+            self._held.total -= decision_bytes(decisions.pop(token, None))
             if not decisions:
                 del self._decisions[kind, key]
+
+    def growth(self, record: CommitRecordKey, value: bytes | None) -> int:
+        """Return how many bytes more there are after a record of a decision (S2)."""
+        assert record.token is not None
+        if value is not None:
+            decision = decode_decision(record.key, record.token, value)
+            return self._growth_by(record.kind or _kind_of(decision), record.key, decision)
+        return -decision_bytes(self.find(record.kind or CommitKind.SHARED, record.key, record.token))
+
+    def _growth_by(self, kind: CommitKind, key: str, decision: CommitDecision) -> int:
+        return decision_bytes(decision) - decision_bytes(self.find(kind, key, decision.token))
 
     # -- what is remembered
 

@@ -17,6 +17,7 @@ class TransactionConfig:
     transactional_id_expiration_ms: an id without a transaction is forgotten so long after its last one
                                     (`transactional.id.expiration.ms`).
     transactional_id_max_bytes:     the longest id that may be initialised with; one that is known continues.
+    transactional_ids_bytes_max:    what the ids, open transactions and remembered commits of all partitions may hold.
     two_phase_commit_enable:        whether transactions may be decided outside, which never time out
                                     (`transaction.two.phase.commit.enable`).
     commit_history_max:             how many commits are remembered by key, for tokens and shared transactions (T13).
@@ -34,6 +35,7 @@ class TransactionConfig:
     transaction_max_timeout_ms: int = 900_000
     transactional_id_expiration_ms: int = 604_800_000
     transactional_id_max_bytes: int = 1_024
+    transactional_ids_bytes_max: int = 512 << 20
     two_phase_commit_enable: bool = False
     commit_history_max: int = 100
     commit_history_expiration_ms: int = 30 * 86_400_000

@@ -66,6 +66,7 @@ from semel.txn_coordinator.effects import (
     TransactionCompleted,
     WithProducerId,
 )
+from semel.txn_coordinator.held_bytes import Growth, HeldBytes, Room, grows, transaction_bytes
 from semel.txn_coordinator.prepare import (
     as_held,
     ending_by,
@@ -106,7 +107,9 @@ class TransactionMachine:
         coordinator_epoch: int,
         config: TransactionConfig | None = None,
         counts: TransactionCounts | None = None,
+        held_by_all: Callable[[], int] | None = None,
     ) -> None:
+        """`held_by_all`: what the machines of all partitions hold together; without it, this one alone counts."""
         self.partition = partition
         self.coordinator_epoch = coordinator_epoch
         self._config = config or TransactionConfig()
@@ -118,11 +121,14 @@ class TransactionMachine:
         """Those that partitions may hold data of. Not to be changed."""
         self._timeouts = Timers()
         self._expirations = Timers()
-        self._history = CommitHistory(self._config)
+        self.held = HeldBytes()
+        self._room = Room(self._config.transactional_ids_bytes_max, held_by_all or (lambda: self.held.total))
+        self._history = CommitHistory(self._config, self.held)
         self._shared = SharedTransactions(
             self._config,
             self._transactions,
             self._history,
+            self.held,
             self._decision,
             lambda txn, by, now_ms: self._fence(txn, now_ms, by=by),
         )
@@ -147,11 +153,31 @@ class TransactionMachine:
 
     def handle(self, request: Any, now_ms: int, ticket: Ticket) -> Result[Any]:
         try:
-            return self._handlers[type(request)](request, now_ms)
+            result = self._handlers[type(request)](request, now_ms)
+            if result.records and grows(request):
+                self._room.refuse(request, self._growth(result.records))
+            return result
         except RefusalError as refusal:
             return Result(refusal.error)
         except UsageError as error:
             return Result(error)
+
+    def _growth(self, records: Iterable[CoordinatorRecord]) -> Growth:
+        more, is_new = 0, False
+        for record in records:
+            if isinstance(record, DecidedRecord):
+                before = self._transactions.get(record.txn.transactional_id)
+                growth = Growth(
+                    transaction_bytes(record.txn) - transaction_bytes(before),
+                    before is None and not record.txn.attempt,
+                )
+            elif (key := decode_commit_key(record.key)) is not None:
+                growth = self._shared.growth(key, record.value)
+            else:
+                continue
+            more += growth.bytes
+            is_new |= growth.is_new
+        return Growth(more, is_new)
 
     def replay(self, record: CoordinatorRecord, offset: int, producer: ProducerIdAndEpoch | None, now_ms: int) -> None:
         if isinstance(record, DecidedRecord):
@@ -187,6 +213,7 @@ class TransactionMachine:
     def _note_state(self, transactional_id: str, after: TransactionMetadata | None) -> None:
         """Keep count of the states, so that nobody has to go through all ids for that."""
         before = self._transactions.get(transactional_id)
+        self.held.total += transaction_bytes(after) - transaction_bytes(before)
         if before is not None:
             self.state_counts[before.state] -= 1
         if after is not None:

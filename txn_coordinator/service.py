@@ -149,6 +149,10 @@ class TransactionService:
         """Return the machines of all partitions that are active, to look at."""
         return [machine for machine in self._runtime.machines() if isinstance(machine, TransactionMachine)]
 
+    def held_bytes(self) -> int:
+        """Return what ids, open transactions and remembered commits hold in memory, about."""
+        return sum(machine.held.total for machine in self.machines())
+
     def open_transaction(self, producer_id: int, tp: TopicPartition) -> TransactionMetadata | None:
         """Return the transaction that this producer id has open, or decided and not complete, with that partition."""
         for machine in self.machines():
@@ -397,7 +401,7 @@ class TransactionService:
         return await self._submit(transactional_id, WithProducerId(request, producer_id))
 
     def _make_machine(self, partition: int, leader_epoch: int) -> Machine:
-        return TransactionMachine(partition, leader_epoch, self.config, self.counts)
+        return TransactionMachine(partition, leader_epoch, self.config, self.counts, self.held_bytes)
 
     def _on_effects(self, partition: int, effects: Sequence[Any]) -> None:
         if self._spans is not None:

@@ -46,6 +46,7 @@ from semel.txn_coordinator.commit_records import (
 )
 from semel.txn_coordinator.config import TransactionConfig
 from semel.txn_coordinator.effects import PRODUCER_ID_NEEDED
+from semel.txn_coordinator.held_bytes import Growth, HeldBytes, attempt_bytes
 from semel.txn_coordinator.prepare import ending_by, prepare_end, prepare_new
 from semel.txn_coordinator.records import record_of, size_of, tombstone_of
 from semel.txn_coordinator.state import PREPARED, TransactionMetadata, TransactionState
@@ -62,6 +63,7 @@ class SharedTransactions:
 
     transactions: the machine's ids, the writers' among them.
     history:      what was committed.
+    held:         counts what is held (S2).
     decide, fence: the machine's own way to end a transaction, and to abort one that did not ask for it.
     """
 
@@ -70,6 +72,7 @@ class SharedTransactions:
         config: TransactionConfig,
         transactions: dict[str, TransactionMetadata],
         history: CommitHistory,
+        held: HeldBytes,
         decide: Callable[[TransactionMetadata, int], Decided],
         fence: Callable[[TransactionMetadata, ClientOrigin | None, int], Decided],
     ) -> None:
@@ -78,6 +81,7 @@ class SharedTransactions:
         self._decide = decide
         self._fence = fence
         self._history = history
+        self._held = held
         self._attempts: dict[str, AttemptState] = {}
         self._writers: defaultdict[str, set[str]] = defaultdict(set)
         self._expirations = {kind: Timers() for kind in CommitKind}
@@ -91,12 +95,20 @@ class SharedTransactions:
         elif (kind := self._history.replay(key, value)) is not None:
             self._want_expiration(kind, key.key)
 
+    def growth(self, key: CommitRecordKey, value: bytes | None) -> Growth:
+        """Return how many bytes more there are after a record, and whether its key is a new one (S2)."""
+        is_new = key.key not in self._attempts and not self._history.of(_SHARED, key.key)
+        if key.token is not None:
+            return Growth(self._history.growth(key, value), key.kind is _SHARED and is_new)
+        state = None if value is None else decode_attempt(key.key, value)
+        return Growth(attempt_bytes(state) - attempt_bytes(self._attempts.get(key.key)), is_new)
+
     def _replay_attempt(self, key: str, value: bytes | None) -> None:
         self._sweeps.pop(key, None)
-        if value is None:
-            self._attempts.pop(key, None)
-        else:
+        self._held.total -= attempt_bytes(self._attempts.pop(key, None))
+        if value is not None:
             state = self._attempts[key] = decode_attempt(key, value)
+            self._held.total += attempt_bytes(state)
             if state.sweeping:
                 self._sweeps[key] = None
         self._want_expiration(_SHARED, key)
