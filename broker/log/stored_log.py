@@ -139,8 +139,8 @@ class StoredLog:
 
         `clean`: the last close was a clean one, so only the last batches of each segment are looked at. Otherwise all
         from `recovery_point` on is validated and what follows the first broken batch is cut (D2). `files` bounds the
-        open files and `producer_ids` the producers, both shared by all logs of a node. Raises `OSError`, or `SemelError` for a log that cannot be made sense
-        of.
+        open files and `producer_ids` the producers, both shared by all logs of a node. Raises `OSError`, or
+        `SemelError` for a log that cannot be made sense of.
         """
         files = files if files is not None else OpenFiles()
         loader = LogLoader(
