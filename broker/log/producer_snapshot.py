@@ -38,6 +38,7 @@ AT_ONCE_MAX: Final = 1_000
 LOG_BYTES_PER_BYTE: Final = 8
 """Of large snapshots, those with less of the log than this between their neighbours go: what is left takes at most a
 quarter of the log's size, besides the newest and the oldest one."""
+_FIELDS: Final = len(RememberedBatch._fields)
 _GIVE_WAY_EVERY: Final = 256
 _VERSION: Final = 1
 _PREFIX: Final = struct.Struct(">hI")
@@ -62,20 +63,21 @@ def encode_snapshot(entries: Iterable[ProducerEntry]) -> bytes:
         count += 1
         if count % _GIVE_WAY_EVERY == 0:
             time.sleep(0)  # in a thread: lets the event loop have the interpreter within a millisecond
-        last = entry.batches[-1] if entry.batches else RememberedBatch(NO_SEQUENCE, NO_SEQUENCE, -1, -1, -1)
+        fields = entry.fields
+        _, last_sequence, first_offset, last_offset, _ = fields[-_FIELDS:] or (NO_SEQUENCE, NO_SEQUENCE, -1, -1, -1)
         body += _ENTRY.pack(
             entry.producer_id,
             entry.epoch,
-            last.last_sequence,
-            last.last_offset,
-            last.last_offset - last.first_offset,
+            last_sequence,
+            last_offset,
+            last_offset - first_offset,
             entry.last_timestamp_ms,
             entry.coordinator_epoch,
             entry.transaction_first_offset,
         )
-        extension += _EXTENDED.pack(entry.producer_id, entry.active_ms, len(entry.batches))
-        for batch in entry.batches:
-            extension += _BATCH.pack(*batch)
+        extension += _EXTENDED.pack(entry.producer_id, entry.active_ms, len(fields) // _FIELDS)
+        for n in range(0, len(fields), _FIELDS):
+            extension += _BATCH.pack(*fields[n : n + _FIELDS])
     _COUNT.pack_into(body, 0, count)
     body += extension
     body[:0] = _PREFIX.pack(_VERSION, crc32c(body))

@@ -35,6 +35,12 @@ class RememberedBatch(NamedTuple):
     """The batch's largest timestamp: the append time, where the broker stamps."""
 
 
+_FIELDS: Final = len(RememberedBatch._fields)
+_FIELDS_MAX: Final = _FIELDS * REMEMBERED_BATCHES
+_LAST_SEQUENCE: Final = RememberedBatch._fields.index("last_sequence") - _FIELDS
+_LAST_OFFSET: Final = RememberedBatch._fields.index("last_offset") - _FIELDS
+
+
 class CompletedTransaction(NamedTuple):
     """A transaction that its marker, at `last_offset`, has just ended on this partition."""
 
@@ -62,9 +68,9 @@ class ProducerEntry:
 
     __slots__ = (
         "active_ms",
-        "batches",
         "coordinator_epoch",
         "epoch",
+        "fields",
         "freezes",
         "last_timestamp_ms",
         "producer_id",
@@ -87,19 +93,32 @@ class ProducerEntry:
         self.coordinator_epoch = coordinator_epoch
         self.last_timestamp_ms = last_timestamp_ms
         self.transaction_first_offset = transaction_first_offset
-        # A tuple takes half of a list's memory, and a copy of this entry can share it.
-        self.batches: tuple[RememberedBatch, ...] = tuple(batches)
+        # The batches' fields in a row: numbers alone take the least memory, the garbage collector does not look into
+        # them (S3), and a copy of this entry can share them.
+        self.fields: tuple[int, ...] = ()
+        if batches:
+            self.batches = tuple(batches)
         self.active_ms = active_ms
         self.freezes = freezes
 
     @property
+    def batches(self) -> tuple[RememberedBatch, ...]:
+        """The last batches, oldest first."""
+        fields = self.fields
+        return tuple(RememberedBatch(*fields[n : n + _FIELDS]) for n in range(0, len(fields), _FIELDS))
+
+    @batches.setter
+    def batches(self, batches: Iterable[RememberedBatch]) -> None:
+        self.fields = tuple(field for batch in batches for field in batch)
+
+    @property
     def last_sequence(self) -> int:
-        return self.batches[-1].last_sequence if self.batches else NO_SEQUENCE
+        return self.fields[_LAST_SEQUENCE] if self.fields else NO_SEQUENCE
 
     @property
     def last_data_offset(self) -> int:
         """The offset of the last record that is remembered, or -1."""
-        return self.batches[-1].last_offset if self.batches else -1
+        return self.fields[_LAST_OFFSET] if self.fields else -1
 
     def _key(self) -> tuple[object, ...]:
         return (
@@ -151,9 +170,11 @@ class ProducerState:
         False says nothing: then `find_duplicate` and `check_batch` judge.
         """
         entry = self._entries.get(producer_id)
-        if entry is None or entry.epoch != epoch or not entry.batches:
+        if entry is None or entry.epoch != epoch or not entry.fields:
             return False
-        return first_sequence == entry.batches[-1][1] + 1 and transactional is (entry.transaction_first_offset >= 0)
+        return first_sequence == entry.fields[_LAST_SEQUENCE] + 1 and transactional is (
+            entry.transaction_first_offset >= 0
+        )
 
     def find_duplicate(
         self, producer_id: int, epoch: int, first_sequence: int, last_sequence: int
@@ -162,9 +183,10 @@ class ProducerState:
         entry = self._entries.get(producer_id)
         if entry is None or entry.epoch != epoch:
             return None
-        for batch in entry.batches:
-            if batch[0] == first_sequence and batch[1] == last_sequence:
-                return batch
+        fields = entry.fields
+        for n in range(0, len(fields), _FIELDS):
+            if fields[n] == first_sequence and fields[n + 1] == last_sequence:
+                return RememberedBatch(*fields[n : n + _FIELDS])
         return None
 
     def check_batch(
@@ -196,8 +218,8 @@ class ProducerState:
         if check_sequence:
             if epoch != entry.epoch:
                 expected = 0
-            elif entry.batches:
-                expected = next_sequence(entry.batches[-1][1])
+            elif entry.fields:
+                expected = next_sequence(entry.fields[_LAST_SEQUENCE])
             else:
                 expected = 0
             if first_sequence != expected and entry.epoch != NO_PRODUCER_EPOCH:
@@ -288,20 +310,19 @@ class ProducerState:
         entry = self._entries.get(producer_id)
         if entry is None or entry.freezes != self._freezes:
             entry = self._to_change(producer_id, epoch)
-        batches = entry.batches
+        fields = entry.fields
         if epoch != entry.epoch:
             entry.epoch = epoch
-            batches = ()
-        elif batches:
-            last = batches[-1][1]
+            fields = ()
+        elif fields:
+            last = fields[_LAST_SEQUENCE]
             # A batch that does not follow was let in because the id had expired meanwhile (P3, P8), and
             # coordinators' batches have no sequence: what came before can no longer be repeated.
             if first_sequence != (0 if last == MAX_SEQUENCE else last + 1) or first_sequence < 0:
-                batches = ()
-            elif len(batches) == REMEMBERED_BATCHES:
-                batches = batches[1:]
-        batch = RememberedBatch(first_sequence, last_sequence, first_offset, last_offset, timestamp_ms)
-        entry.batches = (*batches, batch)
+                fields = ()
+            elif len(fields) == _FIELDS_MAX:
+                fields = fields[_FIELDS:]
+        entry.fields = (*fields, first_sequence, last_sequence, first_offset, last_offset, timestamp_ms)
         entry.last_timestamp_ms = timestamp_ms
         entry.active_ms = now_ms
         if transactional and entry.transaction_first_offset < 0:
@@ -345,16 +366,17 @@ class ProducerState:
         if entry is None:
             entry = self._entries[producer_id] = ProducerEntry(producer_id, epoch, freezes=self._freezes)
         elif entry.freezes != self._freezes:
+            frozen = entry
             entry = self._entries[producer_id] = ProducerEntry(
-                entry.producer_id,
-                entry.epoch,
-                entry.coordinator_epoch,
-                entry.last_timestamp_ms,
-                entry.transaction_first_offset,
-                entry.batches,
-                entry.active_ms,
-                self._freezes,
+                producer_id,
+                frozen.epoch,
+                frozen.coordinator_epoch,
+                frozen.last_timestamp_ms,
+                frozen.transaction_first_offset,
+                active_ms=frozen.active_ms,
+                freezes=self._freezes,
             )
+            entry.fields = frozen.fields
         return entry
 
     def _remember_decided(self, first_offset: int, marker_offset: int) -> None:
