@@ -18,8 +18,11 @@ from typing import Final
 
 from semel.broker.log.disk_errors import is_full
 from semel.broker.log.producer_state import (
+    FIELDS,
+    HEAD,
     MAX_SEQUENCE,
     REMEMBERED_BATCHES,
+    PackedEntry,
     ProducerEntry,
     ProducerState,
     RememberedBatch,
@@ -38,7 +41,6 @@ AT_ONCE_MAX: Final = 1_000
 LOG_BYTES_PER_BYTE: Final = 8
 """Of large snapshots, those with less of the log than this between their neighbours go: what is left takes at most a
 quarter of the log's size, besides the newest and the oldest one."""
-_FIELDS: Final = len(RememberedBatch._fields)
 _GIVE_WAY_EVERY: Final = 256
 _VERSION: Final = 1
 _PREFIX: Final = struct.Struct(">hI")
@@ -56,6 +58,11 @@ class CorruptSnapshotError(Exception):
 
 def encode_snapshot(entries: Iterable[ProducerEntry]) -> bytes:
     """Return the file's bytes."""
+    return encode_packed(entry.packed() for entry in entries)
+
+
+def encode_packed(entries: Iterable[PackedEntry]) -> bytes:
+    """Return the file's bytes. May be called in any thread."""
     body = bytearray(_COUNT.size)
     extension = bytearray(_EXTENSION_MAGIC)
     count = 0
@@ -63,21 +70,22 @@ def encode_snapshot(entries: Iterable[ProducerEntry]) -> bytes:
         count += 1
         if count % _GIVE_WAY_EVERY == 0:
             time.sleep(0)  # in a thread: lets the event loop have the interpreter within a millisecond
-        fields = entry.fields
-        _, last_sequence, first_offset, last_offset, _ = fields[-_FIELDS:] or (NO_SEQUENCE, NO_SEQUENCE, -1, -1, -1)
+        active_ms, producer_id, epoch, coordinator_epoch, last_timestamp_ms, transaction_first_offset = entry[:HEAD]
+        fields = entry[HEAD:]
+        _, last_sequence, first_offset, last_offset, _ = fields[-FIELDS:] or (NO_SEQUENCE, NO_SEQUENCE, -1, -1, -1)
         body += _ENTRY.pack(
-            entry.producer_id,
-            entry.epoch,
+            producer_id,
+            epoch,
             last_sequence,
             last_offset,
             last_offset - first_offset,
-            entry.last_timestamp_ms,
-            entry.coordinator_epoch,
-            entry.transaction_first_offset,
+            last_timestamp_ms,
+            coordinator_epoch,
+            transaction_first_offset,
         )
-        extension += _EXTENDED.pack(entry.producer_id, entry.active_ms, len(fields) // _FIELDS)
-        for n in range(0, len(fields), _FIELDS):
-            extension += _BATCH.pack(*fields[n : n + _FIELDS])
+        extension += _EXTENDED.pack(producer_id, active_ms, len(fields) // FIELDS)
+        for n in range(0, len(fields), FIELDS):
+            extension += _BATCH.pack(*fields[n : n + FIELDS])
     _COUNT.pack_into(body, 0, count)
     body += extension
     body[:0] = _PREFIX.pack(_VERSION, crc32c(body))
@@ -149,7 +157,7 @@ class SnapshotWork:
 
     __slots__ = ("_entries", "_path", "_storage", "no_room", "offset", "size_bytes")
 
-    def __init__(self, storage: Storage, path: str, offset: int, entries: Sequence[ProducerEntry]) -> None:
+    def __init__(self, storage: Storage, path: str, offset: int, entries: Sequence[PackedEntry]) -> None:
         self._storage = storage
         self._path = path
         self._entries = entries
@@ -161,7 +169,7 @@ class SnapshotWork:
 
     def run(self) -> None:
         """Write it, durably, under its name only when it is whole. Raises `OSError`, except for want of room."""
-        data = encode_snapshot(self._entries)
+        data = encode_packed(self._entries)
         self.no_room = None
         try:
             write_whole(self._storage, self._path, data)
@@ -199,7 +207,7 @@ class SnapshotFiles:
         file = self._storage.open(self.path(offset), create=True)
         try:
             file.truncate(0)
-            file.append([encode_snapshot(state)])
+            file.append([encode_packed(state.packed())])
             if sync:
                 file.sync()
         finally:
@@ -210,7 +218,7 @@ class SnapshotFiles:
         """Return what writes the state at its end offset elsewhere, as it is now, or None where `write` may do it."""
         if len(state) <= AT_ONCE_MAX or state.end_offset in self.offsets:
             return None
-        return SnapshotWork(self._storage, self.path(state.end_offset), state.end_offset, state.freeze())
+        return SnapshotWork(self._storage, self.path(state.end_offset), state.end_offset, state.packed())
 
     def written(self, work: SnapshotWork) -> None:
         """Take note of what `SnapshotWork.run` wrote."""

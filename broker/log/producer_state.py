@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections import OrderedDict, deque
 from collections.abc import Iterable, Iterator, Sequence
 from enum import Enum
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, TypeAlias
 
 from semel.protocol.api.transactions import TransactionVersion
 from semel.protocol.errors import ErrorCode, error_for
@@ -35,10 +35,19 @@ class RememberedBatch(NamedTuple):
     """The batch's largest timestamp: the append time, where the broker stamps."""
 
 
-_FIELDS: Final = len(RememberedBatch._fields)
-_FIELDS_MAX: Final = _FIELDS * REMEMBERED_BATCHES
-_LAST_SEQUENCE: Final = RememberedBatch._fields.index("last_sequence") - _FIELDS
-_LAST_OFFSET: Final = RememberedBatch._fields.index("last_offset") - _FIELDS
+PackedEntry: TypeAlias = tuple[int, ...]
+"""What is known of a producer id: when the broker last heard of it, the id, its epoch, the coordinator's epoch, the
+last timestamp, the open transaction's first offset, and the fields of each remembered batch, the oldest first.
+
+Numbers in one tuple, because hundreds of thousands of these take the least memory so, the garbage collector does not
+look at them (S3), and one that changes is another: who has the tuples has the state as it was.
+"""
+FIELDS: Final = len(RememberedBatch._fields)
+HEAD: Final = 6
+"""What comes before the fields of the batches."""
+_PACKED_MAX: Final = HEAD + FIELDS * REMEMBERED_BATCHES
+_ACTIVE_MS, _EPOCH, _COORDINATOR_EPOCH, _FIRST_OFFSET = 0, 2, 3, 5
+_LAST_SEQUENCE: Final = RememberedBatch._fields.index("last_sequence") - FIELDS
 
 
 class CompletedTransaction(NamedTuple):
@@ -61,17 +70,13 @@ class MarkerVerdict(Enum):
 
 
 class ProducerEntry:
-    """One producer id. `active_ms` is when the broker last heard of it; everything else is a function of the log.
-
-    `freezes` is how often the state had been frozen when this entry was made: see `ProducerState.freeze`.
-    """
+    """One producer id. `active_ms` is when the broker last heard of it; everything else is a function of the log."""
 
     __slots__ = (
         "active_ms",
+        "batches",
         "coordinator_epoch",
         "epoch",
-        "fields",
-        "freezes",
         "last_timestamp_ms",
         "producer_id",
         "transaction_first_offset",
@@ -86,39 +91,40 @@ class ProducerEntry:
         transaction_first_offset: int = NO_TRANSACTION,
         batches: Iterable[RememberedBatch] = (),
         active_ms: int = 0,
-        freezes: int = 0,
     ) -> None:
         self.producer_id = producer_id
         self.epoch = epoch
         self.coordinator_epoch = coordinator_epoch
         self.last_timestamp_ms = last_timestamp_ms
         self.transaction_first_offset = transaction_first_offset
-        # The batches' fields in a row: numbers alone take the least memory, the garbage collector does not look into
-        # them (S3), and a copy of this entry can share them.
-        self.fields: tuple[int, ...] = ()
-        if batches:
-            self.batches = tuple(batches)
+        self.batches: tuple[RememberedBatch, ...] = tuple(batches)
         self.active_ms = active_ms
-        self.freezes = freezes
 
-    @property
-    def batches(self) -> tuple[RememberedBatch, ...]:
-        """The last batches, oldest first."""
-        fields = self.fields
-        return tuple(RememberedBatch(*fields[n : n + _FIELDS]) for n in range(0, len(fields), _FIELDS))
+    @classmethod
+    def unpacked(cls, packed: PackedEntry) -> ProducerEntry:
+        active_ms, producer_id, epoch, coordinator_epoch, last_timestamp_ms, first_offset, *fields = packed
+        batches = [RememberedBatch(*fields[n : n + FIELDS]) for n in range(0, len(fields), FIELDS)]
+        return cls(producer_id, epoch, coordinator_epoch, last_timestamp_ms, first_offset, batches, active_ms)
 
-    @batches.setter
-    def batches(self, batches: Iterable[RememberedBatch]) -> None:
-        self.fields = tuple(field for batch in batches for field in batch)
+    def packed(self) -> PackedEntry:
+        return (
+            self.active_ms,
+            self.producer_id,
+            self.epoch,
+            self.coordinator_epoch,
+            self.last_timestamp_ms,
+            self.transaction_first_offset,
+            *(field for batch in self.batches for field in batch),
+        )
 
     @property
     def last_sequence(self) -> int:
-        return self.fields[_LAST_SEQUENCE] if self.fields else NO_SEQUENCE
+        return self.batches[-1].last_sequence if self.batches else NO_SEQUENCE
 
     @property
     def last_data_offset(self) -> int:
         """The offset of the last record that is remembered, or -1."""
-        return self.fields[_LAST_OFFSET] if self.fields else -1
+        return self.batches[-1].last_offset if self.batches else -1
 
     def _key(self) -> tuple[object, ...]:
         return (
@@ -147,12 +153,11 @@ def next_sequence(last_sequence: int) -> int:
 class ProducerState:
     """All producers of one partition, its open transactions, and those decided but not yet below the high watermark."""
 
-    __slots__ = ("_decided", "_entries", "_freezes", "_open", "_tp", "coordinator_epoch_max", "end_offset")
+    __slots__ = ("_decided", "_entries", "_open", "_tp", "coordinator_epoch_max", "end_offset")
 
     def __init__(self, tp: TopicPartition, end_offset: int = 0) -> None:
         self._tp = tp
-        self._entries: dict[int, ProducerEntry] = {}
-        self._freezes = 0
+        self._entries: dict[int, PackedEntry] = {}
         # First offset -> producer id. Transactions open at growing offsets, so insertion order is offset order.
         self._open: OrderedDict[int, int] | None = None
         # (marker offset, first offset), both growing from left to right: see `_remember_decided`.
@@ -170,23 +175,20 @@ class ProducerState:
         False says nothing: then `find_duplicate` and `check_batch` judge.
         """
         entry = self._entries.get(producer_id)
-        if entry is None or entry.epoch != epoch or not entry.fields:
+        if entry is None or entry[_EPOCH] != epoch or len(entry) == HEAD:
             return False
-        return first_sequence == entry.fields[_LAST_SEQUENCE] + 1 and transactional is (
-            entry.transaction_first_offset >= 0
-        )
+        return first_sequence == entry[_LAST_SEQUENCE] + 1 and transactional is (entry[_FIRST_OFFSET] >= 0)
 
     def find_duplicate(
         self, producer_id: int, epoch: int, first_sequence: int, last_sequence: int
     ) -> RememberedBatch | None:
         """Return the remembered batch that this one repeats, if any (P1)."""
         entry = self._entries.get(producer_id)
-        if entry is None or entry.epoch != epoch:
+        if entry is None or entry[_EPOCH] != epoch:
             return None
-        fields = entry.fields
-        for n in range(0, len(fields), _FIELDS):
-            if fields[n] == first_sequence and fields[n + 1] == last_sequence:
-                return RememberedBatch(*fields[n : n + _FIELDS])
+        for n in range(HEAD, len(entry), FIELDS):
+            if entry[n] == first_sequence and entry[n + 1] == last_sequence:
+                return RememberedBatch(*entry[n : n + FIELDS])
         return None
 
     def check_batch(
@@ -204,7 +206,7 @@ class ProducerState:
         Raises `SemelError`: INVALID_PRODUCER_EPOCH (P4), OUT_OF_ORDER_SEQUENCE_NUMBER (P2, P3), INVALID_TXN_STATE
         (P6, or a first transactional batch that nobody verified with the coordinator, T8).
         """
-        entry = self._entries.get(producer_id)
+        entry = self.entry(producer_id)
         if entry is None:
             if transactional and not verified:
                 raise self._unverified(producer_id, epoch)
@@ -218,8 +220,8 @@ class ProducerState:
         if check_sequence:
             if epoch != entry.epoch:
                 expected = 0
-            elif entry.fields:
-                expected = next_sequence(entry.fields[_LAST_SEQUENCE])
+            elif entry.batches:
+                expected = next_sequence(entry.batches[-1][1])
             else:
                 expected = 0
             if first_sequence != expected and entry.epoch != NO_PRODUCER_EPOCH:
@@ -259,7 +261,7 @@ class ProducerState:
         nobody, and where nothing is open, the producer epoch that came with it does not count either.
         Raises `SemelError`: INVALID_PRODUCER_EPOCH, TRANSACTION_COORDINATOR_FENCED.
         """
-        entry = self._entries.get(producer.producer_id)
+        entry = self.entry(producer.producer_id)
         if entry is None:
             return MarkerVerdict.APPEND
         open_here = entry.transaction_first_offset >= 0
@@ -308,28 +310,25 @@ class ProducerState:
     ) -> None:
         """Take in a data batch of a producer id. `end_offset` is moved by the caller, for batches without one too."""
         entry = self._entries.get(producer_id)
-        if entry is None or entry.freezes != self._freezes:
-            entry = self._to_change(producer_id, epoch)
-        fields = entry.fields
-        if epoch != entry.epoch:
-            entry.epoch = epoch
-            fields = ()
-        elif fields:
-            last = fields[_LAST_SEQUENCE]
-            # A batch that does not follow was let in because the id had expired meanwhile (P3, P8), and
-            # coordinators' batches have no sequence: what came before can no longer be repeated.
-            if first_sequence != (0 if last == MAX_SEQUENCE else last + 1) or first_sequence < 0:
-                fields = ()
-            elif len(fields) == _FIELDS_MAX:
-                fields = fields[_FIELDS:]
-        entry.fields = (*fields, first_sequence, last_sequence, first_offset, last_offset, timestamp_ms)
-        entry.last_timestamp_ms = timestamp_ms
-        entry.active_ms = now_ms
-        if transactional and entry.transaction_first_offset < 0:
-            entry.transaction_first_offset = first_offset
+        fields: tuple[int, ...] = ()
+        coordinator_epoch, open_offset = NO_COORDINATOR_EPOCH, NO_TRANSACTION
+        if entry is not None:
+            coordinator_epoch, open_offset = entry[_COORDINATOR_EPOCH], entry[_FIRST_OFFSET]
+            if epoch == entry[_EPOCH] and len(entry) > HEAD:
+                last = entry[_LAST_SEQUENCE]
+                # A batch that does not follow was let in because the id had expired meanwhile (P3, P8), and
+                # coordinators' batches have no sequence: what came before can no longer be repeated.
+                if first_sequence == (0 if last == MAX_SEQUENCE else last + 1) and first_sequence >= 0:
+                    fields = entry[HEAD:] if len(entry) < _PACKED_MAX else entry[HEAD + FIELDS :]
+        if transactional and open_offset < 0:
+            open_offset = first_offset
             if self._open is None:
                 self._open = OrderedDict()
             self._open[first_offset] = producer_id
+        self._entries[producer_id] = (
+            now_ms, producer_id, epoch, coordinator_epoch, timestamp_ms, open_offset, *fields,
+            first_sequence, last_sequence, first_offset, last_offset, timestamp_ms,
+        )  # fmt: skip
 
     def apply_marker(
         self,
@@ -341,7 +340,7 @@ class ProducerState:
         now_ms: int,
     ) -> CompletedTransaction | None:
         """Take in the marker at `offset`. Returns the transaction that it ended, if one was open here."""
-        entry = self._to_change(producer.producer_id, producer.producer_epoch)
+        entry = self.entry(producer.producer_id) or ProducerEntry(producer.producer_id, producer.producer_epoch)
         if entry.epoch != producer.producer_epoch:
             entry.epoch = producer.producer_epoch
             entry.batches = ()  # P10: the next batch has sequence 0
@@ -351,33 +350,15 @@ class ProducerState:
         entry.last_timestamp_ms = timestamp_ms
         entry.active_ms = now_ms
         first_offset = entry.transaction_first_offset
+        entry.transaction_first_offset = NO_TRANSACTION
+        self._entries[producer.producer_id] = entry.packed()
         if first_offset < 0:
             return None
-        entry.transaction_first_offset = NO_TRANSACTION
         assert self._open is not None
         del self._open[first_offset]
         self._remember_decided(first_offset, offset)
         stable = next(iter(self._open)) if self._open else offset + 1
         return CompletedTransaction(producer.producer_id, first_offset, offset, committed, stable)
-
-    def _to_change(self, producer_id: int, epoch: int) -> ProducerEntry:
-        """Return the producer's entry, a new one or a copy where it was frozen."""
-        entry = self._entries.get(producer_id)
-        if entry is None:
-            entry = self._entries[producer_id] = ProducerEntry(producer_id, epoch, freezes=self._freezes)
-        elif entry.freezes != self._freezes:
-            frozen = entry
-            entry = self._entries[producer_id] = ProducerEntry(
-                producer_id,
-                frozen.epoch,
-                frozen.coordinator_epoch,
-                frozen.last_timestamp_ms,
-                frozen.transaction_first_offset,
-                active_ms=frozen.active_ms,
-                freezes=self._freezes,
-            )
-            entry.fields = frozen.fields
-        return entry
 
     def _remember_decided(self, first_offset: int, marker_offset: int) -> None:
         """Keep the transaction until its marker is below the high watermark (L1), in a queue that is its own minimum.
@@ -411,15 +392,16 @@ class ProducerState:
 
     def has_ongoing_transaction(self, producer: ProducerIdAndEpoch) -> bool:
         """Say whether this producer, at this epoch, has a transaction open here: then nothing need be verified (T8)."""
-        entry = self._entries.get(producer.producer_id)
+        entry = self.entry(producer.producer_id)
         return entry is not None and entry.transaction_first_offset >= 0 and entry.epoch == producer.producer_epoch
 
     def entry(self, producer_id: int) -> ProducerEntry | None:
-        """Return what is known of a producer id. Not to be changed."""
-        return self._entries.get(producer_id)
+        """Return what is known of a producer id. To change it changes nothing here."""
+        packed = self._entries.get(producer_id)
+        return None if packed is None else ProducerEntry.unpacked(packed)
 
     def __iter__(self) -> Iterator[ProducerEntry]:
-        return iter(self._entries.values())
+        return map(ProducerEntry.unpacked, self._entries.values())
 
     def __len__(self) -> int:
         return len(self._entries)
@@ -429,12 +411,8 @@ class ProducerState:
         """First offset -> producer id of each open transaction, in order of offset."""
         return dict(self._open or ())
 
-    def freeze(self) -> Sequence[ProducerEntry]:
-        """Return all entries as they are now, and for good: from here on, what changes is a copy. For other threads.
-
-        Hundreds of thousands cost a millisecond.
-        """
-        self._freezes += 1
+    def packed(self) -> Sequence[PackedEntry]:
+        """Return all entries as they are now, and stay: for other threads. A hundred thousand take a millisecond."""
         return list(self._entries.values())
 
     # --- Expiry and restoring --------------------------------------------------------------------------------------
@@ -457,26 +435,20 @@ class ProducerState:
             before = len(entries)
             for producer_id in ids[first : first + _EXPIRED_AT_ONCE]:
                 entry = entries.get(producer_id)
-                if (
-                    entry is not None
-                    and entry.transaction_first_offset < 0
-                    and now_ms - entry.active_ms >= expiration_ms
-                ):
+                if entry is not None and entry[_FIRST_OFFSET] < 0 and now_ms - entry[_ACTIVE_MS] >= expiration_ms:
                     del entries[producer_id]
             yield before - len(entries)
 
     def restore(self, entries: Iterable[ProducerEntry], end_offset: int) -> None:
         """Start again from a snapshot at `end_offset`."""
-        self._entries = {entry.producer_id: entry for entry in entries}
-        for entry in self._entries.values():
-            entry.freezes = self._freezes
+        self._entries = {entry.producer_id: entry.packed() for entry in entries}
         self.coordinator_epoch_max = max(
-            (entry.coordinator_epoch for entry in self._entries.values()), default=NO_COORDINATOR_EPOCH
+            (entry[_COORDINATOR_EPOCH] for entry in self._entries.values()), default=NO_COORDINATOR_EPOCH
         )
         opened = sorted(
-            (entry.transaction_first_offset, entry.producer_id)
-            for entry in self._entries.values()
-            if entry.transaction_first_offset >= 0
+            (entry[_FIRST_OFFSET], producer_id)
+            for producer_id, entry in self._entries.items()
+            if entry[_FIRST_OFFSET] >= 0
         )
         self._open = OrderedDict(opened) if opened else None
         self._decided = None
@@ -486,11 +458,11 @@ class ProducerState:
         return (
             isinstance(other, ProducerState)
             and self.end_offset == other.end_offset
-            and self._entries == other._entries
+            and {one.producer_id: one for one in self} == {one.producer_id: one for one in other}
             and self.open_transactions == other.open_transactions
         )
 
     __hash__ = None  # type: ignore[assignment]  # mutable
 
     def __repr__(self) -> str:
-        return f"ProducerState({self._tp}, end_offset={self.end_offset}, {list(self._entries.values())})"
+        return f"ProducerState({self._tp}, end_offset={self.end_offset}, {list(self)})"
