@@ -416,7 +416,7 @@ class NodeConfig:
     producer_ids_max: int = setting(
         DEFAULT_MAX,
         "How many producer ids all partitions of this node remember together, one in each partition that a producer "
-        "writes to. Each takes some 450 bytes of memory, and 1.2 KB after five batches. Beyond it as for a partition.",
+        "writes to. Each takes some 360 bytes of memory, and 1.3 KB after five batches. Beyond it as for a partition.",
         minimum=1,
         maximum=INT32_MAX,
         dynamic=True,
