@@ -77,6 +77,14 @@ def batch(payload: bytes, *, attributes: int = 0, count: int = 1) -> bytes:
     return struct.pack(">qi", 0, len(head)) + head
 
 
+def producer_batch(producer_id: int) -> bytes:
+    """Return the first batch of an idempotent producer."""
+    now = int(time.time() * 1000)
+    rest = struct.pack(">hiqqqhii", 0, 0, now, now, producer_id, 0, 0, 1) + record(b"v")
+    head = struct.pack(">ibI", 0, 2, google_crc32c.value(rest)) + rest
+    return struct.pack(">qi", 0, len(head)) + head
+
+
 def _varint(number: int) -> bytes:
     number = (number << 1) ^ (number >> 63)
     out = bytearray()
@@ -476,6 +484,26 @@ def _partitions(items: int, **more: Any) -> list[dict[str, Any]]:
     return [{"partition_index": number, **more} for number in range(items)]
 
 
+def producer_ids(items: int) -> Callable[[NodeProcess], str]:
+    """A batch of each of so many made-up producer ids, all remembered for a day, in segments of a megabyte."""
+
+    def attack(node: NodeProcess) -> str:
+        create_topics(node, "plain", segment_bytes=str(1 << 20))
+        client = Client(node)
+        results: list[bytes | None] = []
+        for first in range(0, items, 100):
+            client.send(b"".join(produce("plain", producer_batch(10_000 + first + n)) for n in range(100)))
+            results += [client.receive() for _ in range(100)]
+        client.close()
+        # The error follows the correlation id, two counts, the topic's name and the partition.
+        refused = sum(result is not None and result[23:25] != b"\0\0" for result in results)
+        partition = Path(node.folder) / "plain-0"
+        files = sum(file.stat().st_size for file in partition.glob("*.snapshot"))
+        return f"{answered(results)}, {refused} of them errors, {files / 1e6:.1f} MB of snapshots"
+
+    return attack
+
+
 def attacks(items: int, group_partitions: int = 1_000) -> dict[str, Callable[[NodeProcess], str]]:
     """Return all attacks by name; large requests have so many items, and large groups share out so many partitions."""
     return {
@@ -564,6 +592,7 @@ def attacks(items: int, group_partitions: int = 1_000) -> dict[str, Callable[[No
             v3_and_below_producer_epoch=0,
             v3_and_below_topics=[{"name": "plain", "partitions": list(range(items))}],
         ),
+        "producer-ids": producer_ids(items),
         "describe-transactions": one_large(
             ApiKey.DESCRIBE_TRANSACTIONS, 0, transactional_ids=[f"t{n}" for n in range(items)]
         ),

@@ -14,6 +14,7 @@ from enum import Enum
 from types import MappingProxyType
 from typing import Final
 
+from semel.broker.log.producer_id_bound import DEFAULT_MAX, DEFAULT_PER_PARTITION_MAX
 from semel.broker.settings import INT32_MAX, INT64_MAX, Setting, Value, setting, settings_of
 
 DAY_MS: Final = 86_400_000
@@ -403,6 +404,22 @@ class NodeConfig:
     )
     producer_id_expiration_check_interval_ms: int = setting(
         600_000, "How often forgotten producer ids are looked for.", unit="ms", minimum=1, maximum=INT32_MAX
+    )
+    producer_ids_per_partition_max: int = setting(
+        DEFAULT_PER_PARTITION_MAX,
+        "How many producer ids a partition remembers, each for `producer.id.expiration.ms`. Batches of new ones are "
+        "refused beyond it, with THROTTLING_QUOTA_EXCEEDED; producers that the partition knows continue.",
+        minimum=1,
+        maximum=INT32_MAX,
+        dynamic=True,
+    )
+    producer_ids_max: int = setting(
+        DEFAULT_MAX,
+        "How many producer ids all partitions of this node remember together, one in each partition that a producer "
+        "writes to. Each takes some 360 bytes of memory, and 1.3 KB after five batches. Beyond it as for a partition.",
+        minimum=1,
+        maximum=INT32_MAX,
+        dynamic=True,
     )
 
     # The Kafka listener

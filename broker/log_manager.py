@@ -23,6 +23,7 @@ from semel.broker.log.disk_errors import is_full, remedy
 from semel.broker.log.journal import Journal, JournalStatistics
 from semel.broker.log.journal_format import JournalEntry
 from semel.broker.log.partition_log import PartitionLog
+from semel.broker.log.producer_id_bound import ProducerIdBound
 from semel.broker.log_manager_config import DurabilityMode, LogManagerConfig
 from semel.broker.log_opening import LogOpener
 from semel.broker.log_recovery import RecoveryReport, damage_of, replay_journal
@@ -65,6 +66,7 @@ class LogStatistics:
     dirty_bytes: int
     uncommitted_appends: int
     free_bytes: int
+    producer_ids: int
     flushes: int
     flush_seconds_total: float
     flush_seconds_last: float
@@ -105,6 +107,7 @@ class LogManager:
         self._space = DiskSpace(storage, self.folder.path, self.config.min_free_bytes)
         self._durability = Durability(None)
         self._opener = LogOpener(storage, self.folder, clock, self.config)
+        self._opener.producer_ids.count = self._count_producer_ids
         self._bringing_back = asyncio.Lock()
         self.upkeep = LogUpkeep(
             self.config,
@@ -139,14 +142,34 @@ class LogManager:
         """The partitions that should be here and are not open."""
         return self._opener.offline
 
-    def reconfigure(self, *, flush_interval_ms: int, cleaner_interval_ms: int, producer_id_expiration_ms: int) -> None:
+    @property
+    def producer_ids(self) -> ProducerIdBound:
+        """How many producer ids there may be."""
+        return self._opener.producer_ids
+
+    def _count_producer_ids(self) -> int:
+        return sum(len(partition.log.producer_state) for partition in self._partitions.values())
+
+    def reconfigure(
+        self,
+        *,
+        flush_interval_ms: int,
+        cleaner_interval_ms: int,
+        producer_id_expiration_ms: int,
+        producer_ids_max: int,
+        producer_ids_per_partition_max: int,
+    ) -> None:
         """Take over what may change while the node runs, for the logs that there are and those to come."""
         self.config = replace(
             self.config,
             flush_interval_ms=flush_interval_ms,
             cleaner_interval_ms=cleaner_interval_ms,
             producer_id_expiration_ms=producer_id_expiration_ms,
+            producer_ids_max=producer_ids_max,
+            producer_ids_per_partition_max=producer_ids_per_partition_max,
         )
+        self.producer_ids.max = producer_ids_max
+        self.producer_ids.per_partition_max = producer_ids_per_partition_max
         self._opener.config = self.config
         self.upkeep.reconfigure(self.config)
         for partition in self._partitions.values():
@@ -542,6 +565,7 @@ class LogManager:
             dirty_bytes=self._durability.dirty_bytes,
             uncommitted_appends=self._durability.pending,
             free_bytes=self._space.free_bytes,
+            producer_ids=self._count_producer_ids(),
             flushes=self.upkeep.flushes,
             flush_seconds_total=self.upkeep.flush_seconds_total,
             flush_seconds_last=self.upkeep.flush_seconds_last,

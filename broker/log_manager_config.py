@@ -7,6 +7,7 @@ from enum import Enum
 
 from semel.broker.log.cleaner import DEFAULT_KEYS_MAX
 from semel.broker.log.journal import JournalConfig
+from semel.broker.log.producer_id_bound import DEFAULT_MAX, DEFAULT_PER_PARTITION_MAX
 
 
 class DurabilityMode(Enum):
@@ -28,6 +29,8 @@ class LogManagerConfig:
     flush_interval_ms:    the logs are flushed at least this often while there is something to flush.
     min_free_bytes:       clients are refused while the disk has less than this free.
     cleaner_keys_max:     keys that one round of compaction holds in memory; more take more rounds.
+    producer_ids_max:     producer ids that the partitions remember together; new ones are refused beyond it.
+    producer_ids_per_partition_max: those of one partition.
     open_files_max:       files that all logs together keep open; those opened longest ago are closed first.
     """
 
@@ -45,6 +48,8 @@ class LogManagerConfig:
     producer_id_expiration_ms: int = 24 * 60 * 60 * 1000
     min_free_bytes: int = 256 << 20
     open_files_max: int = 512
+    producer_ids_max: int = DEFAULT_MAX
+    producer_ids_per_partition_max: int = DEFAULT_PER_PARTITION_MAX
 
     def __post_init__(self) -> None:
         if not 0 < self.journal_flush_bytes <= self.journal_bytes_max:

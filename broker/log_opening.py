@@ -18,6 +18,7 @@ from semel.broker.log.disk_errors import remedy
 from semel.broker.log.journal_format import JournalEntry
 from semel.broker.log.open_files import OpenFiles
 from semel.broker.log.partition_log import PartitionLog
+from semel.broker.log.producer_id_bound import ProducerIdBound
 from semel.broker.log_manager_config import LogManagerConfig
 from semel.broker.offline_logs import OfflineKind, OfflineLog, OfflineLogs, kind_of, message_of
 from semel.protocol.ids import TopicId, TopicPartition
@@ -48,6 +49,7 @@ class LogOpener:
         self._clock = clock
         self.config = config
         self._files = OpenFiles(config.open_files_max)
+        self.producer_ids = ProducerIdBound(config.producer_ids_per_partition_max, config.producer_ids_max)
         self._replayed: list[PartitionKey] = []
 
     def open_all(
@@ -111,6 +113,7 @@ class LogOpener:
             clean=clean,
             max_producer_id_expiration_ms=self.config.producer_id_expiration_ms,
             files=files if files is not None else self._files,
+            producer_ids=self.producer_ids,
         )
 
     def failed(

@@ -24,7 +24,7 @@ from semel.protocol.errors import SemelError
 from semel.protocol.ids import TopicId, TopicPartition
 from semel.runtime.clock import Clock
 from semel.runtime.storage import Storage
-from semel.runtime.turns import in_turns
+from semel.runtime.turns import Turns, in_turns
 
 _log = logging.getLogger("semel.logs")
 
@@ -333,6 +333,8 @@ class LogUpkeep:
                 start = partition.log_start_offset
                 deleted += partition.log.delete_old_segments(self._clock.now_ms(), partition.high_watermark)
                 self._log_starts_moved |= partition.log_start_offset != start
+                if partition.log.needs_flush:
+                    self._durability.dirty.setdefault(partition)
             except SemelError as error:
                 if partition.log.offline_error is None and is_full(error.__cause__):
                     self._say_no_room(error)
@@ -356,8 +358,11 @@ class LogUpkeep:
     async def expire_producers(self) -> int:
         """Forget producers that have been idle for too long (P8). Returns how many."""
         expired = 0
+        turns = Turns(ends_with_caller=False)
         async for partition in self._in_turns():
-            expired += partition.log.expire_producers(self._clock.now_ms())
+            for count in partition.log.expire_producers(self._clock.now_ms()):
+                expired += count
+                await turns.give_way()
         return expired
 
     async def _in_turns(self) -> AsyncIterator[Partition]:

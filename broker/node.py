@@ -493,6 +493,8 @@ class Node:
                 flush_interval_ms=config.log_flush_interval_ms,
                 cleaner_interval_ms=config.log_cleaner_backoff_ms,
                 producer_id_expiration_ms=config.producer_id_expiration_ms,
+                producer_ids_max=config.producer_ids_max,
+                producer_ids_per_partition_max=config.producer_ids_per_partition_max,
             )
         if self._kafka is not None:
             self._kafka.reconfigure(self._kafka_limits())

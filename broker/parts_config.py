@@ -30,6 +30,8 @@ def log_manager_config(config: NodeConfig, cluster_id: str) -> LogManagerConfig:
         cleaner_keys_max=config.log_cleaner_max_keys,
         producer_expiry_interval_ms=config.producer_id_expiration_check_interval_ms,
         producer_id_expiration_ms=config.producer_id_expiration_ms,
+        producer_ids_max=config.producer_ids_max,
+        producer_ids_per_partition_max=config.producer_ids_per_partition_max,
         min_free_bytes=config.disk_min_free_bytes,
         open_files_max=config.log_max_open_files,
     )

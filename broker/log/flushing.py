@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from semel.broker.log.checkpoints import write_epochs
 from semel.broker.log.disk_errors import is_full
 from semel.broker.log.open_files import SharedFile
+from semel.broker.log.producer_snapshot import SnapshotWork
 from semel.broker.log.recovery import LEADER_EPOCHS_FILE
 from semel.broker.log.segment import Segment
 from semel.runtime.storage import Storage
@@ -25,6 +26,7 @@ class FlushWork:
         "generation",
         "no_room",
         "segments",
+        "snapshot",
     )
 
     def __init__(
@@ -37,6 +39,7 @@ class FlushWork:
         segments: Sequence[Segment],
         folder_changed: bool,
         epochs: Sequence[tuple[int, int]] | None,
+        snapshot: SnapshotWork | None,
     ) -> None:
         self._storage = storage
         self._folder = folder
@@ -47,12 +50,13 @@ class FlushWork:
         self.segments = segments
         self._folder_changed = folder_changed
         self._epochs = epochs
+        self.snapshot = snapshot
         self.no_room: OSError | None = None
         """Why the leader epochs could not be written on a full disk, though all else was synced."""
 
     @property
     def is_empty(self) -> bool:
-        return not (self._files or self._folder_changed or self._epochs is not None)
+        return not (self._files or self._folder_changed or self._epochs is not None or self.snapshot is not None)
 
     def run(self) -> None:
         """Wait for the disk. May run on another thread. Raises `OSError`."""
@@ -67,3 +71,5 @@ class FlushWork:
                 if not is_full(error):
                     raise
                 self.no_room = error
+        if self.snapshot is not None:
+            self.snapshot.run()

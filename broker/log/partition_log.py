@@ -5,7 +5,7 @@ Everything is called on one thread, except `FlushWork.run` and `Compaction.run`,
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import NoReturn, TypeVar
 
 from semel.broker.log.append_validation import (
@@ -110,7 +110,7 @@ class PartitionLog(StoredLog):
             and self._verifications is None
             and self.producer_state.follows(producer_id, header.producer_epoch, header.base_sequence, transactional)
         ):
-            duplicate = self._check_producer(header, client, verified)
+            duplicate = self._check_producer(header, client, verified, now_ms)
             if duplicate is not None:
                 return duplicate
         append_time_ms = NO_TIMESTAMP
@@ -141,7 +141,7 @@ class PartitionLog(StoredLog):
         return AppendResult(base_offset, last_offset, append_time_ms, False, max_timestamp_ms, (memoryview(buffer),))
 
     def _check_producer(
-        self, header: BatchHeader, client: bool, verified: bool | VerificationGuard
+        self, header: BatchHeader, client: bool, verified: bool | VerificationGuard, now_ms: int
     ) -> AppendResult | None:
         producer_id, epoch, first_sequence = header.producer_id, header.producer_epoch, header.base_sequence
         if client:
@@ -164,10 +164,13 @@ class PartitionLog(StoredLog):
             check_sequence=client,
             verified=confirmed,
         )
-        waits = self._verifications
-        # A producer that is known here is held to its next sequence anyway; one that is not may start anywhere.
-        if client and waits is not None and header.is_transactional and self.producer_state.entry(producer_id) is None:
-            waits.check_sequence(self.tp, producer_id, epoch, first_sequence)
+        if client and self.producer_state.entry(producer_id) is None:
+            waits = self._verifications
+            # A producer that is known here is held to its next sequence anyway; one that is not may start anywhere.
+            if waits is not None and header.is_transactional:
+                waits.check_sequence(self.tp, producer_id, epoch, first_sequence)
+            if self._producer_ids is not None:
+                self._producer_ids.admit(self.tp, len(self.producer_state), now_ms)
         return None
 
     def append_marker(
@@ -382,13 +385,13 @@ class PartitionLog(StoredLog):
         except OSError as error:
             raise self._unreadable(error) from error
 
-    def expire_producers(self, now_ms: int) -> int:
-        """Forget idle producers (P8). Returns how many."""
+    def expire_producers(self, now_ms: int) -> Iterator[int]:
+        """Forget idle producers (P8), a few milliseconds at a time (S3). Yields how many."""
         if self._verifications is not None:
             self._verifications.expire(now_ms, self.producer_id_expiration_ms)
             if not self._verifications:
                 self._verifications = None
-        return self.producer_state.expire(now_ms, self.producer_id_expiration_ms)
+        yield from self.producer_state.expire_in_parts(now_ms, self.producer_id_expiration_ms)
 
     # --- Reading ---------------------------------------------------------------------------------------------------
 

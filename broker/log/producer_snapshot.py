@@ -11,26 +11,37 @@ from __future__ import annotations
 
 import logging
 import struct
+import time
 from bisect import bisect_left, bisect_right, insort
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Final
 
+from semel.broker.log.disk_errors import is_full
 from semel.broker.log.producer_state import (
+    FIELDS,
+    HEAD,
     MAX_SEQUENCE,
     REMEMBERED_BATCHES,
+    PackedEntry,
     ProducerEntry,
     ProducerState,
     RememberedBatch,
 )
 from semel.protocol.crc32c import crc32c
 from semel.protocol.ids import NO_SEQUENCE
-from semel.runtime.storage import Storage, read_whole
+from semel.runtime.storage import Storage, read_whole, write_whole
 
 logger = logging.getLogger(__name__)
 
 SNAPSHOT_SUFFIX: Final = ".snapshot"
 
 SNAPSHOT_BYTES_MAX: Final = 1 << 30
+AT_ONCE_MAX: Final = 1_000
+"""The snapshot of more producers is not written where somebody waits for it (S3): see `SnapshotWork`."""
+LOG_BYTES_PER_BYTE: Final = 8
+"""Of large snapshots, those with less of the log than this between their neighbours go: what is left takes at most a
+quarter of the log's size, besides the newest and the oldest one."""
+_GIVE_WAY_EVERY: Final = 256
 _VERSION: Final = 1
 _PREFIX: Final = struct.Struct(">hI")
 _COUNT: Final = struct.Struct(">i")
@@ -47,28 +58,38 @@ class CorruptSnapshotError(Exception):
 
 def encode_snapshot(entries: Iterable[ProducerEntry]) -> bytes:
     """Return the file's bytes."""
+    return encode_packed(entry.packed() for entry in entries)
+
+
+def encode_packed(entries: Iterable[PackedEntry]) -> bytes:
+    """Return the file's bytes. May be called in any thread."""
     body = bytearray(_COUNT.size)
     extension = bytearray(_EXTENSION_MAGIC)
     count = 0
     for entry in entries:
         count += 1
-        last = entry.batches[-1] if entry.batches else RememberedBatch(NO_SEQUENCE, NO_SEQUENCE, -1, -1, -1)
+        if count % _GIVE_WAY_EVERY == 0:
+            time.sleep(0)  # in a thread: lets the event loop have the interpreter within a millisecond
+        active_ms, producer_id, epoch, coordinator_epoch, last_timestamp_ms, transaction_first_offset = entry[:HEAD]
+        fields = entry[HEAD:]
+        _, last_sequence, first_offset, last_offset, _ = fields[-FIELDS:] or (NO_SEQUENCE, NO_SEQUENCE, -1, -1, -1)
         body += _ENTRY.pack(
-            entry.producer_id,
-            entry.epoch,
-            last.last_sequence,
-            last.last_offset,
-            last.last_offset - last.first_offset,
-            entry.last_timestamp_ms,
-            entry.coordinator_epoch,
-            entry.transaction_first_offset,
+            producer_id,
+            epoch,
+            last_sequence,
+            last_offset,
+            last_offset - first_offset,
+            last_timestamp_ms,
+            coordinator_epoch,
+            transaction_first_offset,
         )
-        extension += _EXTENDED.pack(entry.producer_id, entry.active_ms, len(entry.batches))
-        for batch in entry.batches:
-            extension += _BATCH.pack(*batch)
+        extension += _EXTENDED.pack(producer_id, active_ms, len(fields) // FIELDS)
+        for n in range(0, len(fields), FIELDS):
+            extension += _BATCH.pack(*fields[n : n + FIELDS])
     _COUNT.pack_into(body, 0, count)
     body += extension
-    return _PREFIX.pack(_VERSION, crc32c(body)) + bytes(body)
+    body[:0] = _PREFIX.pack(_VERSION, crc32c(body))
+    return bytes(body)
 
 
 def decode_snapshot(data: bytes, *, now_ms: int) -> list[ProducerEntry]:
@@ -120,14 +141,44 @@ def _read_extension(view: memoryview, entries: dict[int, ProducerEntry]) -> None
             position += _EXTENDED.size
             if not 0 <= count <= REMEMBERED_BATCHES or producer_id not in entries:
                 raise CorruptSnapshotError(f"it names {count} batches of producer {producer_id}")
-            batches = []
-            for _ in range(count):
-                batches.append(RememberedBatch(*_BATCH.unpack_from(view, position)))
-                position += _BATCH.size
+            end = position + count * _BATCH.size
+            if end > len(view):
+                raise CorruptSnapshotError(f"the batches of producer {producer_id} are cut off")
+            batches = tuple(RememberedBatch(*fields) for fields in _BATCH.iter_unpack(view[position:end]))
+            position = end
         except struct.error as error:
             raise CorruptSnapshotError("its last producer is cut off") from error
         entries[producer_id].active_ms = active_ms
         entries[producer_id].batches = batches
+
+
+class SnapshotWork:
+    """A snapshot of many producers, as they were at `offset`. `run` may be called in any thread."""
+
+    __slots__ = ("_entries", "_path", "_storage", "no_room", "offset", "size_bytes")
+
+    def __init__(self, storage: Storage, path: str, offset: int, entries: Sequence[PackedEntry]) -> None:
+        self._storage = storage
+        self._path = path
+        self._entries = entries
+        self.offset = offset
+        self.size_bytes = 0
+        """Of the file, once it is written."""
+        self.no_room: OSError | None = None
+        """Why it could not be written on a full disk. It can be run again."""
+
+    def run(self) -> None:
+        """Write it, durably, under its name only when it is whole. Raises `OSError`, except for want of room."""
+        data = encode_packed(self._entries)
+        self.no_room = None
+        try:
+            write_whole(self._storage, self._path, data)
+        except OSError as error:
+            if not is_full(error):
+                raise
+            self.no_room = error
+        else:
+            self.size_bytes = len(data)
 
 
 class SnapshotFiles:
@@ -156,12 +207,36 @@ class SnapshotFiles:
         file = self._storage.open(self.path(offset), create=True)
         try:
             file.truncate(0)
-            file.append([encode_snapshot(state)])
+            file.append([encode_packed(state.packed())])
             if sync:
                 file.sync()
         finally:
             file.close()
         insort(self.offsets, offset)
+
+    def work_for(self, state: ProducerState) -> SnapshotWork | None:
+        """Return what writes the state at its end offset elsewhere, as it is now, or None where `write` may do it."""
+        if len(state) <= AT_ONCE_MAX or state.end_offset in self.offsets:
+            return None
+        return SnapshotWork(self._storage, self.path(state.end_offset), state.end_offset, state.packed())
+
+    def written(self, work: SnapshotWork) -> None:
+        """Take note of what `SnapshotWork.run` wrote."""
+        if work.offset not in self.offsets:
+            insort(self.offsets, work.offset)
+
+    def crowding(self, size_bytes: int, first_offset: int, log_bytes: Callable[[int, int], int]) -> list[int]:
+        """Return the snapshots that can go because their neighbours are near, for how large they are.
+
+        After the newest one was written, of `size_bytes`. That of the log's first segment stays: without it nobody
+        knows what was in the segments that retention took. log_bytes(from, to): what the log has between two offsets.
+        """
+        if len(self.offsets) < 3:
+            return []
+        older, middle, newest = self.offsets[-3:]
+        if middle <= first_offset or log_bytes(older, newest) >= LOG_BYTES_PER_BYTE * size_bytes:
+            return []
+        return [middle]
 
     def _sync(self, offset: int) -> None:
         file = self._storage.open(self.path(offset))

@@ -7,14 +7,15 @@ live, replicated and on recovery alike, so the state is a function of the log (P
 from __future__ import annotations
 
 from collections import OrderedDict, deque
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from enum import Enum
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, TypeAlias
 
 from semel.protocol.api.transactions import TransactionVersion
 from semel.protocol.errors import ErrorCode, error_for
 from semel.protocol.ids import NO_PRODUCER_EPOCH, NO_SEQUENCE, NO_TIMESTAMP, ProducerIdAndEpoch, TopicPartition
 
+_EXPIRED_AT_ONCE: Final = 2_000
 REMEMBERED_BATCHES: Final = 5
 """How many batches of a producer are remembered for duplicates (P1): a client has at most five requests in flight."""
 
@@ -32,6 +33,21 @@ class RememberedBatch(NamedTuple):
     last_offset: int
     timestamp_ms: int
     """The batch's largest timestamp: the append time, where the broker stamps."""
+
+
+PackedEntry: TypeAlias = tuple[int, ...]
+"""What is known of a producer id: when the broker last heard of it, the id, its epoch, the coordinator's epoch, the
+last timestamp, the open transaction's first offset, and the fields of each remembered batch, the oldest first.
+
+Numbers in one tuple, because hundreds of thousands of these take the least memory so, the garbage collector does not
+look at them (S3), and one that changes is another: who has the tuples has the state as it was.
+"""
+FIELDS: Final = len(RememberedBatch._fields)
+HEAD: Final = 6
+"""What comes before the fields of the batches."""
+_PACKED_MAX: Final = HEAD + FIELDS * REMEMBERED_BATCHES
+_ACTIVE_MS, _EPOCH, _COORDINATOR_EPOCH, _FIRST_OFFSET = 0, 2, 3, 5
+_LAST_SEQUENCE: Final = RememberedBatch._fields.index("last_sequence") - FIELDS
 
 
 class CompletedTransaction(NamedTuple):
@@ -81,8 +97,25 @@ class ProducerEntry:
         self.coordinator_epoch = coordinator_epoch
         self.last_timestamp_ms = last_timestamp_ms
         self.transaction_first_offset = transaction_first_offset
-        self.batches: list[RememberedBatch] = list(batches)
+        self.batches: tuple[RememberedBatch, ...] = tuple(batches)
         self.active_ms = active_ms
+
+    @classmethod
+    def unpacked(cls, packed: PackedEntry) -> ProducerEntry:
+        active_ms, producer_id, epoch, coordinator_epoch, last_timestamp_ms, first_offset, *fields = packed
+        batches = [RememberedBatch(*fields[n : n + FIELDS]) for n in range(0, len(fields), FIELDS)]
+        return cls(producer_id, epoch, coordinator_epoch, last_timestamp_ms, first_offset, batches, active_ms)
+
+    def packed(self) -> PackedEntry:
+        return (
+            self.active_ms,
+            self.producer_id,
+            self.epoch,
+            self.coordinator_epoch,
+            self.last_timestamp_ms,
+            self.transaction_first_offset,
+            *(field for batch in self.batches for field in batch),
+        )
 
     @property
     def last_sequence(self) -> int:
@@ -124,7 +157,7 @@ class ProducerState:
 
     def __init__(self, tp: TopicPartition, end_offset: int = 0) -> None:
         self._tp = tp
-        self._entries: dict[int, ProducerEntry] = {}
+        self._entries: dict[int, PackedEntry] = {}
         # First offset -> producer id. Transactions open at growing offsets, so insertion order is offset order.
         self._open: OrderedDict[int, int] | None = None
         # (marker offset, first offset), both growing from left to right: see `_remember_decided`.
@@ -142,20 +175,20 @@ class ProducerState:
         False says nothing: then `find_duplicate` and `check_batch` judge.
         """
         entry = self._entries.get(producer_id)
-        if entry is None or entry.epoch != epoch or not entry.batches:
+        if entry is None or entry[_EPOCH] != epoch or len(entry) == HEAD:
             return False
-        return first_sequence == entry.batches[-1][1] + 1 and transactional is (entry.transaction_first_offset >= 0)
+        return first_sequence == entry[_LAST_SEQUENCE] + 1 and transactional is (entry[_FIRST_OFFSET] >= 0)
 
     def find_duplicate(
         self, producer_id: int, epoch: int, first_sequence: int, last_sequence: int
     ) -> RememberedBatch | None:
         """Return the remembered batch that this one repeats, if any (P1)."""
         entry = self._entries.get(producer_id)
-        if entry is None or entry.epoch != epoch:
+        if entry is None or entry[_EPOCH] != epoch:
             return None
-        for batch in entry.batches:
-            if batch[0] == first_sequence and batch[1] == last_sequence:
-                return batch
+        for n in range(HEAD, len(entry), FIELDS):
+            if entry[n] == first_sequence and entry[n + 1] == last_sequence:
+                return RememberedBatch(*entry[n : n + FIELDS])
         return None
 
     def check_batch(
@@ -173,7 +206,7 @@ class ProducerState:
         Raises `SemelError`: INVALID_PRODUCER_EPOCH (P4), OUT_OF_ORDER_SEQUENCE_NUMBER (P2, P3), INVALID_TXN_STATE
         (P6, or a first transactional batch that nobody verified with the coordinator, T8).
         """
-        entry = self._entries.get(producer_id)
+        entry = self.entry(producer_id)
         if entry is None:
             if transactional and not verified:
                 raise self._unverified(producer_id, epoch)
@@ -228,7 +261,7 @@ class ProducerState:
         nobody, and where nothing is open, the producer epoch that came with it does not count either.
         Raises `SemelError`: INVALID_PRODUCER_EPOCH, TRANSACTION_COORDINATOR_FENCED.
         """
-        entry = self._entries.get(producer.producer_id)
+        entry = self.entry(producer.producer_id)
         if entry is None:
             return MarkerVerdict.APPEND
         open_here = entry.transaction_first_offset >= 0
@@ -277,28 +310,25 @@ class ProducerState:
     ) -> None:
         """Take in a data batch of a producer id. `end_offset` is moved by the caller, for batches without one too."""
         entry = self._entries.get(producer_id)
-        if entry is None:
-            entry = self._entries[producer_id] = ProducerEntry(producer_id, epoch)
-        batches = entry.batches
-        if epoch != entry.epoch:
-            entry.epoch = epoch
-            batches.clear()
-        elif batches:
-            last = batches[-1][1]
-            # A batch that does not follow was let in because the id had expired meanwhile (P3, P8), and
-            # coordinators' batches have no sequence: what came before can no longer be repeated.
-            if first_sequence != (0 if last == MAX_SEQUENCE else last + 1) or first_sequence < 0:
-                batches.clear()
-            elif len(batches) == REMEMBERED_BATCHES:
-                del batches[0]
-        batches.append(RememberedBatch(first_sequence, last_sequence, first_offset, last_offset, timestamp_ms))
-        entry.last_timestamp_ms = timestamp_ms
-        entry.active_ms = now_ms
-        if transactional and entry.transaction_first_offset < 0:
-            entry.transaction_first_offset = first_offset
+        fields: tuple[int, ...] = ()
+        coordinator_epoch, open_offset = NO_COORDINATOR_EPOCH, NO_TRANSACTION
+        if entry is not None:
+            coordinator_epoch, open_offset = entry[_COORDINATOR_EPOCH], entry[_FIRST_OFFSET]
+            if epoch == entry[_EPOCH] and len(entry) > HEAD:
+                last = entry[_LAST_SEQUENCE]
+                # A batch that does not follow was let in because the id had expired meanwhile (P3, P8), and
+                # coordinators' batches have no sequence: what came before can no longer be repeated.
+                if first_sequence == (0 if last == MAX_SEQUENCE else last + 1) and first_sequence >= 0:
+                    fields = entry[HEAD:] if len(entry) < _PACKED_MAX else entry[HEAD + FIELDS :]
+        if transactional and open_offset < 0:
+            open_offset = first_offset
             if self._open is None:
                 self._open = OrderedDict()
             self._open[first_offset] = producer_id
+        self._entries[producer_id] = (
+            now_ms, producer_id, epoch, coordinator_epoch, timestamp_ms, open_offset, *fields,
+            first_sequence, last_sequence, first_offset, last_offset, timestamp_ms,
+        )  # fmt: skip
 
     def apply_marker(
         self,
@@ -310,21 +340,20 @@ class ProducerState:
         now_ms: int,
     ) -> CompletedTransaction | None:
         """Take in the marker at `offset`. Returns the transaction that it ended, if one was open here."""
-        entry = self._entries.get(producer.producer_id)
-        if entry is None:
-            entry = self._entries[producer.producer_id] = ProducerEntry(producer.producer_id, producer.producer_epoch)
+        entry = self.entry(producer.producer_id) or ProducerEntry(producer.producer_id, producer.producer_epoch)
         if entry.epoch != producer.producer_epoch:
             entry.epoch = producer.producer_epoch
-            entry.batches.clear()  # P10: the next batch has sequence 0
+            entry.batches = ()  # P10: the next batch has sequence 0
         if coordinator_epoch != NO_COORDINATOR_EPOCH:
             entry.coordinator_epoch = coordinator_epoch  # lower than before only where that one was forged
             self.coordinator_epoch_max = max(self.coordinator_epoch_max, coordinator_epoch)
         entry.last_timestamp_ms = timestamp_ms
         entry.active_ms = now_ms
         first_offset = entry.transaction_first_offset
+        entry.transaction_first_offset = NO_TRANSACTION
+        self._entries[producer.producer_id] = entry.packed()
         if first_offset < 0:
             return None
-        entry.transaction_first_offset = NO_TRANSACTION
         assert self._open is not None
         del self._open[first_offset]
         self._remember_decided(first_offset, offset)
@@ -363,15 +392,16 @@ class ProducerState:
 
     def has_ongoing_transaction(self, producer: ProducerIdAndEpoch) -> bool:
         """Say whether this producer, at this epoch, has a transaction open here: then nothing need be verified (T8)."""
-        entry = self._entries.get(producer.producer_id)
+        entry = self.entry(producer.producer_id)
         return entry is not None and entry.transaction_first_offset >= 0 and entry.epoch == producer.producer_epoch
 
     def entry(self, producer_id: int) -> ProducerEntry | None:
-        """Return what is known of a producer id. Not to be changed."""
-        return self._entries.get(producer_id)
+        """Return what is known of a producer id. To change it changes nothing here."""
+        packed = self._entries.get(producer_id)
+        return None if packed is None else ProducerEntry.unpacked(packed)
 
     def __iter__(self) -> Iterator[ProducerEntry]:
-        return iter(self._entries.values())
+        return map(ProducerEntry.unpacked, self._entries.values())
 
     def __len__(self) -> int:
         return len(self._entries)
@@ -381,6 +411,10 @@ class ProducerState:
         """First offset -> producer id of each open transaction, in order of offset."""
         return dict(self._open or ())
 
+    def packed(self) -> Sequence[PackedEntry]:
+        """Return all entries as they are now, and stay: for other threads. A hundred thousand take a millisecond."""
+        return list(self._entries.values())
+
     # --- Expiry and restoring --------------------------------------------------------------------------------------
 
     def expire(self, now_ms: int, expiration_ms: int) -> int:
@@ -388,25 +422,33 @@ class ProducerState:
 
         The broker's clock counts, not the records' timestamps: old data written today is not idle.
         """
-        idle = [
-            entry.producer_id
-            for entry in self._entries.values()
-            if entry.transaction_first_offset < 0 and now_ms - entry.active_ms >= expiration_ms
-        ]
-        for producer_id in idle:
-            del self._entries[producer_id]
-        return len(idle)
+        return sum(self.expire_in_parts(now_ms, expiration_ms))
+
+    def expire_in_parts(self, now_ms: int, expiration_ms: int) -> Iterator[int]:
+        """Do what `expire` does, a few milliseconds at a time (S3); yields how many went in each part.
+
+        The state may change between two parts.
+        """
+        entries = self._entries
+        ids = list(entries)
+        for first in range(0, len(ids), _EXPIRED_AT_ONCE):
+            before = len(entries)
+            for producer_id in ids[first : first + _EXPIRED_AT_ONCE]:
+                entry = entries.get(producer_id)
+                if entry is not None and entry[_FIRST_OFFSET] < 0 and now_ms - entry[_ACTIVE_MS] >= expiration_ms:
+                    del entries[producer_id]
+            yield before - len(entries)
 
     def restore(self, entries: Iterable[ProducerEntry], end_offset: int) -> None:
         """Start again from a snapshot at `end_offset`."""
-        self._entries = {entry.producer_id: entry for entry in entries}
+        self._entries = {entry.producer_id: entry.packed() for entry in entries}
         self.coordinator_epoch_max = max(
-            (entry.coordinator_epoch for entry in self._entries.values()), default=NO_COORDINATOR_EPOCH
+            (entry[_COORDINATOR_EPOCH] for entry in self._entries.values()), default=NO_COORDINATOR_EPOCH
         )
         opened = sorted(
-            (entry.transaction_first_offset, entry.producer_id)
-            for entry in self._entries.values()
-            if entry.transaction_first_offset >= 0
+            (entry[_FIRST_OFFSET], producer_id)
+            for producer_id, entry in self._entries.items()
+            if entry[_FIRST_OFFSET] >= 0
         )
         self._open = OrderedDict(opened) if opened else None
         self._decided = None
@@ -416,11 +458,11 @@ class ProducerState:
         return (
             isinstance(other, ProducerState)
             and self.end_offset == other.end_offset
-            and self._entries == other._entries
+            and {one.producer_id: one for one in self} == {one.producer_id: one for one in other}
             and self.open_transactions == other.open_transactions
         )
 
     __hash__ = None  # type: ignore[assignment]  # mutable
 
     def __repr__(self) -> str:
-        return f"ProducerState({self._tp}, end_offset={self.end_offset}, {list(self._entries.values())})"
+        return f"ProducerState({self._tp}, end_offset={self.end_offset}, {list(self)})"

@@ -78,6 +78,11 @@ class Segments:
         begin = max(0, bisect_right(self._bases, first_offset) - 1)
         return self._segments[begin : max(begin, bisect_left(self._bases, upto_offset))]
 
+    def bytes_between(self, first_offset: int, upto_offset: int) -> int:
+        """Return how large the segments that begin in [first_offset, upto_offset) are."""
+        begin, end = bisect_left(self._bases, first_offset), bisect_left(self._bases, upto_offset)
+        return sum(segment.size for segment in self._segments[begin:end])
+
     def end_of(self, segment: Segment, log_end_offset: int) -> int:
         """Return the offset at which the next segment begins, or the log's end."""
         at = bisect_right(self._bases, segment.base_offset)

@@ -16,7 +16,8 @@ from semel.broker.log.disk_errors import is_full, remedy
 from semel.broker.log.flushing import FlushWork
 from semel.broker.log.leader_epochs import LeaderEpochs
 from semel.broker.log.open_files import OpenFiles
-from semel.broker.log.producer_snapshot import SnapshotFiles
+from semel.broker.log.producer_id_bound import ProducerIdBound
+from semel.broker.log.producer_snapshot import SnapshotFiles, SnapshotWork
 from semel.broker.log.producer_state import ProducerState
 from semel.broker.log.recovery import LoadedLog, LogLoader, replay_headers
 from semel.broker.log.retention import DeletedFiles, segments_to_delete
@@ -49,8 +50,10 @@ class StoredLog:
         "_folder",
         "_folder_changed",
         "_generation",
+        "_producer_ids",
         "_rebuilt",
         "_segments",
+        "_snapshot_due",
         "_snapshots",
         "_storage",
         "_unsynced",
@@ -79,6 +82,7 @@ class StoredLog:
         loaded: LoadedLog,
         files: OpenFiles,
         producer_id_expiration_ms: int,
+        producer_ids: ProducerIdBound | None = None,
     ) -> None:
         self._storage = storage
         self._folder = folder
@@ -88,6 +92,7 @@ class StoredLog:
         self._files = files
         self._segments: Segments = loaded.segments
         self._snapshots: SnapshotFiles = loaded.snapshots
+        self._snapshot_due: SnapshotWork | None = None
         self.producer_state: ProducerState = loaded.producers
         self.epochs: LeaderEpochs = loaded.epochs
         self.log_start_offset = loaded.log_start_offset
@@ -96,6 +101,7 @@ class StoredLog:
         self.recovered_bytes_cut = loaded.truncated_bytes
         self.recovered_damage = loaded.damage
         self.producer_id_expiration_ms = producer_id_expiration_ms
+        self._producer_ids = producer_ids
         self.offline_error: SemelError | None = None
         self._verifications: Verifications | None = None
         self._deleted: DeletedFiles | None = None
@@ -127,13 +133,14 @@ class StoredLog:
         clean: bool = False,
         max_producer_id_expiration_ms: int = DEFAULT_PRODUCER_ID_EXPIRATION_MS,
         files: OpenFiles | None = None,
+        producer_ids: ProducerIdBound | None = None,
     ) -> Self:
         """Open the log in `folder`, creating it if it is not there.
 
         `clean`: the last close was a clean one, so only the last batches of each segment are looked at. Otherwise all
         from `recovery_point` on is validated and what follows the first broken batch is cut (D2). `files` bounds the
-        open files, shared by all logs of a node. Raises `OSError`, or `SemelError` for a log that cannot be made sense
-        of.
+        open files and `producer_ids` the producers, both shared by all logs of a node. Raises `OSError`, or
+        `SemelError` for a log that cannot be made sense of.
         """
         files = files if files is not None else OpenFiles()
         loader = LogLoader(
@@ -141,7 +148,7 @@ class StoredLog:
             now_ms=now_ms, log_start_offset=log_start_offset, recovery_point=recovery_point, clean=clean,
         )  # fmt: skip
         loaded = loader.load()
-        return cls(storage, folder, tp, topic_id, config, loaded, files, max_producer_id_expiration_ms)
+        return cls(storage, folder, tp, topic_id, config, loaded, files, max_producer_id_expiration_ms, producer_ids)
 
     @property
     def size_bytes(self) -> int:
@@ -188,11 +195,15 @@ class StoredLog:
             if active not in self._unsynced:  # a roll that failed is done again
                 self._unsynced.append(active)
         self.producer_state.end_offset = base
-        self._snapshots.write(self.producer_state, sync=False)
-        self._snapshots.remove(self._snapshots.strays([*self._segments.base_offsets, base], before=base))
+        large = self._snapshots.work_for(self.producer_state)
+        if large is None:
+            self._snapshots.write(self.producer_state, sync=False)
+            self._snapshots.remove(self._snapshots.strays([*self._segments.base_offsets, base], before=base))
         segment = Segment(self._storage, self._folder, base, self._files, created_ms=now_ms, new=True)
         self._segments.add(segment)
         self._folder_changed = True
+        # The next flush writes it (S3), and takes nothing from recovery: that reads no snapshot that was not flushed.
+        self._snapshot_due = large
         return segment
 
     # --- When the disk fails ---------------------------------------------------------------------------------------
@@ -272,7 +283,8 @@ class StoredLog:
         """Apply retention by log start offset, size and age, and remove files renamed earlier. Returns the segments
         gone.
 
-        Raises `SemelError` (KAFKA_STORAGE_ERROR), offline.
+        Those stay whose end has no producer snapshot yet: it is all that tells of producers that have written nothing
+        since (P7). Raises `SemelError` (KAFKA_STORAGE_ERROR), offline.
         """
         if self.offline_error is not None or self._closed:
             return 0
@@ -286,17 +298,18 @@ class StoredLog:
             recovery_point=self.recovery_point,
         )
         try:
+            if due and due[-1] is self._segments.active:
+                try:
+                    self.roll(now_ms)
+                except OSError as error:
+                    if is_full(error):
+                        raise self._no_room(error) from error
+                    raise
+                self._storage.sync_folder(self._folder)  # or a crash could leave no segment to tell the end
+            while due and len(self.producer_state) and self._end_of(due[-1]) not in self._snapshots.offsets:
+                due.pop()
             if due:
-                end = self._end_of(due[-1])
-                if due[-1] is self._segments.active:
-                    try:
-                        self.roll(now_ms)
-                    except OSError as error:
-                        if is_full(error):
-                            raise self._no_room(error) from error
-                        raise
-                    self._storage.sync_folder(self._folder)  # or a crash could leave no segment to tell the end
-                self.delete_records(end)
+                self.delete_records(self._end_of(due[-1]))
                 self._discard(due, now_ms)
             if self._deleted is not None:
                 self._deleted.remove_due(now_ms)
@@ -381,6 +394,8 @@ class StoredLog:
             self.epochs.truncate_from_end(end)
             self._snapshots.remove(self._snapshots.beyond(end))
             self._verifications = None
+            if self._snapshot_due is not None and self._snapshot_due.offset > end:
+                self._snapshot_due = None
             self._reload_producers(now_ms)
             self._generation += 1
         except (OSError, CorruptBatchError) as error:
@@ -448,8 +463,9 @@ class StoredLog:
         folder_changed = self._folder_changed or bool(new_names)
         self._folder_changed = False
         self.epochs.changed = False
+        snapshot, self._snapshot_due = self._snapshot_due, None
         return FlushWork(
-            self._storage, self._folder, end, self._generation, files, tuple(segments), folder_changed, epochs
+            self._storage, self._folder, end, self._generation, files, tuple(segments), folder_changed, epochs, snapshot
         )
 
     def end_flush(self, work: FlushWork, error: OSError | None = None) -> int:
@@ -460,6 +476,11 @@ class StoredLog:
         """
         if error is not None:
             self._go_offline("syncing", error)
+        if work.snapshot is not None:
+            try:
+                self._end_snapshot(work.snapshot, work.generation)
+            except OSError as second:
+                self._go_offline("removing old producer snapshots", second)
         if work.no_room is not None:
             self.epochs.changed = True
             raise self._no_room(work.no_room) from work.no_room
@@ -467,6 +488,26 @@ class StoredLog:
             self.recovery_point = max(self.recovery_point, work.end_offset)
             self._unsynced = [segment for segment in self._unsynced if segment not in work.segments]
         return self.recovery_point
+
+    @property
+    def needs_flush(self) -> bool:
+        """Whether a snapshot waits for the next flush."""
+        return self._snapshot_due is not None
+
+    def _end_snapshot(self, work: SnapshotWork, generation: int) -> None:
+        """Take note of a snapshot that a flush wrote, and remove what it makes superfluous. Raises `OSError`."""
+        snapshots, offset = self._snapshots, work.offset
+        if generation != self._generation:
+            if offset not in snapshots.offsets:
+                snapshots.remove([offset])  # of what was cut meanwhile
+        elif work.no_room is not None:
+            self._snapshot_due = self._snapshot_due or work
+        else:
+            snapshots.written(work)
+            snapshots.remove(snapshots.strays(self._segments.base_offsets, before=offset))
+            snapshots.remove(
+                snapshots.crowding(work.size_bytes, self._segments.first.base_offset, self._segments.bytes_between)
+            )
 
     def flush(self) -> int:
         """Make all appended so far survive a power cut; returns the recovery point. Waits for the disk.

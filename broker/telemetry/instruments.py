@@ -285,6 +285,11 @@ _TABLE: Final[tuple[tuple[str, tuple[Instrument, ...]], ...]] = (
             Instrument("semel.log.dirty", "By", _G, "Appended since the last flush."),
             Instrument("semel.log.compactions", "{round}", _C, "Rounds of compaction."),
             Instrument("semel.log.size", "By", _G, "Bytes of all logs' segments."),
+            Instrument(
+                "semel.producer.ids", "{producer}", _G,
+                "Producer ids that the partitions remember together (producer.ids.max); while they are too many, "
+                "semel.produce.refused counts THROTTLING_QUOTA_EXCEEDED.",
+            ),
             Instrument("semel.disk.limit", "By", _G, "Size of the file system with the data folder."),
             Instrument("semel.disk.free", "By", _G, "What is free of it; looked at every few seconds."),
             Instrument(

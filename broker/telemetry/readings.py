@@ -270,6 +270,7 @@ class NodeReader:
         yield _plain("semel.log.flush.time", statistics.flush_seconds_total)
         yield _plain("semel.log.dirty", statistics.dirty_bytes)
         yield _plain("semel.log.compactions", statistics.compactions)
+        yield _plain("semel.producer.ids", statistics.producer_ids)
         yield _plain("semel.disk.free", statistics.free_bytes)
         with suppress(OSError):
             yield _plain("semel.disk.limit", logs.disk_bytes()[0])

@@ -6,12 +6,14 @@ from __future__ import annotations
 
 import random
 from dataclasses import replace
+from unittest.mock import patch
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from log_model import FOLDER, NOW, make_batch, open_log, read_batches, read_committed
 
+from semel.broker.log import producer_snapshot
 from semel.broker.log.cleaner import compact
 from semel.broker.log.config import CleanupPolicy, LogConfig
 from semel.broker.log.partition_log import PartitionLog
@@ -123,10 +125,21 @@ def check_derived(log: PartitionLog) -> None:
 
 
 @settings(max_examples=150, deadline=None)
-@given(seed=st.integers(0, 1 << 32), crash_at=st.integers(1, 400), power=st.booleans(), again=st.integers(1, 40))
+@given(
+    seed=st.integers(0, 1 << 32),
+    crash_at=st.integers(1, 400),
+    power=st.booleans(),
+    again=st.integers(1, 40),
+    at_once_max=st.sampled_from([0, 1000]),
+)
 def test_D1_D2_after_any_crash_the_log_is_a_prefix_of_what_was_appended(
-    seed: int, crash_at: int, power: bool, again: int
+    seed: int, crash_at: int, power: bool, again: int, at_once_max: int
 ) -> None:
+    with patch.object(producer_snapshot, "AT_ONCE_MAX", at_once_max):  # the flushes write snapshots, or the rolls
+        check_a_crash(seed, crash_at, power, again)
+
+
+def check_a_crash(seed: int, crash_at: int, power: bool, again: int) -> None:
     storage = SimulatedStorage(seed)
     writer = Writer(storage, seed)
     storage.crash_at(crash_at)

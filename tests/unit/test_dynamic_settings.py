@@ -20,6 +20,7 @@ from semel.broker.node import Node
 from semel.broker.parts_config import kafka_limits
 from semel.broker.settings import INT32_MAX, ValueType
 from semel.protocol.api.metadata import ALL_NODES, AlterConfigsRequest, ResourceType
+from semel.protocol.errors import SemelError
 from semel.protocol.ids import ProducerIdAndEpoch, TopicPartition
 from semel.protocol.kafka.api import ApiKey
 
@@ -69,6 +70,18 @@ async def forgets_producers(node: Node, change: Set) -> None:
     append(later)
     while known(A) or known(later):  # the clock moves in milliseconds
         await node.logs.upkeep.expire_producers()
+
+
+async def bounds_producers(node: Node, change: Set) -> None:
+    partition = node.partition(A)
+    assert partition is not None
+    partition.append(bytearray(batch(b"x", producer=IDLE, sequence=0)))
+    await change("1")
+    other = ProducerIdAndEpoch(IDLE.producer_id + 1, 0)
+    with pytest.raises(SemelError, match=r"producer\.ids\.[a-z.]*max=1"):
+        partition.append(bytearray(batch(b"x", producer=other, sequence=0)))
+    await change(None)
+    partition.append(bytearray(batch(b"x", producer=other, sequence=0)))
 
 
 def counts_connections(few: str, many: str) -> Callable[[Node, Set], Awaitable[None]]:
@@ -153,6 +166,8 @@ EFFECTS: dict[str, Callable[[Node, Set], Awaitable[None]]] = {
     "log.cleaner.backoff.ms": looks_for_logs_to_compact,
     "log.flush.interval.ms": flushes,
     "producer.id.expiration.ms": forgets_producers,
+    "producer.ids.per.partition.max": bounds_producers,
+    "producer.ids.max": bounds_producers,
     "max.connections": counts_connections("1", "10"),
     "kafka.max.connections.per.ip": counts_connections("1", "10"),
     "kafka.max.connections.overrides": counts_connections("127.0.0.1:1", "127.0.0.1:10,127.0.0.2:0"),
