@@ -131,6 +131,18 @@ def test_D3_a_segment_that_is_gone_is_a_gap(folder: Path) -> None:
     assert found.severity is Severity.ERROR
 
 
+@pytest.mark.parametrize("count", [1, 3])
+def test_D6_first_segments_that_are_gone_are_an_error_and_a_start_says_the_same(folder: Path, count: int) -> None:
+    bases = sorted(int(path.stem) for path in (folder / "small-0").glob("*.log"))
+    for base in bases[:count]:
+        (folder / "small-0" / f"{base:020d}.log").unlink()
+    [found] = [one for one in wrong(check(folder)) if "are lost" in one.what]
+    assert found.severity is Severity.ERROR
+    assert f"small-0: the records at offsets 0 to {bases[count] - 1} are lost" in found.what
+    assert "backup" in found.command
+    assert found.what in start_copy(folder, folder.parent / "started").warnings
+
+
 @pytest.mark.parametrize(
     ("suffix", "entry", "kind"), [(".index", 8, Check.OFFSET_INDEX), (".timeindex", 12, Check.TIME_INDEX)]
 )
