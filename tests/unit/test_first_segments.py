@@ -67,7 +67,7 @@ def test_D6_first_segments_that_are_gone_after_a_clean_stop_are_a_loss(
         assert node.logs.last_unclean.damage == report.damage[0]
         again = node.get()
         assert (again.log_start_offset, again.log_end_offset) == (first, 10)
-        with pytest.raises(SemelError, match="OFFSET_OUT_OF_RANGE|is not within"):
+        with pytest.raises(SemelError, match="is not within"):
             again.read(first - 1, max_bytes=100)
         assert [header.base_offset for header in iter_batches(read_all(again))] == list(range(first, 10))
         assert again.append(batch(size=60, sequence=9)).duplicate, "the state is that of the stop (P7)"
