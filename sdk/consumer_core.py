@@ -393,7 +393,10 @@ class ConsumerCore:
         return metadata
 
     async def commit(self, offsets: Mapping[TopicPartition, OffsetAndMetadata], committer: GroupMetadata) -> None:
-        """Commit for the group, one call after the other. Raises the first error of a partition."""
+        """Commit for the group, one call after the other. Raises the first error of a partition.
+
+        Very many offsets go in several requests; where one fails, those before it are committed.
+        """
         if not offsets:
             return
         items = (
