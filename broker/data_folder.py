@@ -67,7 +67,7 @@ class DataFolder:
         self.held: set[TopicPartition] = set()
         """Partitions that are not open: what the checkpoints have of them stays."""
         self.recovery_points = PartitionOffsets(storage, self.file(RECOVERY_POINT_FILE), self.held)
-        self.log_starts = PartitionOffsets(storage, self.file(LOG_START_FILE), self.held)
+        self.log_starts = PartitionOffsets(storage, self.file(LOG_START_FILE), self.held, with_zeros=True)
         self.high_watermarks = PartitionOffsets(storage, self.file(HIGH_WATERMARK_FILE), self.held)
         self.clean_offsets = PartitionOffsets(storage, self.file(CLEANER_FILE), self.held)
         self.known = KnownPartitions(storage, self.file(KNOWN_FILE))
@@ -347,10 +347,16 @@ class PartitionOffsets:
     next one of that name: its recovery point would hide a torn tail, its start offset would delete records.
     """
 
-    __slots__ = ("_checkpoint", "_held", "_lock", "_written")
+    __slots__ = ("_checkpoint", "_held", "_least", "_lock", "_written")
 
-    def __init__(self, storage: Storage, path: str, held: Collection[TopicPartition] = ()) -> None:
-        """`held`: partitions whose offsets stay as they are while `write` has none for them."""
+    def __init__(
+        self, storage: Storage, path: str, held: Collection[TopicPartition] = (), *, with_zeros: bool = False
+    ) -> None:
+        """held: partitions whose offsets stay as they are while `write` has none for them
+
+        with_zeros: keep offsets of 0 too, since 0 says something else than no entry
+        """
+        self._least = 0 if with_zeros else 1
         self._checkpoint = OffsetCheckpoint(storage, path)
         self._held = held
         self._lock = threading.Lock()
@@ -379,7 +385,7 @@ class PartitionOffsets:
             found = {
                 tp: offset
                 for tp, (topic_id, offset) in offsets.items()
-                if offset > 0 and (is_current is None or is_current(tp, topic_id))
+                if offset >= self._least and (is_current is None or is_current(tp, topic_id))
             }
             for tp in tuple(self._held):
                 if tp in self._written:
@@ -396,7 +402,7 @@ class PartitionOffsets:
         """Durably put one partition's offset into the file. Raises `OSError`."""
         with self._lock:
             left = {**self._written, tp: offset}
-            if offset > 0 and left != self._written:
+            if offset >= self._least and left != self._written:
                 self._checkpoint.write(left)
                 self._written = left
 

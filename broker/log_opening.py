@@ -67,7 +67,7 @@ class LogOpener:
         for done, (tp, topic_id) in enumerate(found, 1):
             key = topic_id, tp.partition
             try:
-                log = self.open_log(tp, topic_id, clean=clean, start=starts.get(tp, 0), point=points.get(tp, 0))
+                log = self.open_log(tp, topic_id, clean=clean, start=starts.get(tp), point=points.get(tp, 0))
                 if self.kept.has(key):
                     self.kept.replay(key, log, points.get(tp, 0))
                     self._replayed.append(key)
@@ -95,8 +95,9 @@ class LogOpener:
         topic_id: TopicId,
         *,
         clean: bool,
-        start: int = 0,
+        start: int | None = None,
         point: int = 0,
+        start_is_final: bool | None = None,
         config: LogConfig | None = None,
         files: OpenFiles | None = None,
     ) -> PartitionLog:
@@ -111,6 +112,7 @@ class LogOpener:
             log_start_offset=start,
             recovery_point=point,
             clean=clean,
+            start_is_final=start_is_final,
             max_producer_id_expiration_ms=self.config.producer_id_expiration_ms,
             files=files if files is not None else self._files,
             producer_ids=self.producer_ids,
@@ -157,15 +159,16 @@ class LogOpener:
         Raises `SemelError` and `OSError`.
         """
         assert one.topic_id is not None
-        one.is_clean = False
+        was_clean, one.is_clean = one.is_clean, False
         key = one.topic_id, one.tp.partition
         point = self._folder.recovery_points.get(one.tp)
         log = self.open_log(
             one.tp,
             one.topic_id,
             clean=False,
-            start=self._folder.log_starts.get(one.tp),
+            start=self._folder.log_starts.all().get(one.tp),
             point=point,
+            start_is_final=was_clean,
             files=OpenFiles(self.config.open_files_max),
         )
         try:

@@ -7,13 +7,12 @@ with a reason, until its directory is as it was, or somebody accepts the loss in
 from __future__ import annotations
 
 import math
-import os
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from enum import Enum
 from typing import Final
 
-from semel.broker.log.disk_errors import is_directory, next_after_directory
+from semel.broker.log.disk_errors import is_misplaced, told_misplaced
 from semel.protocol.errors import SemelError
 from semel.protocol.ids import TopicId, TopicPartition
 
@@ -106,10 +105,11 @@ class OfflineLogs:
 def kind_of(error: Exception) -> OfflineKind:
     """Say what an error of opening a log means: the disk's are tried again, damage stays.
 
-    A directory in place of a file stays too: somebody put it there, and may need more than one step to undo that.
+    A directory, pipe or device in place of a file stays too: somebody put it there, and may need more than one step to
+    undo that.
     """
     cause = error if isinstance(error, OSError) else error.__cause__
-    if isinstance(cause, OSError) and not is_directory(cause):
+    if isinstance(cause, OSError) and not is_misplaced(cause):
         return OfflineKind.UNREADABLE
     return OfflineKind.DAMAGED
 
@@ -117,12 +117,8 @@ def kind_of(error: Exception) -> OfflineKind:
 def message_of(error: Exception) -> str:
     """Return the text of an error, with its kind where it should not have happened."""
     cause = error if isinstance(error, OSError) else error.__cause__
-    if isinstance(cause, OSError) and is_directory(cause) and cause.filename:
-        path = os.fsdecode(cause.filename)
-        return (
-            f"{path} is a directory, and a file belongs there. Stop the node and move the directory away; "
-            f"{next_after_directory(path)}"
-        )
+    if isinstance(cause, OSError) and is_misplaced(cause) and cause.filename:
+        return told_misplaced(cause)
     if isinstance(error, SemelError):
         return error.message
     return str(error) if isinstance(error, OSError) else f"{type(error).__name__}: {error}"

@@ -13,6 +13,7 @@ from collections.abc import Sequence
 from types import TracebackType
 from typing import Final, Self
 
+from semel.runtime.regular_files import open_regular
 from semel.runtime.storage import Buffer, StorageFile, StorageLock
 
 _BUFFERS_A_CALL_MAX: Final = 1024
@@ -47,10 +48,10 @@ class DiskFile:
 
     __slots__ = ("_descriptor", "_end", "path")
 
-    def __init__(self, path: str, descriptor: int) -> None:
+    def __init__(self, path: str, descriptor: int, size: int) -> None:
         self.path = path
         self._descriptor = descriptor
-        self._end = os.fstat(descriptor).st_size
+        self._end = size
 
     def append(self, buffers: Sequence[Buffer]) -> int:
         begin = self._end
@@ -175,8 +176,8 @@ class DiskStorage:
     __slots__ = ()
 
     def open(self, path: str, *, create: bool = False) -> StorageFile:
-        flags = os.O_RDWR | os.O_CLOEXEC | (os.O_CREAT if create else 0)
-        return DiskFile(path, os.open(path, flags, 0o644))
+        descriptor, status = open_regular(path, os.O_RDWR | (os.O_CREAT if create else 0))
+        return DiskFile(path, descriptor, status.st_size)
 
     def exists(self, path: str) -> bool:
         return os.path.exists(path)
@@ -218,7 +219,7 @@ class DiskStorage:
         """Lock `path` with flock. The error of a held lock of a file names the process that holds it."""
         if os.path.isdir(path):
             return _lock_folder(path)
-        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        descriptor, _ = open_regular(path, os.O_RDWR | os.O_CREAT)
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:

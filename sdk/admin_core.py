@@ -50,6 +50,7 @@ from semel.sdk.diagnosis.calls import end_hanging, read_history, take_snapshots
 from semel.sdk.diagnosis.findings import Diagnosis
 from semel.sdk.diagnosis.rules import diagnose
 from semel.sdk.offset_lookup import list_offsets, look_up_offsets
+from semel.sdk.offset_parts import in_parts
 from semel.sdk.options import check_int, check_name, check_text
 from semel.sdk.shared_calls import abort_shared, describe_shared
 
@@ -323,24 +324,23 @@ class AdminCore:
         return {tp: _lag(committed.get(tp, -1), end, starts.get(tp)) for tp, end in ends.items()}
 
     async def alter_group_offsets(self, group: str, offsets: Mapping[TopicPartition, OffsetAndMetadata | int]) -> None:
-        request = groups_pb2.CommitOffsetsRequest(
-            group_id=check_text("group", group),
-            generation_id=NO_GENERATION,
-            items=[
-                groups_pb2.CommitOffsetsRequest.Item(
-                    topic=tp.topic,
-                    partition=tp.partition,
-                    offset=place.offset,
-                    leader_epoch=place.leader_epoch,
-                    metadata=place.metadata,
-                )
-                for tp, place in as_offsets(offsets).items()
-            ],
-        )
+        check_text("group", group)
+        items = [
+            groups_pb2.CommitOffsetsRequest.Item(
+                topic=tp.topic,
+                partition=tp.partition,
+                offset=place.offset,
+                leader_epoch=place.leader_epoch,
+                metadata=place.metadata,
+            )
+            for tp, place in as_offsets(offsets).items()
+        ]
         try:
-            response = await self._control.call(rpc.COMMIT_OFFSETS, request)
-            for item in response.items:
-                check_item(item.error, f"offset of group {group!r} in {TopicPartition(item.topic, item.partition)}")
+            for part in list(in_parts(items, group)) or [[]]:
+                request = groups_pb2.CommitOffsetsRequest(group_id=group, generation_id=NO_GENERATION, items=part)
+                response = await self._control.call(rpc.COMMIT_OFFSETS, request)
+                for item in response.items:
+                    check_item(item.error, f"offset of group {group!r} in {TopicPartition(item.topic, item.partition)}")
         except AbortTransactionError as error:
             if error.code is not ErrorCode.UNKNOWN_MEMBER_ID:
                 raise

@@ -11,7 +11,7 @@ import logging
 import threading
 import time
 import weakref
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 
@@ -29,6 +29,7 @@ from semel.sdk.fetched import UnreadableBatchError
 from semel.sdk.fetcher import Fetcher, FetchOptions
 from semel.sdk.group_member import AssignmentChange, GroupMember, GroupOptions
 from semel.sdk.offset_lookup import list_offsets
+from semel.sdk.offset_parts import in_parts
 from semel.sdk.subscription import OffsetReset, PartitionState, Subscription
 from semel.sdk.topic_watch import TopicWatch
 from semel.sdk.transaction import GroupMetadata
@@ -392,25 +393,32 @@ class ConsumerCore:
         return metadata
 
     async def commit(self, offsets: Mapping[TopicPartition, OffsetAndMetadata], committer: GroupMetadata) -> None:
-        """Commit for the group, one call after the other. Raises the first error of a partition."""
+        """Commit for the group, one call after the other. Raises the first error of a partition.
+
+        Very many offsets go in several requests; where one fails, those before it are committed.
+        """
         if not offsets:
             return
-        request = groups_pb2.CommitOffsetsRequest(
-            group_id=committer.group_id,
-            generation_id=committer.generation_id,
-            member_id=committer.member_id,
-            group_instance_id=committer.group_instance_id or "",
-            items=[
-                groups_pb2.CommitOffsetsRequest.Item(
-                    topic=tp.topic,
-                    partition=tp.partition,
-                    offset=place.offset,
-                    leader_epoch=place.leader_epoch,
-                    metadata=place.metadata,
-                )
-                for tp, place in offsets.items()
-            ],
+        items = (
+            groups_pb2.CommitOffsetsRequest.Item(
+                topic=tp.topic,
+                partition=tp.partition,
+                offset=place.offset,
+                leader_epoch=place.leader_epoch,
+                metadata=place.metadata,
+            )
+            for tp, place in offsets.items()
         )
+        requests = [
+            groups_pb2.CommitOffsetsRequest(
+                group_id=committer.group_id,
+                generation_id=committer.generation_id,
+                member_id=committer.member_id,
+                group_instance_id=committer.group_instance_id or "",
+                items=part,
+            )
+            for part in in_parts(items, committer.group_id)
+        ]
         topics = {tp.topic for tp in offsets}
         with tracing.operation(
             "commit",
@@ -418,21 +426,21 @@ class ConsumerCore:
             client_id=self.client.options.client_id,
             consumer__group__name=committer.group_id,
         ):
-            await self._commit_in_order(request, committer)
+            await self._commit_in_order(requests, committer)
 
-    async def _commit_in_order(self, request: groups_pb2.CommitOffsetsRequest, committer: GroupMetadata) -> None:
+    async def _commit_in_order(
+        self, requests: Sequence[groups_pb2.CommitOffsetsRequest], committer: GroupMetadata
+    ) -> None:
         deadline = self._deadline()
-        failures = 0
         async with self._commits:  # in order, also where one has to be repeated: none may overwrite a later one
-            while True:
-                error = await self._commit_once(request, committer)
-                if error is None:
-                    return
-                failures += 1
-                # A rebalance waits for the user's poll, which waits for this commit.
-                is_final = not isinstance(error, RetriableError) or error.code in _COMMIT_NEVER_AGAIN
-                if is_final or not await self._pause(failures, deadline):
-                    raise error
+            for request in requests:
+                failures = 0
+                while (error := await self._commit_once(request, committer)) is not None:
+                    failures += 1
+                    # A rebalance waits for the user's poll, which waits for this commit.
+                    is_final = not isinstance(error, RetriableError) or error.code in _COMMIT_NEVER_AGAIN
+                    if is_final or not await self._pause(failures, deadline):
+                        raise error
 
     async def commit_within(
         self, offsets: Mapping[TopicPartition, OffsetAndMetadata], committer: GroupMetadata, timeout_s: float

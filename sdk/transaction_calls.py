@@ -33,6 +33,7 @@ from semel.sdk.control import (
     item_error,
 )
 from semel.sdk.messages import decision_of, producer_message, producer_of
+from semel.sdk.offset_parts import in_parts
 from semel.sdk.options import ClientOptions
 from semel.sdk.sender import Sender
 from semel.sdk.transaction import CommitSource, CommitToken, GroupMetadata, PreparedTransaction
@@ -69,25 +70,33 @@ async def commit_offsets(
     group: GroupMetadata,
 ) -> None:
     """Commit a group's offsets inside the transaction of `producer` (O1), asking again where that may help."""
-    request = transactions_pb2.TxnCommitOffsetsRequest(
-        transactional_id=transactional_id,
-        producer=producer_message(producer),
-        group_id=group.group_id,
-        generation_id=group.generation_id,
-        member_id=group.member_id,
-        group_instance_id=group.group_instance_id or "",
-        items=[
-            transactions_pb2.TxnCommitOffsetsRequest.Item(
-                topic=tp.topic,
-                partition=tp.partition,
-                offset=position.offset,
-                leader_epoch=position.leader_epoch,
-                metadata=position.metadata,
-            )
-            for tp, position in offsets.items()
-        ],
+    items = (
+        transactions_pb2.TxnCommitOffsetsRequest.Item(
+            topic=tp.topic,
+            partition=tp.partition,
+            offset=position.offset,
+            leader_epoch=position.leader_epoch,
+            metadata=position.metadata,
+        )
+        for tp, position in offsets.items()
     )
     deadline = time.monotonic() + options.api_timeout_ms / 1000
+    for part in in_parts(items, group.group_id):  # the marker publishes them together
+        request = transactions_pb2.TxnCommitOffsetsRequest(
+            transactional_id=transactional_id,
+            producer=producer_message(producer),
+            group_id=group.group_id,
+            generation_id=group.generation_id,
+            member_id=group.member_id,
+            group_instance_id=group.group_instance_id or "",
+            items=part,
+        )
+        await _commit_part(control, options, request, deadline)
+
+
+async def _commit_part(
+    control: Control, options: ClientOptions, request: transactions_pb2.TxnCommitOffsetsRequest, deadline: float
+) -> None:
     pause_s = 0.001
     while True:
         left_ms = (deadline - time.monotonic()) * 1000

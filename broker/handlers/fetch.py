@@ -24,7 +24,7 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Final, Protocol
 
 from semel.broker.handlers.fetch_sessions import FetchContext, FetchSessions
-from semel.broker.handlers.large_fetch import PART, LargeFetch
+from semel.broker.handlers.large_fetch import PART, FetchRoom, LargeFetch
 from semel.broker.handlers.leader_hints import HINTED, current_leader, leader_endpoints, not_here
 from semel.protocol.api.topics import IsolationLevel
 from semel.protocol.errors import ErrorCode, SemelError
@@ -239,8 +239,13 @@ class FetchHandler:
         finally:
             begun.cancel()
 
-    def begin(self, request: FetchRequest, version: int, done: Done) -> FetchResponse | WaitingFetch | LargeFetch:
-        """Return the answer, or the fetch that will call `done` with it unless it is cancelled."""
+    def begin(
+        self, request: FetchRequest, version: int, done: Done, room: FetchRoom | None = None
+    ) -> FetchResponse | WaitingFetch | LargeFetch:
+        """Return the answer, or the fetch that will call `done` with it unless it is cancelled.
+
+        `room` is what the caller has taken for the answer. A large fetch uses it; otherwise it stays the caller's.
+        """
         now_ms = self.node.clock.now_ms()
         context = self.sessions.open(request, uses_topic_ids=version >= TOPIC_ID_MIN_VERSION, now_ms=now_ms)
         call = FetchCall(request, version, context, done, self._fetch_max_bytes)
@@ -248,7 +253,7 @@ class FetchHandler:
         if context.error is not ErrorCode.NONE:
             return self.response(call, [])
         if len(context.partitions) > PART:
-            return LargeFetch(self, call)
+            return LargeFetch(self, call, room)
         found = self._read_all(call)
         if self.is_enough(call, found):
             return self.response(call, found.responses)

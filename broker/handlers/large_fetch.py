@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, Protocol
 
 from semel.protocol.errors import ErrorCode
 from semel.protocol.kafka.fetch import FetchResponse
@@ -19,12 +19,29 @@ PART: Final = 200
 """Partitions that are read in one turn; a fetch of no more is read at once."""
 
 
-class LargeFetch:
-    """One of them. `cancel` when nobody waits for it any more."""
+class FetchRoom(Protocol):
+    """Where what is read may be held in memory (S2)."""
 
-    def __init__(self, handler: FetchHandler, call: FetchCall) -> None:
+    async def take(self) -> bool:
+        """Wait for room. Returns whether there is any; there is none where the node stops."""
+        ...
+
+    def give_back(self) -> None:
+        """Let others have it, since nothing is held now."""
+        ...
+
+
+class LargeFetch:
+    """One of them. `cancel` when nobody waits for it any more.
+
+    It begins to read with the room that its caller has, gives it back while it waits, and takes it before it reads
+    again.
+    """
+
+    def __init__(self, handler: FetchHandler, call: FetchCall, room: FetchRoom | None = None) -> None:
         self._handler = handler
         self._call = call
+        self._room = room
         self._waiting: WaitingFetch | None = None
         self._task = asyncio.get_running_loop().create_task(self._run(), name="read a large fetch")
 
@@ -41,8 +58,12 @@ class LargeFetch:
             if not handler.is_enough(call, found):
                 woken = asyncio.get_running_loop().create_future()
                 self._waiting = handler.wait(call, found.responses, lambda: woken.set_result(None))
+                found = handler.begin_reading(call)  # nothing of what was read is held meanwhile
+                if self._room is not None:
+                    self._room.give_back()
                 await woken
-                found = await self._read()
+                if self._room is None or await self._room.take():
+                    found = await self._read()
             response = handler.response(call, found.responses)
         except Exception:
             _log.exception("a large fetch failed: partitions=%d", len(call.context.partitions))

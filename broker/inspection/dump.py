@@ -18,7 +18,7 @@ from semel.broker.inspection.dump_options import DumpOptions
 from semel.broker.inspection.index_check import read_entries
 from semel.broker.inspection.metadata_copy import rows
 from semel.broker.inspection.overlay import OverlayStorage
-from semel.broker.inspection.places import IS_A_DIRECTORY, FileKind, Place, place_of, places_in
+from semel.broker.inspection.places import FileKind, Place, misplaced, place_of, places_in
 from semel.broker.inspection.plain import plain
 from semel.broker.inspection.producer_check import read_snapshot
 from semel.broker.log.checkpoints import read_checkpoint
@@ -76,11 +76,12 @@ class Dump:
         is_named = not self.options.selects
         if is_named:
             yield file
-        if os.path.isdir(place.path):
+        wrong = misplaced(place.path)
+        if wrong:
             if not is_named:
                 yield file
             self.damaged += 1
-            yield {"kind": "damage", "position": 0, "what": IS_A_DIRECTORY}
+            yield {"kind": "damage", "position": 0, "what": wrong}
             return
         try:
             for entry in self._read(self._storage_of(os.path.dirname(place.path) or "."), place):

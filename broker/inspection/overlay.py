@@ -13,21 +13,22 @@ import tempfile
 from collections.abc import Iterator, Sequence
 from typing import Final, Self
 
+from semel.runtime.regular_files import NotARegularFileError, open_regular, special_kind
 from semel.runtime.storage import Buffer, StorageFile, StorageLock
 
 PAGE_BYTES: Final = 16 << 10
 _DEPTH: Final = 2
 """A data folder has folders of logs, and these have files."""
-_READ_FLAGS: Final = os.O_RDONLY | os.O_CLOEXEC
+_READ_FLAGS: Final = os.O_RDONLY
 _NO_ACCESS_TIME: Final = getattr(os, "O_NOATIME", 0)
 
 
 def open_to_read(path: str) -> int:
     """Return a descriptor that leaves the file's times alone, where that is allowed. Raises `OSError`."""
     try:
-        return os.open(path, _READ_FLAGS | _NO_ACCESS_TIME)
+        return open_regular(path, _READ_FLAGS | _NO_ACCESS_TIME)[0]
     except PermissionError:
-        return os.open(path, _READ_FLAGS)
+        return open_regular(path, _READ_FLAGS)[0]
 
 
 class _File:
@@ -47,7 +48,16 @@ class _File:
         return bool(self.pages) or self.size != self.source_size or self.shown != self.source_size
 
 
-class _Folder(dict[str, "_File | _Folder"]):
+class _Special:
+    """A pipe, a socket or a device: nothing that can be read as a file. `kind` says which."""
+
+    __slots__ = ("kind",)
+
+    def __init__(self, kind: str) -> None:
+        self.kind = kind
+
+
+class _Folder(dict[str, "_File | _Folder | _Special"]):
     """Names and what they stand for."""
 
 
@@ -215,6 +225,8 @@ class OverlayStorage:
         node = folder.get(name)
         if isinstance(node, _Folder):
             raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), path)
+        if isinstance(node, _Special):
+            raise NotARegularFileError(node.kind, path)
         if node is None:
             if not create:
                 raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), path)
@@ -227,6 +239,11 @@ class OverlayStorage:
     def is_folder(self, path: str) -> bool:
         return isinstance(self._find(path), _Folder)
 
+    def special_kind(self, path: str) -> str:
+        """Say what is there if it is a pipe, a socket or a device; else nothing."""
+        node = self._find(path)
+        return node.kind if isinstance(node, _Special) else ""
+
     def list_folder(self, path: str) -> list[str]:
         return sorted(self._folder(path))
 
@@ -234,7 +251,7 @@ class OverlayStorage:
         node = self._tree
         for name in self._names(path):
             child = node.setdefault(name, _Folder())
-            if isinstance(child, _File):
+            if not isinstance(child, _Folder):
                 raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), path)
             node = child
 
@@ -286,8 +303,8 @@ class OverlayStorage:
             raise FileNotFoundError(errno.ENOENT, f"not in {self.root}", path)
         return normal[len(prefix) :].split("/")
 
-    def _find(self, path: str) -> _File | _Folder | None:
-        node: _File | _Folder | None = self._tree
+    def _find(self, path: str) -> _File | _Folder | _Special | None:
+        node: _File | _Folder | _Special | None = self._tree
         for name in self._names(path):
             if not isinstance(node, _Folder):
                 return None
@@ -318,6 +335,8 @@ def _read_folder(path: str, depth: int) -> _Folder:
                     folder[entry.name] = _read_folder(entry.path, depth - 1) if depth > 1 else _Folder()
                 elif entry.is_file():
                     folder[entry.name] = _File("/".join([path, entry.name]), entry.stat().st_size)
+                elif kind := special_kind(entry.path):
+                    folder[entry.name] = _Special(kind)
             except FileNotFoundError:
                 continue  # a running node has removed it
     return folder
@@ -328,5 +347,5 @@ def _paths(folder: _Folder, path: str) -> Iterator[str]:
         below = f"{path}/{name}"
         if isinstance(node, _Folder):
             yield from _paths(node, below)
-        else:
+        elif isinstance(node, _File):
             yield below

@@ -14,9 +14,9 @@ from semel.broker.inspection.metadata_copy import METADATA_FILE
 from semel.broker.log.abort_checkpoint import ABORTED_TRANSACTIONS_FILE
 from semel.broker.log.recovery import LEADER_EPOCHS_FILE, parse_name
 from semel.protocol.ids import TopicPartition
+from semel.runtime.regular_files import special_kind
 
 _LOG_NAME: Final = re.compile(r"(?P<topic>[a-zA-Z0-9._-]{1,249})-(?P<partition>0|[1-9][0-9]{0,9})")
-IS_A_DIRECTORY: Final = "it is a directory, and a file belongs there"
 _GOING: Final = re.compile(r"(?P<name>\S+)\.[0-9a-f]{32}-(?:delete|future|stray)")
 
 
@@ -63,6 +63,12 @@ class Place:
     kind: FileKind
     tp: TopicPartition | None
     base_offset: int
+
+
+def misplaced(path: str) -> str:
+    """Say what is wrong with `path` if it is no file that can be read; empty where it is one."""
+    kind = "a directory" if os.path.isdir(path) else special_kind(path)
+    return f"it is {kind}, and a file belongs there" if kind else ""
 
 
 def log_name(name: str) -> TopicPartition | None:

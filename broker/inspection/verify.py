@@ -36,12 +36,12 @@ from semel.broker.inspection.findings import Check, Findings, Severity
 from semel.broker.inspection.log_check import LogCheck, WalkedLog
 from semel.broker.inspection.metadata_copy import METADATA_FILE, integrity_fault, load_from, load_image
 from semel.broker.inspection.overlay import OverlayStorage, open_to_read
-from semel.broker.inspection.places import IS_A_DIRECTORY, Place, log_name, place_of
+from semel.broker.inspection.places import Place, log_name, misplaced, place_of
 from semel.broker.inspection.rehearsal import Rehearsal, rehearse_start
 from semel.broker.inspection.transaction_check import check_transactions
 from semel.broker.known_partitions import KNOWN_FILE, KnownPartitions
 from semel.broker.log.checkpoints import OffsetCheckpoint
-from semel.broker.log.disk_errors import next_after_directory
+from semel.broker.log.disk_errors import next_after_misplaced
 from semel.broker.log.recovery import LOST_OFFSETS
 from semel.broker.metadata.changes import MetadataCorruptError
 from semel.broker.metadata.image import MetadataImage
@@ -207,14 +207,14 @@ class _Verification:
 
     def run(self) -> Report:
         report = self._report
-        misplaced = self._hide_directories()
+        hidden = self._hide_misplaced()
         image = self._load_metadata()
         after = OverlayStorage(self._path)
         try:
             self._tell(Progress("rehearsing a start", 0, 0))
             rehearsal = rehearse_start(after, self._path, self._clock, image, report.node_id)
             self._tell_of_start(rehearsal)
-            self._tell_of_directories(misplaced, rehearsal)
+            self._tell_of_misplaced(hidden, rehearsal)
             logs = self._rehearsed(rehearsal)
             self._check_folders(image, rehearsal)
             self._walk(image, rehearsal)
@@ -305,8 +305,10 @@ class _Verification:
                     command="restore the folder from a backup, if there is one" if lost else "",
                 )  # fmt: skip
 
-    def _hide_directories(self) -> list[Place]:
-        """Return the directories in place of files, and let the rest of the look see nothing there."""
+    def _hide_misplaced(self) -> list[Place]:
+        """Return the directories, pipes and devices in place of files, and let the rest of the look see nothing
+        there.
+        """
         folders = [self._path]
         for name in self._before.list_folder(self._path):
             is_ours = log_name(name) is not None or name == JOURNAL_FOLDER
@@ -316,17 +318,24 @@ class _Verification:
         for folder in folders:
             for name in self._before.list_folder(folder):
                 place = place_of(f"{folder}/{name}")
-                if place is not None and self._before.is_folder(place.path):
+                if place is None:
+                    continue
+                if self._before.is_folder(place.path):
                     self._before.remove_tree(place.path)
-                    found.append(place)
+                elif self._before.special_kind(place.path):
+                    self._before.remove(place.path)
+                else:
+                    continue
+                found.append(place)
         return found
 
-    def _tell_of_directories(self, misplaced: list[Place], rehearsal: Rehearsal) -> None:
-        for place in misplaced:
+    def _tell_of_misplaced(self, hidden: list[Place], rehearsal: Rehearsal) -> None:
+        for place in hidden:
+            it = "the directory" if os.path.isdir(place.path) else "it"
             self._findings.add(
-                Severity.ERROR, Check.FOLDERS, place.path[len(self._path) + 1 :], IS_A_DIRECTORY,
+                Severity.ERROR, Check.FOLDERS, place.path[len(self._path) + 1 :], misplaced(place.path),
                 on_start="refuses" if place.tp is None or rehearsal.refusal is not None else "keeps it offline",
-                command=f"stop the node and move the directory away; {next_after_directory(place.path)}",
+                command=f"stop the node and move {it} away; {next_after_misplaced(place.path)}",
             )  # fmt: skip
 
     def _rehearsed(self, rehearsal: Rehearsal) -> Mapping[TopicPartition, Any]:

@@ -100,10 +100,15 @@ class LogLoader:
         files: OpenFiles,
         *,
         now_ms: int,
-        log_start_offset: int,
+        log_start_offset: int | None,
         recovery_point: int,
         clean: bool,
+        start_is_final: bool,
     ) -> None:
+        """log_start_offset: None where nothing says where the log starts.
+
+        start_is_final: it was noted by a clean stop, so that nothing was deleted from the log after that
+        """
         self._storage = storage
         self._folder = folder
         self._looking_at = folder
@@ -112,7 +117,9 @@ class LogLoader:
         self._config = config
         self._files = files
         self._now_ms = now_ms
-        self._log_start_offset = log_start_offset
+        self._log_start_offset = log_start_offset or 0
+        self._start_is_noted = log_start_offset is not None
+        self._start_is_final = start_is_final
         self._recovery_point = recovery_point
         self._clean = clean
         self._names: set[str] = set()
@@ -125,6 +132,8 @@ class LogLoader:
         of it is lost.
         """
         self._lost: list[tuple[int, int]] = []
+        self._first_lost = 0
+        """Where the log begins now that its first segments are lost; 0 where they are not."""
         self._broken: dict[int, int] = {}
         """Batches that stay and can't be read: first offset to end offset."""
         # After a killed process names may be there that no sync has made durable.
@@ -154,6 +163,8 @@ class LogLoader:
         self._remove([name for name in self._names if name.endswith((DELETED_SUFFIX, ".tmp"))])
         self._finish_swaps()
         self._segments = self._open_segments()
+        if self._start_is_final and len(self._segments):
+            self._check_first_segment(self._segments.first.base_offset)
         self._snapshots = SnapshotFiles(self._storage, self._folder, self._offsets_with(SNAPSHOT_SUFFIX))
         self._producers = ProducerState(self._tp)
         self._epochs = self._read_epochs()
@@ -371,15 +382,39 @@ class LogLoader:
         more = len(self._lost) + len(self._broken) - len(gone)
         return f"{self._tp}: {', '.join(gone)}{f' and {more} more places' if more else ''}" if gone else ""
 
+    def _check_first_segment(self, base_offset: int) -> None:
+        """Find the loss of the first segments (D6).
+
+        Only retention takes first segments away, and it moves the log's start with them. A kill can come before that
+        is noted; a clean stop notes it. Compaction keeps the first segment's base offset.
+        """
+        if base_offset <= self._log_start_offset:
+            return
+        if self._start_is_noted:
+            self._first_lost = base_offset
+            self._lost.append((self._log_start_offset, base_offset))
+        elif self._clean:
+            logger.warning(
+                "%s: the first segment in %s begins at offset %d, and no checkpoint says where the log began when the "
+                "node stopped: it begins there now. If earlier segments were deleted by hand, their records are lost",
+                self._tp, self._folder, base_offset,
+            )  # fmt: skip
+
     def _say_what_is_lost(self) -> None:
         if self._lost:
             lost = ", ".join(_offsets(first, end) for first, end in self._lost)
+            begins = ""
+            if self._first_lost:
+                begins = (
+                    f" The log begins at offset {self._first_lost} now, and a fetch of earlier offsets gets "
+                    "OFFSET_OUT_OF_RANGE."
+                )
             logger.error(
                 "%s: the records at %s are lost. They had been acknowledged, and were gone from %s when the "
                 "node started. The node runs on without them, and gives their offsets to no other record; producers of "
-                "the lost records may be refused until they begin again. To have them back, stop the node and restore "
-                "the folder from a backup.",
-                self._tp, lost, self._folder, extra={LOST_OFFSETS: self._lost},
+                "the lost records may be refused until they begin again.%s To have them back, stop the node and "
+                "restore the folder from a backup.",
+                self._tp, lost, self._folder, begins, extra={LOST_OFFSETS: self._lost},
             )  # fmt: skip
 
     def _restore_state(self, at_most: int, *, upto: int) -> int:

@@ -128,14 +128,19 @@ class StoredLog:
         config: LogConfig,
         *,
         now_ms: int,
-        log_start_offset: int = 0,
+        log_start_offset: int | None = None,
         recovery_point: int = 0,
         clean: bool = False,
+        start_is_final: bool | None = None,
         max_producer_id_expiration_ms: int = DEFAULT_PRODUCER_ID_EXPIRATION_MS,
         files: OpenFiles | None = None,
         producer_ids: ProducerIdBound | None = None,
     ) -> Self:
         """Open the log in `folder`, creating it if it is not there.
+
+        log_start_offset: where it starts, as far as that was noted; without it, with its first segment
+        start_is_final:   that was noted by a clean stop, so that a first segment behind it means loss (D6); without it,
+                          as `clean`
 
         `clean`: the last close was a clean one, so only the last batches of each segment are looked at. Otherwise all
         from `recovery_point` on is validated and what follows the first broken batch is cut (D2). `files` bounds the
@@ -146,6 +151,7 @@ class StoredLog:
         loader = LogLoader(
             storage, folder, tp, config, files,
             now_ms=now_ms, log_start_offset=log_start_offset, recovery_point=recovery_point, clean=clean,
+            start_is_final=clean if start_is_final is None else start_is_final,
         )  # fmt: skip
         loaded = loader.load()
         return cls(storage, folder, tp, topic_id, config, loaded, files, max_producer_id_expiration_ms, producer_ids)

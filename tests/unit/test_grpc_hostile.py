@@ -17,6 +17,7 @@ from counted_turns import every_look_takes_a_millisecond, rounds_of_the_loop
 from kafka_node import until
 from running_node import batch, create_topic, run_with_node, running_node
 
+from semel.broker.handlers.large_fetch import PART
 from semel.broker.listeners.grpc import edge
 from semel.broker.listeners.grpc.data_service import RESPONSE_BYTES_MAX, DataService, _produce_response
 from semel.broker.listeners.grpc.edge import REQUEST_BYTES_MAX, Context
@@ -425,6 +426,59 @@ def test_S3_streams_with_many_items_are_worked_on_in_turns(tmp_path: Path, monke
         assert rounds >= 0.9 * MANY // LOOKS_PER_TURN
 
     asyncio.run(test())
+
+
+def test_S2_a_few_addresses_do_not_take_all_places_of_fetch_streams() -> None:
+    """Two had half of them each, and a third one waited for ever."""
+
+    async def test() -> None:
+        places = FetchPlaces(64)
+        held = {}
+        for host in "abcd":
+            held[host] = 0
+            while places.take_now(host, 1):
+                held[host] += 1
+        assert held == {"a": 32, "b": 16, "c": 8, "d": 4}
+        waiting = asyncio.ensure_future(places.take("a", 1))
+        await asyncio.sleep(0)
+        assert (places.waiting, places.take_now("e", 2)) == (1, 2), "who waits for its own share is in nobody's way"
+        places.give_back("a", 32)
+        assert await waiting == 1
+
+    asyncio.run(test())
+
+
+def test_S2_a_large_fetch_reads_with_a_place_and_waits_without_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A stream of more than 200 partitions gave its place back first, and read a megabyte then."""
+
+    async def test(node: Node) -> None:
+        await create_topic(node, "a", PART + 1)
+        data, reads = data_of(node), list[int]()
+        places, read = data.places, data._fetch.read
+
+        def watched(*args: Any) -> None:
+            reads.append(places.used_bytes)
+            read(*args)
+
+        monkeypatch.setattr(data._fetch, "read", watched)
+        stream: Any = data.fetch(asks(to_fetch(*range(PART + 1), max_wait_ms=600_000)), PEER)
+        answer = asyncio.ensure_future(anext(stream))
+        await until(lambda: len(data._fetch._waiting) == 1)
+        assert reads == [RESPONSE_BYTES_MAX] * 2
+        await until(lambda: places.used_bytes == 0)
+        assert places.take_now("/other", places._bytes_max)
+        await append(node, 10)
+        await until(lambda: places.waiting == 1)
+        assert len(reads) == 2, "it reads when it has a place"
+        places.give_back("/other", places._bytes_max)
+        assert (await answer).items[0].record_batches
+        assert reads == [RESPONSE_BYTES_MAX] * 4
+        await stream.aclose()
+        assert places.used_bytes == 0
+
+    run_with_node(tmp_path, test)
 
 
 def test_S2_places_of_fetch_streams_are_given_in_order() -> None:

@@ -14,6 +14,7 @@ import pytest
 from damaged_folder import damage, make_clean_folder, make_folder, open_logs, photograph
 from log_model import NOW, make_batch, read_batches
 from running_node import create_topic, running_node
+from special_files import SPECIAL, make_special
 from typer.testing import CliRunner
 
 from semel.broker.inspection.batch_dump import find_batch
@@ -376,6 +377,17 @@ def test_paths_may_be_relative(made: Path, monkeypatch: pytest.MonkeyPatch) -> N
     absolute = of_kind(dump(made / "large-0"), "batch")
     assert of_kind(dump(Path()), "batch") == absolute
     assert of_kind(dump(Path(f"{0:020d}.log")), "batch") == absolute
+
+
+@pytest.mark.parametrize("kind", SPECIAL)
+def test_S3_a_pipe_or_a_device_in_place_of_a_file_is_damage(made: Path, tmp_path: Path, kind: str) -> None:
+    shutil.copytree(made, tmp_path / "data")
+    path = sorted((tmp_path / "data" / "small-1").glob("*.log"))[0]
+    path.unlink()
+    make_special(path, kind)
+    expected = {"kind": "damage", "position": 0, "what": f"it is {SPECIAL[kind]}, and a file belongs there"}
+    assert of_kind(dump(tmp_path / "data"), "damage") == [expected]
+    assert [entry["kind"] for entry in dump(path)] == ["file", "damage"]
 
 
 @pytest.mark.parametrize("suffix", [".log", ".index", ".timeindex", ".txnindex", ".snapshot"])

@@ -15,6 +15,7 @@ import pytest
 from damaged_folder import make_clean_folder, make_folder, open_logs, photograph, start_copy
 from log_model import NOW, make_batch
 from running_node import batch, create_topic, running_node
+from special_files import SPECIAL, make_special
 from typer.testing import CliRunner
 
 from semel.broker.inspection.findings import FINDINGS_OF_A_KIND_MAX, Check, Finding, Findings, Severity
@@ -129,6 +130,18 @@ def test_D3_a_segment_that_is_gone_is_a_gap(folder: Path) -> None:
     found = only(check(folder), Check.OFFSETS)
     assert f"offsets {bases[1]} to {bases[2] - 1} are missing" in found.what
     assert found.severity is Severity.ERROR
+
+
+@pytest.mark.parametrize("count", [1, 3])
+def test_D6_first_segments_that_are_gone_are_an_error_and_a_start_says_the_same(folder: Path, count: int) -> None:
+    bases = sorted(int(path.stem) for path in (folder / "small-0").glob("*.log"))
+    for base in bases[:count]:
+        (folder / "small-0" / f"{base:020d}.log").unlink()
+    [found] = [one for one in wrong(check(folder)) if "are lost" in one.what]
+    assert found.severity is Severity.ERROR
+    assert f"small-0: the records at offsets 0 to {bases[count] - 1} are lost" in found.what
+    assert "backup" in found.command
+    assert found.what in start_copy(folder, folder.parent / "started").warnings
 
 
 @pytest.mark.parametrize(
@@ -488,6 +501,28 @@ def test_a_partition_that_has_another_topic_s_id_is_a_finding(folder: Path) -> N
     metadata = folder / "small-0" / "partition.metadata"
     metadata.write_text(f"version: 0\ntopic_id: {format_topic_id(new_topic_id())}\n")
     assert "had no partition 0" in only(check(folder), Check.FOLDERS).what
+
+
+@pytest.mark.parametrize("which", [*PLACES, "recovery-point-offset-checkpoint", "meta.properties", "metadata.sqlite"])
+@pytest.mark.parametrize("kind", ["device", "pipe"])
+def test_S3_a_pipe_or_a_device_in_place_of_a_file_is_a_finding(folder: Path, kind: str, which: str) -> None:
+    """It was passed over, and a start waited for it or read it for ever."""
+    in_log = which in PLACES
+    parent = folder / "small-1" if in_log else folder
+    found = sorted(parent.glob(f"*.{which}"))
+    path = found[-1] if found else parent / which
+    path.unlink(missing_ok=True)
+    make_special(path, kind)
+    report = check(folder)
+    name = str(path.relative_to(folder))
+    [finding] = [one for one in wrong(report) if one.path == name and one.check is Check.FOLDERS]
+    assert finding.severity is Severity.ERROR
+    assert finding.what == f"it is {SPECIAL[kind]}, and a file belongs there"
+    assert finding.on_start == ("keeps it offline" if in_log else "refuses")
+    assert [(log.tp, log.records > 0) for log in report.logs if log.tp != TopicPartition("small", 1)] == [
+        (TopicPartition("large", 0), True),
+        (TopicPartition("small", 0), True),
+    ]
 
 
 @pytest.mark.parametrize("which", [*PLACES, "recovery-point-offset-checkpoint", "meta.properties", "metadata.sqlite"])

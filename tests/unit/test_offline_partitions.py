@@ -11,13 +11,16 @@ from collections.abc import Awaitable, Callable
 from pathlib import Path
 
 import pytest
+from damaged_folder import open_logs
 from running_node import SMALL, create_topic, running_node
 from simulated_folder import CONFIG, TOPIC_ID, TP, Node, append, batch, read_all
+from special_files import SPECIAL, make_special
 
 from semel.broker.config import NodeConfig
 from semel.broker.diagnostics.snapshot import take_snapshot
 from semel.broker.handlers.topics import create_topics, delete_topics
 from semel.broker.known_partitions import KNOWN_FILE
+from semel.broker.log.config import LogConfig
 from semel.broker.log_manager import NewPartition
 from semel.broker.log_manager_config import DurabilityMode, LogManagerConfig
 from semel.broker.node import Node as WholeNode
@@ -776,6 +779,52 @@ def test_a_directory_in_place_of_a_file_is_called_that(
             assert partition.high_watermark == 1
             assert path.is_file() or suffix == ".snapshot"  # that is made when it is needed
             assert await append(partition) == 1
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize("kind", SPECIAL)
+@pytest.mark.parametrize(
+    "suffix", [".log", ".index", ".timeindex", ".snapshot", "leader-epoch-checkpoint", "partition.metadata"]
+)
+def test_S3_a_pipe_or_a_device_in_place_of_a_file_takes_that_partition_offline_alone(
+    tmp_path: Path, suffix: str, kind: str
+) -> None:
+    """The start waited for the pipe's other end, or read zeros for ever."""
+
+    async def main() -> None:
+        folder = tmp_path / "data"
+        node = open_logs(folder)
+        for number in range(2):
+            await append(node.create_partition(TopicPartition("a", number), TOPIC_ID, LogConfig()))
+        await node.close()
+        [path] = (folder / "a-0").glob(f"*{suffix}")
+        path.unlink()
+        make_special(path, kind)
+        node = open_logs(folder)
+        [offline] = node.offline
+        assert (offline.tp, offline.kind) == (TopicPartition("a", 0), OfflineKind.DAMAGED)
+        assert offline.reason.startswith(f"{path} is {SPECIAL[kind]}, and a file belongs there. Stop the node and move")
+        assert ("the node makes the file again" in offline.reason) is (suffix in (".index", ".timeindex", ".snapshot"))
+        assert node.partition(TopicPartition("a", 1)) is not None
+        await node.close()
+
+    asyncio.run(main())
+
+
+def test_a_segment_may_be_a_symbolic_link_to_a_file(tmp_path: Path) -> None:
+    async def main() -> None:
+        node = open_logs(tmp_path / "data")
+        await append(node.create_partition(TopicPartition("a", 0), TOPIC_ID, LogConfig()))
+        await node.close()
+        [path] = (tmp_path / "data" / "a-0").glob("*.log")
+        path.symlink_to(path.rename(tmp_path / "elsewhere"))
+        node = open_logs(tmp_path / "data")
+        partition = node.partition(TopicPartition("a", 0))
+        assert partition is not None
+        assert partition.high_watermark == 1
+        assert await append(partition) == 1
+        await node.close()
 
     asyncio.run(main())
 

@@ -151,7 +151,7 @@ class DataService:
                 if response is not None:
                     yield response
                     del response
-                stream.give_place_back()
+                stream.give_back()
         finally:
             reading.cancel()
             stream.close()
@@ -247,8 +247,7 @@ class _FetchStream:
     async def next_response(self) -> data_pb2.FetchResponse | None:
         """Return what can be read, waiting for it for a while; None where nothing came or the client asks again."""
         wanted, self._wanted_bytes = self._wanted_bytes, RESPONSE_BYTES_MAX
-        self._place_bytes = await self._places.take(self._host, wanted)
-        if not self._place_bytes or not self.can_send:
+        if not await self.take(wanted) or not self.can_send:
             return None
         partitions = self._partitions
         request = FetchRequest(
@@ -259,11 +258,12 @@ class _FetchStream:
             self._isolation,
         )
         self._woken = asyncio.get_running_loop().create_future()
-        begun = self._handler.begin(request, _FETCH_BY_NAME_VERSION, self._found)
+        begun = self._handler.begin(request, _FETCH_BY_NAME_VERSION, self._found, self)
         if isinstance(begun, FetchResponse):
             self._woken = None
             return await self._response(begun, partitions)
-        self.give_place_back()  # there is nothing to send yet
+        if isinstance(begun, WaitingFetch):
+            self.give_back()  # there is nothing to send yet
         self._waiting = begun
         try:
             response = await self._woken
@@ -278,7 +278,13 @@ class _FetchStream:
             self._place_bytes = self._places.take_now(self._host, RESPONSE_BYTES_MAX)
         self._answered(response if self._place_bytes else None)
 
-    def give_place_back(self) -> None:
+    async def take(self, size: int = RESPONSE_BYTES_MAX) -> bool:
+        """Wait for a place for what is to be read. Returns whether there is one."""
+        self._place_bytes = await self._places.take(self._host, size)
+        return self._place_bytes > 0
+
+    def give_back(self) -> None:
+        """Let others have the place, where there is one."""
         taken, self._place_bytes = self._place_bytes, 0
         if taken:
             self._places.give_back(self._host, taken)
@@ -331,7 +337,7 @@ class _FetchStream:
     def close(self) -> None:
         if self._waiting is not None:
             self._waiting.cancel()
-        self.give_place_back()
+        self.give_back()
 
 
 def _record_bytes(found: FetchPartitionResponse) -> bytes:

@@ -1,7 +1,11 @@
 """What all Fetch streams of a node hold in memory for clients that have not read it yet is bounded (S2).
 
 A stream takes a place before it reads records and gives it back once they are written. Places are given in the order
-in which streams ask. One address has at most half of them, so that clients that never read don't keep all others out.
+in which streams ask. What one address holds is never more than what it leaves free, so that a few addresses of clients
+that never read don't keep all others out; one that holds nothing gets a place while there is any.
+
+A stream whose client reads nothing keeps its place until the client reads or leaves: gRPC has the message then, and
+nothing takes it back, not even the end of the call.
 """
 
 from __future__ import annotations
@@ -89,7 +93,7 @@ class FetchPlaces:
 
     def _may_have(self, host: str, size: int) -> bool:
         used = self._used_by.get(host, 0)
-        return not used or used + size <= self._bytes_max // 2
+        return not used or used + size <= self._bytes_max - self.used_bytes - size
 
     def _add(self, host: str, size: int) -> None:
         self.used_bytes += size
