@@ -3,8 +3,7 @@
     python -P bench/longest_turns.py FILE serve --data-dir ...
 
 A line for each turn of over 10 ms goes to FILE: its CPU time in milliseconds, what ran, and how much of it the garbage
-collector took. Unlike a client's wait, CPU
-time does not grow with what else the machine does.
+collector took. Unlike a client's wait, CPU time does not grow with what else the machine does.
 """
 
 from __future__ import annotations

@@ -274,7 +274,8 @@ class OffsetTable:
                 continue
             for number, stored in partitions.items():
                 deadline_ms = _deadline_ms(stored.value, base_timestamp_ms, retention_ms)
-                if deadline_ms <= now_ms and not self.is_pending(group_id, partition := TopicPartition(topic, number)):
+                partition = TopicPartition(topic, number)
+                if deadline_ms <= now_ms and not self.is_pending(group_id, partition):
                     expired.append(partition)
                     if len(expired) >= at_most:
                         return expired, next_ms
