@@ -450,16 +450,17 @@ PARTS = [OFFSETS_AT_ONCE_MAX, OFFSETS_AT_ONCE_MAX, 5]
 
 
 class Decided:
-    """How many records each decision of the machines was for, and what comes before one of them."""
+    """How many records each decision of the machines was for."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.sizes: list[int] = []
         self.refusal_at: dict[int, SemelError] = {}
+        """The next decision after so many is this refusal, once."""
         known = GroupMachine.handle
 
         def noted(machine: GroupMachine, request: Any, now_ms: int, ticket: Ticket) -> Result[Any]:
             if len(self.sizes) in self.refusal_at and isinstance(request, (OffsetCommitRequest, OffsetDeleteRequest)):
-                return Result(self.refusal_at[len(self.sizes)])
+                return Result(self.refusal_at.pop(len(self.sizes)))
             result = known(machine, request, now_ms, ticket)
             if result.records:
                 self.sizes.append(len(result.records))
