@@ -281,7 +281,9 @@ class LogUpkeep:
         if META_FILE not in names:
             return  # no data directory at all: that is the disk's failure, not a partition's
         missing = [
-            one async for one in in_turns(before) if self._folder.log_folder(one.tp).rpartition("/")[2] not in names
+            one
+            async for one in in_turns(before, ends_with_caller=False)
+            if self._folder.log_folder(one.tp).rpartition("/")[2] not in names
         ]
         gone = [one for one in missing if self._partitions.get(one.tp) is one]
         if gone:
@@ -307,7 +309,7 @@ class LogUpkeep:
     async def _write_checkpoints(self) -> None:
         points: dict[TopicPartition, tuple[TopicId, int]] = {}
         marks: dict[TopicPartition, tuple[TopicId, int]] = {}
-        async for one in in_turns(list(self._partitions.values())):
+        async for one in self._all_in_turns():
             points[one.tp] = one.topic_id, one.log.recovery_point
             marks[one.tp] = one.topic_id, one.high_watermark
         await self._thread.run(self._folder.recovery_points.write, points, self._is_current)
@@ -325,7 +327,7 @@ class LogUpkeep:
         self._log_starts_moved = False
         starts: dict[TopicPartition, tuple[TopicId, int]] = {}
         try:
-            async for one in in_turns(list(self._partitions.values())):
+            async for one in self._all_in_turns():
                 starts[one.tp] = one.topic_id, one.log_start_offset
             await self._thread.run(self._folder.log_starts.write, starts, self._is_current)
         except BaseException:
@@ -366,6 +368,10 @@ class LogUpkeep:
         async for partition in self._in_turns():
             expired += partition.log.expire_producers(self._clock.now_ms())
         return expired
+
+    def _all_in_turns(self) -> AsyncIterator[Partition]:
+        """Yield all partitions. Who asked for a flush may be gone meanwhile: it is done to its end."""
+        return in_turns(list(self._partitions.values()), ends_with_caller=False)
 
     async def _in_turns(self) -> AsyncIterator[Partition]:
         """Yield all partitions that are online."""
