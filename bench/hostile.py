@@ -469,6 +469,53 @@ def _fetch_offsets_call(items: int) -> Any:
     return groups_pb2.FetchOffsetsRequest(group_id="g", topics=[partitions])
 
 
+WIDE_PARTITIONS: Final = 10_000
+GROUP_OFFSETS: Final = 8_000
+LONG_OFFSETS: Final = 9_000
+LONG_METADATA: Final = 800
+
+
+def create_wide_topic(node: NodeProcess, name: str) -> bytes | None:
+    settings = {"num_partitions": WIDE_PARTITIONS, "replication_factor": 1, "assignments": [], "configs": []}
+    topics = [{"name": name, **settings}]
+    return ask_once(node, request(ApiKey.CREATE_TOPICS, 4, topics=topics, timeout=60_000, validate_only=False))
+
+
+def delete_topic(node: NodeProcess, name: str) -> bytes | None:
+    answer = ask_once(node, request(ApiKey.DELETE_TOPICS, 3, topic_names=[name], timeout=60_000))
+    time.sleep(2)  # what a deletion leaves to be done is done after its answer
+    return answer
+
+
+def wide_topic(node: NodeProcess) -> str:
+    """A topic of many partitions is made and deleted."""
+    return answered([create_wide_topic(node, "wide"), delete_topic(node, "wide")])
+
+
+def offsets_of(group: str, count: int, metadata: str = "") -> bytes:
+    """Return the request that commits so many offsets of a wide topic."""
+    topics = [{"name": "wide", "partitions": _partitions(count, committed_offset=1, committed_metadata=metadata)}]
+    who: dict[str, Any] = {"group_id": group, "generation_id_or_member_epoch": -1, "member_id": ""}
+    return request(ApiKey.OFFSET_COMMIT, 5, topics=topics, **who)
+
+
+def group_offsets(node: NodeProcess) -> str:
+    """Groups with many offsets are deleted, and their offsets are deleted; then the topic is that they are of."""
+    create_wide_topic(node, "wide")
+    numbers = [{"partition_index": number} for number in range(GROUP_OFFSETS)]
+    frames = [offsets_of(group, GROUP_OFFSETS) for group in ("one", "two", "three")]
+    frames.append(request(ApiKey.DELETE_GROUPS, 1, groups_names=["one"]))
+    frames.append(request(ApiKey.OFFSET_DELETE, 0, group_id="two", topics=[{"name": "wide", "partitions": numbers}]))
+    return answered([*(ask_once(node, frame) for frame in frames), delete_topic(node, "wide")])
+
+
+def long_offsets(node: NodeProcess) -> str:
+    """Commits of many offsets with much metadata, which are refused, and with less."""
+    create_wide_topic(node, "wide")
+    frames = [offsets_of(f"g{size}", LONG_OFFSETS, "m" * size) for size in (LONG_METADATA, 30)]
+    return f"{answered([ask_once(node, frame) for frame in frames])}, {len(frames[0]) / 1e6:.1f} MB"
+
+
 def one_large(key: ApiKey, version: int, **values: Any) -> Callable[[NodeProcess], str]:
     """One request with as many items as fit."""
 
@@ -544,6 +591,9 @@ def attacks(items: int, group_partitions: int = 1_000) -> dict[str, Callable[[No
             isolation_level=0,
             topics=[{"name": "plain", "partitions": _partitions(items, current_leader_epoch=-1, timestamp=-1)}],
         ),
+        "wide-topic": wide_topic,
+        "group-offsets": group_offsets,
+        "long-offsets": long_offsets,
         "describe-groups": one_large(ApiKey.DESCRIBE_GROUPS, 4, groups=[f"g{n}" for n in range(items)]),
         "delete-groups": one_large(ApiKey.DELETE_GROUPS, 1, groups_names=[f"g{n}" for n in range(items)]),
         "describe-configs": one_large(

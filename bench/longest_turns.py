@@ -2,14 +2,16 @@
 
     python -P bench/longest_turns.py FILE serve --data-dir ...
 
-A line for each turn of over 10 ms goes to FILE: its CPU time in milliseconds, and what ran. Unlike a client's wait, CPU
-time does not grow with what else the machine does.
+A line for each turn of over 10 ms goes to FILE: its CPU time in milliseconds, what ran, and how much of it the garbage
+collector took. Unlike a client's wait, CPU time does not grow with what else the machine does.
 """
 
 from __future__ import annotations
 
 import asyncio
+import gc
 import sys
+import threading
 import time
 from typing import Any, Final
 
@@ -21,14 +23,28 @@ def note_turns(path: str) -> None:
     # One loop, one file: what is noted from it needs no lock. Unbuffered, because a node may be killed.
     file = open(path, "ab", buffering=0)  # noqa: SIM115
     run, clock = asyncio.Handle._run, time.thread_time
+    loop_thread = threading.get_ident()
+    collected = began = 0.0
+
+    def note_collection(phase: str, _info: dict[str, int]) -> None:
+        nonlocal collected, began
+        if threading.get_ident() == loop_thread:
+            if phase == "start":
+                began = clock()
+            else:
+                collected += clock() - began
+
+    gc.callbacks.append(note_collection)
 
     def timed(handle: asyncio.Handle) -> None:
         what: Any = handle._callback  # type: ignore[attr-defined]  # gone once a handle is cancelled
-        begin = clock()
+        begin, collected_before = clock(), collected
         run(handle)
         used = clock() - begin
         if used > NOTED_S:
-            file.write(f"{used * 1000:.1f} {_name(what)}\n".encode())
+            garbage = (collected - collected_before) * 1000
+            note = f" (garbage {garbage:.0f} ms)" if garbage > 1 else ""
+            file.write(f"{used * 1000:.1f} {_name(what)}{note}\n".encode())
 
     asyncio.Handle._run = timed  # type: ignore[method-assign]
 

@@ -36,7 +36,7 @@ from semel.protocol.ids import TopicId, TopicPartition, format_topic_id
 from semel.runtime.buckets import Buckets
 from semel.runtime.clock import Clock
 from semel.runtime.storage import Storage
-from semel.runtime.turns import Turns
+from semel.runtime.turns import Turns, in_turns
 
 _log = logging.getLogger("semel.logs")
 
@@ -301,7 +301,7 @@ class LogManager:
         """
         failures: dict[TopicPartition, SemelError | OSError] = {}
         new: list[NewPartition] = []
-        for one in wanted:
+        async for one in in_turns(wanted, ends_with_caller=False):
             try:
                 if self._existing(one) is None:
                     new.append(one)
@@ -547,7 +547,9 @@ class LogManager:
         )
         partition.log.release_files()
         self.folder.known.remove([(partition.topic_id, tp.partition)])
-        self.upkeep.delete_later(self.folder.drop_log_folder(tp), partition.config.file_delete_delay_ms)
+        had_start = partition.log_start_offset > 0 or self.folder.log_starts.get(tp) > 0
+        folder, delay_ms = self.folder.drop_log_folder(tp), partition.config.file_delete_delay_ms
+        self.upkeep.delete_later(folder, delay_ms, had_start=had_start)
         return True
 
     def update_config(self, topic: str, log_config: LogConfig) -> None:

@@ -125,10 +125,14 @@ class LogUpkeep:
         self._log_starts_moved = True
         self.wake_up()
 
-    def delete_later(self, folder: str, delay_ms: int) -> None:
-        """Delete the folder of a log that is gone, after a delay in which readers can finish."""
+    def delete_later(self, folder: str, delay_ms: int, *, had_start: bool = True) -> None:
+        """Delete the folder of a log that is gone, after a delay in which readers can finish.
+
+        had_start: it may be among the noted starts of logs. Without that they need not be written again, which for
+            each of many partitions would be work by the square of their number.
+        """
         self._going.append((self._clock.monotonic() + delay_ms / 1000, folder))
-        self._log_starts_moved = True
+        self._log_starts_moved |= had_start
         self.wake_up()
 
     def wake_up(self) -> None:
@@ -276,11 +280,12 @@ class LogUpkeep:
         await self._thread.run(lambda: names.update(self._storage.list_folder(self._folder.path)))
         if META_FILE not in names:
             return  # no data directory at all: that is the disk's failure, not a partition's
-        gone = [
+        missing = [
             one
-            for one in before
-            if self._partitions.get(one.tp) is one and self._folder.log_folder(one.tp).rpartition("/")[2] not in names
+            async for one in in_turns(before, ends_with_caller=False)
+            if self._folder.log_folder(one.tp).rpartition("/")[2] not in names
         ]
+        gone = [one for one in missing if self._partitions.get(one.tp) is one]
         if gone:
             self._not_kept.update((one.topic_id, one.tp.partition) for one in gone)
             self._on_vanished(gone)
@@ -302,9 +307,11 @@ class LogUpkeep:
             _log.warning("%s. It is tried again; the journal keeps what was not flushed", error.message)
 
     async def _write_checkpoints(self) -> None:
-        logs = self._partitions
-        points = {tp: (one.topic_id, one.log.recovery_point) for tp, one in logs.items()}
-        marks = {tp: (one.topic_id, one.high_watermark) for tp, one in logs.items()}
+        points: dict[TopicPartition, tuple[TopicId, int]] = {}
+        marks: dict[TopicPartition, tuple[TopicId, int]] = {}
+        async for one in self._all_in_turns():
+            points[one.tp] = one.topic_id, one.log.recovery_point
+            marks[one.tp] = one.topic_id, one.high_watermark
         await self._thread.run(self._folder.recovery_points.write, points, self._is_current)
         await self._thread.run(self._folder.high_watermarks.write, marks, self._is_current)
         await self._write_log_starts()
@@ -318,8 +325,10 @@ class LogUpkeep:
 
     async def _write_log_starts(self) -> None:
         self._log_starts_moved = False
-        starts = {tp: (one.topic_id, one.log_start_offset) for tp, one in self._partitions.items()}
+        starts: dict[TopicPartition, tuple[TopicId, int]] = {}
         try:
+            async for one in self._all_in_turns():
+                starts[one.tp] = one.topic_id, one.log_start_offset
             await self._thread.run(self._folder.log_starts.write, starts, self._is_current)
         except BaseException:
             self._log_starts_moved = True
@@ -364,6 +373,10 @@ class LogUpkeep:
                 expired += count
                 await turns.give_way()
         return expired
+
+    def _all_in_turns(self) -> AsyncIterator[Partition]:
+        """Yield all partitions. Who asked for a flush may be gone meanwhile: it is done to its end."""
+        return in_turns(list(self._partitions.values()), ends_with_caller=False)
 
     async def _in_turns(self) -> AsyncIterator[Partition]:
         """Yield all partitions that are online."""

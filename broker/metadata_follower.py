@@ -212,12 +212,11 @@ class MetadataFollower:
         wanted: list[NewPartition] = []
         for topic, first in topics:
             config = topic_log_config(self._config(), topic.configs)
-            wanted += [
-                NewPartition(TopicPartition(topic.name, number), topic.topic_id, config, state.leader_epoch)
-                for number, state in enumerate(topic.partitions[first:], start=first)
-                if node_id in state.replicas and self._logs.offline.get(TopicPartition(topic.name, number)) is None
-            ]
-            await turns.give_way()
+            for number, state in enumerate(topic.partitions[first:], start=first):
+                tp = TopicPartition(topic.name, number)
+                if node_id in state.replicas and self._logs.offline.get(tp) is None:
+                    wanted.append(NewPartition(tp, topic.topic_id, config, state.leader_epoch))
+                await turns.give_way()
         await self._logs.create_partitions(wanted)
 
     async def _topics_deleted(self, deleted: Sequence[TopicDeleted]) -> None:

@@ -6,8 +6,10 @@ A deletion may take more batches of records than one; a timer carries on with it
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import chain
+from typing import Final
 
 from semel.group_coordinator.classic_group import ClassicGroup
 from semel.group_coordinator.config import GroupConfig
@@ -30,6 +32,9 @@ from semel.protocol.errors import ErrorCode, SemelError, UsageError, error_for
 from semel.protocol.ids import TopicPartition
 from semel.runtime.machine import DEFERRED, CoordinatorRecord, Ticket
 
+DELETED_AT_ONCE_MAX: Final = 500
+"""Offsets that are deleted in one turn of the event loop (S3)."""
+
 
 @dataclass(slots=True)
 class _Cleanup:
@@ -37,7 +42,10 @@ class _Cleanup:
 
     ticket: Ticket
     group_id: str | None
-    partitions: deque[tuple[str, TopicPartition]]
+    partitions: Iterator[tuple[str, TopicPartition]]
+    is_begun: bool = False
+    left_over: tuple[str, TopicPartition] | None = None
+    """The last of `partitions`, which did not fit into the batch any more."""
 
 
 class Deletions:
@@ -61,6 +69,17 @@ class Deletions:
     def waiting(self) -> Sequence[Ticket]:
         """Return the callers of deletions under way."""
         return [cleanup.ticket for cleanup in self._cleanups]
+
+    def refuse_for(self, group_id: str) -> SemelError | None:
+        """Return why nobody may use a group now: part of it is deleted, and the rest is about to be.
+
+        Who joined now would read from where half of its offsets say, and keep the other half from being deleted.
+        """
+        if self._cleanups and self._cleanups[0].is_begun and self._cleanups[0].group_id == group_id:
+            return error_for(
+                ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, f"group {group_id} is being deleted; try again shortly"
+            )
+        return None
 
     # On request
 
@@ -91,10 +110,10 @@ class Deletions:
         return self._offsets.get(group_id, partition) is not None or self._offsets.is_pending(group_id, partition)
 
     def delete_group(self, request: DeleteGroupRequest, turn: Turn) -> None:
-        self._begin(_Cleanup(turn.ticket, request.group_id, deque()), turn)
+        self._begin(_Cleanup(turn.ticket, request.group_id, iter(())), turn)
 
     def topics_deleted(self, request: TopicsDeleted, turn: Turn) -> None:
-        self._begin(_Cleanup(turn.ticket, None, deque(self._offsets.of_topics(request.topics))), turn)
+        self._begin(_Cleanup(turn.ticket, None, self._offsets.of_topics(request.topics)), turn)
 
     def topics_left(self, request: TopicsLeft, turn: Turn) -> None:
         self.topics_deleted(TopicsDeleted(frozenset(self._offsets.topics() - request.topics)), turn)
@@ -114,22 +133,26 @@ class Deletions:
     def _clean_up(self, turn: Turn) -> None:
         """Take the first cleanup one batch further, and answer its caller if that was the last."""
         cleanup = self._cleanups[0]
+        cleanup.is_begun = True
         if cleanup.group_id is None:
-            answer = self._clean_up_list(cleanup.partitions, turn)
+            answer = self._clean_up_list(cleanup, turn)
         else:
             answer = self._clean_up_group(cleanup.group_id, turn)
         if answer is not DEFERRED:
             self._cleanups.popleft()
             turn.answer(cleanup.ticket, answer)
 
-    def _clean_up_list(self, partitions: deque[tuple[str, TopicPartition]], turn: Turn) -> object:
-        while partitions:
-            group_id, partition = partitions[0]
-            if not self._room_for_deletion(group_id, partition, turn):
+    def _clean_up_list(self, cleanup: _Cleanup, turn: Turn) -> object:
+        deleted: set[tuple[str, TopicPartition]] = set()
+        first = () if cleanup.left_over is None else (cleanup.left_over,)
+        for one in chain(first, cleanup.partitions):
+            if one in deleted or not self._has_offset(*one):
+                continue
+            if not self._room_for_deletion(*one, turn):
+                cleanup.left_over = one
                 return DEFERRED
-            partitions.popleft()
-            if self._has_offset(group_id, partition):
-                turn.records.append(offset_record(group_id, partition, None))
+            deleted.add(one)
+            turn.records.append(offset_record(*one, None))
         return None
 
     def _clean_up_group(self, group_id: str, turn: Turn) -> object:
@@ -140,7 +163,7 @@ class Deletions:
             return _no_group(group_id)
         if (group is not None and group.state is not GroupState.EMPTY) or (consumers is not None and consumers.details):
             return _not_empty(group_id)
-        for partition in self._offsets.partitions(group_id):
+        for partition in self._offsets.some_partitions(group_id, DELETED_AT_ONCE_MAX + 1):
             if not self._room_for_deletion(group_id, partition, turn):
                 return DEFERRED
             turn.records.append(offset_record(group_id, partition, None))
@@ -159,7 +182,10 @@ class Deletions:
         """Return whether one batch takes another deletion, and the group's own after it."""
         size_bytes = 4 * (len(group_id) + len(partition.topic)) + 64
         used_bytes = len(turn.records) * size_bytes
-        return not turn.records or used_bytes + size_bytes + 4 * len(group_id) <= self._config.group_records_max_bytes
+        return not turn.records or (
+            len(turn.records) < DELETED_AT_ONCE_MAX
+            and used_bytes + size_bytes + 4 * len(group_id) <= self._config.group_records_max_bytes
+        )
 
     # By age
 
@@ -213,7 +239,7 @@ class Deletions:
             has_joined = group.protocol_type is not None and group.state_timestamp_ms >= 0
             base_timestamp_ms = group.state_timestamp_ms if has_joined else None
         expired, next_ms = self._offsets.expired(
-            group_id, lambda _: False, base_timestamp_ms, self._config.offsets_retention_ms, now_ms
+            group_id, lambda _: False, base_timestamp_ms, self._config.offsets_retention_ms, now_ms, 1
         )
         return now_ms if expired else next_ms
 
@@ -227,7 +253,8 @@ class Deletions:
     ) -> bool:
         """Delete expired offsets; return whether there are none left that will, otherwise see to the next check."""
         expired, next_ms = self._offsets.expired(
-            group_id, is_subscribed_to, base_timestamp_ms, self._config.offsets_retention_ms, turn.now_ms
+            *(group_id, is_subscribed_to, base_timestamp_ms, self._config.offsets_retention_ms, turn.now_ms),
+            at_most=DELETED_AT_ONCE_MAX + 1,
         )
         count = 0
         for partition in expired:

@@ -34,6 +34,7 @@ from semel.group_coordinator.schemas import (
     GroupMetadataKey,
     OffsetCommitKey,
     OffsetCommitValue,
+    OffsetRecord,
     decode_group_value,
     decode_key,
     decode_offset_value,
@@ -63,6 +64,17 @@ from semel.protocol.ids import ProducerIdAndEpoch, TopicPartition
 from semel.runtime.machine import CoordinatorRecord, Result, Tick, Ticket
 
 TIMERS_PER_TICK_MAX: Final = 1_000
+
+_USES_OF_A_GROUP: Final = (
+    JoinGroupRequest,
+    ConsumerGroupHeartbeatRequest,
+    OffsetCommitRequest,
+    VerifiedCommit,
+    OffsetFetchRequest,
+    HeldPartitions,
+    OffsetDeleteRequest,
+)
+"""What must not meet a group of which a part is deleted."""
 
 
 class GroupMachine:
@@ -116,6 +128,12 @@ class GroupMachine:
         if isinstance(request, Tick):
             self._tick(turn)
             return turn.result_of_tick()
+        if isinstance(request, _USES_OF_A_GROUP):
+            refusal = self._deletions.refuse_for(
+                request.request.group_id if isinstance(request, VerifiedCommit) else request.group_id
+            )
+            if refusal is not None:
+                return Result(refusal)
         if isinstance(request, OffsetCommitRequest):
             return self._commits.commit(request, turn)
         if isinstance(request, VerifiedCommit):
@@ -125,13 +143,15 @@ class GroupMachine:
 
     def replay(self, record: CoordinatorRecord, offset: int, producer: ProducerIdAndEpoch | None, now_ms: int) -> None:
         """Apply one record. Kinds of records that this version does not know are passed over."""
-        key = decode_key(record.key)
+        decided = record if isinstance(record, OffsetRecord) else None  # not read from the log
+        key = decode_key(record.key) if decided is None else decided.offset_key
         if isinstance(key, OffsetCommitKey):
             if record.value is None:
                 self._offsets.replay_delete(key)
                 self._forget_if_unused(key.group_id)
             else:
-                value = decode_offset_value(record.value)
+                value = None if decided is None else decided.offset_value
+                value = value or decode_offset_value(record.value)
                 self._offsets.replay_commit(key, value, offset, producer)
                 self._group_of_offsets(key.group_id, now_ms)
                 if self._is_loaded and value.expire_timestamp_ms != -1:

@@ -63,13 +63,7 @@ class OffsetCommits:
             turn.records.append(record)
             size_bytes += record_size_bytes(record)
             if size_bytes > self._config.group_records_max_bytes:
-                return Result(
-                    error_for(
-                        ErrorCode.INVALID_COMMIT_OFFSET_SIZE,
-                        f"a commit of {len(request.offsets)} offsets takes more than the "
-                        f"{self._config.group_records_max_bytes} bytes that one may have; commit fewer at a time",
-                    )
-                )
+                return Result(too_large(request, self._config))
             more_bytes += self._offsets.more_bytes(request.group_id, partition, value, request.producer)
         refusal = self._room.refuse_offsets(request.group_id, more_bytes)
         if refusal is not None:
@@ -158,6 +152,14 @@ class OffsetCommits:
     def void_guard(self, producer_id: int) -> None:
         """Forget what was verified of this producer: its transaction has ended, or is known from its offsets."""
         self._guards.pop(producer_id, None)
+
+
+def too_large(request: OffsetCommitRequest, config: GroupConfig) -> SemelError:
+    return error_for(
+        ErrorCode.INVALID_COMMIT_OFFSET_SIZE,
+        f"a commit of {len(request.offsets)} offsets takes more than the {config.group_records_max_bytes} bytes that "
+        "one may have; commit fewer at a time",
+    )
 
 
 def _no_generation(group_id: str, member_id: str, generation_id: int) -> SemelError:

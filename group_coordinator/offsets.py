@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import islice
 
 from semel.group_coordinator.held_bytes import OFFSET_GROUP_BYTES, HeldBytes, offset_bytes
 from semel.group_coordinator.schemas import OffsetCommitKey, OffsetCommitValue
@@ -210,10 +211,14 @@ class OffsetTable:
         committed = [(topic, tuple(held)) for topic, held in self._committed.get(group_id, {}).items()]
         return committed, tuple(self._pending_counts.get(group_id, ())) if require_stable else ()
 
-    def partitions(self, group_id: str) -> list[TopicPartition]:
-        """Return every partition the group has an offset for, committed or pending."""
-        topics = self._committed.get(group_id, {})
-        return list(dict.fromkeys((*self._partitions(topics), *self._pending_counts.get(group_id, ()))))
+    def some_partitions(self, group_id: str, count: int) -> list[TopicPartition]:
+        """Return up to `count` partitions that the group has offsets for, committed or pending: all if they are fewer.
+
+        What is both stands there once. It does not look at more than it returns twice over (S3).
+        """
+        committed = islice(self._partitions(self._committed.get(group_id, {})), count)
+        pending = islice(self._pending_counts.get(group_id, ()), count)
+        return list(dict.fromkeys((*committed, *pending)))[:count]
 
     def committed(self) -> Iterator[tuple[str, str, int, int]]:
         """Yield all that is committed: group, topic, partition, offset. Commits may come in between."""
@@ -232,22 +237,21 @@ class OffsetTable:
         found = {topic for held in self._committed.values() for topic in held}
         return found.union(partition.topic for counts in self._pending_counts.values() for partition in counts)
 
-    def of_topics(self, topics: Iterable[str]) -> list[tuple[str, TopicPartition]]:
-        """Return every group's offsets for partitions of these topics, committed or pending."""
-        topics = set(topics)
-        found = [
-            (group_id, TopicPartition(topic, partition))
-            for group_id, held in self._committed.items()
-            for topic in topics & held.keys()
-            for partition in held[topic]
-        ]
-        found += [
-            (group_id, partition)
-            for group_id, counts in self._pending_counts.items()
-            for partition in counts
-            if partition.topic in topics
-        ]
-        return list(dict.fromkeys(found))
+    def of_topics(self, topics: Iterable[str]) -> Iterator[tuple[str, TopicPartition]]:
+        """Yield every group's offsets for partitions of these topics, committed or pending; what is both, twice.
+
+        Offsets may be deleted and published in between. The pending ones come first, so that none of them is passed
+        over because it is published meanwhile.
+        """
+        topics = frozenset(topics)
+        for group_id in list(self._pending_counts):
+            for partition in list(self._pending_counts.get(group_id, ())):
+                if partition.topic in topics:
+                    yield group_id, partition
+        for group_id in list(self._committed):
+            for topic in topics & self._committed.get(group_id, {}).keys():
+                for number in list(self._committed.get(group_id, {}).get(topic, ())):
+                    yield group_id, TopicPartition(topic, number)
 
     def expired(
         self,
@@ -256,11 +260,12 @@ class OffsetTable:
         base_timestamp_ms: int | None,
         retention_ms: int,
         now_ms: int,
+        at_most: int,
     ) -> tuple[Sequence[TopicPartition], int | None]:
         """Return the partitions whose offsets have expired, and when the next of the others does (KIP-211, O3).
 
         `base_timestamp_ms` is what the retention counts from, None for each offset's own commit. Offsets of topics
-        that the group is subscribed to, and those with a pending commit, do not expire.
+        that the group is subscribed to, and those with a pending commit, do not expire. The search ends with `at_most`.
         """
         expired: list[TopicPartition] = []
         next_ms: int | None = None
@@ -272,6 +277,8 @@ class OffsetTable:
                 partition = TopicPartition(topic, number)
                 if deadline_ms <= now_ms and not self.is_pending(group_id, partition):
                     expired.append(partition)
+                    if len(expired) >= at_most:
+                        return expired, next_ms
                 elif next_ms is None or deadline_ms < next_ms:
                     next_ms = deadline_ms
         return expired, next_ms

@@ -7,12 +7,13 @@ Source: Kafka's message definitions OffsetCommitKey, OffsetCommitValue, GroupMet
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Final
 
 from semel.group_coordinator.consumer_schemas import CONSUMER_KEY_VERSIONS, ConsumerGroupKey, read_consumer_key
 from semel.protocol.corruption import CorruptDataError
+from semel.protocol.errors import UsageError
 from semel.protocol.ids import NO_LEADER_EPOCH, TopicPartition
 from semel.protocol.schema import Buffer, Reader, Writer
 from semel.runtime.machine import CoordinatorRecord
@@ -45,6 +46,14 @@ class OffsetCommitValue:
     metadata: str
     commit_timestamp_ms: int
     expire_timestamp_ms: int = -1
+
+
+@dataclass(frozen=True, slots=True)
+class OffsetRecord(CoordinatorRecord):
+    """The record of an offset, with what it says: who made it need not read it again."""
+
+    offset_key: OffsetCommitKey
+    offset_value: OffsetCommitValue | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,13 +90,20 @@ class UnknownKey:
     version: int
 
 
-@lru_cache(maxsize=CACHED_KEYS_MAX)
 def encode_offset_key(key: OffsetCommitKey) -> bytes:
+    topic, partition = key.partition
+    try:
+        return _offset_key_front(key.group_id, topic) + partition.to_bytes(4, signed=True)
+    except OverflowError:
+        raise UsageError(f"{partition} does not fit an int32") from None
+
+
+@lru_cache(maxsize=CACHED_KEYS_MAX)
+def _offset_key_front(group_id: str, topic: str) -> bytes:
     writer = Writer()
     writer.int16(OFFSET_KEY_VERSION)
-    writer.string(key.group_id)
-    writer.string(key.partition.topic)
-    writer.int32(key.partition.partition)
+    writer.string(group_id)
+    writer.string(topic)
     return writer.to_bytes()
 
 
@@ -206,10 +222,14 @@ def decode_group_value(data: Buffer) -> GroupMetadataValue:
     return GroupMetadataValue(protocol_type, generation, protocol, leader, state_timestamp_ms, members)
 
 
-def offset_record(group_id: str, partition: TopicPartition, value: OffsetCommitValue | None) -> CoordinatorRecord:
+def offset_record(group_id: str, partition: TopicPartition, value: OffsetCommitValue | None) -> OffsetRecord:
     """Return the record that commits an offset, or with None the one that deletes it."""
-    key = encode_offset_key(OffsetCommitKey(group_id, partition))
-    return CoordinatorRecord(key, None if value is None else encode_offset_value(value))
+    key = OffsetCommitKey(group_id, partition)
+    if value is None:
+        return OffsetRecord(encode_offset_key(key), None, key, None)
+    if value.expire_timestamp_ms != -1 and value.leader_epoch != NO_LEADER_EPOCH:
+        value = replace(value, leader_epoch=NO_LEADER_EPOCH)  # its version has no room for one
+    return OffsetRecord(encode_offset_key(key), encode_offset_value(value), key, value)
 
 
 def group_record(group_id: str, value: GroupMetadataValue | None) -> CoordinatorRecord:
@@ -221,6 +241,12 @@ def group_record(group_id: str, value: GroupMetadataValue | None) -> Coordinator
 def record_size_bytes(record: CoordinatorRecord) -> int:
     """Return an upper bound of what a record takes in a batch: varint lengths and deltas come to less than 32 bytes."""
     return len(record.key) + len(record.value or b"") + 32
+
+
+def offset_record_size_bytes(group_id: str, partition: TopicPartition, metadata: str, *, has_expiry: bool) -> int:
+    """Return `record_size_bytes` of the record that commits an offset, without making it."""
+    texts = sum(len(text.encode("utf-8", "surrogatepass")) for text in (group_id, partition.topic, metadata))
+    return (10 + (28 if has_expiry else 24)) + texts + 32
 
 
 def _value_version(reader: Reader, name: str, version_max: int) -> int:

@@ -5,12 +5,14 @@ The shell around the machines: it checks ids and bounds, finds the shard, has tr
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from collections import OrderedDict, deque
-from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Executor
+from contextlib import asynccontextmanager
 from dataclasses import replace
-from typing import Any, Final, Protocol
+from typing import Any, Final, Protocol, TypeAlias
 
 from semel.group_coordinator.computations import Computation, Computing
 from semel.group_coordinator.config import GroupConfig
@@ -20,6 +22,7 @@ from semel.group_coordinator.group_state import GroupState
 from semel.group_coordinator.held_bytes import HeldBytes
 from semel.group_coordinator.limits import check_consumer_heartbeat, check_group_id, check_join, check_leave
 from semel.group_coordinator.machine import GroupMachine
+from semel.group_coordinator.offset_commits import too_large
 from semel.group_coordinator.offsets import NOTHING_COMMITTED
 from semel.group_coordinator.pattern_matches import PatternMatches
 from semel.group_coordinator.requests import (
@@ -29,6 +32,7 @@ from semel.group_coordinator.requests import (
     TopicsLeft,
     VerifiedCommit,
 )
+from semel.group_coordinator.schemas import offset_record_size_bytes
 from semel.group_coordinator.topics import NO_TOPICS, PatternsNeededError, TopicsSource
 from semel.group_coordinator.turn import GroupEvent, GroupEventKind
 from semel.protocol.api.consumer_groups import (
@@ -66,7 +70,7 @@ from semel.protocol.api.transactions import (
     AddPartitionsToTxnResponse,
     TransactionVersion,
 )
-from semel.protocol.errors import ErrorCode, FatalError, RetriableError, UsageError, error_for
+from semel.protocol.errors import ErrorCode, FatalError, RetriableError, SemelError, UsageError, error_for
 from semel.protocol.ids import OFFSETS_TOPIC, ProducerIdAndEpoch, TopicPartition
 from semel.protocol.trace_context import TraceContext
 from semel.runtime.clock import Clock
@@ -84,6 +88,9 @@ REBALANCE_TIMES_MAX: Final = 32
 
 
 MATCHES_PER_REQUEST_MAX: Final = 3
+
+OFFSETS_AT_ONCE_MAX: Final = 500
+"""Offsets that are committed or deleted in one turn of the event loop (S3)."""
 
 FETCHED_AT_ONCE_MAX: Final = 2_000
 """Partitions whose offsets are fetched in one turn of the event loop (S3)."""
@@ -108,6 +115,19 @@ class RebalanceSpans(Protocol):
     def joined(self, group_id: str, caller: TraceContext | None) -> None: ...
 
     def happened(self, event: GroupEvent) -> None: ...
+
+
+_PartAnswer: TypeAlias = "tuple[list[TopicPartition], asyncio.Task[Any]]"
+
+
+class _InParts:
+    """Requests of a group of which one is decided in parts: the others wait for their turns, in order."""
+
+    __slots__ = ("lock", "users")
+
+    def __init__(self) -> None:
+        self.lock = asyncio.Lock()
+        self.users = 0
 
 
 class GroupService:
@@ -153,6 +173,7 @@ class GroupService:
             on_effects=self._on_effects,
             clock=clock,
         )
+        self._in_parts: dict[str, _InParts] = {}
         self._computing = Computing(self._runtime.submit, clock, executor)
 
     # Leading partitions
@@ -278,15 +299,13 @@ class GroupService:
         """
         check_group_id(request.group_id, self.config, may_be_empty=request.producer is None)
         if request.producer is None:
-            response: OffsetCommitResponse = await self._submit(request.group_id, request)
-            return response
+            return await self._commit(request, lambda part: part)
         if not request.transactional_id:
             raise UsageError("a transactional commit of offsets needs its transactional id")
         guard = await self._submit(request.group_id, BeginVerification(request.producer))
         if guard is not None:
             await self._verify(request, request.transactional_id, request.producer, version)
-        verified: OffsetCommitResponse = await self._submit(request.group_id, VerifiedCommit(request, guard))
-        return verified
+        return await self._commit(request, lambda part: VerifiedCommit(part, guard))
 
     async def fetch_offsets(self, request: OffsetFetchRequest) -> OffsetFetchResponse:
         """Return committed offsets; UNSTABLE_OFFSET_COMMIT where a transaction's outcome is awaited (O2)."""
@@ -315,8 +334,15 @@ class GroupService:
     async def delete_offsets(self, request: OffsetDeleteRequest) -> OffsetDeleteResponse:
         """Delete offsets of topics that the group is not subscribed to. Raises GROUP_ID_NOT_FOUND, NON_EMPTY_GROUP."""
         check_group_id(request.group_id, self.config)
-        response: OffsetDeleteResponse = await self._submit(request.group_id, request)
-        return response
+        if len(request.partitions) <= OFFSETS_AT_ONCE_MAX:
+            response: OffsetDeleteResponse = await self._submit(request.group_id, request)
+            return response
+        partitions = list(request.partitions)
+        parts = [tuple(partitions[first:last]) for first, last in _parts(len(partitions))]
+        async with self._parts_in_order(request.group_id):
+            asked = [(part, replace(request, partitions=part)) for part in parts]
+            answers = await self._decide_parts(request.group_id, asked)
+        return OffsetDeleteResponse(await _merged(answers))
 
     async def topics_deleted(self, topics: Iterable[str]) -> None:
         """Drop all groups' offsets of deleted topics, in the partitions that this node leads."""
@@ -400,7 +426,73 @@ class GroupService:
                 await self.patterns.match(needed.expressions, self._topics, request.client_host)
         return await self._submit(request.group_id, request)
 
+    async def _commit(
+        self, request: OffsetCommitRequest, asked: Callable[[OffsetCommitRequest], object]
+    ) -> OffsetCommitResponse:
+        """Have offsets committed, many of them in parts: answers are for each partition anyway.
+
+        A part that is refused ends it: the partitions from there on are refused for the same reason.
+        """
+        if len(request.offsets) <= OFFSETS_AT_ONCE_MAX:
+            response: OffsetCommitResponse = await self._submit(request.group_id, asked(request))
+            return response
+        async with self._parts_in_order(request.group_id):
+            turns = Turns(ends_with_caller=False)
+            size_bytes = 0
+            for tp, offset in request.offsets.items():
+                has_expiry = request.retention_ms is not None
+                size_bytes += offset_record_size_bytes(request.group_id, tp, offset.metadata, has_expiry=has_expiry)
+                if size_bytes > self.config.group_records_max_bytes:
+                    raise too_large(request, self.config)
+                await turns.give_way()
+            items = list(request.offsets.items())
+            parts = (dict(items[first:last]) for first, last in _parts(len(items)))
+            commits = ((tuple(part), asked(replace(request, offsets=part))) for part in parts)
+            answers = await self._decide_parts(request.group_id, commits)
+        return OffsetCommitResponse(await _merged(answers))
+
+    async def _decide_parts(
+        self, group_id: str, parts: Iterable[tuple[Sequence[TopicPartition], object]]
+    ) -> Sequence[_PartAnswer]:
+        """Have the parts of a request decided in turns (S3). The first that is refused stands for those after it.
+
+        Returns the partitions and the answer of each, which may be still to come: it waits for the log.
+        """
+        number = partition_for_key(group_id, self.partition_count)
+        answers: deque[_PartAnswer] = deque()
+        is_refused = False
+        try:
+            for partitions, request in parts:
+                if is_refused:
+                    answers[-1][0].extend(partitions)
+                    continue
+                answer = asyncio.ensure_future(self._runtime.submit(number, request))
+                answers.append((list(partitions), answer))
+                await asyncio.sleep(0)  # it is decided in a turn of its own
+                is_refused = answer.done() and (answer.cancelled() or answer.exception() is not None)
+        except asyncio.CancelledError:
+            for _, answer in answers:
+                answer.cancel()
+            raise
+        return answers
+
+    @asynccontextmanager
+    async def _parts_in_order(self, group_id: str) -> AsyncIterator[None]:
+        """Keep other requests of the group from coming between the parts of one, or before them."""
+        held = self._in_parts.setdefault(group_id, _InParts())
+        held.users += 1
+        try:
+            async with held.lock:
+                yield
+        finally:
+            held.users -= 1
+            if not held.users:
+                del self._in_parts[group_id]
+
     async def _submit(self, group_id: str, request: object) -> Any:
+        if group_id in self._in_parts:
+            async with self._parts_in_order(group_id):
+                pass  # what is decided next, in this same turn, comes before all that waits behind it
         return await self._runtime.submit(partition_for_key(group_id, self.partition_count), request)
 
     async def _verify(
@@ -466,3 +558,25 @@ async def _known(asked: frozenset[str], known: frozenset[str]) -> frozenset[str]
     longest = max(map(len, known))
     found = {name.casefold() async for name in in_turns(asked) if len(name) <= longest} & known
     return frozenset(found) or (_NO_SUCH if asked else frozenset())
+
+
+def _parts(count: int) -> Iterator[tuple[int, int]]:
+    """Yield where each part of so many items begins and ends."""
+    return ((first, first + OFFSETS_AT_ONCE_MAX) for first in range(0, count, OFFSETS_AT_ONCE_MAX))
+
+
+async def _merged(answers: Sequence[_PartAnswer]) -> dict[TopicPartition, ErrorCode]:
+    """Wait for the answers about parts of a request, and make them one. Raises what the first part is refused with.
+
+    Where a later one is refused, its partitions have the error: those before them are done.
+    """
+    given = await asyncio.gather(*(answer for _, answer in answers), return_exceptions=True)
+    errors: dict[TopicPartition, ErrorCode] = {}
+    for (partitions, _), answer in zip(answers, given, strict=True):
+        if isinstance(answer, SemelError) and errors:
+            errors.update(dict.fromkeys(partitions, answer.code))
+        elif isinstance(answer, BaseException):
+            raise answer
+        else:
+            errors.update(answer.errors)
+    return errors

@@ -93,9 +93,9 @@ def _give_turn(loop: asyncio.AbstractEventLoop, waiting: deque[asyncio.Future[No
         return
 
 
-async def in_turns(items: Iterable[_Item]) -> AsyncIterator[_Item]:
+async def in_turns(items: Iterable[_Item], *, ends_with_caller: bool = True) -> AsyncIterator[_Item]:
     """Yield the items, and give way in between: `[work(item) async for item in in_turns(items)]`."""
-    turns = Turns()
+    turns = Turns(ends_with_caller=ends_with_caller)
     for item in items:
         yield item
         await turns.give_way()

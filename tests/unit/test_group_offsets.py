@@ -16,10 +16,27 @@ from group_driver import (
 )
 
 from semel.group_coordinator.config import GroupConfig
+from semel.group_coordinator.deletion import DELETED_AT_ONCE_MAX
 from semel.group_coordinator.group_state import GroupState
 from semel.group_coordinator.requests import BeginVerification, TopicsDeleted, VerifiedCommit
-from semel.group_coordinator.schemas import OffsetCommitKey, encode_offset_key
-from semel.protocol.api.groups import DeleteGroupRequest, FetchedOffset, OffsetAndMetadata, OffsetDeleteRequest
+from semel.group_coordinator.schemas import (
+    GroupMetadataKey,
+    OffsetCommitKey,
+    OffsetCommitValue,
+    decode_key,
+    decode_offset_value,
+    encode_offset_key,
+    offset_record,
+    offset_record_size_bytes,
+    record_size_bytes,
+)
+from semel.protocol.api.groups import (
+    DeleteGroupRequest,
+    DeleteGroupResponse,
+    FetchedOffset,
+    OffsetAndMetadata,
+    OffsetDeleteRequest,
+)
 from semel.protocol.errors import ErrorCode
 from semel.protocol.ids import ProducerIdAndEpoch, TopicPartition
 from semel.protocol.schema import Writer
@@ -485,14 +502,84 @@ def test_large_deletions_take_several_batches_and_answer_at_the_end() -> None:
     assert max(driver.batches) < 60
 
 
-def test_large_deletion_stops_when_a_member_joins_in_between() -> None:
-    driver = GroupDriver(GroupConfig(group_records_max_bytes=5_000))
-    for number in range(300):
-        driver.ask(commit({TopicPartition("orders", number): 1}))
+MANY = {TopicPartition("orders", number): 1 for number in range(2 * DELETED_AT_ONCE_MAX + 50)}
+
+
+def test_S3_a_group_with_many_offsets_is_deleted_a_part_at_a_time_and_the_group_last() -> None:
+    driver = GroupDriver()
+    driver.ask(commit(MANY))
+    begin = len(driver.log)
+    driver.batches.clear()
     deleting = driver.call(DeleteGroupRequest(GROUP))
-    driver.begin_join()
+    assert driver.is_waiting(deleting)
     driver.run_due()
-    assert driver.code(deleting) is ErrorCode.NON_EMPTY_GROUP
+    assert driver.result(deleting) == DeleteGroupResponse()
+    assert driver.batches == [DELETED_AT_ONCE_MAX, DELETED_AT_ONCE_MAX, 51]
+    keys = [decode_key(entry.record.key) for entry in driver.log[begin:] if entry.record is not None]
+    assert keys[-1] == GroupMetadataKey(GROUP)
+    assert {key.partition for key in keys[:-1] if isinstance(key, OffsetCommitKey)} == set(MANY)
+    assert driver.machine.group(GROUP) is None
+
+
+def test_S3_offsets_of_a_deleted_topic_and_those_that_expire_go_a_part_at_a_time() -> None:
+    driver = GroupDriver(GroupConfig(offsets_retention_minutes=1))
+    driver.ask(commit(MANY))
+    driver.batches.clear()
+    deleting = driver.call(TopicsDeleted(frozenset({"orders"})))
+    driver.run_due()
+    assert driver.result(deleting) is None
+    assert driver.batches == [DELETED_AT_ONCE_MAX, DELETED_AT_ONCE_MAX, 50]
+
+    driver.ask(commit(MANY))
+    driver.batches.clear()
+    driver.advance(30 * MINUTE_MS)
+    assert driver.batches == [DELETED_AT_ONCE_MAX, DELETED_AT_ONCE_MAX, 50]
+    assert driver.machine.durable_state()["committed"] == {}
+
+
+def test_S3_nobody_uses_a_group_of_which_a_part_is_deleted() -> None:
+    """A member that joined now would find half of the offsets, and begin elsewhere in the other half."""
+    driver = GroupDriver()
+    driver.ask(commit(MANY))
+    driver.ask(commit({P0: 7}, group="other"))
+    deleting = driver.call(DeleteGroupRequest(GROUP))
+    join = driver.join_request("")
+    for request in (join, commit({P0: 1}), VerifiedCommit(commit({P0: 1}, producer=PRODUCER), None), fetch(P0)):
+        assert driver.refusal(request) is ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
+    assert driver.ask(fetch(P0, group="other")).offsets[P0].offset == 7
+    driver.run_due()
+    assert driver.result(deleting) == DeleteGroupResponse()
+    assert driver.ask(fetch()).offsets == {}
+    driver.stable_group()
+
+
+def test_S3_offsets_that_are_published_while_those_of_their_topic_are_deleted_go_too() -> None:
+    driver = GroupDriver()
+    driver.ask(commit(MANY))
+    pending = TopicPartition("returns", 0)
+    driver.ask(commit({pending: 1}, producer=PRODUCER))
+    deleting = driver.call(TopicsDeleted(frozenset({"orders", "returns"})))
+    assert driver.is_waiting(deleting)
+    driver.marker(PRODUCER, committed=True)
+    driver.run_due()
+    assert driver.result(deleting) is None
+    assert driver.machine.durable_state()["committed"] == {}
+
+
+@pytest.mark.parametrize("expires_ms", [-1, 77])
+@pytest.mark.parametrize("leader_epoch", [-1, 5])
+@pytest.mark.parametrize("metadata", ["", "text \u00e9"])
+def test_O1_the_record_of_an_offset_says_what_is_read_from_its_bytes(
+    expires_ms: int, leader_epoch: int, metadata: str
+) -> None:
+    partition = TopicPartition("orders", 2**31 - 1)
+    record = offset_record(GROUP, partition, OffsetCommitValue(42, leader_epoch, metadata, 9, expires_ms))
+    assert record.value is not None
+    assert (record.offset_key, record.offset_value) == (decode_key(record.key), decode_offset_value(record.value))
+    size_bytes = offset_record_size_bytes(GROUP, partition, metadata, has_expiry=expires_ms != -1)
+    assert size_bytes == record_size_bytes(record)
+    gone = offset_record(GROUP, partition, None)
+    assert (gone.offset_key, gone.offset_value) == (decode_key(gone.key), None)
 
 
 def test_offsets_of_a_topic_no_longer_subscribed_to_can_be_deleted_after_a_restart() -> None:

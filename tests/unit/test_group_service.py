@@ -9,12 +9,14 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+from counted_turns import rounds_of_the_loop
 from group_driver import assignment, commit, fetch, subscription
 from memory_log import MemoryLog
 
 from semel.group_coordinator.config import GroupConfig
+from semel.group_coordinator.machine import GroupMachine
 from semel.group_coordinator.offsets import OffsetTable
-from semel.group_coordinator.service import FETCHED_AT_ONCE_MAX, GroupService
+from semel.group_coordinator.service import FETCHED_AT_ONCE_MAX, OFFSETS_AT_ONCE_MAX, GroupService
 from semel.protocol.api.groups import (
     DeleteGroupRequest,
     DescribeGroupRequest,
@@ -26,6 +28,7 @@ from semel.protocol.api.groups import (
     LeaveGroupRequest,
     ListGroupsRequest,
     MemberIdentity,
+    OffsetCommitRequest,
     OffsetDeleteRequest,
     SyncGroupRequest,
 )
@@ -37,6 +40,7 @@ from semel.protocol.api.transactions import (
 from semel.protocol.errors import ErrorCode, FencedError, RetriableError, SemelError, UsageError
 from semel.protocol.ids import OFFSETS_TOPIC, ProducerIdAndEpoch, TopicPartition
 from semel.runtime.clock import ManualClock
+from semel.runtime.machine import Result, Ticket
 
 P0 = TopicPartition("orders", 0)
 PRODUCER = ProducerIdAndEpoch(4001, 3)
@@ -436,6 +440,111 @@ def test_leave_of_more_members_than_a_group_has_and_commit_without_its_id_are_re
         nameless = replace(commit({P0: 1}, producer=PRODUCER), transactional_id=None)
         with pytest.raises(UsageError, match="transactional id"):
             await groups.commit_offsets(nameless)
+        groups.close()
+
+    run(test())
+
+
+MANY = [TopicPartition("orders", number) for number in range(2 * OFFSETS_AT_ONCE_MAX + 5)]
+PARTS = [OFFSETS_AT_ONCE_MAX, OFFSETS_AT_ONCE_MAX, 5]
+
+
+class Decided:
+    """How many records each decision of the machines was for."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.sizes: list[int] = []
+        self.refusal_at: dict[int, SemelError] = {}
+        """The next decision after so many is this refusal, once."""
+        known = GroupMachine.handle
+
+        def noted(machine: GroupMachine, request: Any, now_ms: int, ticket: Ticket) -> Result[Any]:
+            if len(self.sizes) in self.refusal_at and isinstance(request, (OffsetCommitRequest, OffsetDeleteRequest)):
+                return Result(self.refusal_at.pop(len(self.sizes)))
+            result = known(machine, request, now_ms, ticket)
+            if result.records:
+                self.sizes.append(len(result.records))
+            return result
+
+        monkeypatch.setattr(GroupMachine, "handle", noted)
+
+
+def test_S3_many_offsets_are_committed_and_deleted_a_part_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    decided = Decided(monkeypatch)
+
+    async def test() -> None:
+        groups = await World().load()
+        request = commit(dict.fromkeys(MANY, 7))
+        answer, rounds = await rounds_of_the_loop(groups.commit_offsets(request))
+        assert decided.sizes == PARTS
+        assert rounds >= len(PARTS)
+        assert answer.errors == dict.fromkeys(MANY, ErrorCode.NONE)
+        assert list(answer.errors) == MANY
+        decided.sizes.clear()
+        deletion, rounds = await rounds_of_the_loop(groups.delete_offsets(OffsetDeleteRequest("enrich", tuple(MANY))))
+        assert decided.sizes == PARTS
+        assert rounds >= len(PARTS)
+        assert deletion.errors == dict.fromkeys(MANY, ErrorCode.NONE)
+        decided.sizes.clear()
+        await groups.commit_offsets(commit(dict.fromkeys(MANY, 8), producer=PRODUCER))
+        assert decided.sizes == PARTS
+        groups.close()
+
+    run(test())
+
+
+def test_S3_O1_what_a_group_asks_behind_a_commit_in_parts_comes_after_it() -> None:
+    async def test() -> None:
+        groups = await World().load()
+        first = asyncio.ensure_future(groups.commit_offsets(commit(dict.fromkeys(MANY, 1))))
+        await asyncio.sleep(0)
+        small = asyncio.ensure_future(groups.commit_offsets(commit({MANY[-1]: 2})))
+        many = asyncio.ensure_future(groups.commit_offsets(commit({**dict.fromkeys(MANY[:-1], 3), MANY[-1]: 2})))
+        other = asyncio.ensure_future(groups.commit_offsets(commit({P0: 9}, group="other")))
+        await other
+        assert not small.done()
+        await asyncio.gather(first, small, many)
+        found = (await groups.fetch_offsets(fetch(MANY[0], MANY[-2], MANY[-1]))).offsets
+        assert [found[tp].offset for tp in (MANY[0], MANY[-2], MANY[-1])] == [3, 3, 2]
+        assert not groups._in_parts
+        groups.close()
+
+    run(test())
+
+
+def test_S3_where_a_later_part_of_a_commit_is_refused_its_partitions_have_the_error(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    decided = Decided(monkeypatch)
+    refusal = FencedError("the generation is over", ErrorCode.ILLEGAL_GENERATION)
+
+    async def test() -> None:
+        groups = await World().load()
+        decided.refusal_at = {1: refusal}
+        errors = (await groups.commit_offsets(commit(dict.fromkeys(MANY, 7)))).errors
+        done, refused = MANY[:OFFSETS_AT_ONCE_MAX], MANY[OFFSETS_AT_ONCE_MAX:]
+        assert errors == {
+            **dict.fromkeys(done, ErrorCode.NONE),
+            **dict.fromkeys(refused, ErrorCode.ILLEGAL_GENERATION),
+        }
+        decided.refusal_at = {len(decided.sizes): refusal}
+        assert await code_of(groups.commit_offsets(commit(dict.fromkeys(MANY, 7)))) is ErrorCode.ILLEGAL_GENERATION
+        assert decided.sizes == PARTS[:1]
+        groups.close()
+
+    run(test())
+
+
+def test_S3_a_commit_that_is_too_large_as_a_whole_is_refused_before_a_part_of_it_is_done(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    decided = Decided(monkeypatch)
+
+    async def test() -> None:
+        groups = await World(GroupConfig(group_records_max_bytes=60_000)).load()
+        refused = groups.commit_offsets(commit(dict.fromkeys(MANY, 7)))
+        assert await code_of(refused) is ErrorCode.INVALID_COMMIT_OFFSET_SIZE
+        assert decided.sizes == []
         groups.close()
 
     run(test())
