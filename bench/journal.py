@@ -18,9 +18,9 @@ import time
 from collections.abc import Callable
 
 from semel.broker.log.config import LogConfig
-from semel.broker.log_manager import LogManager
-from semel.broker.log_manager_config import LogManagerConfig
-from semel.broker.partition import Partition
+from semel.broker.logs.config import LogManagerConfig
+from semel.broker.logs.manager import LogManager
+from semel.broker.logs.partition import Partition
 from semel.protocol.errors import SemelError
 from semel.protocol.ids import TopicPartition, new_topic_id
 from semel.protocol.record_batch import encode_batch

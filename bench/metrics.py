@@ -29,7 +29,7 @@ import dataplane
 from harness import NodeProcess, data_folder, start_node
 
 import semel
-from semel.runtime.buckets import REQUEST_SECONDS, Buckets
+from semel.runtime.telemetry.buckets import REQUEST_SECONDS, Buckets
 
 TOPIC = "bench"
 PARTITIONS = 8
@@ -192,7 +192,7 @@ def clients(rounds: int) -> None:
     from opentelemetry.sdk.metrics import MeterProvider
     from opentelemetry.sdk.metrics.export import InMemoryMetricReader
 
-    from semel.sdk import metrics
+    from semel.sdk.telemetry import metrics
 
     set_meter_provider(MeterProvider([InMemoryMetricReader()]))
     costs: dict[tuple[str, bool], list[float]] = {}

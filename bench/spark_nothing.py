@@ -24,7 +24,7 @@ from pyspark.sql.datasource import (
 from pyspark.sql.streaming.datasource import ReadLimit, ReadMaxRows, SupportsTriggerAvailableNow
 
 from semel.protocol.arrow import arrow_schema
-from semel.spark.source_schema import source_schema
+from semel.spark.source.schema import source_schema
 
 BATCH_ROWS = 10_000
 BATCH_BYTES = 2 << 20

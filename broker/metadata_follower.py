@@ -14,18 +14,18 @@ from collections.abc import Callable, Collection, Iterable, Sequence
 from typing import TYPE_CHECKING
 
 from semel.broker.handlers.topic_rules import topic_log_config
-from semel.broker.log_manager import LogManager, NewPartition
+from semel.broker.logs.manager import LogManager, NewPartition
+from semel.broker.logs.offline import OfflineLog
 from semel.broker.metadata.changes import Change, ConfigsChanged, PartitionsAdded, TopicCreated, TopicDeleted
 from semel.broker.metadata.image import BROKER_RESOURCE, MetadataImage, TopicImage
 from semel.broker.node_log import counted
-from semel.broker.offline_logs import OfflineLog
 from semel.protocol.errors import FatalError, SemelError
 from semel.protocol.ids import TopicId, TopicPartition
 from semel.protocol.wording import partition_argument
 from semel.runtime.turns import Turns
 
 if TYPE_CHECKING:
-    from semel.broker.config import NodeConfig
+    from semel.broker.config.node_config import NodeConfig
     from semel.broker.coordinators import Coordinators
 
 logger = logging.getLogger("semel.metadata")

@@ -16,10 +16,10 @@ from contextlib import suppress
 from dataclasses import replace
 from typing import Any, Final
 
-from semel.broker.config import DAY_MS, NodeConfig
-from semel.broker.config_sources import Address, LoadedConfig, parse_address, with_dynamic
+from semel.broker.config.node_config import DAY_MS, NodeConfig
+from semel.broker.config.setting import ConfigError
+from semel.broker.config.sources import Address, LoadedConfig, parse_address, with_dynamic
 from semel.broker.coordinators import Coordinators
-from semel.broker.data_folder import META_FILE
 from semel.broker.handlers.fetch import FetchHandler
 from semel.broker.handlers.produce import ProduceHandler
 from semel.broker.handlers.topic_rules import topic_log_config
@@ -31,7 +31,10 @@ from semel.broker.listeners.kafka.limits import KafkaLimits
 from semel.broker.listeners.kafka.listener import KafkaListener
 from semel.broker.log.config import LogConfig
 from semel.broker.log.disk_errors import remedy
-from semel.broker.log_manager import LogManager
+from semel.broker.logs.data_folder import META_FILE
+from semel.broker.logs.manager import LogManager
+from semel.broker.logs.open_files import open_files_limit, share_open_files, warn_of_few_open_files
+from semel.broker.logs.partition import Partition
 from semel.broker.metadata.changes import (
     BrokerRegistered,
     ClusterCreated,
@@ -42,10 +45,7 @@ from semel.broker.metadata.metadata import Metadata
 from semel.broker.metadata.store import MetadataStore, sqlite_url
 from semel.broker.metadata_follower import MetadataFollower
 from semel.broker.node_log import counted
-from semel.broker.open_files import open_files_limit, share_open_files, warn_of_few_open_files
-from semel.broker.partition import Partition
 from semel.broker.parts_config import kafka_limits, log_manager_config
-from semel.broker.settings import ConfigError
 from semel.broker.start_errors import NodeStartError, StartFailure
 from semel.broker.telemetry.setup import NodeMetrics
 from semel.broker.telemetry.tracing import NodeTracing

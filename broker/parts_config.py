@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from semel.broker.config import Durability, NodeConfig
-from semel.broker.config_sources import parse_connection_overrides
+from semel.broker.config.node_config import Durability, NodeConfig
+from semel.broker.config.sources import parse_connection_overrides
 from semel.broker.listeners.kafka.limits import KafkaLimits
 from semel.broker.log.journal import JournalConfig
-from semel.broker.log_manager_config import DurabilityMode, LogManagerConfig
+from semel.broker.logs.config import DurabilityMode, LogManagerConfig
 from semel.group_coordinator.config import GroupConfig
 from semel.txn_coordinator.config import TransactionConfig
 

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import Protocol
 
-from semel.broker.config import NodeConfig
-from semel.broker.config_sources import LoadedConfig
-from semel.broker.log_manager import LogManager
+from semel.broker.config.node_config import NodeConfig
+from semel.broker.config.sources import LoadedConfig
+from semel.broker.logs.manager import LogManager
+from semel.broker.logs.partition import Partition
 from semel.broker.metadata.metadata import Metadata
-from semel.broker.partition import Partition
 from semel.group_coordinator.service import GroupService
 from semel.protocol.ids import TopicPartition
 from semel.runtime.clock import Clock

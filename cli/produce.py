@@ -28,7 +28,7 @@ from semel.cli.common import (
 from semel.protocol.errors import SemelError, UsageError
 
 if TYPE_CHECKING:
-    from semel.sdk.delivery import DeliveryCallback
+    from semel.sdk.producer.delivery import DeliveryCallback
 
 app = typer.Typer(add_completion=False)
 

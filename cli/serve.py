@@ -19,10 +19,10 @@ from typing import TYPE_CHECKING, Annotated, Final, NoReturn
 
 import typer
 
-from semel.broker.config import SETTINGS, value_of
-from semel.broker.config_sources import LoadedConfig, load_config
+from semel.broker.config.node_config import SETTINGS, value_of
+from semel.broker.config.setting import ConfigError
+from semel.broker.config.sources import LoadedConfig, load_config
 from semel.broker.node_log import configure_logging
-from semel.broker.settings import ConfigError
 from semel.broker.start_errors import NodeStartError, StartFailure
 from semel.cli.common import parse_partition
 from semel.protocol.errors import ErrorCode, SemelError, UsageError

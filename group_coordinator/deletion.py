@@ -11,17 +11,17 @@ from dataclasses import dataclass
 from itertools import chain
 from typing import Final
 
-from semel.group_coordinator.classic_group import ClassicGroup
+from semel.group_coordinator.classic.group import ClassicGroup
+from semel.group_coordinator.classic.state import GroupState
 from semel.group_coordinator.config import GroupConfig
-from semel.group_coordinator.consumer_group import ConsumerGroup
-from semel.group_coordinator.consumer_groups import ConsumerGroups
-from semel.group_coordinator.consumer_membership import deletion_records
-from semel.group_coordinator.group_state import GroupState
-from semel.group_coordinator.offsets import OffsetTable
+from semel.group_coordinator.consumer.group import ConsumerGroup
+from semel.group_coordinator.consumer.groups import ConsumerGroups
+from semel.group_coordinator.consumer.membership import deletion_records
+from semel.group_coordinator.effects import GroupEventKind, TimerKey, TimerKind, Turn
+from semel.group_coordinator.offsets.table import OffsetTable
 from semel.group_coordinator.requests import TopicsDeleted, TopicsLeft
 from semel.group_coordinator.schemas import group_record, offset_record, record_size_bytes
 from semel.group_coordinator.timers import Timers
-from semel.group_coordinator.turn import GroupEventKind, TimerKey, TimerKind, Turn
 from semel.protocol.api.groups import (
     DeleteGroupRequest,
     DeleteGroupResponse,

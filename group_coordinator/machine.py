@@ -10,19 +10,21 @@ import zlib
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Final
 
-from semel.group_coordinator.classic_group import ClassicGroup
+from semel.group_coordinator.classic.group import ClassicGroup
+from semel.group_coordinator.classic.membership import Membership
+from semel.group_coordinator.classic.rebalance import Rebalances
+from semel.group_coordinator.classic.state import GroupState
 from semel.group_coordinator.computations import Computed
 from semel.group_coordinator.config import GroupConfig
-from semel.group_coordinator.consumer_group import ConsumerGroup
-from semel.group_coordinator.consumer_groups import ConsumerGroups
-from semel.group_coordinator.consumer_schemas import ConsumerGroupKey
+from semel.group_coordinator.consumer.group import ConsumerGroup
+from semel.group_coordinator.consumer.groups import ConsumerGroups
+from semel.group_coordinator.consumer.schemas import ConsumerGroupKey
+from semel.group_coordinator.consumer.topics import NO_TOPICS, TopicsSource
 from semel.group_coordinator.deletion import Deletions
-from semel.group_coordinator.group_state import GroupState
+from semel.group_coordinator.effects import TimerKey, TimerKind, Turn
 from semel.group_coordinator.held_bytes import HeldBytes, Room
-from semel.group_coordinator.membership import Membership
-from semel.group_coordinator.offset_commits import OffsetCommits
-from semel.group_coordinator.offsets import OffsetTable
-from semel.group_coordinator.rebalance import Rebalances
+from semel.group_coordinator.offsets.commits import OffsetCommits
+from semel.group_coordinator.offsets.table import OffsetTable
 from semel.group_coordinator.requests import (
     BeginVerification,
     HeldPartitions,
@@ -40,8 +42,6 @@ from semel.group_coordinator.schemas import (
     decode_offset_value,
 )
 from semel.group_coordinator.timers import Timers
-from semel.group_coordinator.topics import NO_TOPICS, TopicsSource
-from semel.group_coordinator.turn import TimerKey, TimerKind, Turn
 from semel.protocol.api.consumer_groups import ConsumerGroupDescribeRequest, ConsumerGroupHeartbeatRequest
 from semel.protocol.api.groups import (
     DeleteGroupRequest,

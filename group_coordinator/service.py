@@ -14,17 +14,19 @@ from contextlib import asynccontextmanager
 from dataclasses import replace
 from typing import Any, Final, Protocol, TypeAlias
 
+from semel.group_coordinator.classic.state import GroupState
 from semel.group_coordinator.computations import Computation, Computing
 from semel.group_coordinator.config import GroupConfig
-from semel.group_coordinator.consumer_group import GROUP_TYPE
-from semel.group_coordinator.consumer_state import ConsumerGroupState
-from semel.group_coordinator.group_state import GroupState
+from semel.group_coordinator.consumer.group import GROUP_TYPE
+from semel.group_coordinator.consumer.pattern_matches import PatternMatches
+from semel.group_coordinator.consumer.state import ConsumerGroupState
+from semel.group_coordinator.consumer.topics import NO_TOPICS, PatternsNeededError, TopicsSource
+from semel.group_coordinator.effects import GroupEvent, GroupEventKind
 from semel.group_coordinator.held_bytes import HeldBytes
 from semel.group_coordinator.limits import check_consumer_heartbeat, check_group_id, check_join, check_leave
 from semel.group_coordinator.machine import GroupMachine
-from semel.group_coordinator.offset_commits import too_large
-from semel.group_coordinator.offsets import NOTHING_COMMITTED
-from semel.group_coordinator.pattern_matches import PatternMatches
+from semel.group_coordinator.offsets.commits import too_large
+from semel.group_coordinator.offsets.table import NOTHING_COMMITTED
 from semel.group_coordinator.requests import (
     BeginVerification,
     HeldPartitions,
@@ -33,8 +35,6 @@ from semel.group_coordinator.requests import (
     VerifiedCommit,
 )
 from semel.group_coordinator.schemas import offset_record_size_bytes
-from semel.group_coordinator.topics import NO_TOPICS, PatternsNeededError, TopicsSource
-from semel.group_coordinator.turn import GroupEvent, GroupEventKind
 from semel.protocol.api.consumer_groups import (
     ConsumerGroupDescribeRequest,
     ConsumerGroupDescription,
@@ -76,7 +76,7 @@ from semel.protocol.trace_context import TraceContext
 from semel.runtime.clock import Clock
 from semel.runtime.keys import partition_for_key
 from semel.runtime.shard import ShardLog, ShardRuntime
-from semel.runtime.tracing import caller
+from semel.runtime.telemetry.tracing import caller
 from semel.runtime.turns import Turns, in_turns
 
 _log = logging.getLogger("semel.groups")

@@ -7,9 +7,9 @@ async with semel.aio.Producer("localhost:9094") as producer:
 
 from __future__ import annotations
 
-from semel.sdk.aio_admin import Admin
-from semel.sdk.aio_consumer import Consumer, RebalanceListener
-from semel.sdk.aio_producer import Producer, Transaction
-from semel.sdk.aio_shared import SharedTransaction, SharedWriter
+from semel.sdk.admin.aio import Admin
+from semel.sdk.consumer.aio import Consumer, RebalanceListener
+from semel.sdk.producer.aio import Producer, Transaction
+from semel.sdk.shared.aio import SharedTransaction, SharedWriter
 
 __all__ = ["Admin", "Consumer", "Producer", "RebalanceListener", "SharedTransaction", "SharedWriter", "Transaction"]

@@ -15,7 +15,7 @@ from semel.protocol.compression import Compression
 from semel.protocol.errors import UsageError
 from semel.protocol.ids import TopicPartition
 from semel.protocol.record_batch import Headers
-from semel.sdk.partitioner import partitions_for_keys
+from semel.sdk.producer.partitioner import partitions_for_keys
 
 if TYPE_CHECKING:
     import pyarrow

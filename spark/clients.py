@@ -13,10 +13,10 @@ from dataclasses import dataclass
 from typing import Any, Final, TypeVar
 
 from semel.protocol.errors import UsageError
-from semel.sdk.client import ClientCore
-from semel.sdk.io_thread import IoThread
-from semel.sdk.options import ClientOptions, parse_bootstrap
-from semel.sdk.shared_transaction import SharedTransaction
+from semel.sdk.shared.transaction import SharedTransaction
+from semel.sdk.transport.client import ClientCore
+from semel.sdk.transport.io_thread import IoThread
+from semel.sdk.transport.options import ClientOptions, parse_bootstrap
 
 T = TypeVar("T")
 

@@ -12,7 +12,7 @@ from semel.protocol.errors import FatalError, RetriableError, SemelError
 from semel.protocol.kafka.api import ApiKey
 from semel.protocol.kafka.entities import load_entity
 from semel.protocol.kafka.messages import Sink, build_entity
-from semel.sdk.connection import Connection, ConnectionLostError, connect
+from semel.sdk.transport.connection import Connection, ConnectionLostError, connect
 
 _PAUSE_S: Final = 0.2
 _BROKER: Final = 4

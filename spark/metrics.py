@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from semel.sdk.metrics import instruments
+from semel.sdk.telemetry.metrics import instruments
 
 if TYPE_CHECKING:
     from opentelemetry.metrics import Counter, Histogram, Meter

@@ -10,7 +10,7 @@ from typing import Any, Final, TypeVar
 
 from semel.protocol.errors import UsageError
 from semel.protocol.ids import TopicPartition
-from semel.sdk.options import nearest
+from semel.sdk.transport.options import nearest
 
 T = TypeVar("T")
 

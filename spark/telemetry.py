@@ -15,7 +15,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 from semel.protocol.ids import TopicPartition
 from semel.protocol.trace_context import TraceContext
-from semel.sdk import metrics, telemetry, tracing
+from semel.sdk.telemetry import metrics, tracing
+from semel.sdk.telemetry import setup as telemetry
 from semel.spark.metrics import sink_metrics, source_metrics
 
 if TYPE_CHECKING:
@@ -200,7 +201,7 @@ def _batch_span(trace: BatchTrace, names: Names) -> Span:
     from opentelemetry.sdk.trace import Tracer
     from opentelemetry.trace import get_tracer
 
-    from semel.runtime.span_ids import SpanIds
+    from semel.runtime.telemetry.span_ids import SpanIds
 
     tracer: Any = get_tracer("semel")
     if not isinstance(tracer, Tracer):  # another SDK, or a disabled one: its ids are its own

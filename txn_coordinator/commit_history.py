@@ -12,7 +12,6 @@ from typing import Final
 from semel.protocol.api.shared_transactions import NO_SEQUENCE, CommitDecision
 from semel.protocol.errors import ErrorCode
 from semel.runtime.machine import CoordinatorRecord
-from semel.txn_coordinator.callers import RefusalError, refuse
 from semel.txn_coordinator.commit_records import (
     CommitKind,
     CommitRecordKey,
@@ -23,6 +22,7 @@ from semel.txn_coordinator.commit_records import (
 )
 from semel.txn_coordinator.config import TransactionConfig
 from semel.txn_coordinator.held_bytes import HeldBytes, decision_bytes
+from semel.txn_coordinator.producer_identity import RefusalError, refuse
 
 _NONE: Final[dict[str, CommitDecision]] = {}
 

@@ -12,9 +12,9 @@ from typing import Any, Final, NamedTuple
 from semel.protocol.api.shared_transactions import CommitDecision, CommitSharedRequest, OpenSharedRequest
 from semel.protocol.api.transactions import AddPartitionsToTxnRequest, EndTxnRequest, InitProducerIdRequest
 from semel.protocol.errors import ErrorCode
-from semel.txn_coordinator.callers import refuse
 from semel.txn_coordinator.commit_records import AttemptState
 from semel.txn_coordinator.effects import WithProducerId
+from semel.txn_coordinator.producer_identity import refuse
 from semel.txn_coordinator.state import TransactionMetadata
 
 ID_BYTES: Final = 900

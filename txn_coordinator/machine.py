@@ -40,20 +40,6 @@ from semel.protocol.api.transactions import (
 from semel.protocol.errors import ErrorCode, UsageError
 from semel.protocol.ids import MAX_PRODUCER_EPOCH, NO_PRODUCER_EPOCH, NO_PRODUCER_ID, NO_TIMESTAMP, ProducerIdAndEpoch
 from semel.runtime.machine import CoordinatorRecord, Result, Tick, Ticket
-from semel.txn_coordinator.callers import (
-    RefusalError,
-    answer_repeated_end,
-    epoch_of_caller,
-    is_repeated_end,
-    is_repeated_init,
-    refuse,
-    refuse_end_while_completing,
-    refuse_others,
-    refuse_timeout,
-    refuse_while_completing,
-    refuse_writer,
-    verb,
-)
 from semel.txn_coordinator.commit_history import CommitHistory
 from semel.txn_coordinator.commit_records import MEMBER_PREFIX, CommitKind, decode_commit_key, key_of_member
 from semel.txn_coordinator.config import TransactionConfig
@@ -79,6 +65,20 @@ from semel.txn_coordinator.prepare import (
     prepare_new,
     prepare_same_epoch,
     prepare_take_over,
+)
+from semel.txn_coordinator.producer_identity import (
+    RefusalError,
+    answer_repeated_end,
+    epoch_of_caller,
+    is_repeated_end,
+    is_repeated_init,
+    refuse,
+    refuse_end_while_completing,
+    refuse_others,
+    refuse_timeout,
+    refuse_while_completing,
+    refuse_writer,
+    verb,
 )
 from semel.txn_coordinator.records import DecidedRecord, record_of, size_of, tombstone_of
 from semel.txn_coordinator.schemas import decode_key, decode_value

@@ -21,7 +21,7 @@ from semel.protocol.api.transactions import TxnMarker
 from semel.protocol.errors import ErrorCode, FencedError, SemelError
 from semel.protocol.ids import TopicPartition
 from semel.runtime.retrying import attempted
-from semel.runtime.tracing import end_span
+from semel.runtime.telemetry.tracing import end_span
 from semel.txn_coordinator.config import TransactionConfig
 from semel.txn_coordinator.effects import MarkersWritten, SendMarkers
 from semel.txn_coordinator.tracing import TransactionSpans

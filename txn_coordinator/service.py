@@ -46,14 +46,14 @@ from semel.protocol.ids import (
     ProducerIdAndEpoch,
     TopicPartition,
 )
-from semel.runtime.buckets import Buckets
 from semel.runtime.caller import caller_origin
 from semel.runtime.clock import Clock
 from semel.runtime.keys import partition_for_key
+from semel.runtime.linear_regex import EFFORT_MAX, LinearPattern, PatternError
 from semel.runtime.machine import Machine
-from semel.runtime.patterns import EFFORT_MAX, LinearPattern, PatternError
 from semel.runtime.shard import ShardLog, ShardRuntime, ShardState
-from semel.runtime.tracing import context_of, end_span
+from semel.runtime.telemetry.buckets import Buckets
+from semel.runtime.telemetry.tracing import context_of, end_span
 from semel.runtime.turns import Turns, in_turns
 from semel.txn_coordinator.commit_records import key_of_member
 from semel.txn_coordinator.config import TRANSACTIONAL_ID_BYTES_MAX, TransactionConfig

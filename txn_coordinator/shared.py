@@ -33,7 +33,6 @@ from semel.protocol.api.transactions import TransactionVersion
 from semel.protocol.errors import ErrorCode
 from semel.protocol.ids import NO_PRODUCER_ID, ProducerIdAndEpoch
 from semel.runtime.machine import CoordinatorRecord, Result
-from semel.txn_coordinator.callers import RefusalError, refuse, refuse_timeout
 from semel.txn_coordinator.commit_history import CommitHistory, contradiction_to, other_sequence
 from semel.txn_coordinator.commit_records import (
     AttemptState,
@@ -48,6 +47,7 @@ from semel.txn_coordinator.config import TransactionConfig
 from semel.txn_coordinator.effects import PRODUCER_ID_NEEDED
 from semel.txn_coordinator.held_bytes import Growth, HeldBytes, attempt_bytes
 from semel.txn_coordinator.prepare import ending_by, prepare_end, prepare_new
+from semel.txn_coordinator.producer_identity import RefusalError, refuse, refuse_timeout
 from semel.txn_coordinator.records import record_of, size_of, tombstone_of
 from semel.txn_coordinator.state import PREPARED, TransactionMetadata, TransactionState
 from semel.txn_coordinator.timers import Timers

@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import AsyncIterator
 from typing import Final
 
-from semel.broker.partition import Partition
+from semel.broker.logs.partition import Partition
 from semel.protocol.api.diagnostics import NO_TIME
 from semel.protocol.batch_header import BATCH_OVERHEAD, BatchHeader, read_header
 from semel.protocol.errors import SemelError

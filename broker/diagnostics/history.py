@@ -12,7 +12,7 @@ from typing import Final
 
 from semel.broker.diagnostics.batches import batches_from
 from semel.broker.diagnostics.snapshot import PARTITIONS_SHOWN_MAX
-from semel.broker.partition import Partition
+from semel.broker.logs.partition import Partition
 from semel.broker.services import Services
 from semel.group_coordinator.schemas import OffsetCommitKey, decode_offset_value
 from semel.group_coordinator.schemas import decode_key as decode_offsets_key

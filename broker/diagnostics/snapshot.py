@@ -13,13 +13,13 @@ from collections.abc import Iterable
 from dataclasses import replace
 from typing import Final, TypeVar
 
-from semel.broker.config import SETTINGS, value_of
+from semel.broker.config.node_config import SETTINGS, value_of
 from semel.broker.diagnostics.batches import batch_time_ms
 from semel.broker.diagnostics.disk import disk_facts
 from semel.broker.diagnostics.forged import forged_markers
 from semel.broker.diagnostics.groups import group_facts
 from semel.broker.diagnostics.hanging import records_of
-from semel.broker.partition import Partition
+from semel.broker.logs.partition import Partition
 from semel.broker.services import Services
 from semel.protocol.api.diagnostics import (
     NEVER,

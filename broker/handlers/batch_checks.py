@@ -16,7 +16,7 @@ from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Final, NamedTuple, Protocol, TypeAlias
 
-from semel.broker.config import NodeConfig
+from semel.broker.config.node_config import NodeConfig
 from semel.broker.log.append_validation import (
     CheckedBatch,
     UncompressedLimits,

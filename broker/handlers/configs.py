@@ -11,13 +11,13 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Final
 
-from semel.broker.config import SETTINGS, TOPIC_DEFAULTS, TOPIC_SETTINGS, value_of
-from semel.broker.config_sources import Source, find_setting, with_dynamic
+from semel.broker.config.node_config import SETTINGS, TOPIC_DEFAULTS, TOPIC_SETTINGS, value_of
+from semel.broker.config.setting import Setting, ValueType
+from semel.broker.config.sources import Source, find_setting, with_dynamic
 from semel.broker.handlers.topic_rules import check_topic_configs
 from semel.broker.metadata.changes import Change, ConfigsChanged
 from semel.broker.metadata.image import ALL_NODES_ID, BROKER_RESOURCE, TOPIC_RESOURCE, MetadataImage, TopicImage
 from semel.broker.services import Services
-from semel.broker.settings import Setting, ValueType
 from semel.protocol.api.metadata import ALL_NODES, AlterConfigsRequest, ConfigEntry, ConfigSynonym, ResourceType
 from semel.protocol.errors import ErrorCode, SemelError, UsageError, error_for
 

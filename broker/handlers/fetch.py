@@ -39,7 +39,7 @@ from semel.protocol.kafka.fetch import (
 )
 
 if TYPE_CHECKING:
-    from semel.broker.partition import FetchedRange, Partition
+    from semel.broker.logs.partition import FetchedRange, Partition
     from semel.broker.services import Services
     from semel.broker.telemetry.tracing import FetchSpans
     from semel.runtime.storage import StorageFile

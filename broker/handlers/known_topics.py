@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 from semel.broker.metadata.image import TopicImage
 from semel.broker.services import Services
-from semel.group_coordinator.topics import NO_TOPICS, Matches, Topic, Topics
+from semel.group_coordinator.consumer.topics import NO_TOPICS, Matches, Topic, Topics
 
 
 class KnownTopics:

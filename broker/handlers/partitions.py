@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from semel.broker.handlers.leader_hints import not_here
-from semel.broker.partition import Partition
+from semel.broker.logs.partition import Partition
 from semel.broker.services import Services
 from semel.protocol.errors import ErrorCode, error_for
 from semel.protocol.ids import NO_LEADER_EPOCH, TopicPartition

@@ -52,7 +52,7 @@ from semel.protocol.kafka.produce import (
 
 if TYPE_CHECKING:
     from semel.broker.log.verification import VerificationGuard
-    from semel.broker.partition import Partition
+    from semel.broker.logs.partition import Partition
     from semel.broker.services import Services
     from semel.broker.telemetry.tracing import AppendSpans
 

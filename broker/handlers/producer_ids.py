@@ -5,10 +5,10 @@ from __future__ import annotations
 import asyncio
 from typing import Final
 
+from semel.broker.config.setting import INT64_MAX
 from semel.broker.metadata.changes import Change, ProducerIdsAllocated
 from semel.broker.metadata.image import MetadataImage
 from semel.broker.metadata.metadata import Metadata
-from semel.broker.settings import INT64_MAX
 from semel.protocol.errors import ErrorCode, FatalError
 
 BLOCK_SIZE: Final = 1000

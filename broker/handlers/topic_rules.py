@@ -7,8 +7,8 @@ import re
 from collections.abc import Iterable, Mapping
 from typing import Final
 
-from semel.broker.config import TOPIC_DEFAULTS, TOPIC_SETTINGS, NodeConfig, value_of
-from semel.broker.config_sources import unknown_setting
+from semel.broker.config.node_config import TOPIC_DEFAULTS, TOPIC_SETTINGS, NodeConfig, value_of
+from semel.broker.config.sources import unknown_setting
 from semel.broker.log.config import LogConfig
 from semel.protocol.errors import ErrorCode, UsageError
 from semel.protocol.ids import INTERNAL_TOPICS, OFFSETS_TOPIC, TRANSACTIONS_TOPIC

@@ -12,7 +12,7 @@ from collections import Counter
 from collections.abc import Container, Mapping, Sequence
 from typing import Final, NamedTuple
 
-from semel.broker.config import NodeConfig
+from semel.broker.config.node_config import NodeConfig
 from semel.broker.handlers.descriptions import describe_topic
 from semel.broker.handlers.replica_placement import placed_as_assigned, placed_here
 from semel.broker.handlers.topic_rules import (
@@ -22,10 +22,10 @@ from semel.broker.handlers.topic_rules import (
     internal_topic,
     unified_names,
 )
+from semel.broker.logs.offline import OfflineLog
 from semel.broker.metadata.changes import Change, PartitionsAdded, PartitionState, TopicCreated, TopicDeleted
 from semel.broker.metadata.image import MetadataImage, TopicImage
 from semel.broker.node_log import counted
-from semel.broker.offline_logs import OfflineLog
 from semel.broker.services import Services
 from semel.protocol.api.metadata import TopicResult
 from semel.protocol.api.topics import NewTopic

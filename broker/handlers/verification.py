@@ -24,7 +24,7 @@ from semel.protocol.ids import ProducerIdAndEpoch, TopicPartition
 if TYPE_CHECKING:
     from semel.broker.handlers.produce import ProduceRun
     from semel.broker.log.verification import VerificationGuard
-    from semel.broker.partition import Partition
+    from semel.broker.logs.partition import Partition
     from semel.broker.services import Services
     from semel.protocol.trace_context import TraceContext
 

@@ -6,10 +6,10 @@ from collections.abc import Callable, Iterator
 from typing import Any, Final
 
 from semel.broker.inspection.dump_options import DumpOptions
+from semel.broker.inspection.file_kinds import Place
 from semel.broker.inspection.index_check import read_entries
 from semel.broker.inspection.internal_topics import decode_internal
-from semel.broker.inspection.places import Place
-from semel.broker.inspection.plain import bytes_field
+from semel.broker.inspection.json_values import bytes_field
 from semel.broker.log.batch_scan import scan_batches
 from semel.broker.log.offset_index import OffsetIndex
 from semel.broker.log.segment import INDEX_SUFFIX, LOG_SUFFIX

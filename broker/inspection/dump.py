@@ -15,11 +15,11 @@ from typing import Any, Final
 
 from semel.broker.inspection.batch_dump import Entry, Progress, batch_entries, log_entries
 from semel.broker.inspection.dump_options import DumpOptions
+from semel.broker.inspection.file_kinds import FileKind, Place, misplaced, place_of, places_in
 from semel.broker.inspection.index_check import read_entries
+from semel.broker.inspection.json_values import plain
 from semel.broker.inspection.metadata_copy import rows
 from semel.broker.inspection.overlay import OverlayStorage
-from semel.broker.inspection.places import FileKind, Place, misplaced, place_of, places_in
-from semel.broker.inspection.plain import plain
 from semel.broker.inspection.producer_check import read_snapshot
 from semel.broker.log.checkpoints import read_checkpoint
 from semel.broker.log.journal_format import (

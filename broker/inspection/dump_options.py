@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Final
 
-from semel.broker.inspection.places import FileKind
+from semel.broker.inspection.file_kinds import FileKind
 from semel.protocol.ids import OFFSETS_TOPIC, TRANSACTIONS_TOPIC, TopicPartition
 
 

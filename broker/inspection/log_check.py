@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from semel.broker.inspection.abort_check import AbortCheck
-from semel.broker.inspection.fate import Fate
+from semel.broker.inspection.dry_run_outcome import Fate
 from semel.broker.inspection.findings import Check, Findings, Severity
 from semel.broker.inspection.index_check import OffsetIndexCheck, TimeIndexCheck
 from semel.broker.inspection.producer_check import SnapshotCheck

@@ -17,8 +17,20 @@ from typing import Any, Final
 
 from sqlalchemy.exc import SQLAlchemyError
 
-from semel.broker.config import NodeConfig
-from semel.broker.data_folder import (
+from semel.broker.config.node_config import NodeConfig
+from semel.broker.handlers.topic_rules import topic_log_config
+from semel.broker.inspection.dry_run import Rehearsal, rehearse_start
+from semel.broker.inspection.dry_run_outcome import Fate
+from semel.broker.inspection.file_kinds import Place, log_name, misplaced, place_of
+from semel.broker.inspection.findings import Check, Findings, Severity
+from semel.broker.inspection.log_check import LogCheck, WalkedLog
+from semel.broker.inspection.metadata_copy import METADATA_FILE, integrity_fault, load_from, load_image
+from semel.broker.inspection.overlay import OverlayStorage, open_to_read
+from semel.broker.inspection.transaction_check import check_transactions
+from semel.broker.log.checkpoints import OffsetCheckpoint
+from semel.broker.log.disk_errors import next_after_misplaced
+from semel.broker.log.recovery import LOST_OFFSETS
+from semel.broker.logs.data_folder import (
     CLEAN_FILE,
     CLEANER_FILE,
     HIGH_WATERMARK_FILE,
@@ -30,22 +42,10 @@ from semel.broker.data_folder import (
     RECOVERY_POINT_FILE,
     DataFolder,
 )
-from semel.broker.handlers.topic_rules import topic_log_config
-from semel.broker.inspection.fate import Fate
-from semel.broker.inspection.findings import Check, Findings, Severity
-from semel.broker.inspection.log_check import LogCheck, WalkedLog
-from semel.broker.inspection.metadata_copy import METADATA_FILE, integrity_fault, load_from, load_image
-from semel.broker.inspection.overlay import OverlayStorage, open_to_read
-from semel.broker.inspection.places import Place, log_name, misplaced, place_of
-from semel.broker.inspection.rehearsal import Rehearsal, rehearse_start
-from semel.broker.inspection.transaction_check import check_transactions
-from semel.broker.known_partitions import KNOWN_FILE, KnownPartitions
-from semel.broker.log.checkpoints import OffsetCheckpoint
-from semel.broker.log.disk_errors import next_after_misplaced
-from semel.broker.log.recovery import LOST_OFFSETS
+from semel.broker.logs.known_partitions import KNOWN_FILE, KnownPartitions
+from semel.broker.logs.last_recovery import NOTE_FILE
 from semel.broker.metadata.changes import MetadataCorruptError
 from semel.broker.metadata.image import MetadataImage
-from semel.broker.recovery_note import NOTE_FILE
 from semel.protocol.errors import SemelError, UsageError
 from semel.protocol.ids import TopicId, TopicPartition, format_topic_id
 from semel.runtime.clock import Clock, SystemClock

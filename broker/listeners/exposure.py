@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Final
 
-from semel.broker.config import NodeConfig
-from semel.broker.config_sources import parse_address
+from semel.broker.config.node_config import NodeConfig
+from semel.broker.config.sources import parse_address
 from semel.protocol.loopback import is_loopback
 
 _LISTENERS: Final = ("kafka.listen", "grpc.listen")

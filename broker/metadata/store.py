@@ -16,9 +16,9 @@ import sqlalchemy as sa
 from sqlalchemy import exc
 from sqlalchemy.engine import URL, make_url
 
+from semel.broker.config.setting import ConfigError
 from semel.broker.metadata.changes import Change, MetadataCorruptError, decode_change, encode_change
 from semel.broker.metadata.image import EMPTY_IMAGE, MetadataImage, decode_image, encode_image
-from semel.broker.settings import ConfigError
 from semel.protocol.errors import ErrorCode, FatalError, RetriableError
 
 SCHEMA_VERSION: Final = 1

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from http import HTTPStatus
 from typing import Final
 
-from semel.broker.config_sources import Address
+from semel.broker.config.sources import Address
 from semel.broker.start_errors import NodeStartError, StartFailure
 from semel.broker.telemetry.prometheus import page
 from semel.broker.telemetry.readings import Reading

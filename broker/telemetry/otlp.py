@@ -20,8 +20,8 @@ from opentelemetry.sdk.util.instrumentation import InstrumentationScope
 
 from semel.broker.telemetry.instruments import Instrument, Kind
 from semel.broker.telemetry.readings import Reading, Value
-from semel.runtime.buckets import Distribution
-from semel.runtime.otel_environment import exporter_class
+from semel.runtime.telemetry.buckets import Distribution
+from semel.runtime.telemetry.otel_environment import exporter_class
 
 _log = logging.getLogger("semel.metrics")
 

@@ -18,7 +18,7 @@ from prometheus_client.registry import Collector
 
 from semel.broker.telemetry.instruments import Instrument, Kind, prometheus_label
 from semel.broker.telemetry.readings import Reading
-from semel.runtime.buckets import Distribution
+from semel.runtime.telemetry.buckets import Distribution
 
 
 def page(

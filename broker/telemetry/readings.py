@@ -18,12 +18,12 @@ from semel.broker.log.journal_sync import LATENCY_BOUNDS_SECONDS
 from semel.broker.telemetry.instruments import INSTRUMENTS, Instrument
 from semel.broker.telemetry.recorders import Recorders
 from semel.protocol.ids import INTERNAL_TOPICS, OFFSETS_TOPIC, TRANSACTIONS_TOPIC, TopicPartition
-from semel.runtime.buckets import Distribution
 from semel.runtime.clock import Clock
+from semel.runtime.telemetry.buckets import Distribution
 
 if TYPE_CHECKING:
+    from semel.broker.logs.partition import Partition
     from semel.broker.node import Node
-    from semel.broker.partition import Partition
 
 TURN_SECONDS: Final = 0.002
 _PARTITIONS_PER_LOOK: Final = 100

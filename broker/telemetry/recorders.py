@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Final
 
 from semel.protocol.kafka.api import ApiKey
-from semel.runtime.buckets import REQUEST_SECONDS, TRANSACTION_SECONDS, Buckets, Distribution
+from semel.runtime.telemetry.buckets import REQUEST_SECONDS, TRANSACTION_SECONDS, Buckets, Distribution
 
 _API_KEYS: Final = 128
 SIZE_BITS: Final = 33

@@ -12,17 +12,17 @@ from contextlib import suppress
 from importlib.metadata import PackageNotFoundError, version
 from typing import TYPE_CHECKING, Final, Self
 
-from semel.broker.config_sources import Address, parse_address
+from semel.broker.config.setting import ConfigError
+from semel.broker.config.sources import Address, parse_address
 from semel.broker.node_log import counted
-from semel.broker.settings import ConfigError
 from semel.broker.telemetry.readings import NodeReader, watch_loop
 from semel.broker.telemetry.recorders import Recorders
-from semel.runtime.otel_environment import exporters_asked_for
+from semel.runtime.telemetry.otel_environment import exporters_asked_for
 
 if TYPE_CHECKING:
     from opentelemetry.sdk.resources import Resource
 
-    from semel.broker.config import NodeConfig
+    from semel.broker.config.node_config import NodeConfig
     from semel.broker.node import Node
     from semel.broker.telemetry.endpoint import Health, MetricsEndpoint
     from semel.broker.telemetry.otlp import Export

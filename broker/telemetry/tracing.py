@@ -15,25 +15,25 @@ from typing import TYPE_CHECKING, Final, Self
 
 from opentelemetry.trace import Span, SpanKind
 
-from semel.broker.settings import ConfigError
+from semel.broker.config.setting import ConfigError
 from semel.broker.telemetry.setup import node_resource
-from semel.group_coordinator.turn import GroupEvent, GroupEventKind
+from semel.group_coordinator.effects import GroupEvent, GroupEventKind
 from semel.protocol.errors import ErrorCode
 from semel.protocol.ids import TopicPartition
 from semel.protocol.kafka.fetch import FetchPartitionResponse
 from semel.protocol.kafka.produce import ProducePartitionResponse, ProduceRequest
 from semel.protocol.record_batch import CorruptBatchError, iter_batches
 from semel.protocol.trace_context import TraceContext, context_of_first_record, decode_contexts
-from semel.runtime.otel_environment import exporter_class, exporters_asked_for
-from semel.runtime.sampling import Shortcut
-from semel.runtime.tracing import Attributes, Spans, end_span
+from semel.runtime.telemetry.otel_environment import exporter_class, exporters_asked_for
+from semel.runtime.telemetry.sampling import Shortcut
+from semel.runtime.telemetry.tracing import Attributes, Spans, end_span
 from semel.txn_coordinator.tracing import TransactionSpans
 
 if TYPE_CHECKING:
     from opentelemetry.sdk.trace import TracerProvider
 
-    from semel.broker.config import NodeConfig
-    from semel.broker.partition import Partition
+    from semel.broker.config.node_config import NodeConfig
+    from semel.broker.logs.partition import Partition
     from semel.protocol.errors import SemelError
 
 _log = logging.getLogger("semel.tracing")
@@ -65,7 +65,7 @@ class NodeTracing:
             from opentelemetry.sdk.trace import TracerProvider
             from opentelemetry.sdk.trace.export import BatchSpanProcessor
 
-            from semel.runtime.span_ids import SpanIds
+            from semel.runtime.telemetry.span_ids import SpanIds
 
             exporters = [exporter_class("TRACES", name)() for name in names]
         except ValueError as error:

@@ -12,8 +12,8 @@ from semel.cli.demo.worker import ENRICHED, PER_CARRIER
 from semel.protocol.api.topics import LATEST_TIMESTAMP, IsolationLevel
 from semel.protocol.ids import TopicPartition
 from semel.protocol.record_batch import Record
-from semel.sdk.admin import Admin
-from semel.sdk.consumer import Consumer
+from semel.sdk.admin.api import Admin
+from semel.sdk.consumer.api import Consumer
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,8 +14,8 @@ from semel.cli.demo.judge import Verdict, judge
 from semel.cli.demo.processes import Ensemble
 from semel.cli.demo.worker import ENRICHED, GROUP, INPUT, PER_CARRIER
 from semel.protocol.errors import FatalError, SemelError
-from semel.sdk.admin import Admin
-from semel.sdk.producer import Producer
+from semel.sdk.admin.api import Admin
+from semel.sdk.producer.api import Producer
 
 PARTITIONS = 6
 LOOK_EVERY_S = 0.1

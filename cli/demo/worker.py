@@ -15,8 +15,8 @@ from typing import Any
 
 from semel.cli.demo.flights import enrich, load_airlines
 from semel.protocol.errors import AbortTransactionError, FencedError, RetriableError
-from semel.sdk.consumer import Consumer
-from semel.sdk.producer import Producer
+from semel.sdk.consumer.api import Consumer
+from semel.sdk.producer.api import Producer
 
 INPUT = "flights"
 ENRICHED = "flights-enriched"

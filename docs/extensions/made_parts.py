@@ -115,14 +115,14 @@ def transaction_states() -> str:
 
 
 def group_states() -> str:
-    from semel.group_coordinator.group_state import state_diagram
+    from semel.group_coordinator.classic.state import state_diagram
 
     return f"```mermaid\n{state_diagram()}\n```"
 
 
 def producer_states() -> str:
     """Return the states of a transactional producer in the client library, but for its ends: all states lead there."""
-    from semel.sdk.transaction_manager import LEGAL_MOVES
+    from semel.sdk.producer.transaction_manager import LEGAL_MOVES
 
     ends = {state for state, afters in LEGAL_MOVES.items() if not afters}
     assert all(afters >= ends for state, afters in LEGAL_MOVES.items() if state not in ends)

@@ -10,16 +10,16 @@ from semel.protocol.errors import ErrorCode, FatalError, SemelError
 from semel.protocol.ids import ProducerIdAndEpoch, TopicPartition
 from semel.protocol.plain_messages import from_message
 from semel.protocol.v1 import common_pb2, diagnostics_pb2, metadata_pb2
-from semel.sdk.control import (
+from semel.sdk.diagnosis.findings import Cluster
+from semel.sdk.diagnosis.rules import unresolved_producers
+from semel.sdk.transport.control import (
     ABORT_HANGING_TRANSACTION,
     GET_METADATA,
     GET_SNAPSHOT,
     GET_TRANSACTION_HISTORY,
     Control,
 )
-from semel.sdk.diagnosis.findings import Cluster
-from semel.sdk.diagnosis.rules import unresolved_producers
-from semel.sdk.unreachable import UnreachableError
+from semel.sdk.transport.unreachable import UnreachableError
 
 _OTHER_NODE_TIMEOUT_MS = 5_000
 

@@ -17,8 +17,8 @@ from sqlalchemy.dialects import mysql
 
 from semel.protocol.errors import AbortTransactionError, ErrorCode, FatalError, UsageError
 from semel.protocol.ids import TopicPartition
+from semel.sdk.producer.transaction import GroupMetadata
 from semel.sdk.sql.database import Database
-from semel.sdk.transaction import GroupMetadata
 
 OFFSETS_TABLE: Final = "semel_offsets"
 NAME_CHARS_MAX: Final = 249

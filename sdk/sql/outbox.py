@@ -33,20 +33,8 @@ from semel.protocol.errors import (
     SemelError,
     UsageError,
 )
-from semel.sdk import tracing
-from semel.sdk.arguments import check_seconds
-from semel.sdk.options import (
-    NotPicklable,
-    check_bool,
-    check_int,
-    check_name,
-    check_text,
-    checked_names,
-    option_names,
-    parse_bootstrap,
-)
-from semel.sdk.producer import Producer
-from semel.sdk.serialization import HeadersArgument, header_pairs
+from semel.sdk.producer.api import Producer
+from semel.sdk.producer.serialization import HeadersArgument, header_pairs
 from semel.sdk.sql.database import PAUSE_MAX_S, POSTGRESQL, Database, Verdict, failed, first_line, told, unavailable
 from semel.sdk.sql.notifications import Notifications, notify
 from semel.sdk.sql.outbox_table import (
@@ -58,6 +46,18 @@ from semel.sdk.sql.outbox_table import (
     as_row,
     decode_ids,
     encode_ids,
+)
+from semel.sdk.telemetry import tracing
+from semel.sdk.transport.arguments import check_seconds
+from semel.sdk.transport.options import (
+    NotPicklable,
+    check_bool,
+    check_int,
+    check_name,
+    check_text,
+    checked_names,
+    option_names,
+    parse_bootstrap,
 )
 
 _log = logging.getLogger("semel.sql")

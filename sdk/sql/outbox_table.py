@@ -19,10 +19,10 @@ from sqlalchemy import exc
 from sqlalchemy.dialects import mysql
 
 from semel.protocol.errors import UsageError
-from semel.sdk.options import check_int, check_text
-from semel.sdk.serialization import header_pairs, serialized
+from semel.sdk.producer.serialization import header_pairs, serialized
 from semel.sdk.sql.database import Database
 from semel.sdk.sql.offsets import check_columns
+from semel.sdk.transport.options import check_int, check_text
 
 IDS_IN_STATEMENT: Final = 500
 ROWS_MAX: Final = 5_000

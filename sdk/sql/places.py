@@ -27,13 +27,13 @@ from semel.protocol.errors import (
     SemelError,
 )
 from semel.protocol.ids import TopicPartition
-from semel.sdk.batch import Batch
-from semel.sdk.consumer import Consumer
-from semel.sdk.listener import RebalanceListener
-from semel.sdk.offset_lookup import list_offsets
+from semel.sdk.consumer.api import Consumer
+from semel.sdk.consumer.batch import Batch
+from semel.sdk.consumer.listener import RebalanceListener
+from semel.sdk.producer.transaction import GroupMetadata
 from semel.sdk.sql.database import Database, Verdict, failed, unavailable
 from semel.sdk.sql.offsets import OffsetsTable, Step
-from semel.sdk.transaction import GroupMetadata
+from semel.sdk.transport.offset_lookup import list_offsets
 
 _log = logging.getLogger("semel.sql")
 

@@ -17,10 +17,10 @@ from typing import TYPE_CHECKING, Final
 from semel.protocol.errors import AbortTransactionError, FatalError, RetriableError, SemelError
 from semel.protocol.ids import TopicPartition
 from semel.protocol.record_batch import Record
-from semel.sdk import tracing
 from semel.sdk.sql.database import Verdict, failed
 from semel.sdk.sql.offsets import Step
 from semel.sdk.sql.target import Mapped, MappingFunction, TargetTable
+from semel.sdk.telemetry import tracing
 
 if TYPE_CHECKING:
     from semel.sdk.sql.sink import Sink

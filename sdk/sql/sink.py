@@ -23,11 +23,8 @@ from semel.protocol.errors import (
     UsageError,
 )
 from semel.protocol.ids import TopicPartition
-from semel.sdk import tracing
-from semel.sdk.arguments import check_seconds, check_topics
-from semel.sdk.batch import Batch
-from semel.sdk.consumer import Consumer
-from semel.sdk.options import NotPicklable, check_int, check_text, checked_names
+from semel.sdk.consumer.api import Consumer
+from semel.sdk.consumer.batch import Batch
 from semel.sdk.sql.database import IDLE_TIMEOUT_MS, Database, Verdict, first_line, told
 from semel.sdk.sql.dead_letters import DeadLetters
 from semel.sdk.sql.offsets import OFFSETS_TABLE, OffsetsTable, Step
@@ -36,6 +33,9 @@ from semel.sdk.sql.places import Places
 from semel.sdk.sql.pump import Pump
 from semel.sdk.sql.sink_options import OPTIONS_ELSEWHERE, SinkOptions, check_dead_letter_topic, consumer_options
 from semel.sdk.sql.target import MappingFunction, TargetTable
+from semel.sdk.telemetry import tracing
+from semel.sdk.transport.arguments import check_seconds, check_topics
+from semel.sdk.transport.options import NotPicklable, check_int, check_text, checked_names
 
 _log = logging.getLogger("semel.sql")
 

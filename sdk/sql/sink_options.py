@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from semel.protocol.errors import UsageError
-from semel.sdk.consumer import Consumer
-from semel.sdk.options import check_callable, check_choice, check_int, check_text, option_names
+from semel.sdk.consumer.api import Consumer
 from semel.sdk.sql.target import MappingFunction, Mode
+from semel.sdk.transport.options import check_callable, check_choice, check_int, check_text, option_names
 
 _NOT_FOR_SINKS: Final = {
     "auto_commit_interval_ms": "the offsets are in the database",

@@ -17,8 +17,8 @@ from sqlalchemy.dialects import mysql, postgresql, sqlite
 
 from semel.protocol.errors import UsageError
 from semel.protocol.record_batch import Record
-from semel.sdk.options import nearest
 from semel.sdk.sql.database import MYSQL, POSTGRESQL, SQLITE, Database, Verdict, first_line
+from semel.sdk.transport.options import nearest
 
 STATEMENT_ROWS_MAX: Final = 1_000
 """How many rows go to the database in one call of the driver."""

@@ -14,8 +14,8 @@ from functools import cached_property
 from types import TracebackType
 from typing import Any, Final, Self, TypeVar
 
-from semel.broker.config import SETTINGS, attribute_of
-from semel.broker.config_sources import LoadedConfig, load_config
+from semel.broker.config.node_config import SETTINGS, attribute_of
+from semel.broker.config.sources import LoadedConfig, load_config
 from semel.broker.handlers.topics import create_topics, delete_topics
 from semel.broker.node import Node
 from semel.protocol.api.groups import OffsetFetchRequest

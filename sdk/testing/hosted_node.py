@@ -8,7 +8,7 @@ from collections.abc import Callable, Collection, Coroutine
 from concurrent.futures import Executor, Future
 from typing import Any, Final, TypeVar
 
-from semel.broker.config_sources import LoadedConfig
+from semel.broker.config.sources import LoadedConfig
 from semel.broker.node import Node
 from semel.protocol.errors import UsageError
 from semel.protocol.ids import TopicPartition

@@ -5,13 +5,13 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Sequence
 
+from semel.broker.logs.partition import Partition
 from semel.broker.node import Node
-from semel.broker.partition import Partition
 from semel.protocol.api.topics import IsolationLevel
 from semel.protocol.errors import ErrorCode, error_for
 from semel.protocol.ids import TopicPartition
 from semel.protocol.record_batch import Record
-from semel.sdk.fetched import FetchedChunk
+from semel.sdk.consumer.fetched import FetchedChunk
 
 _READ_BYTES = 1 << 20
 

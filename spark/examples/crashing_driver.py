@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Final
 import semel
 from pyspark_semel import DefaultSource
 from semel.spark.examples.flights_etl import LATE, late_flights, session, start
-from semel.spark.stream_writer import SemelStreamWriter
+from semel.spark.sink.stream_writer import SemelStreamWriter
 
 if TYPE_CHECKING:
     import pyarrow

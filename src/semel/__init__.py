@@ -27,16 +27,16 @@ if TYPE_CHECKING:
     )
     from semel.protocol.ids import TopicPartition
     from semel.protocol.record_batch import Record
-    from semel.sdk.admin import Admin
-    from semel.sdk.batch import Batch
-    from semel.sdk.consumer import Consumer
-    from semel.sdk.delivery import Delivery, RecordMetadata
-    from semel.sdk.fetched import UnreadableBatchError
-    from semel.sdk.listener import RebalanceListener
-    from semel.sdk.producer import Producer
-    from semel.sdk.shared_transaction import SharedCommit, SharedTransaction
-    from semel.sdk.shared_writer import SharedWriter, SharedWriterId
-    from semel.sdk.transaction import CommitSource, GroupMetadata, PreparedTransaction, Transaction
+    from semel.sdk.admin.api import Admin
+    from semel.sdk.consumer.api import Consumer
+    from semel.sdk.consumer.batch import Batch
+    from semel.sdk.consumer.fetched import UnreadableBatchError
+    from semel.sdk.consumer.listener import RebalanceListener
+    from semel.sdk.producer.api import Producer
+    from semel.sdk.producer.delivery import Delivery, RecordMetadata
+    from semel.sdk.producer.transaction import CommitSource, GroupMetadata, PreparedTransaction, Transaction
+    from semel.sdk.shared.transaction import SharedCommit, SharedTransaction
+    from semel.sdk.shared.writer import SharedWriter, SharedWriterId
 
 __all__ = [
     "AbortTransactionError",

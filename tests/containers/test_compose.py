@@ -11,7 +11,7 @@ import yaml
 from semel_containers import DATA, IN_CONTAINERS, ROOT, base_image, engine, semel_image, wait_until
 from testcontainers.core.container import DockerContainer
 
-from semel.broker.config_sources import load_config, parse_address
+from semel.broker.config.sources import load_config, parse_address
 
 __all__ = ["base_image", "engine", "semel_image"]
 

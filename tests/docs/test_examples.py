@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 from typer.main import get_command
 
-from semel.broker.config import SETTINGS, TOPIC_SETTINGS
+from semel.broker.config.node_config import SETTINGS, TOPIC_SETTINGS
 from semel.cli.main import app
 
 ROOT = Path(__file__).parents[2]

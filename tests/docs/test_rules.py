@@ -10,8 +10,8 @@ import made_parts
 import pytest
 import state_pictures
 
-from semel.group_coordinator import group_state
-from semel.sdk.transaction_manager import LEGAL_MOVES
+from semel.group_coordinator.classic import state as group_state
+from semel.sdk.producer.transaction_manager import LEGAL_MOVES
 from semel.txn_coordinator import state
 
 ROOT = Path(__file__).parents[2]

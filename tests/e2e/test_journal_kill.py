@@ -13,8 +13,8 @@ from uuid import UUID
 import pytest
 
 from semel.broker.log.config import LogConfig
-from semel.broker.log_manager import LogManager
-from semel.broker.log_manager_config import LogManagerConfig
+from semel.broker.logs.config import LogManagerConfig
+from semel.broker.logs.manager import LogManager
 from semel.protocol.ids import TopicId, TopicPartition
 from semel.protocol.record_batch import decode_records, encode_batch, iter_batches
 from semel.runtime.clock import SystemClock

@@ -13,7 +13,7 @@ from pathlib import Path
 from metrics_scrape import Scrape, get
 from otlp_receiver import OtlpReceiver
 
-from semel.broker.config_sources import Address
+from semel.broker.config.sources import Address
 
 COMMAND = [sys.executable, "-P", "-m", "semel.cli", "serve", "--kafka", "127.0.0.1:0", "--grpc", "127.0.0.1:0"]
 READY = re.compile(r"ready: kafka 127\.0\.0\.1:\d+ grpc 127\.0\.0\.1:\d+ metrics 127\.0\.0\.1:(\d+) data /.*\n")

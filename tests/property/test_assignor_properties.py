@@ -8,9 +8,9 @@ from itertools import product
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from semel.group_coordinator.assignment import ASSIGNORS
 from semel.group_coordinator.assignor import cooperative_sticky, sticky
 from semel.group_coordinator.assignor.subscription import Assignments, MemberSubscription
+from semel.group_coordinator.classic.assignment import ASSIGNORS
 from semel.protocol.ids import TopicPartition
 
 TOPICS = ("t", "u", "v")

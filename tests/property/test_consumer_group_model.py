@@ -17,9 +17,9 @@ from longer_runs import given
 from semel.group_coordinator.assignor import range as range_assignor
 from semel.group_coordinator.assignor.subscription import MemberSubscription
 from semel.group_coordinator.config import GroupConfig
-from semel.group_coordinator.consumer_group import ConsumerGroup
-from semel.group_coordinator.consumer_state import ConsumerGroupState
-from semel.group_coordinator.topics import Topic, Topics
+from semel.group_coordinator.consumer.group import ConsumerGroup
+from semel.group_coordinator.consumer.state import ConsumerGroupState
+from semel.group_coordinator.consumer.topics import Topic, Topics
 from semel.protocol.api.consumer_groups import (
     ConsumerGroupHeartbeatRequest,
     Partitions,

@@ -13,8 +13,8 @@ from simulated_folder import Node, batch, read_all
 
 from semel.broker.log.config import LogConfig
 from semel.broker.log.journal import JournalConfig
-from semel.broker.log_manager_config import LogManagerConfig
-from semel.broker.partition import Partition
+from semel.broker.logs.config import LogManagerConfig
+from semel.broker.logs.partition import Partition
 from semel.protocol.api.topics import IsolationLevel
 from semel.protocol.errors import RetriableError, SemelError
 from semel.protocol.ids import ProducerIdAndEpoch, TopicPartition

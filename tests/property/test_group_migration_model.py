@@ -17,8 +17,8 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 from longer_runs import given
 
+from semel.group_coordinator.classic.state import GroupState
 from semel.group_coordinator.config import GroupConfig
-from semel.group_coordinator.group_state import GroupState
 from semel.protocol.api.consumer_groups import Partitions
 from semel.protocol.api.groups import (
     HeartbeatRequest,

@@ -12,8 +12,8 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
+from semel.group_coordinator.classic.state import GroupState
 from semel.group_coordinator.config import GroupConfig
-from semel.group_coordinator.group_state import GroupState
 from semel.protocol.api.groups import (
     DeleteGroupRequest,
     HeartbeatRequest,

@@ -16,8 +16,8 @@ from log_model import make_batch
 
 from semel.broker.inspection.findings import Severity
 from semel.broker.inspection.verify import Report, verify
-from semel.broker.known_partitions import KNOWN_FILE
-from semel.broker.recovery_note import NOTE_FILE
+from semel.broker.logs.known_partitions import KNOWN_FILE
+from semel.broker.logs.last_recovery import NOTE_FILE
 
 
 @pytest.fixture(scope="module")

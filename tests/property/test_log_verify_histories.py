@@ -21,11 +21,11 @@ from semel.broker.inspection.findings import Severity
 from semel.broker.inspection.metadata_copy import METADATA_FILE
 from semel.broker.inspection.verify import verify
 from semel.broker.log.config import CleanupPolicy, LogConfig
-from semel.broker.log_manager import LogManager
-from semel.broker.log_manager_config import LogManagerConfig
+from semel.broker.logs.config import LogManagerConfig
+from semel.broker.logs.manager import LogManager
+from semel.broker.logs.partition import Partition
 from semel.broker.metadata.changes import ClusterCreated, PartitionState, TopicCreated
 from semel.broker.metadata.store import MetadataStore, sqlite_url
-from semel.broker.partition import Partition
 from semel.protocol.ids import ProducerIdAndEpoch, TopicPartition, new_topic_id
 from semel.runtime.clock import ManualClock
 from semel.runtime.disk_storage import DiskStorage

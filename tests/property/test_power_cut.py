@@ -24,9 +24,9 @@ from hypothesis import strategies as st
 from semel.broker.log.config import LogConfig
 from semel.broker.log.journal import JournalConfig
 from semel.broker.log.producer_state import REMEMBERED_BATCHES
-from semel.broker.log_manager import LogManager
-from semel.broker.log_manager_config import LogManagerConfig
-from semel.broker.partition import Partition
+from semel.broker.logs.config import LogManagerConfig
+from semel.broker.logs.manager import LogManager
+from semel.broker.logs.partition import Partition
 from semel.protocol.api.topics import LATEST_TIMESTAMP, IsolationLevel
 from semel.protocol.api.transactions import TransactionVersion
 from semel.protocol.errors import ErrorCode, SemelError

@@ -13,9 +13,9 @@ from model_broker import ModelBroker
 from semel.protocol.errors import ErrorCode, RetriableError, SemelError
 from semel.protocol.ids import ProducerIdAndEpoch, TopicPartition
 from semel.runtime.clock import ManualClock
-from semel.sdk.accumulator import Accumulator, AccumulatorOptions
-from semel.sdk.delivery import Delivery
-from semel.sdk.sender import Attempt, Outcome, Sender, SenderOptions
+from semel.sdk.producer.accumulator import Accumulator, AccumulatorOptions
+from semel.sdk.producer.delivery import Delivery
+from semel.sdk.producer.sender import Attempt, Outcome, Sender, SenderOptions
 
 TOPIC = "orders"
 PARTITIONS = 2

@@ -14,7 +14,7 @@ from semel.protocol.compression import Compression
 from semel.protocol.errors import UsageError
 from semel.protocol.ids import TopicPartition
 from semel.protocol.record_batch import decode_records, read_header
-from semel.sdk.partitioner import partition_for_key
+from semel.sdk.producer.partitioner import partition_for_key
 from semel.spark.arrow_rows import RowSorter, record_batches
 
 

@@ -16,7 +16,7 @@ import semel
 from semel.protocol.errors import FatalError, FencedError, UsageError
 from semel.protocol.ids import TopicPartition
 from semel.protocol.record_batch import encode_batch
-from semel.sdk.shared_writer import SharedWriterId
+from semel.sdk.shared.writer import SharedWriterId
 from semel.spark import clients
 from semel.spark.clients import Address, ProcessTransaction, client_for
 
@@ -56,8 +56,8 @@ def test_writers_and_commits_of_a_process_go_through_its_one_client(
     topic = new_topic()
     client = client_for(address)
     opened: list[object] = []
-    monkeypatch.setattr("semel.sdk.producer_core.ClientCore", lambda *args: opened.append(args))
-    monkeypatch.setattr("semel.sdk.shared_transaction.ClientCore", lambda *args: opened.append(args))
+    monkeypatch.setattr("semel.sdk.producer.core.ClientCore", lambda *args: opened.append(args))
+    monkeypatch.setattr("semel.sdk.shared.transaction.ClientCore", lambda *args: opened.append(args))
     for number in range(3):
         shared = transaction(address, key, f"batch-{number}")
         members = [write(shared, topic), write(shared, topic)]

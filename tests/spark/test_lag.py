@@ -10,7 +10,7 @@ import pytest
 
 from semel.protocol.ids import TopicPartition
 from semel.spark import LagListener
-from semel.spark.lag import lag_of
+from semel.spark.source.lag import lag_of
 
 
 def after_a_batch(*ends_and_latest: tuple[object, object]) -> Any:

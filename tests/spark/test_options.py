@@ -10,7 +10,7 @@ from spark_query import VALUES, source
 
 from semel.protocol.errors import UsageError
 from semel.spark.options import redacted
-from semel.spark.source_options import SourceOptions
+from semel.spark.source.options import SourceOptions
 
 ANY = {"bootstrap": "localhost:9094", "subscribe": "t"}
 SINK = {"bootstrap": "localhost:9094", "topic": "t", "checkpointLocation": "/nowhere"}

@@ -10,11 +10,11 @@ import pytest
 
 from semel.protocol.errors import FatalError
 from semel.protocol.ids import TopicPartition
-from semel.sdk import tracing
-from semel.spark.batch_record import BatchRecord, Repeats, SinkShape
-from semel.spark.checkpoint import Checkpoint, SourceRange
-from semel.spark.sink import BatchIdentity, attempt_name, batch_identity, fresh_nonce, handle
-from semel.spark.sink_options import SinkOptions
+from semel.sdk.telemetry import tracing
+from semel.spark.sink.checkpoint import Checkpoint, SourceRange
+from semel.spark.sink.decision_payload import BatchRecord, Repeats, SinkShape
+from semel.spark.sink.options import SinkOptions
+from semel.spark.sink.shared_commit import BatchIdentity, attempt_name, batch_identity, fresh_nonce, handle
 from semel.spark.telemetry import BatchTrace
 
 # -- the checkpoint

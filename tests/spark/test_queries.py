@@ -23,9 +23,9 @@ import semel
 from pyspark_semel import DefaultSource
 from semel.protocol.errors import UsageError
 from semel.protocol.ids import TopicPartition
-from semel.sdk.partitioner import partition_for_key
+from semel.sdk.producer.partitioner import partition_for_key
 from semel.spark import LagListener, foreach_batch, write_batch
-from semel.spark.stream_writer import SemelStreamWriter
+from semel.spark.sink.stream_writer import SemelStreamWriter
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

@@ -21,8 +21,8 @@ import semel
 from semel.cli.demo.processes import NodeProcess
 from semel.protocol.errors import FatalError, FencedError, RetriableError, UsageError
 from semel.protocol.ids import TopicPartition
-from semel.sdk.shared_transaction import SharedTransaction
-from semel.spark.sink import SinkMessage, handle
+from semel.sdk.shared.transaction import SharedTransaction
+from semel.spark.sink.shared_commit import SinkMessage, handle
 
 NewTopic = Callable[..., str]
 
@@ -309,7 +309,7 @@ def test_E2_a_new_checkpoint_is_a_new_query(query: Query, tmp_path: Path, bootst
 def test_E2_sinks_of_one_batch_have_decisions_of_their_own_and_equal_names_are_refused(
     query: Query, bootstrap: str, new_topic: NewTopic
 ) -> None:
-    from semel.spark.batch_writer import SemelBatchWriter
+    from semel.spark.sink.batch_writer import SemelBatchWriter
 
     topics = new_topic(), new_topic()
 

@@ -16,12 +16,12 @@ from spark_query import VALUES, Query, settled_values, source, task, values
 import semel
 from semel.protocol.errors import AbortTransactionError, FatalError, RetriableError, UsageError
 from semel.protocol.ids import TopicPartition
-from semel.sdk.shared_transaction import SharedTransaction
+from semel.sdk.shared.transaction import SharedTransaction
 from semel.spark import foreach_batch, write_batch
-from semel.spark.batch_record import BatchRecord, Repeats, SinkShape
-from semel.spark.checkpoint import Checkpoint, SourceRange
 from semel.spark.options import redacted, without_secrets
-from semel.spark.sink import SinkMessage, driver_name
+from semel.spark.sink.checkpoint import Checkpoint, SourceRange
+from semel.spark.sink.decision_payload import BatchRecord, Repeats, SinkShape
+from semel.spark.sink.shared_commit import SinkMessage, driver_name
 
 NewTopic = Callable[..., str]
 QUERY_ID, RUN_ID = "sql.streaming.queryId", "spark.jobGroup.id"
@@ -336,7 +336,7 @@ def test_a_timeout_that_the_node_does_not_allow_is_said_by_the_options_name(
     query.source = source(**options, checkpointLocation=str(query.folder))
     with pytest.raises(UsageError, match=expected):
         query.planned()
-    with mock.patch("semel.spark.sink_limits._limit_ms", side_effect=RetriableError("no node can be reached")):
+    with mock.patch("semel.spark.sink.limits._limit_ms", side_effect=RetriableError("no node can be reached")):
         plan = query.planned()
     with pytest.raises(UsageError, match=r"(?s)kafka.transaction.timeout.ms \(900001\) is more than.*and 900000"):
         query.run_task(plan, 0, [values("row")])

@@ -21,11 +21,11 @@ import semel
 from semel.cli.demo.processes import NodeProcess
 from semel.protocol.errors import ErrorCode, FatalError, UsageError
 from semel.protocol.ids import TopicPartition
-from semel.sdk import shared_calls
-from semel.sdk.shared_transaction import SharedTransaction
-from semel.spark.offset_ranges import OffsetRange, limited, split
-from semel.spark.reading import DataLossError
-from semel.spark.stream_reader import SemelStreamReader
+from semel.sdk.shared import calls as shared_calls
+from semel.sdk.shared.transaction import SharedTransaction
+from semel.spark.source.offset_ranges import OffsetRange, limited, split
+from semel.spark.source.reading import DataLossError
+from semel.spark.source.stream_reader import SemelStreamReader
 
 NewTopic = Callable[..., str]
 
@@ -404,7 +404,7 @@ def offsets_in_flight(bootstrap: str, read: str, written: str, group: str) -> It
         shared.commit([member], offsets={TopicPartition(read, 0): 10}, group=group)
 
     thread = threading.Thread(target=commit)
-    with mock.patch("semel.sdk.shared_transaction.commit_shared", gate):
+    with mock.patch("semel.sdk.shared.transaction.commit_shared", gate):
         thread.start()
         try:
             assert pending.wait(60)

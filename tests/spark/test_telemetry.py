@@ -23,7 +23,8 @@ from spark_traced_driver import FIRST, SECOND
 import semel
 from semel.cli.demo.processes import NodeProcess, free_ports
 from semel.protocol.batch_header import iter_batches
-from semel.sdk import metrics, telemetry, tracing
+from semel.sdk.telemetry import metrics, tracing
+from semel.sdk.telemetry import setup as telemetry
 from semel.spark.telemetry import BatchTrace, Names, batch_deciding, task_writing
 
 NewTopic = Callable[..., str]

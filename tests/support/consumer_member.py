@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 from uuid import UUID
 
-from semel.group_coordinator.topics import Topic, Topics
+from semel.group_coordinator.consumer.topics import Topic, Topics
 from semel.protocol.api.consumer_groups import (
     JOIN_EPOCH,
     LEAVE_EPOCH,

@@ -14,11 +14,11 @@ from typing import Any
 
 from log_model import NOW, SMALL_SEGMENTS, dump, fill
 
-from semel.broker.config import NodeConfig
+from semel.broker.config.node_config import NodeConfig
 from semel.broker.handlers.topic_rules import node_log_config
 from semel.broker.log.config import LogConfig
-from semel.broker.log_manager import LogManager
-from semel.broker.log_manager_config import LogManagerConfig
+from semel.broker.logs.config import LogManagerConfig
+from semel.broker.logs.manager import LogManager
 from semel.protocol.errors import SemelError
 from semel.protocol.ids import TopicPartition, new_topic_id
 from semel.runtime.clock import ManualClock

@@ -9,10 +9,10 @@ from typing import Any
 
 from semel.broker.handlers.write_txn_markers import LocalMarkerWriter
 from semel.broker.log.producer_state import ProducerState
-from semel.broker.log_manager import LogManager
-from semel.broker.partition import Partition
+from semel.broker.logs.manager import LogManager
+from semel.broker.logs.partition import Partition
 from semel.cli.main import main
-from semel.group_coordinator.offsets import OffsetTable
+from semel.group_coordinator.offsets.table import OffsetTable
 from semel.protocol.api.topics import IsolationLevel
 from semel.protocol.api.transactions import (
     AbortTransactionRequest,

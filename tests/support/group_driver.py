@@ -8,9 +8,9 @@ from typing import Any
 
 from semel.group_coordinator.computations import Computation, Computed
 from semel.group_coordinator.config import GroupConfig
+from semel.group_coordinator.consumer.topics import NO_TOPICS, Topics, TopicsSource
+from semel.group_coordinator.effects import GroupEvent
 from semel.group_coordinator.machine import GroupMachine
-from semel.group_coordinator.topics import NO_TOPICS, Topics, TopicsSource
-from semel.group_coordinator.turn import GroupEvent
 from semel.protocol.api.groups import (
     GroupProtocol,
     HeartbeatRequest,

@@ -28,7 +28,7 @@ class SourcesOnly:
 def main() -> None:
     sys.meta_path.insert(0, SourcesOnly)  # type: ignore[arg-type]
     import semel
-    from semel.sdk.shared_transaction import SharedTransaction
+    from semel.sdk.shared.transaction import SharedTransaction
     from semel.testing import Broker
 
     with Broker() as node, semel.Admin(node.bootstrap) as admin:

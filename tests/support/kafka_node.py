@@ -8,16 +8,16 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from semel.broker.config import NodeConfig
+from semel.broker.config.node_config import NodeConfig
 from semel.broker.listeners.kafka.limits import KafkaLimits
 from semel.broker.listeners.kafka.listener import KafkaListener
 from semel.broker.log.config import LogConfig
 from semel.broker.log.journal import Journal
 from semel.broker.log.partition_log import PartitionLog
+from semel.broker.logs.offline import OfflineLogs
+from semel.broker.logs.partition import Durability, Partition
 from semel.broker.metadata.changes import PartitionState
 from semel.broker.metadata.image import BrokerImage, TopicImage
-from semel.broker.offline_logs import OfflineLogs
-from semel.broker.partition import Durability, Partition
 from semel.protocol.api.transactions import (
     AddPartitionsToTxnRequest,
     AddPartitionsToTxnResponse,

@@ -10,8 +10,8 @@ from typing import Any, Self
 from running_node import SMALL
 
 import semel
-from semel.broker.config import NodeConfig
-from semel.broker.config_sources import LoadedConfig
+from semel.broker.config.node_config import NodeConfig
+from semel.broker.config.sources import LoadedConfig
 from semel.broker.node import Node
 from semel.protocol.ids import TopicPartition
 from semel.runtime.clock import SystemClock

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from prometheus_client.parser import text_string_to_metric_families
 from prometheus_client.samples import Sample
 
-from semel.broker.config_sources import Address
+from semel.broker.config.sources import Address
 
 
 @dataclass(frozen=True)

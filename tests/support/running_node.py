@@ -10,7 +10,7 @@ from typing import Any
 
 import grpc
 
-from semel.broker.config import NodeConfig
+from semel.broker.config.node_config import NodeConfig
 from semel.broker.node import Node
 from semel.protocol.api.topics import NewTopic
 from semel.protocol.errors import ErrorCode

@@ -13,7 +13,7 @@ from typing import Any
 from pyspark.sql import SparkSession
 
 from pyspark_semel import DefaultSource
-from semel.spark.stream_writer import SemelStreamWriter
+from semel.spark.sink.stream_writer import SemelStreamWriter
 
 
 class CrashingWriter(SemelStreamWriter):

@@ -21,10 +21,10 @@ from pyspark.sql.datasource import WriterCommitMessage
 
 from pyspark_semel import DefaultSource
 from semel.protocol.errors import SemelError
-from semel.spark.batch_writer import SemelBatchWriter
-from semel.spark.sink import SinkMessage
-from semel.spark.stream_reader import SemelStreamReader
-from semel.spark.stream_writer import SemelStreamWriter
+from semel.spark.sink.batch_writer import SemelBatchWriter
+from semel.spark.sink.shared_commit import SinkMessage
+from semel.spark.sink.stream_writer import SemelStreamWriter
+from semel.spark.source.stream_reader import SemelStreamReader
 
 
 class Faults:

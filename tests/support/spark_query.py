@@ -22,7 +22,7 @@ from pyspark.sql.types import StringType, StructType
 import pyspark_semel
 import semel
 from semel.protocol.api.topics import LATEST_TIMESTAMP, IsolationLevel
-from semel.spark import batch_writer, stream_writer
+from semel.spark.sink import batch_writer, stream_writer
 
 VALUES = StructType().add("value", StringType())
 Messages = list[WriterCommitMessage | None]

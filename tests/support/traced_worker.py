@@ -9,7 +9,7 @@ from __future__ import annotations
 import sys
 
 import semel
-from semel.sdk import telemetry
+from semel.sdk.telemetry import setup as telemetry
 
 WAIT_S = 60
 CONNECT_MS = 60_000

@@ -11,15 +11,15 @@ from pathlib import Path
 import pytest
 from kafka_node import FakeNode, KafkaClient, batch, run_with_listener, turns, until
 
-from semel.broker.config import NodeConfig
-from semel.broker.config_sources import check_config
+from semel.broker.config.node_config import NodeConfig
+from semel.broker.config.setting import ConfigError
+from semel.broker.config.sources import check_config
 from semel.broker.listeners import acceptor as acceptor_module
 from semel.broker.listeners.acceptor import Acceptor
 from semel.broker.listeners.kafka.limits import KafkaLimits
 from semel.broker.listeners.kafka.listener import KafkaListener
-from semel.broker.open_files import share_open_files, warn_of_few_open_files
+from semel.broker.logs.open_files import share_open_files, warn_of_few_open_files
 from semel.broker.parts_config import kafka_limits
-from semel.broker.settings import ConfigError
 from semel.protocol.errors import ErrorCode
 from semel.protocol.kafka.produce import ProducePartition, ProduceRequest
 

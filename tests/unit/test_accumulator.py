@@ -14,9 +14,9 @@ from semel.protocol.batch_builder import BatchBuilder
 from semel.protocol.errors import ErrorCode, RetriableError, UsageError
 from semel.protocol.record_batch import decode_records
 from semel.runtime.clock import ManualClock
-from semel.sdk import accumulator as installed_accumulator
-from semel.sdk import delivery as installed_delivery
-from semel.sdk.partitioner import partition_for_key
+from semel.sdk.producer import accumulator as installed_accumulator
+from semel.sdk.producer import delivery as installed_delivery
+from semel.sdk.producer.partitioner import partition_for_key
 
 NEVER = 10**12
 
@@ -26,7 +26,10 @@ def sdk(request: pytest.FixtureRequest) -> Any:
     if request.param == "as installed":
         return SimpleNamespace(**{**vars(installed_delivery), **vars(installed_accumulator)})
     modules = interpreted(
-        "semel.protocol.batch_builder", "semel.sdk.partitioner", "semel.sdk.delivery", "semel.sdk.accumulator"
+        "semel.protocol.batch_builder",
+        "semel.sdk.producer.partitioner",
+        "semel.sdk.producer.delivery",
+        "semel.sdk.producer.accumulator",
     )
     assert not modules[2].COMPILED
     return SimpleNamespace(**{**vars(modules[2]), **vars(modules[3])})

@@ -14,7 +14,7 @@ import semel
 from semel.protocol.api.topics import EARLIEST_TIMESTAMP, LATEST_TIMESTAMP, MAX_TIMESTAMP, IsolationLevel
 from semel.protocol.errors import ErrorCode, FatalError, RetriableError, SemelError, UsageError
 from semel.protocol.ids import TopicPartition
-from semel.sdk.control import Control
+from semel.sdk.transport.control import Control
 from semel.testing import Broker
 
 

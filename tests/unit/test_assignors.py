@@ -7,11 +7,11 @@ from collections.abc import Iterable
 
 import pytest
 
-from semel.group_coordinator.assignment import ASSIGNORS, assign_partitions
 from semel.group_coordinator.assignor import cooperative_sticky, round_robin, sticky
 from semel.group_coordinator.assignor import range as range_assignor
 from semel.group_coordinator.assignor.subscription import Assignments, MemberSubscription
-from semel.group_coordinator.group_state import GroupMember
+from semel.group_coordinator.classic.assignment import ASSIGNORS, assign_partitions
+from semel.group_coordinator.classic.state import GroupMember
 from semel.protocol.api.groups import GroupProtocol
 from semel.protocol.consumer_protocol import (
     Assignment,

@@ -20,7 +20,7 @@ from typer.testing import CliRunner, Result
 import semel
 from semel.cli.common import ExitCode
 from semel.cli.main import app
-from semel.sdk.consumer import Consumer
+from semel.sdk.consumer.api import Consumer
 from semel.testing import Broker
 
 Run = Callable[..., Result]

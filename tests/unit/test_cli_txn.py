@@ -11,7 +11,7 @@ from typer.testing import CliRunner, Result
 
 import semel
 from semel.cli.main import app
-from semel.sdk.control import GET_METADATA, Control, Rpc
+from semel.sdk.transport.control import GET_METADATA, Control, Rpc
 from semel.testing import Broker
 
 

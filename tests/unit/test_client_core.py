@@ -20,12 +20,12 @@ from semel.protocol.kafka.api import (
     parse_request_header,
 )
 from semel.protocol.v1 import transactions_pb2
-from semel.sdk.client import ClientCore
-from semel.sdk.cluster import NodeInfo
-from semel.sdk.connection import Connection, ConnectionLostError, Connections, connect
-from semel.sdk.control import END_TRANSACTION, INIT_PRODUCER_ID
-from semel.sdk.io_thread import IoThread
-from semel.sdk.options import ClientOptions
+from semel.sdk.transport.client import ClientCore
+from semel.sdk.transport.cluster import NodeInfo
+from semel.sdk.transport.connection import Connection, ConnectionLostError, Connections, connect
+from semel.sdk.transport.control import END_TRANSACTION, INIT_PRODUCER_ID
+from semel.sdk.transport.io_thread import IoThread
+from semel.sdk.transport.options import ClientOptions
 
 Server = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
 
@@ -278,7 +278,7 @@ def test_without_retry_there_is_one_attempt(node: FakeNode, core: ClientCore) ->
 
 
 def test_an_old_node_is_told_from_a_failing_one(node: FakeNode, core: ClientCore) -> None:
-    from semel.sdk.control import LIST_GROUPS
+    from semel.sdk.transport.control import LIST_GROUPS
 
     with pytest.raises(FatalError, match="has no ListGroups: it is older than this client") as caught:
         core.run(core.control.call(LIST_GROUPS, LIST_GROUPS.request()))

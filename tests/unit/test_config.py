@@ -9,9 +9,10 @@ from pathlib import Path
 import pytest
 
 from semel.broker import parts_config
-from semel.broker.config import SETTINGS, TOPIC_DEFAULTS, TOPIC_SETTINGS, NodeConfig, attribute_of, value_of
-from semel.broker.config_docs import configuration_page
-from semel.broker.config_sources import (
+from semel.broker.config.node_config import SETTINGS, TOPIC_DEFAULTS, TOPIC_SETTINGS, NodeConfig, attribute_of, value_of
+from semel.broker.config.page import configuration_page
+from semel.broker.config.setting import INT64_MAX, ConfigError
+from semel.broker.config.sources import (
     Address,
     LoadedConfig,
     Source,
@@ -21,12 +22,11 @@ from semel.broker.config_sources import (
     parse_address,
     with_dynamic,
 )
+from semel.broker.config.unsupported import INSTEAD
 from semel.broker.handlers.topic_rules import node_log_config
-from semel.broker.kafkas_settings import INSTEAD
 from semel.broker.listeners.kafka.limits import KafkaLimits
 from semel.broker.log.config import LogConfig
-from semel.broker.log_manager_config import LogManagerConfig
-from semel.broker.settings import INT64_MAX, ConfigError
+from semel.broker.logs.config import LogManagerConfig
 from semel.group_coordinator.config import GroupConfig
 from semel.txn_coordinator.config import TransactionConfig
 
@@ -262,7 +262,7 @@ def test_configuration_is_immutable() -> None:
 
 
 def test_the_page_about_configuration_is_up_to_date() -> None:
-    """Write it again with: .venv/bin/python -P -m semel.broker.config_docs > docs/configuration.md"""
+    """Write it again with: .venv/bin/python -P -m semel.broker.config.page > docs/configuration.md"""
     assert (ROOT / "docs" / "configuration.md").read_text() == configuration_page()
 
 

@@ -14,7 +14,7 @@ from impatience import given_up
 import semel
 from semel.protocol.errors import AbortTransactionError, ErrorCode, FencedError, RetriableError, SemelError, UsageError
 from semel.protocol.ids import TopicPartition
-from semel.sdk import consumer_base
+from semel.sdk.consumer import base as consumer_base
 from semel.testing import Broker
 
 REBALANCING = (ErrorCode.REBALANCE_IN_PROGRESS, ErrorCode.ILLEGAL_GENERATION, ErrorCode.UNKNOWN_MEMBER_ID)

@@ -17,8 +17,8 @@ import semel
 from semel.protocol.errors import ErrorCode, FatalError, RetriableError, UsageError
 from semel.protocol.ids import TopicPartition
 from semel.protocol.kafka import fetch as fetch_protocol
-from semel.sdk.connection import Connection
-from semel.sdk.fetcher import Fetcher
+from semel.sdk.consumer.fetcher import Fetcher
+from semel.sdk.transport.connection import Connection
 from semel.testing import Broker
 
 

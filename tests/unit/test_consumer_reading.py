@@ -11,7 +11,7 @@ from consumer_kit import FACES, Kit, nothing, poll_until, read, values
 import semel
 from semel.protocol.errors import ErrorCode, FatalError, UsageError
 from semel.protocol.ids import TopicPartition
-from semel.sdk import topic_watch
+from semel.sdk.consumer import topic_watch
 from semel.testing import Broker
 
 

@@ -20,11 +20,11 @@ from semel.group_coordinator.assignor import sticky
 from semel.group_coordinator.assignor.subscription import MemberSubscription
 from semel.group_coordinator.computations import PAUSE_FACTOR, Computed
 from semel.group_coordinator.config import GroupConfig
-from semel.group_coordinator.consumer_group import ConsumerGroup
-from semel.group_coordinator.consumer_state import ConsumerGroupState
-from semel.group_coordinator.deferred_targets import Targets
+from semel.group_coordinator.consumer.deferred_targets import Targets
+from semel.group_coordinator.consumer.group import ConsumerGroup
+from semel.group_coordinator.consumer.state import ConsumerGroupState
+from semel.group_coordinator.consumer.topics import Topics
 from semel.group_coordinator.service import GroupService
-from semel.group_coordinator.topics import Topics
 from semel.protocol.api.consumer_groups import NO_PARTITIONS, ConsumerGroupHeartbeatResponse
 from semel.protocol.api.groups import (
     DeleteGroupRequest,

@@ -10,8 +10,8 @@ import pytest
 from semel.cli.demo.flights import Flight
 from semel.cli.demo.judge import Verdict, judge
 from semel.cli.demo.worker import ENRICHED, PER_CARRIER
-from semel.sdk.admin import Admin
-from semel.sdk.producer import Producer
+from semel.sdk.admin.api import Admin
+from semel.sdk.producer.api import Producer
 from semel.testing import Broker
 
 FLIGHTS = [Flight(number, "UA" if number % 2 else "AA", b"", b"") for number in range(4)]

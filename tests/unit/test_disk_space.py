@@ -8,7 +8,7 @@ from typing import Any, cast
 
 import pytest
 
-from semel.broker.disk_space import DiskSpace, WriteFailures
+from semel.broker.logs.disk_space import DiskSpace, WriteFailures
 from semel.protocol.errors import RetriableError
 
 

@@ -18,11 +18,11 @@ from running_node import SMALL
 from typer.testing import CliRunner, Result
 
 import semel
-from semel.broker.config import NodeConfig
-from semel.broker.config_sources import LoadedConfig
+from semel.broker.config.node_config import NodeConfig
+from semel.broker.config.sources import LoadedConfig
 from semel.broker.diagnostics.snapshot import take_snapshot
+from semel.broker.logs.last_recovery import NOTE_FILE
 from semel.broker.node import Node
-from semel.broker.recovery_note import NOTE_FILE
 from semel.cli.main import app
 from semel.protocol.api.diagnostics import Thresholds
 from semel.protocol.ids import OFFSETS_TOPIC, TRANSACTIONS_TOPIC, TopicPartition

@@ -11,14 +11,14 @@ from kafka_calls import call
 from kafka_node import batch, until
 from running_node import create_topic, run_with_node
 
-from semel.broker.config import SETTINGS, TOPIC_DEFAULTS
+from semel.broker.config.node_config import SETTINGS, TOPIC_DEFAULTS
+from semel.broker.config.setting import INT32_MAX, ValueType
 from semel.broker.handlers.configs import alter_configs
 from semel.broker.handlers.metadata import topics_by_name
 from semel.broker.log.config import AppendOrigin
-from semel.broker.log_upkeep import LogUpkeep
+from semel.broker.logs.maintenance import LogUpkeep
 from semel.broker.node import Node
 from semel.broker.parts_config import kafka_limits
-from semel.broker.settings import INT32_MAX, ValueType
 from semel.protocol.api.metadata import ALL_NODES, AlterConfigsRequest, ResourceType
 from semel.protocol.errors import SemelError
 from semel.protocol.ids import ProducerIdAndEpoch, TopicPartition

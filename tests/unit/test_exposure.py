@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from running_node import running_node
 
-from semel.broker.config import NodeConfig
+from semel.broker.config.node_config import NodeConfig
 from semel.broker.diagnostics.snapshot import take_snapshot
 from semel.broker.listeners.exposure import exposed_listeners
 from semel.protocol.api.diagnostics import Severity

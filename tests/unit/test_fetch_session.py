@@ -14,9 +14,9 @@ from live_node import LiveNode
 
 from semel.protocol.ids import TopicId, TopicPartition
 from semel.protocol.kafka.fetch import FetchPartition, FetchResponse
-from semel.sdk.fetch_session import FetchSession, SessionRequest
-from semel.sdk.fetcher import Fetcher
-from semel.sdk.subscription import PartitionState
+from semel.sdk.consumer.fetch_session import FetchSession, SessionRequest
+from semel.sdk.consumer.fetcher import Fetcher
+from semel.sdk.consumer.subscription import PartitionState
 
 TOPIC_ID = TopicId(UUID(int=7))
 

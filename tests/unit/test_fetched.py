@@ -13,7 +13,7 @@ from semel.protocol.compression import Compression
 from semel.protocol.errors import ErrorCode
 from semel.protocol.ids import TopicPartition
 from semel.protocol.record_batch import ControlType, encode_batch, encode_control_batch, read_header, set_base_offset
-from semel.sdk.fetched import FetchedChunk, UnreadableBatchError, whole_batches
+from semel.sdk.consumer.fetched import FetchedChunk, UnreadableBatchError, whole_batches
 
 TP = TopicPartition("orders", 3)
 

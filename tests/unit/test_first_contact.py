@@ -19,11 +19,11 @@ from fake_node import FakeNode
 import semel
 from semel.protocol.errors import ErrorCode, FatalError, RetriableError
 from semel.protocol.v1 import transactions_pb2
-from semel.sdk.client import ClientCore
-from semel.sdk.connection import ConnectionLostError, connect
-from semel.sdk.control import INIT_PRODUCER_ID
-from semel.sdk.options import ClientOptions
-from semel.sdk.unreachable import Trouble, unreachable
+from semel.sdk.transport.client import ClientCore
+from semel.sdk.transport.connection import ConnectionLostError, connect
+from semel.sdk.transport.control import INIT_PRODUCER_ID
+from semel.sdk.transport.options import ClientOptions
+from semel.sdk.transport.unreachable import Trouble, unreachable
 
 Serve = Callable[[socket.socket], None]
 QUICK = {"connect_timeout_ms": 200, "api_timeout_ms": 3_600_000}
@@ -271,7 +271,7 @@ def test_a_producer_whose_data_address_is_dead_says_so_before_the_delivery_timeo
                 warned.set()
 
     handler = Listen()
-    logging.getLogger("semel.sdk.producer_core").addHandler(handler)
+    logging.getLogger("semel.sdk.producer.core").addHandler(handler)
     try:
         with FakeNode({"orders": 1}) as node:
             node.advertised_kafka_port = nobodys_port()
@@ -282,7 +282,7 @@ def test_a_producer_whose_data_address_is_dead_says_so_before_the_delivery_timeo
             with pytest.raises(semel.SemelError):
                 producer.close(timeout=0.001)
     finally:
-        logging.getLogger("semel.sdk.producer_core").removeHandler(handler)
+        logging.getLogger("semel.sdk.producer.core").removeHandler(handler)
 
 
 def test_a_connection_attempt_that_is_cancelled_leaves_no_socket_open() -> None:

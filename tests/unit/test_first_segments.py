@@ -8,9 +8,9 @@ from dataclasses import replace
 import pytest
 from simulated_folder import TP, Node, append, batch, read_all
 
-from semel.broker.data_folder import LOG_START_FILE
 from semel.broker.log.config import CleanupPolicy, LogConfig
-from semel.broker.partition import Partition
+from semel.broker.logs.data_folder import LOG_START_FILE
+from semel.broker.logs.partition import Partition
 from semel.protocol.errors import SemelError
 from semel.protocol.record_batch import iter_batches
 from semel.runtime.storage import read_whole, write_whole

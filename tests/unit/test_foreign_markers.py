@@ -19,7 +19,7 @@ from semel.broker.diagnostics.hanging import end_hanging
 from semel.broker.diagnostics.snapshot import take_snapshot
 from semel.broker.handlers.write_txn_markers import LocalMarkerWriter
 from semel.broker.log.config import AppendOrigin
-from semel.broker.partition import Partition
+from semel.broker.logs.partition import Partition
 from semel.protocol.api.diagnostics import HangingEnd, Severity
 from semel.protocol.api.topics import IsolationLevel
 from semel.protocol.api.transactions import DescribeTransactionRequest, TransactionVersion, TxnMarker

@@ -8,11 +8,11 @@ from pathlib import Path
 import pytest
 from group_driver import GROUP, GroupDriver, assignment, commit, subscription
 
-from semel.group_coordinator.classic_group import GENERATION_MAX
+from semel.group_coordinator.classic.group import GENERATION_MAX
+from semel.group_coordinator.classic.state import LEGAL_PREDECESSORS, GroupState, state_diagram
 from semel.group_coordinator.config import GroupConfig
-from semel.group_coordinator.group_state import LEGAL_PREDECESSORS, GroupState, state_diagram
+from semel.group_coordinator.effects import GroupEventKind
 from semel.group_coordinator.timers import Timers
-from semel.group_coordinator.turn import GroupEventKind
 from semel.protocol.api.groups import (
     DeleteGroupRequest,
     DescribeGroupRequest,

@@ -16,9 +16,9 @@ from semel.protocol.consumer_protocol import Assignment, decode_subscription, en
 from semel.protocol.errors import ErrorCode, FatalError, FencedError, RetriableError, SemelError, error_for
 from semel.protocol.ids import TopicPartition
 from semel.protocol.v1 import common_pb2, groups_pb2
-from semel.sdk import group_member
-from semel.sdk.group_member import AssignmentChange, ChangeKind, GroupMember, GroupOptions, MemberState
-from semel.sdk.options import ClientOptions
+from semel.sdk.consumer import group_member
+from semel.sdk.consumer.group_member import AssignmentChange, ChangeKind, GroupMember, GroupOptions, MemberState
+from semel.sdk.transport.options import ClientOptions
 
 A, B, C = (TopicPartition("t", number) for number in range(3))
 

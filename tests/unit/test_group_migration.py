@@ -6,8 +6,8 @@ import pytest
 from consumer_member import Member, partitions, topics
 from group_driver import GroupDriver, assignment, commit, compacted, fetch, replayed, subscription
 
+from semel.group_coordinator.classic.state import GroupState
 from semel.group_coordinator.config import GroupConfig
-from semel.group_coordinator.group_state import GroupState
 from semel.protocol.api.groups import (
     HeartbeatRequest,
     JoinGroupResponse,

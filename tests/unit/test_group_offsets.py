@@ -15,9 +15,9 @@ from group_driver import (
     replayed,
 )
 
+from semel.group_coordinator.classic.state import GroupState
 from semel.group_coordinator.config import GroupConfig
 from semel.group_coordinator.deletion import DELETED_AT_ONCE_MAX
-from semel.group_coordinator.group_state import GroupState
 from semel.group_coordinator.requests import BeginVerification, TopicsDeleted, VerifiedCommit
 from semel.group_coordinator.schemas import (
     GroupMetadataKey,

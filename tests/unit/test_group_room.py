@@ -183,7 +183,7 @@ def test_S2_offsets_are_counted_while_pending_and_when_published_dropped_or_dele
 
 
 def test_S3_a_commit_of_too_many_offsets_is_refused_when_that_is_known(monkeypatch: pytest.MonkeyPatch) -> None:
-    from semel.group_coordinator import offset_commits
+    from semel.group_coordinator.offsets import commits as offset_commits
 
     encoded = 0
     known = offset_commits.offset_record

@@ -12,7 +12,7 @@ from aiokafka.coordinator.protocol import ConsumerProtocol
 from hypothesis import given
 from hypothesis import strategies as st
 
-from semel.group_coordinator.assignment import _previous_assignment
+from semel.group_coordinator.classic.assignment import _previous_assignment
 from semel.group_coordinator.schemas import (
     GroupMetadataKey,
     GroupMetadataValue,

@@ -15,7 +15,7 @@ from memory_log import MemoryLog
 
 from semel.group_coordinator.config import GroupConfig
 from semel.group_coordinator.machine import GroupMachine
-from semel.group_coordinator.offsets import OffsetTable
+from semel.group_coordinator.offsets.table import OffsetTable
 from semel.group_coordinator.service import FETCHED_AT_ONCE_MAX, OFFSETS_AT_ONCE_MAX, GroupService
 from semel.protocol.api.groups import (
     DeleteGroupRequest,

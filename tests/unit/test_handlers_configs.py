@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 from running_node import SMALL, create_topic, run_with_node, running_node
 
-from semel.broker.config import SETTINGS, TOPIC_SETTINGS, NodeConfig
-from semel.broker.config_sources import LoadedConfig, Source
+from semel.broker.config.node_config import SETTINGS, TOPIC_SETTINGS, NodeConfig
+from semel.broker.config.sources import LoadedConfig, Source
 from semel.broker.handlers.configs import alter_configs, describe_configs
 from semel.broker.node import Node
 from semel.protocol.api.metadata import AlterConfigsRequest, ConfigEntry, ResourceType

@@ -14,7 +14,7 @@ from semel.broker.handlers.fetch import FileRange
 from semel.broker.handlers.fetch_sessions import OF_ONE_MAX, FetchSessions, next_epoch
 from semel.broker.listeners.kafka.limits import KafkaLimits
 from semel.broker.listeners.kafka.listener import KafkaListener
-from semel.broker.partition import Partition
+from semel.broker.logs.partition import Partition
 from semel.protocol.api.topics import IsolationLevel
 from semel.protocol.batch_header import iter_batches
 from semel.protocol.errors import ErrorCode, FatalError

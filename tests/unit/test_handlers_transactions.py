@@ -17,8 +17,8 @@ from semel.broker.handlers.produce import ProduceHandler
 from semel.broker.handlers.topics import delete_topics
 from semel.broker.handlers.write_txn_markers import LocalMarkerWriter
 from semel.broker.log.journal import Journal, JournalConfig
+from semel.broker.logs.partition import Durability
 from semel.broker.node import Node
-from semel.broker.partition import Durability
 from semel.protocol.api.groups import OffsetAndMetadata, OffsetCommitRequest, OffsetFetchRequest
 from semel.protocol.api.transactions import (
     AddPartitionsToTxnRequest,

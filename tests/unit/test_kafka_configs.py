@@ -11,8 +11,8 @@ import pytest
 from kafka_calls import call
 from running_node import SMALL, create_topic, run_with_node
 
-from semel.broker.config import SETTINGS, TOPIC_SETTINGS, NodeConfig
-from semel.broker.config_sources import LoadedConfig, Source
+from semel.broker.config.node_config import SETTINGS, TOPIC_SETTINGS, NodeConfig
+from semel.broker.config.sources import LoadedConfig, Source
 from semel.broker.node import Node
 from semel.protocol.errors import ErrorCode
 from semel.protocol.ids import OFFSETS_TOPIC

@@ -10,8 +10,8 @@ import pytest
 from kafka_calls import call
 from running_node import create_topic, run_with_node
 
+from semel.broker.logs.partition import Partition
 from semel.broker.node import Node
-from semel.broker.partition import Partition
 from semel.protocol.errors import ErrorCode
 from semel.protocol.ids import TopicPartition
 from semel.protocol.kafka.api import ApiKey

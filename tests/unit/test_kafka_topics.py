@@ -10,7 +10,7 @@ import pytest
 from kafka_calls import call
 from running_node import create_topic, run_with_node
 
-from semel.broker.config import TOPIC_SETTINGS
+from semel.broker.config.node_config import TOPIC_SETTINGS
 from semel.broker.listeners.kafka.apis.deadline import within
 from semel.broker.node import Node
 from semel.protocol.errors import ErrorCode, RetriableError

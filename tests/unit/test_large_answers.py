@@ -22,7 +22,7 @@ from semel.broker.listeners.kafka.registry import LARGE_BYTES
 from semel.broker.log.producer_state import ProducerEntry
 from semel.broker.node import Node
 from semel.group_coordinator import service as group_service
-from semel.group_coordinator.offsets import OffsetTable
+from semel.group_coordinator.offsets.table import OffsetTable
 from semel.protocol.errors import ErrorCode, UsageError
 from semel.protocol.ids import OFFSETS_TOPIC, TRANSACTIONS_TOPIC, TopicPartition
 from semel.protocol.kafka.api import ApiKey

@@ -17,9 +17,9 @@ from simulated_folder import CONFIG, TOPIC_ID, TP, Node, append, batch, read_all
 
 from semel.broker.log.config import CleanupPolicy, LogConfig
 from semel.broker.log.journal import JournalConfig
-from semel.broker.log_manager import LogManager, NewPartition
-from semel.broker.log_manager_config import DurabilityMode, LogManagerConfig
-from semel.broker.offline_logs import OfflineKind
+from semel.broker.logs.config import DurabilityMode, LogManagerConfig
+from semel.broker.logs.manager import LogManager, NewPartition
+from semel.broker.logs.offline import OfflineKind
 from semel.protocol.errors import ErrorCode, FatalError, RetriableError, SemelError
 from semel.protocol.ids import ProducerIdAndEpoch, TopicPartition, format_topic_id, new_topic_id
 from semel.protocol.record_batch import decode_records, encode_batch, iter_batches

@@ -10,6 +10,7 @@ import pytest
 import sqlalchemy as sa
 from postgresql_server import postgresql_server, postgresql_url  # noqa: F401  (fixtures)
 
+from semel.broker.config.setting import ConfigError
 from semel.broker.metadata.changes import Change, ClusterCreated, ProducerIdsAllocated
 from semel.broker.metadata.image import EMPTY_IMAGE, MetadataImage
 from semel.broker.metadata.metadata import Metadata
@@ -20,7 +21,6 @@ from semel.broker.metadata.store import (
     NotControllerError,
     sqlite_url,
 )
-from semel.broker.settings import ConfigError
 from semel.protocol.errors import FatalError
 from semel.runtime.clock import ManualClock
 

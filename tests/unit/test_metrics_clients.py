@@ -19,7 +19,7 @@ from opentelemetry.sdk.metrics.export import InMemoryMetricReader
 import semel
 import semel.aio
 from semel.protocol.errors import ErrorCode
-from semel.sdk import metrics
+from semel.sdk.telemetry import metrics
 
 WAIT_S = 30
 ORDERS = {"messaging.destination.name": "orders", "messaging.destination.partition.id": "0"}

@@ -16,8 +16,8 @@ from prometheus_client.openmetrics.parser import text_string_to_metric_families 
 from prometheus_client.parser import text_string_to_metric_families as parse_text
 from running_node import SMALL
 
-from semel.broker.config import NodeConfig
-from semel.broker.config_sources import Address
+from semel.broker.config.node_config import NodeConfig
+from semel.broker.config.sources import Address
 from semel.broker.node import Node
 from semel.broker.start_errors import NodeStartError, StartFailure
 from semel.broker.telemetry import endpoint

@@ -22,9 +22,9 @@ from opentelemetry.sdk.resources import Resource
 from otlp_receiver import OtlpReceiver
 
 import semel
-from semel.broker.config import NodeConfig
+from semel.broker.config.node_config import NodeConfig
+from semel.broker.config.setting import ConfigError
 from semel.broker.node import Node
-from semel.broker.settings import ConfigError
 from semel.broker.telemetry.instruments import INSTRUMENTS, Kind
 from semel.broker.telemetry.otlp import Export, milliseconds
 from semel.broker.telemetry.readings import Reading
@@ -32,8 +32,8 @@ from semel.broker.telemetry.setup import asked_for, node_resource
 from semel.protocol.api.groups import OffsetAndMetadata, OffsetCommitRequest
 from semel.protocol.errors import ErrorCode
 from semel.protocol.ids import OFFSETS_TOPIC, TopicPartition
-from semel.runtime.buckets import Buckets, Distribution
-from semel.sdk import metrics as client_metrics
+from semel.runtime.telemetry.buckets import Buckets, Distribution
+from semel.sdk.telemetry import metrics as client_metrics
 
 PAGE = Path(__file__).parent.parent.parent / "docs" / "metrics.md"
 WAIT_S = 30

@@ -11,15 +11,15 @@ import grpc
 import pytest
 from running_node import SMALL, batch, channel_to, create_topic, running_node
 
-from semel.broker.config import NodeConfig
-from semel.broker.config_sources import LoadedConfig
+from semel.broker.config.node_config import NodeConfig
+from semel.broker.config.setting import ConfigError
+from semel.broker.config.sources import LoadedConfig
 from semel.broker.handlers.configs import alter_configs
 from semel.broker.handlers.topics import create_topics
-from semel.broker.log_upkeep import LogUpkeep
+from semel.broker.logs.maintenance import LogUpkeep
 from semel.broker.metadata.changes import Change, ConfigsChanged, PartitionState, TopicCreated, TopicDeleted
 from semel.broker.metadata.store import MetadataStore, sqlite_url
 from semel.broker.node import METADATA_FILE, Node
-from semel.broker.settings import ConfigError
 from semel.broker.start_errors import NodeStartError, StartFailure
 from semel.cli.serve import _stop_on_signals
 from semel.protocol.api.groups import OffsetAndMetadata, OffsetCommitRequest, OffsetFetchRequest

@@ -9,7 +9,7 @@ import pytest
 from postgresql_server import postgresql_server, postgresql_url  # noqa: F401  (fixtures)
 from running_node import SMALL, create_topic, running_node
 
-from semel.broker.config import NodeConfig
+from semel.broker.config.node_config import NodeConfig
 from semel.broker.node import METADATA_FILE, Node
 from semel.broker.start_errors import NodeStartError, StartFailure
 

@@ -19,15 +19,15 @@ from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanE
 from otlp_receiver import OtlpReceiver, Span
 
 import semel
-from semel.broker.config import NodeConfig
-from semel.broker.settings import ConfigError
+from semel.broker.config.node_config import NodeConfig
+from semel.broker.config.setting import ConfigError
 from semel.broker.telemetry.tracing import REBALANCES_MAX, GroupSpans, NodeTracing
-from semel.group_coordinator.turn import GroupEvent, GroupEventKind
+from semel.group_coordinator.effects import GroupEvent, GroupEventKind
 from semel.protocol.ids import TopicPartition
 from semel.protocol.record_batch import encode_batch
 from semel.protocol.trace_context import TraceContext
-from semel.runtime.tracing import Spans
-from semel.sdk import tracing
+from semel.runtime.telemetry.tracing import Spans
+from semel.sdk.telemetry import tracing
 
 WAIT_S = 30
 TRACE, PARENT = "0af7651916cd43dd8448eb211c80319c", "b7ad6b7169203331"

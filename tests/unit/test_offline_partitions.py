@@ -16,16 +16,16 @@ from running_node import SMALL, create_topic, running_node
 from simulated_folder import CONFIG, TOPIC_ID, TP, Node, append, batch, read_all
 from special_files import SPECIAL, make_special
 
-from semel.broker.config import NodeConfig
+from semel.broker.config.node_config import NodeConfig
 from semel.broker.diagnostics.snapshot import take_snapshot
 from semel.broker.handlers.topics import create_topics, delete_topics
-from semel.broker.known_partitions import KNOWN_FILE
 from semel.broker.log.config import LogConfig
-from semel.broker.log_manager import NewPartition
-from semel.broker.log_manager_config import DurabilityMode, LogManagerConfig
+from semel.broker.logs.config import DurabilityMode, LogManagerConfig
+from semel.broker.logs.known_partitions import KNOWN_FILE
+from semel.broker.logs.manager import NewPartition
+from semel.broker.logs.offline import RETRY_SECONDS_MAX, OfflineKind
+from semel.broker.logs.partition import Partition
 from semel.broker.node import Node as WholeNode
-from semel.broker.offline_logs import RETRY_SECONDS_MAX, OfflineKind
-from semel.broker.partition import Partition
 from semel.broker.start_errors import NodeStartError, StartFailure
 from semel.protocol.api.topics import NewTopic
 from semel.protocol.api.transactions import InitProducerIdRequest

@@ -7,11 +7,11 @@ import errno
 
 import pytest
 
-from semel.broker.disk_space import DiskSpace
 from semel.broker.log.config import AppendOrigin, LogConfig
 from semel.broker.log.journal import Journal
 from semel.broker.log.partition_log import PartitionLog
-from semel.broker.partition import HIGH_WATERMARK, Durability, Partition
+from semel.broker.logs.disk_space import DiskSpace
+from semel.broker.logs.partition import HIGH_WATERMARK, Durability, Partition
 from semel.protocol.api.topics import EARLIEST_TIMESTAMP, LATEST_TIMESTAMP, MAX_TIMESTAMP, IsolationLevel
 from semel.protocol.errors import ErrorCode, RetriableError, SemelError
 from semel.protocol.ids import ProducerIdAndEpoch, TopicPartition, new_topic_id

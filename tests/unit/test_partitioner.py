@@ -8,7 +8,7 @@ import pyarrow as pa
 import pytest
 from interpreted import interpreted
 
-import semel.sdk.partitioner as imported
+import semel.sdk.producer.partitioner as imported
 
 VECTORS = {
     b"21": -973932308,
@@ -22,7 +22,7 @@ VECTORS = {
 
 @pytest.fixture(params=["as installed", "interpreted"])
 def partitioner(request: pytest.FixtureRequest) -> ModuleType:
-    return imported if request.param == "as installed" else interpreted("semel.sdk.partitioner")[0]
+    return imported if request.param == "as installed" else interpreted("semel.sdk.producer.partitioner")[0]
 
 
 @pytest.mark.parametrize(("key", "expected"), VECTORS.items())
@@ -36,7 +36,7 @@ def test_partition_for_key_takes_the_positive_hash(partitioner: ModuleType) -> N
 
 
 def test_both_ways_of_running_agree() -> None:
-    (other,) = interpreted("semel.sdk.partitioner")
+    (other,) = interpreted("semel.sdk.producer.partitioner")
     for size in range(70):
         key = bytes((size * 37 + position * 101) & 0xFF for position in range(size))
         assert imported.murmur2(key) == other.murmur2(key)

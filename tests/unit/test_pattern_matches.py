@@ -14,15 +14,15 @@ from counted_turns import every_look_takes_a_millisecond, rounds_of_the_loop
 from group_driver import GroupDriver
 from memory_log import MemoryLog
 
-from semel.group_coordinator import pattern_matches
-from semel.group_coordinator.pattern_matches import (
+from semel.group_coordinator.consumer import pattern_matches
+from semel.group_coordinator.consumer.pattern_matches import (
     CLIENT_EFFORT_PER_SECOND,
     CLIENTS_MAX,
     EFFORT_PER_SECOND,
     PatternMatches,
 )
+from semel.group_coordinator.consumer.topics import PatternsNeededError, Topic, Topics
 from semel.group_coordinator.service import GroupService
-from semel.group_coordinator.topics import PatternsNeededError, Topic, Topics
 from semel.protocol.api.consumer_groups import (
     JOIN_EPOCH,
     ConsumerGroupHeartbeatRequest,
@@ -33,7 +33,7 @@ from semel.protocol.api.transactions import AddPartitionsToTxnRequest, AddPartit
 from semel.protocol.errors import ErrorCode, RetriableError, SemelError
 from semel.protocol.ids import TopicPartition
 from semel.runtime.clock import ManualClock
-from semel.runtime.patterns import EFFORT_MAX, LinearPattern
+from semel.runtime.linear_regex import EFFORT_MAX, LinearPattern
 
 COSTLY = "(?i)" + "[a-z]{0,30}" * 20
 """Some 1,800 states, of which most are looked at for each character."""

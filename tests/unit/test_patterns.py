@@ -9,8 +9,8 @@ from consumer_member import topic_id
 from hypothesis import given
 from hypothesis import strategies as st
 
-from semel.group_coordinator.topics import Topic, Topics
-from semel.runtime.patterns import PATTERN_CHARACTERS_MAX, LinearPattern, PatternError
+from semel.group_coordinator.consumer.topics import Topic, Topics
+from semel.runtime.linear_regex import PATTERN_CHARACTERS_MAX, LinearPattern, PatternError
 
 
 @pytest.mark.parametrize(

@@ -25,8 +25,8 @@ from semel.protocol.errors import (
 )
 from semel.protocol.ids import ProducerIdAndEpoch, TopicPartition
 from semel.protocol.record_batch import encode_batch
-from semel.sdk.producer import Producer
-from semel.sdk.transaction import GroupMetadata
+from semel.sdk.producer.api import Producer
+from semel.sdk.producer.transaction import GroupMetadata
 
 ORDERS = TopicPartition("orders", 0)
 WAIT_S = 30

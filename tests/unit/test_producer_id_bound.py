@@ -18,7 +18,7 @@ from semel.broker.log.config import LogConfig
 from semel.broker.log.partition_log import PartitionLog
 from semel.broker.log.producer_id_bound import ProducerIdBound
 from semel.broker.log.producer_state import ProducerState
-from semel.broker.log_manager_config import LogManagerConfig
+from semel.broker.logs.config import LogManagerConfig
 from semel.protocol.errors import ErrorCode, RetriableError, SemelError
 from semel.protocol.ids import ProducerIdAndEpoch, TopicPartition
 from semel.runtime.simulated_storage import SimulatedStorage

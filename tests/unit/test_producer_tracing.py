@@ -28,7 +28,7 @@ from opentelemetry.trace import SpanKind, StatusCode
 import semel
 from semel.protocol.errors import ErrorCode
 from semel.protocol.ids import TopicPartition
-from semel.sdk import tracing
+from semel.sdk.telemetry import tracing
 from semel.testing import Broker
 
 WAIT_S = 30

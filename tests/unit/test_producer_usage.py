@@ -16,7 +16,7 @@ from fake_node import FakeNode
 
 import semel
 from semel.protocol.errors import ErrorCode, FatalError, RetriableError, UsageError
-from semel.sdk.options import parse_bootstrap
+from semel.sdk.transport.options import parse_bootstrap
 
 WAIT_S = 30
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 
-from semel.broker.log_recovery import RecoveryReport
-from semel.broker.recovery_note import RecoveryNote, update_note
+from semel.broker.logs.journal_replay import RecoveryReport
+from semel.broker.logs.last_recovery import RecoveryNote, update_note
 from semel.runtime.disk_storage import DiskStorage
 
 CRASHED = RecoveryReport(clean=False, partitions=3, journal_entries=2, restored_batches=1)

@@ -11,9 +11,9 @@ from model_broker import ModelBroker
 from semel.protocol.errors import AbortTransactionError, ErrorCode, FatalError, RetriableError
 from semel.protocol.ids import TopicPartition
 from semel.runtime.clock import ManualClock
-from semel.sdk.accumulator import Accumulator, AccumulatorOptions
-from semel.sdk.delivery import Delivery
-from semel.sdk.sender import Attempt, Outcome, Sender, SenderOptions
+from semel.sdk.producer.accumulator import Accumulator, AccumulatorOptions
+from semel.sdk.producer.delivery import Delivery
+from semel.sdk.producer.sender import Attempt, Outcome, Sender, SenderOptions
 
 TP = TopicPartition("orders", 0)
 DELIVERY_TIMEOUT_MS = 10_000

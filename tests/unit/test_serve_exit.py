@@ -48,7 +48,7 @@ main()
 
 FAILS_WHILE_STOPPING = """
 import os, sys
-from semel.broker.log_manager import LogManager
+from semel.broker.logs.manager import LogManager
 from semel.cli.main import main
 from semel.runtime import disk_storage
 
@@ -71,7 +71,7 @@ main()
 """
 
 FAILS_BEFORE_IT_IS_CLOSED = """
-from semel.broker.log_manager import LogManager
+from semel.broker.logs.manager import LogManager
 from semel.cli.main import main
 
 close = LogManager.close

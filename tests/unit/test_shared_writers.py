@@ -24,8 +24,8 @@ from semel.protocol.errors import (
 )
 from semel.protocol.ids import TopicPartition
 from semel.protocol.record_batch import encode_batch
-from semel.sdk.shared_writer import SharedPart, _State
-from semel.sdk.transaction import CommitToken
+from semel.sdk.producer.transaction import CommitToken
+from semel.sdk.shared.writer import SharedPart, _State
 from semel.testing import Broker
 
 WAIT_S = 30

@@ -6,7 +6,7 @@ import pytest
 
 from semel.protocol.errors import UsageError
 from semel.protocol.ids import TopicPartition
-from semel.sdk.subscription import Subscription
+from semel.sdk.consumer.subscription import Subscription
 
 A, B, C = (TopicPartition("t", number) for number in range(3))
 

@@ -20,7 +20,7 @@ import pytest
 from impatience import impatient
 
 import semel
-from semel.broker.settings import ConfigError
+from semel.broker.config.setting import ConfigError
 from semel.protocol.errors import ErrorCode
 from semel.testing import AioBroker, Broker, Unsynced
 

@@ -14,7 +14,7 @@ from semel.protocol.errors import (
     UsageError,
 )
 from semel.protocol.ids import ProducerIdAndEpoch
-from semel.sdk.transaction_manager import LEGAL_MOVES, State, TransactionManager
+from semel.sdk.producer.transaction_manager import LEGAL_MOVES, State, TransactionManager
 
 FIRST = ProducerIdAndEpoch(7, 0)
 SECOND = ProducerIdAndEpoch(7, 1)

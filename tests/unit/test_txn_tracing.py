@@ -14,8 +14,8 @@ from semel.protocol.api.shared_transactions import CommitSharedRequest, OpenShar
 from semel.protocol.api.transactions import AddPartitionsToTxnRequest, EndTxnRequest, InitProducerIdRequest
 from semel.protocol.ids import TopicPartition
 from semel.protocol.trace_context import DecisionIds, TraceContext
-from semel.runtime.span_ids import SpanIds
-from semel.runtime.tracing import Spans
+from semel.runtime.telemetry.span_ids import SpanIds
+from semel.runtime.telemetry.tracing import Spans
 from semel.txn_coordinator.effects import SendMarkers
 from semel.txn_coordinator.tracing import VERIFIED_MAX, TransactionSpans
 

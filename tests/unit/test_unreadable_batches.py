@@ -24,7 +24,7 @@ from semel.cli.main import app
 from semel.protocol.compression import Compression
 from semel.protocol.ids import TopicPartition
 from semel.protocol.record_batch import encode_batch
-from semel.sdk.fetched import UnreadableBatchError
+from semel.sdk.consumer.fetched import UnreadableBatchError
 
 TP = TopicPartition("t", 0)
 POISON = (

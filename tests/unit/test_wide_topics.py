@@ -12,10 +12,10 @@ from counted_turns import every_look_takes_a_millisecond, rounds_of_the_loop
 from kafka_node import until
 from running_node import create_topic, run_with_node
 
-from semel.broker.data_folder import PartitionOffsets
-from semel.broker.disk_thread import DiskThread
 from semel.broker.handlers.topics import delete_topics
-from semel.broker.log_manager import LogManager
+from semel.broker.logs.data_folder import PartitionOffsets
+from semel.broker.logs.disk_thread import DiskThread
+from semel.broker.logs.manager import LogManager
 from semel.broker.node import Node
 from semel.protocol.ids import TopicPartition
 from semel.runtime import turns

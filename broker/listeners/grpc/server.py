@@ -10,8 +10,8 @@ from grpc_health.v1._async import HealthServicer
 from grpc_reflection.v1alpha import reflection, reflection_pb2_grpc
 from grpc_reflection.v1alpha._async import ReflectionServicer
 
-from semel.broker.config import NodeConfig
-from semel.broker.config_sources import Address
+from semel.broker.config.node_config import NodeConfig
+from semel.broker.config.sources import Address
 from semel.broker.handlers.fetch import FetchHandler
 from semel.broker.handlers.produce import ProduceHandler
 from semel.broker.listeners.grpc.data_service import DataService
@@ -23,7 +23,7 @@ from semel.broker.listeners.grpc.metadata_service import MetadataService
 from semel.broker.listeners.grpc.shared_service import SharedTransactionService
 from semel.broker.listeners.grpc.topic_service import TopicService
 from semel.broker.listeners.grpc.transaction_service import TransactionService
-from semel.broker.open_files import open_files_limit, share_open_files
+from semel.broker.logs.open_files import open_files_limit, share_open_files
 from semel.broker.services import Services
 from semel.broker.start_errors import NodeStartError, StartFailure
 from semel.protocol.v1 import (

@@ -30,7 +30,7 @@ from semel.broker.listeners.kafka.large_frame import BLOCK_BYTES, LargeFrame
 from semel.broker.listeners.kafka.output import Output
 from semel.broker.listeners.kafka.registry import LATER, Api, RequestContext
 from semel.protocol.kafka.api import ApiKey, RequestHeader, WireFormatError, parse_request_header
-from semel.runtime.buckets import REQUEST_SECONDS
+from semel.runtime.telemetry.buckets import REQUEST_SECONDS
 
 if TYPE_CHECKING:
     from semel.broker.listeners.kafka.listener import KafkaListener

@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from enum import IntEnum
 from typing import Final
 
-from semel.broker.config_sources import Source
-from semel.broker.settings import ValueType
+from semel.broker.config.setting import ValueType
+from semel.broker.config.sources import Source
 from semel.protocol.api.metadata import ALL_NODES, ConfigEntry, ResourceType
 from semel.protocol.errors import UsageError
 

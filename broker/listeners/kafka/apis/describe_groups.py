@@ -11,7 +11,7 @@ from semel.broker.listeners.kafka.apis.coordinator_errors import coordinator_cod
 from semel.broker.listeners.kafka.apis.in_slices import in_slices
 from semel.broker.listeners.kafka.large_messages import read_request, write_response
 from semel.broker.listeners.kafka.registry import Api, RequestContext
-from semel.group_coordinator.group_state import GroupState
+from semel.group_coordinator.classic.state import GroupState
 from semel.protocol.api.groups import DescribeGroupRequest, GroupDescription
 from semel.protocol.errors import ErrorCode, SemelError
 from semel.protocol.ids import OFFSETS_TOPIC

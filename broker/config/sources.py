@@ -1,0 +1,259 @@
+"""Where a node's configuration comes from: flags over environment over a TOML file over `NodeConfig`'s defaults."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import re
+import tomllib
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from enum import Enum
+from ipaddress import ip_address
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any, Final, NamedTuple
+
+from semel.broker.config.node_config import SETTINGS, NodeConfig, attribute_of, value_of
+from semel.broker.config.setting import ConfigError, Setting, Value, did_you_mean
+from semel.broker.config.unsupported import INSTEAD
+
+ENVIRONMENT_PREFIX: Final = "SEMEL_"
+_FILE_SIZE_MAX: Final = 1 << 20
+
+
+class Source(Enum):
+    """Where a value came from, weakest first. The names are those of `ConfigEntry.source` in the gRPC API."""
+
+    DEFAULT = 0
+    FILE = 1
+    ENVIRONMENT = 2
+    FLAG = 3
+    DYNAMIC_DEFAULT_BROKER = 4
+    DYNAMIC_BROKER = 5
+    DYNAMIC_TOPIC = 6
+
+
+class Address(NamedTuple):
+    """A host and a port to listen on or to be told."""
+
+    host: str
+    port: int
+
+    def __str__(self) -> str:
+        return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
+
+
+@dataclass(frozen=True, slots=True)
+class LoadedConfig:
+    """A configuration with the source of every value that is not a default.
+
+    `layers` are what AlterConfigs put on top of the configuration that the node was started with, strongest first.
+    `file` is the absolute path of the file that it was read from; empty for none.
+    """
+
+    config: NodeConfig
+    sources: Mapping[str, Source]
+    layers: Sequence[tuple[Source, Mapping[str, Value]]] = ()
+    started_with: LoadedConfig | None = None
+    file: str = ""
+
+    def source(self, name: str) -> Source:
+        return self.sources.get(name, Source.DEFAULT)
+
+    def given(self, name: str) -> Iterator[tuple[Source, Value]]:
+        """Yield every value that the setting `name` was given, strongest first, and its default last."""
+        for source, values in self.layers:
+            if name in values:
+                yield source, values[name]
+        static = self.started_with or self
+        yield static.source(name), value_of(static.config, name)
+        if static.source(name) is not Source.DEFAULT:
+            yield Source.DEFAULT, SETTINGS[name].default
+
+
+def environment_name(name: str) -> str:
+    return ENVIRONMENT_PREFIX + attribute_of(name).upper()
+
+
+def load_config(
+    *,
+    file: Path | None = None,
+    environment: Mapping[str, str] | None = None,
+    flags: Sequence[tuple[str, str, object]] = (),
+) -> LoadedConfig:
+    """Read the configuration of a node.
+
+    `flags` are (name of the flag as the user wrote it, setting, value). Without `file`, SEMEL_CONFIG may name one.
+    Raises `ConfigError` for an unknown name (with the nearest right one), a wrong value, and values that contradict
+    each other; the message says which file, variable or flag it was.
+    """
+    environment = os.environ if environment is None else environment
+    if file is None and environment.get(_CONFIG_VARIABLE):
+        file = Path(environment[_CONFIG_VARIABLE])
+    values: dict[str, Value] = {}
+    sources: dict[str, Source] = {}
+    for source, entries in (
+        (Source.FILE, _file_entries(file) if file is not None else ()),
+        (Source.ENVIRONMENT, _environment_entries(environment)),
+        (Source.FLAG, flags),
+    ):
+        for origin, name, text in entries:
+            values[name] = _parse(origin, name, text)
+            sources[name] = source
+    config = NodeConfig(**{attribute_of(name): value for name, value in values.items()})  # type: ignore[arg-type]
+    check_config(config)
+    return LoadedConfig(config, MappingProxyType(sources), file="" if file is None else str(file.absolute()))
+
+
+def with_dynamic(
+    loaded: LoadedConfig, dynamic: Mapping[str, str], all_nodes: Mapping[str, str] = MappingProxyType({})
+) -> LoadedConfig:
+    """Return the configuration with the values that AlterConfigs gave this node, over those for all nodes, on top."""
+    layers = [
+        (source, {name: _parse("dynamic", name, text) for name, text in values.items()})
+        for source, values in ((Source.DYNAMIC_BROKER, dynamic), (Source.DYNAMIC_DEFAULT_BROKER, all_nodes))
+        if values
+    ]
+    if not layers:
+        return loaded
+    sources = dict(loaded.sources)
+    changed: dict[str, Value] = {}
+    for source, values in reversed(layers):
+        changed |= {attribute_of(name): value for name, value in values.items()}
+        sources |= dict.fromkeys(values, source)
+    config = dataclasses.replace(loaded.config, **changed)  # type: ignore[arg-type]
+    check_config(config)
+    return LoadedConfig(config, MappingProxyType(sources), layers, loaded, loaded.file)
+
+
+def check_config(config: NodeConfig) -> None:
+    """Check what concerns more than one setting, and addresses. Raises `ConfigError`."""
+    for name in _ADDRESSES:
+        _check_address(name, str(value_of(config, name)))
+    for lower, higher in _ORDERED:
+        if int(value_of(config, lower)) > int(value_of(config, higher)):  # type: ignore[arg-type]
+            raise ConfigError(f"{lower} = {value_of(config, lower)} is more than {higher} = {value_of(config, higher)}")
+    if not config.data_dir:
+        raise ConfigError("data.dir is empty: name the folder that the node shall keep its data in")
+    if not config.log_cleanup_policy:
+        raise ConfigError("log.cleanup.policy is empty: use delete, compact, or both")
+    if not config.group_consumer_assignors:
+        raise ConfigError("group.consumer.assignors is empty: use uniform, range, or both")
+    parse_connection_overrides(config.kafka_max_connections_overrides)
+
+
+def _check_address(name: str, text: str) -> None:
+    advertised = name.endswith(".advertised")
+    if text or name not in _MAY_BE_EMPTY:
+        address = parse_address(name, text)
+        if advertised and address.port == 0:
+            raise ConfigError(f"{name} = {text}: port 0 cannot be advertised; leave it empty to tell the real one")
+
+
+def parse_address(name: str, text: str) -> Address:
+    """Return host and port of `HOST:PORT` or `[HOST]:PORT`. Raises `ConfigError`."""
+    found = _ADDRESS.fullmatch(text)
+    if found is None or int(found["port"]) > 65_535:
+        raise ConfigError(f"{name} = {text} is not HOST:PORT with a port of 0 to 65535, for example 127.0.0.1:9092")
+    return Address(found["bracketed"] or found["host"], int(found["port"]))
+
+
+def parse_connection_overrides(texts: Iterable[str]) -> dict[str, int]:
+    """Return how many connections each address may have, of texts `ADDRESS:COUNT`. Raises `ConfigError`."""
+    counts: dict[str, int] = {}
+    for text in texts:
+        address, _, count = text.strip().rpartition(":")
+        try:
+            counts[str(ip_address(address.strip("[]")))] = int(count)
+            valid = int(count) >= 0
+        except ValueError:
+            valid = False
+        if not valid:
+            raise ConfigError(
+                f"kafka.max.connections.overrides: {text!r} is not ADDRESS:COUNT, for example 10.0.0.7:500"
+            )
+    return counts
+
+
+def find_setting(name: str, settings: Mapping[str, Setting] = SETTINGS) -> Setting:
+    """Return a setting by name. Raises `ConfigError` naming the nearest right one."""
+    found = settings.get(name)
+    if found is None:
+        raise unknown_setting(name, settings)
+    return found
+
+
+def unknown_setting(name: str, settings: Mapping[str, Setting]) -> ConfigError:
+    """Return the error that says what there is in place of `name`: of a setting of Kafka's, or of a misspelt one."""
+    if name in INSTEAD:
+        return ConfigError(f"there is no setting {name}, unlike in Kafka: {INSTEAD[name]}")
+    return ConfigError(f"there is no setting {name[:200]}{did_you_mean(name[:200], settings)}")
+
+
+_ADDRESSES: Final = ("kafka.listen", "kafka.advertised", "grpc.listen", "grpc.advertised", "metrics.listen")
+_MAY_BE_EMPTY: Final = frozenset({"kafka.advertised", "grpc.advertised", "metrics.listen"})
+_ORDERED: Final = (
+    ("group.consumer.heartbeat.interval.ms", "group.consumer.session.timeout.ms"),
+    ("group.min.session.timeout.ms", "group.max.session.timeout.ms"),
+    ("journal.flush.bytes", "journal.max.bytes"),
+    ("journal.buffer.max.bytes", "journal.unsynced.max.bytes"),
+    ("socket.request.max.bytes", "queued.max.request.bytes"),
+    ("transaction.marker.retry.backoff.ms", "transaction.marker.retry.backoff.max.ms"),
+)
+"""The first of each pair must not be more than the second."""
+
+_CONFIG_VARIABLE: Final = "SEMEL_CONFIG"
+_ADDRESS: Final = re.compile(r"(?:\[(?P<bracketed>[0-9A-Fa-f:.%]+)\]|(?P<host>[^\s:\[\]/]+)):(?P<port>[0-9]{1,5})")
+_OTHER_VARIABLES: Final = frozenset({_CONFIG_VARIABLE, "SEMEL_BOOTSTRAP", "SEMEL_INTERPRETED"})
+_SERVICE_LINKS: Final = re.compile(r"SEMEL(_\w+)?_(SERVICE_HOST|SERVICE_PORT(_\w+)?|PORT(_\d+_(TCP|UDP)(_\w+)?)?)")
+"""Variables that Kubernetes and Docker links set for a service whose name begins with `semel`: not settings."""
+
+_Entry = tuple[str, str, object]
+
+
+def _parse(origin: str, name: str, text: object) -> Value:
+    try:
+        value = find_setting(name).parse(text)
+        if name in _ADDRESSES:
+            _check_address(name, str(value))
+        return value
+    except ConfigError as error:
+        raise ConfigError(f"{origin}: {error.message}") from None
+
+
+def _file_entries(file: Path) -> Iterable[_Entry]:
+    try:
+        with file.open("rb") as stream:
+            data = stream.read(_FILE_SIZE_MAX + 1)
+    except OSError as error:
+        raise ConfigError(f"the configuration file {file} can't be read: {error.strerror}") from None
+    if len(data) > _FILE_SIZE_MAX:
+        raise ConfigError(f"the configuration file {file} has more than {_FILE_SIZE_MAX} bytes")
+    try:
+        tables = tomllib.loads(data.decode())
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise ConfigError(f"the configuration file {file} is not TOML: {error}") from None
+    return [(str(file), name, value) for name, value in _flatten("", tables)]
+
+
+def _flatten(prefix: str, table: Mapping[str, Any]) -> Iterable[tuple[str, object]]:
+    """`log.retention.ms = 1`, `"log.retention.ms" = 1` and `[log.retention]` with `ms = 1` all mean the same."""
+    for key, value in table.items():
+        if isinstance(value, dict):
+            yield from _flatten(f"{prefix}{key}.", value)
+        else:
+            yield prefix + key, value
+
+
+def _environment_entries(environment: Mapping[str, str]) -> Iterable[_Entry]:
+    names = {environment_name(name): name for name in SETTINGS}
+    for variable, text in environment.items():
+        if not variable.startswith(ENVIRONMENT_PREFIX) or variable in _OTHER_VARIABLES:
+            continue
+        name = names.get(variable)
+        if name is None:
+            if _SERVICE_LINKS.fullmatch(variable):
+                continue
+            raise ConfigError(f"environment: {variable} is not a setting{did_you_mean(variable, names)}")
+        yield f"environment variable {variable}", name, text

@@ -1,0 +1,396 @@
+"""What is done for a node's logs in the background: flushing, cutting the journal, retention, compaction, and the rest.
+
+Whatever waits for the disk waits in a thread; everything else takes short turns on the event loop.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from semel.broker.log.disk_errors import is_full
+from semel.broker.log.journal_format import JournalEntry
+from semel.broker.logs.compaction import Compactor
+from semel.broker.logs.config import LogManagerConfig
+from semel.broker.logs.data_folder import META_FILE, DataFolder
+from semel.broker.logs.disk_space import DiskSpace
+from semel.broker.logs.disk_thread import DiskThread
+from semel.broker.logs.known_partitions import PartitionKey
+from semel.broker.logs.partition import Durability, Partition
+from semel.protocol.errors import SemelError
+from semel.protocol.ids import TopicId, TopicPartition
+from semel.runtime.clock import Clock
+from semel.runtime.storage import Storage
+from semel.runtime.turns import Turns, in_turns
+
+_log = logging.getLogger("semel.logs")
+
+_SPACE_LOOK_SECONDS: Final = 10.0
+"""How often at least the free space of the disk is looked at."""
+_NO_ROOM_EVERY_SECONDS: Final = 60.0
+_DIRECTORIES_LOOK_SECONDS: Final = 10.0
+"""How often it is looked whether all partitions still have their directories; each flush looks, too."""
+
+
+@dataclass(slots=True)
+class _Duties:
+    """When the background work is due next, by the monotonic clock in seconds."""
+
+    flush: float
+    retention: float
+    producers: float
+    directories: float
+
+
+class LogUpkeep:
+    """The background work on a node's logs. `opened` first; `run` continues until it is cancelled."""
+
+    def __init__(
+        self,
+        config: LogManagerConfig,
+        storage: Storage,
+        folder: DataFolder,
+        clock: Clock,
+        thread: DiskThread,
+        space: DiskSpace,
+        partitions: Mapping[TopicPartition, Partition],
+        on_log_failed: Callable[[Partition, SemelError], None],
+        on_vanished: Callable[[Sequence[Partition]], None],
+        keep_entries: Callable[[Collection[PartitionKey], Iterator[JournalEntry]], Awaitable[None]],
+    ) -> None:
+        """`partitions` is the manager's own table.
+
+        on_log_failed: is called with a log that must go offline
+        on_vanished:   takes partitions out of the table, and offline, because their directories are gone
+        keep_entries:  keeps what the journal has of partitions. Raises `SemelError` and `OSError`
+        """
+        self._config = config
+        self._storage = storage
+        self._folder = folder
+        self._clock = clock
+        self._thread = thread
+        self._space = space
+        self._partitions = partitions
+        self._on_log_failed = on_log_failed
+        self._on_vanished = on_vanished
+        self._keep_entries = keep_entries
+        self._not_kept: set[PartitionKey] = set()
+        """Partitions that vanished, and whose entries are in the journal alone: it is not cut before they are kept."""
+        self._compactor = Compactor(folder.clean_offsets, self._is_current, clock, thread, config.cleaner_keys_max)
+        self._durability = Durability(None)
+        self._is_open = False
+        self._log_starts_moved = False
+        self._unflushed = False
+        """Whether the flush under way left something unflushed for want of room."""
+        self._no_room_next = 0.0
+        self._going: list[tuple[float, str]] = []
+        """Folders to delete, and when, by the monotonic clock."""
+        self._wake: asyncio.Event | None = None
+        self._duties = _Duties(0.0, 0.0, 0.0, 0.0)
+        self._intervals_changed = asyncio.Event()
+        self._flushing = asyncio.Lock()
+        self.flushes = 0
+        self.flush_seconds_total = 0.0
+        self.flush_seconds_last = 0.0
+
+    def opened(self, durability: Durability, deleted_folders: Iterable[str]) -> None:
+        """Begin with the logs as they were opened, and what is left of deleted ones."""
+        self._durability = durability
+        self._is_open = True
+        self._going = [(0.0, path) for path in deleted_folders]
+        self._compactor.opened({tp: one.topic_id for tp, one in self._partitions.items()})
+
+    def reconfigure(self, config: LogManagerConfig) -> None:
+        """Go by other intervals from now on; what was due later than they say is due by them."""
+        self._config = config
+        self._duties.flush = min(self._duties.flush, self._clock.monotonic() + config.flush_interval_ms / 1000)
+        self._intervals_changed.set()
+        self.wake_up()
+
+    @property
+    def compactions(self) -> int:
+        """Rounds of compaction so far."""
+        return self._compactor.rounds
+
+    @property
+    def folders_to_delete(self) -> int:
+        return len(self._going)
+
+    # --- what there is to do ------------------------------------------------------------------------------------------
+
+    def log_start_moved(self, partition: Partition) -> None:
+        self._log_starts_moved = True
+        self.wake_up()
+
+    def delete_later(self, folder: str, delay_ms: int, *, had_start: bool = True) -> None:
+        """Delete the folder of a log that is gone, after a delay in which readers can finish.
+
+        had_start: it may be among the noted starts of logs. Without that they need not be written again, which for
+            each of many partitions would be work by the square of their number.
+        """
+        self._going.append((self._clock.monotonic() + delay_ms / 1000, folder))
+        self._log_starts_moved |= had_start
+        self.wake_up()
+
+    def wake_up(self) -> None:
+        if self._wake is not None:
+            self._wake.set()
+
+    # --- doing it -----------------------------------------------------------------------------------------------------
+
+    async def run(self) -> None:
+        """Do what is due, until cancelled: flush, cut the journal, retain, compact, expire, delete.
+
+        A duty that fails is logged and tried again when it is due next.
+        """
+        assert self._is_open, "open the logs first"
+        async with asyncio.TaskGroup() as group:
+            group.create_task(self._run_duties())
+            group.create_task(self._run_cleaner())
+
+    async def _run_cleaner(self) -> None:
+        """Compact beside the other duties: a long round must not keep the journal from being cut."""
+        while True:
+            try:
+                async with asyncio.timeout(self._config.cleaner_interval_ms / 1000):
+                    await self._intervals_changed.wait()
+            except TimeoutError:
+                await self._guard("compact the logs", self.compact_logs)
+            else:
+                self._intervals_changed.clear()  # the pause begins again, with its new length
+
+    async def _run_duties(self) -> None:
+        now = self._clock.monotonic()
+        config = self._config
+        duties = self._duties = _Duties(
+            flush=now + config.flush_interval_ms / 1000,
+            retention=now + config.retention_check_interval_ms / 1000,
+            producers=now + config.producer_expiry_interval_ms / 1000,
+            directories=now + _DIRECTORIES_LOOK_SECONDS,
+        )
+        self._wake = asyncio.Event()
+        try:
+            while True:
+                await self._run_due(duties)
+                due = min(duties.flush, duties.retention, duties.producers, *(going[0] for going in self._going))
+                pause = min(max(due - self._clock.monotonic(), 0.0), _SPACE_LOOK_SECONDS)
+                try:
+                    async with asyncio.timeout(pause):
+                        await self._wake.wait()
+                except TimeoutError:
+                    pass
+                self._wake.clear()
+        finally:
+            self._wake = None
+
+    async def _run_due(self, duties: _Duties) -> None:
+        now = self._clock.monotonic()
+        config = self._config
+        if self._durability.flush_wanted or now >= duties.flush:
+            duties.flush = now + config.flush_interval_ms / 1000
+            await self._guard("flush the logs", self.flush)
+        if now >= duties.directories:
+            duties.directories = now + _DIRECTORIES_LOOK_SECONDS
+            await self._guard("look for the directories of partitions", self.take_vanished_offline)
+        if self._log_starts_moved:
+            await self._guard("note where the logs start", self._write_log_starts)
+        if now >= duties.retention:
+            duties.retention = now + config.retention_check_interval_ms / 1000
+            await self._guard("apply the retention", self.check_retention)
+        if now >= duties.producers:
+            duties.producers = now + config.producer_expiry_interval_ms / 1000
+            await self._guard("expire producers", self.expire_producers)
+        if any(going[0] <= now for going in self._going):
+            await self._guard("delete folders", self.delete_folders)
+        self._space.refresh()
+
+    async def _guard(self, what: str, duty: Callable[[], Awaitable[object]]) -> None:
+        try:
+            await duty()
+        except (SemelError, OSError) as error:
+            _log.error("could not %s: %s", what, error)
+        except Exception:
+            _log.exception("could not %s", what)
+
+    async def flush(self) -> None:
+        """Bring all logs to the disk, note how far they are, and cut the journal behind that. Raises `OSError`.
+
+        A log that cannot be flushed goes offline, and then the journal is kept: it has what the log may have lost.
+        """
+        async with self._flushing:
+            begin = self._clock.monotonic()
+            durability = self._durability
+            journal = durability.journal
+            self._unflushed = False
+            cut = 0 if journal is None else journal.position
+            dirty = durability.flush_begins()
+            try:
+                while dirty:
+                    if await self._flush_one(dirty[-1]):
+                        durability.dirty.setdefault(dirty[-1])
+                    dirty.pop()
+            finally:
+                durability.dirty.update(dict.fromkeys(dirty))
+            # After the syncs, which succeed also for files without a name: what such files got is not on the disk.
+            await self.take_vanished_offline()
+            await self._write_checkpoints()
+            await self._keep_vanished()
+            kept = self._unflushed or any(one.offline_error is not None for one in durability.dirty)
+            if journal is not None and not kept and journal.error is None:
+                await self._thread.run(journal.remove_files, journal.take_files_below(cut))
+            self.flushes += 1
+            self.flush_seconds_last = self._clock.monotonic() - begin
+            self.flush_seconds_total += self.flush_seconds_last
+
+    async def _flush_one(self, partition: Partition) -> bool:
+        """Flush one log, waiting for the disk in the thread. Returns whether it still needs it, being offline."""
+        log = partition.log
+        try:
+            if self._is_online(partition):
+                work = log.begin_flush()
+                failure, cancelled = (None, None) if work.is_empty else await self._thread.outcome(work.run)
+                if self._is_online(partition):
+                    log.end_flush(work, failure)
+                if cancelled is not None:
+                    raise cancelled
+        except SemelError as error:
+            if log.offline_error is None and is_full(error.__cause__):
+                self._unflushed = True
+                self._say_no_room(error)
+                return self._is_online(partition)
+            await self._log_failed(partition, error)
+        return partition.offline_error is not None and self._partitions.get(partition.tp) is partition
+
+    async def _log_failed(self, partition: Partition, error: SemelError) -> None:
+        """Take one partition offline, because its directory is gone, or all of them, because the disk fails."""
+        try:
+            await self.take_vanished_offline()
+        except OSError as other:
+            _log.error("could not look for the directory of %s: %s", partition.tp, other)
+        if self._partitions.get(partition.tp) is partition:
+            self._on_log_failed(partition, error)
+
+    async def take_vanished_offline(self) -> None:
+        """Take the partitions offline whose directories are gone from the data directory. Raises `OSError`."""
+        before = list(self._partitions.values())
+        names: set[str] = set()
+        await self._thread.run(lambda: names.update(self._storage.list_folder(self._folder.path)))
+        if META_FILE not in names:
+            return  # no data directory at all: that is the disk's failure, not a partition's
+        missing = [
+            one
+            async for one in in_turns(before, ends_with_caller=False)
+            if self._folder.log_folder(one.tp).rpartition("/")[2] not in names
+        ]
+        gone = [one for one in missing if self._partitions.get(one.tp) is one]
+        if gone:
+            self._not_kept.update((one.topic_id, one.tp.partition) for one in gone)
+            self._on_vanished(gone)
+
+    async def _keep_vanished(self) -> None:
+        """Keep what the journal has of partitions that vanished, before it is cut. Raises `SemelError`, `OSError`."""
+        journal = self._durability.journal
+        keys = frozenset(self._not_kept)
+        if keys and journal is not None:
+            if journal.full is None:
+                await journal.wait_durable(journal.position)
+            await self._keep_entries(keys, journal.durable_entries())
+        self._not_kept -= keys
+
+    def _say_no_room(self, error: SemelError) -> None:
+        now = self._clock.monotonic()
+        if now >= self._no_room_next:
+            self._no_room_next = now + _NO_ROOM_EVERY_SECONDS
+            _log.warning("%s. It is tried again; the journal keeps what was not flushed", error.message)
+
+    async def _write_checkpoints(self) -> None:
+        points: dict[TopicPartition, tuple[TopicId, int]] = {}
+        marks: dict[TopicPartition, tuple[TopicId, int]] = {}
+        async for one in self._all_in_turns():
+            points[one.tp] = one.topic_id, one.log.recovery_point
+            marks[one.tp] = one.topic_id, one.high_watermark
+        await self._thread.run(self._folder.recovery_points.write, points, self._is_current)
+        await self._thread.run(self._folder.high_watermarks.write, marks, self._is_current)
+        await self._write_log_starts()
+
+    def _is_current(self, tp: TopicPartition, topic_id: TopicId) -> bool:
+        partition = self._partitions.get(tp)
+        return partition is not None and partition.topic_id == topic_id
+
+    def _is_online(self, partition: Partition) -> bool:
+        return partition.offline_error is None and self._partitions.get(partition.tp) is partition
+
+    async def _write_log_starts(self) -> None:
+        self._log_starts_moved = False
+        starts: dict[TopicPartition, tuple[TopicId, int]] = {}
+        try:
+            async for one in self._all_in_turns():
+                starts[one.tp] = one.topic_id, one.log_start_offset
+            await self._thread.run(self._folder.log_starts.write, starts, self._is_current)
+        except BaseException:
+            self._log_starts_moved = True
+            raise
+
+    async def check_retention(self) -> int:
+        """Delete the segments that are too old, or too many, in all partitions. Returns how many."""
+        deleted = 0
+        async for partition in self._in_turns():
+            try:
+                start = partition.log_start_offset
+                deleted += partition.log.delete_old_segments(self._clock.now_ms(), partition.high_watermark)
+                self._log_starts_moved |= partition.log_start_offset != start
+                if partition.log.needs_flush:
+                    self._durability.dirty.setdefault(partition)
+            except SemelError as error:
+                if partition.log.offline_error is None and is_full(error.__cause__):
+                    self._say_no_room(error)
+                else:
+                    await self._log_failed(partition, error)
+        return deleted
+
+    async def compact_logs(self) -> int:
+        """Compact every log that is dirty enough (D4). Returns how many.
+
+        Only what is below the recovery point on the disk: from there on, a recovery compares logs with the journal.
+        """
+        compacted = 0
+        async for partition in self._in_turns():
+            try:
+                compacted += await self._compactor.compact(partition, self._folder.recovery_points.get(partition.tp))
+            except SemelError as error:
+                await self._log_failed(partition, error)
+        return compacted
+
+    async def expire_producers(self) -> int:
+        """Forget producers that have been idle for too long (P8). Returns how many."""
+        expired = 0
+        turns = Turns(ends_with_caller=False)
+        async for partition in self._in_turns():
+            for count in partition.log.expire_producers(self._clock.now_ms()):
+                expired += count
+                await turns.give_way()
+        return expired
+
+    def _all_in_turns(self) -> AsyncIterator[Partition]:
+        """Yield all partitions. Who asked for a flush may be gone meanwhile: it is done to its end."""
+        return in_turns(list(self._partitions.values()), ends_with_caller=False)
+
+    async def _in_turns(self) -> AsyncIterator[Partition]:
+        """Yield all partitions that are online."""
+        async for partition in in_turns(list(self._partitions.values())):
+            if self._is_online(partition):
+                yield partition
+
+    async def delete_folders(self) -> None:
+        """Delete the folders of deleted partitions whose time has come."""
+        now = self._clock.monotonic()
+        due = [path for when, path in self._going if when <= now]
+        self._going = [going for going in self._going if going[0] > now]
+        for path in due:
+            try:
+                await self._thread.run(self._storage.remove_tree, path)
+            except OSError as error:
+                _log.error("could not delete %s: %s; it is tried again at the next start", path, error)

@@ -1,0 +1,668 @@
+"""All logs of a node: opening and recovering them, making and deleting partitions, closing.
+
+What a start does after anything but a clean stop: each log is validated from its recovery point on and cut where it is
+torn (D2); then the journal's entries from there on are compared with the log and put back where it lost them (D1); then
+everything is flushed and the journal is emptied. Each step can be repeated after a crash in the middle of it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+from collections.abc import Callable, Collection, Iterator, Sequence
+from concurrent.futures import Executor, ThreadPoolExecutor
+from dataclasses import dataclass, replace
+from typing import Final, NamedTuple
+
+from semel.broker.log.config import LogConfig
+from semel.broker.log.disk_errors import is_full, remedy
+from semel.broker.log.journal import Journal, JournalStatistics
+from semel.broker.log.journal_format import JournalEntry
+from semel.broker.log.partition_log import PartitionLog
+from semel.broker.log.producer_id_bound import ProducerIdBound
+from semel.broker.logs.config import DurabilityMode, LogManagerConfig
+from semel.broker.logs.data_folder import JOURNAL_FOLDER, DataFolder
+from semel.broker.logs.disk_space import DiskSpace
+from semel.broker.logs.disk_thread import DiskThread
+from semel.broker.logs.journal_replay import RecoveryReport, damage_of, replay_journal
+from semel.broker.logs.last_recovery import NOTE_FILE, RecoveryNote, update_note
+from semel.broker.logs.maintenance import LogUpkeep
+from semel.broker.logs.offline import OfflineKind, OfflineLog, OfflineLogs, message_of
+from semel.broker.logs.opening import LogOpener
+from semel.broker.logs.partition import CommitTimes, Durability, Partition
+from semel.protocol.errors import ErrorCode, FatalError, SemelError, error_for
+from semel.protocol.ids import TopicId, TopicPartition, format_topic_id
+from semel.runtime.clock import Clock
+from semel.runtime.storage import Storage
+from semel.runtime.telemetry.buckets import Buckets
+from semel.runtime.turns import Turns, in_turns
+
+_log = logging.getLogger("semel.logs")
+
+_MAKERS: Final = 8
+"""How many threads make the folders of new logs side by side."""
+_NAMED_MAX: Final = 5
+_FLUSHED_ALONE_MAX: Final = 32
+"""Fewer logs than these are flushed one after the other after a recovery: threads would cost more than they bring."""
+
+
+class NewPartition(NamedTuple):
+    """A partition to make."""
+
+    tp: TopicPartition
+    topic_id: TopicId
+    log_config: LogConfig
+    leader_epoch: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class LogStatistics:
+    """Counts and sizes for the metrics. `journal` is None with durability "os"."""
+
+    partitions: int
+    offline_partitions: int
+    dirty_partitions: int
+    dirty_bytes: int
+    uncommitted_appends: int
+    free_bytes: int
+    producer_ids: int
+    flushes: int
+    flush_seconds_total: float
+    flush_seconds_last: float
+    folders_to_delete: int
+    compactions: int
+    journal: JournalStatistics | None
+
+
+class LogManager:
+    """A node's logs. `open` first; `upkeep.run` works in the background until cancelled; `close` ends it cleanly."""
+
+    def __init__(
+        self,
+        storage: Storage,
+        data_dir: str,
+        clock: Clock,
+        config: LogManagerConfig | None = None,
+        *,
+        on_failure: Callable[[SemelError], None] | None = None,
+        executor: Executor | None = None,
+    ) -> None:
+        """`on_failure` is called when the journal fails (then every partition is offline), and for each log that fails.
+
+        `executor` runs what waits for the disk; without one the manager makes a thread of its own.
+        """
+        self.config = config or LogManagerConfig()
+        self.folder = DataFolder(storage, data_dir)
+        self.recovery = RecoveryReport(clean=True, partitions=0)
+        self.opened_ms = 0
+        self.last_unclean = RecoveryNote()
+        self._storage = storage
+        self._clock = clock
+        self._on_failure = on_failure
+        self._executor = executor
+        self._thread = DiskThread(executor)
+        self._journal: Journal | None = None
+        self._partitions: dict[TopicPartition, Partition] = {}
+        self._space = DiskSpace(storage, self.folder.path, self.config.min_free_bytes)
+        self._durability = Durability(None)
+        self._opener = LogOpener(storage, self.folder, clock, self.config)
+        self._opener.producer_ids.count = self._count_producer_ids
+        self._bringing_back = asyncio.Lock()
+        self.upkeep = LogUpkeep(
+            self.config,
+            storage,
+            self.folder,
+            clock,
+            self._thread,
+            self._space,
+            self._partitions,
+            self._log_failed,
+            self._vanished,
+            self._keep_entries,
+        )
+        self.on_vanished: Callable[[Partition], None] = lambda partition: None
+        """Is called with each partition that went offline because its directory is gone."""
+        self._failed = False
+        self._open = False
+
+    @property
+    def cluster_id(self) -> str:
+        """The cluster that the folder belongs to."""
+        return self.folder.cluster_id
+
+    @property
+    def write_error(self) -> str:
+        """Why appends fail now; empty where they do not."""
+        full = None if self._journal is None else self._journal.full
+        return self._durability.failures.last if full is None else f"the disk is full: {full}"
+
+    @property
+    def offline(self) -> OfflineLogs:
+        """The partitions that should be here and are not open."""
+        return self._opener.offline
+
+    @property
+    def producer_ids(self) -> ProducerIdBound:
+        """How many producer ids there may be."""
+        return self._opener.producer_ids
+
+    def _count_producer_ids(self) -> int:
+        return sum(len(partition.log.producer_state) for partition in self._partitions.values())
+
+    def reconfigure(
+        self,
+        *,
+        flush_interval_ms: int,
+        cleaner_interval_ms: int,
+        producer_id_expiration_ms: int,
+        producer_ids_max: int,
+        producer_ids_per_partition_max: int,
+    ) -> None:
+        """Take over what may change while the node runs, for the logs that there are and those to come."""
+        self.config = replace(
+            self.config,
+            flush_interval_ms=flush_interval_ms,
+            cleaner_interval_ms=cleaner_interval_ms,
+            producer_id_expiration_ms=producer_id_expiration_ms,
+            producer_ids_max=producer_ids_max,
+            producer_ids_per_partition_max=producer_ids_per_partition_max,
+        )
+        self.producer_ids.max = producer_ids_max
+        self.producer_ids.per_partition_max = producer_ids_per_partition_max
+        self._opener.config = self.config
+        self.upkeep.reconfigure(self.config)
+        for partition in self._partitions.values():
+            partition.log.producer_id_expiration_ms = producer_id_expiration_ms
+
+    def measure_commits(self, buckets: Buckets) -> None:
+        """From now on, record how long appends take to be durable: one of each group that a sync commits."""
+        self._durability.commit_times = CommitTimes(buckets, self._clock)
+
+    def disk_bytes(self) -> tuple[int, int]:
+        """Return the size of the disk and what is free of it. Raises `OSError`."""
+        return self._storage.total_bytes(self.folder.path), self._space.refresh()
+
+    # --- opening ------------------------------------------------------------------------------------------------------
+
+    def open(
+        self,
+        log_config: Callable[[TopicPartition, TopicId], LogConfig] = lambda tp, topic_id: LogConfig(),
+        *,
+        progress: Callable[[int, int, TopicPartition], None] | None = None,
+    ) -> RecoveryReport:
+        """Lock the folder, open all logs in it and recover what a crash left.
+
+        `log_config` gives each partition's settings; `progress(done, total, tp)` is called after each log's opening.
+        A log that can't be opened is in `offline`. Raises `SemelError` where another process holds the folder, it
+        belongs to another node, or the journal cannot be read; and `OSError`.
+        """
+        assert not self._open, "the logs are open already"
+        self._opener.log_config = log_config
+        self.folder.take(self.config.node_id, self.config.cluster_id)
+        try:
+            self._space.refresh()
+            self._open_all(progress)
+        except BaseException:
+            self._abandon()
+            raise
+        self._open = True
+        self.opened_ms = self._clock.now_ms()
+        note = self.folder.file(NOTE_FILE)
+        self.last_unclean = update_note(self._storage, note, self.recovery, self.opened_ms)
+        return self.recovery
+
+    def _open_all(self, progress: Callable[[int, int, TopicPartition], None] | None) -> None:
+        journal = self._journal = Journal.open(
+            self._storage,
+            self.folder.file(JOURNAL_FOLDER),
+            clock=self._clock,
+            config=self.config.journal,
+            on_failure=self._journal_failed,
+            executor=self._executor,
+        )
+        clean = self.folder.take_clean_mark() and journal.is_empty
+        deleted_folders = self.folder.find_deleted()
+        logs = self._opener.open_all(progress, clean=clean)
+        if clean:
+            self.recovery = RecoveryReport(clean=True, partitions=len(logs), damage=damage_of(logs.values()))
+            for log in logs.values():
+                if log.recovery_point < log.log_end_offset:
+                    log.flush()  # it was not as the last stop had left it
+        else:
+            points = self.folder.recovery_points.all()
+            self.recovery = replay_journal(journal, logs, points, self._clock.now_ms(), self._opener)
+            logs = {key: log for key, log in logs.items() if self.offline.get(log.tp) is None}
+            self._flush_recovered(list(logs.values()))
+            self.folder.recovery_points.write({log.tp: (log.topic_id, log.recovery_point) for log in logs.values()})
+            self._opener.kept.finish()
+            journal.cut(journal.position)
+        self._opener.discard_replayed()
+        if self.config.durability is DurabilityMode.OS:
+            journal.close()
+            self._journal = None
+        self._durability = Durability(
+            self._journal,
+            self._space,
+            journal_bytes_max=self.config.journal_bytes_max,
+            flush_bytes=self.config.journal_flush_bytes,
+            on_flush_wanted=self.upkeep.wake_up,
+        )
+        for log in logs.values():
+            self._add(log, 0)
+        self.upkeep.opened(self._durability, deleted_folders)
+
+    def _flush_recovered(self, logs: Sequence[PartitionLog]) -> None:
+        """Flush all logs. Many are synced side by side, because a file system makes one commit of the syncs that wait.
+
+        Raises `SemelError`: what the journal gave back would be lost with it.
+        """
+        if self._executor is not None or len(logs) < _FLUSHED_ALONE_MAX:
+            for log in logs:
+                log.flush()
+            return
+        with ThreadPoolExecutor(_MAKERS, thread_name_prefix="semel-recovery") as pool:
+            for first in range(0, len(logs), _MAKERS):
+                part = logs[first : first + _MAKERS]
+                works = [log.begin_flush() for log in part]
+                jobs = [pool.submit(work.run) for work in works]
+                for log, work, job in zip(part, works, jobs, strict=True):
+                    error = job.exception()
+                    if error is not None and not isinstance(error, OSError):
+                        raise error
+                    log.end_flush(work, error)
+
+    # --- partitions ---------------------------------------------------------------------------------------------------
+
+    def partition(self, tp: TopicPartition) -> Partition | None:
+        return self._partitions.get(tp)
+
+    def partitions(self) -> list[Partition]:
+        return list(self._partitions.values())
+
+    def create_partition(
+        self, tp: TopicPartition, topic_id: TopicId, log_config: LogConfig, *, leader_epoch: int = 0
+    ) -> Partition:
+        """Make a partition, durably, or return the one that is there already.
+
+        Raises `SemelError` where there is one of another topic by that name, and `OSError`.
+        """
+        wanted = NewPartition(tp, topic_id, log_config, leader_epoch)
+        there = self._existing(wanted)
+        if there is not None:
+            return there
+        self.folder.make_log_folder(tp, topic_id)
+        return self._open_new(wanted)
+
+    async def create_partitions(self, wanted: Sequence[NewPartition]) -> dict[TopicPartition, SemelError | OSError]:
+        """Make partitions as `create_partition` does, waiting for the disk off the event loop, and for many at once.
+
+        Returns those that could not be made, and why; they are offline, and made again later where the disk refused.
+        """
+        failures: dict[TopicPartition, SemelError | OSError] = {}
+        new: list[NewPartition] = []
+        async for one in in_turns(wanted, ends_with_caller=False):
+            try:
+                if self._existing(one) is None:
+                    new.append(one)
+            except SemelError as error:
+                failures[one.tp] = error
+
+        def make(part: Sequence[NewPartition]) -> None:
+            failures.update(self.folder.make_log_folders([(one.tp, one.topic_id) for one in part]))
+
+        # Side by side, because a file system makes one commit of the syncs that wait at the same time.
+        parts = [part for first in range(_MAKERS) if (part := new[first::_MAKERS])]
+        await asyncio.gather(*(self._thread.run(make, part) for part in parts))
+        offline = [self._not_made(one, failures[one.tp]) for one in new if one.tp in failures]
+        turns = Turns(ends_with_caller=False)
+        for one in new:
+            if one.tp in failures:
+                continue
+            try:
+                self._open_new(one)
+            except (SemelError, OSError) as error:
+                failures[one.tp] = error
+                offline.append(self._opener.failed(one.tp, one.topic_id, error, one.leader_epoch))
+            await turns.give_way()
+        self._opener.take_offline(offline)
+        return failures
+
+    def _not_made(self, wanted: NewPartition, error: SemelError | OSError) -> OfflineLog:
+        kind = OfflineKind.NOT_MADE if isinstance(error, OSError) else OfflineKind.DAMAGED
+        reason = message_of(error)
+        if kind is OfflineKind.NOT_MADE:
+            reason = f"its files could not be made ({reason}): {remedy(error)}"
+        return OfflineLog(
+            wanted.tp, wanted.topic_id, kind, reason.rstrip("."), self._clock.now_ms(), wanted.leader_epoch
+        )
+
+    def _existing(self, wanted: NewPartition) -> Partition | None:
+        assert self._open, "open the logs first"
+        there = self._partitions.get(wanted.tp)
+        if there is not None:
+            if there.topic_id != wanted.topic_id:
+                raise FatalError(
+                    f"{wanted.tp} is there already with the topic id {format_topic_id(there.topic_id)}, not "
+                    f"{format_topic_id(wanted.topic_id)}",
+                    ErrorCode.INCONSISTENT_TOPIC_ID,
+                )
+            there.leader_epoch = max(there.leader_epoch, wanted.leader_epoch)
+        return there
+
+    def _open_new(self, wanted: NewPartition) -> Partition:
+        """Open the log in a folder that was just made."""
+        log = self._opener.open_log(wanted.tp, wanted.topic_id, clean=True, config=wanted.log_config)
+        return self._add(log, wanted.leader_epoch)
+
+    def _add(self, log: PartitionLog, leader_epoch: int) -> Partition:
+        partition = Partition(
+            log,
+            self._durability,
+            self._clock,
+            leader_epoch=leader_epoch,
+            on_log_start_moved=self.upkeep.log_start_moved,
+        )
+        self._partitions[log.tp] = partition
+        self.offline.remove(log.tp)
+        return partition
+
+    # --- offline partitions -------------------------------------------------------------------------------------------
+
+    def was_made(self, tp: TopicPartition, topic_id: TopicId) -> bool:
+        """Say whether this folder has had the partition, so that it must not be made again, empty (D1, D3)."""
+        return (topic_id, tp.partition) in self.folder.known or tp in self._opener.suspected
+
+    def forget_all_but(self, keys: Collection[tuple[TopicId, int]]) -> None:
+        """Forget what is noted and kept of partitions that the metadata does not know: they were deleted.
+
+        Raises `OSError`.
+        """
+        self.folder.known.remove_all_but(keys)
+        self._opener.kept.discard_all_but(keys)
+
+    def release_missing(self) -> None:
+        """Call this once it is known which partitions vanished: the checkpoints forget the others that are gone."""
+        self._opener.release_missing()
+
+    def has_directory(self, tp: TopicPartition) -> bool:
+        """Say whether there is anything under a partition's name."""
+        return self._storage.exists(self.folder.log_folder(tp))
+
+    def take_offline_vanished(self, wanted: Sequence[NewPartition], *, was_open: bool = False) -> None:
+        """Take partitions offline that had been made here and whose directories are gone. Raises `OSError`.
+
+        was_open: the node had them open until now, so that their files are not as a clean stop leaves them
+        """
+        if not wanted:
+            return
+        self.folder.known.add((one.topic_id, one.tp.partition) for one in wanted)
+        now_ms = self._clock.now_ms()
+
+        def is_clean(tp: TopicPartition) -> bool:
+            # Where it comes back as a crash left it, it must be recovered, whatever clean stops there were meanwhile.
+            before = self.offline.get(tp)
+            return not was_open and (self._opener.was_clean if before is None else before.is_clean)
+
+        self._opener.take_offline(
+            [
+                OfflineLog(
+                    *(one.tp, one.topic_id, OfflineKind.VANISHED),
+                    f"its directory {self.folder.log_folder(one.tp)} had been made, and is gone",
+                    *(now_ms, one.leader_epoch, is_clean(one.tp)),
+                )
+                for one in wanted
+            ]
+        )
+
+    def _vanished(self, gone: Sequence[Partition]) -> None:
+        """Take partitions offline whose directories were taken away under the running node. The others stay.
+
+        Their files are open, and took appends that no start will find: those are in the journal, which keeps them.
+        """
+        for one in gone:
+            del self._partitions[one.tp]
+            self._durability.dirty.pop(one, None)
+            one.go_offline(
+                error_for(
+                    ErrorCode.KAFKA_STORAGE_ERROR,
+                    f"{one.tp} is offline, because its directory {self.folder.log_folder(one.tp)} is gone: "
+                    "`semel doctor` says what to do",
+                )
+            )
+            one.log.release_files()
+        self.take_offline_vanished(
+            [NewPartition(one.tp, one.topic_id, one.config, one.leader_epoch) for one in gone], was_open=True
+        )
+        for one in gone:
+            # No offset is given out twice, also where there is no journal to tell how far it had come (D3).
+            self.folder.high_watermarks.note(one.tp, one.high_watermark)
+            self.on_vanished(one)
+
+    async def _keep_entries(self, keys: Collection[tuple[TopicId, int]], entries: Iterator[JournalEntry]) -> None:
+        async with self._bringing_back:  # not while one of them is deleted
+            offline = {(one.topic_id, one.tp.partition) for one in self.offline}
+            wanted = frozenset(key for key in keys if key in offline)
+            await self._thread.run(self._opener.keep_all, wanted, entries)
+
+    def accept_loss(self, wanted: NewPartition) -> Partition:
+        """Make a partition again whose directory is gone, behind the last offset that is known of it (D3).
+
+        What the journal still has of it is in it. Raises `SemelError` and `OSError`.
+        """
+        tp, topic_id = wanted.tp, wanted.topic_id
+        if self.has_directory(tp):
+            raise FatalError(
+                f"the loss of {tp} can't be accepted: {self.folder.log_folder(tp)} is there, and is no directory of a "
+                "log. Move it away, and start again"
+            )
+        key = topic_id, tp.partition
+        start, end = self._opener.lost_offsets(tp, topic_id)
+        self.folder.log_starts.note(tp, start)
+        for error in self.folder.make_log_folders([(tp, topic_id)], keep_starts=True).values():
+            raise error
+        log = self._opener.open_log(tp, topic_id, clean=True, start=start, config=wanted.log_config)
+        if self._opener.kept.has(key):
+            self._opener.kept.replay(key, log, 0)
+        log.flush()
+        self._opener.kept.discard(key)
+        given_up = f"its records below offset {log.log_start_offset} are given up, and " if log.log_start_offset else ""
+        _log.warning(
+            "the loss of %s is accepted: %sit continues at offset %d", tp, given_up, max(end, log.log_end_offset)
+        )
+        return self._add(log, wanted.leader_epoch)
+
+    async def bring_back(self) -> list[Partition]:
+        """Try again to make and open the offline partitions that are due. Returns those that are back."""
+        due = self.offline.due(self._clock.monotonic())
+        if not due:
+            return []
+        async with self._bringing_back:
+            due = self._still_there([one for one in due if self.offline.get(one.tp) is one])
+            new = [
+                NewPartition(one.tp, one.topic_id, self._opener.log_config(one.tp, one.topic_id), one.leader_epoch)
+                for one in due
+                if one.kind is OfflineKind.NOT_MADE and one.topic_id is not None
+            ]
+            if new:
+                await self.create_partitions(new)
+            for one in due:
+                if one.kind is OfflineKind.UNREADABLE:
+                    await self._reopen(one)
+            back = [partition for one in due if (partition := self._partitions.get(one.tp)) is not None]
+        if back:
+            named = ", ".join(str(one.tp) for one in back[:_NAMED_MAX])
+            _log.info("online again: %s%s", named, ", ..." if len(back) > _NAMED_MAX else "")
+        return back
+
+    def _still_there(self, due: Sequence[OfflineLog]) -> list[OfflineLog]:
+        """Return those that may be tried again: what was made and is gone now is not made again, empty (D3)."""
+        gone = {
+            one.tp: NewPartition(one.tp, one.topic_id, self._opener.log_config(one.tp, one.topic_id), one.leader_epoch)
+            for one in due
+            if one.topic_id is not None and self.was_made(one.tp, one.topic_id) and not self.has_directory(one.tp)
+        }
+        self.take_offline_vanished(list(gone.values()))
+        return [one for one in due if one.tp not in gone]
+
+    async def _reopen(self, one: OfflineLog) -> None:
+        """Recover a log beside the event loop, and open what that left, as after a clean stop."""
+        ends: list[tuple[int, int]] = []
+        try:
+            one.topic_id = self.folder.read_topic_id(one.tp)  # or nothing that makes it a log's is there any more
+            await self._thread.run(lambda: ends.append(self._opener.recover(one)))
+            start, end = ends[0]
+            log = self._opener.open_log(one.tp, one.topic_id, clean=True, start=start, point=end)
+            self._opener.kept.discard((one.topic_id, one.tp.partition))
+            self._add(log, one.leader_epoch)
+        except (SemelError, OSError, ValueError) as error:
+            self._opener.retry_failed(one, error)
+
+    async def delete_offline(self, one: OfflineLog) -> None:
+        """Give up an offline partition whose topic was deleted, with what there is of it. Raises `OSError`."""
+        async with self._bringing_back:  # not while it is being opened
+            if self._partitions.get(one.tp) is not None:
+                self.delete_partition(one.tp)
+                return
+            self.offline.remove(one.tp)
+            if one.topic_id is None:
+                return
+            key = one.topic_id, one.tp.partition
+            self.folder.known.remove([key])
+            self._opener.kept.discard(key)
+            if self._storage.exists(self.folder.log_folder(one.tp)):
+                self.upkeep.delete_later(self.folder.drop_log_folder(one.tp), 0)
+
+    def delete_partition(self, tp: TopicPartition) -> bool:
+        """Take a partition away at once; its files go later, in the background. Returns whether there was one.
+
+        The folder is renamed first, so a crash never leaves half of a log under its name. Raises `OSError`.
+        """
+        partition = self._partitions.pop(tp, None)
+        if partition is None:
+            return False
+        self._durability.dirty.pop(partition, None)
+        partition.go_offline(
+            error_for(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"{tp} was deleted, or is being moved away")
+        )
+        partition.log.release_files()
+        self.folder.known.remove([(partition.topic_id, tp.partition)])
+        had_start = partition.log_start_offset > 0 or self.folder.log_starts.get(tp) > 0
+        folder, delay_ms = self.folder.drop_log_folder(tp), partition.config.file_delete_delay_ms
+        self.upkeep.delete_later(folder, delay_ms, had_start=had_start)
+        return True
+
+    def update_config(self, topic: str, log_config: LogConfig) -> None:
+        """Give all partitions of a topic new settings."""
+        for tp, partition in self._partitions.items():
+            if tp.topic == topic:
+                partition.update_config(log_config)
+
+    def statistics(self) -> LogStatistics:
+        return LogStatistics(
+            partitions=len(self._partitions) + len(self.offline),
+            offline_partitions=len(self.offline)
+            + sum(1 for one in self._partitions.values() if one.offline_error is not None),
+            dirty_partitions=len(self._durability.dirty),
+            dirty_bytes=self._durability.dirty_bytes,
+            uncommitted_appends=self._durability.pending,
+            free_bytes=self._space.free_bytes,
+            producer_ids=self._count_producer_ids(),
+            flushes=self.upkeep.flushes,
+            flush_seconds_total=self.upkeep.flush_seconds_total,
+            flush_seconds_last=self.upkeep.flush_seconds_last,
+            folders_to_delete=self.upkeep.folders_to_delete,
+            compactions=self.upkeep.compactions,
+            journal=None if self._journal is None else self._journal.statistics(),
+        )
+
+    # --- failing ------------------------------------------------------------------------------------------------------
+
+    def _journal_failed(self, error: SemelError) -> None:
+        """Take every log offline: what was appended and not acknowledged must not be seen by anybody (D1, L2)."""
+        self._failed = True
+        for partition in self._partitions.values():
+            partition.go_offline(error)
+        if self._on_failure is not None:
+            self._on_failure(error)
+
+    def _log_failed(self, partition: Partition, error: SemelError) -> None:
+        self._failed = True
+        _log.critical("%s", error)
+        partition.go_offline(error)
+        if self._on_failure is not None:
+            self._on_failure(error)
+
+    # --- closing ------------------------------------------------------------------------------------------------------
+
+    async def close(self) -> None:
+        """Flush and close everything, so that the next start has nothing to recover. `upkeep.run` must have ended.
+
+        After a failure of the disk, which `on_failure` was called with, it only closes, and the next start recovers.
+        Raises `SemelError` and `OSError`; on a full disk it warns, and the next start recovers.
+        """
+        if not self._open:
+            return
+        try:
+            if self._journal is not None and not self._failed:
+                self._journal.sync_now()
+            if not self._failed:
+                await self.upkeep.flush()
+            if not self._failed:
+                self._close_cleanly()
+        except (SemelError, OSError) as error:
+            # A log or journal that failed is not to be trusted, also where its sync failed for want of room.
+            if self._failed or not (is_full(error) or is_full(error.__cause__)):
+                raise
+            _log.warning("the disk is full, so this is no clean stop, and the next start recovers: %s", error)
+        finally:
+            self._abandon()
+
+    def _close_cleanly(self) -> None:
+        logs = self._partitions
+        for partition in logs.values():
+            try:
+                partition.log.flush()
+            except SemelError as error:
+                if partition.log.offline_error is not None:
+                    self._log_failed(partition, error)
+                raise
+            partition.go_offline(_stopping())
+            partition.log.close()
+        self.folder.recovery_points.write({tp: (one.topic_id, one.log.recovery_point) for tp, one in logs.items()})
+        self.folder.log_starts.write({tp: (one.topic_id, one.log_start_offset) for tp, one in logs.items()})
+        self.folder.high_watermarks.write({tp: (one.topic_id, one.high_watermark) for tp, one in logs.items()})
+        if self._journal is not None:
+            self._journal.sync_now()
+            self._journal.cut(self._journal.position)
+        if self._leaves_all_clean():
+            self.folder.mark_clean()  # else the next start recovers all, and with them those that were not closed
+        self._partitions.clear()
+
+    def _leaves_all_clean(self) -> bool:
+        if not all(one.is_clean for one in self.offline):
+            return False
+        if self._opener.was_clean:
+            return True
+        # A start that was given up has not said yet what is offline: what is missing may come back as a crash left it.
+        here = {(one.topic_id, one.tp.partition) for one in (*self._partitions.values(), *self.offline)}
+        return not self.folder.known.has_more_than(here)
+
+    def _abandon(self) -> None:
+        """Let everything go as it is."""
+        for partition in self._partitions.values():
+            partition.go_offline(_stopping())
+            partition.log.release_files()
+        self._partitions.clear()
+        if self._journal is not None:
+            with contextlib.suppress(OSError, SemelError):
+                self._journal.close()
+            self._journal = None
+        self._thread.close()
+        self.offline.clear()
+        self.folder.release()
+        self._open = False
+
+
+def _stopping() -> SemelError:
+    return error_for(ErrorCode.NOT_LEADER_OR_FOLLOWER, "the node is stopping")

@@ -1,0 +1,1 @@
+"""The classic protocol of groups: JoinGroup, SyncGroup, Heartbeat, LeaveGroup."""

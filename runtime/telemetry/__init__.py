@@ -1,0 +1,1 @@
+"""What is measured and traced, below any exporter."""

@@ -1,0 +1,258 @@
+"""The asyncio face of the administrator's client: the calls of `semel.Admin`, awaited."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Coroutine, Iterable, Mapping, Sequence
+from types import TracebackType
+from typing import Any, Literal, Self, TypeVar
+
+from semel.protocol.api.diagnostics import HISTORY_LIMIT, SNAPSHOT_LIMIT, Thresholds, TransactionHistory
+from semel.protocol.api.groups import FetchedOffset, GroupDescription, OffsetAndMetadata
+from semel.protocol.api.shared_transactions import CommitDecision, SharedDescription
+from semel.protocol.api.topics import IsolationLevel, ListOffset, TopicDescription
+from semel.protocol.api.transactions import TransactionDescription
+from semel.protocol.errors import SemelError
+from semel.protocol.ids import ProducerIdAndEpoch, TopicPartition
+from semel.sdk.admin.base import AdminBase
+from semel.sdk.admin.core import ConfigEntry, GroupListings, PartitionLag, TransactionListings, group_owners
+from semel.sdk.diagnosis.findings import Diagnosis
+
+T = TypeVar("T")
+
+
+class Admin(AdminBase):
+    """`semel.Admin` for asyncio: the same options, calls and errors, with `await`. Any number of tasks may use it."""
+
+    # topics
+
+    async def create_topic(
+        self,
+        name: str,
+        *,
+        partitions: int = -1,
+        replication_factor: int = -1,
+        configs: Mapping[str, str] | None = None,
+        validate_only: bool = False,
+    ) -> TopicDescription:
+        """Create a topic and return it. -1 takes the node's num.partitions and default.replication.factor.
+
+        Raises `FatalError` TOPIC_ALREADY_EXISTS, INVALID_TOPIC_EXCEPTION, INVALID_PARTITIONS, INVALID_CONFIG ...
+        """
+        return await self._run(
+            self._core.create_topic(name, partitions, replication_factor, configs or {}, validate_only)
+        )
+
+    async def delete_topic(self, name: str) -> None:
+        """Delete a topic with all of its records."""
+        await self._run(self._core.delete_topic(name))
+
+    async def topics(self, *, include_internal: bool = False) -> list[TopicDescription]:
+        """Return all topics."""
+        return await self._run(self._core.topics(include_internal))
+
+    async def topic(self, name: str) -> TopicDescription:
+        """Return one topic. Raises `FatalError` UNKNOWN_TOPIC_OR_PARTITION."""
+        return await self._run(self._core.topic(name))
+
+    async def add_partitions(self, topic: str, total_count: int, *, validate_only: bool = False) -> None:
+        """Give a topic more partitions, `total_count` in all. Raises `FatalError` UNKNOWN_TOPIC_OR_PARTITION."""
+        await self._run(self._core.add_partitions(topic, total_count, validate_only))
+
+    async def topic_configs(self, topic: str, names: Sequence[str] = ()) -> list[ConfigEntry]:
+        """Return a topic's settings by Kafka's names; all where none is named.
+
+        Raises `FatalError` UNKNOWN_TOPIC_OR_PARTITION.
+        """
+        return await self._run(self._core.topic_configs(topic, names))
+
+    async def node_configs(self, node_id: int, names: Sequence[str] = ()) -> list[ConfigEntry]:
+        """Return a node's settings; all where none is named."""
+        return await self._run(self._core.node_configs(node_id, names))
+
+    async def alter_topic_configs(
+        self,
+        topic: str,
+        *,
+        changes: Mapping[str, str] | None = None,
+        remove: Iterable[str] = (),
+        validate_only: bool = False,
+    ) -> None:
+        """Change some of a topic's settings, and give others their default back.
+
+        Raises `FatalError` UNKNOWN_TOPIC_OR_PARTITION.
+        """
+        await self._run(self._core.alter_topic_configs(topic, changes or {}, remove, validate_only))
+
+    async def alter_node_configs(
+        self,
+        node_id: int,
+        *,
+        changes: Mapping[str, str] | None = None,
+        remove: Iterable[str] = (),
+        validate_only: bool = False,
+    ) -> None:
+        """Change some of a node's dynamic settings, and give others back what its configuration says."""
+        await self._run(self._core.alter_node_configs(node_id, changes or {}, remove, validate_only))
+
+    async def list_offsets(
+        self,
+        timestamps: Mapping[TopicPartition, int],
+        *,
+        isolation: IsolationLevel = IsolationLevel.READ_COMMITTED,
+    ) -> dict[TopicPartition, ListOffset]:
+        """Return offsets by timestamp (ms since 1970), or by -2 earliest, -1 latest, -3 the largest timestamp.
+
+        Raises the `SemelError` of the first partition that has one, for example because it is offline.
+        """
+        return await self._run(self._core.list_offsets(timestamps, isolation))
+
+    async def look_up_offsets(
+        self,
+        timestamps: Mapping[TopicPartition, int],
+        *,
+        isolation: IsolationLevel = IsolationLevel.READ_COMMITTED,
+    ) -> dict[TopicPartition, ListOffset | SemelError]:
+        """Return offsets as `list_offsets` does, and for a partition that has none the error that says why."""
+        return await self._run(self._core.look_up_offsets(timestamps, isolation))
+
+    async def delete_records(self, before: Mapping[TopicPartition, int]) -> dict[TopicPartition, int]:
+        """Move the start of partitions forward to an offset (-1: to the end) and return where they start then."""
+        return await self._run(self._core.delete_records(before))
+
+    # groups
+
+    async def groups(self, *, states: Iterable[str] = ()) -> GroupListings:
+        """Return the groups; with `states`, only those in one of them.
+
+        What can't be read is left out, and `unreadable` of the answer says what that is.
+        """
+        return await self._run(self._core.groups(states))
+
+    async def group(self, group: str) -> GroupDescription:
+        """Return a group with its members. Raises `FatalError` GROUP_ID_NOT_FOUND."""
+        return await self._run(self._core.group(group))
+
+    def group_owners(self, group: GroupDescription) -> dict[TopicPartition, str]:
+        """Return which member each partition is assigned to."""
+        return group_owners(group)
+
+    async def group_offsets(self, group: str) -> dict[TopicPartition, FetchedOffset]:
+        """Return all that a group has committed."""
+        return await self._run(self._core.group_offsets(group))
+
+    async def group_lag(self, group: str) -> dict[TopicPartition, PartitionLag]:
+        """Return how far a group is behind the end of what read_committed readers may see.
+
+        Raises the `SemelError` of the first partition that has one, for example because it is offline.
+        """
+        return await self._run(self._core.group_lag(group))
+
+    async def look_up_lag(self, group: str) -> dict[TopicPartition, PartitionLag]:
+        """Return the lag as `group_lag` does; a partition whose end is not known has the reason in `error`."""
+        return await self._run(self._core.look_up_lag(group))
+
+    async def alter_group_offsets(self, group: str, offsets: Mapping[TopicPartition, OffsetAndMetadata | int]) -> None:
+        """Move the committed offsets of a group that has no members."""
+        await self._run(self._core.alter_group_offsets(group, offsets))
+
+    async def delete_group_offsets(self, group: str, partitions: Iterable[TopicPartition]) -> None:
+        """Forget committed offsets of partitions that no member of the group subscribes to."""
+        await self._run(self._core.delete_group_offsets(group, partitions))
+
+    async def delete_group(self, group: str) -> None:
+        """Delete a group that has no members, with its committed offsets."""
+        await self._run(self._core.delete_group(group))
+
+    # transactions
+
+    async def transactions(
+        self,
+        *,
+        states: Iterable[str] = (),
+        producer_ids: Iterable[int] = (),
+        min_duration_ms: int = -1,
+        pattern: str = "",
+    ) -> TransactionListings:
+        """Return transactional ids with the state of their latest transaction; each filter narrows.
+
+        What can't be read is left out, and `unreadable` of the answer says what that is.
+        """
+        return await self._run(self._core.transactions(states, producer_ids, min_duration_ms, pattern))
+
+    async def transaction(self, transactional_id: str) -> TransactionDescription:
+        """Return one transactional id. Raises `FatalError` TRANSACTIONAL_ID_NOT_FOUND."""
+        return await self._run(self._core.transaction(transactional_id))
+
+    async def commits(self, key: str) -> list[CommitDecision]:
+        """Return what was committed under a key, the last 100. See `semel.Admin.commits`."""
+        return await self._run(self._core.commits(key))
+
+    async def shared_transaction(self, key: str) -> SharedDescription:
+        """Return the attempt that is open under a key, its writers, and what was committed."""
+        return await self._run(self._core.shared_transaction(key))
+
+    async def abort_shared_transaction(self, key: str) -> SharedDescription:
+        """Abort the attempt that is open under a key, with all its writers. Returns what was open.
+
+        Raises `FatalError` INVALID_TXN_STATE where nothing is. What is decided stays so.
+        """
+        return await self._run(self._core.abort_shared_transaction(key))
+
+    async def abort_transaction(self, transactional_id: str) -> None:
+        """Abort what a transactional id has open; its producer is fenced."""
+        await self._run(self._core.abort_transaction(transactional_id))
+
+    # looking into trouble
+
+    async def diagnose(self, *, thresholds: Thresholds | None = None, limit: int = SNAPSHOT_LIMIT) -> Diagnosis:
+        """Ask all nodes for their facts and return what is wrong, as `semel doctor` does.
+
+        thresholds: from when on something is a warning
+        limit:      how many transactions, held partitions, groups and topics each node tells of, the worst first
+        """
+        return await self._run(self._core.diagnose(thresholds, limit))
+
+    async def transaction_history(self, key: str, *, limit: int = HISTORY_LIMIT) -> TransactionHistory:
+        """Return what the log has about a transactional id, or a key: the newest `limit` steps.
+
+        It is read from the log itself, so that it can be had too where the coordinator can't work.
+        """
+        return await self._run(self._core.transaction_history(key, limit))
+
+    async def abort_hanging_transaction(self, partition: TopicPartition, start_offset: int) -> ProducerIdAndEpoch:
+        """End a transaction on one partition that no coordinator knows, by an abort marker. Returns whose it was.
+
+        start_offset: where it begins on the partition. Raises `FatalError` INVALID_TXN_STATE where there is none, or
+        where a coordinator knows it: then `abort_transaction` is the call for it, or, where it was decided,
+        `finish_hanging_transaction`.
+        """
+        return await self._run(self._core.abort_hanging_transaction(partition, start_offset))
+
+    async def finish_hanging_transaction(
+        self, partition: TopicPartition, start_offset: int, outcome: Literal["commit", "abort"] | None = None
+    ) -> bool:
+        """Write the marker that one partition lacks of a decided transaction. Returns whether that is a commit's.
+
+        outcome: only where the coordinator's log does not tell any more how it was decided: by the caller's word.
+        Raises `FatalError` INVALID_TXN_STATE where nothing begins at `start_offset`, where no coordinator knows it, or
+        where `outcome` is given for what is known.
+        """
+        return await self._run(self._core.finish_hanging_transaction(partition, start_offset, outcome))
+
+    # life
+
+    async def close(self) -> None:
+        """Close. Does nothing the second time."""
+        await asyncio.to_thread(self._core.client.close)
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.close()
+
+    async def _run(self, call: Coroutine[Any, Any, T]) -> T:
+        return await asyncio.wrap_future(self._core.client.io.submit(call))

@@ -1,0 +1,268 @@
+"""The administrator's client: topics, settings, offsets, groups and transactions."""
+
+from __future__ import annotations
+
+from collections.abc import Coroutine, Iterable, Mapping, Sequence
+from types import TracebackType
+from typing import Any, Literal, Self, TypeVar
+
+from semel.protocol.api.diagnostics import HISTORY_LIMIT, SNAPSHOT_LIMIT, Thresholds, TransactionHistory
+from semel.protocol.api.groups import FetchedOffset, GroupDescription, OffsetAndMetadata
+from semel.protocol.api.shared_transactions import CommitDecision, SharedDescription
+from semel.protocol.api.topics import IsolationLevel, ListOffset, TopicDescription
+from semel.protocol.api.transactions import TransactionDescription
+from semel.protocol.errors import SemelError
+from semel.protocol.ids import ProducerIdAndEpoch, TopicPartition
+from semel.sdk.admin.base import AdminBase
+from semel.sdk.admin.core import ConfigEntry, GroupListings, PartitionLag, TransactionListings, group_owners
+from semel.sdk.diagnosis.findings import Diagnosis
+
+T = TypeVar("T")
+
+
+class Admin(AdminBase):
+    """Creates, shows and changes what is on a cluster. May be used by several threads.
+
+    bootstrap:          the gRPC address of a node, or several
+    api_timeout_ms:     how long one call may take, retries included
+    request_timeout_ms: how long one attempt may take
+    connect_timeout_ms: how long to try where no node has ever answered: it is more likely a wrong address
+
+    Every call raises `SemelError`: `RetriableError` where the cluster can't be reached in time, `FatalError` for what
+    it refuses.
+    """
+
+    # topics
+
+    def create_topic(
+        self,
+        name: str,
+        *,
+        partitions: int = -1,
+        replication_factor: int = -1,
+        configs: Mapping[str, str] | None = None,
+        validate_only: bool = False,
+    ) -> TopicDescription:
+        """Create a topic and return it. -1 takes the node's num.partitions and default.replication.factor.
+
+        Raises `FatalError` TOPIC_ALREADY_EXISTS, INVALID_TOPIC_EXCEPTION, INVALID_PARTITIONS, INVALID_CONFIG ...
+        """
+        return self._run(self._core.create_topic(name, partitions, replication_factor, configs or {}, validate_only))
+
+    def delete_topic(self, name: str) -> None:
+        """Delete a topic with all of its records."""
+        self._run(self._core.delete_topic(name))
+
+    def topics(self, *, include_internal: bool = False) -> list[TopicDescription]:
+        """Return all topics."""
+        return self._run(self._core.topics(include_internal))
+
+    def topic(self, name: str) -> TopicDescription:
+        """Return one topic. Raises `FatalError` UNKNOWN_TOPIC_OR_PARTITION."""
+        return self._run(self._core.topic(name))
+
+    def add_partitions(self, topic: str, total_count: int, *, validate_only: bool = False) -> None:
+        """Give a topic more partitions, `total_count` in all. Raises `FatalError` UNKNOWN_TOPIC_OR_PARTITION."""
+        self._run(self._core.add_partitions(topic, total_count, validate_only))
+
+    def topic_configs(self, topic: str, names: Sequence[str] = ()) -> list[ConfigEntry]:
+        """Return a topic's settings by Kafka's names; all where none is named.
+
+        Raises `FatalError` UNKNOWN_TOPIC_OR_PARTITION.
+        """
+        return self._run(self._core.topic_configs(topic, names))
+
+    def node_configs(self, node_id: int, names: Sequence[str] = ()) -> list[ConfigEntry]:
+        """Return a node's settings; all where none is named."""
+        return self._run(self._core.node_configs(node_id, names))
+
+    def alter_topic_configs(
+        self,
+        topic: str,
+        *,
+        changes: Mapping[str, str] | None = None,
+        remove: Iterable[str] = (),
+        validate_only: bool = False,
+    ) -> None:
+        """Change some of a topic's settings, and give others their default back.
+
+        Raises `FatalError` UNKNOWN_TOPIC_OR_PARTITION.
+        """
+        self._run(self._core.alter_topic_configs(topic, changes or {}, remove, validate_only))
+
+    def alter_node_configs(
+        self,
+        node_id: int,
+        *,
+        changes: Mapping[str, str] | None = None,
+        remove: Iterable[str] = (),
+        validate_only: bool = False,
+    ) -> None:
+        """Change some of a node's dynamic settings, and give others back what its configuration says."""
+        self._run(self._core.alter_node_configs(node_id, changes or {}, remove, validate_only))
+
+    def list_offsets(
+        self,
+        timestamps: Mapping[TopicPartition, int],
+        *,
+        isolation: IsolationLevel = IsolationLevel.READ_COMMITTED,
+    ) -> dict[TopicPartition, ListOffset]:
+        """Return offsets by timestamp (ms since 1970), or by -2 earliest, -1 latest, -3 the largest timestamp.
+
+        Raises the `SemelError` of the first partition that has one, for example because it is offline.
+        """
+        return self._run(self._core.list_offsets(timestamps, isolation))
+
+    def look_up_offsets(
+        self,
+        timestamps: Mapping[TopicPartition, int],
+        *,
+        isolation: IsolationLevel = IsolationLevel.READ_COMMITTED,
+    ) -> dict[TopicPartition, ListOffset | SemelError]:
+        """Return offsets as `list_offsets` does, and for a partition that has none the error that says why."""
+        return self._run(self._core.look_up_offsets(timestamps, isolation))
+
+    def delete_records(self, before: Mapping[TopicPartition, int]) -> dict[TopicPartition, int]:
+        """Move the start of partitions forward to an offset (-1: to the end) and return where they start then."""
+        return self._run(self._core.delete_records(before))
+
+    # groups
+
+    def groups(self, *, states: Iterable[str] = ()) -> GroupListings:
+        """Return the groups; with `states`, only those in one of them.
+
+        What can't be read is left out, and `unreadable` of the answer says what that is.
+        """
+        return self._run(self._core.groups(states))
+
+    def group(self, group: str) -> GroupDescription:
+        """Return a group with its members. Raises `FatalError` GROUP_ID_NOT_FOUND."""
+        return self._run(self._core.group(group))
+
+    def group_owners(self, group: GroupDescription) -> dict[TopicPartition, str]:
+        """Return which member each partition is assigned to."""
+        return group_owners(group)
+
+    def group_offsets(self, group: str) -> dict[TopicPartition, FetchedOffset]:
+        """Return all that a group has committed."""
+        return self._run(self._core.group_offsets(group))
+
+    def group_lag(self, group: str) -> dict[TopicPartition, PartitionLag]:
+        """Return how far a group is behind the end of what read_committed readers may see.
+
+        Raises the `SemelError` of the first partition that has one, for example because it is offline.
+        """
+        return self._run(self._core.group_lag(group))
+
+    def look_up_lag(self, group: str) -> dict[TopicPartition, PartitionLag]:
+        """Return the lag as `group_lag` does; a partition whose end is not known has the reason in `error`."""
+        return self._run(self._core.look_up_lag(group))
+
+    def alter_group_offsets(self, group: str, offsets: Mapping[TopicPartition, OffsetAndMetadata | int]) -> None:
+        """Move the committed offsets of a group that has no members."""
+        self._run(self._core.alter_group_offsets(group, offsets))
+
+    def delete_group_offsets(self, group: str, partitions: Iterable[TopicPartition]) -> None:
+        """Forget committed offsets of partitions that no member of the group subscribes to."""
+        self._run(self._core.delete_group_offsets(group, partitions))
+
+    def delete_group(self, group: str) -> None:
+        """Delete a group that has no members, with its committed offsets."""
+        self._run(self._core.delete_group(group))
+
+    # transactions
+
+    def transactions(
+        self,
+        *,
+        states: Iterable[str] = (),
+        producer_ids: Iterable[int] = (),
+        min_duration_ms: int = -1,
+        pattern: str = "",
+    ) -> TransactionListings:
+        """Return transactional ids with the state of their latest transaction; each filter narrows.
+
+        What can't be read is left out, and `unreadable` of the answer says what that is.
+        """
+        return self._run(self._core.transactions(states, producer_ids, min_duration_ms, pattern))
+
+    def transaction(self, transactional_id: str) -> TransactionDescription:
+        """Return one transactional id. Raises `FatalError` TRANSACTIONAL_ID_NOT_FOUND."""
+        return self._run(self._core.transaction(transactional_id))
+
+    def commits(self, key: str) -> list[CommitDecision]:
+        """Return what was committed under a key, the last 100 oldest first, also after any crash (T13).
+
+        The key of a transaction of one producer is its transactional id; only commits with a token are remembered.
+        Those have no `attempt`. Where a shared transaction's key is the same text, both kinds are returned.
+        """
+        return self._run(self._core.commits(key))
+
+    def shared_transaction(self, key: str) -> SharedDescription:
+        """Return the attempt that is open under a key, its writers, and what was committed."""
+        return self._run(self._core.shared_transaction(key))
+
+    def abort_shared_transaction(self, key: str) -> SharedDescription:
+        """Abort the attempt that is open under a key, with all its writers. Returns what was open.
+
+        Raises `FatalError` INVALID_TXN_STATE where nothing is. What is decided stays so.
+        """
+        return self._run(self._core.abort_shared_transaction(key))
+
+    def abort_transaction(self, transactional_id: str) -> None:
+        """Abort what a transactional id has open; its producer is fenced."""
+        self._run(self._core.abort_transaction(transactional_id))
+
+    # looking into trouble
+
+    def diagnose(self, *, thresholds: Thresholds | None = None, limit: int = SNAPSHOT_LIMIT) -> Diagnosis:
+        """Ask all nodes for their facts and return what is wrong, as `semel doctor` does.
+
+        thresholds: from when on something is a warning
+        limit:      how many transactions, held partitions, groups and topics each node tells of, the worst first
+        """
+        return self._run(self._core.diagnose(thresholds, limit))
+
+    def transaction_history(self, key: str, *, limit: int = HISTORY_LIMIT) -> TransactionHistory:
+        """Return what the log has about a transactional id, or a key: the newest `limit` steps.
+
+        It is read from the log itself, so that it can be had too where the coordinator can't work.
+        """
+        return self._run(self._core.transaction_history(key, limit))
+
+    def abort_hanging_transaction(self, partition: TopicPartition, start_offset: int) -> ProducerIdAndEpoch:
+        """End a transaction on one partition that no coordinator knows, by an abort marker. Returns whose it was.
+
+        start_offset: where it begins on the partition. Raises `FatalError` INVALID_TXN_STATE where there is none, or
+        where a coordinator knows it: then `abort_transaction` is the call for it, or, where it was decided,
+        `finish_hanging_transaction`.
+        """
+        return self._run(self._core.abort_hanging_transaction(partition, start_offset))
+
+    def finish_hanging_transaction(
+        self, partition: TopicPartition, start_offset: int, outcome: Literal["commit", "abort"] | None = None
+    ) -> bool:
+        """Write the marker that one partition lacks of a decided transaction. Returns whether that is a commit's.
+
+        outcome: only where the coordinator's log does not tell any more how it was decided: by the caller's word.
+        Raises `FatalError` INVALID_TXN_STATE where nothing begins at `start_offset`, where no coordinator knows it, or
+        where `outcome` is given for what is known.
+        """
+        return self._run(self._core.finish_hanging_transaction(partition, start_offset, outcome))
+
+    # life
+
+    def close(self) -> None:
+        """Close. Does nothing the second time."""
+        self._core.client.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def _run(self, call: Coroutine[Any, Any, T]) -> T:
+        return self._core.client.run(call)

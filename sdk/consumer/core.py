@@ -1,0 +1,608 @@
+"""What `Consumer` and its asyncio twin share below their surface: subscription, fetcher, membership and commits.
+
+Methods that begin with `async` run on the IO thread; the others may be called from the user's thread. The subscription
+is shared between the two under one lock, held for moments only.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import threading
+import time
+import weakref
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+
+from semel.protocol.api.groups import OffsetAndMetadata
+from semel.protocol.api.topics import IsolationLevel
+from semel.protocol.errors import AbortTransactionError, ErrorCode, RetriableError, SemelError, UsageError
+from semel.protocol.ids import TopicPartition
+from semel.protocol.record_batch import Record
+from semel.protocol.v1 import common_pb2, groups_pb2
+from semel.sdk.consumer.fetched import UnreadableBatchError
+from semel.sdk.consumer.fetcher import Fetcher, FetchOptions
+from semel.sdk.consumer.group_member import AssignmentChange, GroupMember, GroupOptions
+from semel.sdk.consumer.subscription import OffsetReset, PartitionState, Subscription
+from semel.sdk.consumer.topic_watch import TopicWatch
+from semel.sdk.producer.transaction import GroupMetadata
+from semel.sdk.telemetry import metrics, tracing
+from semel.sdk.telemetry.client_meters import consumer_meter
+from semel.sdk.transport.client import ClientCore
+from semel.sdk.transport.control import COMMIT_OFFSETS, FETCH_OFFSETS, item_error
+from semel.sdk.transport.offset_lookup import list_offsets
+from semel.sdk.transport.offset_parts import in_parts
+
+TURN_RECORDS_MAX = 2_000
+"""How many records of one partition are handed out before it is another one's turn."""
+
+
+_log = logging.getLogger("semel.sdk.consumer")
+
+
+@dataclass(frozen=True, slots=True, eq=False, weakref_slot=True)
+class Handout:
+    """Records of one poll, and where the reader of each of their partitions stood before and after them.
+
+    come_again: the partitions in which another handout was rewound to before this one's records.
+    """
+
+    records: list[Record]
+    first_offsets: dict[TopicPartition, int]
+    next_offsets: dict[TopicPartition, OffsetAndMetadata]
+    states: tuple[PartitionState, ...]
+    come_again: set[PartitionState] = field(default_factory=set)
+
+
+class ConsumerCore:
+    """The one core. `on_ready` is called from any thread when a poll that waits should look again."""
+
+    def __init__(self, client: ClientCore, fetch: FetchOptions, group: GroupOptions | None) -> None:
+        self.client = client
+        self.group = group
+        self.subscription = Subscription()
+        self.on_ready: Callable[[], None] = lambda: None
+        self.meter = consumer_meter(self.group_name)
+        if self.meter is not None:
+            metrics.consumers.add(self)
+        self._fetch_options = fetch
+        self.skipped_batches = 0
+        """Batches that could not be read and were passed over."""
+        self._lock = threading.Lock()
+        self._handouts: weakref.WeakSet[Handout] = weakref.WeakSet()
+        self._fetcher: Fetcher | None = None
+        self._member: GroupMember | None = None
+        self._watch = TopicWatch(client, self.subscription, self._lock, self._topics_changed, lambda: self.on_ready())
+        self._commits = asyncio.Lock()
+
+    @property
+    def group_name(self) -> str:
+        """The group's name; empty without a group."""
+        return "" if self.group is None else self.group.group
+
+    # what is read
+
+    def subscribe(self, topics: Iterable[str] | None, pattern: str | None) -> None:
+        """Read topics, or all that match a pattern, as a member of the group. Raises `UsageError`."""
+        if self.group is None:
+            raise UsageError("subscribing needs a group: Consumer(..., group='name'); without one, use assign()")
+        with self._lock:
+            if pattern is not None:
+                self.subscription.subscribe_pattern(pattern)
+            else:
+                self.subscription.subscribe(topics or ())
+            self._watch.restart()
+        member = self._member
+        if member is not None:
+            self.client.io.call_soon(member.request_rejoin)
+
+    def assign(self, partitions: Iterable[TopicPartition]) -> None:
+        """Read exactly these partitions. Raises `UsageError` after `subscribe`."""
+        with self._lock:
+            self.subscription.assign(partitions)
+            self._watch.restart()
+        self._moved()
+
+    def unsubscribe(self) -> None:
+        """Read nothing."""
+        with self._lock:
+            self.subscription.unsubscribe()
+
+    def seek(self, tp: TopicPartition, offset: int) -> None:
+        """Continue at `offset`. Raises `UsageError` for a partition that is not assigned."""
+        with self._lock:
+            state = self.subscription.require(tp)
+            state.move_to(offset)
+            state.handed_out = offset
+        self._moved()
+
+    def seek_to(self, strategy: OffsetReset, tps: Iterable[TopicPartition]) -> None:
+        """Go to the start or the end. Raises `UsageError` for partitions that are not assigned."""
+        with self._lock:
+            for state in [self.subscription.require(tp) for tp in tps]:
+                state.ask_reset(strategy)
+        self._moved()
+
+    def pause(self, tps: Iterable[TopicPartition], *, paused: bool) -> None:
+        """Hand out nothing more of partitions, or again. Raises `UsageError` for those that are not assigned."""
+        with self._lock:
+            for state in [self.subscription.require(tp) for tp in tps]:
+                state.paused = paused
+                self.subscription.note_ready(state)
+        self._moved()
+        self.on_ready()
+
+    def paused(self) -> frozenset[TopicPartition]:
+        with self._lock:
+            return frozenset(state.tp for state in self.subscription.partitions() if state.paused)
+
+    def assignment(self) -> frozenset[TopicPartition]:
+        with self._lock:
+            return self.subscription.assignment
+
+    def position(self, tp: TopicPartition) -> int | None:
+        """Return the offset of the next record to hand out; None where it is not known."""
+        with self._lock:
+            state = self.subscription.get(tp)
+            return None if state is None else state.position
+
+    def lags(self) -> dict[TopicPartition, int]:
+        """Return how many offsets each partition is behind the end that this reader may see, where it is known."""
+        read_committed = self._fetch_options.isolation is IsolationLevel.READ_COMMITTED
+        with self._lock:
+            found = {}
+            for state in self.subscription.partitions():
+                end = state.last_stable_offset if read_committed else state.high_watermark
+                if state.position is not None and end >= 0:
+                    found[state.tp] = max(0, end - state.position)
+            return found
+
+    # records
+
+    def _skip(self, batch: UnreadableBatchError) -> None:
+        """Take note of a batch that is passed over: what was in it is lost to this reader."""
+        self.skipped_batches += 1
+        _log.warning(
+            "passed over a batch that can't be read: partition=%s offsets=%d to %d: %s",
+            batch.tp, batch.first_offset, batch.last_offset, batch.message,
+        )  # fmt: skip
+        if self.meter is not None:
+            self.meter.skipped(batch.tp)
+
+    def collect(self, max_records: int) -> Handout | None:
+        """Take up to `max_records` from the buffers, of the partitions in turn; None where there are none.
+
+        Raises `SemelError` for bytes that can't be read, where nothing good is before them.
+        """
+        records: list[Record] = []
+        first: dict[PartitionState, int] = {}
+        taken: list[tuple[TopicPartition, int]] = []
+        has_room = False
+        if self.meter is not None:
+            self.meter.asked()
+        with self._lock:
+            while len(records) < max_records:
+                state = self.subscription.next_ready()
+                if state is None:
+                    break
+                assert state.position is not None
+                before, buffered = state.position, state.buffered_bytes
+                try:
+                    some = _take_from(state, min(max_records - len(records), TURN_RECORDS_MAX))
+                except SemelError:
+                    if records:
+                        break  # the next poll meets it again
+                    raise
+                finally:
+                    self.subscription.note_ready(state)
+                    has_room |= state.buffered_bytes < buffered
+                if some:
+                    taken.append((state.tp, len(some)))
+                    first.setdefault(state, before)
+                    if records:
+                        records += some
+                    else:
+                        records = some
+            handout = _hand_out(records, first)
+            if handout is not None:
+                self._handouts.add(handout)
+        if has_room:
+            self.wake_fetcher()
+        if self.meter is not None and taken:
+            self.meter.handed_out(taken)
+        return handout
+
+    def rewind(self, handout: Handout, offsets: Mapping[TopicPartition, int]) -> None:
+        """Go back to `offsets` in each partition that is still ours and whose records don't come again anyway.
+
+        A partition that is no longer ours has a new owner with a place of its own.
+        """
+        with self._lock:
+            for state in handout.states:
+                offset = offsets.get(state.tp)
+                if offset is None or state in handout.come_again or not self.subscription.is_current(state):
+                    continue
+                state.rewind_to(offset)
+                for other in self._handouts:
+                    if other is not handout and state in other.states and other.first_offsets[state.tp] >= offset:
+                        other.come_again.add(state)
+        self._moved()
+
+    def go_on_after(self, handout: Handout) -> bool:
+        """Move on past what was rewound, where nothing of it was handed out since; return whether that was so."""
+        with self._lock:
+            ours = [state for state in handout.states if self.subscription.is_current(state)]
+            for state in ours:
+                if state in handout.come_again or state.position != handout.first_offsets[state.tp]:
+                    return False
+            for state in ours:
+                state.move_to(handout.next_offsets[state.tp].offset)
+                state.handed_out = state.position
+        self._moved()
+        return True
+
+    def is_superseded(self, handout: Handout) -> bool:
+        """Whether any of the partitions was rewound since, so that its records come again."""
+        with self._lock:
+            return any(self.subscription.is_current(state) for state in handout.come_again)
+
+    def handed_out(self) -> dict[TopicPartition, OffsetAndMetadata]:
+        """Return the offset after what was handed out, of each partition that is ours."""
+        with self._lock:
+            return {
+                state.tp: OffsetAndMetadata(state.handed_out)
+                for state in self.subscription.partitions()
+                if state.handed_out is not None
+            }
+
+    @property
+    def has_records(self) -> bool:
+        with self._lock:
+            return self.subscription.has_ready
+
+    def next_error(self) -> SemelError | None:
+        """Return the next error that a poll is to raise."""
+        errors = self._fetcher.errors if self._fetcher is not None else None
+        return errors.popleft() if errors else None
+
+    def wake_fetcher(self) -> None:
+        """Let the fetcher look again. From any thread."""
+        if self._fetcher is not None:
+            self.client.io.call_soon(self._fetcher.wake)
+
+    def _moved(self) -> None:
+        """Let the fetcher look again at once, past a fetch that waits. From any thread."""
+        if self._fetcher is not None:
+            self.client.io.call_soon(self._fetcher.moved)
+
+    # the group
+
+    @property
+    def needs_step(self) -> bool:
+        """Whether the next poll should call `step` first."""
+        if self._fetcher is None or not self._watch.is_checked:
+            return True
+        if not self.subscription.uses_group_assignment:
+            return False
+        return self._member is None or self._member.needs_step
+
+    def note_poll(self) -> None:
+        """Say that the user is alive."""
+        if self._member is not None:
+            self._member.polled_at = time.monotonic()
+
+    async def step(self) -> AssignmentChange | None:
+        """Start what is not started, and go one step on in a rebalance, without waiting. See `GroupMember.step`."""
+        self._start()
+        if not self._watch.check() or self._member is None:
+            return None
+        return self._member.step()
+
+    @property
+    def owned(self) -> frozenset[TopicPartition]:
+        """The partitions that the group gave this member."""
+        return frozenset() if self._member is None else self._member.owned
+
+    @property
+    def is_lost(self) -> bool:
+        """Whether the group has given up this member, which has not been told yet."""
+        return self._member is not None and self._member.is_lost
+
+    def group_metadata(self) -> GroupMetadata | None:
+        """Return who commits now, for a commit in a transaction (KIP-447).
+
+        For a member that the group has given up, that is who it was: the coordinator refuses that. As nobody it would
+        pass for an older client that cannot say who it is, and could commit what others have processed since (O4).
+        """
+        member = self._member
+        if member is not None:
+            return member.last_joined
+        return None if self.group is None else GroupMetadata(self.group.group)
+
+    def metadata_for(self, states: Iterable[PartitionState], then: GroupMetadata) -> GroupMetadata:
+        """Return who may commit what was read from `states` when this member was `then`.
+
+        That is the member of today where it has had these partitions all the time and still has them, so that a
+        cooperative rebalance does not abort what it leaves alone. Else it is the member of then, and the coordinator
+        judges (O4).
+        """
+        member = self._member
+        if member is None or member.is_lost:
+            return then
+        now = member.membership
+        if now.assigned is None or now.metadata.member_id != then.member_id:
+            return then
+        with self._lock:
+            is_owner = all(self.subscription.is_current(state) and state.tp in now.assigned for state in states)
+        return now.metadata if is_owner else then
+
+    def _start(self) -> None:
+        if self._fetcher is None:
+            self._fetcher = Fetcher(
+                self.client,
+                self.subscription,
+                self._lock,
+                self._fetch_options,
+                committed_offsets=self._fetch_committed if self.group is not None else None,
+                on_ready=lambda: self.on_ready(),
+                on_fetched=None if self.meter is None else self.meter.fetched,
+                on_unreadable=self._skip if self._fetch_options.skips_unreadable else None,
+            )
+            self._watch.start()
+        if self._member is None and self.group is not None and self.subscription.uses_group_assignment:
+            self._member = GroupMember(
+                self.client,
+                self.group,
+                topics=self._watch.topics_to_join,
+                on_assigned=self._take_assignment,
+                on_attention=lambda: self.on_ready(),
+            )
+
+    def _take_assignment(self, partitions: frozenset[TopicPartition]) -> None:
+        with self._lock:
+            if self.subscription.uses_group_assignment:
+                self.subscription.set_assignment(partitions)
+        if self.meter is not None:
+            self.meter.assigned()
+        assert self._fetcher is not None
+        self._fetcher.moved()
+
+    def _topics_changed(self) -> None:
+        if self._member is not None:
+            self._member.request_rejoin()
+
+    # offsets
+
+    def committer(self) -> GroupMetadata:
+        """Return who commits without a transaction. Raises where nobody can."""
+        if self.group is None:
+            raise UsageError("committing needs a group: Consumer(..., group='name')")
+        if not self.subscription.uses_group_assignment:
+            return GroupMetadata(self.group.group)
+        metadata = None if self._member is None else self._member.membership.metadata
+        if metadata is None or metadata.generation_id < 0:
+            if self._member is not None and self._member.fenced is not None:
+                raise self._member.fenced
+            # As no member it could overwrite what others have committed since (O4).
+            raise AbortTransactionError(
+                f"nothing was committed: this consumer is no member of group {self.group.group!r} (any more); poll to "
+                "join it and get the partitions that are its own now",
+                ErrorCode.UNKNOWN_MEMBER_ID,
+            )
+        return metadata
+
+    async def commit(self, offsets: Mapping[TopicPartition, OffsetAndMetadata], committer: GroupMetadata) -> None:
+        """Commit for the group, one call after the other. Raises the first error of a partition.
+
+        Very many offsets go in several requests; where one fails, those before it are committed.
+        """
+        if not offsets:
+            return
+        items = (
+            groups_pb2.CommitOffsetsRequest.Item(
+                topic=tp.topic,
+                partition=tp.partition,
+                offset=place.offset,
+                leader_epoch=place.leader_epoch,
+                metadata=place.metadata,
+            )
+            for tp, place in offsets.items()
+        )
+        requests = [
+            groups_pb2.CommitOffsetsRequest(
+                group_id=committer.group_id,
+                generation_id=committer.generation_id,
+                member_id=committer.member_id,
+                group_instance_id=committer.group_instance_id or "",
+                items=part,
+            )
+            for part in in_parts(items, committer.group_id)
+        ]
+        topics = {tp.topic for tp in offsets}
+        with tracing.operation(
+            "commit",
+            topics.pop() if len(topics) == 1 else "",
+            client_id=self.client.options.client_id,
+            consumer__group__name=committer.group_id,
+        ):
+            await self._commit_in_order(requests, committer)
+
+    async def _commit_in_order(
+        self, requests: Sequence[groups_pb2.CommitOffsetsRequest], committer: GroupMetadata
+    ) -> None:
+        deadline = self._deadline()
+        async with self._commits:  # in order, also where one has to be repeated: none may overwrite a later one
+            for request in requests:
+                failures = 0
+                while (error := await self._commit_once(request, committer)) is not None:
+                    failures += 1
+                    # A rebalance waits for the user's poll, which waits for this commit.
+                    is_final = not isinstance(error, RetriableError) or error.code in _COMMIT_NEVER_AGAIN
+                    if is_final or not await self._pause(failures, deadline):
+                        raise error
+
+    async def commit_within(
+        self, offsets: Mapping[TopicPartition, OffsetAndMetadata], committer: GroupMetadata, timeout_s: float
+    ) -> None:
+        """Commit, for so long at most. Raises `RetriableError` (REQUEST_TIMED_OUT) where that was not enough."""
+        try:
+            async with asyncio.timeout(timeout_s):
+                await self.commit(offsets, committer)
+        except TimeoutError:
+            raise RetriableError(
+                f"the group did not take the offsets within {timeout_s:g} s", ErrorCode.REQUEST_TIMED_OUT
+            ) from None
+
+    async def finish_commits(self, timeout_s: float) -> None:
+        """Wait until the commits under way are done, for so long at most."""
+        with suppress(TimeoutError):
+            async with asyncio.timeout(timeout_s), self._commits:
+                pass
+
+    async def _commit_once(
+        self, request: groups_pb2.CommitOffsetsRequest, committer: GroupMetadata
+    ) -> SemelError | None:
+        try:
+            response = await self.client.control.call(COMMIT_OFFSETS, request, retry=False)
+        except SemelError as error:
+            return _commit_error(error, "offsets were", committer)
+        for item in response.items:
+            if item.error.code:
+                tp = TopicPartition(item.topic, item.partition)
+                return _commit_error(item_error(item.error, str(tp)), f"offset of {tp} was", committer)
+        return None
+
+    async def committed(self, tps: Iterable[TopicPartition]) -> dict[TopicPartition, OffsetAndMetadata | None]:
+        """Return where the group stands, waiting for transactions that are about to commit offsets (O2)."""
+        deadline = self._deadline()
+        found: dict[TopicPartition, OffsetAndMetadata | None] = {}
+        asked, failures = list(tps), 0
+        while True:
+            again: dict[TopicPartition, SemelError] = {}
+            for tp, place in (await self._fetch_committed(asked)).items():
+                if not isinstance(place, SemelError):
+                    found[tp] = place
+                elif isinstance(place, RetriableError):
+                    again[tp] = place
+                else:
+                    raise place
+            if not again:
+                return found
+            asked, failures = list(again), failures + 1
+            if not await self._pause(failures, deadline):
+                raise next(iter(again.values()))
+
+    async def _fetch_committed(
+        self, tps: list[TopicPartition]
+    ) -> dict[TopicPartition, OffsetAndMetadata | SemelError | None]:
+        """Return where the group stands in each partition, None where it has committed nothing, or an error."""
+        if self.group is None:
+            raise UsageError("committed offsets need a group: Consumer(..., group='name')")
+        if not tps:
+            return {}
+        topics: dict[str, list[int]] = {}
+        for tp in tps:
+            topics.setdefault(tp.topic, []).append(tp.partition)
+        request = groups_pb2.FetchOffsetsRequest(
+            group_id=self.group.group,
+            topics=[common_pb2.TopicPartitions(topic=name, partitions=numbers) for name, numbers in topics.items()],
+            require_stable=True,
+        )
+        response = await self.client.control.call(FETCH_OFFSETS, request)
+        found: dict[TopicPartition, OffsetAndMetadata | SemelError | None] = dict.fromkeys(tps)
+        for item in response.items:
+            tp = TopicPartition(item.topic, item.partition)
+            if item.error.code == ErrorCode.UNSTABLE_OFFSET_COMMIT:
+                found[tp] = RetriableError(
+                    f"a transaction holds the committed offset of {tp} open; see `semel txn list --state Ongoing`",
+                    ErrorCode.UNSTABLE_OFFSET_COMMIT,
+                )
+            elif item.error.code:
+                found[tp] = item_error(item.error, f"offset of {tp} of group {self.group.group!r}")
+            elif item.offset >= 0:
+                found[tp] = OffsetAndMetadata(item.offset, item.leader_epoch, item.metadata)
+        return found
+
+    async def offsets_for_times(self, timestamps: Mapping[TopicPartition, int]) -> dict[TopicPartition, int | None]:
+        """Return the first offset at or after each timestamp, None where there is none."""
+        found = await list_offsets(self.client.control, timestamps, self._fetch_options.isolation)
+        return {tp: place.offset if place.offset >= 0 else None for tp, place in found.items()}
+
+    async def end_offsets(self, tps: Iterable[TopicPartition], timestamp_ms: int) -> dict[TopicPartition, int]:
+        """Return the offset at a special timestamp: of the earliest record, or after the latest one."""
+        asked = dict.fromkeys(tps, timestamp_ms)
+        found = await list_offsets(self.client.control, asked, self._fetch_options.isolation)
+        return {tp: place.offset for tp, place in found.items()}
+
+    def _deadline(self) -> float:
+        return time.monotonic() + self.client.options.api_timeout_ms / 1000
+
+    async def _pause(self, failures: int, deadline: float) -> bool:
+        """Wait before another attempt; return False where there is no time for one."""
+        options = self.client.options
+        pause_s = min(options.retry_backoff_ms << min(failures - 1, 20), options.retry_backoff_max_ms) / 1000
+        if time.monotonic() + pause_s >= deadline:
+            return False
+        await asyncio.sleep(pause_s)
+        return True
+
+    # the end
+
+    @property
+    def is_started(self) -> bool:
+        """Whether there is anything to close."""
+        return self._fetcher is not None
+
+    async def close(self) -> None:
+        """Stop fetching, leave the group. The client is closed by its owner."""
+        if self.meter is not None:
+            metrics.consumers.discard(self)
+            self.meter.give_on()
+        await self._watch.close()
+        if self._fetcher is not None:
+            await self._fetcher.close()
+        await self.leave()
+
+    async def leave(self) -> None:
+        """Leave the group; a later subscribe joins it again."""
+        member, self._member = self._member, None
+        if member is not None:
+            await member.close()
+
+
+_COMMIT_NEVER_AGAIN = frozenset({ErrorCode.REBALANCE_IN_PROGRESS, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION})
+
+
+def _take_from(state: PartitionState, max_records: int) -> list[Record]:
+    """Take records off a partition's chunks, and move its position past them and past what is not for readers."""
+    records: list[Record] = []
+    assert state.position is not None
+    before = state.position
+    while state.chunks and not records:
+        chunk = state.chunks[0]
+        records = chunk.take(max_records)
+        state.position = max(state.position, chunk.next_offset)
+        if not records or chunk.is_used_up:
+            state.chunks.popleft()
+            state.buffered_bytes -= chunk.size_bytes
+    if records or state.handed_out == before:
+        state.handed_out = state.position  # markers, too, need not be read again
+    return records
+
+
+def _hand_out(records: list[Record], first: dict[PartitionState, int]) -> Handout | None:
+    if not records:
+        return None
+    next_offsets: dict[TopicPartition, OffsetAndMetadata] = {}
+    for state in first:
+        assert state.position is not None
+        next_offsets[state.tp] = OffsetAndMetadata(state.position)
+    return Handout(records, {state.tp: offset for state, offset in first.items()}, next_offsets, tuple(first))
+
+
+def _commit_error(error: SemelError, what: str, committer: GroupMetadata) -> SemelError:
+    message = f"{what} not committed for group {committer.group_id!r}: {error.message}"
+    if error.code in (ErrorCode.ILLEGAL_GENERATION, ErrorCode.UNKNOWN_MEMBER_ID, ErrorCode.REBALANCE_IN_PROGRESS):
+        message += "; the group has rebalanced, poll again to get the partitions that are yours now"
+    return type(error)(message, error.code)

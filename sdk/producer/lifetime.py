@@ -1,0 +1,58 @@
+"""The end of producers that nobody closes: dropped, in a forked child, or at the end of the program."""
+
+from __future__ import annotations
+
+import atexit
+import logging
+import os
+import threading
+import weakref
+from typing import Any, Final
+
+from semel.protocol.errors import SemelError
+from semel.sdk.producer.core import ProducerCore
+
+_log = logging.getLogger(__name__)
+
+_LAST_CLOSE_TIMEOUT_S: Final = 5.0
+"""How long the end of a program may wait for a producer that nobody closed."""
+
+_cores: weakref.WeakSet[ProducerCore] = weakref.WeakSet()
+
+
+def close_when_dropped(face: object, core: ProducerCore) -> weakref.finalize[..., Any]:
+    """Close `core` when `face` is collected without having been closed. Detach the result at a close."""
+    _cores.add(core)
+    finalizer = weakref.finalize(face, _close_dropped, core)
+    finalizer.atexit = False  # then all are closed one after the other, below
+    return finalizer
+
+
+def _close_dropped(core: ProducerCore) -> None:
+    # On a thread of its own: the collector may run on the IO thread, which can't wait for itself.
+    core.drop()
+    if not core.client.io.forked:
+        threading.Thread(target=_close_quietly, args=(core,), name="semel-close").start()
+
+
+def _close_quietly(core: ProducerCore) -> None:
+    unsent = core.accumulator.incomplete_records()
+    try:
+        core.close(_LAST_CLOSE_TIMEOUT_S)
+    except SemelError as error:
+        _log.error("%d records of a producer that was not closed may be lost: %s", unsent, error)
+
+
+def _close_at_exit() -> None:
+    """Bring what a program sent without flush or close to the node before it ends."""
+    for core in list(_cores):
+        _close_quietly(core)
+
+
+def _close_gates_in_child() -> None:
+    for core in _cores:
+        core.accumulator.gate_closed = True
+
+
+atexit.register(_close_at_exit)
+os.register_at_fork(after_in_child=_close_gates_in_child)

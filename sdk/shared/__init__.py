@@ -1,0 +1,1 @@
+"""Transactions that several producers share."""

@@ -1,0 +1,1 @@
+"""Writing: tasks write, the driver decides, and an output takes effect with its offsets."""

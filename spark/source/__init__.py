@@ -1,0 +1,1 @@
+"""Reading: batches, streams, offsets, schemas, lag."""
