@@ -16,7 +16,7 @@ import semel
 from semel.protocol.errors import ErrorCode
 from semel.protocol.kafka.api import ApiKey
 
-PAGE = Path(__file__).parents[2] / "docs" / "how-to" / "run-a-node.md"
+PAGE = Path(__file__).parents[3] / "docs" / "how-to" / "run-a-node.md"
 
 
 def produce(node: LiveNode, topic: str, records: bytes) -> ErrorCode:

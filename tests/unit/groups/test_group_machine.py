@@ -29,7 +29,7 @@ from semel.protocol.errors import ErrorCode
 from semel.protocol.ids import TopicPartition
 from semel.runtime.machine import CoordinatorRecord, Ticket
 
-DOCS = Path(__file__).parents[2] / "docs" / "groups.md"
+DOCS = Path(__file__).parents[3] / "docs" / "groups.md"
 
 
 def state(driver: GroupDriver, group_id: str = GROUP) -> GroupState | None:

@@ -174,7 +174,7 @@ def test_T1_the_fence_is_never_stored() -> None:
 
 
 def test_T1_the_documentation_shows_the_table() -> None:
-    page = (Path(__file__).parents[2] / "docs" / "transactions.md").read_text(encoding="utf-8")
+    page = (Path(__file__).parents[3] / "docs" / "transactions.md").read_text(encoding="utf-8")
     drawn = re.search(r"```mermaid\n(.*?)```", page, re.DOTALL)
     assert drawn is not None
     assert drawn.group(1) == transition_diagram()

@@ -35,7 +35,7 @@ from semel.protocol.ids import OFFSETS_TOPIC, TopicPartition
 from semel.runtime.telemetry.buckets import Buckets, Distribution
 from semel.sdk.telemetry import metrics as client_metrics
 
-PAGE = Path(__file__).parent.parent.parent / "docs" / "metrics.md"
+PAGE = Path(__file__).parents[3] / "docs" / "metrics.md"
 WAIT_S = 30
 
 

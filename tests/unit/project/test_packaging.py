@@ -10,7 +10,7 @@ import tarfile
 import tomllib
 from pathlib import Path
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 
 
 def test_source_archive_has_what_the_compiled_modules_are_built_from(tmp_path: Path) -> None:

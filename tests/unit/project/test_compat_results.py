@@ -8,7 +8,7 @@ from types import ModuleType
 
 import pytest
 
-FULL = Path(__file__).resolve().parents[1] / "compat" / "full"
+FULL = Path(__file__).resolve().parents[2] / "compat" / "full"
 ROOT = FULL.parents[2]
 
 

@@ -45,7 +45,7 @@ from semel.protocol.v1 import diagnostics_pb2
 from semel.sdk.diagnosis.findings import KINDS, Cluster, Finding
 from semel.sdk.diagnosis.rules import diagnose, unresolved_producers
 
-PAGE = Path(__file__).parents[2] / "docs" / "doctor.md"
+PAGE = Path(__file__).parents[3] / "docs" / "doctor.md"
 
 
 def findings(*nodes: NodeSnapshot, unreachable: dict[int, str] | None = None, **limits: int) -> list[Finding]:

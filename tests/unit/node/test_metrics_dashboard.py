@@ -25,7 +25,7 @@ from metrics_workload import worked_node
 
 from semel.broker.telemetry.dashboard import dashboard
 
-DOCKER = Path(__file__).parent.parent.parent / "docker"
+DOCKER = Path(__file__).parents[3] / "docker"
 WAIT_S = 60
 
 _WORDS = re.compile(r'"[^"]*"|\[[^\]]*\]|[A-Za-z_:][A-Za-z0-9_:]*|[{}()]')

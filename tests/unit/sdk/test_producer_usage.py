@@ -9,6 +9,7 @@ import sys
 import textwrap
 import threading
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -191,7 +192,7 @@ def test_fork_after_use_is_refused() -> None:
             producer.send("orders", b"y").result(30)
             producer.close()
     """
-    support = os.path.join(os.path.dirname(os.path.dirname(__file__)), "support")
+    support = str(Path(__file__).parents[2] / "support")
     run = subprocess.run(
         [sys.executable, "-P", "-W", "ignore", "-c", textwrap.dedent(program), support],
         capture_output=True,

@@ -30,7 +30,7 @@ from semel.broker.logs.config import LogManagerConfig
 from semel.group_coordinator.config import GroupConfig
 from semel.txn_coordinator.config import TransactionConfig
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 
 
 def load(

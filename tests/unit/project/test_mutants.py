@@ -11,7 +11,7 @@ from types import SimpleNamespace
 
 import pytest
 
-TESTS = Path(__file__).resolve().parents[1]
+TESTS = Path(__file__).resolve().parents[2]
 ROOT = TESTS.parent
 RUN = TESTS / "mutants" / "run.py"
 
