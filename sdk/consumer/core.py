@@ -24,11 +24,11 @@ from semel.protocol.v1 import common_pb2, groups_pb2
 from semel.sdk.consumer.fetched import UnreadableBatchError
 from semel.sdk.consumer.fetcher import Fetcher, FetchOptions
 from semel.sdk.consumer.group_member import AssignmentChange, GroupMember, GroupOptions
+from semel.sdk.consumer.meter import consumer_meter
 from semel.sdk.consumer.subscription import OffsetReset, PartitionState, Subscription
 from semel.sdk.consumer.topic_watch import TopicWatch
 from semel.sdk.producer.transaction import GroupMetadata
 from semel.sdk.telemetry import metrics, tracing
-from semel.sdk.telemetry.client_meters import consumer_meter
 from semel.sdk.transport.client import ClientCore
 from semel.sdk.transport.control import COMMIT_OFFSETS, FETCH_OFFSETS, item_error
 from semel.sdk.transport.offset_lookup import list_offsets
@@ -210,7 +210,7 @@ class ConsumerCore:
         if has_room:
             self.wake_fetcher()
         if self.meter is not None and taken:
-            self.meter.handed_out(taken)
+            self.meter.returned(taken)
         return handout
 
     def rewind(self, handout: Handout, offsets: Mapping[TopicPartition, int]) -> None:
@@ -558,7 +558,7 @@ class ConsumerCore:
         """Stop fetching, leave the group. The client is closed by its owner."""
         if self.meter is not None:
             metrics.consumers.discard(self)
-            self.meter.give_on()
+            self.meter.publish()
         await self._watch.close()
         if self._fetcher is not None:
             await self._fetcher.close()

@@ -31,12 +31,12 @@ from semel.protocol.trace_context import encode_contexts
 from semel.runtime.clock import Clock, SystemClock
 from semel.sdk.producer.accumulator import Accumulator
 from semel.sdk.producer.delivery import ProducerBatch
+from semel.sdk.producer.meter import producer_meter
 from semel.sdk.producer.sender import Attempt, Outcome, Sender
 from semel.sdk.producer.settings import ProducerOptions
 from semel.sdk.producer.transaction_calls import TransactionCalls, init_producer_id
 from semel.sdk.producer.waiters import Waiters
 from semel.sdk.telemetry import metrics
-from semel.sdk.telemetry.client_meters import producer_meter
 from semel.sdk.transport.client import ClientCore
 from semel.sdk.transport.cluster import NodeInfo
 from semel.sdk.transport.connection import Buffer, Connection, ConnectionLostError
@@ -566,7 +566,7 @@ class ProducerCore:
             self.sender.abandon(error)
             if self.meter is not None:
                 metrics.producers.discard(self)
-                self.meter.give_on()
+                self.meter.publish()
             self._waiters.settle()
 
         if not self.client.io.closed and not self.client.io.forked:

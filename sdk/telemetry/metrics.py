@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
+PUBLISH_EVERY_S: Final = 0.2
 SYSTEM: Final = {"messaging.system": "kafka"}
 OUTCOME: Final = "semel.transaction.outcome"
 

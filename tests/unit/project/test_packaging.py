@@ -35,7 +35,7 @@ def test_source_archive_has_what_the_compiled_modules_are_built_from(tmp_path: P
 def test_the_extra_for_spark_asks_for_a_pyspark_that_has_what_streams_import() -> None:
     extra = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]["spark"]
     (least,) = re.findall(r"pyspark>=([\d.]+)", " ".join(extra))
-    modules = {name for path in (ROOT / "spark").glob("*.py") for name in re.findall(r"from (\S+)", path.read_text())}
+    modules = {name for path in (ROOT / "spark").rglob("*.py") for name in re.findall(r"from (\S+)", path.read_text())}
     since = {"pyspark.sql.datasource": (4, 0), "pyspark.sql.streaming.datasource": (4, 2)}
     assert modules >= since.keys()
     assert tuple(map(int, least.split("."))) >= max(since.values())

@@ -1,16 +1,15 @@
-"""What one producer or consumer counts, where an OpenTelemetry SDK is set when it is made; else it has no meter at all.
+"""What one producer counts, where an OpenTelemetry SDK is set when it is made; else it has no meter at all.
 
 By batch, never by record, and gathered: a call of OpenTelemetry's costs as much as hundreds of records. What was
-gathered is given on a few times a second, and at the end.
+gathered is published a few times a second, and at the end.
 """
 
 from __future__ import annotations
 
 import asyncio
-import threading
 import time
-from collections import Counter, defaultdict
-from collections.abc import Iterable, Mapping
+from collections import defaultdict
+from collections.abc import Mapping
 from typing import Final
 
 from semel.protocol.errors import ErrorCode
@@ -18,8 +17,6 @@ from semel.protocol.ids import TopicPartition
 from semel.sdk.producer.delivery import ProducerBatch
 from semel.sdk.producer.sender import Attempt, Outcome
 from semel.sdk.telemetry import metrics
-
-GIVEN_ON_EVERY_S: Final = 0.2
 
 _SEND: Final = {**metrics.SYSTEM, "messaging.operation.name": "send", "messaging.operation.type": "send"}
 _ACCEPTED: Final = frozenset({ErrorCode.NONE, ErrorCode.DUPLICATE_SEQUENCE_NUMBER})
@@ -75,8 +72,8 @@ class ProducerMeter:
         attributes = metrics.partition_attributes("send", batch.topic, batch.partition)
         self._metrics.failed_messages.add(batch.record_count, {**attributes, "error.type": code.name})
 
-    def give_on(self) -> None:
-        """Give on what was gathered."""
+    def publish(self) -> None:
+        """Publish what was gathered."""
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
@@ -93,68 +90,9 @@ class ProducerMeter:
 
     def _arm(self) -> None:
         if self._timer is None:
-            self._timer = asyncio.get_running_loop().call_later(GIVEN_ON_EVERY_S, self.give_on)
-
-
-class ConsumerMeter:
-    """Counts what a consumer fetches and hands out. From any thread."""
-
-    def __init__(self, group: str) -> None:
-        self._metrics = metrics.client_metrics()
-        self._group = group
-        self._lock = threading.Lock()
-        self._messages: Counter[TopicPartition] = Counter()
-        self._bytes: Counter[TopicPartition] = Counter()
-        self._due = 0.0
-        self._handed_out_at: float | None = None
-
-    def asked(self) -> None:
-        """The program asks for more."""
-        now = time.monotonic()
-        if self._handed_out_at is not None:
-            self._metrics.poll_interval.record(now - self._handed_out_at, metrics.SYSTEM)
-            self._handed_out_at = None
-        if now >= self._due:
-            self.give_on()
-
-    def handed_out(self, taken: Iterable[tuple[TopicPartition, int]]) -> None:
-        """Records of partitions were handed out, so many."""
-        with self._lock:
-            for tp, messages in taken:
-                self._messages[tp] += messages
-        self._handed_out_at = time.monotonic()
-
-    def fetched(self, tp: TopicPartition, size_bytes: int) -> None:
-        """Batches came from a partition."""
-        with self._lock:
-            self._bytes[tp] += size_bytes
-
-    def skipped(self, tp: TopicPartition) -> None:
-        """A batch that can't be read was passed over."""
-        self._metrics.skipped_batches.add(1, metrics.group_attributes(self._group, tp))
-
-    def assigned(self) -> None:
-        """The group gave partitions."""
-        attributes = {**metrics.SYSTEM, "messaging.consumer.group.name": self._group}
-        self._metrics.rebalances.add(1, attributes)
-
-    def give_on(self) -> None:
-        """Give on what was gathered."""
-        self._due = time.monotonic() + GIVEN_ON_EVERY_S
-        with self._lock:
-            messages, self._messages = self._messages, Counter()
-            size_bytes, self._bytes = self._bytes, Counter()
-        for counter, gathered in ((self._metrics.consumed_messages, messages), (self._metrics.consumed_io, size_bytes)):
-            for tp, count in gathered.items():
-                attributes = {**metrics.group_attributes(self._group, tp), "messaging.operation.name": "poll"}
-                counter.add(count, attributes)
+            self._timer = asyncio.get_running_loop().call_later(metrics.PUBLISH_EVERY_S, self.publish)
 
 
 def producer_meter() -> ProducerMeter | None:
     """Return a meter where anybody looks at metrics."""
     return ProducerMeter() if metrics.active() else None
-
-
-def consumer_meter(group: str) -> ConsumerMeter | None:
-    """Return a meter where anybody looks at metrics. `group`: empty for a consumer without one."""
-    return ConsumerMeter(group) if metrics.active() else None
