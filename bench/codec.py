@@ -23,9 +23,12 @@ import pyarrow as pa
 from aiokafka.record.default_records import DefaultRecordBatch as AioBatch
 from aiokafka.record.default_records import DefaultRecordBatchBuilder as AioBuilder
 
-from semel.protocol import record_batch
+from semel.protocol import record_decoder
 from semel.protocol.arrow import decode_to_arrow, encode_from_arrow
-from semel.protocol.record_batch import BatchBuilder, Compression, decode_records, decode_values, validate_batches
+from semel.protocol.batch_builder import BatchBuilder
+from semel.protocol.batch_header import validate_batches
+from semel.protocol.compression import Compression
+from semel.protocol.record_decoder import decode_records, decode_values
 
 with warnings.catch_warnings():
     warnings.simplefilter("ignore", DeprecationWarning)
@@ -161,7 +164,7 @@ def main() -> None:
         for _ in range(options.records * ARROW_BATCHES)
     ]
     chosen = contenders(keys, values, options.headers, Compression[options.compression.upper()])
-    kind = "compiled" if str(record_batch.__file__).endswith(".so") else "interpreted"
+    kind = "compiled" if str(record_decoder.__file__).endswith(".so") else "interpreted"
     print(
         f"semel {kind}; batches of {options.records} records with {options.key_bytes} B keys, "
         f"{options.value_bytes} B values, {options.headers} headers, compression {options.compression}; "

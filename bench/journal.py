@@ -21,9 +21,9 @@ from semel.broker.log.config import LogConfig
 from semel.broker.logs.config import LogManagerConfig
 from semel.broker.logs.manager import LogManager
 from semel.broker.logs.partition import Partition
+from semel.protocol.batch_builder import encode_batch
 from semel.protocol.errors import SemelError
 from semel.protocol.ids import TopicPartition, new_topic_id
-from semel.protocol.record_batch import encode_batch
 from semel.runtime.clock import SystemClock
 from semel.runtime.disk_storage import DiskStorage, raise_open_files_limit
 from semel.runtime.storage import StorageFile

@@ -21,8 +21,9 @@ from collections.abc import Callable
 from semel.broker.log.config import LogConfig
 from semel.broker.log.open_files import OpenFiles
 from semel.broker.log.partition_log import PartitionLog
+from semel.protocol.batch_builder import encode_batch
+from semel.protocol.batch_header import set_producer
 from semel.protocol.ids import NO_PRODUCER_EPOCH, NO_PRODUCER_ID, TopicPartition, new_topic_id
-from semel.protocol.record_batch import encode_batch, set_producer
 from semel.runtime.disk_storage import DiskStorage
 
 NOW = 1_700_000_000_000

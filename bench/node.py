@@ -48,11 +48,11 @@ from harness import (
 )
 
 import semel
+from semel.protocol.batch_builder import encode_batch
 from semel.protocol.errors import ErrorCode
 from semel.protocol.ids import ZERO_TOPIC_ID, TopicPartition
 from semel.protocol.kafka.api import join_parts
 from semel.protocol.kafka.fetch import FetchPartition, FetchRequest, FetchResponse
-from semel.protocol.record_batch import encode_batch
 
 TOPIC, PARTITIONS = "bench", 32
 SIZES = (100, 1024)

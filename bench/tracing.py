@@ -129,7 +129,7 @@ def nodes(batches: int, rounds: int) -> dict[str, list[float]]:
 
 def append(pid: int, batches: int) -> float:
     """Return the microseconds of the node's CPU that a batch takes."""
-    from semel.protocol.record_batch import encode_batch
+    from semel.protocol.batch_builder import encode_batch
 
     ready = bytes(encode_batch([(1_000, None, b"x" * 100, ())] * 10))
     with semel.Producer(GRPC, linger_ms=0) as producer:

@@ -14,7 +14,6 @@ from semel.broker.handlers.topics import create_internal_topic
 from semel.broker.handlers.write_txn_markers import LocalMarkerWriter
 from semel.broker.logs.partition import Partition
 from semel.broker.metadata.image import TopicImage
-from semel.broker.node_log import counted
 from semel.broker.parts_config import group_config, transaction_config
 from semel.broker.services import Services
 from semel.broker.telemetry.tracing import NodeTracing
@@ -22,6 +21,7 @@ from semel.group_coordinator.consumer.pattern_matches import PatternMatches
 from semel.group_coordinator.service import GroupService
 from semel.protocol.errors import ErrorCode, RetriableError, SemelError
 from semel.protocol.ids import OFFSETS_TOPIC, TRANSACTIONS_TOPIC, TopicPartition
+from semel.protocol.wording import counted
 from semel.txn_coordinator.service import TransactionService
 
 logger = logging.getLogger("semel.coordinators")

@@ -18,10 +18,9 @@ from semel.broker.logs.manager import LogManager, NewPartition
 from semel.broker.logs.offline import OfflineLog
 from semel.broker.metadata.changes import Change, ConfigsChanged, PartitionsAdded, TopicCreated, TopicDeleted
 from semel.broker.metadata.image import BROKER_RESOURCE, MetadataImage, TopicImage
-from semel.broker.node_log import counted
 from semel.protocol.errors import FatalError, SemelError
 from semel.protocol.ids import TopicId, TopicPartition
-from semel.protocol.wording import partition_argument
+from semel.protocol.wording import counted, partition_argument
 from semel.runtime.turns import Turns
 
 if TYPE_CHECKING:

@@ -44,15 +44,15 @@ from semel.broker.metadata.image import ALL_NODES_ID, MetadataImage, TopicImage
 from semel.broker.metadata.metadata import Metadata
 from semel.broker.metadata.store import MetadataStore, sqlite_url
 from semel.broker.metadata_follower import MetadataFollower
-from semel.broker.node_log import counted
+from semel.broker.metrics.setup import NodeMetrics
 from semel.broker.parts_config import kafka_limits, log_manager_config
 from semel.broker.start_errors import NodeStartError, StartFailure
-from semel.broker.telemetry.setup import NodeMetrics
 from semel.broker.telemetry.tracing import NodeTracing
 from semel.group_coordinator.service import GroupService
 from semel.protocol.compiled import warn_if_interpreted
 from semel.protocol.errors import ErrorCode, SemelError
 from semel.protocol.ids import TopicId, TopicPartition, format_topic_id, new_topic_id
+from semel.protocol.wording import counted
 from semel.runtime.clock import Clock, SystemClock
 from semel.runtime.disk_storage import DiskStorage
 from semel.runtime.storage import Storage, StorageLock, make_lasting_folder

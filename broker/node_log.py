@@ -23,11 +23,6 @@ def redact(text: str) -> str:
     return _PASSWORD_IN_URL.sub(r"\g<before>:***@", text)
 
 
-def counted(number: int, noun: str, plural: str = "") -> str:
-    """Return `1 log`, `2 logs`. `plural` for nouns that take no s."""
-    return f"{number} {noun if number == 1 else plural or noun + 's'}"
-
-
 def _cut(text: str) -> str:
     left_out = len(text) - _LINE_CHARACTERS_MAX
     return text if left_out <= 0 else f"{text[:_LINE_CHARACTERS_MAX]}... ({left_out} characters left out)"

@@ -19,8 +19,8 @@ from semel.group_coordinator.consumer.groups import ConsumerGroups
 from semel.group_coordinator.consumer.membership import deletion_records
 from semel.group_coordinator.effects import GroupEventKind, TimerKey, TimerKind, Turn
 from semel.group_coordinator.offsets.table import OffsetTable
+from semel.group_coordinator.records.schemas import group_record, offset_record, record_size_bytes
 from semel.group_coordinator.requests import TopicsDeleted, TopicsLeft
-from semel.group_coordinator.schemas import group_record, offset_record, record_size_bytes
 from semel.group_coordinator.timers import Timers
 from semel.protocol.api.groups import (
     DeleteGroupRequest,

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable
 from typing import Final
 
 from semel.group_coordinator.config import GroupConfig
-from semel.group_coordinator.consumer.state import MemberDetails
+from semel.group_coordinator.records.consumer_state import MemberDetails
 from semel.protocol.api.groups import GroupProtocol
 from semel.protocol.errors import ErrorCode, SemelError, error_for
 

@@ -18,21 +18,14 @@ from semel.group_coordinator.computations import Computed
 from semel.group_coordinator.config import GroupConfig
 from semel.group_coordinator.consumer.group import ConsumerGroup
 from semel.group_coordinator.consumer.groups import ConsumerGroups
-from semel.group_coordinator.consumer.schemas import ConsumerGroupKey
 from semel.group_coordinator.consumer.topics import NO_TOPICS, TopicsSource
 from semel.group_coordinator.deletion import Deletions
 from semel.group_coordinator.effects import TimerKey, TimerKind, Turn
 from semel.group_coordinator.held_bytes import HeldBytes, Room
 from semel.group_coordinator.offsets.commits import OffsetCommits
 from semel.group_coordinator.offsets.table import OffsetTable
-from semel.group_coordinator.requests import (
-    BeginVerification,
-    HeldPartitions,
-    TopicsDeleted,
-    TopicsLeft,
-    VerifiedCommit,
-)
-from semel.group_coordinator.schemas import (
+from semel.group_coordinator.records.consumer_schemas import ConsumerGroupKey
+from semel.group_coordinator.records.schemas import (
     GroupMetadataKey,
     OffsetCommitKey,
     OffsetCommitValue,
@@ -40,6 +33,13 @@ from semel.group_coordinator.schemas import (
     decode_group_value,
     decode_key,
     decode_offset_value,
+)
+from semel.group_coordinator.requests import (
+    BeginVerification,
+    HeldPartitions,
+    TopicsDeleted,
+    TopicsLeft,
+    VerifiedCommit,
 )
 from semel.group_coordinator.timers import Timers
 from semel.protocol.api.consumer_groups import ConsumerGroupDescribeRequest, ConsumerGroupHeartbeatRequest

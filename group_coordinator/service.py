@@ -19,7 +19,6 @@ from semel.group_coordinator.computations import Computation, Computing
 from semel.group_coordinator.config import GroupConfig
 from semel.group_coordinator.consumer.group import GROUP_TYPE
 from semel.group_coordinator.consumer.pattern_matches import PatternMatches
-from semel.group_coordinator.consumer.state import ConsumerGroupState
 from semel.group_coordinator.consumer.topics import NO_TOPICS, PatternsNeededError, TopicsSource
 from semel.group_coordinator.effects import GroupEvent, GroupEventKind
 from semel.group_coordinator.held_bytes import HeldBytes
@@ -27,6 +26,8 @@ from semel.group_coordinator.limits import check_consumer_heartbeat, check_group
 from semel.group_coordinator.machine import GroupMachine
 from semel.group_coordinator.offsets.commits import too_large
 from semel.group_coordinator.offsets.table import NOTHING_COMMITTED
+from semel.group_coordinator.records.consumer_state import ConsumerGroupState
+from semel.group_coordinator.records.schemas import offset_record_size_bytes
 from semel.group_coordinator.requests import (
     BeginVerification,
     HeldPartitions,
@@ -34,7 +35,6 @@ from semel.group_coordinator.requests import (
     TopicsLeft,
     VerifiedCommit,
 )
-from semel.group_coordinator.schemas import offset_record_size_bytes
 from semel.protocol.api.consumer_groups import (
     ConsumerGroupDescribeRequest,
     ConsumerGroupDescription,

@@ -16,7 +16,7 @@ from semel.protocol.compression import DEFAULT_MAX_UNCOMPRESSED_BYTES, Compressi
 from semel.protocol.corruption import CorruptBatchError
 from semel.protocol.errors import UsageError
 from semel.protocol.ids import NO_LEADER_EPOCH, NO_PRODUCER_EPOCH, NO_PRODUCER_ID, NO_SEQUENCE, NO_TIMESTAMP
-from semel.protocol.record_batch import ColumnDecoder, Headers, record_bytes
+from semel.protocol.record_decoder import ColumnDecoder, Headers, record_bytes
 
 if TYPE_CHECKING:
     import pyarrow

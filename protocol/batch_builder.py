@@ -32,7 +32,7 @@ from semel.protocol.errors import ErrorCode, UsageError
 from semel.protocol.ids import NO_LEADER_EPOCH, NO_PRODUCER_EPOCH, NO_PRODUCER_ID, NO_SEQUENCE, NO_TIMESTAMP
 
 if TYPE_CHECKING:
-    from semel.protocol.record_batch import Headers, Record
+    from semel.protocol.record_decoder import Headers, Record
 
 Buffer: TypeAlias = bytes | bytearray | memoryview
 Source: TypeAlias = "bytes | bytearray | memoryview | None"

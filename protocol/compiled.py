@@ -5,14 +5,14 @@ from __future__ import annotations
 import logging
 from functools import cache
 
-from semel.protocol import record_batch
+from semel.protocol import record_decoder
 
 _log = logging.getLogger("semel")
 
 
 def is_compiled() -> bool:
     """Whether the compiled twins are in use. All of them are, or none: they are built together."""
-    return not str(record_batch.__file__).endswith(".py")
+    return not str(record_decoder.__file__).endswith(".py")
 
 
 @cache

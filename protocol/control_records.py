@@ -14,7 +14,7 @@ from semel.protocol.corruption import CorruptBatchError
 from semel.protocol.ids import NO_LEADER_EPOCH
 
 if TYPE_CHECKING:
-    from semel.protocol.record_batch import Record
+    from semel.protocol.record_decoder import Record
 
 
 class ControlType(IntEnum):

@@ -1,4 +1,4 @@
-"""Durations, times, sizes, and arguments of commands in the sentences of findings."""
+"""Counts, durations, times, sizes, and arguments of commands in sentences for people."""
 
 from __future__ import annotations
 
@@ -28,13 +28,13 @@ def duration(milliseconds: int) -> str:
     return f"{hours // 24} d {hours % 24} h"
 
 
-def counted(number: int, thing: str) -> str:
-    """Return a number of things in words.
+def counted(number: int, thing: str, plural: str = "") -> str:
+    """Return a number of things in words. `plural`: of nouns that take no s.
 
-    >>> counted(1, "partition"), counted(1200, "record")
-    ('1 partition', '1200 records')
+    >>> counted(1, "partition"), counted(1200, "record"), counted(2, "batch", "batches")
+    ('1 partition', '1200 records', '2 batches')
     """
-    return f"{number} {thing}" if number == 1 else f"{number} {thing}s"
+    return f"{number} {thing if number == 1 else plural or thing + 's'}"
 
 
 def moment(time_ms: int, *, timespec: str = "seconds") -> str:

@@ -19,18 +19,13 @@ from enum import Enum
 from typing import Any, Protocol
 
 from semel.protocol.api.transactions import TransactionVersion
+from semel.protocol.batch_builder import encode_batch
+from semel.protocol.batch_header import BatchHeader, iter_batches
+from semel.protocol.control_records import ControlType, decode_control
+from semel.protocol.corruption import CorruptBatchError
 from semel.protocol.errors import ErrorCode, FatalError, RetriableError, SemelError
 from semel.protocol.ids import NO_PRODUCER, ProducerIdAndEpoch, TopicPartition
-from semel.protocol.record_batch import (
-    BatchHeader,
-    ControlType,
-    CorruptBatchError,
-    Record,
-    decode_control,
-    decode_records,
-    encode_batch,
-    iter_batches,
-)
+from semel.protocol.record_decoder import Record, decode_records
 from semel.runtime.clock import Clock
 from semel.runtime.machine import DEFERRED, TICK, CoordinatorRecord, Deferred, Machine, Result, Ticket
 

@@ -14,7 +14,7 @@ from semel.protocol.arrow import encode_batches_from_arrow
 from semel.protocol.compression import Compression
 from semel.protocol.errors import UsageError
 from semel.protocol.ids import TopicPartition
-from semel.protocol.record_batch import Headers
+from semel.protocol.record_decoder import Headers
 from semel.sdk.producer.partitioner import partitions_for_keys
 
 if TYPE_CHECKING:

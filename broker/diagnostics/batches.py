@@ -8,9 +8,8 @@ from typing import Final
 
 from semel.broker.logs.partition import Partition
 from semel.protocol.api.diagnostics import NO_TIME
-from semel.protocol.batch_header import BATCH_OVERHEAD, BatchHeader, read_header
+from semel.protocol.batch_header import BATCH_OVERHEAD, BatchHeader, iter_batches, read_header
 from semel.protocol.errors import SemelError
-from semel.protocol.record_batch import iter_batches
 
 PIECE_BYTES: Final = 256 << 10
 

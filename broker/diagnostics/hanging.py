@@ -12,7 +12,7 @@ from semel.protocol.api.diagnostics import HangingEnd
 from semel.protocol.api.transactions import TransactionVersion, TxnMarker
 from semel.protocol.errors import ErrorCode, FatalError, RetriableError, SemelError, error_for
 from semel.protocol.ids import TRANSACTIONS_TOPIC, ProducerIdAndEpoch, TopicPartition
-from semel.protocol.record_batch import decode_records
+from semel.protocol.record_decoder import decode_records
 from semel.protocol.wording import command, partition_argument
 from semel.txn_coordinator.outcome import HolderOutcome, Outcome, concerns, outcome_of
 from semel.txn_coordinator.schemas import decode_key, decode_value

@@ -14,8 +14,8 @@ from semel.broker.diagnostics.batches import batches_from
 from semel.broker.diagnostics.snapshot import PARTITIONS_SHOWN_MAX
 from semel.broker.logs.partition import Partition
 from semel.broker.services import Services
-from semel.group_coordinator.schemas import OffsetCommitKey, decode_offset_value
-from semel.group_coordinator.schemas import decode_key as decode_offsets_key
+from semel.group_coordinator.records.schemas import OffsetCommitKey, decode_offset_value
+from semel.group_coordinator.records.schemas import decode_key as decode_offsets_key
 from semel.protocol.api.diagnostics import (
     HISTORY_LIMIT,
     HISTORY_LIMIT_MAX,
@@ -24,9 +24,10 @@ from semel.protocol.api.diagnostics import (
     TransactionHistory,
     TransactionWrite,
 )
+from semel.protocol.control_records import ControlType, decode_control
 from semel.protocol.errors import ErrorCode, RetriableError, SemelError, UsageError
 from semel.protocol.ids import OFFSETS_TOPIC, TRANSACTIONS_TOPIC, TopicPartition
-from semel.protocol.record_batch import ControlType, Record, decode_control, decode_records
+from semel.protocol.record_decoder import Record, decode_records
 from semel.txn_coordinator.commit_records import decode_attempt, decode_commit_key, decode_decision, key_of_member
 from semel.txn_coordinator.config import TRANSACTIONAL_ID_BYTES_MAX
 from semel.txn_coordinator.schemas import decode_key, decode_value

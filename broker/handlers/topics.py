@@ -25,12 +25,12 @@ from semel.broker.handlers.topic_rules import (
 from semel.broker.logs.offline import OfflineLog
 from semel.broker.metadata.changes import Change, PartitionsAdded, PartitionState, TopicCreated, TopicDeleted
 from semel.broker.metadata.image import MetadataImage, TopicImage
-from semel.broker.node_log import counted
 from semel.broker.services import Services
 from semel.protocol.api.metadata import TopicResult
 from semel.protocol.api.topics import NewTopic
 from semel.protocol.errors import ErrorCode, FatalError, SemelError, UsageError, error_for
 from semel.protocol.ids import INTERNAL_TOPICS, TopicId, format_topic_id, new_topic_id
+from semel.protocol.wording import counted
 from semel.runtime.turns import in_turns
 
 TOPICS_PER_REQUEST_MAX: Final = 10_000

@@ -10,7 +10,7 @@ from semel.broker.log.log_types import AbortedTransaction
 from semel.broker.log.open_files import OpenFiles
 from semel.broker.log.producer_state import CompletedTransaction
 from semel.broker.log.transaction_index import TransactionIndex
-from semel.protocol.record_batch import CorruptBatchError
+from semel.protocol.corruption import CorruptBatchError
 from semel.runtime.storage import Storage
 
 ENTRY_BYTES: Final = 34

@@ -13,18 +13,13 @@ from semel.broker.inspection.json_values import bytes_field
 from semel.broker.log.batch_scan import scan_batches
 from semel.broker.log.offset_index import OffsetIndex
 from semel.broker.log.segment import INDEX_SUFFIX, LOG_SUFFIX
-from semel.protocol.batch_header import BATCH_OVERHEAD, COMPRESSION_MASK, check_crc32c
+from semel.protocol.batch_header import BATCH_OVERHEAD, COMPRESSION_MASK, BatchHeader, check_crc32c, read_header
+from semel.protocol.compression import Compression
+from semel.protocol.control_records import decode_control
+from semel.protocol.corruption import CorruptBatchError
 from semel.protocol.errors import SemelError
 from semel.protocol.ids import TopicPartition
-from semel.protocol.record_batch import (
-    BatchHeader,
-    Compression,
-    CorruptBatchError,
-    Record,
-    decode_control,
-    decode_records,
-    read_header,
-)
+from semel.protocol.record_decoder import Record, decode_records
 from semel.runtime.storage import Storage, StorageFile
 
 Entry = dict[str, Any]

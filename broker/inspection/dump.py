@@ -35,15 +35,11 @@ from semel.broker.log.open_files import OpenFiles
 from semel.broker.log.producer_snapshot import CorruptSnapshotError
 from semel.broker.log.time_index import TimeIndex
 from semel.broker.log.transaction_index import TransactionIndex
-from semel.protocol.corruption import CorruptDataError
+from semel.protocol.batch_header import iter_batches, read_header
+from semel.protocol.corruption import CorruptBatchError, CorruptDataError
 from semel.protocol.crc32c import crc32c
 from semel.protocol.errors import SemelError, UsageError
 from semel.protocol.ids import format_topic_id
-from semel.protocol.record_batch import (
-    CorruptBatchError,
-    iter_batches,
-    read_header,
-)
 from semel.runtime.storage import Storage, read_whole
 
 _SMALL_BYTES_MAX: Final = 64 << 10

@@ -8,8 +8,8 @@ from typing import Final
 
 from semel.broker.log.offset_index import OffsetIndex
 from semel.broker.log.time_index import TimeIndex
+from semel.protocol.batch_header import BatchHeader
 from semel.protocol.ids import NO_TIMESTAMP
-from semel.protocol.record_batch import BatchHeader
 from semel.runtime.storage import Storage
 
 INDEX_BYTES_MAX: Final = 256 << 20

@@ -6,9 +6,8 @@ from collections.abc import Callable, Mapping
 from typing import Any, Final
 
 from semel.broker.inspection.json_values import bytes_field, plain
-from semel.group_coordinator import schemas
-from semel.group_coordinator.consumer import schemas as consumer_schemas
-from semel.group_coordinator.consumer.schemas import ConsumerGroupKey, ConsumerKeyKind
+from semel.group_coordinator.records import consumer_schemas, schemas
+from semel.group_coordinator.records.consumer_schemas import ConsumerGroupKey, ConsumerKeyKind
 from semel.protocol.corruption import CorruptDataError
 from semel.protocol.ids import INTERNAL_TOPICS, OFFSETS_TOPIC, TRANSACTIONS_TOPIC
 from semel.txn_coordinator.commit_records import decode_attempt, decode_commit_key, decode_decision

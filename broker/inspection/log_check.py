@@ -20,18 +20,12 @@ from semel.broker.log.producer_state import ProducerState
 from semel.broker.log.recovery import LEADER_EPOCHS_FILE, parse_name
 from semel.broker.log.replay import apply_batch
 from semel.broker.log.segment import INDEX_SUFFIX, LOG_SUFFIX, TIME_INDEX_SUFFIX, TXN_INDEX_SUFFIX, segment_path
-from semel.protocol.batch_header import COMPRESSION_MASK, check_crc32c
+from semel.protocol.batch_header import COMPRESSION_MASK, BatchHeader, check_crc32c, read_header, validate_batches
+from semel.protocol.control_records import ControlType, decode_control
+from semel.protocol.corruption import CorruptBatchError
 from semel.protocol.errors import SemelError
 from semel.protocol.ids import NO_LEADER_EPOCH, TopicPartition
-from semel.protocol.record_batch import (
-    BatchHeader,
-    ControlType,
-    CorruptBatchError,
-    decode_control,
-    decode_records,
-    read_header,
-    validate_batches,
-)
+from semel.protocol.record_decoder import decode_records
 from semel.runtime.storage import Storage
 
 Progress = Callable[[str, int], None]

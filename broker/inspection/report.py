@@ -6,7 +6,7 @@ from typing import Any, Final
 
 from semel.broker.inspection.findings import Finding, Severity
 from semel.broker.inspection.verify import Report
-from semel.broker.node_log import counted
+from semel.protocol.wording import counted
 
 _NOTES_SHOWN_MAX: Final = 20
 

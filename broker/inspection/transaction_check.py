@@ -11,10 +11,11 @@ from dataclasses import dataclass, field
 from semel.broker.inspection.findings import Check, Findings, Severity
 from semel.broker.inspection.internal_topics import decode_internal
 from semel.broker.log.partition_log import PartitionLog
+from semel.protocol.batch_header import BatchHeader, iter_batches
 from semel.protocol.corruption import CorruptDataError
 from semel.protocol.errors import SemelError
 from semel.protocol.ids import NO_PRODUCER_ID, OFFSETS_TOPIC, TRANSACTIONS_TOPIC, ProducerIdAndEpoch, TopicPartition
-from semel.protocol.record_batch import BatchHeader, Record, decode_records, iter_batches
+from semel.protocol.record_decoder import Record, decode_records
 from semel.txn_coordinator.outcome import Outcome, outcome_of
 from semel.txn_coordinator.schemas import decode_key, decode_value
 from semel.txn_coordinator.state import (

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Final
 
-from semel.protocol.record_batch import BATCH_OVERHEAD, BatchHeader, CorruptBatchError, read_header
+from semel.protocol.batch_header import BATCH_OVERHEAD, BatchHeader, read_header
+from semel.protocol.corruption import CorruptBatchError
 from semel.runtime.storage import StorageFile
 
 NEAR_BYTES: Final = 8 << 10

@@ -22,7 +22,9 @@ from semel.broker.log.config import INT32_MAX, LogConfig
 from semel.broker.log.open_files import OpenFiles, SharedFile
 from semel.broker.log.partition_log import PartitionLog
 from semel.broker.log.segment import CLEANED_SUFFIX, LOG_SUFFIX, SEGMENT_SUFFIXES, Segment, segment_path
-from semel.protocol.record_batch import BatchHeader, CorruptBatchError, decode_records, read_header
+from semel.protocol.batch_header import BatchHeader, read_header
+from semel.protocol.corruption import CorruptBatchError
+from semel.protocol.record_decoder import decode_records
 from semel.runtime.storage import Storage
 
 logger = logging.getLogger(__name__)

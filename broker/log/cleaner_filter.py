@@ -11,15 +11,11 @@ from collections.abc import Iterable, Mapping
 from typing import Final
 
 from semel.broker.log.log_types import AbortedTransaction
-from semel.protocol.record_batch import (
-    BatchHeader,
-    Compression,
-    ControlType,
-    Record,
-    decode_control,
-    decode_records,
-    rewrite_batch,
-)
+from semel.protocol.batch_builder import rewrite_batch
+from semel.protocol.batch_header import BatchHeader
+from semel.protocol.compression import Compression
+from semel.protocol.control_records import ControlType, decode_control
+from semel.protocol.record_decoder import Record, decode_records
 
 _SHORT_KEY_BYTES: Final = 15
 _DIGEST_BYTES: Final = 16

@@ -34,17 +34,11 @@ from semel.broker.log.stored_log import StoredLog
 from semel.broker.log.verification import VerificationGuard, Verifications
 from semel.protocol.api.topics import MAX_TIMESTAMP
 from semel.protocol.api.transactions import TransactionVersion
+from semel.protocol.batch_header import BatchHeader, set_append_time, set_base_offset, validate_batches
+from semel.protocol.control_records import ControlType, encode_control_batch
+from semel.protocol.corruption import CorruptBatchError
 from semel.protocol.errors import ErrorCode, SemelError, error_for
 from semel.protocol.ids import NO_TIMESTAMP, ProducerIdAndEpoch
-from semel.protocol.record_batch import (
-    BatchHeader,
-    ControlType,
-    CorruptBatchError,
-    encode_control_batch,
-    set_append_time,
-    set_base_offset,
-    validate_batches,
-)
 from semel.runtime.storage import Buffer
 
 T = TypeVar("T")

@@ -48,9 +48,10 @@ from semel.broker.log.segment import (
     Segment,
 )
 from semel.broker.log.segments import Segments
+from semel.protocol.batch_header import BatchHeader, validate_batches
+from semel.protocol.corruption import CorruptBatchError
 from semel.protocol.errors import SemelError, error_for
 from semel.protocol.ids import NO_TIMESTAMP, ProducerIdAndEpoch, TopicPartition
-from semel.protocol.record_batch import BatchHeader, CorruptBatchError, validate_batches
 from semel.runtime.storage import Storage
 
 logger = logging.getLogger(__name__)

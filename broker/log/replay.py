@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from semel.broker.log.producer_state import CompletedTransaction, ProducerState
+from semel.protocol.batch_header import BatchHeader
+from semel.protocol.control_records import ControlType, decode_control
 from semel.protocol.ids import ProducerIdAndEpoch
-from semel.protocol.record_batch import BatchHeader, ControlType, decode_control, decode_records
+from semel.protocol.record_decoder import decode_records
 from semel.runtime.storage import Buffer
 
 

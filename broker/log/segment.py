@@ -15,8 +15,9 @@ from semel.broker.log.offset_index import OffsetIndex
 from semel.broker.log.open_files import OpenFiles, SharedFile
 from semel.broker.log.time_index import TimeIndex
 from semel.broker.log.transaction_index import TransactionIndex
+from semel.protocol.batch_header import BATCH_OVERHEAD, BatchHeader, read_header
+from semel.protocol.corruption import CorruptBatchError
 from semel.protocol.ids import NO_TIMESTAMP
-from semel.protocol.record_batch import BATCH_OVERHEAD, BatchHeader, CorruptBatchError, read_header
 from semel.runtime.storage import Buffer, Storage
 
 LOG_SUFFIX: Final = ".log"

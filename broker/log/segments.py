@@ -11,8 +11,8 @@ from semel.broker.log.segment import Segment
 from semel.protocol.batch_header import BATCH_OVERHEAD, BatchHeader, TimestampType, check_crc32c, read_header
 from semel.protocol.compression import Buffer, Compression, decompress_within
 from semel.protocol.corruption import CorruptBatchError
-from semel.protocol.record_batch import record_bytes
 from semel.protocol.record_check import find_time
+from semel.protocol.record_decoder import record_bytes
 from semel.runtime.storage import StorageFile
 
 _HINTS_MAX = 16

@@ -24,9 +24,9 @@ from semel.broker.log.retention import DeletedFiles, segments_to_delete
 from semel.broker.log.segment import DELETED_SUFFIX, LOG_SUFFIX, SWAP_SUFFIX, Segment
 from semel.broker.log.segments import Segments
 from semel.broker.log.verification import Verifications
+from semel.protocol.corruption import CorruptBatchError
 from semel.protocol.errors import ErrorCode, SemelError, error_for
 from semel.protocol.ids import TopicId, TopicPartition
-from semel.protocol.record_batch import CorruptBatchError
 from semel.runtime.storage import Storage
 
 logger = logging.getLogger(__name__)

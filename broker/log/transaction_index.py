@@ -11,7 +11,7 @@ from typing import Final
 from semel.broker.log.disk_errors import is_full
 from semel.broker.log.log_types import AbortedTransaction
 from semel.broker.log.open_files import OpenFiles, SharedFile
-from semel.protocol.record_batch import CorruptBatchError
+from semel.protocol.corruption import CorruptBatchError
 from semel.runtime.storage import Storage
 
 _ENTRY: Final = struct.Struct(">hqqqq")

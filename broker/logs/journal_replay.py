@@ -9,10 +9,10 @@ from typing import Final, Protocol
 from semel.broker.log.journal import Journal
 from semel.broker.log.journal_format import EntryType, JournalEntry
 from semel.broker.log.partition_log import PartitionLog
-from semel.broker.node_log import counted
+from semel.protocol.batch_header import iter_batches
 from semel.protocol.errors import ErrorCode, FatalError, SemelError
 from semel.protocol.ids import TopicId, TopicPartition
-from semel.protocol.record_batch import iter_batches
+from semel.protocol.wording import counted
 
 _PIECE_BYTES_MIN: Final = 2 << 10
 _PIECE_BYTES_MAX: Final = 64 << 10

@@ -15,9 +15,9 @@ from semel.broker.log.journal_format import EntryType, JournalEntry
 from semel.broker.log.partition_log import PartitionLog
 from semel.broker.logs.journal_replay import RecoveryReport, replay_journal
 from semel.broker.logs.known_partitions import PartitionKey
+from semel.protocol.batch_header import iter_batches
 from semel.protocol.errors import SemelError
 from semel.protocol.ids import TopicPartition, format_topic_id
-from semel.protocol.record_batch import iter_batches
 from semel.runtime.clock import Clock
 from semel.runtime.inline_executor import InlineExecutor
 from semel.runtime.storage import Storage, make_lasting_folder

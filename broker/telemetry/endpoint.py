@@ -20,7 +20,7 @@ from typing import Final
 from semel.broker.config.sources import Address
 from semel.broker.start_errors import NodeStartError, StartFailure
 from semel.broker.telemetry.prometheus import page
-from semel.broker.telemetry.readings import Reading
+from semel.broker.telemetry.reading import Reading
 
 _log = logging.getLogger("semel.metrics")
 

@@ -19,7 +19,7 @@ from opentelemetry.sdk.resources import Resource
 from opentelemetry.sdk.util.instrumentation import InstrumentationScope
 
 from semel.broker.telemetry.instruments import Instrument, Kind
-from semel.broker.telemetry.readings import Reading, Value
+from semel.broker.telemetry.reading import Reading, Value
 from semel.runtime.telemetry.buckets import Distribution
 from semel.runtime.telemetry.otel_environment import exporter_class
 

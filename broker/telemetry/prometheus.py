@@ -17,7 +17,7 @@ from prometheus_client.exposition import choose_encoder, gzip_accepted
 from prometheus_client.registry import Collector
 
 from semel.broker.telemetry.instruments import Instrument, Kind, prometheus_label
-from semel.broker.telemetry.readings import Reading
+from semel.broker.telemetry.reading import Reading
 from semel.runtime.telemetry.buckets import Distribution
 
 

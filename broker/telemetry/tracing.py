@@ -16,13 +16,14 @@ from typing import TYPE_CHECKING, Final, Self
 from opentelemetry.trace import Span, SpanKind
 
 from semel.broker.config.setting import ConfigError
-from semel.broker.telemetry.setup import node_resource
+from semel.broker.telemetry.resource import node_resource
 from semel.group_coordinator.effects import GroupEvent, GroupEventKind
+from semel.protocol.batch_header import iter_batches
+from semel.protocol.corruption import CorruptBatchError
 from semel.protocol.errors import ErrorCode
 from semel.protocol.ids import TopicPartition
 from semel.protocol.kafka.fetch import FetchPartitionResponse
 from semel.protocol.kafka.produce import ProducePartitionResponse, ProduceRequest
-from semel.protocol.record_batch import CorruptBatchError, iter_batches
 from semel.protocol.trace_context import TraceContext, context_of_first_record, decode_contexts
 from semel.runtime.telemetry.otel_environment import exporter_class, exporters_asked_for
 from semel.runtime.telemetry.sampling import Shortcut

@@ -11,7 +11,7 @@ from semel.cli.demo.flights import Flight
 from semel.cli.demo.worker import ENRICHED, PER_CARRIER
 from semel.protocol.api.topics import LATEST_TIMESTAMP, IsolationLevel
 from semel.protocol.ids import TopicPartition
-from semel.protocol.record_batch import Record
+from semel.protocol.record_decoder import Record
 from semel.sdk.admin.api import Admin
 from semel.sdk.consumer.api import Consumer
 

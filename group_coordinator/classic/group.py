@@ -13,7 +13,7 @@ from collections.abc import Iterable, Mapping
 from semel.group_coordinator.classic.state import LEGAL_PREDECESSORS, GroupMember, GroupState
 from semel.group_coordinator.computations import Computation
 from semel.group_coordinator.held_bytes import MEMBER_BYTES, HeldBytes, text_bytes
-from semel.group_coordinator.schemas import GroupMetadataValue, MemberMetadata
+from semel.group_coordinator.records.schemas import GroupMetadataValue, MemberMetadata
 from semel.protocol.api.groups import (
     GroupDescription,
     GroupListing,

@@ -17,7 +17,7 @@ from semel.group_coordinator.classic.state import GroupMember, GroupState
 from semel.group_coordinator.config import GroupConfig
 from semel.group_coordinator.effects import GroupEventKind, Turn
 from semel.group_coordinator.held_bytes import MEMBER_BYTES, Room, protocol_bytes, text_bytes
-from semel.group_coordinator.schemas import group_record
+from semel.group_coordinator.records.schemas import group_record
 from semel.protocol.api.groups import (
     HeartbeatRequest,
     HeartbeatResponse,

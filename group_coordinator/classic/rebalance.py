@@ -17,7 +17,7 @@ from semel.group_coordinator.computations import Computation, Computed
 from semel.group_coordinator.config import GroupConfig
 from semel.group_coordinator.effects import GroupEventKind, TimerKey, TimerKind, Turn
 from semel.group_coordinator.held_bytes import Room
-from semel.group_coordinator.schemas import group_record, record_size_bytes
+from semel.group_coordinator.records.schemas import group_record, record_size_bytes
 from semel.group_coordinator.timers import Timers
 from semel.protocol.api.groups import SyncGroupRequest
 from semel.protocol.errors import ErrorCode, SemelError, error_for

@@ -12,9 +12,9 @@ from collections.abc import Sequence
 from semel.group_coordinator.config import GroupConfig
 from semel.group_coordinator.consumer.group import ConsumerGroup
 from semel.group_coordinator.consumer.membership import ConsumerMembership, Draft
-from semel.group_coordinator.consumer.state import ClassicMetadata, ConsumerMember, MemberDetails, MemberState
 from semel.group_coordinator.consumer.topics import TopicsSource
 from semel.group_coordinator.effects import TimerKey, TimerKind, Turn
+from semel.group_coordinator.records.consumer_state import ClassicMetadata, ConsumerMember, MemberDetails, MemberState
 from semel.group_coordinator.timers import Timers
 from semel.protocol.api.consumer_groups import JOIN_EPOCH, NO_PARTITIONS, Partitions
 from semel.protocol.api.groups import (

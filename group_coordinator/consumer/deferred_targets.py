@@ -13,11 +13,11 @@ from functools import partial
 from semel.group_coordinator.computations import PAUSE_FACTOR, Computation, Computed
 from semel.group_coordinator.config import GroupConfig
 from semel.group_coordinator.consumer.group import ConsumerGroup, patterns_of, topics_of, topics_of_all
-from semel.group_coordinator.consumer.schemas import target_record
-from semel.group_coordinator.consumer.state import MemberDetails
 from semel.group_coordinator.consumer.target_assignment import assign_targets
 from semel.group_coordinator.consumer.topics import Topics
 from semel.group_coordinator.effects import TimerKey, TimerKind, Turn
+from semel.group_coordinator.records.consumer_schemas import target_record
+from semel.group_coordinator.records.consumer_state import MemberDetails
 from semel.group_coordinator.timers import Timers
 from semel.protocol.api.consumer_groups import NO_PARTITIONS, Partitions
 from semel.protocol.errors import SemelError

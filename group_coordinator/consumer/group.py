@@ -10,7 +10,9 @@ from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator
 from typing import TypeAlias
 
-from semel.group_coordinator.consumer.schemas import (
+from semel.group_coordinator.consumer.topics import Topics
+from semel.group_coordinator.held_bytes import PARTITION_BYTES, details_bytes
+from semel.group_coordinator.records.consumer_schemas import (
     ConsumerGroupKey,
     ConsumerKeyKind,
     GroupEpochValue,
@@ -20,7 +22,7 @@ from semel.group_coordinator.consumer.schemas import (
     decode_target,
     decode_target_epoch,
 )
-from semel.group_coordinator.consumer.state import (
+from semel.group_coordinator.records.consumer_state import (
     NOTHING_ASSIGNED,
     ConsumerGroupState,
     ConsumerMember,
@@ -28,8 +30,6 @@ from semel.group_coordinator.consumer.state import (
     MemberDetails,
     MemberState,
 )
-from semel.group_coordinator.consumer.topics import Topics
-from semel.group_coordinator.held_bytes import PARTITION_BYTES, details_bytes
 from semel.protocol.api.consumer_groups import (
     NO_PARTITIONS,
     ConsumerGroupDescription,

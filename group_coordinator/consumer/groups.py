@@ -15,11 +15,11 @@ from semel.group_coordinator.consumer.classic_members import ClassicMembers
 from semel.group_coordinator.consumer.group import ConsumerGroup
 from semel.group_coordinator.consumer.membership import MEMBER_TIMERS, ConsumerMembership, Draft, deletion_records
 from semel.group_coordinator.consumer.migration import downgrade, refuse_downgrade, refuse_upgrade, upgrade
-from semel.group_coordinator.consumer.schemas import ConsumerGroupKey, assignment_of
 from semel.group_coordinator.consumer.topics import TopicsSource
 from semel.group_coordinator.effects import GroupEventKind, TimerKey, TimerKind, Turn
 from semel.group_coordinator.held_bytes import HeldBytes, Room
-from semel.group_coordinator.schemas import group_record, record_size_bytes
+from semel.group_coordinator.records.consumer_schemas import ConsumerGroupKey, assignment_of
+from semel.group_coordinator.records.schemas import group_record, record_size_bytes
 from semel.group_coordinator.timers import Timers
 from semel.protocol.api.consumer_groups import (
     JOIN_EPOCH,

@@ -19,7 +19,11 @@ from semel.group_coordinator.config import GroupConfig
 from semel.group_coordinator.consumer.deferred_targets import DeferredTargets, Targets, records_of
 from semel.group_coordinator.consumer.group import ConsumerGroup, patterns_of, topics_of_all
 from semel.group_coordinator.consumer.reconciliation import away, next_assignment
-from semel.group_coordinator.consumer.schemas import (
+from semel.group_coordinator.consumer.target_assignment import assign_targets, preferred_assignor
+from semel.group_coordinator.consumer.topics import PatternsNeededError, Topics, TopicsSource
+from semel.group_coordinator.effects import GroupEventKind, TimerKey, TimerKind, Turn
+from semel.group_coordinator.held_bytes import Room, details_bytes
+from semel.group_coordinator.records.consumer_schemas import (
     ConsumerGroupKey,
     GroupEpochValue,
     assignment_of,
@@ -30,11 +34,7 @@ from semel.group_coordinator.consumer.schemas import (
     target_epoch_record,
     target_record,
 )
-from semel.group_coordinator.consumer.state import ConsumerMember, MemberAssignment, MemberDetails, MemberState
-from semel.group_coordinator.consumer.target_assignment import assign_targets, preferred_assignor
-from semel.group_coordinator.consumer.topics import PatternsNeededError, Topics, TopicsSource
-from semel.group_coordinator.effects import GroupEventKind, TimerKey, TimerKind, Turn
-from semel.group_coordinator.held_bytes import Room, details_bytes
+from semel.group_coordinator.records.consumer_state import ConsumerMember, MemberAssignment, MemberDetails, MemberState
 from semel.group_coordinator.timers import Timers
 from semel.protocol.api.consumer_groups import (
     JOIN_EPOCH,

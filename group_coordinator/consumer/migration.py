@@ -14,7 +14,8 @@ from semel.group_coordinator.classic.state import GroupMember
 from semel.group_coordinator.config import GroupConfig
 from semel.group_coordinator.consumer.group import ConsumerGroup
 from semel.group_coordinator.consumer.membership import Draft, deletion_records
-from semel.group_coordinator.consumer.schemas import (
+from semel.group_coordinator.consumer.topics import Topics
+from semel.group_coordinator.records.consumer_schemas import (
     GroupEpochValue,
     current_record,
     epoch_record,
@@ -22,9 +23,8 @@ from semel.group_coordinator.consumer.schemas import (
     target_epoch_record,
     target_record,
 )
-from semel.group_coordinator.consumer.state import ClassicMetadata, MemberAssignment, MemberDetails, MemberState
-from semel.group_coordinator.consumer.topics import Topics
-from semel.group_coordinator.schemas import GroupMetadataValue, MemberMetadata, group_record
+from semel.group_coordinator.records.consumer_state import ClassicMetadata, MemberAssignment, MemberDetails, MemberState
+from semel.group_coordinator.records.schemas import GroupMetadataValue, MemberMetadata, group_record
 from semel.protocol.api.consumer_groups import Partitions, TopicIdPartition
 from semel.protocol.consumer_protocol import (
     CONSUMER_PROTOCOL_TYPE,

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 
-from semel.group_coordinator.consumer.state import MemberAssignment, MemberState
+from semel.group_coordinator.records.consumer_state import MemberAssignment, MemberState
 from semel.protocol.api.consumer_groups import NO_PARTITIONS, Partitions, TopicIdPartition
 
 

@@ -13,8 +13,8 @@ from semel.group_coordinator.consumer.groups import ConsumerGroups
 from semel.group_coordinator.effects import Turn
 from semel.group_coordinator.held_bytes import Room
 from semel.group_coordinator.offsets.table import OffsetTable
+from semel.group_coordinator.records.schemas import OffsetCommitValue, offset_record, record_size_bytes
 from semel.group_coordinator.requests import BeginVerification, VerifiedCommit
-from semel.group_coordinator.schemas import OffsetCommitValue, offset_record, record_size_bytes
 from semel.protocol.api.groups import OffsetAndMetadata, OffsetCommitRequest, OffsetCommitResponse
 from semel.protocol.errors import ErrorCode, SemelError, error_for
 from semel.protocol.ids import TopicPartition

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from itertools import islice
 
 from semel.group_coordinator.held_bytes import OFFSET_GROUP_BYTES, HeldBytes, offset_bytes
-from semel.group_coordinator.schemas import OffsetCommitKey, OffsetCommitValue
+from semel.group_coordinator.records.schemas import OffsetCommitKey, OffsetCommitValue
 from semel.protocol.api.groups import FetchedOffset
 from semel.protocol.errors import ErrorCode
 from semel.protocol.ids import NO_LEADER_EPOCH, ProducerIdAndEpoch, TopicPartition

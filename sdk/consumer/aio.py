@@ -10,7 +10,7 @@ from typing import Any, Self, TypeVar
 
 from semel.protocol.api.groups import OffsetAndMetadata
 from semel.protocol.ids import TopicPartition
-from semel.protocol.record_batch import Record
+from semel.protocol.record_decoder import Record
 from semel.sdk.consumer.base import CLOSE_TIMEOUT_S, DEFAULT_MAX_RECORDS, ConsumerBase
 from semel.sdk.consumer.batch import Batch
 from semel.sdk.transport.arguments import Offsets

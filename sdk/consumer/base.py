@@ -23,7 +23,7 @@ from semel.protocol.api.groups import OffsetAndMetadata
 from semel.protocol.api.topics import EARLIEST_TIMESTAMP, LATEST_TIMESTAMP
 from semel.protocol.errors import RetriableError, SemelError, UsageError
 from semel.protocol.ids import TopicPartition
-from semel.protocol.record_batch import Record
+from semel.protocol.record_decoder import Record
 from semel.sdk.consumer.batch import Batch, Outstanding, RecordByRecord
 from semel.sdk.consumer.core import ConsumerCore, Handout
 from semel.sdk.consumer.group_member import AssignmentChange, ChangeKind

@@ -11,7 +11,7 @@ from operator import length_hint
 from semel.protocol.api.groups import OffsetAndMetadata
 from semel.protocol.errors import UsageError
 from semel.protocol.ids import TopicPartition
-from semel.protocol.record_batch import Record
+from semel.protocol.record_decoder import Record
 from semel.sdk.consumer.core import ConsumerCore, Handout
 from semel.sdk.consumer.processing import processing, processing_all
 from semel.sdk.producer.transaction import GroupMetadata

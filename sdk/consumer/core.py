@@ -19,7 +19,7 @@ from semel.protocol.api.groups import OffsetAndMetadata
 from semel.protocol.api.topics import IsolationLevel
 from semel.protocol.errors import AbortTransactionError, ErrorCode, RetriableError, SemelError, UsageError
 from semel.protocol.ids import TopicPartition
-from semel.protocol.record_batch import Record
+from semel.protocol.record_decoder import Record
 from semel.protocol.v1 import common_pb2, groups_pb2
 from semel.sdk.consumer.fetched import UnreadableBatchError
 from semel.sdk.consumer.fetcher import Fetcher, FetchOptions

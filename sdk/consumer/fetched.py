@@ -10,17 +10,11 @@ import struct
 from collections.abc import Callable, Iterable
 from typing import Any
 
+from semel.protocol.batch_header import BATCH_OVERHEAD, BatchHeader, read_header
+from semel.protocol.control_records import ControlType, decode_control
 from semel.protocol.errors import ErrorCode, FatalError, SemelError
 from semel.protocol.ids import TopicPartition
-from semel.protocol.record_batch import (
-    BATCH_OVERHEAD,
-    BatchHeader,
-    ControlType,
-    Record,
-    decode_control,
-    decode_records,
-    read_header,
-)
+from semel.protocol.record_decoder import Record, decode_records
 
 _LENGTH_AT = 8
 _LENGTH_END = 12

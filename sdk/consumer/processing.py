@@ -11,7 +11,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import TYPE_CHECKING, Any
 
-from semel.protocol.record_batch import Record
+from semel.protocol.record_decoder import Record
 from semel.sdk.telemetry import tracing
 
 if TYPE_CHECKING:

@@ -23,7 +23,7 @@ from itertools import islice
 from typing import Final
 
 from semel.protocol.batch_builder import BatchBuilder
-from semel.protocol.batch_header import ATTRIBUTES_AT, TRANSACTIONAL
+from semel.protocol.batch_header import ATTRIBUTES_AT, TRANSACTIONAL, set_producer
 from semel.protocol.compression import Compression
 from semel.protocol.errors import (
     AbortTransactionError,
@@ -34,7 +34,7 @@ from semel.protocol.errors import (
     error_for,
 )
 from semel.protocol.ids import MAX_PRODUCER_EPOCH, NO_PRODUCER, ProducerIdAndEpoch, TopicPartition
-from semel.protocol.record_batch import decode_records, set_producer
+from semel.protocol.record_decoder import decode_records
 from semel.sdk.producer.accumulator import Accumulator, PartitionBuffer
 from semel.sdk.producer.delivery import ProducerBatch
 

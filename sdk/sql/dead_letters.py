@@ -13,7 +13,7 @@ from typing import Any, Final
 import sqlalchemy as sa
 
 from semel.protocol.errors import ErrorCode, FatalError, RetriableError, SemelError, UsageError
-from semel.protocol.record_batch import Record
+from semel.protocol.record_decoder import Record
 from semel.sdk.admin.api import Admin
 from semel.sdk.sql.outbox import Outbox
 from semel.sdk.sql.outbox_table import as_row

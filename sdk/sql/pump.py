@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Final
 
 from semel.protocol.errors import AbortTransactionError, FatalError, RetriableError, SemelError
 from semel.protocol.ids import TopicPartition
-from semel.protocol.record_batch import Record
+from semel.protocol.record_decoder import Record
 from semel.sdk.sql.database import Verdict, failed
 from semel.sdk.sql.offsets import Step
 from semel.sdk.sql.target import Mapped, MappingFunction, TargetTable

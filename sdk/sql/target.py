@@ -16,7 +16,7 @@ from sqlalchemy import exc
 from sqlalchemy.dialects import mysql, postgresql, sqlite
 
 from semel.protocol.errors import UsageError
-from semel.protocol.record_batch import Record
+from semel.protocol.record_decoder import Record
 from semel.sdk.sql.database import MYSQL, POSTGRESQL, SQLITE, Database, Verdict, first_line
 from semel.sdk.transport.options import nearest
 

@@ -23,7 +23,7 @@ from semel.protocol.api.topics import IsolationLevel, NewTopic
 from semel.protocol.api.transactions import DescribeTransactionRequest, InitProducerIdRequest
 from semel.protocol.errors import ErrorCode, RetriableError, SemelError, UsageError, error_for
 from semel.protocol.ids import OFFSETS_TOPIC, TRANSACTIONS_TOPIC, TopicPartition
-from semel.protocol.record_batch import Record
+from semel.protocol.record_decoder import Record
 from semel.runtime.inline_executor import InlineExecutor
 from semel.runtime.simulated_storage import SimulatedStorage
 from semel.sdk.testing.aio_broker import AioBroker

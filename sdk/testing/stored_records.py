@@ -10,7 +10,7 @@ from semel.broker.node import Node
 from semel.protocol.api.topics import IsolationLevel
 from semel.protocol.errors import ErrorCode, error_for
 from semel.protocol.ids import TopicPartition
-from semel.protocol.record_batch import Record
+from semel.protocol.record_decoder import Record
 from semel.sdk.consumer.fetched import FetchedChunk
 
 _READ_BYTES = 1 << 20

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
         UsageError,
     )
     from semel.protocol.ids import TopicPartition
-    from semel.protocol.record_batch import Record
+    from semel.protocol.record_decoder import Record
     from semel.sdk.admin.api import Admin
     from semel.sdk.consumer.api import Consumer
     from semel.sdk.consumer.batch import Batch
@@ -85,7 +85,7 @@ _MODULES = {
     "PreparedTransaction": "sdk.producer.transaction",
     "Producer": "sdk.producer.api",
     "RebalanceListener": "sdk.consumer.listener",
-    "Record": "protocol.record_batch",
+    "Record": "protocol.record_decoder",
     "RecordMetadata": "sdk.producer.delivery",
     "RetriableError": "protocol.errors",
     "SemelError": "protocol.errors",

@@ -34,11 +34,13 @@ from semel.protocol.api.transactions import (
     TransactionVersion,
     TxnMarker,
 )
+from semel.protocol.batch_builder import encode_batch
+from semel.protocol.batch_header import iter_batches
 from semel.protocol.errors import AbortTransactionError, ErrorCode, RetriableError, SemelError
 from semel.protocol.ids import OFFSETS_TOPIC, TRANSACTIONS_TOPIC, ProducerIdAndEpoch, TopicPartition
 from semel.protocol.kafka.fetch import FetchPartition, FetchRequest
 from semel.protocol.kafka.produce import ProducePartition, ProduceRequest
-from semel.protocol.record_batch import decode_records, encode_batch, iter_batches
+from semel.protocol.record_decoder import decode_records
 from semel.protocol.v1 import common_pb2, groups_pb2, groups_pb2_grpc, transactions_pb2, transactions_pb2_grpc
 from semel.runtime.shard import ShardState
 from semel.txn_coordinator.schemas import encode_key, encode_value

@@ -15,8 +15,10 @@ import pytest
 from semel.broker.log.config import LogConfig
 from semel.broker.logs.config import LogManagerConfig
 from semel.broker.logs.manager import LogManager
+from semel.protocol.batch_builder import encode_batch
+from semel.protocol.batch_header import iter_batches
 from semel.protocol.ids import TopicId, TopicPartition
-from semel.protocol.record_batch import decode_records, encode_batch, iter_batches
+from semel.protocol.record_decoder import decode_records
 from semel.runtime.clock import SystemClock
 from semel.runtime.disk_storage import DiskStorage
 

@@ -18,8 +18,8 @@ from semel.group_coordinator.assignor import range as range_assignor
 from semel.group_coordinator.assignor.subscription import MemberSubscription
 from semel.group_coordinator.config import GroupConfig
 from semel.group_coordinator.consumer.group import ConsumerGroup
-from semel.group_coordinator.consumer.state import ConsumerGroupState
 from semel.group_coordinator.consumer.topics import Topic, Topics
+from semel.group_coordinator.records.consumer_state import ConsumerGroupState
 from semel.protocol.api.consumer_groups import (
     ConsumerGroupHeartbeatRequest,
     Partitions,

@@ -16,9 +16,9 @@ from semel.broker.log.journal import JournalConfig
 from semel.broker.logs.config import LogManagerConfig
 from semel.broker.logs.partition import Partition
 from semel.protocol.api.topics import IsolationLevel
+from semel.protocol.batch_builder import encode_batch
 from semel.protocol.errors import RetriableError, SemelError
 from semel.protocol.ids import ProducerIdAndEpoch, TopicPartition
-from semel.protocol.record_batch import encode_batch
 from semel.runtime.inline_executor import InlineExecutor
 from semel.runtime.simulated_storage import SimulatedStorage
 

@@ -29,9 +29,12 @@ from semel.broker.logs.manager import LogManager
 from semel.broker.logs.partition import Partition
 from semel.protocol.api.topics import LATEST_TIMESTAMP, IsolationLevel
 from semel.protocol.api.transactions import TransactionVersion
+from semel.protocol.batch_builder import encode_batch
+from semel.protocol.batch_header import iter_batches
+from semel.protocol.control_records import decode_control
 from semel.protocol.errors import ErrorCode, SemelError
 from semel.protocol.ids import ProducerIdAndEpoch, TopicId, TopicPartition
-from semel.protocol.record_batch import decode_control, decode_records, encode_batch, iter_batches
+from semel.protocol.record_decoder import decode_records
 from semel.runtime.clock import ManualClock
 from semel.runtime.simulated_storage import SimulatedCrash, SimulatedStorage
 

@@ -18,13 +18,14 @@ from semel.broker.log import append_validation
 from semel.broker.log.append_validation import check_batch
 from semel.broker.log.config import LogConfig
 from semel.protocol import record_check
-from semel.protocol.batch_header import ATTRIBUTES_AT, BATCH_OVERHEAD, COMPRESSION_MASK, CRC_AT
+from semel.protocol.batch_builder import encode_batch
+from semel.protocol.batch_header import ATTRIBUTES_AT, BATCH_OVERHEAD, COMPRESSION_MASK, CRC_AT, read_header
 from semel.protocol.compression import Compression, compress
 from semel.protocol.crc32c import crc32c
 from semel.protocol.errors import SemelError
 from semel.protocol.ids import TopicPartition
-from semel.protocol.record_batch import decode_records, encode_batch, read_header
 from semel.protocol.record_check import TIMESTAMP_MS_MAX
+from semel.protocol.record_decoder import decode_records
 
 FUZZ_SECONDS = float(given_length("SEMEL_FUZZ_SECONDS", "2"))
 FUZZ_SEED = int(given_length("SEMEL_FUZZ_SEED", str(random.randrange(2**32))))

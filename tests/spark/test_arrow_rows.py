@@ -10,10 +10,11 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
+from semel.protocol.batch_header import read_header
 from semel.protocol.compression import Compression
 from semel.protocol.errors import UsageError
 from semel.protocol.ids import TopicPartition
-from semel.protocol.record_batch import decode_records, read_header
+from semel.protocol.record_decoder import decode_records
 from semel.sdk.producer.partitioner import partition_for_key
 from semel.spark.arrow_rows import RowSorter, record_batches
 

@@ -11,7 +11,7 @@ from pathlib import Path
 from types import ModuleType, SimpleNamespace
 from typing import Any
 
-_MODULES = ("crc32c", "batch_header", "batch_builder", "control_records", "record_batch", "arrow")
+_MODULES = ("crc32c", "batch_header", "batch_builder", "control_records", "record_decoder", "arrow")
 """In the order of their imports."""
 
 

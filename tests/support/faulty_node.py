@@ -21,8 +21,8 @@ from semel.protocol.api.transactions import (
     EndTxnResponse,
     TxnMarker,
 )
+from semel.protocol.batch_header import iter_batches
 from semel.protocol.ids import INTERNAL_TOPICS, OFFSETS_TOPIC
-from semel.protocol.record_batch import iter_batches
 from semel.txn_coordinator.service import TransactionService
 
 ABORT_RATE = 0.1

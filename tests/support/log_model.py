@@ -7,17 +7,12 @@ from typing import Any
 
 from semel.broker.log.config import LogConfig
 from semel.broker.log.partition_log import PartitionLog
+from semel.protocol.batch_builder import encode_batch
+from semel.protocol.batch_header import BatchHeader, iter_batches
+from semel.protocol.compression import Compression
+from semel.protocol.control_records import ControlType, decode_control
 from semel.protocol.ids import NO_PRODUCER, ProducerIdAndEpoch, TopicPartition, new_topic_id
-from semel.protocol.record_batch import (
-    BatchHeader,
-    Compression,
-    ControlType,
-    Record,
-    decode_control,
-    decode_records,
-    encode_batch,
-    iter_batches,
-)
+from semel.protocol.record_decoder import Record, decode_records
 from semel.runtime.simulated_storage import SimulatedStorage
 
 TP = TopicPartition("t", 0)

@@ -6,16 +6,11 @@ import asyncio
 
 from semel.broker.log.producer_state import MarkerVerdict, ProducerState
 from semel.protocol.api.transactions import TransactionVersion
+from semel.protocol.batch_header import iter_batches, set_base_offset
+from semel.protocol.control_records import ControlType, decode_control, encode_control_batch
 from semel.protocol.errors import SemelError
 from semel.protocol.ids import ProducerIdAndEpoch, TopicPartition
-from semel.protocol.record_batch import (
-    ControlType,
-    decode_control,
-    decode_records,
-    encode_control_batch,
-    iter_batches,
-    set_base_offset,
-)
+from semel.protocol.record_decoder import decode_records
 
 TP = TopicPartition("__memory", 0)
 

@@ -11,9 +11,9 @@ import pytest
 from live_node import LiveNode
 
 import semel
+from semel.protocol.batch_builder import encode_batch
 from semel.protocol.errors import ErrorCode, SemelError
 from semel.protocol.kafka.produce import ProducePartition, ProduceRequest
-from semel.protocol.record_batch import encode_batch
 
 RECORDS = 20
 

@@ -6,9 +6,10 @@ from collections import deque
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from semel.protocol.batch_header import read_header
 from semel.protocol.errors import ErrorCode, error_for
 from semel.protocol.ids import MAX_PRODUCER_EPOCH, ProducerIdAndEpoch, TopicPartition
-from semel.protocol.record_batch import Record, decode_records, read_header
+from semel.protocol.record_decoder import Record, decode_records
 
 SEQUENCES = 2**31
 

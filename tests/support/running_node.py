@@ -13,8 +13,8 @@ import grpc
 from semel.broker.config.node_config import NodeConfig
 from semel.broker.node import Node
 from semel.protocol.api.topics import NewTopic
+from semel.protocol.batch_builder import encode_batch
 from semel.protocol.errors import ErrorCode
-from semel.protocol.record_batch import encode_batch
 
 SMALL: dict[str, Any] = {
     "kafka_listen": "127.0.0.1:0",

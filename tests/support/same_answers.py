@@ -27,7 +27,7 @@ from semel.protocol.kafka.api import ApiKey, build_request_header, parse_respons
 from semel.protocol.kafka.entities import fields_of, known_versions, load_entity
 from semel.protocol.kafka.entity_reader import _PRIMITIVES, entity_reader
 from semel.protocol.kafka.wire import WireReader
-from semel.protocol.record_batch import decode_records
+from semel.protocol.record_decoder import decode_records
 
 # kio's own reader refuses the -1 that stands for no time.
 _PRIMITIVES.setdefault("datetime_i64", WireReader.read_int64)

@@ -25,8 +25,9 @@ from semel.broker.logs.last_recovery import NOTE_FILE
 from semel.broker.node import Node
 from semel.cli.main import app
 from semel.protocol.api.diagnostics import Thresholds
+from semel.protocol.batch_builder import encode_batch
+from semel.protocol.batch_header import iter_batches
 from semel.protocol.ids import OFFSETS_TOPIC, TRANSACTIONS_TOPIC, TopicPartition
-from semel.protocol.record_batch import encode_batch, iter_batches
 from semel.sdk.diagnosis.findings import Cluster, Finding
 from semel.sdk.diagnosis.rules import diagnose
 from semel.txn_coordinator.schemas import encode_key

@@ -12,8 +12,8 @@ from semel.group_coordinator.config import GroupConfig
 from semel.group_coordinator.consumer.group import ConsumerGroup
 from semel.group_coordinator.consumer.membership import consumer_key
 from semel.group_coordinator.consumer.reconciliation import next_assignment
-from semel.group_coordinator.consumer.schemas import current_record, decode_current
-from semel.group_coordinator.consumer.state import ConsumerGroupState, MemberAssignment, MemberState
+from semel.group_coordinator.records.consumer_schemas import current_record, decode_current
+from semel.group_coordinator.records.consumer_state import ConsumerGroupState, MemberAssignment, MemberState
 from semel.protocol.api.consumer_groups import (
     ConsumerGroupDescribeRequest,
     ConsumerGroupHeartbeatResponse,

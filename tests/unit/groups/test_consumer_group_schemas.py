@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from semel.group_coordinator.consumer.schemas import (
+from semel.group_coordinator.records.consumer_schemas import (
     ConsumerGroupKey,
     ConsumerKeyKind,
     GroupEpochValue,
@@ -24,8 +24,8 @@ from semel.group_coordinator.consumer.schemas import (
     target_epoch_record,
     target_record,
 )
-from semel.group_coordinator.consumer.state import ClassicMetadata, MemberAssignment, MemberDetails, MemberState
-from semel.group_coordinator.schemas import decode_key
+from semel.group_coordinator.records.consumer_state import ClassicMetadata, MemberAssignment, MemberDetails, MemberState
+from semel.group_coordinator.records.schemas import decode_key
 from semel.protocol.api.consumer_groups import Partitions, TopicIdPartition
 from semel.protocol.api.groups import GroupProtocol
 from semel.protocol.corruption import CorruptDataError

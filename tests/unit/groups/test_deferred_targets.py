@@ -22,8 +22,8 @@ from semel.group_coordinator.computations import PAUSE_FACTOR, Computed
 from semel.group_coordinator.config import GroupConfig
 from semel.group_coordinator.consumer.deferred_targets import Targets
 from semel.group_coordinator.consumer.group import ConsumerGroup
-from semel.group_coordinator.consumer.state import ConsumerGroupState
 from semel.group_coordinator.consumer.topics import Topics
+from semel.group_coordinator.records.consumer_state import ConsumerGroupState
 from semel.group_coordinator.service import GroupService
 from semel.protocol.api.consumer_groups import NO_PARTITIONS, ConsumerGroupHeartbeatResponse
 from semel.protocol.api.groups import (

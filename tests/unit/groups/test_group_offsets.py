@@ -18,8 +18,7 @@ from group_driver import (
 from semel.group_coordinator.classic.state import GroupState
 from semel.group_coordinator.config import GroupConfig
 from semel.group_coordinator.deletion import DELETED_AT_ONCE_MAX
-from semel.group_coordinator.requests import BeginVerification, TopicsDeleted, VerifiedCommit
-from semel.group_coordinator.schemas import (
+from semel.group_coordinator.records.schemas import (
     GroupMetadataKey,
     OffsetCommitKey,
     OffsetCommitValue,
@@ -30,6 +29,7 @@ from semel.group_coordinator.schemas import (
     offset_record_size_bytes,
     record_size_bytes,
 )
+from semel.group_coordinator.requests import BeginVerification, TopicsDeleted, VerifiedCommit
 from semel.protocol.api.groups import (
     DeleteGroupRequest,
     DeleteGroupResponse,

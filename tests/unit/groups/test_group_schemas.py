@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from semel.group_coordinator.classic.assignment import _previous_assignment
-from semel.group_coordinator.schemas import (
+from semel.group_coordinator.records.schemas import (
     GroupMetadataKey,
     GroupMetadataValue,
     MemberMetadata,
@@ -31,6 +31,7 @@ from semel.group_coordinator.schemas import (
     offset_record,
     record_size_bytes,
 )
+from semel.protocol.batch_builder import encode_batch
 from semel.protocol.consumer_protocol import (
     Assignment,
     Subscription,
@@ -43,7 +44,6 @@ from semel.protocol.consumer_protocol import (
 )
 from semel.protocol.corruption import CorruptDataError
 from semel.protocol.ids import TopicPartition
-from semel.protocol.record_batch import encode_batch
 
 with warnings.catch_warnings():
     # On Python 3.11, kafka-python loads its schemas by a deprecated call.

@@ -16,8 +16,9 @@ from semel.broker.listeners.grpc.errors import ERROR_METADATA
 from semel.broker.node import Node
 from semel.protocol.api.topics import IsolationLevel
 from semel.protocol.api.transactions import AbortTransactionRequest, InitProducerIdRequest
+from semel.protocol.batch_header import iter_batches
 from semel.protocol.ids import TRANSACTIONS_TOPIC, TopicPartition
-from semel.protocol.record_batch import decode_records, iter_batches
+from semel.protocol.record_decoder import decode_records
 from semel.protocol.v1 import common_pb2, data_pb2, data_pb2_grpc
 
 Test = Callable[[Node, "data_pb2_grpc.DataServiceAsyncStub"], Awaitable[None]]

@@ -23,9 +23,10 @@ from semel.broker.logs.partition import Partition
 from semel.protocol.api.diagnostics import HangingEnd, Severity
 from semel.protocol.api.topics import IsolationLevel
 from semel.protocol.api.transactions import DescribeTransactionRequest, TransactionVersion, TxnMarker
+from semel.protocol.batch_header import iter_batches
 from semel.protocol.errors import ErrorCode, FatalError
 from semel.protocol.ids import TRANSACTIONS_TOPIC, ProducerIdAndEpoch, TopicPartition
-from semel.protocol.record_batch import decode_records, iter_batches
+from semel.protocol.record_decoder import decode_records
 from semel.sdk.diagnosis.findings import Cluster
 from semel.sdk.diagnosis.rules import diagnose
 from semel.txn_coordinator.state import TransactionState

@@ -27,7 +27,7 @@ from semel.protocol.kafka.fetch import (
     FetchResponse,
     ForgottenPartition,
 )
-from semel.protocol.record_batch import decode_records
+from semel.protocol.record_decoder import decode_records
 
 COMMITTED = IsolationLevel.READ_COMMITTED
 FOREVER_MS = 3_600_000

@@ -20,9 +20,9 @@ from semel.protocol.api.topics import (
     ListOffsetsRequest,
 )
 from semel.protocol.api.transactions import InitProducerIdRequest
+from semel.protocol.batch_builder import encode_batch
 from semel.protocol.errors import ErrorCode
 from semel.protocol.ids import OFFSETS_TOPIC, TRANSACTIONS_TOPIC, TopicPartition
-from semel.protocol.record_batch import encode_batch
 
 TP = TopicPartition("a", 0)
 

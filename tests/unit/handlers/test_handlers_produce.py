@@ -17,6 +17,7 @@ from semel.broker.listeners.kafka.listener import KafkaListener
 from semel.broker.log.config import CleanupPolicy, LogConfig, TimestampType
 from semel.protocol.api.topics import IsolationLevel
 from semel.protocol.api.transactions import AddPartitionsToTxnRequest, TransactionVersion
+from semel.protocol.batch_builder import encode_batch
 from semel.protocol.compression import Compression
 from semel.protocol.control_records import ControlType, encode_control_batch
 from semel.protocol.errors import ErrorCode, FatalError, RetriableError, error_for
@@ -29,7 +30,6 @@ from semel.protocol.ids import (
     new_topic_id,
 )
 from semel.protocol.kafka.produce import ProducePartition, ProduceRequest, ProduceResponse
-from semel.protocol.record_batch import encode_batch
 
 PRODUCER = ProducerIdAndEpoch(4000, 0)
 TP = TopicPartition("t", 0)

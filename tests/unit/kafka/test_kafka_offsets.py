@@ -12,10 +12,10 @@ from running_node import create_topic, run_with_node
 
 from semel.broker.logs.partition import Partition
 from semel.broker.node import Node
+from semel.protocol.batch_builder import encode_batch
 from semel.protocol.errors import ErrorCode
 from semel.protocol.ids import TopicPartition
 from semel.protocol.kafka.api import ApiKey
-from semel.protocol.record_batch import encode_batch
 
 LATEST, EARLIEST, LARGEST, EARLIEST_LOCAL, TIERED, PENDING_UPLOAD = -1, -2, -3, -4, -5, -6
 NEVER = (0, -1, -1)

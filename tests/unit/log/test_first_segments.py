@@ -11,8 +11,8 @@ from simulated_folder import TP, Node, append, batch, read_all
 from semel.broker.log.config import CleanupPolicy, LogConfig
 from semel.broker.logs.data_folder import LOG_START_FILE
 from semel.broker.logs.partition import Partition
+from semel.protocol.batch_header import iter_batches
 from semel.protocol.errors import SemelError
-from semel.protocol.record_batch import iter_batches
 from semel.runtime.storage import read_whole, write_whole
 
 CONFIG = LogConfig(segment_bytes=200, segment_ms=1 << 60, retention_ms=-1, file_delete_delay_ms=0)

@@ -22,11 +22,13 @@ from semel.broker.log import append_validation
 from semel.broker.log.append_validation import RefusedRecordsError, UncompressedLimits, check_batch
 from semel.broker.log.config import CleanupPolicy, CompressionSetting, LogConfig, TimestampType
 from semel.protocol import record_check
+from semel.protocol.batch_builder import encode_batch
+from semel.protocol.batch_header import read_header
 from semel.protocol.compression import Compression, compress
 from semel.protocol.errors import ErrorCode, SemelError
 from semel.protocol.ids import ProducerIdAndEpoch, TopicPartition
 from semel.protocol.kafka.produce import ProducePartition, ProduceRequest, ProduceResponse
-from semel.protocol.record_batch import decode_records, encode_batch, read_header
+from semel.protocol.record_decoder import decode_records
 from semel.protocol.v1 import data_pb2, data_pb2_grpc
 
 TP = TopicPartition("t", 0)

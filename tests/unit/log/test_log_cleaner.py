@@ -13,8 +13,8 @@ from log_model import NOW, make_batch, open_log, read_batches, read_committed, s
 from semel.broker.log.cleaner import CompactionAbandoned, compact, dirtiness, plan_compaction
 from semel.broker.log.config import CleanupPolicy, LogConfig
 from semel.broker.log.partition_log import PartitionLog
+from semel.protocol.compression import Compression
 from semel.protocol.ids import NO_PRODUCER, ProducerIdAndEpoch
-from semel.protocol.record_batch import Compression
 from semel.runtime.simulated_storage import SimulatedCrash, SimulatedStorage
 
 DAY_MS = 24 * 60 * 60 * 1000

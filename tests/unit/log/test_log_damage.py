@@ -14,9 +14,9 @@ from log_model import FOLDER, NOW, SMALL_SEGMENTS, dump, fill, indexes, make_bat
 from semel.broker.log.abort_checkpoint import ABORTED_TRANSACTIONS_FILE
 from semel.broker.log.config import LogConfig
 from semel.broker.log.partition_log import PartitionLog
+from semel.protocol.batch_header import BatchHeader
 from semel.protocol.errors import ErrorCode, SemelError
 from semel.protocol.ids import ProducerIdAndEpoch
-from semel.protocol.record_batch import BatchHeader
 from semel.runtime.simulated_storage import SimulatedStorage
 
 ONE_SEGMENT = replace(SMALL_SEGMENTS, segment_bytes=100_000)

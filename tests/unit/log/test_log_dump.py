@@ -24,15 +24,14 @@ from semel.broker.inspection.internal_topics import decode_internal
 from semel.broker.inspection.text import line_of
 from semel.broker.log.producer_snapshot import decode_snapshot
 from semel.cli.main import app
-from semel.group_coordinator import schemas
-from semel.group_coordinator.consumer import schemas as consumer_schemas
-from semel.group_coordinator.consumer.state import MemberAssignment, MemberDetails
+from semel.group_coordinator.records import consumer_schemas, schemas
+from semel.group_coordinator.records.consumer_state import MemberAssignment, MemberDetails
 from semel.protocol.api.shared_transactions import CommitDecision
 from semel.protocol.batch_builder import encode_batch
+from semel.protocol.compression import Compression
 from semel.protocol.corruption import CorruptDataError
 from semel.protocol.errors import UsageError
 from semel.protocol.ids import OFFSETS_TOPIC, TRANSACTIONS_TOPIC, TopicPartition
-from semel.protocol.record_batch import Compression
 from semel.runtime.machine import CoordinatorRecord
 from semel.runtime.simulated_storage import SimulatedStorage
 from semel.txn_coordinator.commit_records import (

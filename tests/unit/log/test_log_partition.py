@@ -15,22 +15,15 @@ from semel.broker.log.open_files import OpenFiles
 from semel.broker.log.partition_log import PartitionLog
 from semel.protocol.api.topics import MAX_TIMESTAMP
 from semel.protocol.api.transactions import TransactionVersion
+from semel.protocol.batch_builder import encode_batch
+from semel.protocol.batch_header import TimestampType as BatchTimestampType
+from semel.protocol.batch_header import iter_batches, read_header
+from semel.protocol.compression import Compression
+from semel.protocol.control_records import ControlType, encode_control_batch
 from semel.protocol.crc32c import crc32c
 from semel.protocol.errors import ErrorCode, SemelError
 from semel.protocol.ids import NO_PRODUCER, ProducerIdAndEpoch, TopicPartition, new_topic_id
-from semel.protocol.record_batch import (
-    Compression,
-    ControlType,
-    Record,
-    decode_records,
-    encode_batch,
-    encode_control_batch,
-    iter_batches,
-    read_header,
-)
-from semel.protocol.record_batch import (
-    TimestampType as BatchTimestampType,
-)
+from semel.protocol.record_decoder import Record, decode_records
 from semel.runtime.simulated_storage import SimulatedStorage
 
 TP = TopicPartition("t", 0)

@@ -24,9 +24,9 @@ from log_model import (
 )
 
 from semel.broker.log.config import LogConfig
+from semel.protocol.batch_header import BatchHeader
 from semel.protocol.crc32c import crc32c
 from semel.protocol.ids import ProducerIdAndEpoch
-from semel.protocol.record_batch import BatchHeader
 from semel.runtime.simulated_storage import SimulatedFile, SimulatedStorage
 
 

@@ -26,7 +26,7 @@ from semel.broker.log.config import AppendOrigin, LogConfig
 from semel.broker.log.producer_snapshot import decode_snapshot, encode_snapshot
 from semel.broker.node import METADATA_FILE, Node
 from semel.cli.main import app
-from semel.group_coordinator.schemas import OffsetCommitKey, encode_offset_key
+from semel.group_coordinator.records.schemas import OffsetCommitKey, encode_offset_key
 from semel.protocol.batch_builder import encode_batch
 from semel.protocol.errors import UsageError
 from semel.protocol.ids import (

@@ -21,9 +21,9 @@ from semel.broker.log import segments
 from semel.broker.log.append_validation import RECORDS_MAX, check_batch
 from semel.broker.log.config import AppendOrigin, LogConfig
 from semel.cli.main import app
+from semel.protocol.batch_builder import encode_batch
 from semel.protocol.compression import Compression
 from semel.protocol.ids import TopicPartition
-from semel.protocol.record_batch import encode_batch
 from semel.sdk.consumer.fetched import UnreadableBatchError
 
 TP = TopicPartition("t", 0)

@@ -20,9 +20,11 @@ from semel.broker.log.journal import JournalConfig
 from semel.broker.logs.config import DurabilityMode, LogManagerConfig
 from semel.broker.logs.manager import LogManager, NewPartition
 from semel.broker.logs.offline import OfflineKind
+from semel.protocol.batch_builder import encode_batch
+from semel.protocol.batch_header import iter_batches
 from semel.protocol.errors import ErrorCode, FatalError, RetriableError, SemelError
 from semel.protocol.ids import ProducerIdAndEpoch, TopicPartition, format_topic_id, new_topic_id
-from semel.protocol.record_batch import decode_records, encode_batch, iter_batches
+from semel.protocol.record_decoder import decode_records
 from semel.runtime.clock import ManualClock
 from semel.runtime.disk_storage import DiskStorage
 from semel.runtime.inline_executor import InlineExecutor

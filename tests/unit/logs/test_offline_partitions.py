@@ -29,9 +29,10 @@ from semel.broker.node import Node as WholeNode
 from semel.broker.start_errors import NodeStartError, StartFailure
 from semel.protocol.api.topics import NewTopic
 from semel.protocol.api.transactions import InitProducerIdRequest
+from semel.protocol.batch_header import iter_batches
 from semel.protocol.errors import ErrorCode, RetriableError, SemelError
 from semel.protocol.ids import TRANSACTIONS_TOPIC, TopicPartition
-from semel.protocol.record_batch import decode_records, iter_batches
+from semel.protocol.record_decoder import decode_records
 from semel.runtime.disk_storage import DiskStorage
 from semel.runtime.inline_executor import InlineExecutor
 from semel.runtime.simulated_storage import SimulatedCrash, SimulatedStorage

@@ -13,9 +13,11 @@ from semel.broker.log.partition_log import PartitionLog
 from semel.broker.logs.disk_space import DiskSpace
 from semel.broker.logs.partition import HIGH_WATERMARK, Durability, Partition
 from semel.protocol.api.topics import EARLIEST_TIMESTAMP, LATEST_TIMESTAMP, MAX_TIMESTAMP, IsolationLevel
+from semel.protocol.batch_builder import encode_batch
+from semel.protocol.batch_header import iter_batches
 from semel.protocol.errors import ErrorCode, RetriableError, SemelError
 from semel.protocol.ids import ProducerIdAndEpoch, TopicPartition, new_topic_id
-from semel.protocol.record_batch import decode_records, encode_batch, iter_batches
+from semel.protocol.record_decoder import decode_records
 from semel.runtime.clock import ManualClock
 from semel.runtime.simulated_storage import SimulatedStorage
 

@@ -18,10 +18,10 @@ from running_node import SMALL
 
 from semel.broker.config.node_config import NodeConfig
 from semel.broker.config.sources import Address
+from semel.broker.metrics.readings import Reading
 from semel.broker.node import Node
 from semel.broker.start_errors import NodeStartError, StartFailure
 from semel.broker.telemetry import endpoint
-from semel.broker.telemetry.readings import Reading
 from semel.protocol.errors import SemelError
 
 

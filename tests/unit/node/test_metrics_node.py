@@ -24,11 +24,12 @@ from otlp_receiver import OtlpReceiver
 import semel
 from semel.broker.config.node_config import NodeConfig
 from semel.broker.config.setting import ConfigError
+from semel.broker.metrics.readings import Reading
+from semel.broker.metrics.setup import asked_for
 from semel.broker.node import Node
 from semel.broker.telemetry.instruments import INSTRUMENTS, Kind
 from semel.broker.telemetry.otlp import Export, milliseconds
-from semel.broker.telemetry.readings import Reading
-from semel.broker.telemetry.setup import asked_for, node_resource
+from semel.broker.telemetry.resource import node_resource
 from semel.protocol.api.groups import OffsetAndMetadata, OffsetCommitRequest
 from semel.protocol.errors import ErrorCode
 from semel.protocol.ids import OFFSETS_TOPIC, TopicPartition

@@ -23,8 +23,8 @@ from semel.broker.config.node_config import NodeConfig
 from semel.broker.config.setting import ConfigError
 from semel.broker.telemetry.tracing import REBALANCES_MAX, GroupSpans, NodeTracing
 from semel.group_coordinator.effects import GroupEvent, GroupEventKind
+from semel.protocol.batch_builder import encode_batch
 from semel.protocol.ids import TopicPartition
-from semel.protocol.record_batch import encode_batch
 from semel.protocol.trace_context import TraceContext
 from semel.runtime.telemetry.tracing import Spans
 from semel.sdk.telemetry import tracing

@@ -14,9 +14,9 @@ import pytest
 from lying_batches import NOW_MS
 
 import semel
+from semel.protocol.batch_builder import encode_batch
 from semel.protocol.compression import Compression
 from semel.protocol.kafka.produce import ProducePartition, ProduceRequest
-from semel.protocol.record_batch import encode_batch
 
 FAILING_NODE = """
 import asyncio, sys

@@ -11,9 +11,9 @@ import pytest
 from memory_log import MemoryLog
 
 from semel.protocol.api.transactions import TransactionVersion
+from semel.protocol.batch_builder import encode_batch
 from semel.protocol.errors import ErrorCode, FatalError, FencedError, RetriableError
 from semel.protocol.ids import ProducerIdAndEpoch
-from semel.protocol.record_batch import encode_batch
 from semel.runtime import shard
 from semel.runtime.clock import ManualClock
 from semel.runtime.machine import DEFERRED, CoordinatorRecord, Result, Tick, Ticket

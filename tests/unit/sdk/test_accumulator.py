@@ -12,7 +12,7 @@ from interpreted import interpreted
 
 from semel.protocol.batch_builder import BatchBuilder
 from semel.protocol.errors import ErrorCode, RetriableError, UsageError
-from semel.protocol.record_batch import decode_records
+from semel.protocol.record_decoder import decode_records
 from semel.runtime.clock import ManualClock
 from semel.sdk.producer import accumulator as installed_accumulator
 from semel.sdk.producer import delivery as installed_delivery

@@ -9,10 +9,12 @@ from collections.abc import Callable
 import pytest
 from lying_batches import LIES
 
+from semel.protocol.batch_builder import encode_batch
+from semel.protocol.batch_header import read_header, set_base_offset
 from semel.protocol.compression import Compression
+from semel.protocol.control_records import ControlType, encode_control_batch
 from semel.protocol.errors import ErrorCode
 from semel.protocol.ids import TopicPartition
-from semel.protocol.record_batch import ControlType, encode_batch, encode_control_batch, read_header, set_base_offset
 from semel.sdk.consumer.fetched import FetchedChunk, UnreadableBatchError, whole_batches
 
 TP = TopicPartition("orders", 3)

@@ -9,7 +9,7 @@ import pytest
 import semel
 from semel.broker.listeners.grpc.edge import REQUEST_BYTES_MAX
 from semel.group_coordinator.config import GroupConfig
-from semel.group_coordinator.schemas import OffsetCommitValue, offset_record, record_size_bytes
+from semel.group_coordinator.records.schemas import OffsetCommitValue, offset_record, record_size_bytes
 from semel.protocol.v1 import groups_pb2
 from semel.sdk.transport.offset_parts import PART_BYTES_MAX, in_parts
 from semel.testing import Broker

@@ -14,6 +14,7 @@ from impatience import impatient
 
 import semel
 from semel.protocol.api.groups import OffsetAndMetadata
+from semel.protocol.batch_builder import encode_batch
 from semel.protocol.errors import (
     AbortTransactionError,
     ErrorCode,
@@ -24,7 +25,6 @@ from semel.protocol.errors import (
     UsageError,
 )
 from semel.protocol.ids import ProducerIdAndEpoch, TopicPartition
-from semel.protocol.record_batch import encode_batch
 from semel.sdk.producer.api import Producer
 from semel.sdk.producer.transaction import GroupMetadata
 

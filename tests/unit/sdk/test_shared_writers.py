@@ -13,6 +13,7 @@ import pytest
 
 import semel
 from semel.protocol.api.shared_transactions import OpenSharedRequest
+from semel.protocol.batch_builder import encode_batch
 from semel.protocol.compression import Compression
 from semel.protocol.errors import (
     AbortTransactionError,
@@ -23,7 +24,6 @@ from semel.protocol.errors import (
     UsageError,
 )
 from semel.protocol.ids import TopicPartition
-from semel.protocol.record_batch import encode_batch
 from semel.sdk.producer.transaction import CommitToken
 from semel.sdk.shared.writer import SharedPart, _State
 from semel.testing import Broker

@@ -25,7 +25,7 @@ from semel.protocol.api.transactions import (
 )
 from semel.protocol.errors import ErrorCode, FatalError, RetriableError, SemelError
 from semel.protocol.ids import NO_PRODUCER, ProducerIdAndEpoch, TopicPartition
-from semel.protocol.record_batch import decode_records
+from semel.protocol.record_decoder import decode_records
 from semel.runtime.clock import ManualClock
 from semel.txn_coordinator import service as txn_service
 from semel.txn_coordinator.config import TransactionConfig
@@ -595,7 +595,7 @@ def last_value(log: Log) -> bytes:
 
 
 async def put(node: Node, txn: Any) -> None:
-    from semel.protocol.record_batch import encode_batch
+    from semel.protocol.batch_builder import encode_batch
     from semel.txn_coordinator.schemas import encode_key, encode_value
 
     node.service.unload(0)

@@ -8,22 +8,21 @@ from __future__ import annotations
 import asyncio
 import os
 from collections.abc import Mapping
-from contextlib import suppress
-from importlib.metadata import PackageNotFoundError, version
 from typing import TYPE_CHECKING, Final, Self
 
 from semel.broker.config.setting import ConfigError
 from semel.broker.config.sources import Address, parse_address
-from semel.broker.node_log import counted
-from semel.broker.telemetry.readings import NodeReader, watch_loop
+from semel.broker.metrics.readings import NodeReader, watch_loop
 from semel.broker.telemetry.recorders import Recorders
+from semel.broker.telemetry.resource import node_resource
+from semel.protocol.wording import counted
 from semel.runtime.telemetry.otel_environment import exporters_asked_for
 
 if TYPE_CHECKING:
     from opentelemetry.sdk.resources import Resource
 
     from semel.broker.config.node_config import NodeConfig
-    from semel.broker.node import Node
+    from semel.broker.metrics.observed import ObservedNode
     from semel.broker.telemetry.endpoint import Health, MetricsEndpoint
     from semel.broker.telemetry.otlp import Export
 
@@ -35,25 +34,10 @@ def asked_for(config: NodeConfig, environment: Mapping[str, str]) -> bool:
     return bool(config.metrics_listen) or bool(_exporter_names(environment))
 
 
-def node_resource(config: NodeConfig, environment: Mapping[str, str]) -> Resource:
-    """Return what tells a node's telemetry from others': the environment's words, and the node's own beside them."""
-    from opentelemetry.sdk.resources import Resource
-
-    attributes: dict[str, str] = {"semel.node.id": str(config.node_id)}
-    given = environment.get("OTEL_RESOURCE_ATTRIBUTES", "")
-    if not environment.get("OTEL_SERVICE_NAME") and "service.name=" not in given:
-        attributes["service.name"] = "semel"
-    if "service.instance.id=" not in given:
-        attributes["service.instance.id"] = f"node-{config.node_id}"
-    with suppress(PackageNotFoundError):
-        attributes["service.version"] = version("semel")
-    return Resource.create(attributes)
-
-
 class NodeMetrics:
     """The metrics of one node. `start` before anything else of it, `stop` before anything else too."""
 
-    def __init__(self, node: Node, environment: Mapping[str, str]) -> None:
+    def __init__(self, node: ObservedNode, environment: Mapping[str, str]) -> None:
         self.recorders = Recorders()
         self._node = node
         self._environment = environment
@@ -64,7 +48,7 @@ class NodeMetrics:
         self._tasks: list[asyncio.Task[None]] = []
 
     @classmethod
-    async def start(cls, node: Node, environment: Mapping[str, str] = os.environ) -> Self | None:
+    async def start(cls, node: ObservedNode, environment: Mapping[str, str] = os.environ) -> Self | None:
         """Return a node's metrics, listening, or None where nobody asked for them.
 
         Raises `ConfigError` for variables that make no sense, and `NodeStartError` where the address is taken.

@@ -8,14 +8,14 @@ from __future__ import annotations
 import asyncio
 import os
 import resource
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from contextlib import suppress
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, TypeAlias
 
 from semel.broker.log.journal_sync import LATENCY_BOUNDS_SECONDS
-from semel.broker.telemetry.instruments import INSTRUMENTS, Instrument
+from semel.broker.telemetry.instruments import INSTRUMENTS
+from semel.broker.telemetry.reading import Reading, Value
 from semel.broker.telemetry.recorders import Recorders
 from semel.protocol.ids import INTERNAL_TOPICS, OFFSETS_TOPIC, TRANSACTIONS_TOPIC, TopicPartition
 from semel.runtime.clock import Clock
@@ -23,26 +23,11 @@ from semel.runtime.telemetry.buckets import Distribution
 
 if TYPE_CHECKING:
     from semel.broker.logs.partition import Partition
-    from semel.broker.node import Node
+    from semel.broker.metrics.observed import ObservedNode
 
 TURN_SECONDS: Final = 0.002
 _PARTITIONS_PER_LOOK: Final = 100
 """After so many it is looked whether the turn is over."""
-
-
-Value: TypeAlias = int | float | Distribution
-
-
-@dataclass(frozen=True, slots=True)
-class Reading:
-    """An instrument's values now. Each comes with the values of the instrument's labels."""
-
-    instrument: Instrument
-    values: Sequence[tuple[tuple[str, ...], Value]]
-
-    def __post_init__(self) -> None:
-        count = len(self.instrument.labels)
-        assert all(len(labels) == count for labels, _ in self.values), f"{self.instrument.name}: {count} labels"
 
 
 _Readings: TypeAlias = Iterator[Reading | None]
@@ -63,7 +48,7 @@ def _by(name: str, values: Iterable[tuple[str | tuple[str, ...], Value]]) -> Rea
 class NodeReader:
     """Reads one node. `begun`: when it began to start, by its monotonic clock."""
 
-    def __init__(self, node: Node, recorders: Recorders, clock: Clock) -> None:
+    def __init__(self, node: ObservedNode, recorders: Recorders, clock: Clock) -> None:
         self._node = node
         self._recorders = recorders
         self._clock = clock

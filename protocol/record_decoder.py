@@ -1,9 +1,9 @@
 # cython: annotation_typing=False
-"""Kafka's record batches, version 2. This module decodes records and gathers the names of the other two.
+"""Decodes the records of Kafka's record batches, version 2.
 
 A record is a varint length, attributes, and varint-coded deltas, sizes and headers (KIP-98, "Message Format").
-Compiled with the C types of record_batch.pxd, or interpreted with `bytes` in the place of pointers. Nothing that bytes
-claim is believed before it is checked against the bytes that are left.
+Compiled with the C types of record_decoder.pxd, or interpreted with `bytes` in the place of pointers. Nothing that
+bytes claim is believed before it is checked against the bytes that are left.
 """
 
 from __future__ import annotations
@@ -13,54 +13,20 @@ from typing import Final, TypeAlias
 
 import cython
 
-from semel.protocol.batch_builder import BatchBuilder, encode_batch, rewrite_batch
 from semel.protocol.batch_header import (
     APPEND_TIME,
     BATCH_OVERHEAD,
     COMPRESSION_MASK,
     RECORD_BYTES_MIN,
     BatchHeader,
-    TimestampType,
     check_crc32c,
     check_room,
-    iter_batches,
     read_header,
-    set_append_time,
-    set_base_offset,
-    set_producer,
     unknown_codec,
-    validate_batches,
 )
 from semel.protocol.compression import DEFAULT_MAX_UNCOMPRESSED_BYTES, Compression, decompress
-from semel.protocol.control_records import ControlType, EndTxnMarker, decode_control, encode_control_batch
 from semel.protocol.corruption import CorruptBatchError
 from semel.protocol.errors import ErrorCode, UsageError
-
-__all__ = [
-    "BATCH_OVERHEAD",
-    "BatchBuilder",
-    "BatchHeader",
-    "Compression",
-    "ControlType",
-    "CorruptBatchError",
-    "EndTxnMarker",
-    "Headers",
-    "Record",
-    "TimestampType",
-    "decode_control",
-    "decode_records",
-    "decode_values",
-    "encode_batch",
-    "encode_control_batch",
-    "iter_batches",
-    "read_header",
-    "record_bytes",
-    "rewrite_batch",
-    "set_append_time",
-    "set_base_offset",
-    "set_producer",
-    "validate_batches",
-]
 
 Buffer: TypeAlias = bytes | bytearray | memoryview
 ColumnBuffers: TypeAlias = Sequence[Buffer]

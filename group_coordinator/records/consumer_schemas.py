@@ -15,7 +15,7 @@ from enum import IntEnum
 from typing import Final, TypeVar
 from uuid import UUID
 
-from semel.group_coordinator.consumer.state import ClassicMetadata, MemberAssignment, MemberDetails, MemberState
+from semel.group_coordinator.records.consumer_state import ClassicMetadata, MemberAssignment, MemberDetails, MemberState
 from semel.protocol.api.consumer_groups import Partitions, TopicIdPartition
 from semel.protocol.api.groups import GroupProtocol
 from semel.protocol.corruption import CorruptDataError

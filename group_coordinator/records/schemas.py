@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Final
 
-from semel.group_coordinator.consumer.schemas import CONSUMER_KEY_VERSIONS, ConsumerGroupKey, read_consumer_key
+from semel.group_coordinator.records.consumer_schemas import CONSUMER_KEY_VERSIONS, ConsumerGroupKey, read_consumer_key
 from semel.protocol.corruption import CorruptDataError
 from semel.protocol.errors import UsageError
 from semel.protocol.ids import NO_LEADER_EPOCH, TopicPartition

@@ -1,0 +1,41 @@
+"""What metrics read of a node: its parts, and how it is."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping
+from typing import Protocol
+
+from semel.broker.handlers.fetch import FetchHandler
+from semel.broker.handlers.produce import ProduceHandler
+from semel.broker.listeners.kafka.listener import KafkaListener
+from semel.broker.services import Services
+from semel.protocol.errors import SemelError
+
+
+class ObservedNode(Services, Protocol):
+    """`Services`, and what only the node as a whole knows."""
+
+    @property
+    def failed(self) -> asyncio.Future[SemelError]: ...
+
+    @property
+    def is_serving(self) -> bool: ...
+
+    @property
+    def recovery_seconds(self) -> float: ...
+
+    @property
+    def coordinator_load_seconds(self) -> Mapping[str, float]: ...
+
+    @property
+    def offline_partitions(self) -> int: ...
+
+    @property
+    def kafka_listener(self) -> KafkaListener | None: ...
+
+    @property
+    def produce(self) -> ProduceHandler: ...
+
+    @property
+    def fetch(self) -> FetchHandler: ...
