@@ -494,7 +494,7 @@ def test_S2_a_large_fetch_reads_with_a_place_and_waits_without_one(
         assert reads == [RESPONSE_BYTES_MAX] * 2
         await until(lambda: places.used_bytes == 0)
         others = [f"/other-{number}" for number in range(2 * places._bytes_max // RESPONSE_BYTES_MAX)]
-        assert all([places.take_now(other, RESPONSE_BYTES_MAX) for other in others])
+        assert all(places.take_now(other, RESPONSE_BYTES_MAX) for other in others)
         await append(node, 10)
         await until(lambda: places.waiting == 1)
         assert len(reads) == 2, "it reads when it has a place"
