@@ -47,7 +47,7 @@ class CommitHistory:
         decision = decode_decision(record.key, record.token, value)
         place = (record.kind or _kind_of(decision), record.key, record.token)
         (self._in_old_form.add if record.kind is None else self._in_old_form.discard)(place)
-        self._held.total += self._growth_by(place[0], record.key, decision)
+        self._held.add(record.key, self._growth_by(place[0], record.key, decision))
         self._decisions.setdefault(place[:2], {})[record.token] = decision
         return place[0]
 
@@ -55,7 +55,7 @@ class CommitHistory:
         self._in_old_form.discard((kind, key, token))
         decisions = self._decisions.get((kind, key))
         if decisions is not None:
-            self._held.total -= decision_bytes(decisions.pop(token, None))
+            self._held.add(key, -decision_bytes(decisions.pop(token, None)))
             if not decisions:
                 del self._decisions[kind, key]
 

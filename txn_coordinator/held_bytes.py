@@ -1,12 +1,13 @@
 """What transactional ids, shared transactions and remembered commits hold in memory, about; and the bound of it (S2).
 
-Only what makes them larger is refused, and what is new is refused first: ids and keys that are known have a tenth of
-the room to themselves, so that strangers with new ones do not stop them.
+It is counted by owner: a transactional id, or a key of shared transactions with its writers. Each owner has 4 KiB that
+are counted when it comes, so that within them nothing is ever refused to it. What an owner holds beyond them is refused
+where all is full, unless it is less than a fair share: strangers can't stop others by filling what is left.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, Final, NamedTuple
 
 from semel.protocol.api.shared_transactions import CommitDecision, CommitSharedRequest, OpenSharedRequest
@@ -17,6 +18,8 @@ from semel.txn_coordinator.effects import WithProducerId
 from semel.txn_coordinator.producer_identity import refuse
 from semel.txn_coordinator.state import TransactionMetadata
 
+FIRST_BYTES: Final = 4 << 10
+"""What is counted for each owner from the first: nobody else can take it."""
 ID_BYTES: Final = 900
 """A transactional id with its state, its producer, its client and its timers, without its text."""
 PARTITION_BYTES: Final = 170
@@ -28,40 +31,74 @@ COMMIT_BYTES: Final = 500
 _TEXT_BYTES: Final = 60
 
 
-class HeldBytes:
-    """What the machine of one partition of `__transaction_state` holds."""
-
-    __slots__ = ("total",)
-
-    def __init__(self) -> None:
-        self.total = 0
-
-
-class Growth(NamedTuple):
-    """How many bytes more there would be, and whether they are for an id or a key that is not known yet."""
+class Held(NamedTuple):
+    """What is counted, and how many owners hold more than their first 4 KiB."""
 
     bytes: int
-    is_new: bool
+    large: int
+
+
+class HeldBytes:
+    """What the owners in one partition of `__transaction_state` hold."""
+
+    __slots__ = ("_large", "_owners", "_total")
+
+    def __init__(self) -> None:
+        self._owners: dict[str, int] = {}
+        self._total = 0
+        self._large = 0
+
+    def of(self, owner: str) -> int:
+        """Return what an owner holds; 0 for one that is not known."""
+        return self._owners.get(owner, 0)
+
+    def add(self, owner: str, more: int) -> None:
+        """Count what came, or went where `more` is negative."""
+        before = self._owners.get(owner, 0)
+        after = before + more
+        if after:
+            self._owners[owner] = after
+        else:
+            self._owners.pop(owner, None)
+        self._total += counted(after) - counted(before)
+        self._large += (after > FIRST_BYTES) - (before > FIRST_BYTES)
+
+    def sum(self) -> Held:
+        return Held(self._total, self._large)
+
+
+def counted(held: int) -> int:
+    """Return what is counted for an owner that holds so much."""
+    return max(held, FIRST_BYTES) if held else 0
 
 
 class Room:
     """Says whether there is room for more, in all partitions of this node together."""
 
-    def __init__(self, bytes_max: int, held_by_all: Callable[[], int]) -> None:
+    def __init__(self, bytes_max: int, held: HeldBytes, held_by_all: Callable[[], Held]) -> None:
         self._bytes_max = bytes_max
+        self._held = held
         self._held_by_all = held_by_all
 
-    def refuse(self, request: Any, growth: Growth) -> None:
-        """Raise `RefusalError` where what a request makes larger has no room."""
-        bytes_max = self._bytes_max - (self._bytes_max // 10 if growth.is_new else 0)
-        if growth.bytes <= 0 or (held := self._held_by_all()) + growth.bytes <= bytes_max:
-            return
-        raise refuse(
-            _code_of(request),
-            f"the transactional ids, open transactions and remembered commits of this node hold {held} bytes of "
-            f"{self._bytes_max} (transactional.ids.max.bytes), and {growth.bytes} more are too many: use fewer "
-            "transactional ids, or raise the setting. Ids that are not used expire (transactional.id.expiration.ms)",
-        )
+    def refuse(self, request: Any, growth: Mapping[str, int]) -> None:
+        """Raise `RefusalError` where what a request makes larger, by owner, has no room."""
+        for owner, more in growth.items():
+            before = self._held.of(owner)
+            extra = counted(before + more) - counted(before)
+            if extra <= 0:
+                continue
+            held = self._held_by_all()
+            if held.bytes + extra <= self._bytes_max:
+                continue
+            if before and before + more <= self._bytes_max // 2 // (held.large + 1):
+                continue
+            raise refuse(
+                _code_of(request),
+                f"the transactional ids, open transactions and remembered commits of this node hold {held.bytes} bytes "
+                f"of {self._bytes_max} (transactional.ids.max.bytes), and {extra} more for {owner!r} are too many: use "
+                "fewer transactional ids, or raise the setting. Ids that are not used expire "
+                "(transactional.id.expiration.ms)",
+            )
 
 
 def grows(request: Any) -> bool:
@@ -100,8 +137,6 @@ def decision_bytes(decision: CommitDecision | None) -> int:
 def _code_of(request: Any) -> ErrorCode:
     if isinstance(request, WithProducerId):
         return _code_of(request.request)
-    if isinstance(request, (EndTxnRequest, CommitSharedRequest)):
+    if isinstance(request, (EndTxnRequest, CommitSharedRequest, AddPartitionsToTxnRequest)):
         return ErrorCode.TRANSACTION_ABORTABLE
-    if isinstance(request, AddPartitionsToTxnRequest):
-        return ErrorCode.MESSAGE_TOO_LARGE
     return ErrorCode.POLICY_VIOLATION

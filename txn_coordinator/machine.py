@@ -8,7 +8,8 @@ are under way, Prepare*. Whoever may hold the id with its completion is told to 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Final
 
@@ -52,7 +53,7 @@ from semel.txn_coordinator.effects import (
     TransactionCompleted,
     WithProducerId,
 )
-from semel.txn_coordinator.held_bytes import Growth, HeldBytes, Room, grows, transaction_bytes
+from semel.txn_coordinator.held_bytes import Held, HeldBytes, Room, grows, transaction_bytes
 from semel.txn_coordinator.prepare import (
     as_held,
     ending_by,
@@ -107,7 +108,7 @@ class TransactionMachine:
         coordinator_epoch: int,
         config: TransactionConfig | None = None,
         counts: TransactionCounts | None = None,
-        held_by_all: Callable[[], int] | None = None,
+        held_by_all: Callable[[], Held] | None = None,
     ) -> None:
         """`held_by_all`: what the machines of all partitions hold together; without it, this one alone counts."""
         self.partition = partition
@@ -122,7 +123,7 @@ class TransactionMachine:
         self._timeouts = Timers()
         self._expirations = Timers()
         self.held = HeldBytes()
-        self._room = Room(self._config.transactional_ids_bytes_max, held_by_all or (lambda: self.held.total))
+        self._room = Room(self._config.transactional_ids_bytes_max, self.held, held_by_all or self.held.sum)
         self._history = CommitHistory(self._config, self.held)
         self._shared = SharedTransactions(
             self._config,
@@ -162,22 +163,17 @@ class TransactionMachine:
         except UsageError as error:
             return Result(error)
 
-    def _growth(self, records: Iterable[CoordinatorRecord]) -> Growth:
-        more, is_new = 0, False
+    def _growth(self, records: Iterable[CoordinatorRecord]) -> Mapping[str, int]:
+        """Return how many bytes more the owners of records hold after them (S2)."""
+        growth: Counter[str] = Counter()
         for record in records:
             if isinstance(record, DecidedRecord):
-                before = self._transactions.get(record.txn.transactional_id)
-                growth = Growth(
-                    transaction_bytes(record.txn) - transaction_bytes(before),
-                    before is None and not record.txn.attempt,
-                )
+                name = record.txn.transactional_id
+                more = transaction_bytes(record.txn) - transaction_bytes(self._transactions.get(name))
+                growth[key_of_member(name) or name] += more
             elif (key := decode_commit_key(record.key)) is not None:
-                growth = self._shared.growth(key, record.value)
-            else:
-                continue
-            more += growth.bytes
-            is_new |= growth.is_new
-        return Growth(more, is_new)
+                growth[key.key] += self._shared.growth(key, record.value)
+        return growth
 
     def replay(self, record: CoordinatorRecord, offset: int, producer: ProducerIdAndEpoch | None, now_ms: int) -> None:
         if isinstance(record, DecidedRecord):
@@ -213,7 +209,8 @@ class TransactionMachine:
     def _note_state(self, transactional_id: str, after: TransactionMetadata | None) -> None:
         """Keep count of the states, so that nobody has to go through all ids for that."""
         before = self._transactions.get(transactional_id)
-        self.held.total += transaction_bytes(after) - transaction_bytes(before)
+        owner = key_of_member(transactional_id) or transactional_id
+        self.held.add(owner, transaction_bytes(after) - transaction_bytes(before))
         if before is not None:
             self.state_counts[before.state] -= 1
         if after is not None:

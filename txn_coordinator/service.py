@@ -66,6 +66,7 @@ from semel.txn_coordinator.effects import (
     TransactionCompleted,
     WithProducerId,
 )
+from semel.txn_coordinator.held_bytes import Held
 from semel.txn_coordinator.machine import TransactionMachine
 from semel.txn_coordinator.markers import MarkerSender, MarkerWriter
 from semel.txn_coordinator.state import PREPARED, STATE_NAMES, TransactionMetadata
@@ -149,9 +150,10 @@ class TransactionService:
         """Return the machines of all partitions that are active, to look at."""
         return [machine for machine in self._runtime.machines() if isinstance(machine, TransactionMachine)]
 
-    def held_bytes(self) -> int:
-        """Return what ids, open transactions and remembered commits hold in memory, about."""
-        return sum(machine.held.total for machine in self.machines())
+    def held(self) -> Held:
+        """Return what ids, open transactions and remembered commits of all partitions hold in memory, about."""
+        each = [machine.held.sum() for machine in self.machines()]
+        return Held(sum(one.bytes for one in each), sum(one.large for one in each))
 
     def open_transaction(self, producer_id: int, tp: TopicPartition) -> TransactionMetadata | None:
         """Return the transaction that this producer id has open, or decided and not complete, with that partition."""
@@ -401,7 +403,7 @@ class TransactionService:
         return await self._submit(transactional_id, WithProducerId(request, producer_id))
 
     def _make_machine(self, partition: int, leader_epoch: int) -> Machine:
-        return TransactionMachine(partition, leader_epoch, self.config, self.counts, self.held_bytes)
+        return TransactionMachine(partition, leader_epoch, self.config, self.counts, self.held)
 
     def _on_effects(self, partition: int, effects: Sequence[Any]) -> None:
         if self._spans is not None:

@@ -45,7 +45,7 @@ from semel.txn_coordinator.commit_records import (
 )
 from semel.txn_coordinator.config import TransactionConfig
 from semel.txn_coordinator.effects import PRODUCER_ID_NEEDED
-from semel.txn_coordinator.held_bytes import Growth, HeldBytes, attempt_bytes
+from semel.txn_coordinator.held_bytes import HeldBytes, attempt_bytes
 from semel.txn_coordinator.prepare import ending_by, prepare_end, prepare_new
 from semel.txn_coordinator.producer_identity import RefusalError, refuse, refuse_timeout
 from semel.txn_coordinator.records import record_of, size_of, tombstone_of
@@ -95,20 +95,19 @@ class SharedTransactions:
         elif (kind := self._history.replay(key, value)) is not None:
             self._want_expiration(kind, key.key)
 
-    def growth(self, key: CommitRecordKey, value: bytes | None) -> Growth:
-        """Return how many bytes more there are after a record, and whether its key is a new one (S2)."""
-        is_new = key.key not in self._attempts and not self._history.of(_SHARED, key.key)
+    def growth(self, key: CommitRecordKey, value: bytes | None) -> int:
+        """Return how many bytes more there are after a record (S2)."""
         if key.token is not None:
-            return Growth(self._history.growth(key, value), key.kind is _SHARED and is_new)
+            return self._history.growth(key, value)
         state = None if value is None else decode_attempt(key.key, value)
-        return Growth(attempt_bytes(state) - attempt_bytes(self._attempts.get(key.key)), is_new)
+        return attempt_bytes(state) - attempt_bytes(self._attempts.get(key.key))
 
     def _replay_attempt(self, key: str, value: bytes | None) -> None:
         self._sweeps.pop(key, None)
-        self._held.total -= attempt_bytes(self._attempts.pop(key, None))
+        self._held.add(key, -attempt_bytes(self._attempts.pop(key, None)))
         if value is not None:
             state = self._attempts[key] = decode_attempt(key, value)
-            self._held.total += attempt_bytes(state)
+            self._held.add(key, attempt_bytes(state))
             if state.sweeping:
                 self._sweeps[key] = None
         self._want_expiration(_SHARED, key)

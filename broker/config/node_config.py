@@ -541,9 +541,10 @@ class NodeConfig:
     transactional_ids_max_bytes: int = setting(
         512 << 20,
         "What the transactional ids, open transactions and remembered commits of this node may hold in memory "
-        "together: about 1 KB for an id, 170 bytes for a partition in a transaction, and 500 bytes and its payload "
-        "for a commit with a token. Beyond nine tenths of it new ids and new keys are refused with POLICY_VIOLATION; "
-        "beyond all of it, more partitions in a transaction and commits with a token.",
+        "together: 4 KiB for each id or key of shared transactions, and what it holds beyond that: 170 bytes for a "
+        "partition in a transaction, and 500 bytes and its payload for a commit with a token. Beyond it new ids are "
+        "refused with POLICY_VIOLATION. Known ones continue within their 4 KiB and a fair share; those that hold more "
+        "can't add partitions nor commit with a token (TRANSACTION_ABORTABLE).",
         unit="bytes",
         minimum=1,
     )

@@ -197,6 +197,10 @@ class DataFolder:
         found = ((name, _GOING_FOLDER.fullmatch(name)) for name in names)
         return [self.file(name) for name, match in found if match is not None and match["why"] == "delete"]
 
+    def has_log_name(self, tp: TopicPartition) -> bool:
+        """Whether there is anything by the name of a log's directory."""
+        return self._storage.exists(self.log_folder(tp))
+
     def read_topic_id(self, tp: TopicPartition) -> TopicId:
         """Return the topic id that a log's folder names. Raises `SemelError` and `OSError`."""
         found = self._read_topic_id(self.log_folder(tp))

@@ -238,8 +238,9 @@ def next_step(log: OfflineLog, folder: DataFolder) -> str:
         case OfflineKind.NOT_MADE | OfflineKind.UNREADABLE:
             return "The node keeps retrying"
         case OfflineKind.VANISHED:
+            away = f" and move away what is in its place, {path}. Then" if folder.has_log_name(log.tp) else " and"
             return (
-                f"Stop the node and bring {path} back; or, if its records are gone for good, start it once with "
+                f"Stop the node{away} bring {path} back; or, if its records are gone for good, start it once with "
                 f"`{accept}`, which creates the partition again, behind the last offset that is known of it"
             )
         case OfflineKind.DAMAGED:

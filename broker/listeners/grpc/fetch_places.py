@@ -2,7 +2,8 @@
 
 A stream takes a place before it reads records and gives it back once they are written. Places are given in the order
 in which streams ask. What one address holds is never more than what it leaves free, so that a few addresses of clients
-that never read don't keep all others out; one that holds nothing gets a place while there is any.
+that never read don't keep all others out. One that holds nothing gets a first place, if it is a small one, up to
+twice the bound.
 
 A stream whose client reads nothing keeps its place until the client reads or leaves: gRPC has the message then, and
 nothing takes it back, not even the end of the call.
@@ -15,6 +16,8 @@ from collections import Counter
 from typing import Final
 
 FETCH_STREAMS_BYTES_MAX: Final = 64 << 20
+_FIRST_SHARE: Final = 16
+"""A first place of an address is small where it is at most this part of all."""
 
 
 class FetchPlaces:
@@ -37,7 +40,8 @@ class FetchPlaces:
     def take_now(self, host: str, size: int) -> int:
         """Return how much was taken, which is less than `size` only where there is no more at all; 0 for nothing."""
         size = self._most(size)
-        if self._stopped or self._full or not self._fits(size) or not self._may_have(host, size):
+        is_behind = self._full and not self._is_first(host, size)
+        if self._stopped or is_behind or not self._fits(host, size) or not self._may_have(host, size):
             return 0
         self._add(host, size)
         return size
@@ -76,10 +80,10 @@ class FetchPlaces:
     def _give(self) -> None:
         self._full = False
         for place, (host, size) in list(self._waiting.items()):
-            if not self._fits(size):
+            is_behind = self._full and not self._is_first(host, size)
+            if is_behind or not self._fits(host, size):
                 self._full = True
-                return
-            if self._may_have(host, size):
+            elif self._may_have(host, size):
                 del self._waiting[place]
                 if not place.done():
                     self._add(host, size)
@@ -88,8 +92,13 @@ class FetchPlaces:
     def _most(self, size: int) -> int:
         return min(size, self._bytes_max)
 
-    def _fits(self, size: int) -> bool:
-        return self.used_bytes + size <= self._bytes_max
+    def _fits(self, host: str, size: int) -> bool:
+        bytes_max = 2 * self._bytes_max if self._is_first(host, size) else self._bytes_max
+        return self.used_bytes + size <= bytes_max
+
+    def _is_first(self, host: str, size: int) -> bool:
+        """Whether this is a first place of an address that is not to wait for others'."""
+        return host not in self._used_by and size <= self._bytes_max // _FIRST_SHARE
 
     def _may_have(self, host: str, size: int) -> bool:
         used = self._used_by.get(host, 0)

@@ -448,6 +448,31 @@ def test_S2_a_few_addresses_do_not_take_all_places_of_fetch_streams() -> None:
     asyncio.run(test())
 
 
+def test_S2_an_address_that_holds_nothing_reads_where_many_others_never_do() -> None:
+    """Eight addresses had all places, and everybody else waited for ever."""
+
+    async def test() -> None:
+        places = FetchPlaces(64)
+        for number in range(40):
+            while places.take_now(f"stranger-{number}", 4 if number else 1):
+                pass
+        assert 64 <= places.used_bytes <= 128
+        waiting = asyncio.ensure_future(places.take("stranger-0", 1))
+        large = asyncio.ensure_future(places.take("large", 20))
+        await asyncio.sleep(0)
+        others = [places.take_now(f"new-{number}", 1) for number in range(128 - places.used_bytes)]
+        assert others.count(1) == len(others)
+        late = asyncio.ensure_future(places.take("late", 1))
+        await asyncio.sleep(0)
+        assert places.waiting == 3
+        places.give_back("new-0", 1)
+        assert await asyncio.wait_for(late, 60) == 1, "neither the share of a stranger nor a large place is in its way"
+        places.stop()
+        assert [await waiting, await large] == [0, 0]
+
+    asyncio.run(test())
+
+
 def test_S2_a_large_fetch_reads_with_a_place_and_waits_without_one(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -468,15 +493,16 @@ def test_S2_a_large_fetch_reads_with_a_place_and_waits_without_one(
         await until(lambda: len(data._fetch._waiting) == 1)
         assert reads == [RESPONSE_BYTES_MAX] * 2
         await until(lambda: places.used_bytes == 0)
-        assert places.take_now("/other", places._bytes_max)
+        others = [f"/other-{number}" for number in range(2 * places._bytes_max // RESPONSE_BYTES_MAX)]
+        assert all(places.take_now(other, RESPONSE_BYTES_MAX) for other in others)
         await append(node, 10)
         await until(lambda: places.waiting == 1)
         assert len(reads) == 2, "it reads when it has a place"
-        places.give_back("/other", places._bytes_max)
+        places.give_back(others[0], RESPONSE_BYTES_MAX)
         assert (await answer).items[0].record_batches
-        assert reads == [RESPONSE_BYTES_MAX] * 4
+        assert reads[2:] == [places._bytes_max * 2] * 2
         await stream.aclose()
-        assert places.used_bytes == 0
+        assert places.used_bytes == RESPONSE_BYTES_MAX * (len(others) - 1)
 
     run_with_node(tmp_path, test)
 

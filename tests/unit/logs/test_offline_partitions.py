@@ -21,9 +21,11 @@ from semel.broker.diagnostics.snapshot import take_snapshot
 from semel.broker.handlers.topics import create_topics, delete_topics
 from semel.broker.log.config import LogConfig
 from semel.broker.logs.config import DurabilityMode, LogManagerConfig
+from semel.broker.logs.data_folder import DataFolder
 from semel.broker.logs.known_partitions import KNOWN_FILE
 from semel.broker.logs.manager import NewPartition
-from semel.broker.logs.offline import RETRY_SECONDS_MAX, OfflineKind
+from semel.broker.logs.offline import RETRY_SECONDS_MAX, OfflineKind, OfflineLog
+from semel.broker.logs.opening import next_step
 from semel.broker.logs.partition import Partition
 from semel.broker.node import Node as WholeNode
 from semel.broker.start_errors import NodeStartError, StartFailure
@@ -1060,3 +1062,15 @@ def test_metadata_with_a_wrong_bit_keeps_the_node_from_starting_with_a_next_step
         assert "Restore it from a backup" in refusal.message
 
     asyncio.run(main())
+
+
+@pytest.mark.parametrize("is_there", [False, True])
+def test_a_vanished_directory_whose_name_is_taken_is_told_with_what_to_move_away(
+    tmp_path: Path, is_there: bool
+) -> None:
+    if is_there:
+        (tmp_path / str(TP)).write_text("no directory")
+    offline = OfflineLog(TP, TOPIC_ID, OfflineKind.VANISHED, "gone", 0)
+    step = next_step(offline, DataFolder(DiskStorage(), str(tmp_path)))
+    assert (f"move away what is in its place, {tmp_path / str(TP)}" in step) is is_there
+    assert f"--accept-loss-of {TP.topic}:{TP.partition}" in step

@@ -10,10 +10,10 @@ from semel.protocol.api.transactions import AddPartitionsToTxnRequest, EndTxnReq
 from semel.protocol.errors import ErrorCode, SemelError
 from semel.protocol.ids import ProducerIdAndEpoch, TopicPartition
 from semel.txn_coordinator.config import TransactionConfig
-from semel.txn_coordinator.held_bytes import ID_BYTES
+from semel.txn_coordinator.held_bytes import FIRST_BYTES, ID_BYTES, Held
 
 TIMEOUT_MS = 60_000
-ROOM = 100 * ID_BYTES
+ROOM = 100 * FIRST_BYTES
 
 
 def full_shard(*, known: int = 3) -> TxnShard:
@@ -52,7 +52,7 @@ def code_of(shard: TxnShard, request: object) -> ErrorCode:
 
 def test_S2_new_transactional_ids_are_refused_beyond_the_bound() -> None:
     shard = full_shard()
-    assert 0.8 * ROOM < shard.machine.held.total <= 0.9 * ROOM
+    assert shard.machine.held.sum() == (ROOM, 0)
     with pytest.raises(SemelError, match=r"transactional\.ids\.max\.bytes") as caught:
         init(shard, "late")
     assert caught.value.code is ErrorCode.POLICY_VIOLATION
@@ -79,9 +79,9 @@ def test_S2_a_known_key_of_shared_transactions_gets_writers_when_new_ones_are_re
 def test_S2_partitions_of_a_transaction_count_and_are_refused_beyond_the_bound() -> None:
     shard = full_shard()
     producer = init(shard, "known-0")
-    partitions = tuple(TopicPartition("out", number) for number in range(500))
+    partitions = tuple(TopicPartition("out", number) for number in range(2_000))
     request = AddPartitionsToTxnRequest("known-0", producer, partitions)
-    assert code_of(shard, request) is ErrorCode.MESSAGE_TOO_LARGE
+    assert code_of(shard, request) is ErrorCode.TRANSACTION_ABORTABLE
     add(shard, "known-0", producer, 5)
 
 
@@ -106,10 +106,37 @@ def test_S2_a_full_history_takes_a_commit_because_an_older_one_goes() -> None:
     for batch in range(2):
         shard.submit(CommitSharedRequest("etl", f"a{batch}", str(batch), (), bytes(10_000), batch))
     fill_up(shard)
-    before = shard.machine.held.total
+    before = shard.machine.held.sum()
     for batch in range(2, 20):
         shard.submit(CommitSharedRequest("etl", f"a{batch}", str(batch), (), bytes(10_000), batch))
-    assert shard.machine.held.total < before + 10_000
+    assert shard.machine.held.sum().bytes < before.bytes + 10_000
+
+
+def test_S2_strangers_that_fill_what_is_left_do_not_stop_a_known_id() -> None:
+    """They made ids while there was room, and filled it to the last byte with commits by token."""
+    shard = TxnShard(config=TransactionConfig(transactional_ids_bytes_max=ROOM))
+    for name in ("honest", *(f"stranger-{number}" for number in range(20))):
+        init(shard, name)
+    for number in range(20):
+        for size in (60_000, 6_000, 600, 60, 0):
+            for attempt in range(9):
+                name = f"stranger-{number}"
+                producer = init(shard, name)
+                token = EndTxnRequest(name, producer, committed=True, token=f"{size}-{attempt}", payload=bytes(size))
+                try:
+                    shard.submit(token)
+                except SemelError:
+                    break
+    assert shard.machine.held.sum().bytes > ROOM - 600
+    assert code_of(shard, InitProducerIdRequest("new", TIMEOUT_MS)) is ErrorCode.POLICY_VIOLATION
+    for number in range(5):
+        producer = init(shard, "honest")
+        add(shard, "honest", producer, 5)
+        shard.submit(EndTxnRequest("honest", producer, committed=True, token=str(number)))
+        shard.write_markers()
+    writers = shard.machine.held.sum().large
+    producer = init(shard, "honest")
+    add(shard, "honest", producer, ROOM // 2 // (writers + 1) // 170 - 30)
 
 
 def test_S2_what_is_forgotten_is_given_back() -> None:
@@ -124,21 +151,21 @@ def test_S2_what_is_forgotten_is_given_back() -> None:
         writer = shard.submit(OpenSharedRequest(f"key-{number}", "a", "0", TIMEOUT_MS, 0)).producer
         shard.submit(CommitSharedRequest(f"key-{number}", "a", "0", (writer,), b"payload", 0))
     shard.submit(OpenSharedRequest("abandoned", "a", "0", TIMEOUT_MS, 0))
-    assert shard.machine.held.total > 10 * ID_BYTES
-    before = shard.machine.held.total
+    assert shard.machine.held.sum().bytes > 10 * ID_BYTES
+    before = shard.machine.held.sum()
     shard.reload()
-    assert shard.machine.held.total == before, "what is counted depends on the records alone"
+    assert shard.machine.held.sum() == before, "what is counted depends on the records alone"
     for _ in range(2):  # what is open times out first
         shard.now_ms += 2 * shard.config.commit_history_expiration_ms
         shard.tick()
-    assert shard.machine.held.total == 0
+    assert shard.machine.held.sum() == (0, 0)
 
 
 def test_S2_what_all_partitions_hold_counts() -> None:
     shard = TxnShard()
-    held = {"others": 0}
+    others = [0]
     config = TransactionConfig(transactional_ids_bytes_max=ROOM)
-    shard.machine = type(shard.machine)(0, 3, config, None, lambda: held["others"] + shard.machine.held.total)
+    shard.machine = type(shard.machine)(0, 3, config, None, lambda: Held(shard.machine.held.sum().bytes + others[0], 0))
     init(shard, "one")
-    held["others"] = ROOM
+    others[0] = ROOM
     assert code_of(shard, InitProducerIdRequest("two", TIMEOUT_MS)) is ErrorCode.POLICY_VIOLATION
