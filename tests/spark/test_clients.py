@@ -156,7 +156,7 @@ def test_a_task_knows_a_topic_as_it_is_and_not_as_an_earlier_task_found_it(
 
 FORKS = """
 import os, sys
-from semel.protocol.record_decoder import encode_batch
+from semel.protocol.batch_builder import encode_batch
 from semel.spark.clients import Address, ProcessTransaction, client_for
 
 address = Address((sys.argv[1],), (), client_id="c", request_timeout_ms=30000, api_timeout_ms=60000)
