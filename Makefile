@@ -2,10 +2,20 @@
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
+TOOLS := $(VENV)-tools
+WHEEL := build/wheel
 COMPILED := $(shell sed 's|\.|/|g; s|$$|.py|' compiled-modules.txt)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup build demo demo-spark test test-long mutants compat-java compat-full docs check format lock proto bench image clean
+.PHONY: help setup tools build demo demo-cluster demo-spark test test-long test-spark mutants simulate simulate-faults compat-java compat-full docs check format wheel lock \
+	proto sync-api bench image clean
+
+# What only reads the code needs no Spark, no JDK and no compiled modules: without `.venv` it gets a smaller environment.
+ifneq ($(wildcard $(VENV)/.ready)$(filter setup build demo demo-cluster demo-spark test test-long test-spark mutants simulate simulate-faults compat-java compat-full bench,$(MAKECMDGOALS)),)
+READER := $(VENV)
+else
+READER := $(TOOLS)
+endif
 
 help: ## Show the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -16,7 +26,16 @@ $(VENV)/.ready: pyproject.toml setup.py compiled-modules.txt constraints.txt
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --upgrade 'pip>=25.1'
 	SEMEL_INTERPRETED=1 $(BIN)/python -m pip install --quiet --constraint constraints.txt \
-		--editable . --group demo --group test --group check --group docs
+		--editable '.[demo]' --group test --group check --group docs
+	touch $@
+
+tools: $(TOOLS)/.ready ## Make the small virtual environment that `docs`, `check` and `format` need
+
+$(TOOLS)/.ready: pyproject.toml setup.py compiled-modules.txt constraints.txt
+	test -x $(TOOLS)/bin/python || $(PYTHON) -m venv $(TOOLS)
+	$(TOOLS)/bin/python -m pip install --quiet --upgrade 'pip>=25.1'
+	SEMEL_INTERPRETED=1 $(TOOLS)/bin/python -m pip install --quiet --constraint constraints.txt \
+		--editable '.[node]' --group tools --group check --group docs
 	touch $@
 
 build: $(VENV)/.built ## Compile the hot modules in place
@@ -28,6 +47,9 @@ $(VENV)/.built: $(VENV)/.ready $(COMPILED)
 demo: build ## Run the exactly-once pipeline on real flights, with crashes
 	$(BIN)/semel demo
 
+demo-cluster: build ## Run it on three nodes that are killed, frozen, cut off and emptied, with PostgreSQL where it is installed
+	$(BIN)/semel demo --cluster
+
 demo-spark: build ## Run an ETL job of Spark on real flights, with crashes
 	$(BIN)/python -P -m semel.spark.examples.demo
 
@@ -37,7 +59,19 @@ test: build ## Run all tests that CI runs
 test-long: build ## Run the long ones: chaos, every crash point, fuzzing, all planted faults
 	SEMEL_CHAOS_SECONDS=300 SEMEL_CRASH_POINTS=0 SEMEL_FUZZ_SECONDS=120 SEMEL_MODEL_EXAMPLES=1500 \
 		$(BIN)/python -P -m pytest -n 2 --timeout 3000 tests/e2e tests/property tests/compat
+	SEMEL_PLANTED_SEEDS=1500 $(BIN)/python -P -m pytest -n 2 --timeout 7200 tests/simulation/test_planted_faults.py
 	$(BIN)/python -P tests/mutants/run.py
+
+test-spark: build ## Run all tests with Spark, also the long ones: large values, many partitions and tasks, every wrong option
+	SEMEL_SPARK_LONG=1 $(BIN)/python -P -m pytest --timeout 2000 tests/spark
+
+simulate: build ## Run simulated worlds: SEEDS=1000 FIRST=0, or one with SEED=17, whose faults are shortened; CLUSTER=1: three nodes
+	PYTHONPATH=tests:tests/support/pipelines:tests/support/clients $(BIN)/python -P -m simulation $(if $(CLUSTER),--cluster) \
+		$(if $(SEED),--seed $(SEED),--seeds $(or $(SEEDS),1000) --first $(or $(FIRST),0))
+
+simulate-faults: build ## Search seeds that find planted faults: FAULTS="D1b T*", SEEDS=, FIRST=, JOBS=, RECORD=1 writes them down
+	@set -f; PYTHONPATH=tests:tests/support/pipelines:tests/support/clients $(BIN)/python -P -m simulation.plant $(FAULTS) \
+		$(if $(SEEDS),--seeds $(SEEDS)) $(if $(FIRST),--first $(FIRST)) $(if $(JOBS),--jobs $(JOBS)) $(if $(RECORD),--record)
 
 mutants: setup ## Plant the kept faults, and report which live; MUTANTS="P1a T*", SAMPLE=, SEED=, JOBS=, JSON=
 	@set -f; $(BIN)/python -P tests/mutants/run.py $(MUTANTS) $(if $(SAMPLE),--sample $(SAMPLE)) \
@@ -51,8 +85,8 @@ compat-full: build ## Run foreign clients' own suites; LIBRDKAFKA=, KAFKA_PYTHON
 		--franz-go "$(FRANZ_GO)" --confluent-kafka-python "$(CONFLUENT_KAFKA_PYTHON)" --aiokafka "$(AIOKAFKA)" \
 		--python "$(or $(SUITE_PYTHON),$(abspath $(BIN)/python))" $(if $(ONLY),--only '$(ONLY)')
 
-docs: build ## Make the documentation in build/docs/html; whatever Sphinx warns of is an error
-	$(BIN)/python -P -m sphinx --fail-on-warning --keep-going --quiet --jobs 2 --doctree-dir build/docs/doctrees \
+docs: $(READER)/.ready ## Make the documentation in build/docs/html; whatever Sphinx warns of is an error
+	$(READER)/bin/python -P -m sphinx --fail-on-warning --keep-going --quiet --jobs 2 --doctree-dir build/docs/doctrees \
 		docs build/docs/html
 
 bench: build ## Measure everything; BENCH="--quick", or names of benches
@@ -62,19 +96,39 @@ image: ## Build the container image; BASE_IMAGE= and IMAGE= name others than pyt
 	docker build --file docker/Dockerfile --tag $(or $(IMAGE),semel:latest) \
 		$(if $(BASE_IMAGE),--build-arg BASE_IMAGE=$(BASE_IMAGE)) .
 
-check: build ## Lint, format check and types
-	$(BIN)/ruff check .
-	$(BIN)/ruff format --check .
-	$(BIN)/mypy
+check: $(READER)/.ready ## Lint, format check, types, and whether the sync API is what its generator makes
+	$(READER)/bin/ruff check .
+	$(READER)/bin/ruff format --check .
+	$(READER)/bin/mypy --python-executable $(READER)/bin/python
+	$(READER)/bin/python -P -m semel.sdk.sync_api --check
 
-format: setup ## Format the code
-	$(BIN)/ruff format .
-	$(BIN)/ruff check --fix .
+format: $(READER)/.ready ## Format the code
+	$(READER)/bin/ruff format .
+	$(READER)/bin/ruff check --fix .
+
+wheel: $(WHEEL)/.ready ## Build wheels and the source archive into dist/, and check them; PYTHONS="python3.11 python3.12"
+	rm -rf dist $(WHEEL)/raw
+	$(WHEEL)/bin/python -m build --sdist --outdir dist .
+	for python in $(or $(PYTHONS),$(PYTHON)); do \
+		$(WHEEL)/bin/python -m pip --python "$$(command -v "$$python")" wheel --no-deps --wheel-dir $(WHEEL)/raw dist/*.tar.gz || exit; \
+	done
+	if [ "$$(uname)" = Linux ]; then \
+		PATH="$(WHEEL)/bin:$$PATH" $(WHEEL)/bin/auditwheel repair --strip --wheel-dir dist $(WHEEL)/raw/*.whl; \
+	else cp $(WHEEL)/raw/*.whl dist; fi
+	$(WHEEL)/bin/python tests/support/packaging/archives.py dist
+	$(WHEEL)/bin/check-wheel-contents --toplevel semel,pyspark_semel dist/*.whl
+	$(WHEEL)/bin/twine check --strict dist/*
+
+$(WHEEL)/.ready: pyproject.toml
+	$(PYTHON) -m venv $(WHEEL)
+	$(WHEEL)/bin/python -m pip install --quiet --upgrade 'pip>=25.1'
+	$(WHEEL)/bin/python -m pip install --quiet --group wheel
+	touch $@
 
 lock: ## Take the newest versions of everything into constraints.txt
 	$(PYTHON) -m venv build/lock
 	build/lock/bin/python -m pip install --quiet --upgrade 'pip>=25.1'
-	SEMEL_INTERPRETED=1 build/lock/bin/python -m pip install --quiet . --group demo --group test --group check --group docs
+	SEMEL_INTERPRETED=1 build/lock/bin/python -m pip install --quiet '.[demo]' --group test --group check --group docs
 	build/lock/bin/python -m pip freeze --exclude semel > constraints.txt
 
 # An old generator on purpose: what it makes runs with every protobuf from 6.30 on.
@@ -83,6 +137,9 @@ proto: ## Generate the gRPC code from proto/
 	build/proto/bin/python -m pip install --quiet 'grpcio-tools==1.72.*'
 	build/proto/bin/python proto/generate.py
 
+sync-api: $(READER)/.ready ## Generate the sync API of the clients from the asyncio one
+	$(READER)/bin/python -P -m semel.sdk.sync_api
+
 clean: ## Remove what was built
-	rm -rf $(VENV) build dist src/*.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis
-	find . -name '*.so' -not -path './.venv/*' -delete
+	rm -rf $(VENV) $(TOOLS) build dist src/*.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis
+	find . -name '*.so' -not -path './.venv*' -delete

@@ -1,4 +1,4 @@
-"""Builds the compiled twins of the hot modules: all, or none. Without a C compiler their sources run interpreted."""
+"""Builds the hot modules, compiled: all, or none. Without a C compiler their sources run interpreted."""
 
 import os
 from pathlib import Path
@@ -32,7 +32,7 @@ def extensions() -> list[Extension]:
     from Cython.Build import cythonize
 
     modules = [
-        Extension(f"semel.{name}", [f"src/semel/{name.replace('.', '/')}.py"], extra_compile_args=["-O3"])
+        Extension(f"semel.{name}", [f"src/semel/{name.replace('.', '/')}.py"], extra_compile_args=["-O3", "-g0"])
         for name in COMPILED
     ]
     return cythonize(

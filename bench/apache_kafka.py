@@ -1,4 +1,4 @@
-"""Apache Kafka on this machine, to measure against: one node (KRaft), from the jars of tests/support/kafka_jars.py.
+"""Apache Kafka on this machine, to measure against: one node (KRaft), from the jars that `kafka_jars` finds.
 
     python -P bench/apache_kafka.py [--fsync]      runs one until Ctrl-C, and prints its address
 
@@ -27,7 +27,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent))
 
 from harness import PAGE_BYTES, ROOT, data_folder, process_cpu_s
 
-sys.path.insert(0, str(ROOT / "tests" / "support"))
+sys.path.insert(0, str(ROOT / "tests" / "support" / "clients"))
 
 import kafka_jars
 
@@ -48,7 +48,7 @@ STARTED = "Kafka Server started"
 
 @dataclass
 class KafkaProcess:
-    """A running broker, with the same face as the harness's `NodeProcess`."""
+    """A running broker, with the same methods as the harness's `NodeProcess`."""
 
     process: subprocess.Popen[bytes]
     folder: str

@@ -5,7 +5,7 @@
 
 Every round runs each contender in turn, so that a change in the machine's mood meets all of them. The figures are CPU
 time, because codecs wait for nothing and the machine may be shared: medians over the rounds, and the best round beside
-them. Without compiled modules the interpreted twins are measured, and the first line says so.
+them. Without compiled modules the interpreted ones are measured, and the first line says so.
 """
 
 from __future__ import annotations

@@ -4,7 +4,7 @@
 
 Starts a node of its own in a process of its own. One consumer, one thread that takes, read_committed, no compression;
 the records are in batches of up to 16 KiB, in 3 partitions. The consumers take turns, several times, and the median
-counts. A figure is the time from the first batch handed out (which waits for connections and metadata) to the last
+counts. A figure is the time from the first batch returned (which waits for connections and metadata) to the last
 record. Then 1,000 partitions of which one has something now and then: what waiting costs consumer and node.
 """
 

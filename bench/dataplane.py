@@ -47,10 +47,10 @@ PARTITIONS = 32
 
 
 def serve(folder: str, journaled: bool, sendfile: bool) -> None:
-    sys.path.insert(0, str(ROOT / "tests" / "support"))
+    sys.path.insert(0, str(ROOT / "tests" / "support" / "nodes"))
     from kafka_node import FakeNode  # the double that the listener's tests use
 
-    from semel.broker.handlers import fetch as fetch_handler
+    from semel.broker.handlers.fetch import handler as fetch_handler
     from semel.broker.listeners.kafka import connection, output
     from semel.broker.listeners.kafka.listener import KafkaListener
     from semel.runtime.clock import SystemClock

@@ -1,6 +1,6 @@
 """What the benches share: a real node in a process of its own, runs in turn with medians, the table, the JSON file.
 
-The traps it goes round (PERFORMANCE.md): memory is touched before anything is measured, each workload warms up first,
+The traps that it avoids (GOALS.md): memory is touched before anything is measured, each workload warms up first,
 variants take turns within a round so that a bad moment of the machine meets all of them, and medians count.
 """
 
@@ -141,7 +141,7 @@ class Figure:
     unit: str
     samples: list[float] = field(default_factory=list)
     goal: str = ""
-    """PERFORMANCE.md's goal, or the peer's figure, where there is one."""
+    """The goal of GOALS.md, or the peer's figure, where there is one."""
     cost: str = ""
     """The node's CPU for it."""
     bound: str = ""

@@ -87,12 +87,14 @@ class Appender:
 
 async def measure(folder: str, appenders: int, partitions: int, records: int) -> None:
     storage = TimedStorage()
-    logs = LogManager(storage, folder, SystemClock(), LogManagerConfig(open_files_max=raise_open_files_limit() // 2))
+    logs = LogManager(
+        storage, folder, SystemClock(), LogManagerConfig(log_max_open_files=raise_open_files_limit() // 2)
+    )
     logs.open()
     topic_id = new_topic_id()
     config = LogConfig()
     found = [logs.create_partition(TopicPartition("bench", n), topic_id, config) for n in range(partitions)]
-    background = asyncio.create_task(logs.upkeep.run())
+    background = asyncio.create_task(logs.maintenance.run())
     batch = encode_batch([(1, None, RECORD, ()) for _ in range(records)])
     storage.times.clear()
     begin = time.monotonic()
@@ -119,7 +121,7 @@ async def measure(folder: str, appenders: int, partitions: int, records: int) ->
 
 async def measure_recovery(folder: str, megabytes: int, partitions: int, records: int, *, lost: bool) -> None:
     """Fill the journal, drop the node without a stop, and open it again: with the logs whole, or gone."""
-    config = LogManagerConfig(journal_flush_bytes=4 << 30, journal_bytes_max=4 << 30)
+    config = LogManagerConfig(journal_flush_bytes=4 << 30, journal_max_bytes=4 << 30)
     logs = LogManager(DiskStorage(), folder, SystemClock(), config)
     logs.open()
     topic_id = new_topic_id()

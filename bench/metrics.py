@@ -91,7 +91,7 @@ async def connections(blocks: int, together: int) -> None:
 
     `together`: how many requests come in at once, as from a client that does not wait for each answer.
     """
-    sys.path.insert(0, str(dataplane.ROOT / "tests" / "support"))
+    sys.path.insert(0, str(dataplane.ROOT / "tests" / "support" / "nodes"))
     from kafka_node import FakeNode  # the double that the listener's tests use
 
     from semel.broker.listeners.kafka.connection import KafkaConnection

@@ -6,7 +6,7 @@
     python -P bench/run.py codec log                some of the other benches, with their defaults
     python -P bench/run.py --list
 
-The workloads of a node come in one table with the goals of PERFORMANCE.md; the other benches (codec, log, journal,
+The workloads of a node come in one table with the goals of GOALS.md; the other benches (codec, log, journal,
 dataplane, producer, consumer) print tables of their own, with their peers in the same run. What was printed is written
 to bench/out/ as well, the node's figures as JSON. Memory is touched first, each workload warms up, variants take turns
 and medians count; still, other work on the machine shows in every figure, so the load is noted with them.
@@ -26,6 +26,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent))
 
 import node
 from harness import OUT, ROOT, Figure, machine, print_table, touch_memory, write_json
+from workloads.common import FULL, scale_of
 
 OTHERS: Final[Mapping[str, tuple[str, Sequence[str]]]] = {
     "codec": ("record batches, beside aiokafka and kafka-python", ("--rounds", "1", "--seconds", "0.02")),
@@ -39,6 +40,10 @@ OTHERS: Final[Mapping[str, tuple[str, Sequence[str]]]] = {
     "spark": (
         "Spark beside its own connector to Kafka, and a source and a sink that do nothing (Java 17, Maven)",
         ("--rows", "100000", "--rounds", "1", "--batches", "5", "--megabytes", "64"),
+    ),
+    "embedded": (
+        "a log in the caller's process beside a node of its own process, the same clients",
+        ("--records", "20000", "--transactions", "50", "--rounds", "1"),
     ),
     "testkit": ("the test kit's broker: start, kill, import", ("--rounds", "3")),
     "consumer": ("the SDK's consumer beside confluent-kafka's", ("--records", "50000", "--rounds", "1")),
@@ -73,7 +78,7 @@ def main() -> None:
     parser.add_argument("benches", nargs="*", metavar="BENCH", help="see --list; default: all")
     parser.add_argument("--quick", action="store_true", help="one short round of each: shows that they run")
     parser.add_argument(
-        "--rounds", type=int, default=node.FULL.rounds, help="rounds of a node's workload, of which the median counts"
+        "--rounds", type=int, default=FULL.rounds, help="rounds of a node's workload, of which the median counts"
     )
     parser.add_argument("--list", action="store_true", help="list the benches and exit")
     arguments = parser.parse_args()
@@ -104,7 +109,7 @@ def main() -> None:
 
 def measure_node(names: Sequence[str], quick: bool, rounds: int) -> list[str]:
     """Run workloads of a node, and print and write their figures, those of the others too where one fails."""
-    scale = node.scale_of(quick, rounds)
+    scale = scale_of(quick, rounds)
     figures: list[Figure] = []
     failures = []
     for name in names:

@@ -37,7 +37,7 @@ from py4j.protocol import Py4JJavaError
 from pyspark.sql import SparkSession
 from spark_batches import micro_batches
 from spark_memory import task_memory
-from spark_places import PARTITIONS, Place, java_version, nothing, of_spark, session
+from spark_targets import PARTITIONS, Target, java_version, null_rows, of_spark, session
 
 import semel
 
@@ -52,7 +52,7 @@ PARTS = ("throughput", "batches", "memory")
 class Variant:
     """One way to read or write: `run` does it with a fresh topic, where it needs one, which goes away unmeasured."""
 
-    def __init__(self, base: str, run: Callable[[str], object], rows: int, into: Place | None = None) -> None:
+    def __init__(self, base: str, run: Callable[[str], object], rows: int, into: Target | None = None) -> None:
         self.base, self.run, self.rows, self.into = base, run, rows, into
         self.rates: list[float] = []
         self.failures: list[str] = []
@@ -68,10 +68,10 @@ class Variant:
         return self.rows / took
 
 
-def variants_of(spark: SparkSession, grpc: str, places: Sequence[Place], size: int, rows: int) -> dict[str, Variant]:
+def variants_of(spark: SparkSession, grpc: str, targets: Sequence[Target], size: int, rows: int) -> dict[str, Variant]:
     """Fill the topics to be read, and return all there is to measure."""
     made = {
-        "do-nothing source": nothing(spark, rows, size).select("key", "value"),
+        "do-nothing source": null_rows(spark, rows, size).select("key", "value"),
         "rows of Spark": of_spark(spark, rows, size),
     }
     reading, writing = "read, do-nothing source", "write {}, do-nothing sink"
@@ -79,25 +79,25 @@ def variants_of(spark: SparkSession, grpc: str, places: Sequence[Place], size: i
     def pass_over(frame: Any) -> None:
         frame.write.format("noop").mode("overwrite").save()
 
-    found = {reading: Variant(reading, lambda _: pass_over(nothing(spark, rows, size)), rows)}
-    brokers = {place.broker: place for place in places}
+    found = {reading: Variant(reading, lambda _: pass_over(null_rows(spark, rows, size)), rows)}
+    brokers = {target.broker: target for target in targets}
     filled: dict[tuple[str, str], str] = {}
-    for writer in places:
+    for writer in targets:
         filled[writer.format, writer.broker] = writer.new_topic("filled")
         writer.write(made["do-nothing source"], filled[writer.format, writer.broker])
     for (writer_format, broker), topic in filled.items():
         by = "Semel's sink" if writer_format == "semel" else "the connector"
-        for place in places:
-            if place.broker == broker:
-                run = lambda _, place=place, topic=topic: pass_over(place.read(spark, topic))  # noqa: E731
-                found[f"read what {by} wrote, {place.name}"] = Variant(reading, run, rows)
+        for target in targets:
+            if target.broker == broker:
+                run = lambda _, target=target, topic=topic: pass_over(target.read(spark, topic))  # noqa: E731
+                found[f"read what {by} wrote, {target.name}"] = Variant(reading, run, rows)
     for source, frame in made.items():
         base = writing.format(source)
-        into_nothing = lambda _, frame=frame: frame.write.format("nothing").mode("append").save()  # noqa: E731
-        found[base] = Variant(base, into_nothing, rows)
-        for place in places:
-            run = lambda topic, place=place, frame=frame: place.write(frame, topic)  # noqa: E731
-            found[f"write {source}, {place.name}"] = Variant(base, run, rows, place)
+        into_null = lambda _, frame=frame: frame.write.format("null").mode("append").save()  # noqa: E731
+        found[base] = Variant(base, into_null, rows)
+        for target in targets:
+            run = lambda topic, target=target, frame=frame: target.write(frame, topic)  # noqa: E731
+            found[f"write {source}, {target.name}"] = Variant(base, run, rows, target)
 
     def by_hand(topic: str) -> None:
         def send(part: Any) -> None:
@@ -106,7 +106,7 @@ def variants_of(spark: SparkSession, grpc: str, places: Sequence[Place], size: i
                     producer.send(topic, bytes(row.value), key=bytes(row.key))
                 producer.flush()
 
-        nothing(spark, rows // HAND_SHARE, size).select("key", "value").foreachPartition(send)
+        null_rows(spark, rows // HAND_SHARE, size).select("key", "value").foreachPartition(send)
 
     base = writing.format("do-nothing source")
     found["write, a producer in foreachPartition"] = Variant(base, by_hand, rows // HAND_SHARE, brokers["Semel"])
@@ -114,10 +114,10 @@ def variants_of(spark: SparkSession, grpc: str, places: Sequence[Place], size: i
 
 
 def throughput(
-    spark: SparkSession, grpc: str, places: Sequence[Place], size: int, rows: int, rounds: int
+    spark: SparkSession, grpc: str, targets: Sequence[Target], size: int, rows: int, rounds: int
 ) -> dict[str, list[float]]:
     """Read and write `rows` rows in every way, in turns; return rows a second by variant."""
-    variants = variants_of(spark, grpc, places, size, rows)
+    variants = variants_of(spark, grpc, targets, size, rows)
     for number in range(rounds + 1):
         for variant in variants.values():
             try:
@@ -144,24 +144,24 @@ def throughput(
     return {name: variant.rates for name, variant in variants.items()}
 
 
-def places_of(stack: ExitStack, node: harness.NodeProcess, arguments: argparse.Namespace) -> list[Place]:
+def targets_of(stack: ExitStack, node: harness.NodeProcess, arguments: argparse.Namespace) -> list[Target]:
     """Return where to read and write; what can't be had is said and left out."""
 
     def at(peer: harness.Peer) -> str:
         return f"{peer.address[0]}:{peer.address[1]}"
 
-    places = [Place("semel", "Semel", at(node), node.grpc)]
+    targets = [Target("semel", "Semel", at(node), node.grpc)]
     if not connector_jars(arguments):
-        return places
-    places.append(Place("kafka", "Semel", at(node)))
+        return targets
+    targets.append(Target("kafka", "Semel", at(node)))
     if not arguments.without_kafka:
         try:
             kafka = stack.enter_context(apache_kafka.running_kafka(fsync=arguments.durability == "disk"))
         except kafka_jars.JavaMissingError as error:
             print(f"without Apache Kafka: {error}")
         else:
-            places.append(Place("kafka", f"Apache Kafka {kafka_jars.NEWEST}", at(kafka)))
-    return places
+            targets.append(Target("kafka", f"Apache Kafka {kafka_jars.NEWEST}", at(kafka)))
+    return targets
 
 
 def connector_jars(arguments: argparse.Namespace) -> list[Path]:
@@ -192,7 +192,7 @@ def main() -> None:
     results: dict[str, Any] = {"machine": harness.machine(), "arguments": {**vars(arguments), "json": None}}
     with ExitStack() as stack:
         node = stack.enter_context(harness.running_node({"durability": arguments.durability}))
-        places = places_of(stack, node, arguments)
+        targets = targets_of(stack, node, arguments)
         spark = session(connector_jars(arguments))
         load = ", ".join(f"{one:.1f}" for one in os.getloadavg())
         connector = "without its connector" if arguments.without_connector else f"connector {kafka_jars.CONNECTOR}"
@@ -201,15 +201,20 @@ def main() -> None:
         if "throughput" in parts:
             for size, fewer in SIZES.items():
                 results[f"{size} B, rows/s"] = throughput(
-                    spark, node.grpc, places, size, arguments.rows // fewer // PARTITIONS * PARTITIONS, arguments.rounds
+                    spark,
+                    node.grpc,
+                    targets,
+                    size,
+                    arguments.rows // fewer // PARTITIONS * PARTITIONS,
+                    arguments.rounds,
                 )
         if "batches" in parts:
-            results["a batch, ms"] = micro_batches(spark, places, arguments.batches, arguments.rounds)
+            results["a batch, ms"] = micro_batches(spark, targets, arguments.batches, arguments.rounds)
         spark.stop()
         if "memory" in parts:
             spark = session(reuse_workers=False)
             for size in SIZES:
-                results[f"{size} B, MB of a task"] = task_memory(spark, places[0], size, arguments.megabytes)
+                results[f"{size} B, MB of a task"] = task_memory(spark, targets[0], size, arguments.megabytes)
             spark.stop()
     print(f"\nload at the end {', '.join(f'{one:.1f}' for one in os.getloadavg())}")
     if arguments.json:

@@ -8,34 +8,34 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from pyspark.sql import DataFrame, SparkSession
-from spark_places import Place
+from spark_targets import Target
 
 ROWS = 20
 PARTS = 2
 WARM_UP_BATCHES = 2
 
 
-def micro_batches(spark: SparkSession, places: Sequence[Place], batches: int, rounds: int) -> dict[str, list[float]]:
+def micro_batches(spark: SparkSession, targets: Sequence[Target], batches: int, rounds: int) -> dict[str, list[float]]:
     """Return the milliseconds of every batch by variant, printed as medians. Variants take turns."""
     count = batches + WARM_UP_BATCHES
-    topics = {place: (place.new_topic("small", PARTS), place.new_topic("small-out", PARTS)) for place in places}
-    for place, (read, _) in topics.items():
-        place.produce(read, ROWS * count, PARTS)
+    topics = {target: (target.new_topic("small", PARTS), target.new_topic("small-out", PARTS)) for target in targets}
+    for target, (read, _) in topics.items():
+        target.produce(read, ROWS * count, PARTS)
     variants: dict[str, Callable[[], list[float]]] = {
         "Spark's own: rows by rate, to noop": lambda: _rate(spark, count),
-        "do-nothing source to do-nothing sink": lambda: _nothing(spark, count),
+        "do-nothing source to do-nothing sink": lambda: _null(spark, count),
     }
-    for place, (read, written) in topics.items():
-        variants[f"{place.name}: topic to topic"] = lambda place=place, read=read, written=written: _copied(
-            spark, place, read, written
+    for target, (read, written) in topics.items():
+        variants[f"{target.name}: topic to topic"] = lambda target=target, read=read, written=written: _copied(
+            spark, target, read, written
         )
     taken: dict[str, list[float]] = {name: [] for name in variants}
     for _ in range(rounds):
         for name, run in variants.items():
             taken[name] += run()
-    for place, names in topics.items():
+    for target, names in topics.items():
         for topic in names:
-            place.drop(topic)
+            target.drop(topic)
     print(f"\na batch of {ROWS} rows; the first {WARM_UP_BATCHES} of each query do not count")
     base = statistics.median(taken["do-nothing source to do-nothing sink"])
     for name, samples in taken.items():
@@ -54,16 +54,16 @@ def _rate(spark: SparkSession, count: int) -> list[float]:
     return _run(frame.selectExpr("cast(cast(value AS string) AS binary) AS value"), "noop", {}, batches=count)
 
 
-def _nothing(spark: SparkSession, count: int) -> list[float]:
+def _null(spark: SparkSession, count: int) -> list[float]:
     options = {"rows": str(ROWS * count), "perBatch": str(ROWS), "size": "1", "parts": str(PARTS)}
-    frame = spark.readStream.format("nothing").options(**options).load()
-    return _run(frame.select("key", "value"), "nothing", {})
+    frame = spark.readStream.format("null").options(**options).load()
+    return _run(frame.select("key", "value"), "null", {})
 
 
-def _copied(spark: SparkSession, place: Place, read: str, written: str) -> list[float]:
-    options = place.options(subscribe=read, startingOffsets="earliest", maxOffsetsPerTrigger=ROWS)
-    frame = spark.readStream.format(place.format).options(**options).load()
-    return _run(frame.select("key", "value"), place.format, place.options(topic=written))
+def _copied(spark: SparkSession, target: Target, read: str, written: str) -> list[float]:
+    options = target.options(subscribe=read, startingOffsets="earliest", maxOffsetsPerTrigger=ROWS)
+    frame = spark.readStream.format(target.format).options(**options).load()
+    return _run(frame.select("key", "value"), target.format, target.options(topic=written))
 
 
 def _run(frame: DataFrame, sink: str, options: dict[str, str], *, batches: int | None = None) -> list[float]:

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from pyspark.sql import SparkSession
-from spark_places import PARTITIONS, Place, nothing, of_spark
+from spark_targets import PARTITIONS, Target, null_rows, of_spark
 
 INTERVAL_S = 0.02
 KEY_BYTES = 8
@@ -69,7 +69,7 @@ def _peak_kb(pid: int) -> int:
     return int(next(line for line in lines if line.startswith("VmHWM:")).split()[1])
 
 
-def task_memory(spark: SparkSession, place: Place, size: int, megabytes: int) -> dict[str, list[float]]:
+def task_memory(spark: SparkSession, target: Target, size: int, megabytes: int) -> dict[str, list[float]]:
     """Return each task's peak in MB by variant, printed with its median. `spark` must not use workers again."""
     assert spark.conf.get("spark.python.worker.reuse") == "false"
     assert spark.sparkContext._jvm is not None
@@ -79,15 +79,15 @@ def task_memory(spark: SparkSession, place: Place, size: int, megabytes: int) ->
     for share in SHARES:
         rows = (megabytes << 20) // share // (size + KEY_BYTES)
         per_task = f"{rows * (size + KEY_BYTES) / PARTITIONS / 1e6:.0f} MB a task"
-        topic = place.new_topic(f"memory-{size}")
+        topic = target.new_topic(f"memory-{size}")
         made = of_spark(spark, rows, size)
         runs: dict[str, Callable[[], Any]] = {
-            "write, do-nothing sink": lambda made=made: made.write.format("nothing").mode("append").save(),
-            "write, Semel": lambda made=made, topic=topic: place.write(made, topic),
+            "write, do-nothing sink": lambda made=made: made.write.format("null").mode("append").save(),
+            "write, Semel": lambda made=made, topic=topic: target.write(made, topic),
             "read, do-nothing source": lambda rows=rows: (
-                nothing(spark, rows, size).write.format("noop").mode("overwrite").save()
+                null_rows(spark, rows, size).write.format("noop").mode("overwrite").save()
             ),
-            "read, Semel": lambda topic=topic: place.read(spark, topic).write.format("noop").mode("overwrite").save(),
+            "read, Semel": lambda topic=topic: target.read(spark, topic).write.format("noop").mode("overwrite").save(),
         }
         for name, run in runs.items():
             with PeakWatch(jvm_pid) as watch:
@@ -100,5 +100,5 @@ def task_memory(spark: SparkSession, place: Place, size: int, megabytes: int) ->
                 f"({' '.join(f'{peak:.0f}' for peak in peaks)})",
                 flush=True,
             )
-        place.drop(topic)
+        target.drop(topic)
     return found

@@ -13,13 +13,23 @@ from collections import deque
 from collections.abc import Callable, Collection, Iterable, Sequence
 from typing import TYPE_CHECKING
 
-from semel.broker.handlers.topic_rules import topic_log_config
+from semel.broker.handlers.topics.rules import topic_log_config
 from semel.broker.logs.manager import LogManager, NewPartition
 from semel.broker.logs.offline import OfflineLog
-from semel.broker.metadata.changes import Change, ConfigsChanged, PartitionsAdded, TopicCreated, TopicDeleted
+from semel.broker.metadata.changes import (
+    BrokerRegistered,
+    Change,
+    ConfigsChanged,
+    PartitionChanged,
+    PartitionsAdded,
+    PartitionState,
+    TopicCreated,
+    TopicDeleted,
+)
 from semel.broker.metadata.image import BROKER_RESOURCE, MetadataImage, TopicImage
+from semel.broker.replication.replicas import Replicas
 from semel.protocol.errors import FatalError, SemelError
-from semel.protocol.ids import TopicId, TopicPartition
+from semel.protocol.ids import INTERNAL_TOPICS, TopicId, TopicPartition
 from semel.protocol.wording import counted, partition_argument
 from semel.runtime.turns import Turns
 
@@ -27,7 +37,7 @@ if TYPE_CHECKING:
     from semel.broker.config.node_config import NodeConfig
     from semel.broker.coordinators import Coordinators
 
-logger = logging.getLogger("semel.metadata")
+_log = logging.getLogger("semel.metadata")
 
 _NAMED_MAX = 5
 
@@ -44,8 +54,13 @@ class MetadataFollower:
         coordinators: Coordinators,
         configure: Callable[[MetadataImage], None],
         config: Callable[[], NodeConfig],
+        replicas: Replicas | None = None,
     ) -> None:
-        """`configure` takes over the node's dynamic settings from an image; `config` gives the node's settings."""
+        """`configure` takes over the node's dynamic settings from an image; `config` gives the node's settings.
+
+        replicas: None where the node is alone: then it leads all that it has
+        """
+        self._replicas = replicas
         self._logs = logs
         self._coordinators = coordinators
         self._configure = configure
@@ -56,7 +71,7 @@ class MetadataFollower:
         self._idle.set()
 
     def follow(self, change: Change, image: MetadataImage) -> None:
-        """Take up a change that has just been applied (a listener of `Metadata`)."""
+        """Note a change that has just been applied (a listener of `Metadata`)."""
         if isinstance(change, ConfigsChanged) and change.resource == BROKER_RESOURCE:
             # Handlers that run next must see the new settings already.
             self._configure(image)
@@ -78,7 +93,7 @@ class MetadataFollower:
                     await self._carry_out(changes, image)
                 except Exception:
                     # The changes are in the log: they can't be refused any more, and the next ones must continue.
-                    logger.exception("a change of the metadata could not be carried out: %s", changes[0])
+                    _log.exception("a change of the metadata could not be carried out: %s", changes[0])
                 for _ in changes:
                     self._pending.popleft()
             self._work.clear()
@@ -94,31 +109,36 @@ class MetadataFollower:
             image = after
         return changes, image
 
-    async def reconcile(self, image: MetadataImage, accepted: Collection[TopicPartition] = ()) -> None:
+    async def reconcile(
+        self, image: MetadataImage, accepted: Collection[TopicPartition] = (), *, keeps_unknown: bool = False
+    ) -> None:
         """Make up for what a crash between the metadata's entry and the logs left out.
 
         The folder is of this cluster (its id was checked), so a log that the metadata does not know was deleted. One
         whose directory vanished is offline, unless its loss is `accepted`. Raises `SemelError` and `OSError` where an
         accepted one can't be made.
+
+        keeps_unknown: the metadata has lost changes, so a log that it does not know is set aside
         """
         for partition in self._logs.partitions():
             tp, topic = partition.tp, image.topic_by_id(partition.topic_id)
             if topic is None or topic.name != tp.topic or tp.partition >= len(topic.partitions):
-                logger.info("deleting the log of %s, which was deleted", tp)
-                self._delete_log(tp)
+                if not keeps_unknown:
+                    _log.info("deleting the log of %s, which was deleted", tp)
+                self._delete_log(tp, keeps_files=keeps_unknown)
         for offline in self._logs.offline:
-            await self._reconcile_offline(offline, image)
+            await self._reconcile_offline(offline, image, keeps_files=keeps_unknown)
         self._logs.forget_all_but(
             {(topic.topic_id, number) for topic in image.topics.values() for number in range(len(topic.partitions))}
         )
         self._find_vanished(image, accepted)
         self._tell_of_missing(image)
-        await self._create_logs((topic, 0) for topic in image.topics.values())
+        await self._create_logs(((topic, 0) for topic in image.topics.values()), shared=False)
         for topic in image.topics.values():
             if topic.is_internal:
-                self._coordinators.begin_loading(topic)
+                self._begin_to_coordinate(topic)
 
-    async def _reconcile_offline(self, offline: OfflineLog, image: MetadataImage) -> None:
+    async def _reconcile_offline(self, offline: OfflineLog, image: MetadataImage, *, keeps_files: bool) -> None:
         """A log that could not be opened is as good as any other: known to the metadata, or deleted."""
         tp = offline.tp
         topic = image.topic(tp.topic) if offline.topic_id is None else image.topic_by_id(offline.topic_id)
@@ -126,9 +146,9 @@ class MetadataFollower:
             offline.leader_epoch = topic.partitions[tp.partition].leader_epoch
             return
         try:
-            await self._logs.delete_offline(offline)
+            await self._logs.delete_offline(offline, keeps_files=keeps_files)
         except OSError as error:
-            logger.error("the log of the deleted %s could not be put away: %s", tp, error)
+            _log.error("the log of the deleted %s could not be put away: %s", tp, error)
 
     def _missing(self, image: MetadataImage) -> list[NewPartition]:
         """Return this node's partitions that are neither open nor known to be offline."""
@@ -143,9 +163,16 @@ class MetadataFollower:
         ]
 
     def _find_vanished(self, image: MetadataImage, accepted: Collection[TopicPartition]) -> None:
-        """What this folder has had, and has no directory of, is not made again: its offsets would begin again (D3)."""
+        """What this folder has had, and has no directory of, is not made again: its offsets would begin again (D3).
+
+        Where others have it, too, it is: the registration tells that this replica has nothing, and it begins from them.
+        """
         # Whatever else there is under its name, a file for instance, is not its directory.
-        vanished = [one for one in self._missing(image) if self._logs.was_made(one.tp, one.topic_id)]
+        vanished = [
+            one
+            for one in self._missing(image)
+            if self._logs.was_made(one.tp, one.topic_id) and not self._is_shared(image.partition(one.tp))
+        ]
         for tp in accepted:
             if image.partition(tp) is None:
                 raise FatalError(
@@ -156,17 +183,21 @@ class MetadataFollower:
             if one.tp in accepted:
                 self._logs.accept_loss(one)
         for tp in set(accepted) - {one.tp for one in vanished}:
-            logger.warning("--accept-loss-of %s: its directory is not gone, so nothing is given up", tp)
+            _log.warning("--accept-loss-of %s: its directory is not gone, so nothing is given up", tp)
         self._logs.take_offline_vanished([one for one in vanished if one.tp not in accepted])
         self._logs.release_missing()
 
     def _tell_of_missing(self, image: MetadataImage) -> None:
-        """A crash amid the creation of a topic leaves logs out; so does whoever starts in another folder."""
-        missing = [str(one.tp) for one in self._missing(image) if not self._logs.has_directory(one.tp)]
+        """A crash amid the creation of a topic leaves logs out; so does a start in another folder."""
+        missing = [
+            str(one.tp)
+            for one in self._missing(image)
+            if not self._logs.has_directory(one.tp) and not self._is_shared(image.partition(one.tp))
+        ]
         if missing:
-            logger.warning(
-                "%s not in the data folder, to be made again, empty: %s%s. If there were records, stop the node and "
-                "bring the folders back before anything is written",
+            _log.warning(
+                "%s not in the data directory, to be made again, empty: %s%s. If there were records, stop the node and "
+                "bring the directories back before anything is written",
                 counted(len(missing), "log"), ", ".join(missing[:_NAMED_MAX]),
                 ", ..." if len(missing) > _NAMED_MAX else "",
             )  # fmt: skip
@@ -175,6 +206,7 @@ class MetadataFollower:
         """The image may be further on: what it does not have any more is deleted by a change that follows."""
         created: list[tuple[TopicImage, int]] = []
         deleted: list[TopicDeleted] = []
+        turned: dict[TopicPartition, None] = {}
         turns = Turns()
         for change in changes:
             match change:
@@ -192,19 +224,78 @@ class MetadataFollower:
                     if (changed := image.topics.get(change.name)) is not None:
                         self._update_config(changed)
                         await turns.give_way()
+                case PartitionChanged():
+                    turned[TopicPartition(change.name, change.partition)] = None
+                case BrokerRegistered() if change.node_id == self._config().node_id and self._replicas is not None:
+                    # Not before: the registration has told which of them this node has nothing of.
+                    await self._create_logs((topic, 0) for topic in image.topics.values())
+                    turned.update((partition.tp, None) for partition in self._logs.partitions())
                 case _:
                     pass
+        if turned:
+            await self._create_logs(self._new_here(turned, image))
+            await self.take_parts(turned, image)
         if created:
             await self._create_logs(created)
+            new = (
+                TopicPartition(topic.name, number)
+                for topic, first in created
+                for number in range(first, len(topic.partitions))
+            )
+            await self.take_parts(new, image)
             for topic, first in created:
                 if topic.is_internal and first == 0:
-                    self._coordinators.begin_loading(topic)
+                    self._begin_to_coordinate(topic)
         if deleted:
             await self._topics_deleted(deleted)
 
-    async def _create_logs(self, topics: Iterable[tuple[TopicImage, int]]) -> None:
+    async def take_parts(self, tps: Iterable[TopicPartition], image: MetadataImage) -> None:
+        """Lead or follow as the image says. A coordinator gives its partition up before that, and gets it after."""
+        if self._replicas is None:
+            return
+        tps, node_id = list(tps), self._config().node_id
+        internal = [tp for tp in tps if tp.topic in INTERNAL_TOPICS]
+        for tp in internal:
+            state = image.partition(tp)
+            if state is not None and state.leader != node_id:
+                self._coordinators.give_up(tp)
+        await self._replicas.take_parts(tps, image)
+        for tp in internal:
+            partition = self._logs.partition(tp)
+            if partition is not None and partition.leader is not None:
+                self._coordinators.lead(tp, partition.leader_epoch)
+
+    def _begin_to_coordinate(self, topic: TopicImage) -> None:
+        """Coordinate what is led here by now. Where the log is offline, callers are told so."""
+        for number, state in enumerate(topic.partitions):
+            tp = TopicPartition(topic.name, number)
+            partition = self._logs.partition(tp)
+            if state.leader == self._config().node_id and (partition is None or partition.leader is not None):
+                self._coordinators.lead(tp, state.leader_epoch)
+
+    def _new_here(self, tps: Iterable[TopicPartition], image: MetadataImage) -> list[tuple[TopicImage, int]]:
+        """Return the topics of partitions that this node was given a replica of, from the first such partition on."""
+        first: dict[str, int] = {}
+        for tp in tps:
+            state = image.partition(tp)
+            if (
+                self._replicas is not None
+                and state is not None
+                and self._config().node_id in state.replicas
+                and self._logs.partition(tp) is None
+                and self._replicas.is_known(image)
+            ):
+                first[tp.topic] = min(first.get(tp.topic, tp.partition), tp.partition)
+        return [(image.topics[name], number) for name, number in first.items()]
+
+    def _is_shared(self, state: PartitionState | None) -> bool:
+        return self._replicas is not None and state is not None and len(state.replicas) > 1
+
+    async def _create_logs(self, topics: Iterable[tuple[TopicImage, int]], *, shared: bool = True) -> None:
         """Make this node's logs that are missing, of each topic from a partition on. One that fails is offline, and the
         logs tell of it and try again.
+
+        shared: those that other nodes have replicas of, too
         """
         turns = Turns()
         node_id = self._config().node_id
@@ -213,7 +304,11 @@ class MetadataFollower:
             config = topic_log_config(self._config(), topic.configs)
             for number, state in enumerate(topic.partitions[first:], start=first):
                 tp = TopicPartition(topic.name, number)
-                if node_id in state.replicas and self._logs.offline.get(tp) is None:
+                if (
+                    node_id in state.replicas
+                    and self._logs.offline.get(tp) is None
+                    and (shared or not self._is_shared(state))
+                ):
                     wanted.append(NewPartition(tp, topic.topic_id, config, state.leader_epoch))
                 await turns.give_way()
         await self._logs.create_partitions(wanted)
@@ -229,14 +324,16 @@ class MetadataFollower:
         for offline in self._logs.offline:
             if offline.tp.topic in names if offline.topic_id is None else offline.topic_id in topic_ids:
                 await self._logs.delete_offline(offline)
+        if self._replicas is not None:
+            self._replicas.assign()
         await self._coordinators.topics_deleted([change.name for change in deleted])
 
-    def _delete_log(self, tp: TopicPartition) -> None:
+    def _delete_log(self, tp: TopicPartition, *, keeps_files: bool = False) -> None:
         try:
-            self._logs.delete_partition(tp)
+            self._logs.delete_partition(tp, keeps_files=keeps_files)
         except (SemelError, OSError) as error:
             # The next start finds a log that the metadata does not know, and deletes it.
-            logger.error("the log of the deleted %s could not be put away: %s", tp, error)
+            _log.error("the log of the deleted %s could not be put away: %s", tp, error)
 
     def _update_config(self, topic: TopicImage) -> None:
         self._logs.update_config(topic.name, topic_log_config(self._config(), topic.configs))

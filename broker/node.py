@@ -1,6 +1,6 @@
 """A node: everything it is made of, started in order and stopped in order.
 
-lock the folder -> metadata -> logs (recovered) -> coordinators (read) -> listeners -> ready
+addresses free, lock the folder -> metadata -> logs (recovered) -> coordinators (read) -> listeners -> ready
 """
 
 from __future__ import annotations
@@ -8,69 +8,95 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
-import secrets
 import socket
 from collections.abc import Collection, Coroutine, Iterator, Mapping
 from concurrent.futures import Executor
 from contextlib import suppress
 from dataclasses import replace
+from enum import Enum
 from typing import Any, Final
 
-from semel.broker.config.node_config import DAY_MS, NodeConfig
-from semel.broker.config.setting import ConfigError
-from semel.broker.config.sources import Address, LoadedConfig, parse_address, with_dynamic
+from semel.broker.cluster_changes import ClusterChanges
+from semel.broker.cluster_duties import ClusterDuties
+from semel.broker.config.kafka_limits import KafkaLimits
+from semel.broker.config.node_config import NodeConfig
+from semel.broker.config.sources import Address, LoadedConfig, check_ports_differ, parse_address, with_dynamic
+from semel.broker.controller.elections import node_registered
+from semel.broker.controller.membership import partitions_of, stopping_nodes
 from semel.broker.coordinators import Coordinators
-from semel.broker.handlers.fetch import FetchHandler
-from semel.broker.handlers.produce import ProduceHandler
-from semel.broker.handlers.topic_rules import topic_log_config
+from semel.broker.handlers.fetch.handler import FetchHandler
+from semel.broker.handlers.fetch.replica import ReplicaFetchHandler
+from semel.broker.handlers.produce.handler import ProduceHandler
+from semel.broker.handlers.topics.rules import topic_log_config
+from semel.broker.listeners.addresses import check_address
 from semel.broker.listeners.exposure import ALLOW_SETTING, exposed_listeners
 from semel.broker.listeners.grpc.edge import CallTimes
-from semel.broker.listeners.grpc.server import GrpcListener
+from semel.broker.listeners.grpc.server import GrpcListener, not_bound
+from semel.broker.listeners.grpc.services import SemelServices
+from semel.broker.listeners.in_process import InProcessListener
 from semel.broker.listeners.interception import Interceptor
-from semel.broker.listeners.kafka.limits import KafkaLimits
 from semel.broker.listeners.kafka.listener import KafkaListener
+from semel.broker.listeners.peers.listener import PeerListener
 from semel.broker.log.config import LogConfig
 from semel.broker.log.disk_errors import remedy
-from semel.broker.logs.data_folder import META_FILE
+from semel.broker.logs.data_folder import META_FILE, NODE_LOCK_FILE
 from semel.broker.logs.manager import LogManager
-from semel.broker.logs.open_files import open_files_limit, share_open_files, warn_of_few_open_files
 from semel.broker.logs.partition import Partition
-from semel.broker.metadata.changes import (
-    BrokerRegistered,
-    ClusterCreated,
-    MetadataCorruptError,
-)
+from semel.broker.metadata.chain import MetadataWentBackError
+from semel.broker.metadata.changes import BrokerRegistered, Change, ClusterCreated, MetadataCorruptError
 from semel.broker.metadata.image import ALL_NODES_ID, MetadataImage, TopicImage
 from semel.broker.metadata.metadata import Metadata
-from semel.broker.metadata.store import MetadataStore, sqlite_url
+from semel.broker.metadata.runs import NodeDeposedError
+from semel.broker.metadata.store import METADATA_FILE, MetadataStore, misplaced_file, sqlite_url
 from semel.broker.metadata_follower import MetadataFollower
+from semel.broker.metadata_history import MetadataHistory
 from semel.broker.metrics.setup import NodeMetrics
-from semel.broker.parts_config import kafka_limits, log_manager_config
+from semel.broker.open_files import open_files_limit, share_open_files, warn_of_few_open_files
+from semel.broker.peers.peers import Peers
+from semel.broker.peers.secret import ClusterSecret, secret_of
+from semel.broker.replication.barrier import ReplicationBarrier
+from semel.broker.replication.replicas import Replicas
 from semel.broker.start_errors import NodeStartError, StartFailure
 from semel.broker.telemetry.tracing import NodeTracing
-from semel.group_coordinator.service import GroupService
+from semel.group_coordinator.coordinator import GroupCoordinator
 from semel.protocol.compiled import warn_if_interpreted
 from semel.protocol.errors import ErrorCode, SemelError
 from semel.protocol.ids import TopicId, TopicPartition, format_topic_id, new_topic_id
+from semel.protocol.randomness import new_token
+from semel.protocol.time_units import DAY_MS
 from semel.protocol.wording import counted
 from semel.runtime.clock import Clock, SystemClock
 from semel.runtime.disk_storage import DiskStorage
-from semel.runtime.storage import Storage, StorageLock, make_lasting_folder
-from semel.txn_coordinator.service import TransactionService
+from semel.runtime.read_barrier import ONE_NODE
+from semel.runtime.setting import ConfigError
+from semel.runtime.storage import Storage, StorageLock, make_lasting_folder, read_whole
+from semel.txn_coordinator.coordinator import TransactionCoordinator
 
-logger = logging.getLogger("semel.node")
+_log = logging.getLogger("semel.node")
 
-NODE_LOCK_FILE: Final = ".semel.lock"
-METADATA_FILE: Final = "metadata.sqlite"
 LOADING_PATIENCE_S: Final = 30.0
 """So long the listeners wait for coordinators to read their logs; after it, clients retry."""
 
+_NOWHERE: Final = "127.0.0.1"
 _NAMED_MAX: Final = 10
+_PID_BYTES_MAX: Final = 64
 _PROGRESS_EVERY_S: Final = 2.0
 _WATCH_EVERY_S: Final = 1.0
 _BRING_BACK_EVERY_S: Final = 0.5
+_REMEMBER_EVERY_S: Final = 1.0
 _QUICK_CALLS_S: Final = 1.0
 """Calls that wait for nobody are over by then, when the node stops."""
+
+
+class Listener(Enum):
+    """A way by which a node's clients come."""
+
+    KAFKA = "kafka.listen"
+    GRPC = "grpc.listen"
+    PEERS = "peer.listen"
+    """For the other nodes, where peer.listen says so."""
+    IN_PROCESS = "in-process"
+    """Without a port: for clients in the node's own process."""
 
 
 class Node:
@@ -88,9 +114,12 @@ class Node:
         *,
         accept_data_loss: bool = False,
         accept_loss_of: Collection[TopicPartition] = (),
+        accept_metadata_loss: bool = False,
         interceptor: Interceptor | None = None,
+        metadata_store: MetadataStore | None = None,
     ) -> None:
         self._configured = loaded
+        self._metadata_store = metadata_store
         self._interceptor = interceptor
         self._accept_data_loss = accept_data_loss
         self._accept_loss_of = accept_loss_of
@@ -102,6 +131,9 @@ class Node:
         self._executor = executor
         self._locks: list[StorageLock] = []
         self._metadata: Metadata | None = None
+        self._history = MetadataHistory(
+            storage, self.data_dir, loaded.config.node_id, executor, accepts_loss=accept_metadata_loss
+        )
         self._logs: LogManager | None = None
         self._coordinators: Coordinators | None = None
         self._follower: MetadataFollower | None = None
@@ -110,6 +142,16 @@ class Node:
         self._fetch: FetchHandler | None = None
         self._grpc: GrpcListener | None = None
         self._kafka: KafkaListener | None = None
+        self._secret: ClusterSecret | None = None
+        self._peers: Peers | None = None
+        self._incarnation = new_token(8)
+        self._replicas: Replicas | None = None
+        self._cluster: ClusterDuties | None = None
+        self._cluster_changes: ClusterChanges | None = None
+        self._peer_listener: PeerListener | None = None
+        self._listeners: frozenset[Listener] = frozenset()
+        self.in_process: InProcessListener | None = None
+        """What clients in this process call, where they are served."""
         self._duties: list[asyncio.Task[None]] = []
         self._metrics: NodeMetrics | None = None
         self._tracing: NodeTracing | None = None
@@ -126,18 +168,23 @@ class Node:
         storage: Storage | None = None,
         clock: Clock | None = None,
         executor: Executor | None = None,
-        listeners: bool = True,
+        listeners: Collection[Listener] = (Listener.KAFKA, Listener.GRPC, Listener.PEERS),
         accept_data_loss: bool = False,
         accept_loss_of: Collection[TopicPartition] = (),
+        accept_metadata_loss: bool = False,
         interceptor: Interceptor | None = None,
+        metadata_store: MetadataStore | None = None,
     ) -> Node:
-        """Start a node and return it when both listeners accept.
+        """Start a node and return it when its `listeners` accept.
 
-        Without `listeners` it takes no address and is called directly: `produce`, `fetch`, and the other handlers with
-        it as their `Services`. `executor` runs what waits for the disk, in place of threads of its own.
+        Without any it takes no address and is called directly: `produce`, `fetch`, and the other handlers with it as
+        their `Services`. `executor` runs what waits for the disk, in place of threads of its own.
         With `accept_data_loss` it starts also in an empty folder though the metadata says that it has partitions, and
         makes them again. Partitions in `accept_loss_of` whose directories are gone are made again, behind their last
-        known offsets. `interceptor` stands between the listeners and what answers, for tests of clients.
+        known offsets. With `accept_metadata_loss` it starts though the metadata lacks changes that it has applied, and
+        sets aside the logs that the metadata does not know. `interceptor` stands between the listeners and what
+        answers, for tests of clients. `metadata_store` takes the place of the one that metadata.url names, for
+        simulations.
         Raises `ConfigError` and `NodeStartError`, and leaves nothing behind.
         """
         warn_if_interpreted()
@@ -150,11 +197,14 @@ class Node:
             executor,
             accept_data_loss=accept_data_loss,
             accept_loss_of=accept_loss_of,
+            accept_metadata_loss=accept_metadata_loss,
             interceptor=interceptor,
+            metadata_store=metadata_store,
         )
         try:
+            await node._take_addresses_and_folder(listeners)
             await node._start()
-            await node._serve(listeners)
+            await node._serve(frozenset(listeners))
         except BaseException:
             with suppress(Exception):  # it is logged; the caller needs to know why the start failed
                 await node.stop(grace_ms=0)
@@ -178,12 +228,12 @@ class Node:
         return self._logs
 
     @property
-    def transactions(self) -> TransactionService:
+    def transactions(self) -> TransactionCoordinator:
         assert self._coordinators is not None, "the node is not started"
         return self._coordinators.transactions
 
     @property
-    def groups(self) -> GroupService:
+    def groups(self) -> GroupCoordinator:
         assert self._coordinators is not None, "the node is not started"
         return self._coordinators.groups
 
@@ -201,10 +251,6 @@ class Node:
     def partition(self, tp: TopicPartition) -> Partition | None:
         return self.logs.partition(tp)
 
-    async def internal_topic_ready(self, name: str) -> None:
-        assert self._coordinators is not None, "the node is not started"
-        await self._coordinators.topic_ready(name)
-
     async def caught_up(self) -> None:
         """Wait until all changes of the metadata so far are carried out here: logs made and deleted, and so on."""
         assert self._follower is not None, "the node is not started"
@@ -221,6 +267,17 @@ class Node:
         return 0 if self._logs is None else len(self._logs.offline)
 
     @property
+    def peers(self) -> Peers:
+        """The other nodes, to be asked."""
+        assert self._peers is not None, "the node is not started"
+        return self._peers
+
+    @property
+    def peer_listener(self) -> PeerListener | None:
+        """What serves the other nodes, to look at; None where they are not served."""
+        return self._peer_listener
+
+    @property
     def kafka_listener(self) -> KafkaListener | None:
         """The listener, to look at."""
         return self._kafka
@@ -229,6 +286,27 @@ class Node:
     def coordinator_load_seconds(self) -> Mapping[str, float]:
         """How long reading each coordinator's topic took, the last time."""
         return {} if self._coordinators is None else self._coordinators.load_seconds
+
+    @property
+    def cluster_changes(self) -> ClusterChanges:
+        """What became of nodes and leaders since the start, counted."""
+        assert self._cluster_changes is not None, "the node is not started"
+        return self._cluster_changes
+
+    @property
+    def metadata_behind_max(self) -> int:
+        """How many changes the node lacks that is furthest behind; 0 where this node is not the controller."""
+        return 0 if self._cluster is None else self._cluster.behind_max
+
+    @property
+    def replication_lag(self) -> Mapping[TopicPartition, int]:
+        """How many committed offsets each partition that is followed here lacks, as of its last fetch."""
+        return {} if self._replicas is None else self._replicas.lag
+
+    @property
+    def failed_fetches(self) -> Mapping[int, int]:
+        """How many of this node's fetches as a follower have failed, by the leader's node id."""
+        return {} if self._replicas is None else self._replicas.failed_fetches
 
     @property
     def kafka_address(self) -> Address:
@@ -243,10 +321,42 @@ class Node:
 
     # --- Starting -----------------------------------------------------------------------------------------------------
 
-    async def _start(self) -> None:
+    async def _take_addresses_and_folder(self, listeners: Collection[Listener]) -> None:
+        """A port that is taken makes no data directory. A directory that exists comes first: who starts a node twice
+        has the same ports, too, and hears that the directory is in use.
+        """
+        names = [one.value for one in (Listener.KAFKA, Listener.GRPC, Listener.PEERS) if one in listeners]
+        check_ports_differ(self.config, (*names, "metrics.listen"))
+        self._secret = secret_of(self.config)
+        is_new = not self._storage.exists(self.data_dir)
+        if not is_new:
+            self._take_folder()
         self._metrics = await NodeMetrics.start(self)
         self._tracing = NodeTracing.start(self.config, os.environ)
-        self._take_folder()
+        await self._check_addresses(listeners)
+        if is_new:
+            self._take_folder()
+
+    async def _check_addresses(self, listeners: Collection[Listener]) -> None:
+        config = self.config
+        if Listener.KAFKA in listeners:
+            try:
+                await check_address(*parse_address("kafka.listen", config.kafka_listen))
+            except OSError as error:
+                raise _kafka_not_bound(config, error) from error
+        if Listener.GRPC in listeners:
+            grpc_address = parse_address("grpc.listen", config.grpc_listen)
+            try:
+                await check_address(*grpc_address, needs_all=False)
+            except OSError as error:
+                raise not_bound(grpc_address) from error
+        if Listener.PEERS in listeners and config.peer_listen:
+            try:
+                await check_address(*parse_address("peer.listen", config.peer_listen))
+            except OSError as error:
+                raise _peers_not_bound(config, error) from error
+
+    async def _start(self) -> None:
         try:
             await self._open_metadata()
         except ConfigError:
@@ -259,36 +369,67 @@ class Node:
         except (SemelError, OSError, ValueError) as error:
             raise _as_start_error(error, StartFailure.DATA_FOLDER) from error
         self.recovery_seconds = self.clock.monotonic() - begun
-        self._coordinators = Coordinators(self, self._tracing)
-        self._follower = MetadataFollower(self.logs, self._coordinators, self._configure, lambda: self.config)
+        self._peers = Peers(self.config.node_id, lambda: self.metadata.image, self._secret, self.config, self.clock)
+        self.metadata.add_listener(self._peers.follow)
+        self._cluster_changes = ClusterChanges(self.metadata, self.clock, self.config.node_id)
+        self.metadata.add_listener(self._cluster_changes.heard)
+        if self.is_clustered:
+            self._replicas = Replicas(self, self._peers, self._incarnation)
+            self._cluster = ClusterDuties(self.metadata, self.clock, lambda: self.config, self._cluster_changes)
+        self._coordinators = Coordinators(
+            self,
+            self._peers,
+            self._tracing,
+            None if self._metrics is None else self._metrics.recorders.transactions,
+            barrier=ReplicationBarrier(self) if self.is_clustered else ONE_NODE,
+        )
+        self._follower = MetadataFollower(
+            self.logs, self._coordinators, self._configure, lambda: self.config, self._replicas
+        )
         try:
-            await self._follower.reconcile(self.metadata.image, self._accept_loss_of)
+            await self._follower.reconcile(
+                self.metadata.image, self._accept_loss_of, keeps_unknown=self._history.loss_is_accepted
+            )
         except (SemelError, OSError) as error:
             raise _as_start_error(error, StartFailure.DATA_FOLDER) from error
         self.metadata.add_listener(self._follower.follow)
         self._begin_duty("follow the metadata", self._follower.run())
         if not await self._coordinators.all_loaded(LOADING_PATIENCE_S):
-            logger.warning("coordinators are still reading their logs; clients retry")
-        self._produce = ProduceHandler(self)
-        self._fetch = FetchHandler(self, kafka_limits(self.config))
-        if self._tracing is not None:
-            self._produce.spans, self._fetch.spans = self._tracing.appends, self._tracing.fetches
+            _log.warning("coordinators are still reading their logs; clients retry")
+        tracing = self._tracing
+        self._produce = ProduceHandler(
+            self, None if tracing is None else tracing.appends, self._coordinators.verification.check_batches
+        )
+        self._fetch = FetchHandler(self, self.config, None if tracing is None else tracing.fetches)
         if self._metrics is not None:
             self.logs.measure_commits(self._metrics.recorders.commits)
-            self.transactions.durations = self._metrics.recorders.transactions
 
-    async def _serve(self, listeners: bool) -> None:
-        if listeners:
+    async def _serve(self, listeners: frozenset[Listener]) -> None:
+        self._listeners = listeners
+        if listeners & {Listener.KAFKA, Listener.GRPC}:
             warn_of_few_open_files(self.config, open_files_limit())
             self._tell_of_exposure()
-            await self._start_kafka()
+        if listeners & {Listener.KAFKA, Listener.IN_PROCESS}:
+            await self._start_kafka(listens=Listener.KAFKA in listeners)
+        if Listener.GRPC in listeners:
             self._bind_grpc(parse_address("grpc.listen", self.config.grpc_listen))
+        if Listener.IN_PROCESS in listeners:
+            self._start_in_process()
+        if self.config.peer_listen:
+            await self._start_peer_listener(listens=Listener.PEERS in listeners)
         # Before anybody can ask for the metadata, it has the addresses of this start.
-        await self._register()
+        try:
+            await self._register()
+        except SemelError as error:
+            raise _as_start_error(error, StartFailure.METADATA) from error
+        await self.caught_up()
         if self._grpc is not None:
             await self._grpc.start()
-        self._begin_duty("keep the controller's lease", self.metadata.run())
-        self._begin_duty("maintain the logs", self.logs.upkeep.run())
+        self._begin_duty("keep up with the metadata", self.metadata.run())
+        if self._replicas is not None and self._cluster is not None:
+            self._begin_duty("look after the replicas", self._replicas.run())
+            self._begin_duty("watch the other nodes", self._cluster.run())
+        self._begin_duty("maintain the logs", self.logs.maintenance.run())
         self._begin_duty("watch the logs", self._watch_logs())
         self._begin_duty("bring offline partitions back", self._bring_back())
         self.is_serving = True
@@ -298,26 +439,34 @@ class Node:
         if not exposed:
             return
         if self.config.listeners_allow_anonymous:
-            logger.info("everybody who can connect to %s is served, as %s=true says", ", ".join(exposed), ALLOW_SETTING)
+            _log.info("everybody who can connect to %s is served, as %s=true says", ", ".join(exposed), ALLOW_SETTING)
             return
-        logger.warning(
+        _log.warning(
             "everybody who can connect to %s may read, write and delete everything and change settings: there are no "
             "users and no encryption. Listen on 127.0.0.1, or keep strangers out of the network and say so: --set "
             "%s=true",
             ", ".join(exposed), ALLOW_SETTING,
         )  # fmt: skip
 
+    def _call_times(self) -> CallTimes | None:
+        return None if self._metrics is None else CallTimes(self.clock, self._metrics.recorders.call)
+
     def _bind_grpc(self, address: Address) -> None:
-        times = None if self._metrics is None else CallTimes(self.clock, self._metrics.recorders.call)
-        self._grpc = GrpcListener(self, address, self.produce, self.fetch, self._interceptor, times)
+        self._grpc = GrpcListener(self, address, self.produce, self.fetch, self._interceptor, self._call_times())
         self._grpc.bind()
+
+    def _start_in_process(self) -> None:
+        assert self._kafka is not None
+        services = SemelServices(self, self.produce, self.fetch, self._call_times())
+        self.in_process = InProcessListener(services, self._kafka)
+        self.in_process.start()
 
     def _kafka_limits(self) -> KafkaLimits:
         """What was configured, as far as the limit of open files goes."""
         connections_max = share_open_files(self.config, open_files_limit()).kafka
-        return replace(kafka_limits(self.config), max_connections=connections_max)
+        return replace(self.config, max_connections=connections_max)
 
-    async def _start_kafka(self) -> None:
+    async def _start_kafka(self, *, listens: bool) -> None:
         config = self.config
         self._kafka = KafkaListener(
             self,
@@ -329,13 +478,23 @@ class Node:
             request_times=None if self._metrics is None else self._metrics.recorders.requests,
         )
         try:
-            await self._kafka.start()
+            await self._kafka.start(listens=listens)
         except OSError as error:
-            raise NodeStartError(
-                f"the Kafka listener can't have {config.kafka_listen}: {error.strerror or error}. "
-                "Choose another with --kafka HOST:PORT.",
-                StartFailure.ADDRESS,
-            ) from error
+            raise _kafka_not_bound(config, error) from error
+
+    async def _start_peer_listener(self, *, listens: bool) -> None:
+        config = self.config
+        assert self._secret is not None, "checked with the settings"
+        self._peer_listener = PeerListener(
+            self,
+            *parse_address("peer.listen", config.peer_listen),
+            self._secret,
+            fetches=ReplicaFetchHandler(self) if self.is_clustered else None,
+        )
+        try:
+            await self._peer_listener.start(listens=listens)
+        except OSError as error:
+            raise _peers_not_bound(config, error) from error
 
     def _take_folder(self) -> None:
         try:
@@ -345,19 +504,32 @@ class Node:
                 self._locks.append(self._storage.lock(path))
         except BlockingIOError:
             raise NodeStartError(
-                f"the data folder {self.data_dir} is in use by another process. Stop that one, or give this node "
-                "another folder with --data-dir.",
+                f"the data directory {self.data_dir} is in use by {self._folder_holder()}, or use another "
+                "directory (--data-dir of `semel serve`, the path of semel.open()).",
                 StartFailure.DATA_FOLDER,
             ) from None
         except OSError as error:
             raise NodeStartError(
-                f"the data folder {self.data_dir} can't be used: {error.strerror or error}",
+                f"the data directory {self.data_dir} can't be used: {error.strerror or error}. Next step: "
+                f"{remedy(error)}, or choose another directory (--data-dir of `semel serve`, the path of semel.open())",
                 StartFailure.DATA_FOLDER,
             ) from error
 
+    def _folder_holder(self) -> str:
+        """Say who has the folder, and the next step. Only the lock of the file in it tells who."""
+        with suppress(OSError, ValueError):
+            path = f"{self.data_dir}/{NODE_LOCK_FILE}"
+            holder = int(read_whole(self._storage, path, size_bytes_max=_PID_BYTES_MAX))
+            if holder == os.getpid():
+                return "this process: it has it open already. Use what has it open, or close that first"
+            return f"process {holder}. Stop that one, or close the log there"
+        return "another process. Stop that one, or close the log there"
+
     async def _open_metadata(self) -> None:
         config = self.config
-        in_folder = not config.metadata_url
+        in_folder = self._metadata_is_in_folder
+        if in_folder:
+            self._check_metadata_files()
         url = sqlite_url(f"{self.data_dir}/{METADATA_FILE}") if in_folder else config.metadata_url
         # In the folder, the folder's lock says that nobody else can hold the lease, so it needs no renewals that keep
         # the disk awake. Elsewhere the name must tell two nodes apart that were given the same number by mistake, and
@@ -367,15 +539,22 @@ class Node:
             if in_folder
             else f"node {config.node_id} on {socket.gethostname()}:{self.data_dir}"
         )
+        store = self._metadata_store or MetadataStore(url, timeout_ms=config.metadata_timeout_ms)
         self._metadata = Metadata(
-            MetadataStore(url, timeout_ms=config.metadata_timeout_ms),
+            store,
             self.clock,
             holder=holder[:255],
             lease_ms=DAY_MS if in_folder else config.controller_lease_ms,
             snapshot_changes=config.metadata_snapshot_changes,
+            is_shared=store.is_shared and not in_folder,
+            heartbeat_ms=config.broker_heartbeat_interval_ms if self.is_clustered else None,
+            on_went_back=self._metadata_went_back,
+            on_deposed=self._deposed,
         )
         try:
             await self._metadata.open()
+            if not self.is_clustered:
+                await self._metadata.wait_until_alone(config.node_id)
         except MetadataCorruptError as error:
             raise NodeStartError(
                 f"the metadata in {self.metadata.location} is damaged: {error}. Restore it from a backup, and start "
@@ -384,14 +563,51 @@ class Node:
             ) from error
         if not self._metadata.image.cluster_id:
             await self._create_cluster()
+        await self._history.check(self._metadata)
         self._configure(self._metadata.image)
+
+    @property
+    def is_clustered(self) -> bool:
+        """Whether other nodes may run on the same metadata: it is in a database that they can use, and peer.listen says
+        where they reach this one.
+        """
+        return bool(self.config.peer_listen) and not self._metadata_is_in_folder
+
+    def _is_only_replica(self, tp: TopicPartition, topic_id: TopicId) -> bool:
+        """Where the metadata does not know a log, nobody else has it either."""
+        if not self.is_clustered:
+            return True
+        topic = self.metadata.topic_by_id(topic_id)
+        if topic is None or topic.name != tp.topic or tp.partition >= len(topic.partitions):
+            return True
+        return topic.partitions[tp.partition].replicas == (self.config.node_id,)
+
+    @property
+    def _metadata_is_in_folder(self) -> bool:
+        return not self.config.metadata_url and self._metadata_store is None
+
+    async def _metadata_went_back(self, error: MetadataWentBackError) -> None:
+        self._fail(await self._history.went_back(error))
+
+    def _deposed(self, error: NodeDeposedError) -> None:
+        self._fail(error)
+
+    def _check_metadata_files(self) -> None:
+        misplaced = misplaced_file(self.data_dir)
+        if misplaced is not None:
+            path, kind = misplaced
+            raise NodeStartError(
+                f"{path} is {kind}, and a file belongs there. Move it away; if {METADATA_FILE} is not elsewhere, "
+                "restore it from a backup. Then start the node again",
+                StartFailure.METADATA,
+            )
 
     async def _create_cluster(self) -> None:
         """Without this check, the data of a lost database would be taken for leftovers."""
         if self._storage.exists(f"{self.data_dir}/{META_FILE}"):
             raise NodeStartError(
                 f"the metadata in {self.metadata.location} is empty, but {self.data_dir} holds a node's logs: restore "
-                "the metadata from a backup, correct metadata.url, or give this node a new folder",
+                "the metadata from a backup, correct metadata.url, or give this node a new directory",
                 StartFailure.METADATA,
             )
         cluster_id = format_topic_id(new_topic_id())
@@ -404,7 +620,7 @@ class Node:
             TopicPartition(topic.name, number)
             for topic in image.topics.values()
             for number, state in enumerate(topic.partitions)
-            if node_id in state.replicas
+            if state.replicas == (node_id,) or (node_id in state.replicas and not self.is_clustered)
         ]
         if (
             node_id not in image.brokers
@@ -415,14 +631,14 @@ class Node:
             return
         named = f"{', '.join(map(str, held[:_NAMED_MAX]))}{', ...' if len(held) > _NAMED_MAX else ''}"
         if self._accept_data_loss:
-            logger.warning(
-                "the data folder %s is empty, and as --accept-data-loss says, what this node held is given up: %s",
+            _log.warning(
+                "the data directory %s is empty, and as --accept-data-loss says, what this node held is given up: %s",
                 self.data_dir, named,
             )  # fmt: skip
             return
         raise NodeStartError(
-            f"the data folder {self.data_dir} is empty, but the metadata in {self.metadata.location} says that node "
-            f"{node_id} holds {counted(len(held), 'partition')}: {named}. Mount or restore the folder, or correct "
+            f"the data directory {self.data_dir} is empty, but the metadata in {self.metadata.location} says that node "
+            f"{node_id} holds {counted(len(held), 'partition')}: {named}. Mount or restore the directory, or correct "
             "data.dir or metadata.url; or give this node a new node.id; or, if the records are gone for good, start it "
             "once with --accept-data-loss, which makes the partitions again, empty",
             StartFailure.DATA_FOLDER,
@@ -436,14 +652,18 @@ class Node:
             self._storage,
             self.data_dir,
             self.clock,
-            log_manager_config(config, image.cluster_id),
+            config,
+            node_id=config.node_id,
+            cluster_id=image.cluster_id,
             on_failure=self._fail,
             executor=self._executor,
         )
         self._logs.on_vanished = self._log_is_gone
-        report = self._logs.open(self._log_config, progress=_Progress(self.clock))
+        report = self._logs.open(
+            self._log_config, is_only_replica=self._is_only_replica, progress=_Progress(self.clock)
+        )
         if not report.clean or report.partitions:
-            logger.info("opened the logs: %s", report)
+            _log.info("opened the logs: %s", report)
 
     def _log_config(self, tp: TopicPartition, topic_id: TopicId) -> LogConfig:
         """Return a partition's settings. Logs come in the order of their topics, so the last is kept."""
@@ -456,19 +676,91 @@ class Node:
 
     async def _register(self) -> None:
         config = self.config
-        kafka = self._advertised("kafka.advertised", config.kafka_advertised, self.kafka_address)
-        grpc = self._advertised("grpc.advertised", config.grpc_advertised, self.grpc_address)
+        kafka = self._told(Listener.KAFKA, "kafka.advertised", config.kafka_advertised, self.kafka_address)
+        grpc = self._told(Listener.GRPC, "grpc.advertised", config.grpc_advertised, self.grpc_address)
+        peer = self._told_peers()
         registered = BrokerRegistered(
             node_id=config.node_id,
-            incarnation=secrets.token_hex(8),
-            directory_id=self.metadata.image.cluster_id,
+            incarnation=self._incarnation,
+            directory_id=self.logs.folder.directory_id,
             kafka_host=kafka.host,
             kafka_port=kafka.port,
             grpc_host=grpc.host,
             grpc_port=grpc.port,
             rack=config.broker_rack,
+            peer_host=peer.host,
+            peer_port=peer.port,
+            is_clean=self.logs.recovery.clean,
+            durability=config.durability,
         )
-        await self.metadata.change(lambda _: [registered])
+
+        def further(image: MetadataImage) -> list[Change]:
+            changes = self._history.changes_of_registration(image)
+            if self.is_clustered:
+                changes += node_registered(
+                    image,
+                    registered,
+                    default_min_isr=config.min_insync_replicas,
+                    stopping=stopping_nodes(image),
+                    damaged={one.tp for one in self.logs.partitions() if one.log.recovered_damage},
+                    gone=self._replicas_gone(image),
+                )
+            return changes
+
+        if self.is_clustered:
+            await self._check_others_serve_peers()
+        await self.metadata.register(registered, further, alone=not self.is_clustered)
+        # A file in the folder is lost with the folder. A database elsewhere may lose its last changes alone.
+        self._history.follow(self.metadata, pause_s=_REMEMBER_EVERY_S if self._metadata_is_in_folder else 0.0)
+
+    def _replicas_gone(self, image: MetadataImage) -> set[TopicPartition]:
+        """Return this node's partitions that others have replicas of, too, and whose logs were here and are not.
+
+        One that was never made lacks nothing: nothing was committed while it was in sync, and had not fetched.
+        """
+        gone: set[TopicPartition] = set()
+        for topic, number, state in partitions_of(image):
+            tp = TopicPartition(topic.name, number)
+            if (
+                self.config.node_id in state.replicas
+                and len(state.replicas) > 1
+                and self.logs.partition(tp) is None
+                and (self.logs.offline.get(tp) is not None or self.logs.was_made(tp, topic.topic_id))
+            ):
+                gone.add(tp)
+        return gone
+
+    async def _check_others_serve_peers(self) -> None:
+        """A node that runs alone takes no part in replication, and does not expect others."""
+        for session in await self.metadata.silent_nodes(0):
+            other = self.metadata.image.brokers.get(session.node_id)
+            if (
+                other is not None
+                and other.node_id != self.config.node_id
+                and not other.peer_port
+                and session.silent_ms < self.config.controller_lease_ms
+            ):
+                raise NodeStartError(
+                    f"node {other.node_id} runs alone on {self.metadata.location}: it has no peer.listen. Stop it, "
+                    "give it peer.listen and cluster.secret.file, and start it again",
+                    StartFailure.METADATA,
+                )
+
+    def _told(self, listener: Listener, name: str, text: str, listening: Address) -> Address:
+        """Return the address that clients are told. Port 0 where there is none: that of a former start is over.
+
+        One that was given (`text`) is told in any case: clients in the process may know nodes by such names.
+        """
+        if not text and self._listeners and listener not in self._listeners:
+            return Address(_NOWHERE, 0)
+        return self._advertised(name, text, listening)
+
+    def _told_peers(self) -> Address:
+        """Return the address that the other nodes are told; port 0 where they are not served."""
+        if self._peer_listener is None:
+            return Address("", 0)
+        listening = Address(parse_address("peer.listen", self.config.peer_listen).host, self._peer_listener.port)
+        return self._advertised("peer.advertised", self.config.peer_advertised, listening)
 
     @staticmethod
     def _advertised(name: str, text: str, listening: Address) -> Address:
@@ -485,17 +777,11 @@ class Node:
         try:
             self.loaded_config = with_dynamic(self._configured, dynamic, all_nodes)
         except SemelError as error:
-            logger.error("the dynamic settings in the metadata are not used: %s", error.message)
+            _log.error("the dynamic settings in the metadata are not used: %s", error.message)
             return
         config = self.config
         if self._logs is not None:
-            self._logs.reconfigure(
-                flush_interval_ms=config.log_flush_interval_ms,
-                cleaner_interval_ms=config.log_cleaner_backoff_ms,
-                producer_id_expiration_ms=config.producer_id_expiration_ms,
-                producer_ids_max=config.producer_ids_max,
-                producer_ids_per_partition_max=config.producer_ids_per_partition_max,
-            )
+            self._logs.reconfigure(config)
         if self._kafka is not None:
             self._kafka.reconfigure(self._kafka_limits())
 
@@ -505,11 +791,19 @@ class Node:
         """Refuse connections and end those there are, as if the network were gone, until `let_in`."""
         if self._kafka is not None:
             await self._kafka.cut_off()
+        if self._peer_listener is not None:
+            await self._peer_listener.cut_off()
+        if self._peers is not None:
+            self._peers.cut_off()
         if self._grpc is not None:
             await self._grpc.stop(0)
 
     async def let_in(self) -> None:
         """Accept connections again, where it was done before."""
+        if self._peers is not None:
+            self._peers.let_out()
+        if self._peer_listener is not None:
+            await self._peer_listener.listen()
         if self._kafka is not None:
             await self._kafka.listen()
         if self._grpc is not None:
@@ -517,7 +811,7 @@ class Node:
             await self._grpc.start()
 
     async def abandon(self) -> None:
-        """End as a killed process does: nothing is flushed, and nobody is told.
+        """End as a killed process does: nothing is flushed, and nobody learns of it.
 
         Files stay as they are, open ones too: it is for storages in memory. What still runs on the event loop is for
         the caller to cancel.
@@ -527,12 +821,15 @@ class Node:
         await self.cut_off()
         if self._metadata is not None:
             self._metadata.abandon()
+        self._history.abandon()
+        if self._peers is not None:
+            self._peers.close()
 
     # --- Watching and stopping ----------------------------------------------------------------------------------------
 
     def _fail(self, error: SemelError) -> None:
         if not self.failed.done():
-            logger.critical("the node can't continue: %s", error.message)
+            _log.critical("the node can't continue: %s", error.message)
             self.failed.set_result(error)
 
     def _begin_duty(self, what: str, duty: Coroutine[Any, Any, None]) -> None:
@@ -544,7 +841,7 @@ class Node:
             await duty
             self._fail(SemelError(f"the background task {what!r} ended"))
         except Exception as error:
-            logger.exception("the background task %r failed", what)
+            _log.exception("the background task %r failed", what)
             self._fail(SemelError(f"the background task {what!r} failed: {'; '.join(_causes(error))}"))
 
     async def _watch_logs(self) -> None:
@@ -554,7 +851,7 @@ class Node:
             if self._offline_partition() is None:
                 continue
             with suppress(OSError):
-                await self.logs.upkeep.take_vanished_offline()
+                await self.logs.maintenance.take_vanished_offline()
             offline = self._offline_partition()
             if offline is not None and offline.offline_error is not None:
                 self._fail(offline.offline_error)
@@ -574,8 +871,12 @@ class Node:
             if self._grpc is not None:
                 await self._grpc.tell_health_of_partitions(all_online=not len(self.logs.offline))
             await asyncio.sleep(_BRING_BACK_EVERY_S)
-            for partition in await self.logs.bring_back():
-                self._coordinators.log_is_back(partition)
+            back = await self.logs.bring_back()
+            for partition in back:
+                if partition.leader is not None:
+                    self._coordinators.log_is_back(partition)
+            if back and self._follower is not None:
+                await self._follower.take_parts([partition.tp for partition in back], self.metadata.image)
 
     async def stop(self, *, grace_ms: int | None = None) -> None:
         """Take no new requests, finish those in flight within the grace time, flush, and leave a clean folder.
@@ -589,18 +890,25 @@ class Node:
         metrics, self._metrics = self._metrics, None
         if metrics is not None:
             await metrics.stop()
+        if self.is_serving and not had_failed and grace_s > 0:
+            await self._leave_cluster(grace_s)
         self.is_serving = False
         errors += await self._stop_listeners(grace_s)
         for duty in self._duties:
             duty.cancel()
         await asyncio.gather(*self._duties, return_exceptions=True)
         self._duties = []
-        for part in (self._logs, self._metadata):
+        if self._replicas is not None:
+            await self._replicas.close()
+        for part in (self._logs, self._metadata, self._history):
             if part is not None:
                 try:
                     await part.close()
+                except (SemelError, OSError) as error:
+                    _log.error("a part of the node could not be closed: %s", error)
+                    errors.append(error)
                 except Exception as error:
-                    logger.exception("a part of the node could not be closed")
+                    _log.exception("a part of the node could not be closed")
                     errors.append(error)
         self._coordinators = self._logs = self._metadata = None
         tracing, self._tracing = self._tracing, None
@@ -614,20 +922,32 @@ class Node:
         if self.failed.done() and not had_failed:
             raise self.failed.result()
 
+    async def _leave_cluster(self, grace_s: float) -> None:
+        """Let others lead before this node stops, so that no request fails."""
+        if self._cluster is None or self._replicas is None:
+            return
+        self._replicas.stop_following()
+        try:
+            await self._cluster.leave(grace_s)
+        except SemelError as error:
+            _log.warning("this node stops without handing over what it leads: %s", error.message)
+
     async def _stop_listeners(self, grace_s: float) -> list[BaseException]:
         stops = [
             asyncio.ensure_future(listener.stop(grace_s))
-            for listener in (self._kafka, self._grpc)
+            for listener in (self.in_process, self._kafka, self._grpc, self._peer_listener)
             if listener is not None
         ]
         if stops:
             await asyncio.wait(stops, timeout=min(grace_s, _QUICK_CALLS_S))
-        self._kafka = self._grpc = None
+        self._kafka = self._grpc = self.in_process = self._peer_listener = None
         if self._produce is not None:
             await self._produce.close()
         if self._coordinators is not None:
             # What is still there waits for others (a join, the end of a rebalance): it is told to go elsewhere.
             await self._coordinators.close()
+        if self._peers is not None:
+            self._peers.close()
         outcomes = await asyncio.gather(*stops, return_exceptions=True)
         return [outcome for outcome in outcomes if isinstance(outcome, BaseException)]
 
@@ -642,7 +962,23 @@ class _Progress:
     def __call__(self, done: int, total: int, tp: TopicPartition) -> None:
         if self._clock.monotonic() >= self._next:
             self._next = self._clock.monotonic() + _PROGRESS_EVERY_S
-            logger.info("opened %d of %d logs, the last one %s", done, total, tp)
+            _log.info("opened %d of %d logs, the last one %s", done, total, tp)
+
+
+def _kafka_not_bound(config: NodeConfig, error: OSError) -> NodeStartError:
+    return NodeStartError(
+        f"the Kafka listener can't have {config.kafka_listen}: {error.strerror or error}. "
+        "Choose another address (--kafka of `semel serve`, kafka= of semel.open()).",
+        StartFailure.ADDRESS,
+    )
+
+
+def _peers_not_bound(config: NodeConfig, error: OSError) -> NodeStartError:
+    return NodeStartError(
+        f"the listener of the other nodes can't have peer.listen = {config.peer_listen}: {error.strerror or error}. "
+        "Choose another address.",
+        StartFailure.ADDRESS,
+    )
 
 
 def _as_start_error(error: Exception, failure: StartFailure) -> NodeStartError:

@@ -19,7 +19,7 @@ _PASSWORD_IN_URL: Final = re.compile(r"(?P<before>://[^\s:/@]*):[^\s@/]+@")
 
 
 def redact(text: str) -> str:
-    """Return `text` with the passwords of URLs taken out."""
+    """Return `text` with the passwords of URLs taken out (S5)."""
     return _PASSWORD_IN_URL.sub(r"\g<before>:***@", text)
 
 

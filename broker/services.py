@@ -9,10 +9,10 @@ from semel.broker.config.sources import LoadedConfig
 from semel.broker.logs.manager import LogManager
 from semel.broker.logs.partition import Partition
 from semel.broker.metadata.metadata import Metadata
-from semel.group_coordinator.service import GroupService
+from semel.group_coordinator.coordinator import GroupCoordinator
 from semel.protocol.ids import TopicPartition
 from semel.runtime.clock import Clock
-from semel.txn_coordinator.service import TransactionService
+from semel.txn_coordinator.coordinator import TransactionCoordinator
 
 
 class Services(Protocol):
@@ -34,17 +34,13 @@ class Services(Protocol):
     def logs(self) -> LogManager: ...
 
     @property
-    def transactions(self) -> TransactionService: ...
+    def transactions(self) -> TransactionCoordinator: ...
 
     @property
-    def groups(self) -> GroupService: ...
+    def groups(self) -> GroupCoordinator: ...
 
     def partition(self, tp: TopicPartition) -> Partition | None: ...
 
     async def caught_up(self) -> None:
         """Wait until all changes of the metadata so far are carried out on this node."""
-        ...
-
-    async def internal_topic_ready(self, name: str) -> None:
-        """Create an internal topic where it is missing, and wait until its coordinator can answer."""
         ...

@@ -10,7 +10,7 @@ from semel.protocol.errors import ErrorCode, FatalError
 class StartFailure(Enum):
     """What was in the way of a start."""
 
-    DATA_FOLDER = "data folder"
+    DATA_FOLDER = "data directory"
     """In use by another process, another node's, or damaged."""
     METADATA = "metadata"
     """The database can't be reached, or another node is the controller."""

@@ -1,5 +1,5 @@
 """`python -m semel.cli` is `semel`."""
 
-from semel.cli.main import main
+from semel.cli.entry import main
 
 main()

@@ -4,15 +4,19 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shlex
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from enum import IntEnum
 from functools import wraps
-from typing import Annotated, Any, Final, ParamSpec, TypeVar
+from typing import Annotated, Any, ClassVar, Final, ParamSpec, TypeVar
 
 import typer
+from typer.core import TyperGroup
 
+import semel
+from semel.cli.signals import Terminated
 from semel.protocol.errors import ErrorCode, RetriableError, SemelError, UsageError
 from semel.protocol.ids import TopicPartition
 from semel.protocol.wording import counted as counted
@@ -26,14 +30,17 @@ class ExitCode(IntEnum):
 
     OK = 0
     REFUSED = 1
-    """The node refused, or what was asked for is not there."""
+    """The node refused, or what was asked for does not exist."""
     USAGE = 2
     """The command line is wrong."""
     UNREACHABLE = 3
-    """No answer in time: the node is not there, or is not ready. Trying again may help."""
+    """No answer in time: the node is not running, or not ready. Trying again may help."""
     FENCED = 4
     """Another instance has taken this one's place."""
     INTERRUPTED = 130
+    """SIGINT (Ctrl-C)."""
+    TERMINATED = 143
+    """SIGTERM."""
 
 
 Bootstrap = Annotated[
@@ -43,20 +50,52 @@ Bootstrap = Annotated[
         "-b",
         envvar="SEMEL_BOOTSTRAP",
         metavar="HOST:PORT",
-        help="The gRPC address of a node.",
+        help="The address of a node: its gRPC port (9094) or its Kafka port (9092).",
         show_default=True,
     ),
 ]
 DEFAULT_BOOTSTRAP = "127.0.0.1:9094"
 
-AsJson = Annotated[bool, typer.Option("--json", help="Print JSON for programs, a document or a line each.")]
+CONNECT_TIMEOUT_MS: Final = 3_000
+"""How long a command tries to reach a node: a person waits, and the address is more likely wrong than the node away."""
 
+DURATION: Final = "DURATION"
+"""The metavar of options that `parse_duration` reads."""
+DURATION_HELP: Final = "For example 90s, 5m, 500ms or 1h; a plain number is seconds."
+DURATION_MAX_S: Final = 36_500 * 86_400
+_UNITS_S: Final = {"ms": 0.001, "s": 1, "m": 60, "h": 3_600, "d": 86_400}
+_DURATION: Final = re.compile(rf"([0-9]+(?:\.[0-9]+)?)\s*({'|'.join(_UNITS_S)})?")
+
+AsJson = Annotated[bool, typer.Option("--json", help="Print JSON, for programs.")]
+
+
+HELP_WIDTH_MAX: Final = 100
 
 OFFLINE: Final = "offline"
 _NAMED_MAX: Final = 10
 
 HEADER_BASE64: Final = "base64"
 """In JSON, a header's value that is no text is an object of this one field."""
+
+
+def command_app(help_text: str | None = None, *, cls: type[TyperGroup] | None = None) -> typer.Typer:
+    """Return the app of a command, or of a group of them. Its help is plain text: loading rich takes 0.1 s."""
+    return typer.Typer(
+        cls=cls,
+        help=help_text,
+        add_completion=False,
+        no_args_is_help=help_text is not None,
+        pretty_exceptions_enable=False,
+        rich_markup_mode=None,
+        context_settings={"max_content_width": HELP_WIDTH_MAX},
+    )
+
+
+def examples(*commands: str, exit_codes: str = "") -> str:
+    """Return what stands below a command's help: each example on a line of its own, however narrow the terminal."""
+    said = f"Exit codes: {exit_codes}.\n\n" if exit_codes else ""
+    lines = "\n".join(f"  {command}" for command in commands)
+    return f"{said}{'Example' if len(commands) == 1 else 'Examples'}:\n\n\b\n{lines}"
 
 
 def fails_well(function: Callable[P, R]) -> Callable[P, R]:
@@ -75,12 +114,14 @@ def fails_well(function: Callable[P, R]) -> Callable[P, R]:
             raise fail(str(error), code) from error
         except SemelError as error:
             raise fail(str(error), ExitCode.REFUSED) from error
-        except BrokenPipeError:  # whoever reads has seen enough
+        except BrokenPipeError:  # the reader has seen enough
             _drop_output()
             raise typer.Exit(ExitCode.OK) from None
         except OSError as error:
             _drop_output()
             raise fail(f"failed: {error}", ExitCode.REFUSED) from error
+        except Terminated:
+            raise typer.Exit(ExitCode.TERMINATED) from None
         except KeyboardInterrupt:
             raise typer.Exit(ExitCode.INTERRUPTED) from None
 
@@ -88,7 +129,7 @@ def fails_well(function: Callable[P, R]) -> Callable[P, R]:
 
 
 def _drop_output() -> None:
-    """Or the interpreter tries once more at its end, and prints what it thinks of it."""
+    """Or the interpreter tries to write it again at its end, and prints an error of its own."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.__stdout__.fileno() if sys.__stdout__ else 1)
 
 
@@ -107,6 +148,23 @@ def command_here(text: str, bootstrap: str) -> str:
     if is_offline or bootstrap == os.environ.get("SEMEL_BOOTSTRAP", DEFAULT_BOOTSTRAP):
         return text
     return f"{text} --bootstrap {shlex.quote(bootstrap)}"
+
+
+class RenamedCommands(TyperGroup):
+    """A group of commands some of which had other names: those work for one more version, and are in no list."""
+
+    old_names: ClassVar[Mapping[str, str]] = {}
+
+    def get_command(self, ctx: Any, cmd_name: str) -> Any:
+        new = self.old_names.get(cmd_name)
+        if new is None:
+            return super().get_command(ctx, cmd_name)
+        print(
+            f"semel: `semel {self.name} {cmd_name}` is called `semel {self.name} {new}` now; the next version has no "
+            f"`{cmd_name}`",
+            file=sys.stderr,
+        )
+        return super().get_command(ctx, new)
 
 
 def print_json(value: object) -> None:
@@ -144,7 +202,21 @@ def print_table(columns: Sequence[str], rows: Iterable[Sequence[object]], *, emp
 
 
 NUMERIC_COLUMNS = frozenset(
-    {"partitions", "partition", "start", "end", "records", "lag", "offset", "committed", "epoch", "leader", "members"}
+    {
+        "partitions",
+        "partition",
+        "old",
+        "new",
+        "start",
+        "end",
+        "records",
+        "lag",
+        "offset",
+        "committed",
+        "epoch",
+        "leader",
+        "members",
+    }
     | {"producer id", "generation", "timeout ms", "open for"}
 )
 
@@ -186,6 +258,21 @@ def parse_settings(pairs: Sequence[str], option: str) -> dict[str, str]:
     return found
 
 
+def parse_duration(text: str, option: str) -> float:
+    """Return a duration in seconds, of text such as 90s, 5m, 500ms, 1h or 2d. Raises `UsageError`.
+
+    >>> parse_duration("1.5h", "--timeout"), parse_duration("500ms", "--timeout"), parse_duration("90", "--timeout")
+    (5400.0, 0.5, 90.0)
+    """
+    found = _DURATION.fullmatch(text.strip().lower())
+    if found is None:
+        raise UsageError(f"{option} takes a duration such as 90s, 5m, 500ms or 1h, not {text!r}")
+    seconds = float(found[1]) * _UNITS_S[found[2] or "s"]
+    if seconds > DURATION_MAX_S:
+        raise UsageError(f"{option} takes 100 years (36500d) at most, not {text}")
+    return seconds
+
+
 def parse_partition(text: str) -> TopicPartition:
     """Return TOPIC:PARTITION as a partition. Raises `UsageError`."""
     topic, colon, number = text.rpartition(":")
@@ -197,3 +284,19 @@ def parse_partition(text: str) -> TopicPartition:
 def rows_of(mapping: Mapping[TopicPartition, Any]) -> list[tuple[TopicPartition, Any]]:
     """Return a mapping by partition in the order of topics and partition numbers."""
     return sorted(mapping.items())
+
+
+def open_admin(bootstrap: str, client_id: str = "semel") -> semel.Admin:
+    """Return an admin client that soon says that there is no node."""
+    return semel.Admin(bootstrap, client_id=client_id, connect_timeout_ms=CONNECT_TIMEOUT_MS)
+
+
+def delete_when_sure(
+    what: str, delete: Callable[[semel.Admin], object], bootstrap: str, *, done: str, yes: bool
+) -> None:
+    """Ask whether `what` is to be deleted, unless that was said; delete it, and say that it is done."""
+    if not yes:
+        typer.confirm(f"Delete {what}?", abort=True)
+    with open_admin(bootstrap) as admin:
+        delete(admin)
+    print(done)

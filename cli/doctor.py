@@ -1,4 +1,4 @@
-"""`semel doctor`: what is wrong on a cluster, since when, why it matters, and the command that fixes it."""
+"""`semel doctor`: what is wrong on a cluster, since when, why it matters, and how to fix it."""
 
 from __future__ import annotations
 
@@ -7,15 +7,20 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-import semel
 from semel.cli.common import (
     DEFAULT_BOOTSTRAP,
+    DURATION,
+    DURATION_HELP,
     AsJson,
     Bootstrap,
     ExitCode,
+    command_app,
     command_here,
     counted,
+    examples,
     fails_well,
+    open_admin,
+    parse_duration,
     print_json,
 )
 from semel.protocol.api.diagnostics import SNAPSHOT_LIMIT, Section, Severity, Thresholds
@@ -24,43 +29,51 @@ from semel.protocol.wording import duration, moment
 if TYPE_CHECKING:
     from semel.sdk.diagnosis.findings import Diagnosis, Finding
 
-app = typer.Typer(add_completion=False)
+app = command_app()
 
 _DEFAULTS = Thresholds()
 
 
 @app.command(
     "doctor",
-    epilog="Exit codes: 0 nothing is worse than an info; 1 there are warnings or errors, or the node refused; 2 the "
-    "command line is wrong; 3 no node answers.\n\n"
-    "Example: semel doctor --section transactions --slow-after 30",
+    epilog=examples(
+        "semel doctor --section transactions --slow-after 30s",
+        exit_codes="0 no warnings and no errors; 1 there are some, or the node refused; 2 the command line is wrong; "
+        "3 no node answers",
+    ),
 )
 @fails_well
 def doctor(
-    section: Annotated[
-        list[Section] | None, typer.Option(help="Only what is found about this. Can be given several times.")
-    ] = None,
+    section: Annotated[list[Section] | None, typer.Option(help="Check only this. Can be given several times.")] = None,
     slow_after: Annotated[
-        float, typer.Option(metavar="SECONDS", min=0, help="Transactions that are open for longer are slow.")
-    ] = _DEFAULTS.slow_ms / 1000,
+        str, typer.Option(metavar=DURATION, help=f"Report transactions open longer than this. {DURATION_HELP}")
+    ] = f"{_DEFAULTS.slow_ms // 1000}s",
     lag_after: Annotated[
-        float, typer.Option(metavar="SECONDS", min=0, help="Groups whose first unread record is older are behind.")
-    ] = _DEFAULTS.lag_ms / 1000,
-    lag_records: Annotated[int, typer.Option(min=0, help="Groups with more unread records are behind.")] = (
-        _DEFAULTS.lag_records
-    ),
-    limit: Annotated[int, typer.Option(min=1, max=SNAPSHOT_LIMIT, help="Findings shown of each section.")] = 20,
+        str, typer.Option(metavar=DURATION, help="Report groups whose oldest unread record is older than this.")
+    ] = f"{_DEFAULTS.lag_ms // 60_000}m",
+    lag_records: Annotated[
+        int, typer.Option(min=0, metavar="N", help="Report groups with more unread records than this.")
+    ] = (_DEFAULTS.lag_records),
+    limit: Annotated[
+        int, typer.Option(min=1, max=SNAPSHOT_LIMIT, metavar="N", help="How many findings of each section to show.")
+    ] = 20,
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
     as_json: AsJson = False,
 ) -> None:
-    """Say what holds readers back, who is behind, and what endangers exactly-once, and what fixes it.
+    """Check nodes, transactions, groups, partitions, disks and settings, and say how to fix what is wrong.
 
-    Transactions that hold last stable offsets (whose, since when, from what host, and what will happen when), hanging,
-    slow and oversized ones; groups that lag, rebalance too often, or are about to be forgotten; partitions, disk,
-    syncs, and settings. Nothing is changed.
+    Asks every node of a cluster. Finds nodes that are away or fenced; transactions that block readers, hang, are slow
+    or too large; groups that lag, rebalance too often, or whose offsets expire soon; partitions that are offline, have
+    no leader or too few replicas; slow disks; and settings, versions and clocks that put a guarantee at risk. ERROR
+    needs action now. WARNING means that readers wait or a guarantee is at risk. INFO needs no action. Nothing is
+    changed.
     """
-    thresholds = Thresholds(slow_ms=int(slow_after * 1000), lag_ms=int(lag_after * 1000), lag_records=lag_records)
-    with semel.Admin(bootstrap, client_id="semel-doctor") as admin:
+    thresholds = Thresholds(
+        slow_ms=round(parse_duration(slow_after, "--slow-after") * 1000),
+        lag_ms=round(parse_duration(lag_after, "--lag-after") * 1000),
+        lag_records=lag_records,
+    )
+    with open_admin(bootstrap, client_id="semel-doctor") as admin:
         diagnosis = admin.diagnose(thresholds=thresholds)
     wanted = set(section or Section)
     findings = [finding for finding in diagnosis.findings if finding.kind.section in wanted]
@@ -107,9 +120,11 @@ def _print(
     diagnosis: Diagnosis, findings: Sequence[Finding], shown: Sequence[tuple[Section, list[Finding]]], bootstrap: str
 ) -> None:
     now_ms = max((node.now_ms for node in diagnosis.cluster.nodes), default=0)
+    is_one = len(diagnosis.cluster.nodes) + len(diagnosis.cluster.unreachable) <= 1
     for section, some in shown:
         for finding in some:
-            _print_finding(finding, now_ms, bootstrap)
+            told_by = "" if is_one or f"node {finding.node_id}" in finding.what else f" (node {finding.node_id})"
+            _print_finding(finding, told_by if finding.node_id >= 0 else "", now_ms, bootstrap)
         more = sum(one.kind.section is section for one in findings) - len(some)
         if more > 0:
             print(f"... and {more} more about {section.value} (--limit)\n")
@@ -121,14 +136,14 @@ def _print(
     print(", ".join(counts) if counts else "nothing was found: healthy")
 
 
-def _print_finding(finding: Finding, now_ms: int, bootstrap: str) -> None:
-    print(f"{finding.severity.value.upper():<8} {finding.kind.name}: {finding.what}")
+def _print_finding(finding: Finding, told_by: str, now_ms: int, bootstrap: str) -> None:
+    print(f"{finding.severity.value.upper():<8} {finding.kind.name}{told_by}: {finding.what}")
     if finding.since_ms >= 0:
         print(f"  since  {moment(finding.since_ms)}, {duration(now_ms - finding.since_ms)} ago")
     if finding.happens:
         print(f"  next   {finding.happens}")
     print(f"  why    {finding.kind.why}")
-    print(f"  fix   {finding.kind.fix}")
+    print(f"  fix    {finding.kind.fix}")
     for text in finding.commands:
         print(f"         $ {command_here(text, bootstrap)}")
     print()

@@ -1,8 +1,11 @@
-"""`semel group`: list groups, see how far they are behind, and move their offsets."""
+"""`semel group`: list and describe groups, show their lag, reset their offsets, and delete them."""
 
 from __future__ import annotations
 
-from datetime import datetime
+import sys
+import time
+from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Annotated
 
 import typer
@@ -13,22 +16,32 @@ from semel.cli.common import (
     AsJson,
     Bootstrap,
     ExitCode,
+    RenamedCommands,
+    command_app,
+    command_here,
     counted,
+    delete_when_sure,
+    examples,
     fail,
     fail_for_partitions,
     fails_well,
+    open_admin,
     parse_partition,
     print_json,
     print_table,
     rows_of,
     state_of,
 )
+from semel.cli.moments import MOMENT_FORMS, parse_moment
 from semel.protocol.errors import UsageError
 from semel.protocol.ids import TopicPartition
 
-app = typer.Typer(
-    add_completion=False, no_args_is_help=True, help="List groups, see how far they are behind, and move their offsets."
-)
+
+class _Commands(RenamedCommands):
+    old_names = MappingProxyType({"reset": "reset-offsets"})
+
+
+app = command_app("List and describe groups, show their lag, reset their offsets, and delete them.", cls=_Commands)
 
 STATES = (
     *("Empty", "PreparingRebalance", "CompletingRebalance", "Stable", "Dead"),
@@ -38,10 +51,13 @@ STATES = (
 GroupId = Annotated[str, typer.Argument(metavar="GROUP", help="The group's id.")]
 
 
-@app.command("list", epilog="Example: semel group list --state Stable")
+@app.command("list", epilog=examples("semel group list --state Stable"))
 @fails_well
 def list_groups(
-    state: Annotated[list[str] | None, typer.Option(help="Only these states, for example Empty.")] = None,
+    state: Annotated[
+        list[str] | None,
+        typer.Option(metavar="STATE", help="Only this state, for example Empty. Can be given several times."),
+    ] = None,
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
     as_json: AsJson = False,
 ) -> None:
@@ -49,7 +65,7 @@ def list_groups(
     unknown = sorted(set(state or []) - set(STATES))
     if unknown:
         raise UsageError(f"there is no group state {unknown[0]}; the states are {', '.join(STATES)}")
-    with semel.Admin(bootstrap) as admin:
+    with open_admin(bootstrap) as admin:
         found = admin.groups(states=state or [])
     groups = sorted(found, key=lambda group: group.group_id)
     if as_json:
@@ -64,14 +80,17 @@ def list_groups(
         )
 
 
-@app.command(epilog="Example: semel group describe enrich")
+@app.command(epilog=examples("semel group describe enrich"))
 @fails_well
 def describe(group: GroupId, bootstrap: Bootstrap = DEFAULT_BOOTSTRAP, as_json: AsJson = False) -> None:
-    """Show a group's members and its committed offsets with the lag behind the end of each partition."""
-    with semel.Admin(bootstrap) as admin:
+    """Show a group's members, its committed offsets, and its lag in each partition."""
+    with open_admin(bootstrap) as admin:
         description = admin.group(group)
-        if description.state == "Dead":  # what Kafka's protocol answers for a group that was never there
-            raise fail(f"there is no group {group!r}; `semel group list` shows those that are", ExitCode.REFUSED)
+        if description.state == "Dead":  # what Kafka's protocol answers for a group that does not exist
+            raise fail(
+                f"there is no group {group!r}; `{command_here('semel group list', bootstrap)}` shows the groups",
+                ExitCode.REFUSED,
+            )
         lags = admin.look_up_lag(group)
         owners = admin.group_owners(description)
     errors = {tp: lag.error for tp, lag in lags.items() if lag.error is not None}
@@ -124,70 +143,142 @@ def describe(group: GroupId, bootstrap: Bootstrap = DEFAULT_BOOTSTRAP, as_json: 
     fail_for_partitions(errors, bootstrap)
 
 
-@app.command(epilog="Example: semel group reset enrich --topic orders --to earliest --yes")
+@app.command(
+    epilog=examples(
+        "semel group reset-offsets enrich --topic orders --to earliest --dry-run",
+        "semel group reset-offsets enrich --partition orders:0 --to 1205 --yes",
+        "semel group reset-offsets audit --topic orders --to latest --create --yes",
+    )
+)
 @fails_well
-def reset(
+def reset_offsets(
     group: GroupId,
     to: Annotated[
         str,
         typer.Option(
             metavar="WHERE",
-            help="earliest, latest, an offset, or a time such as 2026-01-31T12:00:00+00:00, local without an offset.",
+            help=f"earliest, latest, an offset, or a time: {MOMENT_FORMS}.",
         ),
     ],
-    topic: Annotated[list[str] | None, typer.Option(help="All partitions of this topic.")] = None,
-    partition: Annotated[list[str] | None, typer.Option(metavar="TOPIC:PARTITION", help="One partition.")] = None,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Show the new offsets, change nothing.")] = False,
+    topic: Annotated[
+        list[str] | None,
+        typer.Option(metavar="TOPIC", help="All partitions of this topic. Can be given several times."),
+    ] = None,
+    partition: Annotated[
+        list[str] | None, typer.Option(metavar="TOPIC:PARTITION", help="One partition. Can be given several times.")
+    ] = None,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Show old and new offsets, and change nothing.")] = False,
+    create: Annotated[
+        bool, typer.Option("--create", help="Create the group if it does not exist: it then begins at these offsets.")
+    ] = False,
     yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
     as_json: AsJson = False,
 ) -> None:
-    """Move the committed offsets of a group that has no members."""
-    with semel.Admin(bootstrap) as admin:
+    """Change the committed offsets of a group that has no members.
+
+    Offsets beyond the start or the end of a partition are set to its start or end, and marked so.
+    """
+    target = _Target.of(to)
+    with open_admin(bootstrap) as admin:
+        if not create and admin.group(group).state == "Dead":
+            groups = command_here("semel group list", bootstrap)
+            raise fail(
+                f"there is no group {group!r}; `{groups}` shows the groups, and --create makes a new one",
+                ExitCode.REFUSED,
+            )
+        old = {tp: committed.offset for tp, committed in admin.group_offsets(group).items()}
         tps = [parse_partition(text) for text in partition or []]
         for name in topic or []:
             tps += [TopicPartition(name, p.partition) for p in admin.topic(name).partitions]
         if not tps:
-            tps = sorted(admin.group_offsets(group))
+            tps = sorted(old)
         if not tps:
-            raise UsageError(f"group {group} has no offsets to move; name --topic or --partition")
-        targets = _targets(admin, tps, to)
+            raise UsageError(f"group {group} has no committed offsets; give --topic or --partition")
+        new = _new_offsets(admin, tps, target)
         if not dry_run:
             if not yes:
-                typer.confirm(f"Move {len(targets)} offsets of group {group} to {to}?", abort=True)
-            admin.alter_group_offsets(group, targets)
-    rows = [(tp.topic, tp.partition, offset) for tp, offset in rows_of(targets)]
+                typer.confirm(f"Reset {counted(len(new), 'offset')} of group {group} to {to}?", abort=True)
+            admin.alter_group_offsets(group, {tp: place.offset for tp, place in new.items()})
     if as_json:
-        print_json([{"topic": t, "partition": p, "offset": o} for t, p, o in rows])
-    else:
-        print_table(["topic", "partition", "offset"], rows, empty="nothing to move")
+        print_json(
+            [
+                {
+                    "topic": tp.topic,
+                    "partition": tp.partition,
+                    "old": old.get(tp),
+                    "offset": place.offset,
+                    "clamped_to": place.clamped_to,
+                }
+                for tp, place in rows_of(new)
+            ]
+        )
+        return
+    print_table(
+        ["topic", "partition", "old", "new", "note"],
+        [(tp.topic, tp.partition, old.get(tp), place.offset, place.note(target)) for tp, place in rows_of(new)],
+        empty="nothing to reset",
+    )
+    if dry_run:
+        print("nothing was changed (--dry-run)", file=sys.stderr)
 
 
-def _targets(admin: semel.Admin, tps: list[TopicPartition], to: str) -> dict[TopicPartition, int]:
+@dataclass(frozen=True, slots=True)
+class _Target:
+    """Where offsets are to be: at the start, at the end, at an offset, or at a time."""
+
+    word: str = ""
+    offset: int = -1
+    time_ms: int = -1
+
+    @classmethod
+    def of(cls, text: str) -> _Target:
+        """Return what --to says. Raises `UsageError`."""
+        if text in ("earliest", "latest"):
+            return cls(word=text)
+        if text.isdecimal():
+            return cls(offset=int(text))
+        return cls(time_ms=parse_moment(text, "--to", int(time.time() * 1000), also="earliest, latest, an offset, "))
+
+
+@dataclass(frozen=True, slots=True)
+class _NewOffset:
+    """What a partition's offset becomes."""
+
+    offset: int
+    clamped_to: str | None = None
+    """"start" or "end", where the log does not have what was asked for."""
+
+    def note(self, target: _Target) -> str:
+        if self.clamped_to is None:
+            return ""
+        if target.time_ms >= 0:
+            return "no record is that new: set to the end"
+        return f"{target.offset} is not in the log: set to its {self.clamped_to}"
+
+
+def _new_offsets(admin: semel.Admin, tps: list[TopicPartition], target: _Target) -> dict[TopicPartition, _NewOffset]:
     from semel.protocol.api.topics import EARLIEST_TIMESTAMP, LATEST_TIMESTAMP
 
     starts = admin.list_offsets(dict.fromkeys(tps, EARLIEST_TIMESTAMP))
     ends = admin.list_offsets(dict.fromkeys(tps, LATEST_TIMESTAMP))
-    if to == "earliest":
-        return {tp: starts[tp].offset for tp in tps}
-    if to == "latest":
-        return {tp: ends[tp].offset for tp in tps}
-    if to.isdecimal():
-        return {tp: min(max(int(to), starts[tp].offset), ends[tp].offset) for tp in tps}
-    found = admin.list_offsets(dict.fromkeys(tps, _moment_ms(to)))
-    return {tp: found[tp].offset if found[tp].offset >= 0 else ends[tp].offset for tp in tps}
+    if target.word:
+        return {tp: _NewOffset((starts if target.word == "earliest" else ends)[tp].offset) for tp in tps}
+    if target.offset >= 0:
+        return {tp: _clamped(target.offset, starts[tp].offset, ends[tp].offset) for tp in tps}
+    found = admin.list_offsets(dict.fromkeys(tps, target.time_ms))
+    return {
+        tp: _NewOffset(found[tp].offset) if found[tp].offset >= 0 else _NewOffset(ends[tp].offset, "end") for tp in tps
+    }
 
 
-def _moment_ms(to: str) -> int:
-    """Return a time in milliseconds since 1970, and 0 for what is before: negative ones mean something else."""
-    try:
-        moment = datetime.fromisoformat(to)
-        return 0 if moment.year < 1970 else max(0, int(moment.timestamp() * 1000))
-    except (ValueError, OverflowError):
-        raise UsageError(f"--to takes earliest, latest, an offset or an ISO 8601 time, not {to!r}") from None
+def _clamped(offset: int, start: int, end: int) -> _NewOffset:
+    if offset < start:
+        return _NewOffset(start, "start")
+    return _NewOffset(end, "end") if offset > end else _NewOffset(offset)
 
 
-@app.command(epilog="Example: semel group delete enrich --yes")
+@app.command(epilog=examples("semel group delete enrich --yes"))
 @fails_well
 def delete(
     group: GroupId,
@@ -195,8 +286,7 @@ def delete(
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
 ) -> None:
     """Delete a group that has no members, with its committed offsets."""
-    if not yes:
-        typer.confirm(f"Delete group {group} and its committed offsets?", abort=True)
-    with semel.Admin(bootstrap) as admin:
-        admin.delete_group(group)
-    print(f"group {group} is deleted")
+    what = f"group {group} and its committed offsets"
+    delete_when_sure(
+        what, lambda admin: admin.delete_group(group), bootstrap, done=f"group {group} is deleted", yes=yes
+    )

@@ -1,4 +1,4 @@
-"""`semel health`: whether a node can be used now. Made for health checks, so it loads little and answers in time."""
+"""`semel health`: whether a node is ready now. Made for health checks, so it loads little and answers in time."""
 
 from __future__ import annotations
 
@@ -6,10 +6,21 @@ from typing import Annotated, Any, Final
 
 import typer
 
-from semel.cli.common import DEFAULT_BOOTSTRAP, Bootstrap, ExitCode, fail, fails_well
+from semel.cli.common import (
+    DEFAULT_BOOTSTRAP,
+    DURATION,
+    DURATION_HELP,
+    Bootstrap,
+    ExitCode,
+    command_app,
+    examples,
+    fail,
+    fails_well,
+    parse_duration,
+)
 from semel.protocol.errors import UsageError
 
-app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
+app = command_app()
 
 PARTITIONS: Final = "semel.partitions"
 """Serves while all partitions are online; nodes of earlier versions do not know it."""
@@ -19,51 +30,91 @@ SERVICE: Final = "semel.v1.MetadataService"
 
 @app.command(
     "health",
-    epilog="Exit codes: 0 the node serves; 1 it starts or stops, or partitions are offline; 3 no answer in time. "
-    "Example: semel health --bootstrap localhost:9094 --timeout 2",
+    epilog=examples(
+        "semel health --bootstrap localhost:9094 --timeout 2s",
+        exit_codes="0 the node is ready; 1 it is starting or stopping, or partitions are offline; 3 no answer in time",
+    ),
 )
 @fails_well
 def health(
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
-    timeout_s: Annotated[
-        float, typer.Option("--timeout", metavar="SECONDS", help="How long to wait for the answer.")
-    ] = 3.0,
+    timeout: Annotated[
+        str, typer.Option(metavar=DURATION, help=f"How long to wait for the answer. {DURATION_HELP}")
+    ] = "3s",
     only_node: Annotated[
         bool,
         typer.Option(
             "--only-node",
-            help="Succeed although partitions are offline: for checks that restart nodes, which would bring none back.",
+            help="Succeed even if partitions are offline: for checks that restart the node, since a restart would "
+            "not fix them.",
         ),
     ] = False,
 ) -> None:
-    """Ask a node whether it serves, once, and say so by the exit code: for containers and service managers."""
+    """Ask a node once whether it is ready, and answer by the exit code: for containers and service managers."""
+    timeout_s = parse_duration(timeout, "--timeout")
     if not 0 < timeout_s <= 3600:
-        raise UsageError(f"--timeout takes more than 0 and at most 3600 seconds, not {timeout_s:g}")
+        raise UsageError(f"--timeout takes more than 0 and at most an hour, such as 3s, not {timeout}")
     # Heavy, and not needed to print help.
+    import grpc
+
+    from semel.sdk.transport.options import parse_bootstrap
+
+    parse_bootstrap(bootstrap)
+    try:
+        _check(bootstrap, bootstrap, timeout_s, only_node=only_node)
+    except grpc.RpcError as error:
+        try:
+            address = _named_by_kafka_listener(bootstrap, error, timeout_s)
+            if address is None:
+                raise error
+            _check(address, bootstrap, timeout_s, only_node=only_node)
+        except grpc.RpcError as failure:
+            raise fail(
+                f"the node at {bootstrap} does not answer ({failure.details()}); is it running, and the address right?",
+                ExitCode.UNREACHABLE,
+            ) from None
+    print("serving")
+
+
+def _named_by_kafka_listener(address: str, error: Any, timeout_s: float) -> str | None:
+    """Return the gRPC address that the node names whose Kafka listener is at `address`; None where it is none.
+
+    error: what gRPC says of the address. Raises `UnreachableError`.
+    """
+    import asyncio
+
+    from semel.sdk.transport.unreachable import unreachable
+
+    if not unreachable(address, error.details() or "").trouble.may_be_another_protocol:
+        return None
+    from semel.runtime.clock import SystemClock
+    from semel.sdk.transport.discovery import find_grpc_address
+
+    look = find_grpc_address(address, client_id="semel-health", timeout_ms=timeout_s * 1000, clock=SystemClock())
+    return asyncio.run(look)
+
+
+def _check(address: str, given: str, timeout_s: float, *, only_node: bool) -> None:
+    """Raises the exit where the node can't be used, and `grpc.RpcError` where it does not answer."""
     import grpc
     from grpc_health.v1 import health_pb2, health_pb2_grpc
 
-    try:
-        with grpc.insecure_channel(bootstrap, options=(("grpc.enable_http_proxy", 0),)) as channel:
-            check = health_pb2_grpc.HealthStub(channel).Check
+    with grpc.insecure_channel(address, options=(("grpc.enable_http_proxy", 0),)) as channel:
+        check = health_pb2_grpc.HealthStub(channel).Check
+        try:
             answer = check(health_pb2.HealthCheckRequest(service=SERVICE), timeout=timeout_s)
-            all_online = only_node or _serves(check, PARTITIONS, timeout_s)
-    except grpc.RpcError as error:
-        # Until it can be used, a node knows the health of none of its services.
-        if error.code() is grpc.StatusCode.NOT_FOUND:
-            raise fail(f"the node at {bootstrap} is starting", ExitCode.REFUSED) from None
-        raise fail(
-            f"the node at {bootstrap} does not answer ({error.details()}); is it running, and is this its gRPC one?",
-            ExitCode.UNREACHABLE,
-        ) from None
-    if answer.status != health_pb2.HealthCheckResponse.SERVING:
-        raise fail(f"the node at {bootstrap} is stopping", ExitCode.REFUSED)
-    if not all_online:
-        raise fail(
-            f"the node at {bootstrap} serves, but partitions are offline: see `semel doctor --section partitions`",
-            ExitCode.REFUSED,
-        )
-    print("serving")
+        except grpc.RpcError as error:
+            # Until it can be used, a node knows the health of none of its services.
+            if error.code() is grpc.StatusCode.NOT_FOUND:
+                raise fail(f"the node at {given} is starting", ExitCode.REFUSED) from None
+            raise
+        if answer.status != health_pb2.HealthCheckResponse.SERVING:
+            raise fail(f"the node at {given} is stopping", ExitCode.REFUSED)
+        if not only_node and not _serves(check, PARTITIONS, timeout_s):
+            raise fail(
+                f"the node at {given} serves, but partitions are offline: see `semel doctor --section partitions`",
+                ExitCode.REFUSED,
+            )
 
 
 def _serves(check: Any, service: str, timeout_s: float) -> bool:

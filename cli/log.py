@@ -1,4 +1,4 @@
-"""`semel log`: read and check a node's data folder, without the node."""
+"""`semel log`: print and check the files of a node's data directory, without the node."""
 
 from __future__ import annotations
 
@@ -10,14 +10,10 @@ from typing import Annotated
 
 import typer
 
-from semel.cli.common import AsJson, ExitCode, counted, fails_well, parse_partition, print_json
+from semel.cli.common import AsJson, ExitCode, command_app, counted, examples, fails_well, parse_partition, print_json
 from semel.protocol.errors import UsageError
 
-app = typer.Typer(
-    add_completion=False,
-    no_args_is_help=True,
-    help="Read and check a node's data folder on the disk, without a node.",
-)
+app = command_app("Print and check the files of a node's data directory. No node is needed.")
 
 _PROGRESS_EVERY_S = 2.0
 _MEGABYTE = 1e6
@@ -36,55 +32,61 @@ class DecoderName(StrEnum):
 
 
 @app.command(
-    epilog="Examples:\n\n"
-    "semel log dump data/orders-0\n\n"
-    "semel log dump data/orders-0 --records --offset 1200\n\n"
-    "semel log dump data --partition orders:0 --transactional\n\n"
-    "semel log dump data/__transaction_state-3 --records --format json"
+    epilog=examples(
+        "semel log dump data/orders-0",
+        "semel log dump data/orders-0 --records --offset 1200",
+        "semel log dump data --partition orders:0 --transactional",
+        "semel log dump data/__transaction_state-3 --records --format json",
+    )
 )
 @fails_well
 def dump(
     paths: Annotated[
         list[str],
-        typer.Argument(metavar="PATH...", help="A data folder, a partition's folder in it, or a file of them."),
+        typer.Argument(metavar="PATH", help="A data directory, a partition's directory in it, or a file in one."),
     ],
     records: Annotated[
-        bool, typer.Option("--records", help="The records as well: keys, values, headers; decoded in internal topics.")
+        bool,
+        typer.Option("--records", help="Print the records too: keys, values, headers; decoded in internal topics."),
     ] = False,
-    offset: Annotated[int | None, typer.Option(min=0, help="Only the batch with this offset, and this record.")] = None,
+    offset: Annotated[
+        int | None, typer.Option(min=0, metavar="OFFSET", help="Only the batch with this offset, and this record.")
+    ] = None,
     first: Annotated[int | None, typer.Option("--from", min=0, metavar="OFFSET", help="Begin at this offset.")] = None,
     last: Annotated[int | None, typer.Option("--to", min=0, metavar="OFFSET", help="End with this offset.")] = None,
-    producer_id: Annotated[int | None, typer.Option(min=0, help="Only batches of this producer id.")] = None,
+    producer_id: Annotated[
+        int | None, typer.Option(min=0, metavar="ID", help="Only batches of this producer id.")
+    ] = None,
     transactional: Annotated[
-        bool, typer.Option("--transactional", help="Only batches of transactions, and their markers.")
+        bool, typer.Option("--transactional", help="Only batches of transactions, and transaction markers.")
     ] = False,
     partition: Annotated[
-        str | None, typer.Option(metavar="TOPIC:NUMBER", help="Of a data folder, only this partition.")
+        str | None, typer.Option(metavar="TOPIC:PARTITION", help="Only this partition of a data directory.")
     ] = None,
     decoder: Annotated[
         DecoderName,
         typer.Option(
-            help="What records hold. auto: as the folder's name says; offsets, transactions: as "
-            "in __consumer_offsets and __transaction_state."
+            help="How to decode records. auto: by the directory's name; offsets: as in __consumer_offsets; "
+            "transactions: as in __transaction_state; none: as bytes."
         ),
     ] = DecoderName.AUTO,
     format_: Annotated[
         DumpFormat, typer.Option("--format", help="text: for people. json: a line for each entry.")
     ] = DumpFormat.TEXT,
 ) -> None:
-    """Print what the files of a data folder hold: batches, records, indexes, snapshots, checkpoints, journal, metadata.
+    """Print the files of a data directory: batches, records, indexes, snapshots, checkpoints, journal and metadata.
 
-    Nothing is written or locked, so a node may run meanwhile; what it writes last may look torn then. Damage is
-    printed where it is found, behind all that could be read. The exit code is 1 where there was any.
+    Nothing is written or locked, so the node may be running; what it is writing may then look torn. Damage is printed
+    where it is found, after everything that could be read. The exit code is 1 if there was any.
     """
     from semel.broker.inspection.dump import Dump
     from semel.broker.inspection.dump_options import Decoder, DumpOptions
     from semel.broker.inspection.text import line_of
 
     if offset is not None and (first is not None or last is not None):
-        raise UsageError("--offset is one offset: leave out --from and --to, or it")
+        raise UsageError("--offset is one offset: leave it out, or --from and --to")
     if first is not None and last is not None and first > last:
-        raise UsageError(f"--from {first} is behind --to {last}")
+        raise UsageError(f"--from {first} is after --to {last}: swap them")
     options = DumpOptions(
         records=records,
         first_offset=first if offset is None else offset,
@@ -103,33 +105,34 @@ def dump(
         else:
             print(line_of(entry))
     if reading.damaged:
-        print(f"semel: damaged in {counted(reading.damaged, 'place')}; semel log verify says more", file=sys.stderr)
+        print(f"semel: damaged in {counted(reading.damaged, 'place')}; `semel log verify` says more", file=sys.stderr)
         sys.stdout.flush()
         raise typer.Exit(ExitCode.REFUSED)
 
 
 @app.command(
-    epilog="Examples:\n\nsemel log verify data\n\nsemel log verify /var/lib/semel --deep --json\n\n"
-    "Exit codes: 0 all is well, 1 something is damaged, 2 the command line is wrong."
+    epilog=examples(
+        "semel log verify data",
+        "semel log verify /var/lib/semel --deep --json",
+        exit_codes="0 no damage; 1 something is damaged; 2 the command line is wrong",
+    )
 )
 @fails_well
 def verify(
     folder: Annotated[str, typer.Argument(metavar="DIR", help="A node's data.dir.")],
-    deep: Annotated[
-        bool, typer.Option("--deep", help="Decompress each batch and read its records, beside its checksum.")
-    ] = False,
+    deep: Annotated[bool, typer.Option("--deep", help="Also decompress each batch and read its records.")] = False,
     metadata_url: Annotated[
         str,
-        typer.Option(metavar="URL", help="Where the metadata is, if it is not in the folder: the node's metadata.url."),
+        typer.Option(metavar="URL", help="The node's metadata.url, if its metadata is not in the directory."),
     ] = "",
     as_json: AsJson = False,
 ) -> None:
-    """Check a whole data folder, and say what a start of the node would do about what is wrong.
+    """Check a whole data directory, and say what the node would do about damage when it starts.
 
-    Every batch is read, and all that was derived from them is held against it: indexes, aborted transactions, producer
-    snapshots, leader epochs, checkpoints, the journal, the metadata, the coordinators' topics, and transactions that
-    nobody will end. A start is rehearsed on the side. The folder is not changed. On the folder of a running node, what
-    is being written may look torn: check again, or stop the node, before you act.
+    Every batch is read and compared with what is derived from it: indexes, aborted transactions, producer snapshots,
+    leader epochs, checkpoints, the journal, the metadata, the coordinators' topics, and hanging transactions. A dry run
+    shows what a start would do. The directory is not changed. If the node is running, what it is writing may look torn:
+    check again, or stop the node, before you act.
     """
     from semel.broker.inspection.report import print_report, report_fields
     from semel.broker.inspection.verify import verify as verify_folder
@@ -173,5 +176,5 @@ def _say_where_a_node_runs(paths: Iterable[str]) -> None:
         whole = os.path.abspath(path)
         for folder in (whole, os.path.dirname(whole), os.path.dirname(os.path.dirname(whole))):
             if is_in_use(folder):
-                print(f"semel: a node has {folder}: what it writes now may look torn", file=sys.stderr)
+                print(f"semel: a node is running on {folder}: what it is writing may look torn", file=sys.stderr)
                 return

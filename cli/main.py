@@ -1,43 +1,16 @@
-"""The `semel` command: which subcommands there are, and where each lives, to be imported only when it is used."""
+"""The `semel` command. The modules of its subcommands are imported only when they are used."""
 
 from __future__ import annotations
 
 import importlib
 import os
-from collections.abc import Mapping
-from typing import Annotated, Any, Final
+from typing import Annotated, Any
 
 import typer
 from typer.core import TyperCommand, TyperGroup
 from typer.main import get_command
 
-COMMANDS: Final[Mapping[str, str]] = {
-    "serve": "semel.cli.serve",
-    "topic": "semel.cli.topic",
-    "produce": "semel.cli.produce",
-    "consume": "semel.cli.consume",
-    "group": "semel.cli.group",
-    "txn": "semel.cli.txn",
-    "doctor": "semel.cli.doctor",
-    "log": "semel.cli.log",
-    "health": "semel.cli.health",
-    "demo": "semel.cli.demo.command",
-}
-"""Each module has `app`, a `typer.Typer`: one command, or a group of them."""
-
-SUMMARIES: Final[Mapping[str, str]] = {
-    "serve": "Run a node until SIGTERM or SIGINT (Ctrl-C).",
-    "topic": "Create, list, describe, grow, configure and delete topics.",
-    "produce": "Send records. Ends when all of them are durable; prints how many there were on standard error.",
-    "consume": "Print records as they come, until interrupted. With a group, what was printed is committed.",
-    "group": "List groups, see how far they are behind, and move their offsets.",
-    "txn": "See what transactions are open and what became of others, and end one that nobody else will.",
-    "doctor": "Say what holds readers back, who is behind, and what endangers exactly-once, and what fixes it.",
-    "log": "Read and check a node's data folder on the disk, without a node.",
-    "health": "Ask a node whether it serves, once, and say so by the exit code: for containers and service managers.",
-    "demo": "Run an exactly-once pipeline over real flights, killing its processes and the node all the while.",
-}
-"""What `semel --help` says of each, as the command's own help begins: so that it need not load them all."""
+from semel.cli.commands import COMMANDS, EPILOG, PROGRAM, SUMMARIES
 
 
 class _Commands(TyperGroup):
@@ -47,6 +20,9 @@ class _Commands(TyperGroup):
 
     def list_commands(self, ctx: Any) -> list[str]:
         return list(COMMANDS)
+
+    def summary(self, name: str) -> str:
+        return SUMMARIES[name]
 
     def get_command(self, ctx: Any, cmd_name: str) -> Any:
         module = COMMANDS.get(cmd_name)
@@ -69,10 +45,11 @@ class _Commands(TyperGroup):
 app = typer.Typer(
     cls=_Commands,
     no_args_is_help=True,
-    add_completion=False,
+    add_completion=False,  # `semel completion` is ours, and knows topics and groups
     pretty_exceptions_enable=False,
-    rich_markup_mode="rich",
-    help="Semel: a transactional log in Kafka's formats: each record is written, and takes effect, exactly once.",
+    rich_markup_mode=None,
+    help=PROGRAM,
+    epilog=EPILOG,
 )
 
 

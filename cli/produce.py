@@ -16,27 +16,40 @@ import typer
 
 import semel
 from semel.cli.common import (
+    CONNECT_TIMEOUT_MS,
     DEFAULT_BOOTSTRAP,
     HEADER_BASE64,
-    AsJson,
     Bootstrap,
+    command_app,
+    command_here,
     counted,
+    examples,
     fails_well,
+    open_admin,
     parse_pairs,
     print_json,
 )
-from semel.protocol.errors import SemelError, UsageError
+from semel.cli.signals import finishing_on_signals
+from semel.protocol.errors import ErrorCode, FatalError, SemelError, UsageError
 
 if TYPE_CHECKING:
     from semel.sdk.producer.delivery import DeliveryCallback
 
-app = typer.Typer(add_completion=False)
+app = command_app()
 
 STANDARD_INPUT = Path("-")
 PROGRESS_EVERY = 10_000
 LINE_BYTES_MAX = 64 << 20
 RECORD_BYTES_MAX = 1_048_000
 FLUSH_AFTER_FAILURE_S = 5.0
+
+
+class Compression(StrEnum):
+    NONE = "none"
+    GZIP = "gzip"
+    SNAPPY = "snappy"
+    LZ4 = "lz4"
+    ZSTD = "zstd"
 
 
 class InputFormat(StrEnum):
@@ -56,48 +69,80 @@ class Message:
 
 
 @app.command(
-    epilog="Examples:\n\n"
-    "echo hello | semel produce greetings\n\n"
-    "semel produce orders orders.txt --key-separator :\n\n"
-    "semel produce orders orders.jsonl --format json --transaction load-1"
+    epilog=examples(
+        "echo hello | semel produce greetings --create",
+        "semel produce orders orders.txt --key-separator :",
+        "semel produce orders orders.jsonl --format json --transaction load-1",
+    )
 )
 @fails_well
 def produce(
-    topic: Annotated[str, typer.Argument(metavar="TOPIC", help="Where to send.")],
+    topic: Annotated[str, typer.Argument(metavar="TOPIC", help="The topic to send to.")],
     files: Annotated[
         list[Path] | None,
-        typer.Argument(metavar="FILE", help="What to read; standard input where none or - is named."),
+        typer.Argument(metavar="FILE", help="What to read; standard input if none, or -."),
     ] = None,
     format_: Annotated[
         InputFormat,
         typer.Option(
             "--format",
-            help="lines: each is a value. json: each line is an object with value, and perhaps key, headers, "
-            "partition, timestamp_ms. Text, null, or base64 in value_base64 and key_base64, of a header's value in "
-            '{"base64": ...}; other JSON goes as text.',
+            help="lines: each line is a value. json: each line is an object with value, and optionally key, headers, "
+            "partition and timestamp_ms, as `semel consume --json` prints them. Binary data is base64: in value_base64 "
+            'and key_base64, and {"base64": ...} as a header\'s value. Other JSON is sent as text.',
         ),
     ] = InputFormat.LINES,
-    key_separator: Annotated[
-        str | None, typer.Option(metavar="TEXT", help="What stands between key and value in a line.")
+    key_separator: Annotated[str | None, typer.Option(metavar="TEXT", help="Lines are KEY, this text, VALUE.")] = None,
+    key: Annotated[
+        str | None, typer.Option(metavar="KEY", help="The key of every record that has none of its own.")
     ] = None,
-    key: Annotated[str | None, typer.Option(help="The key of every record that has none of its own.")] = None,
-    header: Annotated[list[str] | None, typer.Option(metavar="NAME=VALUE", help="A header of every record.")] = None,
-    partition: Annotated[int | None, typer.Option(min=0, help="The partition; by default the key decides.")] = None,
-    compression: Annotated[str, typer.Option(help="none, gzip, snappy, lz4 or zstd.")] = "none",
+    header: Annotated[
+        list[str] | None,
+        typer.Option(metavar="NAME=VALUE", help="A header of every record. Can be given several times."),
+    ] = None,
+    partition: Annotated[
+        int | None,
+        typer.Option(
+            min=0,
+            metavar="NUMBER",
+            help="The partition. Default: the key "
+            "decides. Records without a key go to one partition at a time, until its batch is sent: a short input is "
+            "in one partition.",
+        ),
+    ] = None,
+    compression: Annotated[Compression, typer.Option(help="How batches are compressed.")] = Compression.NONE,
+    create: Annotated[
+        bool,
+        typer.Option(
+            "--create",
+            help="Create the topic if it does not exist, with the node's num.partitions. Kafka's clients do this on "
+            "their own; here a mistyped name is an error.",
+        ),
+    ] = False,
     transaction: Annotated[
         str | None,
-        typer.Option(metavar="TRANSACTIONAL_ID", help="Send all of the input in one transaction, or none of it."),
+        typer.Option(
+            metavar="TRANSACTIONAL_ID",
+            help="Send all of the input in one transaction: readers see all of it or nothing.",
+        ),
     ] = None,
     record_bytes_max: Annotated[
         int,
         typer.Option(
-            min=64, max=LINE_BYTES_MAX, help="The largest record; more needs a topic's max.message.bytes too."
+            min=64,
+            max=LINE_BYTES_MAX,
+            metavar="BYTES",
+            help="The largest record. A larger one also needs the topic's max.message.bytes.",
         ),
     ] = RECORD_BYTES_MAX,
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
-    as_json: AsJson = False,
+    as_json: Annotated[
+        bool, typer.Option("--json", help="Print how many records were sent as JSON. JSON input is --format json.")
+    ] = False,
 ) -> None:
-    """Send records. Ends when all of them are durable; prints how many there were on standard error."""
+    """Send records from files or standard input. Ends when all of them are durable.
+
+    The number of records sent is printed on standard error. Ctrl-C and SIGTERM print it too, and abort the transaction.
+    """
     defaults = Message(
         None,
         None if key is None else key.encode(),
@@ -106,27 +151,45 @@ def produce(
         None,
     )
     messages = _messages(_lines(files or [STANDARD_INPUT]), format_, key_separator, defaults)
-    with semel.Producer(
+    client = semel.Producer(
         bootstrap,
         transactional_id=transaction,
-        compression=compression,
+        compression=compression.value,
         linger_ms=5,
         record_bytes_max=record_bytes_max,
-    ) as producer:
-        if transaction is None:
-            count = _send(producer, topic, messages)
-        else:
-            with producer.transaction():
-                count = _send(producer, topic, messages)
+        connect_timeout_ms=CONNECT_TIMEOUT_MS,
+    )
+    with finishing_on_signals():
+        if create:
+            _create(topic, bootstrap)
+        if sys.stdin.isatty() and sys.stderr.isatty() and STANDARD_INPUT in (files or [STANDARD_INPUT]):
+            print("reading records from the terminal, one on each line; Ctrl-D ends", file=sys.stderr)
+        with client as producer:
+            if transaction is None:
+                count = _send(producer, topic, messages, bootstrap)
+            else:
+                with producer.transaction():
+                    count = _send(producer, topic, messages, bootstrap)
     if as_json:
         print_json({"topic": topic, "records": count})
     else:
         print(f"sent {counted(count, 'record')} to {topic}", file=sys.stderr)
 
 
-def _send(producer: semel.Producer, topic: str, messages: Iterable[Message]) -> int:
+def _create(topic: str, bootstrap: str) -> None:
+    with open_admin(bootstrap) as admin:
+        try:
+            created = admin.create_topic(topic)
+        except SemelError as error:
+            if error.code is not ErrorCode.TOPIC_ALREADY_EXISTS:
+                raise
+        else:
+            print(f"created topic {topic} with {counted(len(created.partitions), 'partition')}", file=sys.stderr)
+
+
+def _send(producer: semel.Producer, topic: str, messages: Iterable[Message], bootstrap: str) -> int:
     failed: list[BaseException] = []
-    acknowledged = 0
+    acknowledged = begun = 0
 
     def delivered(_: object, error: BaseException | None) -> None:
         nonlocal acknowledged
@@ -135,16 +198,43 @@ def _send(producer: semel.Producer, topic: str, messages: Iterable[Message]) -> 
         else:
             failed.append(error)
 
+    def counting() -> Iterator[Message]:
+        nonlocal begun
+        for message in messages:
+            begun += 1
+            yield message
+
     try:
-        return _send_all(producer, topic, messages, failed, delivered)
-    except (SemelError, KeyboardInterrupt):
-        # Whoever fixes the input and starts again wants to know from where.
-        if producer.transactional_id is not None:
+        count = _send_all(producer, topic, counting(), failed, delivered)
+        if not count:  # nothing has asked the node for the topic
+            with open_admin(bootstrap) as admin:
+                admin.topic(topic)
+        return count
+    except (SemelError, KeyboardInterrupt) as error:
+        if isinstance(error, SemelError) and error.code is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
+            what = error.message.split("; ")[0]
+            if " has partitions " in what:
+                add = command_here(f"semel topic add-partitions {topic}", bootstrap)
+                raise FatalError(
+                    f"{what}. Choose one of them, or add some with `{add} --partitions N`", error.code
+                ) from error
+            create = command_here(f"semel topic create {topic}", bootstrap)
+            raise FatalError(
+                f"{what}. Give --create, or create it with `{create} --partitions N`", error.code
+            ) from error
+        # A user who fixes the input and starts again wants to know from where.
+        if not begun:
+            pass
+        elif producer.transactional_id is not None:
             print("nothing was sent: the transaction is aborted", file=sys.stderr)
         else:
             with suppress(SemelError):
                 producer.flush(FLUSH_AFTER_FAILURE_S)
-            print(f"{counted(acknowledged, 'record')} had been sent to {topic} before this:", file=sys.stderr)
+            sent = counted(acknowledged, "record")
+            if isinstance(error, SemelError):
+                print(f"{sent} had been sent to {topic} before this:", file=sys.stderr)
+            else:
+                print(f"interrupted; sent to {topic}: {sent}", file=sys.stderr)
             with suppress(SemelError):
                 producer.close(0)  # or the end of the block waits for what the node does not take
         raise
@@ -182,7 +272,7 @@ def _send_all(
 
 
 def _lines(files: Iterable[Path]) -> Iterator[tuple[str, bytes]]:
-    """Yield each line without its end, with the place it is from."""
+    """Yield each line without its end, and where it is from: "FILE:7" or "standard input, line 7"."""
     for path in files:
         with ExitStack() as stack:
             if path == STANDARD_INPUT:
@@ -193,11 +283,14 @@ def _lines(files: Iterable[Path]) -> Iterator[tuple[str, bytes]]:
                 except OSError as error:
                     raise UsageError(f"can't read {path}: {error.strerror}") from error
             number = 0
+            name = "standard input, line " if path == STANDARD_INPUT else f"{path}:"
             while line := file.readline(LINE_BYTES_MAX + 1):
                 number += 1
                 if len(line) > LINE_BYTES_MAX:
-                    raise UsageError(f"{path}:{number}: a line of more than {LINE_BYTES_MAX} bytes is no record")
-                yield f"{path}:{number}", line.removesuffix(b"\n").removesuffix(b"\r")
+                    raise UsageError(
+                        f"{name}{number}: a line of more than {LINE_BYTES_MAX} bytes is too large a record"
+                    )
+                yield f"{name}{number}", line.removesuffix(b"\n").removesuffix(b"\r")
 
 
 def _messages(
@@ -224,13 +317,13 @@ _JSON_FIELDS = ("value", "value_base64", "key", "key_base64", "headers", "partit
 def _from_json(place: str, line: bytes, defaults: Message) -> Message:
     try:
         found = json.loads(line)
-    except ValueError as error:
-        raise UsageError(f"{place}: not JSON: {error}") from None
+    except json.JSONDecodeError as error:
+        raise UsageError(f"{place}: not JSON: {error.msg} at column {error.colno}") from None
     if not isinstance(found, dict):
         raise UsageError(f"{place}: a JSON object is needed, not {type(found).__name__}")
     unknown = sorted(set(found) - {*_JSON_FIELDS, "topic", "offset"})
     if unknown:
-        raise UsageError(f"{place}: unknown field {unknown[0]!r}; there are {', '.join(_JSON_FIELDS)}")
+        raise UsageError(f"{place}: unknown field {unknown[0]!r}; the fields are {', '.join(_JSON_FIELDS)}")
     pairs = _header_pairs(place, found.get("headers"))
     headers = tuple((name, _header_bytes(place, name, value)) for name, value in pairs)
     return Message(

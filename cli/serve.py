@@ -11,28 +11,32 @@ import logging
 import os
 import signal
 import sys
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
 from enum import IntEnum
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Final, NoReturn
 
 import typer
 
 from semel.broker.config.node_config import SETTINGS, value_of
-from semel.broker.config.setting import ConfigError
 from semel.broker.config.sources import LoadedConfig, load_config
+from semel.broker.metadata.chain import MetadataWentBackError
+from semel.broker.metadata.runs import NodeDeposedError
 from semel.broker.node_log import configure_logging
 from semel.broker.start_errors import NodeStartError, StartFailure
-from semel.cli.common import parse_partition
+from semel.cli.common import command_app, examples, fails_well, parse_partition
+from semel.cli.service_manager import tell_service_manager
 from semel.protocol.errors import ErrorCode, SemelError, UsageError
 from semel.protocol.ids import TopicPartition
 from semel.runtime.flood_guard import PERIOD_S, FloodGuard
+from semel.runtime.setting import ConfigError
 
 if TYPE_CHECKING:
     from semel.broker.node import Node
 
-logger = logging.getLogger("semel.serve")
+_log = logging.getLogger("semel.serve")
 
 
 class ServeExit(IntEnum):
@@ -47,7 +51,7 @@ class ServeExit(IntEnum):
     DATA_FOLDER = 3
     """The data folder is in use, belongs to another node, or can't be read."""
     METADATA = 4
-    """The metadata's database can't be used, or another node is the controller."""
+    """The metadata's database can't be used or went back, or another node is the controller."""
     ADDRESS = 5
     """A port is in use, or a host is not this machine's."""
     STORAGE = 6
@@ -61,21 +65,20 @@ _START_EXITS: Final = {
     StartFailure.ADDRESS: ServeExit.ADDRESS,
 }
 
-_EPILOG: Final = """
-Every setting has a name (Kafka's, where Kafka has it), for example log.retention.ms. It is taken from, strongest first:
-a flag (--set log.retention.ms=86400000), the environment (SEMEL_LOG_RETENTION_MS=86400000), the TOML file that --config
-or SEMEL_CONFIG names (log.retention.ms = 86400000), the default. docs/configuration.md lists them all; --settings
-prints them with the values that would be used.
-
-Exit codes: 0 stopped by a signal; 1 unexpected; 2 wrong configuration; 3 data folder in use or damaged; 4 metadata
-unreachable; 5 address in use; 6 the disk failed while it ran or stopped.
-
-Example: semel serve --data-dir /var/lib/semel --kafka 0.0.0.0:9092 --set kafka.advertised=log1.example.com:9092
-"""
+_SETTINGS_HELP: Final = (
+    "Every setting has a name (Kafka's, where Kafka has it), for example log.retention.ms. It is taken from, strongest "
+    "first: an option (--set log.retention.ms=86400000), the environment (SEMEL_LOG_RETENTION_MS=86400000), the TOML "
+    "file that --config or SEMEL_CONFIG names (log.retention.ms = 86400000), the default. docs/configuration.md lists "
+    "them all; --settings prints them with the values that would be used.\n\n"
+)
+_EXIT_CODES: Final = (
+    "0 stopped by a signal; 1 unexpected; 2 wrong configuration; 3 data directory in use or damaged; 4 metadata "
+    "unreachable, or it went back while the node ran; 5 address in use; 6 the disk failed while it ran or stopped"
+)
 
 SAME_SIGNAL_S: Final = 0.3
 
-app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
+app = command_app()
 
 
 def _or_default(text: str, name: str) -> str:
@@ -84,7 +87,7 @@ def _or_default(text: str, name: str) -> str:
 
 DataDir = Annotated[
     str | None,
-    typer.Option("--data-dir", metavar="DIR", help=_or_default("The folder to keep data in.", "data.dir")),
+    typer.Option("--data-dir", metavar="DIR", help=_or_default("The directory to keep data in.", "data.dir")),
 ]
 Kafka = Annotated[
     str | None,
@@ -110,18 +113,18 @@ Metrics = Annotated[
 ]
 ConfigFile = Annotated[Path | None, typer.Option("--config", metavar="FILE", help="A TOML file with settings.")]
 Assignments = Annotated[
-    list[str] | None, typer.Option("--set", metavar="NAME=VALUE", help="Any setting. Can be given many times.")
+    list[str] | None, typer.Option("--set", metavar="NAME=VALUE", help="Any setting. Can be given several times.")
 ]
 LogFormat = Annotated[
     str | None,
-    typer.Option("--log-format", metavar="text|json", help=_or_default("The form of log lines.", "log.format")),
+    typer.Option("--log-format", metavar="[text|json]", help=_or_default("The form of log lines.", "log.format")),
 ]
 AcceptDataLoss = Annotated[
     bool,
     typer.Option(
         "--accept-data-loss",
-        help="Start in an empty data folder though the metadata's database says that this node holds partitions, and "
-        "make them again, empty. For one start, after the folder was lost.",
+        help="Start in an empty data directory although the metadata's database says that this node has partitions, "
+        "and create them again, empty. For one start, after the directory was lost.",
     ),
 ]
 AcceptLossOf = Annotated[
@@ -129,14 +132,41 @@ AcceptLossOf = Annotated[
     typer.Option(
         "--accept-loss-of",
         metavar="TOPIC:PARTITION",
-        help="Make this partition again, whose directory is gone: without its records, behind its last known offset. "
-        "For one start. Can be given many times.",
+        help="Create this partition again, empty, after its directory was lost. New records get offsets after the last "
+        "known one. For one start. Can be given several times.",
+    ),
+]
+AcceptMetadataLoss = Annotated[
+    bool,
+    typer.Option(
+        "--accept-metadata-loss",
+        help="Start although the metadata's database lacks changes that this node has applied: it was restored from an "
+        "older copy, or a fail-over lost its last changes. Directories of partitions that it does not know are set "
+        "aside. For one start, after the changes were lost for good.",
+    ),
+]
+Nodes = Annotated[
+    int,
+    typer.Option(
+        "--nodes",
+        metavar="N",
+        help="Run a cluster of N nodes on this machine, each in a process of its own, on one metadata file. Their "
+        "ports are counted up by 10, their directories are in --data-dir.",
     ),
 ]
 ShowSettings = Annotated[bool, typer.Option("--settings", help="Print all settings with their values, and exit.")]
 
 
-@app.command("serve", epilog=_EPILOG.strip().replace("\n\n", "\0").replace("\n", " ").replace("\0", "\n\n"))
+@app.command(
+    "serve",
+    epilog=_SETTINGS_HELP
+    + examples(
+        "semel serve",
+        "semel serve --nodes 3",
+        "semel serve --data-dir /var/lib/semel --kafka 0.0.0.0:9092 --set kafka.advertised=log1.example.com:9092",
+        exit_codes=_EXIT_CODES,
+    ),
+)
 def serve(
     data_dir: DataDir = None,
     kafka: Kafka = None,
@@ -147,13 +177,17 @@ def serve(
     log_format: LogFormat = None,
     accept_data_loss: AcceptDataLoss = False,
     accept_loss_of: AcceptLossOf = None,
+    accept_metadata_loss: AcceptMetadataLoss = False,
+    nodes: Nodes = 1,
     settings: ShowSettings = False,
 ) -> None:
     """Run a node until SIGTERM or SIGINT (Ctrl-C).
 
-    Once it can be used, it prints one line to standard output:
+    When it is ready, it prints one line to standard output. With --metrics, "metrics HOST:PORT" stands before "data".
+    With --nodes there is a line for each node, and "node N" stands before "kafka".
+
+    \b
     ready: kafka HOST:PORT grpc HOST:PORT data DIR
-    With --metrics, "metrics HOST:PORT" comes before the data.
     """
     named = {
         "--data-dir": ("data.dir", data_dir),
@@ -170,13 +204,53 @@ def serve(
     except (ConfigError, UsageError) as error:
         raise _fail(error.message, ServeExit.CONFIGURATION) from None
     if settings:
-        _print_settings(loaded)
+        fails_well(_print_settings)(loaded)
         return
     guard = configure_logging(loaded.config.log_format, loaded.config.log_level)
+    if nodes != 1:
+        if accept_data_loss or lost or accept_metadata_loss:
+            raise _fail("--accept-... are for one node: start it alone, with its own --set node.id, data.dir and "
+                        "metadata.url", ServeExit.CONFIGURATION)  # fmt: skip
+        _end_with(_serve_cluster(loaded, nodes, config, log_format, assignments or ()))
     _stop_at_once_on_signals()
-    code = asyncio.run(_serve(loaded, accept_data_loss, lost, guard))
+    start = partial(
+        _start_node,
+        loaded,
+        accept_data_loss=accept_data_loss,
+        accept_loss_of=lost,
+        accept_metadata_loss=accept_metadata_loss,
+    )
+    code = asyncio.run(_serve(start, guard))
     guard.flush()
     _end_with(code)
+
+
+def _serve_cluster(
+    loaded: LoadedConfig, count: int, config: Path | None, log_format: str | None, assignments: Sequence[str]
+) -> int:
+    """Run several nodes on this machine. Returns the exit code."""
+    from semel.cli.local_cluster import LocalCluster, make_shared_files, plan_nodes
+
+    try:
+        nodes = plan_nodes(loaded, count)
+        make_shared_files(nodes)
+    except ConfigError as error:
+        return int(_fail(error.message, ServeExit.CONFIGURATION).exit_code)
+    except OSError as error:
+        return int(_fail(f"{loaded.config.data_dir} can't be used: {error}", ServeExit.DATA_FOLDER).exit_code)
+    arguments = [] if config is None else ["--config", str(config)]
+    arguments += [] if log_format is None else ["--log-format", log_format]
+    for text in assignments:
+        if text.partition("=")[0].strip() not in nodes[0].settings:
+            arguments += ["--set", text]
+
+    async def run() -> int:
+        cluster = LocalCluster(nodes, arguments, lambda node, line: print(f"ready: node {node} {line}", flush=True))
+        stop = _stop_on_signals()
+        stop.add_done_callback(lambda _: cluster.stop())
+        return await cluster.run()
+
+    return asyncio.run(run())
 
 
 def _end_with(code: int) -> NoReturn:
@@ -223,19 +297,33 @@ async def _flush_now_and_then(guard: FloodGuard) -> None:
         guard.flush()
 
 
-async def _serve(
-    loaded: LoadedConfig, accept_data_loss: bool, accept_loss_of: Sequence[TopicPartition], guard: FloodGuard
-) -> int:
+async def _start_node(
+    loaded: LoadedConfig,
+    *,
+    accept_data_loss: bool,
+    accept_loss_of: Sequence[TopicPartition],
+    accept_metadata_loss: bool,
+) -> Node:
+    # Heavy, and not needed to say that the configuration is wrong.
+    from semel.broker.node import Node
+
+    return await Node.start(
+        loaded,
+        accept_data_loss=accept_data_loss,
+        accept_loss_of=accept_loss_of,
+        accept_metadata_loss=accept_metadata_loss,
+    )
+
+
+async def _serve(start: Callable[[], Awaitable[Node]], guard: FloodGuard) -> int:
     # What starting makes is kept for good: looking through it for garbage costs a tenth of the start, and later would
     # hold up every request for as long, each time.
     gc.disable()
-    # Heavy, and not needed to say that the configuration is wrong.
-    from semel.broker.node import Node
     from semel.runtime.disk_storage import raise_open_files_limit
 
     raise_open_files_limit()
     try:
-        node = await Node.start(loaded, accept_data_loss=accept_data_loss, accept_loss_of=accept_loss_of)
+        node = await start()
     except ConfigError as error:
         return int(_fail(error.message, ServeExit.CONFIGURATION).exit_code)
     except NodeStartError as error:
@@ -246,12 +334,14 @@ async def _serve(
     flushing = asyncio.get_running_loop().create_task(_flush_now_and_then(guard), name="tell what the log left out")
     metrics = "" if node.metrics_address is None else f" metrics {node.metrics_address}"
     print(f"ready: kafka {node.kafka_address} grpc {node.grpc_address}{metrics} data {node.data_dir}", flush=True)
+    tell_service_manager("READY=1", f"STATUS=serving Kafka at {node.kafka_address}, gRPC at {node.grpc_address}")
     await asyncio.wait((node.failed, stop), return_when=asyncio.FIRST_COMPLETED)
+    tell_service_manager("STOPPING=1", "STATUS=writing everything to the disk")
     if stop.done():
-        logger.info("stopping, because of %s", stop.result().name)
+        _log.info("stopping, because of %s", stop.result().name)
     code = await _stop(node)
     flushing.cancel()
-    logger.info("stopped")
+    _log.info("stopped")
     return code
 
 
@@ -265,10 +355,13 @@ async def _stop(node: Node) -> int:
         elif _is_of_the_disk(error):
             return int(_fail(f"not all is on the disk, because stopping failed: {error}", ServeExit.STORAGE).exit_code)
         else:
-            logger.exception("stopping failed")
+            _log.exception("stopping failed")
             return ServeExit.FAILED
     if failure is not None:
-        return int(_fail(f"stopped, because {failure.message}", ServeExit.STORAGE).exit_code)
+        code = (
+            ServeExit.METADATA if isinstance(failure, MetadataWentBackError | NodeDeposedError) else ServeExit.STORAGE
+        )
+        return int(_fail(f"stopped, because {failure.message}", code).exit_code)
     return ServeExit.STOPPED
 
 

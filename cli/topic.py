@@ -1,19 +1,25 @@
-"""`semel topic`: create, list, describe, grow, configure and delete topics."""
+"""`semel topic`: create, list, describe, configure and delete topics, and add partitions to them."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-import semel
 from semel.cli.common import (
     DEFAULT_BOOTSTRAP,
     AsJson,
     Bootstrap,
+    RenamedCommands,
+    command_app,
     counted,
+    delete_when_sure,
+    examples,
     fail_for_partitions,
     fails_well,
+    open_admin,
     parse_partition,
     parse_settings,
     print_json,
@@ -22,53 +28,79 @@ from semel.cli.common import (
     state_of,
 )
 from semel.protocol.errors import SemelError, UsageError
-from semel.protocol.ids import TopicPartition, format_topic_id
+from semel.protocol.ids import NO_LEADER, TopicPartition, format_topic_id
 
 if TYPE_CHECKING:
     from semel.protocol.api.topics import ListOffset, TopicDescription
 
-app = typer.Typer(
-    add_completion=False, no_args_is_help=True, help="Create, list, describe, grow, configure and delete topics."
-)
+
+class _Commands(RenamedCommands):
+    old_names = MappingProxyType({"grow": "add-partitions"})
+
+
+app = command_app("Create, list, describe, configure and delete topics, and add partitions to them.", cls=_Commands)
 
 Name = Annotated[str, typer.Argument(metavar="TOPIC", help="The topic's name.")]
 
 
-@app.command(epilog="Example: semel topic create orders --partitions 6 --config retention.ms=86400000")
+@app.command(epilog=examples("semel topic create orders --partitions 6 --config retention.ms=86400000"))
 @fails_well
 def create(
     name: Name,
-    partitions: Annotated[int, typer.Option(help="How many partitions; -1 takes the node's num.partitions.")] = -1,
+    partitions: Annotated[
+        int, typer.Option(help="How many partitions; -1: the node's num.partitions.", metavar="N")
+    ] = -1,
+    replication_factor: Annotated[
+        int,
+        typer.Option(
+            help="On how many nodes each partition is; -1: the node's default.replication.factor.", metavar="N"
+        ),
+    ] = -1,
     config: Annotated[
-        list[str] | None, typer.Option("--config", "-c", metavar="NAME=VALUE", help="A setting, by Kafka's name.")
+        list[str] | None,
+        typer.Option(
+            "--config", "-c", metavar="NAME=VALUE", help="A setting, by Kafka's name. Can be given several times."
+        ),
     ] = None,
-    if_not_exists: Annotated[bool, typer.Option("--if-not-exists", help="Succeed where the topic is there.")] = False,
+    if_not_exists: Annotated[
+        bool, typer.Option("--if-not-exists", help="Succeed if the topic already exists.")
+    ] = False,
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
     as_json: AsJson = False,
 ) -> None:
     """Create a topic."""
     if partitions == 0 or partitions < -1:
         raise UsageError(f"--partitions is 1 or more, or -1 for the node's num.partitions, not {partitions}")
-    with semel.Admin(bootstrap) as admin:
+    if replication_factor == 0 or replication_factor < -1:
+        raise UsageError(
+            "--replication-factor is 1 or more, or -1 for the node's default.replication.factor, not "
+            f"{replication_factor}"
+        )
+    with open_admin(bootstrap) as admin:
         if if_not_exists and any(topic.name == name for topic in admin.topics()):
             topic = admin.topic(name)
         else:
-            topic = admin.create_topic(name, partitions=partitions, configs=parse_settings(config or [], "--config"))
+            topic = admin.create_topic(
+                name,
+                partitions=partitions,
+                replication_factor=replication_factor,
+                configs=parse_settings(config or [], "--config"),
+            )
     if as_json:
         print_json(_as_json(topic))
     else:
         print(f"{topic.name} has {counted(len(topic.partitions), 'partition')}")
 
 
-@app.command("list", epilog="Example: semel topic list --json")
+@app.command("list", epilog=examples("semel topic list --json"))
 @fails_well
 def list_topics(
-    internal: Annotated[bool, typer.Option("--internal", help="Also the internal topics.")] = False,
+    internal: Annotated[bool, typer.Option("--internal", help="List internal topics too.")] = False,
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
     as_json: AsJson = False,
 ) -> None:
     """List the topics."""
-    with semel.Admin(bootstrap) as admin:
+    with open_admin(bootstrap) as admin:
         topics = sorted(admin.topics(include_internal=internal), key=lambda topic: topic.name)
     if as_json:
         print_json([_as_json(topic) for topic in topics])
@@ -80,11 +112,14 @@ def list_topics(
     )
 
 
-@app.command(epilog="Example: semel topic describe orders")
+@app.command(epilog=examples("semel topic describe orders"))
 @fails_well
 def describe(name: Name, bootstrap: Bootstrap = DEFAULT_BOOTSTRAP, as_json: AsJson = False) -> None:
-    """Show a topic's partitions with their offsets, and the settings that were changed."""
-    with semel.Admin(bootstrap) as admin:
+    """Show a topic's partitions: who leads them, where they are, and their offsets; and its changed settings.
+
+    Replicas are the nodes that a partition is on; those in sync have all that is acknowledged.
+    """
+    with open_admin(bootstrap) as admin:
         topic = admin.topic(name)
         tps = [TopicPartition(name, partition.partition) for partition in topic.partitions]
         from semel.protocol.api.topics import EARLIEST_TIMESTAMP, LATEST_TIMESTAMP, IsolationLevel
@@ -115,12 +150,14 @@ def describe(name: Name, bootstrap: Bootstrap = DEFAULT_BOOTSTRAP, as_json: AsJs
     for entry in changed:
         print(f"  {entry.name}={entry.value}")
     print_table(
-        ["partition", "leader", "epoch", "start", "stable end", "end"],
+        ["partition", "leader", "epoch", "replicas", "in sync", "start", "stable end", "end"],
         [
             (
                 partition.partition,
-                partition.leader_id,
+                partition.leader_id if partition.leader_id != NO_LEADER else "none",
                 partition.leader_epoch,
+                _nodes(partition.replicas),
+                _nodes(partition.isr),
                 state_of(errors[tp]) if tp in errors else _offset(starts[tp]),
                 _offset(stable[tp]),
                 _offset(ends[tp]),
@@ -132,30 +169,33 @@ def describe(name: Name, bootstrap: Bootstrap = DEFAULT_BOOTSTRAP, as_json: AsJs
     fail_for_partitions(errors, bootstrap)
 
 
-@app.command(epilog="Example: semel topic grow orders --partitions 12")
+@app.command(epilog=examples("semel topic add-partitions orders --partitions 12"))
 @fails_well
-def grow(
+def add_partitions(
     name: Name,
-    partitions: Annotated[int, typer.Option(help="The number of partitions that the topic shall have.")],
+    partitions: Annotated[int, typer.Option(help="The new total number of partitions.", metavar="N")],
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
 ) -> None:
-    """Add partitions. Keys then go to other partitions than before; the records that are there stay."""
-    with semel.Admin(bootstrap) as admin:
+    """Add partitions. Keys then go to other partitions than before; existing records stay where they are."""
+    with open_admin(bootstrap) as admin:
         admin.add_partitions(name, partitions)
     print(f"{name} has {counted(partitions, 'partition')}")
 
 
-@app.command(epilog="Example: semel topic config orders --set retention.ms=3600000 --remove cleanup.policy")
+@app.command(epilog=examples("semel topic config orders --set retention.ms=3600000 --remove cleanup.policy"))
 @fails_well
 def config(
     name: Name,
-    set_: Annotated[list[str] | None, typer.Option("--set", metavar="NAME=VALUE", help="Change a setting.")] = None,
-    remove: Annotated[list[str] | None, typer.Option(metavar="NAME", help="Take the default again.")] = None,
+    set_: Annotated[
+        list[str] | None,
+        typer.Option("--set", metavar="NAME=VALUE", help="Change a setting. Can be given several times."),
+    ] = None,
+    remove: Annotated[list[str] | None, typer.Option(metavar="NAME", help="Reset a setting to the default.")] = None,
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
     as_json: AsJson = False,
 ) -> None:
     """Show a topic's settings, or change them."""
-    with semel.Admin(bootstrap) as admin:
+    with open_admin(bootstrap) as admin:
         if set_ or remove:
             admin.alter_topic_configs(name, changes=parse_settings(set_ or [], "--set"), remove=remove or [])
         entries = admin.topic_configs(name)
@@ -169,16 +209,18 @@ def config(
     )
 
 
-@app.command(epilog="Example: semel topic delete-records orders:0 --before 1000")
+@app.command(epilog=examples("semel topic delete-records orders:0 --before 1000"))
 @fails_well
 def delete_records(
     partition: Annotated[str, typer.Argument(metavar="TOPIC:PARTITION", help="One partition.")],
-    before: Annotated[int, typer.Option(help="Everything before this offset goes; -1: everything.")],
+    before: Annotated[
+        int, typer.Option(help="Delete the records before this offset; -1: all records.", metavar="OFFSET")
+    ],
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
     as_json: AsJson = False,
 ) -> None:
-    """Move the start of a partition forward. What is before it can't be read any more."""
-    with semel.Admin(bootstrap) as admin:
+    """Delete the oldest records of a partition, up to an offset."""
+    with open_admin(bootstrap) as admin:
         starts = admin.delete_records({parse_partition(partition): before})
     for tp, start in rows_of(starts):
         if as_json:
@@ -187,24 +229,25 @@ def delete_records(
             print(f"{tp} now starts at offset {start}")
 
 
-@app.command(epilog="Example: semel topic delete orders --yes")
+@app.command(epilog=examples("semel topic delete orders --yes"))
 @fails_well
 def delete(
     name: Name,
     yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
 ) -> None:
-    """Delete a topic and all that is in it."""
-    if not yes:
-        typer.confirm(f"Delete {name} and all of its records?", abort=True)
-    with semel.Admin(bootstrap) as admin:
-        admin.delete_topic(name)
-    print(f"{name} is deleted")
+    """Delete a topic and all of its records."""
+    what = f"{name} and all of its records"
+    delete_when_sure(what, lambda admin: admin.delete_topic(name), bootstrap, done=f"{name} is deleted", yes=yes)
 
 
 def _offset(found: ListOffset | SemelError) -> int | None:
     """Return an offset; None where it could not be read."""
     return None if isinstance(found, SemelError) else found.offset
+
+
+def _nodes(node_ids: Sequence[int]) -> str:
+    return ",".join(map(str, node_ids))
 
 
 def _as_json(topic: TopicDescription) -> dict[str, object]:
@@ -213,7 +256,13 @@ def _as_json(topic: TopicDescription) -> dict[str, object]:
         "id": format_topic_id(topic.topic_id),
         "internal": topic.is_internal,
         "partitions": [
-            {"partition": partition.partition, "leader": partition.leader_id, "epoch": partition.leader_epoch}
+            {
+                "partition": partition.partition,
+                "leader": partition.leader_id,
+                "epoch": partition.leader_epoch,
+                "replicas": list(partition.replicas),
+                "isr": list(partition.isr),
+            }
             for partition in topic.partitions
         ],
     }

@@ -1,11 +1,11 @@
-"""`semel txn`: see what transactions are open, and end one that nobody else will."""
+"""`semel txn`: list and inspect transactions, and abort or finish those that block readers."""
 
 from __future__ import annotations
 
 import base64
 import dataclasses
+import sys
 import time
-from datetime import UTC, datetime
 from enum import Enum
 from typing import TYPE_CHECKING, Annotated, Literal
 
@@ -14,12 +14,18 @@ import typer
 import semel
 from semel.cli.common import (
     DEFAULT_BOOTSTRAP,
+    DURATION,
+    DURATION_HELP,
     AsJson,
     Bootstrap,
     ExitCode,
+    command_app,
     command_here,
+    examples,
     fail,
     fails_well,
+    open_admin,
+    parse_duration,
     parse_partition,
     print_json,
     print_table,
@@ -31,7 +37,7 @@ from semel.protocol.wording import duration, moment
 
 if TYPE_CHECKING:
     from semel.protocol.api.diagnostics import TransactionHistory
-    from semel.protocol.ids import TopicPartition
+    from semel.protocol.ids import ProducerIdAndEpoch, TopicPartition
     from semel.sdk.diagnosis.story import Story
 
 
@@ -42,44 +48,69 @@ class Outcome(Enum):
     ABORT = "abort"
 
 
-app = typer.Typer(
-    add_completion=False,
-    no_args_is_help=True,
-    help="See what transactions are open and what became of others, and end one that nobody else will.",
-)
+app = command_app("List and inspect transactions, and abort or finish those that block readers.")
 
 _PAYLOAD_SHOWN_MAX = 60
+_MEANT_AS_MS = 1000 * 1000
+"""From 1000 on, a plain number of --longer-than is likely from the time when it was milliseconds."""
 
 Name = Annotated[
     str,
     typer.Argument(metavar="NAME", help="A producer's transactional id, or the key of a shared transaction."),
 ]
 Shared = Annotated[
-    bool, typer.Option("--shared", help="NAME is a key of shared transactions, also where a producer is called so.")
+    bool,
+    typer.Option(
+        "--shared", help="NAME is a key of shared transactions, even if a producer has this transactional id too."
+    ),
 ]
 
 
-@app.command("list", epilog="Example: semel txn list --state Ongoing --longer-than 60000")
+@app.command("list", epilog=examples("semel txn list --state Ongoing --longer-than 1m"))
 @fails_well
 def list_transactions(
-    state: Annotated[list[str] | None, typer.Option(help="Only these states, for example Ongoing.")] = None,
-    longer_than: Annotated[int, typer.Option(metavar="MS", help="Only those open for longer than this.")] = -1,
-    pattern: Annotated[str, typer.Option(help="Only ids that match this regular expression.")] = "",
+    state: Annotated[
+        list[str] | None,
+        typer.Option(metavar="STATE", help="Only this state, for example Ongoing. Can be given several times."),
+    ] = None,
+    longer_than: Annotated[
+        str | None, typer.Option(metavar=DURATION, help=f"Only transactions open longer than this. {DURATION_HELP}")
+    ] = None,
+    pattern: Annotated[str, typer.Option(metavar="REGEX", help="Only ids that match this regular expression.")] = "",
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
     as_json: AsJson = False,
 ) -> None:
-    """List transactional ids with the state of their latest transaction."""
-    with semel.Admin(bootstrap) as admin:
-        found = admin.transactions(states=state or [], min_duration_ms=longer_than, pattern=pattern)
+    """List transactional ids with the state of their latest transaction, and the last commit that had a token."""
+    longer_ms = -1 if longer_than is None else round(parse_duration(longer_than, "--longer-than") * 1000)
+    if longer_than is not None and longer_than.isdecimal() and longer_ms >= _MEANT_AS_MS:
+        print(
+            f"semel: --longer-than {longer_than} is {duration(longer_ms)}: a plain number is seconds, and was "
+            f"milliseconds before; write {longer_than}ms for those",
+            file=sys.stderr,
+        )
+    with open_admin(bootstrap) as admin:
+        found = admin.transactions(states=state or [], min_duration_ms=longer_ms, pattern=pattern)
     rows = sorted(found, key=lambda transaction: transaction.transactional_id)
     if as_json:
         print_json(
-            [{"transactional_id": t.transactional_id, "producer_id": t.producer_id, "state": t.state} for t in rows]
+            [
+                {
+                    "transactional_id": t.transactional_id,
+                    "producer_id": t.producer_id,
+                    "state": t.state,
+                    "last_token": t.last_token or None,
+                    "last_commit_ms": t.last_commit_ms if t.last_token else None,
+                }
+                for t in rows
+            ]
         )
     else:
         print_table(
-            ["transactional id", "producer id", "state"],
-            [(t.transactional_id, t.producer_id, t.state) for t in rows],
+            ["transactional id", "producer id", "state", "last token", "committed"],
+            [
+                (t.transactional_id, t.producer_id, t.state, t.last_token, t.last_token and moment(t.last_commit_ms))
+                for t in rows
+            ],
             empty="no transactions",
             whole=True,
         )
@@ -91,18 +122,20 @@ def list_transactions(
         )
 
 
-@app.command(epilog="Example: semel txn describe enrich-0")
+@app.command(epilog=examples("semel txn describe enrich-0"))
 @fails_well
 def describe(
     name: Name, shared: Shared = False, bootstrap: Bootstrap = DEFAULT_BOOTSTRAP, as_json: AsJson = False
 ) -> None:
-    """Show one transactional id, or the key of a shared transaction: who has open what, since when, and where."""
-    with semel.Admin(bootstrap) as admin:
+    """Show a transactional id or the key of a shared transaction: what is open, since when, and where."""
+    with open_admin(bootstrap) as admin:
         if shared or _is_only_a_key(admin, name):
             _describe_shared(admin.shared_transaction(name), as_json=as_json)
             return
         found = admin.transaction(name)
-    open_ms = int(time.time() * 1000) - found.start_time_ms if found.start_time_ms >= 0 else None
+        last = next((one for one in reversed(admin.commits(name)) if not one.attempt), None)
+    now_ms = int(time.time() * 1000)
+    open_ms = now_ms - found.start_time_ms if found.start_time_ms >= 0 else None
     if as_json:
         print_json(
             {
@@ -113,6 +146,7 @@ def describe(
                 "timeout_ms": found.timeout_ms,
                 "open_ms": open_ms,
                 "partitions": [str(tp) for tp in found.partitions],
+                "last_commit": None if last is None else _commit_as_json(last),
             }
         )
         return
@@ -123,6 +157,9 @@ def describe(
         print(f"  open for   {duration(max(0, open_ms))}")
     if found.partitions:
         print(f"  partitions {', '.join(map(str, found.partitions))}")
+    if last is not None:
+        # The state is of the latest try, which may have repeated a token: that one is aborted, and this stands.
+        print(f"  committed  {_last_commit(last, now_ms)}")
 
 
 def _is_only_a_key(admin: semel.Admin, name: str) -> bool:
@@ -173,7 +210,11 @@ def _describe_shared(found: SharedDescription, *, as_json: bool) -> None:
         since = "has written nothing" if open_ms is None else f"open for {duration(open_ms)}"
         print(f"  writer      {writer.transactional_id} is {writer.state}, {since}")
     if last is not None:
-        print(f"  last commit token {last.token}, {duration(max(0, now_ms - last.decided_ms))} ago")
+        print(f"  last commit {_last_commit(last, now_ms)}")
+
+
+def _last_commit(commit: semel.CommitDecision, now_ms: int) -> str:
+    return f"token {commit.token}, {moment(commit.decided_ms)} ({duration(max(0, now_ms - commit.decided_ms))} ago)"
 
 
 def _commit_as_json(commit: semel.CommitDecision) -> dict[str, object]:
@@ -191,7 +232,7 @@ def _sequence(sequence: int) -> int | None:
     return None if sequence < 0 else sequence
 
 
-@app.command(epilog="Example: semel txn commits nightly-import")
+@app.command(epilog=examples("semel txn commits nightly-import"))
 @fails_well
 def commits(
     key: Annotated[
@@ -200,8 +241,8 @@ def commits(
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
     as_json: AsJson = False,
 ) -> None:
-    """Show what was committed under a key, the newest last: the answer to "did it commit?" after a crash."""
-    with semel.Admin(bootstrap) as admin:
+    """Show what was committed under a key, newest last: the answer to "did it commit?" after a crash."""
+    with open_admin(bootstrap) as admin:
         found = admin.commits(key)
     if as_json:
         print_json([_commit_as_json(commit) for commit in found])
@@ -212,7 +253,7 @@ def commits(
             (
                 commit.token,
                 "" if commit.sequence < 0 else commit.sequence,
-                datetime.fromtimestamp(commit.decided_ms / 1000, UTC).isoformat(timespec="seconds"),
+                moment(commit.decided_ms),
                 commit.writers,
                 _shown(commit.payload),
             )
@@ -231,27 +272,32 @@ def _shown(payload: bytes) -> str:
 
 
 @app.command(
-    epilog="Exit codes: 0 there is a story; 1 the log has nothing about KEY.\n\n"
-    "Examples:\n\nsemel txn why enrich-0\n\nsemel txn why nightly-import --token 2026-11-20"
+    epilog=examples(
+        "semel txn why enrich-0",
+        "semel txn why nightly-import --token 2026-11-20",
+        exit_codes="0 found; 1 the log has nothing about KEY",
+    )
 )
 @fails_well
 def why(
     key: Annotated[
         str, typer.Argument(metavar="KEY", help="A producer's transactional id, or the key of shared transactions.")
     ],
-    token: Annotated[str, typer.Option(help="Only what led to the commit with this token, and what came of it.")] = "",
-    limit: Annotated[int, typer.Option(min=1, max=HISTORY_LIMIT_MAX, help="How many steps, the newest.")] = 200,
+    token: Annotated[str, typer.Option(metavar="TOKEN", help="Only the transaction that committed this token.")] = "",
+    limit: Annotated[
+        int, typer.Option(min=1, max=HISTORY_LIMIT_MAX, metavar="N", help="How many steps to show, the newest.")
+    ] = 200,
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
     as_json: AsJson = False,
 ) -> None:
-    """Tell a transaction's story from the log: every state, when, by whom, where, and what came of it.
+    """Show the history of transactions from the log: every state, when, by whom, on which partitions, and the outcome.
 
-    It is read from the log, and not from the coordinator's memory: so it works also where the coordinator does not. It
-    ends with what is not known any more, what will happen next, and the command that changes it.
+    It is read from the log, not from the coordinator's memory, so it works even if the coordinator does not. At the
+    end: what is no longer known, what will happen next, and the command that changes it.
     """
     from semel.sdk.diagnosis.story import tell
 
-    with semel.Admin(bootstrap, client_id="semel-txn-why") as admin:
+    with open_admin(bootstrap, client_id="semel-txn-why") as admin:
         history = admin.transaction_history(key, limit=limit)
     story = tell(history, token)
     if as_json:
@@ -269,7 +315,9 @@ def why(
     if story.is_empty:
         about = f"token {token!r} of {key!r}" if token else repr(key)
         raise fail(
-            f"the log has nothing about {about}: it was never used here, or is forgotten by its age", ExitCode.REFUSED
+            f"the log has nothing about {about}: it was never used here, or has expired. `semel txn list` shows "
+            f"the ids",
+            ExitCode.REFUSED,
         )
 
 
@@ -293,8 +341,7 @@ def _history_as_json(history: TransactionHistory, story: Story) -> dict[str, obj
 
 
 @app.command(
-    epilog="Examples:\n\nsemel txn abort enrich-0 --yes\n\n"
-    "semel txn abort --partition orders:0 --start-offset 1200 --yes"
+    epilog=examples("semel txn abort enrich-0 --yes", "semel txn abort --partition orders:0 --start-offset 1200 --yes")
 )
 @fails_well
 def abort(
@@ -304,19 +351,20 @@ def abort(
     ] = "",
     shared: Shared = False,
     partition: Annotated[
-        str, typer.Option(metavar="TOPIC:PARTITION", help="In place of NAME: where a transaction hangs.")
+        str, typer.Option(metavar="TOPIC:PARTITION", help="Instead of NAME: the partition where a transaction hangs.")
     ] = "",
     start_offset: Annotated[
-        int | None, typer.Option(min=0, help="Where the transaction that hangs begins on --partition.")
+        int | None,
+        typer.Option(min=0, metavar="OFFSET", help="The first offset of the hanging transaction on --partition."),
     ] = None,
     yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
 ) -> None:
-    """Abort the open transaction of a transactional id, or of a key with all its writers. Who holds it is fenced.
+    """Abort the open transaction of a transactional id, or of a key with all its writers. The producer is fenced.
 
-    With --partition and --start-offset, write an abort marker for a transaction that hangs on one partition: one that
-    no coordinator knows, so that it has no name. `semel doctor` finds those. One that a coordinator knows is refused,
-    also when it is decided and over: `semel txn finish` is for that.
+    With --partition and --start-offset: write an abort marker for a hanging transaction, one that no coordinator knows
+    any more. A transaction that a coordinator knows is refused, even if it is completed. `semel txn finish` finds out
+    which of the two it is, and does what is right.
     """
     if bool(name) == bool(partition):
         raise UsageError("name a transactional id or a key, or else --partition TOPIC:PARTITION with --start-offset")
@@ -327,7 +375,7 @@ def abort(
         return
     if not yes:
         typer.confirm(f"Abort what {name} has open, and fence its producer?", abort=True)
-    with semel.Admin(bootstrap) as admin:
+    with open_admin(bootstrap) as admin:
         if shared or _is_only_a_key(admin, name):
             found = admin.abort_shared_transaction(name)
             print(f"attempt {found.attempt} of {name} is aborted, with its {len(found.writers)} writers")
@@ -336,40 +384,107 @@ def abort(
     print(f"the open transaction of {name} is aborted")
 
 
-@app.command(epilog="Example: semel txn finish --partition orders:0 --start-offset 1200 --yes")
+@app.command(
+    epilog=examples(
+        "semel txn finish enrich-0",
+        "semel txn finish --partition orders:0 --start-offset 1200 --yes",
+        exit_codes="0 nothing is left unfinished; 1 something is, and can't be finished: it says why",
+    )
+)
 @fails_well
 def finish(
+    name: Annotated[
+        str,
+        typer.Argument(metavar="[NAME]", help="A producer's transactional id, or the key of a shared transaction."),
+    ] = "",
     partition: Annotated[
-        str, typer.Option(metavar="TOPIC:PARTITION", help="The partition that lacks the transaction's marker.")
-    ],
-    start_offset: Annotated[int, typer.Option(min=0, help="Where the transaction begins on --partition.")],
+        str, typer.Option(metavar="TOPIC:PARTITION", help="Instead of NAME: the partition whose readers wait.")
+    ] = "",
+    start_offset: Annotated[
+        int | None, typer.Option(min=0, metavar="OFFSET", help="The first offset of the transaction on --partition.")
+    ] = None,
     decision: Annotated[
         Outcome | None,
-        typer.Option("--as", help="How it was decided, only where its coordinator's log does not tell any more."),
+        typer.Option("--as", help="The decision, only if the coordinator's log no longer has it."),
     ] = None,
     yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
 ) -> None:
-    """Write the marker that a partition has lost of a decided transaction: by the decision in its coordinator's log.
+    """Finish a transaction that blocks readers and that nothing else will finish. A decision is never changed.
 
-    `semel doctor` finds those, and names this command. A decision is never changed by it.
+    A decided transaction gets the markers that partitions have lost, as its coordinator's log says: commit or abort. A
+    hanging transaction, one that no coordinator knows any more, is aborted: its records will never be read, so this
+    command asks first. An open transaction is left alone: `semel txn abort` ends it. `semel doctor` finds all of these
+    and names the command.
     """
-    tp = parse_partition(partition)
-    if not yes:
-        typer.confirm(f"Write the missing marker of the transaction at offset {start_offset} of {tp}?", abort=True)
+    if bool(name) == bool(partition):
+        raise UsageError("name a transactional id or a key, or else --partition TOPIC:PARTITION with --start-offset")
+    if bool(partition) != (start_offset is not None):
+        raise UsageError("--partition and --start-offset belong together: `semel doctor` names both")
+    with open_admin(bootstrap) as admin:
+        if start_offset is not None:
+            _finish_on(admin, parse_partition(partition), start_offset, decision, yes=yes)
+        else:
+            _finish_by_name(admin, name, decision, bootstrap, yes=yes)
+
+
+def _finish_by_name(admin: semel.Admin, name: str, decision: Outcome | None, bootstrap: str, *, yes: bool) -> None:
+    """Finish a transaction on all partitions that lack its marker. Raises the exit where it is not decided."""
+    from semel.sdk.diagnosis.story import missing_markers, tell
+
+    history = admin.transaction_history(name, limit=HISTORY_LIMIT_MAX)
+    if history.writes_cut:
+        raise fail(
+            f"too much was written to the partitions of {name} to look through all of it; `semel doctor` names those "
+            "whose readers wait, with the command for each",
+            ExitCode.REFUSED,
+        )
+    missing = [place for places in missing_markers(history).values() for place in places]
+    for tp, start_offset in missing:
+        _finish_on(admin, tp, start_offset, decision, yes=yes)
+    story = tell(admin.transaction_history(name, limit=HISTORY_LIMIT_MAX) if missing else history)
+    if story.is_empty:
+        raise fail(f"the log has nothing about {name!r}: it was never used here, or has expired", ExitCode.REFUSED)
+    if story.commands:
+        commands = "`, `".join(command_here(text, bootstrap) for text in story.commands)
+        raise fail(f"{name} is not finished: {story.outlook}. See `{commands}`", ExitCode.REFUSED)
+    if not missing:
+        print(f"no partition lacks a marker of {name}")
+
+
+def _finish_on(
+    admin: semel.Admin, tp: TopicPartition, start_offset: int, decision: Outcome | None, *, yes: bool
+) -> None:
+    """Finish the transaction that begins at `start_offset` of a partition: as it was decided, else by an abort."""
+    what = f"the transaction at offset {start_offset} of {tp}"
     outcome: Literal["commit", "abort"] | None = None
     if decision is not None:
         outcome = "commit" if decision is Outcome.COMMIT else "abort"
-    with semel.Admin(bootstrap) as admin:
+        if not yes:
+            typer.confirm(f"Write the {outcome} marker of {what}, because you know that this was decided?", abort=True)
+    try:
         committed = admin.finish_hanging_transaction(tp, start_offset, outcome)
-    print(f"the transaction at offset {start_offset} of {tp} is {'committed' if committed else 'aborted'}")
+    except semel.FatalError as error:
+        if error.code is not semel.ErrorCode.TRANSACTIONAL_ID_NOT_FOUND or decision is Outcome.COMMIT:
+            raise
+    else:
+        print(f"{what} is {'committed' if committed else 'aborted'}")
+        return
+    print(f"no coordinator knows {what}, so nothing will decide it: an abort marker ends it", file=sys.stderr)
+    if not yes:
+        typer.confirm("Write the abort marker? Its records on this partition will never be read.", abort=True)
+    _print_aborted(tp, start_offset, admin.abort_hanging_transaction(tp, start_offset))
 
 
 def _abort_hanging(tp: TopicPartition, start_offset: int, bootstrap: str, *, yes: bool) -> None:
     if not yes:
         typer.confirm(f"Write an abort marker for the transaction at offset {start_offset} of {tp}?", abort=True)
-    with semel.Admin(bootstrap) as admin:
+    with open_admin(bootstrap) as admin:
         producer = admin.abort_hanging_transaction(tp, start_offset)
+    _print_aborted(tp, start_offset, producer)
+
+
+def _print_aborted(tp: TopicPartition, start_offset: int, producer: ProducerIdAndEpoch) -> None:
     print(
         f"the transaction at offset {start_offset} of {tp} is aborted: that of producer {producer.producer_id}, epoch "
         f"{producer.producer_epoch}"

@@ -14,7 +14,7 @@ version = release = __version__
 language = "en"
 smartquotes = False  # or --option becomes a dash
 
-extensions = ["myst_parser", "sphinx.ext.autodoc", "docstrings", "made_parts", "state_pictures"]
+extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx_copybutton", "docstrings", "made_parts", "state_pictures"]
 exclude_patterns = ["extensions"]
 root_doc = "index"
 default_role = "literal"
@@ -30,7 +30,11 @@ autoclass_content = "both"
 python_use_unqualified_type_names = True
 python_maximum_signature_line_length = 100
 
+copybutton_exclude = ".linenos, .gp, .go"  # commands alone: no prompts, and nothing of what they print
+
 html_theme = "furo"
+html_static_path = ["static"]
+html_css_files = ["semel.css"]
 html_title = f"Semel {release}"
 html_show_sphinx = False
 html_show_copyright = False

@@ -12,12 +12,13 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable
-from concurrent.futures import Executor, ThreadPoolExecutor
+from concurrent.futures import Executor
 from dataclasses import dataclass
 from typing import Any, Final
 
 from semel.protocol.errors import SemelError
 from semel.runtime.clock import Clock
+from semel.runtime.threads import Threads
 
 _log = logging.getLogger("semel.groups")
 
@@ -57,7 +58,7 @@ class Computing:
     ) -> None:
         self._submit = submit
         self._clock = clock
-        self._executor = executor or ThreadPoolExecutor(1, thread_name_prefix="semel-assignments")
+        self._executor = executor or Threads(1, "semel-assignments")
         self._turn = asyncio.Lock()
         self._tasks: set[asyncio.Task[None]] = set()
 

@@ -74,7 +74,7 @@ class TimerKey(NamedTuple):
     member_id: str = ""
 
 
-class Turn:
+class PendingResult:
     """Gathers records, answers and effects. `answer` serves the caller itself and those that were deferred alike."""
 
     __slots__ = ("_answers", "effects", "now_ms", "records", "ticket")
@@ -91,7 +91,7 @@ class Turn:
         self._answers[ticket] = response
 
     def reply(self, response: object) -> None:
-        """Answer the caller of this turn."""
+        """Answer the caller."""
         self.answer(self.ticket, response)
 
     @property
@@ -100,7 +100,7 @@ class Turn:
         return isinstance(self._answers.get(self.ticket), SemelError)
 
     def refuse(self, error: SemelError) -> None:
-        """Answer the caller of this turn with an error after all."""
+        """Answer the caller with an error after all."""
         self._answers[self.ticket] = error
 
     def note(self, kind: GroupEventKind, group_id: str, generation_id: int, detail: str) -> None:
@@ -111,7 +111,7 @@ class Turn:
         return Result(response, self.records, self._listed_answers(), self.effects, producer)
 
     def result_of_tick(self) -> Result[Any]:
-        """The same for a turn that nobody called for."""
+        """The same for a tick, which nobody called for."""
         return Result(None, self.records, self._listed_answers(), self.effects)
 
     def _listed_answers(self) -> Sequence[tuple[Ticket, object]]:

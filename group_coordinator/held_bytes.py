@@ -1,6 +1,6 @@
 """What groups hold in memory, about, counted where it changes; and whether there is room for more (S2).
 
-Whoever is in has a place: only what makes a group larger is refused. What members hold is given back when they leave.
+A member keeps its place: only what makes a group larger is refused. What members hold is given back when they leave.
 """
 
 from __future__ import annotations

@@ -42,8 +42,6 @@ def check_join(request: JoinGroupRequest, config: GroupConfig) -> None:
         ("protocol type", request.protocol_type),
     ):
         _check_size(name, _size_bytes(text), 4 * config.group_id_max_bytes)
-    if not request.member_id and not request.new_member_id:
-        raise UsageError("a member without an id needs the one that the edge made for it")
     if len(request.protocols) > config.group_protocols_max:
         raise UsageError(f"at most {config.group_protocols_max} protocols are offered, not {len(request.protocols)}")
     metadata_bytes = sum(len(protocol.metadata) + _size_bytes(protocol.name) for protocol in request.protocols)

@@ -15,7 +15,9 @@ from semel.protocol.batch_header import iter_batches
 from semel.protocol.compression import DEFAULT_MAX_UNCOMPRESSED_BYTES, Compression
 from semel.protocol.corruption import CorruptBatchError
 from semel.protocol.errors import UsageError
+from semel.protocol.extras import install_command
 from semel.protocol.ids import NO_LEADER_EPOCH, NO_PRODUCER_EPOCH, NO_PRODUCER_ID, NO_SEQUENCE, NO_TIMESTAMP
+from semel.protocol.int_bounds import INT32_MAX, INT64_MAX
 from semel.protocol.record_decoder import ColumnDecoder, Headers, record_bytes
 
 if TYPE_CHECKING:
@@ -27,7 +29,7 @@ COLUMNS: Final = ("key", "value", "topic", "partition", "offset", "timestamp", "
 """The columns that `decode_to_arrow` gives by default, in Spark's order."""
 ALL_COLUMNS: Final = (*COLUMNS, "headers")
 
-_OFFSET_MAX: Final = 2**63 - 1
+_OFFSET_MAX: Final = INT64_MAX
 _SEQUENCES: Final = 2**31
 
 
@@ -36,7 +38,7 @@ def _pyarrow() -> Any:
         import pyarrow
         import pyarrow.compute
     except ImportError:
-        raise UsageError("Arrow columns need pyarrow: pip install 'semel[arrow]'") from None
+        raise UsageError(f"Arrow columns need pyarrow: {install_command('arrow')}") from None
     return pyarrow
 
 
@@ -234,7 +236,7 @@ def encode_batches_from_arrow(
     parts = [batch] if isinstance(batch, pa.RecordBatch) else batch.to_batches()
     for_all = encoded_headers(default_headers)
     estimate = batch.nbytes + (23 + len(for_all)) * batch.num_rows + 128
-    size_limit = min(max_batch_bytes, 2**31 - 1)
+    size_limit = min(max_batch_bytes, INT32_MAX)
     builder: BatchBuilder | None = None
     first = 0
 

@@ -9,7 +9,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Final, TypeAlias
 
-import cython
+try:
+    import cython
+except ModuleNotFoundError:
+    from semel.protocol import uncompiled as cython
 
 from semel.protocol.batch_header import (
     APPEND_TIME,
@@ -20,7 +23,6 @@ from semel.protocol.batch_header import (
     CRC_AT,
     DELETE_HORIZON,
     HEADER,
-    INT32_MAX,
     LENGTH_END,
     TRANSACTIONAL,
     UINT32,
@@ -30,6 +32,7 @@ from semel.protocol.compression import Compression, compress
 from semel.protocol.crc32c import crc32c
 from semel.protocol.errors import ErrorCode, UsageError
 from semel.protocol.ids import NO_LEADER_EPOCH, NO_PRODUCER_EPOCH, NO_PRODUCER_ID, NO_SEQUENCE, NO_TIMESTAMP
+from semel.protocol.int_bounds import INT32_MAX
 
 if TYPE_CHECKING:
     from semel.protocol.record_decoder import Headers, Record

@@ -16,13 +16,17 @@ from collections.abc import Iterator
 from enum import IntEnum
 from typing import Final, TypeAlias
 
-import cython
+try:
+    import cython
+except ModuleNotFoundError:
+    from semel.protocol import uncompiled as cython
 
 from semel.protocol.compression import Compression
 from semel.protocol.corruption import CorruptBatchError
 from semel.protocol.crc32c import crc32c
 from semel.protocol.errors import ErrorCode, SemelError, error_for
 from semel.protocol.ids import NO_LEADER_EPOCH, NO_SEQUENCE
+from semel.protocol.int_bounds import INT32_MAX
 
 Buffer: TypeAlias = bytes | bytearray | memoryview
 
@@ -52,7 +56,6 @@ _INT64: Final = struct.Struct(">q")
 UINT32: Final = struct.Struct(">I")
 _PRODUCER: Final = struct.Struct(">qhi")
 
-INT32_MAX: Final = 2**31 - 1
 _SEQUENCES: Final = 2**31
 _OVERHEAD: Final = BATCH_OVERHEAD
 _LENGTH_END: Final = LENGTH_END

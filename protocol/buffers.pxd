@@ -1,4 +1,4 @@
-# The few C calls that the codecs need. Interpreted, each module that uses them has a Python twin of the same name.
+# The few C calls that the codecs need. Interpreted, each module that uses them has a Python function of the same name.
 from libc.stdint cimport int32_t, int64_t
 from libc.string cimport memcpy
 

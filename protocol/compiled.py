@@ -11,7 +11,7 @@ _log = logging.getLogger("semel")
 
 
 def is_compiled() -> bool:
-    """Whether the compiled twins are in use. All of them are, or none: they are built together."""
+    """Whether the compiled modules are in use. All of them are, or none: they are built together."""
     return not str(record_decoder.__file__).endswith(".py")
 
 
@@ -21,5 +21,6 @@ def warn_if_interpreted() -> None:
     if not is_compiled():
         _log.warning(
             "Semel runs interpreted, several times slower than it could: it was installed without a C compiler. "
-            "Install one (on Debian: apt-get install gcc) and then Semel again, or run `make build` in a checkout."
+            "Install one (on Debian: apt-get install gcc python3-dev) and then Semel again, or run `make build` in a "
+            "checkout."
         )

@@ -191,7 +191,7 @@ def _decompress_into(codec: Compression, data: memoryview, bound: int, max_size_
     return output[:size]
 
 
-# gzip
+# --- Gzip -------------------------------------------------------------------------------------------------------------
 
 _GZIP_WINDOW: Final = 31
 """zlib's number for a 32 KiB window in gzip's format."""
@@ -242,7 +242,7 @@ _GZIP_MEMBERS_MAX: Final = 64
 """Clients write one. Each begins again, so their number is bounded."""
 
 
-# snappy
+# --- Snappy -----------------------------------------------------------------------------------------------------------
 
 _XERIAL_MAGIC: Final = b"\x82SNAPPY\x00"
 _XERIAL_HEADER: Final = _XERIAL_MAGIC + b"\x00\x00\x00\x01\x00\x00\x00\x01"
@@ -323,7 +323,7 @@ def _snappy_size(block: memoryview) -> int:
     raise _broken(Compression.SNAPPY, "a block does not begin with a size")
 
 
-# lz4
+# --- Lz4 --------------------------------------------------------------------------------------------------------------
 
 _LZ4_MAGIC: Final = 0x184D2204
 _LZ4_BLOCK_BYTES: Final = 64 * 1024
@@ -395,7 +395,7 @@ def _little(codec: Compression, data: memoryview, position: int, size: int) -> i
     return int.from_bytes(data[position : position + size], "little")
 
 
-# zstd
+# --- Zstd -------------------------------------------------------------------------------------------------------------
 
 _ZSTD_MAGIC: Final = 0xFD2FB528
 _ZSTD_BLOCK_BYTES_MAX: Final = 128 * 1024

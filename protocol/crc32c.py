@@ -10,7 +10,10 @@ from __future__ import annotations
 import ctypes
 from typing import TypeAlias
 
-import cython
+try:
+    import cython
+except ModuleNotFoundError:
+    from semel.protocol import uncompiled as cython
 import google_crc32c
 
 Buffer: TypeAlias = bytes | bytearray | memoryview

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import base64
-import secrets
 from typing import NamedTuple, NewType
 from uuid import UUID
+
+from semel.protocol.randomness import new_uuid
 
 NO_PRODUCER_ID = -1
 NO_PRODUCER_EPOCH = -1
 NO_SEQUENCE = -1
+NO_LEADER = -1
 NO_LEADER_EPOCH = -1
 NO_TIMESTAMP = -1
 
@@ -52,7 +54,7 @@ def new_topic_id() -> TopicId:
     Kafka refuses ids whose text begins with a dash because its tools would read them as options.
     """
     while True:
-        candidate = UUID(bytes=secrets.token_bytes(16), version=4)
+        candidate = new_uuid()
         if not format_topic_id(TopicId(candidate)).startswith("-"):
             return TopicId(candidate)
 

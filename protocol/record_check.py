@@ -11,13 +11,17 @@ from __future__ import annotations
 
 from typing import Final, TypeAlias
 
-import cython
+try:
+    import cython
+except ModuleNotFoundError:
+    from semel.protocol import uncompiled as cython
 
 from semel.protocol.batch_header import BATCH_OVERHEAD, COMPRESSION_MASK, BatchHeader, check_crc32c, read_header
+from semel.protocol.int_bounds import INT64_MAX
 
 Buffer: TypeAlias = bytes | bytearray | memoryview
 
-TIMESTAMP_MS_MAX: Final = (2**63 - 1) // 1000
+TIMESTAMP_MS_MAX: Final = INT64_MAX // 1000
 """Readers that count in microseconds, as Arrow and Spark do, can have no later time (nor an earlier one below zero)."""
 
 _DELTA_LIMIT: Final = 2**62

@@ -24,8 +24,8 @@ cdef int _BAD_HEADERS
 cdef class Record:
     cdef readonly int64_t offset
     cdef readonly int64_t timestamp_ms
-    cdef readonly bytes key
-    cdef readonly bytes value
+    cdef readonly object key
+    cdef readonly object value
     cdef readonly tuple headers
     cdef readonly str topic
     cdef readonly int partition

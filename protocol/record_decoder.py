@@ -9,9 +9,12 @@ bytes claim is believed before it is checked against the bytes that are left.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Final, TypeAlias
+from typing import Any, Final, TypeAlias
 
-import cython
+try:
+    import cython
+except ModuleNotFoundError:
+    from semel.protocol import uncompiled as cython
 
 from semel.protocol.batch_header import (
     APPEND_TIME,
@@ -27,6 +30,7 @@ from semel.protocol.batch_header import (
 from semel.protocol.compression import DEFAULT_MAX_UNCOMPRESSED_BYTES, Compression, decompress
 from semel.protocol.corruption import CorruptBatchError
 from semel.protocol.errors import ErrorCode, UsageError
+from semel.protocol.int_bounds import INT32_MAX, INT64_MAX
 
 Buffer: TypeAlias = bytes | bytearray | memoryview
 ColumnBuffers: TypeAlias = Sequence[Buffer]
@@ -37,13 +41,16 @@ _TIMESTAMP_LIMIT: Final = 2**62
 """Far beyond any real time, and low enough that a base and a delta can be added without overflow."""
 _LET_IN: Final = 8191
 """After how many records the GIL is given up for a moment, less one."""
-_COLUMN_BYTES_MAX: Final = 2**31 - 1
-_MICROS_LIMIT: Final = (2**63 - 1) // 1000
+_COLUMN_BYTES_MAX: Final = INT32_MAX
+_MICROS_LIMIT: Final = INT64_MAX // 1000
 
 
 class Record:
-    """One record. `headers` may repeat a name; a header's value may be None.
+    # The docstring's first lines are how a compiled class tells `inspect.signature` its arguments.
+    """Record(offset, timestamp_ms, key, value, headers=(), topic='', partition=-1)\n--\n
+    One record. `headers` may repeat a name; a header's value may be None.
 
+    `key` and `value` are bytes or None, or what a consumer's `key_deserializer` and `value_deserializer` made of them.
     `topic` and `partition` say where it was read; "" and -1 where only a batch is known.
 
     A header name that is not UTF-8 (some clients allow that) is read with Python's `surrogateescape`, and written back
@@ -56,8 +63,8 @@ class Record:
         self,
         offset: int,
         timestamp_ms: int,
-        key: bytes | None,
-        value: bytes | None,
+        key: Any,
+        value: Any,
         headers: Headers = (),
         topic: str = "",
         partition: int = -1,
@@ -93,7 +100,7 @@ class Record:
     def __hash__(self) -> int:
         return hash(self.__reduce__()[1])
 
-    def __reduce__(self) -> tuple[type[Record], tuple[int, int, bytes | None, bytes | None, Headers, str, int]]:
+    def __reduce__(self) -> tuple[type[Record], tuple[int, int, Any, Any, Headers, str, int]]:
         return Record, (
             self.offset,
             self.timestamp_ms,

@@ -14,6 +14,7 @@ from uuid import UUID
 
 from semel.protocol.corruption import CorruptDataError
 from semel.protocol.errors import UsageError
+from semel.protocol.int_bounds import INT16_MAX, INT32_MAX
 
 Buffer: TypeAlias = bytes | bytearray | memoryview
 Item = TypeVar("Item")
@@ -24,8 +25,6 @@ _INT64: Final = struct.Struct(">q")
 _UINT16: Final = struct.Struct(">H")
 _UINT32: Final = struct.Struct(">I")
 _FLOAT64: Final = struct.Struct(">d")
-_INT16_MAX: Final = 2**15 - 1
-_INT32_MAX: Final = 2**31 - 1
 
 
 class Reader:
@@ -291,8 +290,8 @@ class Writer:
 
     def string(self, value: str) -> None:
         data = value.encode("utf-8")
-        if len(data) > _INT16_MAX:
-            raise UsageError(f"a string of {len(data)} bytes is longer than the {_INT16_MAX} that its field can have")
+        if len(data) > INT16_MAX:
+            raise UsageError(f"a string of {len(data)} bytes is longer than the {INT16_MAX} that its field can have")
         self._buffer += _INT16.pack(len(data))
         self._buffer += data
 
@@ -314,8 +313,8 @@ class Writer:
             self.compact_string(value)
 
     def bytes_(self, value: Buffer) -> None:
-        if len(value) > _INT32_MAX:
-            raise UsageError(f"{len(value)} bytes are more than the {_INT32_MAX} that their field can have")
+        if len(value) > INT32_MAX:
+            raise UsageError(f"{len(value)} bytes are more than the {INT32_MAX} that their field can have")
         self._buffer += _INT32.pack(len(value))
         self._buffer += value
 

@@ -1,6 +1,6 @@
-"""Trace contexts as bytes: W3C's traceparent, and the short binary forms in which requests and records carry them.
+"""Trace contexts as bytes: W3C's traceparent, and the short binary forms in which requests and records carry them (E4).
 
-Pure: nothing of OpenTelemetry is imported, so that whoever only passes a context on needs none of it. What can't be
+Pure: nothing of OpenTelemetry is imported, so that code which only passes a context on needs none of it. What can't be
 read is None, never an error: a trace that breaks off must not break anything else.
 """
 
@@ -107,7 +107,7 @@ class TransactionTrace:
 class DecisionIds:
     """What a request that may decide about a transaction brings along, where it is traced.
 
-    Ids are drawn by whoever has randomness, so that the decision's record can name a span that is made only later.
+    The caller draws the ids (it has randomness), so that the decision's record can name a span that is made later.
 
     caller: the context that the request came in; None: not known
     """

@@ -1,4 +1,4 @@
-# Numbers of 1 to 10 bytes, zigzag-coded, for loops that make no objects. Interpreted, record_check.py has Python twins.
+# Numbers of 1 to 10 bytes, zigzag-coded, for loops that make no objects. Interpreted, record_check.py has Python functions for them.
 from libc.stdint cimport int64_t, uint64_t
 
 

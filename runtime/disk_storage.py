@@ -9,6 +9,7 @@ import os
 import resource
 import shutil
 import sys
+import weakref
 from collections.abc import Sequence
 from types import TracebackType
 from typing import Final, Self
@@ -147,12 +148,19 @@ class DiskFile:
 class DiskLock:
     """A lock that the operating system drops when its process dies."""
 
-    __slots__ = ("_descriptor", "_names_holder", "_path")
+    __slots__ = ("__weakref__", "_descriptor", "_names_holder", "_path")
 
     def __init__(self, path: str, descriptor: int, *, names_holder: bool) -> None:
         self._path = path
         self._descriptor = descriptor
         self._names_holder = names_holder
+        _locks.add(self)
+
+    def forget(self) -> None:
+        """Close it in a forked child: the lock is the parent's, and would outlive it there."""
+        if self._descriptor >= 0:
+            descriptor, self._descriptor = self._descriptor, -1
+            os.close(descriptor)
 
     def release(self) -> None:
         if self._descriptor >= 0:
@@ -170,6 +178,17 @@ class DiskLock:
         self.release()
 
 
+_locks: weakref.WeakSet[DiskLock] = weakref.WeakSet()
+
+
+def _forget_locks_in_child() -> None:
+    for lock in list(_locks):
+        lock.forget()
+
+
+os.register_at_fork(after_in_child=_forget_locks_in_child)
+
+
 class DiskStorage:
     """The machine's file system."""
 
@@ -179,8 +198,19 @@ class DiskStorage:
         descriptor, status = open_regular(path, os.O_RDWR | (os.O_CREAT if create else 0))
         return DiskFile(path, descriptor, status.st_size)
 
+    def create(self, path: str) -> StorageFile:
+        flags = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
+        try:
+            descriptor = os.open(path, flags, 0o644)
+        except FileExistsError:
+            if os.path.isdir(path) and not os.path.islink(path):
+                raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), path) from None
+            os.remove(path)
+            descriptor = os.open(path, flags, 0o644)
+        return DiskFile(path, descriptor, 0)
+
     def exists(self, path: str) -> bool:
-        return os.path.exists(path)
+        return os.path.lexists(path)
 
     def list_folder(self, path: str) -> list[str]:
         return sorted(os.listdir(path))

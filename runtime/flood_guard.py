@@ -16,11 +16,11 @@ from typing import Final
 LINES_MAX: Final = 200
 TRACEBACKS_MAX: Final = 5
 PERIOD_S: Final = 60.0
-_PLACES_TOLD_MAX: Final = 20
+_SITES_TOLD_MAX: Final = 20
 
 
 @dataclass(slots=True)
-class _Place:
+class _CallSite:
     """What one call of the log has written in this period."""
 
     logger: str
@@ -46,7 +46,7 @@ class FloodGuard(logging.Filter):
         self._period_s = period_s
         self._monotonic = monotonic
         self._lock = threading.Lock()
-        self._places: dict[tuple[str, int], _Place] = {}
+        self._sites: dict[tuple[str, int], _CallSite] = {}
         self._begun = monotonic()
         self.handler: logging.Handler | None = None
         """Where it is said what was left out."""
@@ -56,12 +56,12 @@ class FloodGuard(logging.Filter):
             return True
         with self._lock:
             told = self._end_period() if self._monotonic() - self._begun >= self._period_s else []
-            place = self._places.setdefault((record.pathname, record.lineno), _Place(record.name))
-            place.lines += 1
-            passes = place.lines <= self._lines_max
+            site = self._sites.setdefault((record.pathname, record.lineno), _CallSite(record.name))
+            site.lines += 1
+            passes = site.lines <= self._lines_max
             if record.exc_info and passes:
-                place.tracebacks += 1
-                if place.tracebacks > self._tracebacks_max:
+                site.tracebacks += 1
+                if site.tracebacks > self._tracebacks_max:
                     _shorten(record)
         self._tell(told)
         return passes
@@ -72,21 +72,21 @@ class FloodGuard(logging.Filter):
             told = self._end_period()
         self._tell(told)
 
-    def _end_period(self) -> list[_Place]:
-        left_out = [place for place in self._places.values() if place.lines > self._lines_max]
-        self._places = {}
+    def _end_period(self) -> list[_CallSite]:
+        left_out = [site for site in self._sites.values() if site.lines > self._lines_max]
+        self._sites = {}
         self._begun = self._monotonic()
         return left_out
 
-    def _tell(self, places: list[_Place]) -> None:
+    def _tell(self, sites: list[_CallSite]) -> None:
         if self.handler is None:
             return
-        for place in places[:_PLACES_TOLD_MAX]:
+        for site in sites[:_SITES_TOLD_MAX]:
             self.handler.emit(
                 logging.LogRecord(
-                    place.logger, logging.WARNING, __file__, 0,
+                    site.logger, logging.WARNING, __file__, 0,
                     "left out: lines=%d of one kind, after the first %d in %.0f s",
-                    (place.lines - self._lines_max, self._lines_max, self._period_s), None,
+                    (site.lines - self._lines_max, self._lines_max, self._period_s), None,
                 )
             )  # fmt: skip
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import lru_cache
 from typing import Final
 
@@ -41,3 +42,23 @@ def partition_for_key(key: str, count: int) -> int:
     code = java_string_hash(key)
     # Java's Math.abs leaves the smallest number negative; Kafka's Utils.abs makes it 0.
     return 0 if code == _INT32_MIN else abs(code) % count
+
+
+class PartitionCount:
+    """How many partitions an internal topic has: asked when that is first needed, and the same from then on.
+
+    Not before, for another node may make the topic, with another number: each key would then live elsewhere.
+    """
+
+    __slots__ = ("_ask", "_count")
+
+    def __init__(self, ask: Callable[[], int]) -> None:
+        """`ask` says how many there are, and raises `SemelError` while there is no topic."""
+        self._ask = ask
+        self._count = 0
+
+    def partition_for(self, key: str) -> int:
+        """Return the partition of `key`; see `partition_for_key`. Raises what `ask` raises."""
+        if not self._count:
+            self._count = self._ask()
+        return partition_for_key(key, self._count)

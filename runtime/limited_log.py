@@ -29,7 +29,7 @@ class LimitedLog:
 
     def exception(self, error: BaseException, message: str, *args: object) -> None:
         """Write an error that nobody expected; with its traceback where it is the first of its kind in the period."""
-        kind = f"{type(error).__name__} at {_place(error.__traceback__)}"
+        kind = f"{type(error).__name__} at {_call_site(error.__traceback__)}"
         # A kind of its own is told even where the period has had its lines: there are as many as places in the code.
         is_first = kind not in self._traced
         if not self._counts() and not is_first:
@@ -67,7 +67,7 @@ class LimitedLog:
             )
 
 
-def _place(traceback: TracebackType | None) -> str:
+def _call_site(traceback: TracebackType | None) -> str:
     """Return where an error was raised."""
     while traceback is not None and traceback.tb_next is not None:
         traceback = traceback.tb_next

@@ -206,7 +206,7 @@ class _Parser:
             raise self._error("a ')' has no '('")
         return piece
 
-    # The text
+    # --- The text -----------------------------------------------------------------------------------------------------
 
     def _error(self, why: str) -> PatternError:
         return PatternError(f"{why}, at character {self._position + 1} of {self._text!r}")
@@ -227,7 +227,7 @@ class _Parser:
         self._position += len(text)
         return True
 
-    # The states
+    # --- The states ---------------------------------------------------------------------------------------------------
 
     def _node(self, *out: int, characters: frozenset[str] | None = None, check: _Check | None = None) -> int:
         if len(self.nodes) >= PROGRAM_STATES_MAX:
@@ -254,7 +254,7 @@ class _Parser:
             self.nodes[piece.leave].out.append(following.enter)
         return _Piece(pieces[0].start, len(self.nodes), pieces[0].enter, pieces[-1].leave)
 
-    # The grammar
+    # --- The grammar --------------------------------------------------------------------------------------------------
 
     def _alternatives(self) -> _Piece:
         self._depth += 1

@@ -1,6 +1,6 @@
 """Files that a node opens are regular ones: a pipe blocks who opens it, and a device can be read for ever.
 
-Symbolic links to regular files are allowed.
+Symbolic links to regular files are allowed; links that lead nowhere are no files.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ def special_kind(path: str) -> str:
     try:
         return _kind(os.stat(path).st_mode, path)
     except OSError:
-        return ""
+        return "a symbolic link that leads nowhere" if os.path.islink(path) else ""
 
 
 def check_regular(status: os.stat_result, path: str) -> None:
@@ -45,11 +45,20 @@ def check_regular(status: os.stat_result, path: str) -> None:
 
 
 def open_regular(path: str, flags: int, mode: int = 0o644) -> tuple[int, os.stat_result]:
-    """Return the descriptor of a regular file, and its status. It waits for nothing. Raises `NotARegularFileError`."""
+    """Return the descriptor of a regular file, and its status. It waits for nothing. Raises `NotARegularFileError`.
+
+    With O_CREAT a file is made where nothing is; never where a link leads.
+    """
     try:
-        descriptor = os.open(path, flags | OPEN_FLAGS, mode)
+        try:
+            descriptor = os.open(path, (flags & ~os.O_CREAT) | OPEN_FLAGS, mode)
+        except FileNotFoundError:
+            if not flags & os.O_CREAT or os.path.islink(path):
+                raise
+            descriptor = os.open(path, flags | os.O_NOFOLLOW | OPEN_FLAGS, mode)
     except OSError as error:
-        kind = special_kind(path)  # sockets, and devices without a driver, are refused by the system
+        # Sockets, devices without a driver, and links that lead nowhere are refused by the system.
+        kind = special_kind(path)
         if kind:
             raise NotARegularFileError(kind, path) from error
         raise

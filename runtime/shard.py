@@ -4,8 +4,9 @@
 
 One shard is one machine over one partition. The machine decides, the shard appends what it decided and replays it into
 the machine at once, so the next request sees it; but answers and effects leave only when the log has committed all that
-was replayed before them (T2, T3), so nothing uncommitted is ever visible outside. When an append or a commit fails, the
-machine is thrown away and built again from the log: there is no rollback code.
+was replayed before them (T2, T3), so nothing uncommitted is ever visible outside. An answer for which nothing was
+appended passes a barrier first, because a shard that was replaced could give it, too (R9). When an append or a commit
+fails, the machine is thrown away and built again from the log: there is no rollback code.
 """
 
 from __future__ import annotations
@@ -16,18 +17,21 @@ from collections import deque
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
-from typing import Any, Protocol
+from typing import Any, Final, Protocol
 
 from semel.protocol.api.transactions import TransactionVersion
 from semel.protocol.batch_builder import encode_batch
 from semel.protocol.batch_header import BatchHeader, iter_batches
 from semel.protocol.control_records import ControlType, decode_control
 from semel.protocol.corruption import CorruptBatchError
-from semel.protocol.errors import ErrorCode, FatalError, RetriableError, SemelError
+from semel.protocol.errors import ErrorCode, FatalError, RetriableError, SemelError, error_for
 from semel.protocol.ids import NO_PRODUCER, ProducerIdAndEpoch, TopicPartition
 from semel.protocol.record_decoder import Record, decode_records
 from semel.runtime.clock import Clock
+from semel.runtime.invariants import BrokenInvariantError, check
 from semel.runtime.machine import DEFERRED, TICK, CoordinatorRecord, Deferred, Machine, Result, Ticket
+from semel.runtime.read_barrier import ReadBarrier
+from semel.runtime.turns import call_in_turn
 
 _log = logging.getLogger("semel.shard")
 
@@ -35,6 +39,7 @@ LOAD_CHUNK_BYTES = 1 << 20
 RELOAD_PAUSE_S = 0.05
 RELOAD_PAUSE_S_MAX = 300.0
 """A log that cannot be read is looked at again ever more rarely: somebody may fix it while the node runs."""
+TICK_PAUSE_S_MAX = 5.0
 
 
 class ShardLog(Protocol):
@@ -79,9 +84,21 @@ class ShardLog(Protocol):
 
 
 class ShardState(Enum):
+    """What a shard does, and what may follow (`MOVES`)."""
+
     LOADING = "loading"
+    """Its log is read into the machine, or was not readable and is tried again. Callers are refused."""
     ACTIVE = "active"
     CLOSED = "closed"
+    """The partition is not led here any more."""
+
+
+MOVES: Final[Mapping[ShardState, frozenset[ShardState]]] = {
+    ShardState.LOADING: frozenset({ShardState.ACTIVE, ShardState.CLOSED}),
+    ShardState.ACTIVE: frozenset({ShardState.LOADING, ShardState.CLOSED}),
+    ShardState.CLOSED: frozenset(),
+}
+"""The states that may follow each. An active shard loads again after a failed append, commit or rule."""
 
 
 @dataclass(slots=True)
@@ -94,7 +111,7 @@ class _Parked:
 
 
 class Shard:
-    """One machine over one partition. Not for use from outside of `ShardRuntime`."""
+    """One machine over one partition. `ShardRuntime` has all of a topic, and is what others use."""
 
     def __init__(
         self,
@@ -103,9 +120,13 @@ class Shard:
         make_machine: Callable[[], Machine],
         on_effects: Callable[[Sequence[Any]], None],
         clock: Clock,
+        barrier: ReadBarrier,
+        leader_epoch: int,
     ) -> None:
         self.tp = tp
-        self.state = ShardState.LOADING
+        self._barrier = barrier
+        self._leader_epoch = leader_epoch
+        self._state = ShardState.LOADING
         self._log = log
         self._make_machine = make_machine
         self._on_effects = on_effects
@@ -116,10 +137,21 @@ class Shard:
         self._replayed_offset = -1
         self._parked: deque[_Parked] = deque()
         self._release_task: asyncio.Task[None] | None = None
+        self._behind_barrier: set[asyncio.Task[None]] = set()
         self._load_task: asyncio.Task[None] | None = None
         self._load_error: SemelError | None = None
         self._timer: asyncio.TimerHandle | None = None
         self._timer_ms: int | None = None
+        self._tick_pause_s = 0.0
+        self._no_tick_before_s = 0.0
+
+    @property
+    def state(self) -> ShardState:
+        return self._state
+
+    def _move_to(self, state: ShardState) -> None:
+        check(state in MOVES[self._state], self.tp, "a shard's state changes as MOVES says", of=self._state, to=state)
+        self._state = state
 
     @property
     def machine(self) -> Machine:
@@ -141,7 +173,10 @@ class Shard:
         return tried
 
     async def submit(self, request: object) -> Any:
-        """Return the machine's answer to a request once all it rests on is committed. Raises `SemelError`."""
+        """Return the machine's answer to a request once all it rests on is committed. Raises `SemelError`.
+
+        One that rests on no record of its own is given only if the partition was still led here after the call (R9).
+        """
         self._check_active()
         ticket, answer = self._new_ticket()
         try:
@@ -166,8 +201,9 @@ class Shard:
         now_ms = self._clock.now_ms()
         offset = self._log.append_marker(producer, coordinator_epoch, committed, version, forged_epoch=forged_epoch)
         if offset is not None:
-            self._replayed_offset = offset
             try:
+                self._check_appended(offset, 1)
+                self._replayed_offset = offset
                 result = self._machine.replay_marker(producer, committed, now_ms)
             except Exception as error:
                 raise self._broken(error) from error
@@ -176,6 +212,12 @@ class Shard:
                 self._park(result.answers, result.effects)
             self._arm_timer()
         await self._log.wait_committed(self._replayed_offset)
+        if offset is None and (passing := self.begin_confirming()) is not None:
+            await passing
+
+    def begin_confirming(self) -> Awaitable[None] | None:
+        """Begin to show that the partition is still led here (R9); see `ReadBarrier.begin`."""
+        return self._barrier.begin(self.tp, self._leader_epoch)
 
     def run_due_timer(self) -> None:
         """Give the machine its tick where one is due; the event loop's timer calls this, and so do simulations."""
@@ -187,15 +229,22 @@ class Shard:
             try:
                 self._decide(TICK, None)
             except SemelError:
+                self._pause_ticks()
                 return  # the reload that follows arms the timer again
+            self._tick_pause_s = 0.0
         self._timer_ms = None
         self._arm_timer()
 
+    def _pause_ticks(self) -> None:
+        """Let some time pass before the next tick: on a full disk it fails again, and reads the whole log for it."""
+        self._tick_pause_s = min(max(self._tick_pause_s * 2, RELOAD_PAUSE_S), TICK_PAUSE_S_MAX)
+        self._no_tick_before_s = asyncio.get_running_loop().time() + self._tick_pause_s
+
     def close(self) -> None:
-        """Stop, and answer every caller that still waits with NOT_COORDINATOR."""
+        """Stop, and answer every caller that still waits with NOT_COORDINATOR (R9)."""
         if self.state is ShardState.CLOSED:
             return
-        self.state = ShardState.CLOSED
+        self._move_to(ShardState.CLOSED)
         self._drop_machine(
             RetriableError(f"{self.tp} moved away; find its coordinator again", ErrorCode.NOT_COORDINATOR)
         )
@@ -229,7 +278,12 @@ class Shard:
         except SemelError as error:
             if result is None:
                 raise self._broken(error) from error
-            raise self._append_failed(result, error) from error
+            refusal = self._append_failed(result, error)
+            if refusal is not error or ticket is None:
+                raise refusal from error
+            answers = [(ticket, refusal)]  # nothing was appended: the log's state has said so
+            if not self._must_wait(answers):
+                self._park(answers, ())
         except Exception as error:
             raise self._broken(error) from error
 
@@ -246,8 +300,32 @@ class Shard:
         answers = result.answers
         if ticket is not None and not isinstance(result.response, Deferred):
             answers = [*answers, (ticket, result.response)]
-        self._park(answers, result.effects)
+        if not result.records and self._must_wait(answers):
+            answers = ()
+        self._park(answers, result.effects)  # D5: without records of its own, too
         self._arm_timer()
+
+    def _must_wait(self, answers: Sequence[tuple[Ticket, object]]) -> bool:
+        """Say whether answers that rest on state alone must wait at the barrier (R9), which they then do."""
+        passing = self._barrier.begin(self.tp, self._leader_epoch) if answers else None
+        if passing is None:
+            return False
+        task = asyncio.get_running_loop().create_task(self._answer_behind(passing, answers), name=f"barrier {self.tp}")
+        self._behind_barrier.add(task)
+        task.add_done_callback(self._behind_barrier.discard)
+        return True
+
+    async def _answer_behind(self, passing: Awaitable[None], answers: Sequence[tuple[Ticket, object]]) -> None:
+        try:
+            await passing
+        except SemelError as error:
+            self._release([(ticket, error_for(error.code, error.message)) for ticket, _ in answers], ())
+        except Exception as error:
+            _log.exception("a barrier failed partition=%s", self.tp)
+            refusal = f"{self.tp} can't tell whether it is still led here: {error!r}; find its coordinator again"
+            self._release([(ticket, RetriableError(refusal, ErrorCode.NOT_COORDINATOR)) for ticket, _ in answers], ())
+        else:
+            self._park(answers, ())
 
     def _append_and_replay(self, result: Result[Any], now_ms: int) -> None:
         producer = result.producer or NO_PRODUCER
@@ -258,10 +336,20 @@ class Shard:
             transactional=result.producer is not None,
         )
         offset = self._log.append_batch(bytearray(batch))
+        self._check_appended(offset, len(result.records))
         for record in result.records:
             self._machine.replay(record, offset, result.producer, now_ms)
             self._replayed_offset = offset
             offset += 1
+
+    def _check_appended(self, offset: int, count: int) -> None:
+        """Check that what is about to be replayed is in the log, and was not replayed before."""
+        log_end_offset = self._log.log_end_offset
+        if not self._replayed_offset < offset <= log_end_offset - count:
+            raise BrokenInvariantError(
+                self.tp, "what is replayed is in the log, behind what was replayed before",
+                offset=offset, count=count, replayed_offset=self._replayed_offset, log_end_offset=log_end_offset,
+            )  # fmt: skip
 
     def _park(self, answers: Sequence[tuple[Ticket, object]], effects: Sequence[Any]) -> None:
         if not answers and not effects:
@@ -305,7 +393,7 @@ class Shard:
             self._on_effects(effects)
 
     def _append_failed(self, result: Result[Any], error: SemelError) -> SemelError:
-        """Return what the caller is told: the log's word about a producer (P4, P6), or that we failed."""
+        """Return what the caller gets: the log's word about a producer (P4, P6), or that we failed."""
         if result.producer is not None and not isinstance(error, RetriableError):
             return error
         self._reload(error)
@@ -317,7 +405,7 @@ class Shard:
         if self.state is not ShardState.ACTIVE:
             return
         _log.error("shard failed, reloading from its log partition=%s error=%s", self.tp, error)
-        self.state = ShardState.LOADING
+        self._move_to(ShardState.LOADING)
         self._drop_machine(
             RetriableError(f"{self.tp} could not commit: {error.message}", ErrorCode.COORDINATOR_NOT_AVAILABLE)
         )
@@ -329,6 +417,8 @@ class Shard:
         if self._release_task is not None:
             self._release_task.cancel()
             self._release_task = None
+        for task in self._behind_barrier:
+            task.cancel()
         if self._timer is not None:
             self._timer.cancel()
         self._timer = self._timer_ms = None
@@ -367,7 +457,7 @@ class Shard:
         unexpected = not isinstance(error, SemelError)
         _log.error(
             "%s. What it coordinates is refused until it can be read; that is tried again, ever more rarely. Stop the "
-            "node and restore the folder %s from a backup; without one, move the folder away and accept the loss "
+            "node and restore the directory %s from a backup; without one, move the directory away and accept the loss "
             "(--accept-loss-of %s:%d): what it coordinates is then forgotten",
             failure.message, self.tp, self.tp.topic, self.tp.partition, exc_info=error if unexpected else None,
         )  # fmt: skip
@@ -384,18 +474,22 @@ class Shard:
             await asyncio.sleep(0)
         if end_offset > 0:
             await self._log.wait_committed(end_offset - 1)
+        check(
+            offset <= self._log.log_end_offset, self.tp, "nothing is replayed that is not in the log",
+            next_offset=offset, log_end_offset=self._log.log_end_offset,
+        )  # fmt: skip
         self._machine = machine
         self._replayed_offset = end_offset - 1
-        self.state = ShardState.ACTIVE
+        self._move_to(ShardState.ACTIVE)
         now_ms = self._clock.now_ms()
         result = machine.loaded(now_ms)
         try:
             self._carry_out(result, None, now_ms)
         except SemelError as error:
-            self.state = ShardState.LOADING
+            self._move_to(ShardState.LOADING)
             raise RetriableError(f"{self.tp} could not append after loading: {error.message}", error.code) from error
         except Exception:
-            self.state = ShardState.LOADING
+            self._move_to(ShardState.LOADING)
             raise
 
     def _arm_timer(self) -> None:
@@ -407,8 +501,9 @@ class Shard:
             self._timer = None
         self._timer_ms = deadline_ms
         if deadline_ms is not None:
-            delay_s = max(0, deadline_ms - self._clock.now_ms()) / 1000
-            self._timer = asyncio.get_running_loop().call_later(delay_s, self.run_due_timer)
+            loop = asyncio.get_running_loop()
+            delay_s = max((deadline_ms - self._clock.now_ms()) / 1000, self._no_tick_before_s - loop.time(), 0.0)
+            self._timer = loop.call_later(delay_s, call_in_turn, self.run_due_timer)
 
 
 def replay_batches(machine: Machine, chunk: bytes | memoryview, from_offset: int) -> int:
@@ -449,139 +544,3 @@ def _records(batch: memoryview, header: BatchHeader) -> Sequence[Record]:
         return decode_records(batch)
     except CorruptBatchError as error:
         raise CorruptBatchError(f"the batch at offset {header.base_offset} is broken: {error.message}") from error
-
-
-class ShardRuntime:
-    """All shards of one internal topic on this node.
-
-    topic:        the internal topic's name.
-    open_log:     gives the log of a partition number.
-    make_machine: gives an empty machine for a partition number and the leader epoch it is led under.
-    on_effects:   is called with the partition number and the effects, once the records they rest on are committed.
-    """
-
-    def __init__(
-        self,
-        topic: str,
-        *,
-        open_log: Callable[[int], ShardLog],
-        make_machine: Callable[[int, int], Machine],
-        on_effects: Callable[[int, Sequence[Any]], None],
-        clock: Clock,
-    ) -> None:
-        self.topic = topic
-        self._open_log = open_log
-        self._make_machine = make_machine
-        self._on_effects = on_effects
-        self._clock = clock
-        self._shards: dict[int, Shard] = {}
-        self._offline: dict[int, SemelError] = {}
-        """Partitions that are to be held here and whose logs are not open."""
-
-    def load(self, partition: int, leader_epoch: int) -> Awaitable[None]:
-        """Take over a partition: read its log into a fresh machine.
-
-        Awaiting the result waits until it is active, or could not be read: then it is refused, and tried again. Where
-        its log is not open it is refused until it is loaded again.
-        """
-        self.unload(partition)
-        try:
-            log = self._open_log(partition)
-        except SemelError as error:
-            self._offline[partition] = error
-            nothing: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-            nothing.set_result(None)
-            return nothing
-        shard = Shard(
-            TopicPartition(self.topic, partition),
-            log,
-            lambda: self._make_machine(partition, leader_epoch),
-            lambda effects: self._on_effects(partition, effects),
-            self._clock,
-        )
-        self._shards[partition] = shard
-        return shard.start()
-
-    def unload(self, partition: int) -> None:
-        """Give a partition up; its callers are told to find the coordinator again."""
-        self._offline.pop(partition, None)
-        shard = self._shards.pop(partition, None)
-        if shard is not None:
-            shard.close()
-
-    def partitions(self) -> list[int]:
-        """Return the numbers of the partitions held here, sorted."""
-        return sorted(self._shards)
-
-    def unreadable(self) -> Mapping[int, SemelError]:
-        """Return the partitions whose logs could not be read, and why. What they coordinate is refused."""
-        failed = {number: error for number, shard in self._shards.items() if (error := shard.load_error) is not None}
-        return {**failed, **self._offline}
-
-    def away(self) -> Mapping[int, str]:
-        """Return the partitions held here that can't be used: why they can't be read, "" while they are being read."""
-        loading = {
-            number: "" if shard.load_error is None else shard.load_error.message
-            for number, shard in self._shards.items()
-            if shard.state is ShardState.LOADING
-        }
-        return {**loading, **{number: error.message for number, error in self._offline.items()}}
-
-    def state(self, partition: int) -> ShardState:
-        shard = self._shards.get(partition)
-        return ShardState.CLOSED if shard is None else shard.state
-
-    def machines(self) -> list[Machine]:
-        """Return the machines of the partitions that are active, to look at."""
-        return [shard.machine for shard in self._shards.values() if shard.state is ShardState.ACTIVE]
-
-    def state_counts(self) -> Mapping[str, int]:
-        """Return how many of the partitions held here are active, loading, or unreadable: loading in vain."""
-        counts = {"active": 0, "loading": 0, "unreadable": len(self._offline)}
-        for shard in self._shards.values():
-            counts["unreadable" if shard.load_error is not None else shard.state.value] += 1
-        return counts
-
-    async def submit(self, partition: int, request: object) -> Any:
-        """Return the machine's answer to `request`, once it is committed.
-
-        Raises whatever the machine refuses with, NOT_COORDINATOR where the partition is not held here,
-        COORDINATOR_LOAD_IN_PROGRESS while it loads, COORDINATOR_NOT_AVAILABLE where its log fails or can't be read.
-        """
-        return await self._shard(partition).submit(request)
-
-    async def write_marker(
-        self,
-        partition: int,
-        producer: ProducerIdAndEpoch,
-        coordinator_epoch: int,
-        committed: bool,
-        version: TransactionVersion,
-        *,
-        forged_epoch: int = -1,
-    ) -> None:
-        """Write a transaction's marker into a partition of this topic, and apply it. Returns once committed."""
-        await self._shard(partition).write_marker(producer, coordinator_epoch, committed, version, forged_epoch)
-
-    def run_due_timers(self) -> None:
-        """Give every machine whose deadline has passed its tick (for clocks that do not move by themselves)."""
-        for shard in list(self._shards.values()):
-            shard.run_due_timer()
-
-    def close(self) -> None:
-        """Give up every partition."""
-        for partition in self.partitions():
-            self.unload(partition)
-        self._offline.clear()
-
-    def _shard(self, partition: int) -> Shard:
-        shard = self._shards.get(partition)
-        if shard is None:
-            offline = self._offline.get(partition)
-            if offline is not None:
-                raise RetriableError(offline.message, ErrorCode.COORDINATOR_NOT_AVAILABLE)
-            raise RetriableError(
-                f"{self.topic}-{partition} is not led by this node; find its coordinator again",
-                ErrorCode.NOT_COORDINATOR,
-            )
-        return shard

@@ -197,6 +197,12 @@ class SimulatedDisk:
             raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), path)
         return node
 
+    def durable_bytes(self, path: str) -> bytes | None:
+        node: Node | None = self.root
+        for name in parts_of(path):
+            node = node.durable.get(name) if isinstance(node, FolderNode) else None
+        return bytes(node.durable) if isinstance(node, FileNode) else None
+
     def parent(self, path: str) -> tuple[FolderNode, str]:
         parts = parts_of(path)
         if not parts:

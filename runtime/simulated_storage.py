@@ -159,13 +159,15 @@ class SimulatedStorage:
         self.sync_count = 0
         self.capacity_bytes = _UNLIMITED
         self._disk = SimulatedDisk(self.random)
+        self.on_crash: Callable[[], None] | None = None
+        """Called when a crash point is reached, before `SimulatedCrash` is raised there."""
         self._faults: list[_Fault] = []
         self._crash_point: int | None = None
         self._dead = False
         self._locks: set[str] = set()
         self._mutex = threading.RLock()
 
-    # --- faults -----------------------------------------------------------------------------------------------------
+    # --- Faults -------------------------------------------------------------------------------------------------------
 
     def fail_next(self, operation: str, error: Exception, *, path_part: str = "", times: int = 1) -> None:
         """Let the next `times` calls of an operation (a method's name) on paths with `path_part` in them fail."""
@@ -214,13 +216,21 @@ class SimulatedStorage:
         """Return how many written bytes a power cut could take."""
         return self._disk.unsynced_bytes()
 
+    def synced_bytes(self, path: str) -> int:
+        """Return how long a file is on the disk itself, whatever a power cut takes."""
+        return len(self._disk.file(path).durable)
+
+    def durable_bytes(self, path: str) -> bytes | None:
+        """Return what a file is sure to have after a power cut, None where its name may be gone."""
+        return self._disk.durable_bytes(path)
+
     def corrupt(self, path: str, position: int, data: bytes) -> None:
         """Change bytes on the disk behind everybody's back, as a failing disk does."""
         node = self._disk.file(path)
         node.live[position : position + len(data)] = data
         node.durable[position : position + len(data)] = data
 
-    # --- Storage ----------------------------------------------------------------------------------------------------
+    # --- Storage ------------------------------------------------------------------------------------------------------
 
     def open(self, path: str, *, create: bool = False) -> StorageFile:
         with self._operation("open", path):
@@ -239,6 +249,11 @@ class SimulatedStorage:
                 if fault is not None:
                     raise fault
             return SimulatedFile(self, path, node, self.generation)
+
+    def create(self, path: str) -> StorageFile:
+        file = self.open(path, create=True)
+        file.truncate(0)
+        return file
 
     def exists(self, path: str) -> bool:
         with self._operation("exists", path, mutates=False):
@@ -325,7 +340,7 @@ class SimulatedStorage:
             self._locks.add(key)
             return SimulatedLock(self, key)
 
-    # --- inside -----------------------------------------------------------------------------------------------------
+    # --- Inside -------------------------------------------------------------------------------------------------------
 
     @contextmanager
     def _operation(
@@ -348,6 +363,8 @@ class SimulatedStorage:
 
     def _die(self, where: str) -> None:
         self._dead = True
+        if self.on_crash is not None:
+            self.on_crash()
         raise SimulatedCrash(where)
 
     def _mutation(self, operation: str, path: str) -> None:

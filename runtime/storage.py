@@ -6,6 +6,8 @@ from collections.abc import Sequence
 from types import TracebackType
 from typing import Protocol, Self, TypeAlias
 
+from semel.protocol.randomness import new_token
+
 Buffer: TypeAlias = bytes | bytearray | memoryview
 
 
@@ -44,6 +46,30 @@ class StorageFile(Protocol):
     def close(self) -> None: ...
 
 
+class FileRange:
+    """Bytes `position` to `position + size` of a file, which can be sent from the page cache."""
+
+    __slots__ = ("file", "position", "size")
+
+    def __init__(self, file: StorageFile, position: int, size: int) -> None:
+        self.file = file
+        self.position = position
+        self.size = size
+
+    def __len__(self) -> int:
+        return self.size
+
+    def __repr__(self) -> str:
+        return f"FileRange(position={self.position}, size={self.size})"
+
+    def read(self) -> bytes:
+        """Return the bytes. Raises `OSError` where the file has become shorter than the range."""
+        data = self.file.read_at(self.size, self.position)
+        if len(data) != self.size:
+            raise OSError(f"a range of {self.size} bytes at {self.position} has only {len(data)} bytes left")
+        return data
+
+
 class StorageLock(Protocol):
     """Holds a folder against other processes until released."""
 
@@ -63,7 +89,16 @@ class Storage(Protocol):
         """Open for reading and writing. Raises `FileNotFoundError` without `create`."""
         ...
 
-    def exists(self, path: str) -> bool: ...
+    def create(self, path: str) -> StorageFile:
+        """Make an empty file. What is by that name is replaced, a link too: it is not followed.
+
+        Raises `IsADirectoryError`.
+        """
+        ...
+
+    def exists(self, path: str) -> bool:
+        """Say whether anything is by that name, also a link that leads nowhere."""
+        ...
 
     def list_folder(self, path: str) -> list[str]:
         """Return the names in a folder, sorted."""
@@ -113,10 +148,13 @@ def read_whole(storage: Storage, path: str, *, size_bytes_max: int) -> bytes:
 
 def write_whole(storage: Storage, path: str, data: Buffer) -> None:
     """Replace a small file atomically and durably: write a sibling, sync it, rename it over, sync the folder."""
-    temporary = path + ".tmp"
-    file = storage.open(temporary, create=True)
+    temporary = f"{path}.tmp"
     try:
-        file.truncate(0)
+        file = storage.create(temporary)
+    except IsADirectoryError:  # not ours to remove
+        temporary = f"{path}.{new_token(4)}.tmp"
+        file = storage.create(temporary)
+    try:
         file.append([data])
         file.sync()
     finally:

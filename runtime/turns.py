@@ -33,9 +33,19 @@ class CallerGoneError(Exception):
     """The work is for a connection that is gone. Caught where requests are begun; nobody waits for an answer."""
 
 
+_measure: Callable[[], float] = time.perf_counter
+
+
 def seconds() -> float:
     """The time by which turns are measured."""
-    return time.perf_counter()
+    return _measure()
+
+
+def measure_by(clock: Callable[[], float]) -> None:
+    """Measure turns by another clock, in all of this process: for tests, and for simulations, whose time does not
+    pass while anything runs."""
+    global _measure
+    _measure = clock
 
 
 def set_is_gone(is_gone: Callable[[], bool]) -> None:
@@ -61,14 +71,26 @@ class Turns:
     async def give_way(self) -> None:
         """Let others have the event loop if this turn is over. Raises `CallerGoneError` where nobody waits any more."""
         if seconds() >= self._ends:
-            await _next_turn()
+            await next_turn()
             if self._is_gone is not None and self._is_gone():
                 raise CallerGoneError
             self._ends = seconds() + TURN_SECONDS
 
 
-async def _next_turn() -> None:
-    """Wait for a turn. All work that is done in turns has one between it in a round of the event loop."""
+async def next_turn() -> None:
+    """Wait for a turn. All work that is done in turns has one between it in a round of the event loop.
+
+    For work that is long from its beginning on, and that many callers may ask for at once.
+    """
+    await _queue_up()
+
+
+def call_in_turn(callback: Callable[[], object]) -> None:
+    """Call `callback` when it has a turn. For timers, of which many may be due at the same moment."""
+    _queue_up().add_done_callback(lambda turn: None if turn.cancelled() else callback())
+
+
+def _queue_up() -> asyncio.Future[None]:
     loop = asyncio.get_running_loop()
     waiting = _WAITING.get(loop)
     if waiting is None:
@@ -77,7 +99,7 @@ async def _next_turn() -> None:
     waiting.append(turn)
     if len(waiting) == 1:
         loop.call_soon(_give_turn, loop, waiting)
-    await turn
+    return turn
 
 
 def _give_turn(loop: asyncio.AbstractEventLoop, waiting: deque[asyncio.Future[None]]) -> None:

@@ -1,6 +1,10 @@
 """Semel as a source and a sink of PySpark: `format("semel")`, with the options of Spark's own Kafka connector."""
 
-from semel.spark.sink.foreach import foreach_batch, write_batch
-from semel.spark.source.lag import LagListener
+from semel.protocol.extras import imports_of_extra
 
-__all__ = ["LagListener", "foreach_batch", "write_batch"]
+with imports_of_extra("spark", "semel.spark"):
+    from semel.spark.session import use_session
+    from semel.spark.sink.foreach import foreach_batch, write_batch
+    from semel.spark.source.lag import LagListener
+
+__all__ = ["LagListener", "foreach_batch", "use_session", "write_batch"]

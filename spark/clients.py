@@ -12,11 +12,9 @@ from collections.abc import Coroutine
 from dataclasses import dataclass
 from typing import Any, Final, TypeVar
 
-from semel.protocol.errors import UsageError
-from semel.sdk.shared.transaction import SharedTransaction
+from semel.sdk.shared.api import SharedTransaction
 from semel.sdk.transport.client import ClientCore
-from semel.sdk.transport.io_thread import IoThread
-from semel.sdk.transport.options import ClientOptions, parse_bootstrap
+from semel.sdk.transport.options import ClientOptions
 
 T = TypeVar("T")
 
@@ -26,41 +24,18 @@ _METADATA_MAX_AGE_MS: Final = 30_000
 
 @dataclass(frozen=True, slots=True)
 class Address:
-    """How to reach the cluster. Times in milliseconds: of one attempt, and of a call with its retries."""
+    """How to reach the cluster. Times in milliseconds: of one attempt, and of a call with its retries.
 
-    grpc: tuple[str, ...]
-    kafka: tuple[str, ...]
+    addresses: of nodes, each "host:port", of the Kafka listener or of the gRPC one
+    """
+
+    addresses: tuple[str, ...]
     client_id: str
     request_timeout_ms: int
     api_timeout_ms: int
 
-    @property
-    def connect_timeout_ms(self) -> int:
-        """How long a task tries where its new process has reached no node yet: a node may be restarting."""
-        return min(20_000, self.api_timeout_ms)
-
-    @classmethod
-    def checked(
-        cls,
-        grpc: tuple[str, ...],
-        kafka: tuple[str, ...],
-        *,
-        client_id: str,
-        request_timeout_ms: int,
-        api_timeout_ms: int,
-    ) -> Address:
-        """Return the address. Raises `UsageError` for what is not HOST:PORT."""
-        for name, addresses in (("bootstrap", grpc), ("kafka.bootstrap.servers", kafka)):
-            if addresses:
-                try:
-                    parse_bootstrap(",".join(addresses))
-                except UsageError as error:
-                    raise UsageError(f"option {name}: {error.message}") from None
-        return cls(grpc, kafka, client_id, request_timeout_ms, api_timeout_ms)
-
 
 _clients: dict[tuple[int, Address], ClientCore] = {}
-_found: dict[Address, tuple[str, ...]] = {}
 
 
 def client_for(address: Address) -> ClientCore:
@@ -79,30 +54,12 @@ def run(client: ClientCore, call: Coroutine[Any, Any, T]) -> T:
     return client.run(call, timeout_ms=2 * client.options.api_timeout_ms + client.options.request_timeout_ms)
 
 
-def grpc_addresses_of(address: Address) -> tuple[str, ...]:
-    """Return the gRPC addresses: those given, or those that the nodes at the Kafka addresses name."""
-    if address.grpc:
-        return address.grpc
-    if address not in _found:
-        from semel.spark.discovery import grpc_addresses
-
-        io = IoThread("Spark data source")
-        try:
-            look = grpc_addresses(address.kafka, address.client_id, timeout_ms=address.connect_timeout_ms)
-            found = io.run(look, timeout_ms=address.api_timeout_ms)
-        finally:
-            io.close()
-        _found[address] = found
-    return _found[address]
-
-
 def _open(address: Address) -> ClientCore:
     options = ClientOptions(
-        addresses=grpc_addresses_of(address),
+        addresses=address.addresses,
         client_id=address.client_id,
         request_timeout_ms=address.request_timeout_ms,
         api_timeout_ms=address.api_timeout_ms,
-        connect_timeout_ms=address.connect_timeout_ms,
         metadata_max_age_ms=_METADATA_MAX_AGE_MS,
     )
     return ClientCore("Spark data source", options)

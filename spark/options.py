@@ -10,14 +10,13 @@ from typing import Any, Final, TypeVar
 
 from semel.protocol.errors import UsageError
 from semel.protocol.ids import TopicPartition
-from semel.sdk.transport.options import nearest
+from semel.protocol.int_bounds import INT64_MAX
+from semel.sdk.transport.options import nearest, parse_bootstrap
 
 T = TypeVar("T")
 
 _log = logging.getLogger("semel.spark")
 
-INT32_MAX: Final = 2**31 - 1
-INT64_MAX: Final = 2**63 - 1
 
 KAFKA: Final = "kafka."
 BOOTSTRAP: Final = "bootstrap"
@@ -135,15 +134,19 @@ class OptionReader:
         """Return what `parse(name, text)` makes of an option, None where it is not given."""
         return parse(name, self.text(name)) if self.has(name) else None
 
-    def addresses(self) -> tuple[tuple[str, ...], tuple[str, ...]]:
-        """Return the gRPC addresses of `bootstrap` and the addresses of `kafka.bootstrap.servers`: one is needed."""
-        grpc, kafka = _split(self.text(BOOTSTRAP)), _split(self.text(KAFKA_BOOTSTRAP))
-        if not grpc and not kafka:
-            raise UsageError(
-                f"the {self._owner} needs the address of a node: option {KAFKA_BOOTSTRAP} with that of its Kafka "
-                f"listener (localhost:9092), or option {BOOTSTRAP} with that of its gRPC listener (localhost:9094)"
-            )
-        return grpc, kafka
+    def addresses(self) -> tuple[str, ...]:
+        """Return the addresses of `bootstrap`, else of `kafka.bootstrap.servers`: each of either listener of a node."""
+        for name in (BOOTSTRAP, KAFKA_BOOTSTRAP):
+            text = self.text(name)
+            if _split(text):
+                try:
+                    return parse_bootstrap(_split(text))
+                except UsageError as error:
+                    raise UsageError(f"option {name}: {error.message}") from None
+        raise UsageError(
+            f"the {self._owner} needs the address of a node, its Kafka port or its gRPC port: option {KAFKA_BOOTSTRAP} "
+            f"(localhost:9092), or option {BOOTSTRAP}, which says the same"
+        )
 
     def check_security(self) -> None:
         """Refuse what would only seem to be secure: Semel's listeners speak plain text."""

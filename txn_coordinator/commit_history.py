@@ -70,7 +70,7 @@ class CommitHistory:
     def _growth_by(self, kind: CommitKind, key: str, decision: CommitDecision) -> int:
         return decision_bytes(decision) - decision_bytes(self.find(kind, key, decision.token))
 
-    # -- what is remembered
+    # --- What is remembered -------------------------------------------------------------------------------------------
 
     def of(self, kind: CommitKind, key: str) -> Mapping[str, CommitDecision]:
         """Return the commits of a key by token, oldest first."""
@@ -107,7 +107,7 @@ class CommitHistory:
                 "remembered. Was a checkpoint rolled back?",
             )
 
-    # -- records
+    # --- Records ------------------------------------------------------------------------------------------------------
 
     def records_of(self, kind: CommitKind, key: str, decision: CommitDecision) -> list[CoordinatorRecord]:
         """Return the record of a decision, and what makes room for it."""

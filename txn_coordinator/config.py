@@ -1,59 +1,108 @@
-"""Settings of the transaction coordinator, by Kafka's names where Kafka has them."""
+"""What an operator may set about the transaction coordinator, by Kafka's names where Kafka has them."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from typing import Final
 
-TRANSACTIONAL_ID_BYTES_MAX: Final = 2**15 - 1
+from semel.protocol.int_bounds import INT16_MAX, INT32_MAX
+from semel.protocol.time_units import DAY_MS
+from semel.runtime.setting import ConfigError, PartConfig, setting
+
+TRANSACTIONAL_ID_BYTES_MAX: Final = INT16_MAX
 """What the string in the record's key can hold."""
 
 
-@dataclass(frozen=True, slots=True)
-class TransactionConfig:
-    """What bounds the coordinator. Times are in milliseconds.
+@dataclass(frozen=True)
+class TransactionConfig(PartConfig):
+    """What bounds the coordinator."""
 
-    transaction_max_timeout_ms:     the longest timeout that a producer may ask for (`transaction.max.timeout.ms`).
-    transactional_id_expiration_ms: an id without a transaction is forgotten so long after its last one
-                                    (`transactional.id.expiration.ms`).
-    transactional_id_max_bytes:     the longest id that may be initialised with; one that is known continues.
-    transactional_ids_bytes_max:    what the ids, open transactions and remembered commits of all partitions may hold.
-    two_phase_commit_enable:        whether transactions may be decided outside, which never time out
-                                    (`transaction.two.phase.commit.enable`).
-    commit_history_max:             how many commits are remembered by key, for tokens and shared transactions (T13).
-    commit_history_expiration_ms:   a key without an attempt or a commit for so long is forgotten.
-    commit_one_off_expiration_ms:   the same for a key of which it is known that nobody repeats it.
-    shared_writers_max:             writers of one shared transaction.
-    record_bytes_max:               the largest record of `__transaction_state`; more partitions than fit are refused.
-    tick_records_max:               how many timed-out or expired ids one tick takes up; the next follows at once.
-    add_partitions_wait_ms:         how long adding partitions waits for the producer's previous transaction to complete
-                                    before it has to retry (KIP-890: saves the client its back-off).
-    marker_writes_in_flight_max:    marker requests under way at the same time.
-    marker_retry_backoff_ms, marker_retry_backoff_max_ms: pauses between attempts to write a marker.
-    """
-
-    transaction_max_timeout_ms: int = 900_000
-    transactional_id_expiration_ms: int = 604_800_000
-    transactional_id_max_bytes: int = 1_024
-    transactional_ids_bytes_max: int = 512 << 20
-    two_phase_commit_enable: bool = False
-    commit_history_max: int = 100
-    commit_history_expiration_ms: int = 30 * 86_400_000
-    commit_one_off_expiration_ms: int = 900_000
-    shared_writers_max: int = 1_000
-    record_bytes_max: int = 900_000
-    tick_records_max: int = 1_000
-    add_partitions_wait_ms: int = 100
-    marker_writes_in_flight_max: int = 1_000
-    marker_retry_backoff_ms: int = 20
-    marker_retry_backoff_max_ms: int = 5_000
+    transaction_max_timeout_ms: int = setting(
+        900_000, "The longest transaction timeout that a producer may ask for.", unit="ms", minimum=1, maximum=INT32_MAX
+    )
+    transactional_id_expiration_ms: int = setting(
+        7 * DAY_MS,
+        "After how long without a transaction a transactional id is forgotten.",
+        unit="ms",
+        minimum=1,
+        maximum=INT32_MAX,
+    )
+    transactional_id_max_bytes: int = setting(
+        1_024,
+        "The longest transactional id that a producer may initialise with. Each is kept in memory, and read at each "
+        "start, until it expires.",
+        unit="bytes",
+        minimum=1,
+        maximum=TRANSACTIONAL_ID_BYTES_MAX,
+    )
+    transactional_ids_max_bytes: int = setting(
+        512 << 20,
+        "What the transactional ids, open transactions and remembered commits of this node may hold in memory "
+        "together: 4 KiB for each id or key of shared transactions, and what it holds beyond that: 170 bytes for a "
+        "partition in a transaction, and 500 bytes and its payload for a commit with a token. Beyond it new ids are "
+        "refused with POLICY_VIOLATION. Known ones continue within their 4 KiB and a fair share; those that hold more "
+        "can't add partitions nor commit with a token (TRANSACTION_ABORTABLE).",
+        unit="bytes",
+        minimum=1,
+    )
+    transaction_two_phase_commit_enable: bool = setting(
+        False,
+        "Whether somebody outside, such as a database, may decide about transactions (KIP-939). They never time "
+        "out: one that is forgotten holds its partitions' readers until an operator aborts it.",
+    )
+    commit_history_max: int = setting(
+        100,
+        "How many commits with a token are remembered for each transactional id, or key of shared transactions.",
+        minimum=1,
+        maximum=10_000,
+    )
+    commit_history_expiration_ms: int = setting(
+        30 * DAY_MS,
+        "After how long without a commit or an attempt the commits of a key are forgotten.",
+        unit="ms",
+        minimum=1,
+        long=True,
+    )
+    commit_one_off_expiration_ms: int = setting(
+        15 * 60_000,
+        "After how long without a commit or an attempt a key is forgotten of which it is known that nobody uses it "
+        "again, such as that of a single batch write.",
+        unit="ms",
+        minimum=1_000,
+        long=True,
+    )
+    shared_transaction_max_writers: int = setting(
+        1_000, "The most writers of one shared transaction.", minimum=1, maximum=10_000
+    )
+    add_partitions_to_txn_retry_backoff_max_ms: int = setting(
+        100,
+        "How long adding a partition waits for the producer's previous transaction to complete, before the producer "
+        "gets CONCURRENT_TRANSACTIONS and retries (KIP-890).",
+        unit="ms",
+        minimum=1,
+        maximum=60_000,
+    )
+    transaction_markers_max_in_flight: int = setting(
+        1_000, "Decided transactions whose markers are being written at once.", minimum=1, maximum=1_000_000
+    )
+    transaction_marker_retry_backoff_ms: int = setting(
+        20,
+        "The first pause before a marker is tried again.",
+        unit="ms",
+        minimum=1,
+        maximum=60_000,
+        at_most="transaction.marker.retry.backoff.max.ms",
+    )
+    transaction_marker_retry_backoff_max_ms: int = setting(
+        5_000, "The longest pause before a marker is tried again.", unit="ms", minimum=1, maximum=600_000
+    )
+    transaction_record_max_bytes: int = 900_000
+    """The largest record of `__transaction_state`; more partitions than fit are refused."""
+    transaction_tick_max_records: int = 1_000
+    """How many timed-out or expired ids one tick processes; the next follows at once."""
 
     def __post_init__(self) -> None:
-        for name in self.__slots__:
-            if name != "two_phase_commit_enable" and getattr(self, name) <= 0:
-                raise ValueError(f"{name} must be positive, not {getattr(self, name)}")
-        if self.transactional_id_max_bytes > TRANSACTIONAL_ID_BYTES_MAX:
-            raise ValueError(
-                f"transactional_id_max_bytes is at most {TRANSACTIONAL_ID_BYTES_MAX}, not "
-                f"{self.transactional_id_max_bytes}"
-            )
+        super().__post_init__()
+        for name in ("transaction_record_max_bytes", "transaction_tick_max_records"):
+            if getattr(self, name) <= 0:
+                raise ConfigError(f"{name} must be positive, not {getattr(self, name)}")

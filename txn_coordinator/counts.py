@@ -10,7 +10,7 @@ class TransactionCounts:
     """Counts since the node was started.
 
     timeouts:         transactions aborted because their time was over (T9).
-    fencings_taken:   epochs taken from whoever held them, with a transaction open (T5, T9).
+    fencings_taken:   epochs taken from their holder, with a transaction open (T5, T9).
     fencings_refused: calls of producers that were told that they are fenced.
     """
 

@@ -38,7 +38,7 @@ class Decided:
 
 @dataclass(frozen=True, slots=True)
 class TransactionCompleted:
-    """Nothing is pending for this id any more: whoever waits for that may try again.
+    """Nothing is pending for this id any more: callers that wait for that may try again.
 
     `committed` and `duration_ms` are for the metrics; None: there was nothing to commit or abort.
     """
@@ -46,6 +46,16 @@ class TransactionCompleted:
     transactional_id: str
     committed: bool | None = field(default=None, compare=False)
     duration_ms: int = field(default=0, compare=False)
+
+
+@dataclass(frozen=True, slots=True)
+class Fenced:
+    """An epoch was taken from its holder, and that is durable: for the metrics.
+
+    `timed_out`: nobody has come in the holder's place, the transaction's time was over (T9).
+    """
+
+    timed_out: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +70,7 @@ class MarkersWritten:
 
 @dataclass(frozen=True, slots=True)
 class ProducerIdNeeded:
-    """The type of `PRODUCER_ID_NEEDED`: an answer that asks the shell to come again `WithProducerId`."""
+    """The type of `PRODUCER_ID_NEEDED`: an answer that asks the shell to retry `WithProducerId`."""
 
 
 PRODUCER_ID_NEEDED: Final = ProducerIdNeeded()

@@ -24,6 +24,8 @@ ID_BYTES: Final = 900
 """A transactional id with its state, its producer, its client and its timers, without its text."""
 PARTITION_BYTES: Final = 170
 """A partition in a transaction."""
+TOPIC_BYTES: Final = 150
+"""A topic in a transaction, with its id."""
 KEY_BYTES: Final = 700
 """A key of shared transactions."""
 COMMIT_BYTES: Final = 500
@@ -116,7 +118,8 @@ def transaction_bytes(txn: TransactionMetadata | None) -> int:
     """Return what an id holds; 0 for one that is not there."""
     if txn is None:
         return 0
-    return ID_BYTES + 2 * len(txn.transactional_id) + len(txn.attempt) + PARTITION_BYTES * len(txn.partitions)
+    texts = 2 * len(txn.transactional_id) + len(txn.attempt)
+    return ID_BYTES + texts + PARTITION_BYTES * len(txn.partitions) + TOPIC_BYTES * len(txn.topic_ids)
 
 
 def attempt_bytes(state: AttemptState | None) -> int:

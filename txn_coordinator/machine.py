@@ -3,7 +3,7 @@
 Its state is what the records say, changed in `replay` alone; the two timer heaps beside it follow from them. What Kafka
 calls a pending transition is here a state like any other: a decision is replayed at once, and the shard lets nothing
 out, neither answers nor markers, before its record is committed (T2, T3). So pending is a decision whose markers
-are under way, Prepare*. Whoever may hold the id with its completion is told to come again (KAFKA-18464).
+are under way, Prepare*. A caller that may hold the id with its completion is told to retry (KAFKA-18464).
 """
 
 from __future__ import annotations
@@ -40,14 +40,15 @@ from semel.protocol.api.transactions import (
 )
 from semel.protocol.errors import ErrorCode, UsageError
 from semel.protocol.ids import MAX_PRODUCER_EPOCH, NO_PRODUCER_EPOCH, NO_PRODUCER_ID, NO_TIMESTAMP, ProducerIdAndEpoch
+from semel.runtime.deadlines import Deadlines
 from semel.runtime.machine import CoordinatorRecord, Result, Tick, Ticket
 from semel.txn_coordinator.commit_history import CommitHistory
 from semel.txn_coordinator.commit_records import MEMBER_PREFIX, CommitKind, decode_commit_key, key_of_member
 from semel.txn_coordinator.config import TransactionConfig
-from semel.txn_coordinator.counts import TransactionCounts
 from semel.txn_coordinator.effects import (
     PRODUCER_ID_NEEDED,
     Decided,
+    Fenced,
     MarkersWritten,
     SendMarkers,
     TransactionCompleted,
@@ -94,7 +95,6 @@ from semel.txn_coordinator.state import (
     TransactionMetadata,
     TransactionState,
 )
-from semel.txn_coordinator.timers import Timers
 
 _NO_ID: Final = NO_PRODUCER_ID
 
@@ -107,23 +107,21 @@ class TransactionMachine:
         partition: int,
         coordinator_epoch: int,
         config: TransactionConfig | None = None,
-        counts: TransactionCounts | None = None,
         held_by_all: Callable[[], Held] | None = None,
     ) -> None:
         """`held_by_all`: what the machines of all partitions hold together; without it, this one alone counts."""
         self.partition = partition
         self.coordinator_epoch = coordinator_epoch
         self._config = config or TransactionConfig()
-        self._counts = counts or TransactionCounts()
         self._transactions: dict[str, TransactionMetadata] = {}
         self.state_counts: dict[TransactionState, int] = dict.fromkeys(TransactionState, 0)
         """How many transactional ids are in each state."""
         self.open_transactions: dict[str, TransactionMetadata] = {}
         """Those that partitions may hold data of. Not to be changed."""
-        self._timeouts = Timers()
-        self._expirations = Timers()
+        self._timeouts: Deadlines[str] = Deadlines()
+        self._expirations: Deadlines[str] = Deadlines()
         self.held = HeldBytes()
-        self._room = Room(self._config.transactional_ids_bytes_max, self.held, held_by_all or self.held.sum)
+        self._room = Room(self._config.transactional_ids_max_bytes, self.held, held_by_all or self.held.sum)
         self._history = CommitHistory(self._config, self.held)
         self._shared = SharedTransactions(
             self._config,
@@ -150,7 +148,7 @@ class TransactionMachine:
             DescribeSharedRequest: self._shared.describe,
         }
 
-    # -- the Machine protocol
+    # --- The Machine protocol -----------------------------------------------------------------------------------------
 
     def handle(self, request: Any, now_ms: int, ticket: Ticket) -> Result[Any]:
         try:
@@ -186,8 +184,8 @@ class TransactionMachine:
         elif record.value is None:
             self._note_state(transactional_id, None)
             self._transactions.pop(transactional_id, None)
-            self._timeouts.forget(transactional_id)
-            self._expirations.forget(transactional_id)
+            self._timeouts.cancel(transactional_id)
+            self._expirations.cancel(transactional_id)
             if (key := key_of_member(transactional_id)) is not None:
                 self._shared.note_writer(key, transactional_id, gone=True)
         else:
@@ -199,12 +197,12 @@ class TransactionMachine:
         if txn.attempt and (key := key_of_member(txn.transactional_id)) is not None:
             self._shared.note_writer(key, txn.transactional_id)
             if txn.state is TransactionState.EMPTY:
-                self._timeouts.want(txn.transactional_id, txn.last_update_ms + txn.timeout_ms)
+                self._timeouts.hasten(txn.transactional_id, txn.last_update_ms + txn.timeout_ms)
         if txn.state is TransactionState.ONGOING:
-            self._timeouts.want(txn.transactional_id, txn.start_ms + txn.timeout_ms)
+            self._timeouts.hasten(txn.transactional_id, txn.start_ms + txn.timeout_ms)
         elif txn.state not in PREPARED and not txn.attempt:
             expires_ms = txn.last_update_ms + self._config.transactional_id_expiration_ms
-            self._expirations.want(txn.transactional_id, expires_ms)
+            self._expirations.hasten(txn.transactional_id, expires_ms)
 
     def _note_state(self, transactional_id: str, after: TransactionMetadata | None) -> None:
         """Keep count of the states, so that nobody has to go through all ids for that."""
@@ -234,13 +232,14 @@ class TransactionMachine:
         return Result(None, effects=effects)
 
     def next_deadline_ms(self) -> int | None:
-        deadlines = (self._timeouts.next_ms(), self._expirations.next_ms(), self._shared.next_deadline_ms())
+        sources = (self._timeouts, self._expirations, self._shared)
+        deadlines = (source.next_deadline_ms() for source in sources)
         return min((deadline for deadline in deadlines if deadline is not None), default=None)
 
     def closed(self) -> Sequence[Ticket]:
         return ()
 
-    # -- producer ids (T5, T10, KIP-360)
+    # --- Producer ids (T5, T10, KIP-360) ------------------------------------------------------------------------------
 
     def _with_producer_id(self, request: WithProducerId, now_ms: int) -> Result[Any]:
         inner = request.request
@@ -289,7 +288,7 @@ class TransactionMachine:
         if not request.two_phase:
             refuse_timeout(request.transactional_id, request.transaction_timeout_ms, self._config)
             return request.transaction_timeout_ms
-        if not self._config.two_phase_commit_enable:
+        if not self._config.transaction_two_phase_commit_enable:
             raise refuse(
                 ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED,
                 f"transactional id {request.transactional_id!r}: this node lets nobody outside decide about "
@@ -319,7 +318,7 @@ class TransactionMachine:
     def _fence_and_retry(
         self, txn: TransactionMetadata, from_epoch: int, by: ClientOrigin | None, now_ms: int
     ) -> Result[Any]:
-        """T5: an open transaction is fenced and aborted; the caller comes again when its markers are written."""
+        """T5: an open transaction is fenced and aborted; the caller retries when its markers are written."""
         refusal = refuse(
             ErrorCode.CONCURRENT_TRANSACTIONS,
             f"the open transaction of {txn.transactional_id!r} is being aborted first; try again shortly",
@@ -327,7 +326,7 @@ class TransactionMachine:
         records, effects = self._fence(txn, now_ms, from_epoch=from_epoch, by=by)
         return Result(refusal.error, records, effects=effects)
 
-    # -- partitions (T8, T11)
+    # --- Partitions (T8, T11) -----------------------------------------------------------------------------------------
 
     def _add_partitions(self, request: AddPartitionsToTxnRequest, now_ms: int) -> Result[AddPartitionsToTxnResponse]:
         txn = self._known(request.transactional_id)
@@ -338,28 +337,45 @@ class TransactionMachine:
                 ErrorCode.INVALID_TXN_STATE,
                 f"{txn.transactional_id!r} has a prepared transaction: commit or abort it before the next one begins",
             )
+        others = txn.other_topics(request.topic_ids)
         if request.verify_only:
             return Result(
                 AddPartitionsToTxnResponse(
                     {
-                        tp: ErrorCode.NONE if tp in txn.partitions else ErrorCode.TRANSACTION_ABORTABLE
+                        tp: ErrorCode.NONE
+                        if tp in txn.partitions and tp.topic not in others
+                        else ErrorCode.TRANSACTION_ABORTABLE
                         for tp in request.partitions
                     }
                 )
             )
+        if others:
+            raise refuse(
+                ErrorCode.TRANSACTION_ABORTABLE,
+                f"topic {min(others)} was deleted and made again since {txn.transactional_id!r} wrote to it in this "
+                "transaction: abort it, and begin another",
+            )
         response = AddPartitionsToTxnResponse(dict.fromkeys(request.partitions, ErrorCode.NONE))
-        if txn.state is TransactionState.ONGOING and txn.partitions.issuperset(request.partitions):
+        if (
+            txn.state is TransactionState.ONGOING
+            and txn.partitions.issuperset(request.partitions)
+            and txn.topic_ids.keys() >= request.topic_ids.keys()
+        ):
             return Result(response)
-        record = record_of(prepare_add_partitions(txn, request.partitions, request.version, now_ms, request.trace))
-        if size_of((record,)) > self._config.record_bytes_max:
+        record = record_of(
+            prepare_add_partitions(
+                txn, request.partitions, request.version, now_ms, request.trace, topic_ids=request.topic_ids
+            )
+        )
+        if size_of((record,)) > self._config.transaction_record_max_bytes:
             raise refuse(
                 ErrorCode.MESSAGE_TOO_LARGE,
                 f"the transaction of {txn.transactional_id!r} would have too many partitions for one record of "
-                f"{self._config.record_bytes_max} bytes; end it, and spread its partitions over several",
+                f"{self._config.transaction_record_max_bytes} bytes; end it, and spread its partitions over several",
             )
         return Result(response, [record])
 
-    # -- the end (T3, T6, T7, T11)
+    # --- The end (T3, T6, T7, T11) ------------------------------------------------------------------------------------
 
     def _end_txn(self, request: EndTxnRequest, spare_id: int, now_ms: int) -> Result[Any]:
         txn = self._known(request.transactional_id)
@@ -430,6 +446,7 @@ class TransactionMachine:
                 partitions=tuple(sorted(txn.partitions)),
                 version=txn.version,
                 coordinator=self.partition,
+                topic_ids=txn.topic_ids,
             ),
             txn.trace,
         )
@@ -466,14 +483,14 @@ class TransactionMachine:
         cause: DecisionCause = DecisionCause.FENCE,
         by: ClientOrigin | None = None,
     ) -> tuple[list[CoordinatorRecord], list[Any]]:
-        """Take the epoch from whoever holds it, and abort what it has open. One bump in all (KAFKA-19367)."""
-        self._counts.fencings_taken += 1
+        """Take the epoch from its holder, and abort what it has open. One bump in all (KAFKA-19367)."""
         fenced = prepare_epoch_fence(txn, from_epoch=from_epoch)
         ending = Ending(cause, by)
         decided = prepare_end(fenced, committed=False, version=fenced.version, now_ms=now_ms, ending=ending)
-        return self._decision(decided, now_ms, cause)
+        records, effects = self._decision(decided, now_ms, cause)
+        return records, [Fenced(timed_out=cause is DecisionCause.TIMEOUT), *effects]
 
-    # -- time (T9, expiry)
+    # --- Time (T9, expiry) --------------------------------------------------------------------------------------------
 
     def _tick(self, request: Tick, now_ms: int) -> Result[None]:
         """Abort what timed out and forget what expired, up to a bound; the rest stays due, so the next tick follows."""
@@ -490,14 +507,13 @@ class TransactionMachine:
                 continue
             deadline_ms = (txn.last_update_ms if is_idle_writer else txn.start_ms) + txn.timeout_ms
             if deadline_ms > now_ms:
-                self._timeouts.want(due, deadline_ms)
+                self._timeouts.hasten(due, deadline_ms)
                 continue
             if is_idle_writer:
                 records.append(tombstone_of(txn))
                 size += size_of(records[-1:])
                 continue
             # Nobody has come in the producer's place: it may continue, with the epoch that fences it now (KIP-588).
-            self._counts.timeouts += 1
             fencing, markers = self._fence(txn, now_ms, from_epoch=txn.producer_epoch, cause=DecisionCause.TIMEOUT)
             records += fencing
             effects += markers
@@ -509,7 +525,7 @@ class TransactionMachine:
                 continue
             deadline_ms = txn.last_update_ms + self._config.transactional_id_expiration_ms
             if deadline_ms > now_ms:
-                self._expirations.want(due, deadline_ms)
+                self._expirations.hasten(due, deadline_ms)
                 continue
             records.append(tombstone_of(txn))
             size += size_of(records[-1:])
@@ -519,9 +535,12 @@ class TransactionMachine:
         return Result(None, records, effects=effects)
 
     def _has_room(self, records: Sequence[CoordinatorRecord], size: int) -> bool:
-        return len(records) < self._config.tick_records_max and size <= self._config.record_bytes_max // 2
+        return (
+            len(records) < self._config.transaction_tick_max_records
+            and size <= self._config.transaction_record_max_bytes // 2
+        )
 
-    # -- operators (KIP-664)
+    # --- Operators (KIP-664) ------------------------------------------------------------------------------------------
 
     def _abort(self, request: AbortTransactionRequest, now_ms: int) -> Result[None]:
         txn = self._existing(request.transactional_id)
@@ -554,15 +573,17 @@ class TransactionMachine:
     def _list(self, request: ListTransactionsRequest, now_ms: int) -> Result[ListTransactionsResponse]:
         return Result(
             ListTransactionsResponse(
-                tuple(
-                    TransactionListing(txn.transactional_id, txn.producer_id, txn.state.label)
-                    for txn in _filtered(self._transactions.values(), request, now_ms)
-                ),
+                tuple(self._listed(txn) for txn in _filtered(self._transactions.values(), request, now_ms)),
                 tuple(sorted(request.states - STATE_NAMES)),
             )
         )
 
-    # -- looking up
+    def _listed(self, txn: TransactionMetadata) -> TransactionListing:
+        listed = TransactionListing(txn.transactional_id, txn.producer_id, txn.state.label)
+        last = self._history.last(CommitKind.PRODUCER, txn.transactional_id)
+        return listed if last is None else replace(listed, last_token=last.token, last_commit_ms=last.decided_ms)
+
+    # --- Looking up ---------------------------------------------------------------------------------------------------
 
     def _known(self, transactional_id: str) -> TransactionMetadata:
         """For producers: an id that is not known has no mapping to a producer id any more."""

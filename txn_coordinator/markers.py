@@ -1,7 +1,7 @@
 """Sends the markers of decided transactions until every partition has its own, then reports back (T3).
 
 One task for each decision, never two for the same: with the older protocol a second marker, late, could end the
-producer's next transaction. What fails is tried again for as long as this node coordinates the id; whoever takes over
+producer's next transaction. What fails is tried again for as long as this node coordinates the id; the next one
 begins again from the log (T4), and its higher coordinator epoch shuts this one's late markers out (P9).
 """
 
@@ -9,9 +9,9 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Collection, Mapping
 from dataclasses import replace
-from typing import Final, NamedTuple, Protocol
+from typing import Final, NamedTuple, Protocol, TypeVar
 
 from opentelemetry.trace import Span
 from tenacity import AsyncRetrying, RetryCallState, retry_if_exception_type
@@ -19,7 +19,7 @@ from tenacity.wait import wait_random_exponential
 
 from semel.protocol.api.transactions import TxnMarker
 from semel.protocol.errors import ErrorCode, FencedError, SemelError
-from semel.protocol.ids import TopicPartition
+from semel.protocol.ids import TopicId, TopicPartition
 from semel.runtime.retrying import attempted
 from semel.runtime.telemetry.tracing import end_span
 from semel.txn_coordinator.config import TransactionConfig
@@ -41,6 +41,8 @@ _DONE: Final = frozenset(
 )
 _MAYBE_GONE: Final = frozenset({ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, ErrorCode.UNKNOWN_TOPIC_ID})
 
+_Answer = TypeVar("_Answer")
+
 LOUD_AFTER_ATTEMPTS: Final = 5
 """A leader's move or a restart is over by then; from there on each failure is logged as a warning."""
 
@@ -55,8 +57,14 @@ class MarkerWriter(Protocol):
         """
         ...
 
-    def partition_exists(self, tp: TopicPartition) -> bool:
-        """Say whether the cluster's metadata knows this partition; one that was deleted needs no marker."""
+    async def deleted(
+        self, partitions: Collection[TopicPartition], topic_ids: Mapping[str, TopicId]
+    ) -> frozenset[TopicPartition]:
+        """Return those partitions whose topics were deleted, of the ids that are given: they need no marker (R8).
+
+        A topic that this node does not know may be newer than what it has read of the metadata: then it reads on, and
+        raises `SemelError` where it can't.
+        """
         ...
 
 
@@ -91,9 +99,10 @@ class MarkerSender:
         self._sleep = sleep
         self._spans = spans
         self._wait = wait_random_exponential(
-            multiplier=config.marker_retry_backoff_ms / 1000, max=config.marker_retry_backoff_max_ms / 1000
+            multiplier=config.transaction_marker_retry_backoff_ms / 1000,
+            max=config.transaction_marker_retry_backoff_max_ms / 1000,
         )
-        self._in_flight = asyncio.Semaphore(config.marker_writes_in_flight_max)
+        self._in_flight = asyncio.Semaphore(config.transaction_markers_max_in_flight)
         self._tasks: dict[_Send, asyncio.Task[None]] = {}
         self._troubles: dict[str, tuple[int, str]] = {}
 
@@ -151,13 +160,17 @@ class MarkerSender:
         if self._spans is not None and effect.trace is not None:
             spans = {tp: self._spans.marker(effect, tp) for tp in effect.marker.partitions}
 
+        def settle(done: Collection[TopicPartition]) -> None:
+            left.difference_update(done)
+            for tp in done if spans else ():
+                end_span(spans.pop(tp))
+
         async def write() -> None:
-            nonlocal left
             if left:
-                done = await self._write(effect.marker, left)
-                left -= done
-                for tp in done if spans else ():
-                    end_span(spans.pop(tp))
+                errors = await self._write(effect.marker, left)
+                settle([tp for tp in left if self._is_done(tp, errors.get(tp))])
+                if maybe_gone := [tp for tp in left if errors.get(tp) in _MAYBE_GONE]:
+                    settle(await self._deleted(maybe_gone, effect.marker))
             if left:
                 raise _NotWrittenError(f"{len(left)} partitions have no marker yet, among them {min(left)}")
 
@@ -167,12 +180,33 @@ class MarkerSender:
             for span in spans.values():
                 end_span(span, "cancelled", "this coordinator has stopped to write it")
 
-    async def _write(self, marker: TxnMarker, left: set[TopicPartition]) -> set[TopicPartition]:
-        """Write to the partitions that are left and return those that are done. Raises `FencedError` to give up."""
+    async def _write(self, marker: TxnMarker, left: Collection[TopicPartition]) -> Mapping[TopicPartition, ErrorCode]:
+        """Write to the partitions that are left and return how that went. Raises `FencedError` to give up."""
         part = replace(marker, partitions=tuple(sorted(left)))
+        async with self._in_flight:
+            errors = await self._reached(self._writer.write_markers(part), marker)
+        if ErrorCode.TRANSACTION_COORDINATOR_FENCED in errors.values():
+            raise FencedError(
+                f"a coordinator later than epoch {marker.coordinator_epoch} wrote markers for {marker.producer}",
+                ErrorCode.TRANSACTION_COORDINATOR_FENCED,
+            )
+        return errors
+
+    @staticmethod
+    def _is_done(tp: TopicPartition, error: ErrorCode | None) -> bool:
+        if error is ErrorCode.INVALID_PRODUCER_EPOCH:
+            _log.warning("a marker came too late, the partition is at a later epoch partition=%s", tp)
+        return error in _DONE
+
+    async def _deleted(self, partitions: Collection[TopicPartition], marker: TxnMarker) -> frozenset[TopicPartition]:
+        """Return the partitions that are known to be deleted. Where nobody can tell, their markers are retried (R8)."""
+        return await self._reached(self._writer.deleted(partitions, marker.topic_ids), marker)
+
+    @staticmethod
+    async def _reached(call: Awaitable[_Answer], marker: TxnMarker) -> _Answer:
+        """Wait for what may break on its way: whatever it is, the decision stands and has to get there."""
         try:
-            async with self._in_flight:
-                errors = await self._writer.write_markers(part)
+            return await call
         except SemelError as error:
             if error.code is ErrorCode.TRANSACTION_COORDINATOR_FENCED:
                 raise
@@ -184,23 +218,8 @@ class MarkerSender:
             # Not this task was cancelled but something it waited for, such as a partition that closed.
             raise _NotWrittenError("a write was cancelled on its way to a partition") from None
         except Exception as error:
-            # Whatever breaks in the way to a partition, the decision stands and has to get there.
             _log.exception("writing markers failed producer=%s", marker.producer)
             raise _NotWrittenError(str(error)) from error
-        done = {tp for tp in left if self._is_done(tp, errors.get(tp))}
-        if ErrorCode.TRANSACTION_COORDINATOR_FENCED in errors.values():
-            raise FencedError(
-                f"a coordinator later than epoch {marker.coordinator_epoch} wrote markers for {marker.producer}",
-                ErrorCode.TRANSACTION_COORDINATOR_FENCED,
-            )
-        return done
-
-    def _is_done(self, tp: TopicPartition, error: ErrorCode | None) -> bool:
-        if error in _MAYBE_GONE:
-            return not self._writer.partition_exists(tp)
-        if error is ErrorCode.INVALID_PRODUCER_EPOCH:
-            _log.warning("a marker came too late, the partition is at a later epoch partition=%s", tp)
-        return error in _DONE
 
     async def _report_until_heard(self, partition: int, effect: SendMarkers) -> None:
         report = MarkersWritten(

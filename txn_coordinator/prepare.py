@@ -5,12 +5,21 @@ The result takes effect when its record is replayed. Every function checks its m
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
+from types import MappingProxyType
+from typing import Final
 
 from semel.protocol.api.clients import ClientOrigin
 from semel.protocol.api.transactions import TransactionVersion
-from semel.protocol.ids import MAX_PRODUCER_EPOCH, NO_PRODUCER_EPOCH, NO_PRODUCER_ID, NO_TIMESTAMP, TopicPartition
+from semel.protocol.ids import (
+    MAX_PRODUCER_EPOCH,
+    NO_PRODUCER_EPOCH,
+    NO_PRODUCER_ID,
+    NO_TIMESTAMP,
+    TopicId,
+    TopicPartition,
+)
 from semel.protocol.trace_context import DecisionIds, TraceContext, TransactionTrace
 from semel.txn_coordinator.state import (
     FENCING_EPOCH,
@@ -21,6 +30,8 @@ from semel.txn_coordinator.state import (
     TransactionState,
     is_legal,
 )
+
+NO_TOPIC_IDS: Final[Mapping[str, TopicId]] = MappingProxyType({})
 
 
 def prepare_new(
@@ -77,18 +88,23 @@ def prepare_add_partitions(
     version: TransactionVersion,
     now_ms: int,
     trace: TraceContext | None = None,
+    topic_ids: Mapping[str, TopicId] = NO_TOPIC_IDS,
 ) -> TransactionMetadata:
-    """The ongoing transaction with more partitions, or the beginning of one, in the trace that `trace` names."""
+    """The ongoing transaction with more partitions, or the beginning of one, in the trace that `trace` names.
+
+    `topic_ids`: of the topics that the partitions are of, as far as they are known (R8).
+    """
     _check_move(txn, TransactionState.ONGOING)
     ongoing = txn.state is TransactionState.ONGOING
     return replace(
         txn,
         state=TransactionState.ONGOING,
         partitions=txn.partitions.union(partitions),
+        topic_ids={**txn.topic_ids, **topic_ids},
         start_ms=txn.start_ms if ongoing else now_ms,
         last_update_ms=max(now_ms, txn.last_update_ms),
         version=version,
-        # Whoever begins under this epoch has been told of it: nothing of an earlier one is repeated any more.
+        # A producer that begins under this epoch knows it: nothing of an earlier one is repeated any more.
         last_producer_epoch=NO_PRODUCER_EPOCH,
         trace=txn.trace if ongoing else None if trace is None else TransactionTrace(trace),
         ending=None,
@@ -180,7 +196,12 @@ def prepare_complete(txn: TransactionMetadata, now_ms: int) -> TransactionMetada
     after = TransactionState.COMPLETE_COMMIT if committed else TransactionState.COMPLETE_ABORT
     _check_move(txn, after)
     completed = replace(
-        txn, state=after, partitions=frozenset(), last_update_ms=max(now_ms, txn.last_update_ms), trace=None
+        txn,
+        state=after,
+        partitions=frozenset(),
+        topic_ids=NO_TOPIC_IDS,
+        last_update_ms=max(now_ms, txn.last_update_ms),
+        trace=None,
     )
     if txn.next_producer_id == NO_PRODUCER_ID:
         return completed
@@ -213,6 +234,7 @@ def _emptied(txn: TransactionMetadata, timeout_ms: int, now_ms: int) -> Transact
         state=TransactionState.EMPTY,
         timeout_ms=timeout_ms,
         partitions=frozenset(),
+        topic_ids=NO_TOPIC_IDS,
         start_ms=NO_TIMESTAMP,
         last_update_ms=max(now_ms, txn.last_update_ms),
         ending=None,

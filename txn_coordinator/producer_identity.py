@@ -43,7 +43,7 @@ def refuse_writer(txn: TransactionMetadata) -> None:
 
 
 def refuse_while_completing(txn: TransactionMetadata) -> None:
-    """Pending work comes before what is asked for. Whose id takes effect with it comes again, too (KAFKA-18464)."""
+    """Pending work comes first. A caller whose id takes effect with it retries, too (KAFKA-18464)."""
     if txn.state in PREPARED:
         raise refuse(
             ErrorCode.CONCURRENT_TRANSACTIONS,
@@ -58,7 +58,7 @@ def _refuse_other_epoch(txn: TransactionMetadata, producer: ProducerIdAndEpoch) 
 
 
 def refuse_others(txn: TransactionMetadata, producer: ProducerIdAndEpoch, now_ms: int) -> None:
-    """Refuse whoever does not hold the id, and will not hold it with the completion of what is pending either."""
+    """Refuse a caller that does not hold the id, and will not hold it with the completion of what is pending either."""
     settled = _settled(txn, now_ms)
     if producer.producer_id != settled.producer_id:
         raise _wrong_id(settled, producer)
@@ -66,7 +66,7 @@ def refuse_others(txn: TransactionMetadata, producer: ProducerIdAndEpoch, now_ms
 
 
 def refuse_end_while_completing(txn: TransactionMetadata, request: EndTxnRequest, now_ms: int) -> None:
-    """T7, T11: the producer comes again; who was fenced, or wants the opposite of what is decided, hears so at once."""
+    """T7, T11: the producer retries; one that was fenced, or wants the opposite of the decision, gets that at once."""
     if txn.state not in PREPARED:
         return
     settled = _settled(txn, now_ms)

@@ -7,13 +7,15 @@ step over tags they do not know; Semel's own fields have tags from 10,000 on, fa
 from __future__ import annotations
 
 from collections import defaultdict
+from collections.abc import Mapping
 from typing import Final
+from uuid import UUID
 
 from semel.protocol.api.clients import ClientOrigin
 from semel.protocol.api.transactions import TransactionVersion
 from semel.protocol.corruption import CorruptDataError
 from semel.protocol.errors import ErrorCode, FatalError
-from semel.protocol.ids import NO_PRODUCER_EPOCH, NO_PRODUCER_ID, TopicPartition
+from semel.protocol.ids import NO_PRODUCER_EPOCH, NO_PRODUCER_ID, TopicId, TopicPartition
 from semel.protocol.schema import Reader, Writer
 from semel.protocol.trace_context import TransactionTrace
 from semel.txn_coordinator.state import DecisionCause, Ending, TransactionMetadata, TransactionState, state_by_number
@@ -35,6 +37,11 @@ _TAG_CLIENT: Final = 10_003
 """Semel's: the producer instance that has the id, for those who look into it later."""
 _TAG_ENDING: Final = 10_004
 """Semel's: why it was decided, where the producer itself did not ask for that."""
+_TAG_TOPIC_ID: Final = 10_000
+"""Semel's, of a topic in a transaction: which one of this name (R8). Older records have none."""
+
+
+_TOPIC_ID_BYTES: Final = 16
 
 
 def encode_key(transactional_id: str) -> bytes:
@@ -67,7 +74,7 @@ def encode_value(txn: TransactionMetadata, version: int = VALUE_VERSION) -> byte
     if version == 0:
         writer.nullable_array(topics, lambda topic: _write_topic(writer, topic))
     else:
-        writer.compact_nullable_array(topics, lambda topic: _write_compact_topic(writer, topic))
+        writer.compact_nullable_array(topics, lambda topic: _write_compact_topic(writer, topic, txn.topic_ids))
     writer.int64(txn.last_update_ms)
     writer.int64(txn.start_ms)
     if version >= 1:
@@ -92,10 +99,11 @@ def decode_value(transactional_id: str, value: bytes) -> TransactionMetadata:
     producer_epoch = reader.int16()
     timeout_ms = reader.int32()
     state = state_by_number(reader.int8())
+    topic_ids: dict[str, TopicId] = {}
     if version == 0:
         topics = reader.nullable_array(lambda: _read_topic(reader))
     else:
-        topics = reader.compact_nullable_array(lambda: _read_compact_topic(reader))
+        topics = reader.compact_nullable_array(lambda: _read_compact_topic(reader, topic_ids))
     last_update_ms = reader.int64()
     start_ms = reader.int64()
     tags = reader.tagged_fields() if version >= 1 else {}
@@ -117,6 +125,7 @@ def decode_value(transactional_id: str, value: bytes) -> TransactionMetadata:
         trace=TransactionTrace.decode(tags[_TAG_TRACE]) if _TAG_TRACE in tags else None,
         client=ClientOrigin.decode(tags[_TAG_CLIENT]) if _TAG_CLIENT in tags else None,
         ending=_decode_ending(tags[_TAG_ENDING]) if _TAG_ENDING in tags else None,
+        topic_ids=topic_ids,
     )
 
 
@@ -194,10 +203,11 @@ def _write_topic(writer: Writer, topic: tuple[str, list[int]]) -> None:
     writer.array(topic[1], writer.int32)
 
 
-def _write_compact_topic(writer: Writer, topic: tuple[str, list[int]]) -> None:
+def _write_compact_topic(writer: Writer, topic: tuple[str, list[int]], topic_ids: Mapping[str, TopicId]) -> None:
     writer.compact_string(topic[0])
     writer.compact_array(topic[1], writer.int32)
-    writer.tagged_fields()
+    topic_id = topic_ids.get(topic[0])
+    writer.tagged_fields(None if topic_id is None else {_TAG_TOPIC_ID: topic_id.bytes})
 
 
 def _read_topic(reader: Reader) -> list[TopicPartition]:
@@ -205,8 +215,13 @@ def _read_topic(reader: Reader) -> list[TopicPartition]:
     return [TopicPartition(name, partition) for partition in reader.array(reader.int32)]
 
 
-def _read_compact_topic(reader: Reader) -> list[TopicPartition]:
+def _read_compact_topic(reader: Reader, topic_ids: dict[str, TopicId]) -> list[TopicPartition]:
+    """Read a topic's partitions, and put its id into `topic_ids`, where the record has it."""
     name = reader.compact_string()
     partitions = [TopicPartition(name, partition) for partition in reader.compact_array(reader.int32)]
-    reader.tagged_fields()
+    topic_id = reader.tagged_fields().get(_TAG_TOPIC_ID)
+    if topic_id is not None:
+        if len(topic_id) != _TOPIC_ID_BYTES:
+            raise FatalError(f"the id of topic {name} has {len(topic_id)} bytes", ErrorCode.CORRUPT_MESSAGE)
+        topic_ids[name] = TopicId(UUID(bytes=topic_id))
     return partitions

@@ -32,6 +32,7 @@ from semel.protocol.api.shared_transactions import (
 from semel.protocol.api.transactions import TransactionVersion
 from semel.protocol.errors import ErrorCode
 from semel.protocol.ids import NO_PRODUCER_ID, ProducerIdAndEpoch
+from semel.runtime.deadlines import Deadlines
 from semel.runtime.machine import CoordinatorRecord, Result
 from semel.txn_coordinator.commit_history import CommitHistory, contradiction_to, other_sequence
 from semel.txn_coordinator.commit_records import (
@@ -50,7 +51,6 @@ from semel.txn_coordinator.prepare import ending_by, prepare_end, prepare_new
 from semel.txn_coordinator.producer_identity import RefusalError, refuse, refuse_timeout
 from semel.txn_coordinator.records import record_of, size_of, tombstone_of
 from semel.txn_coordinator.state import PREPARED, TransactionMetadata, TransactionState
-from semel.txn_coordinator.timers import Timers
 
 Decided: TypeAlias = tuple[list[CoordinatorRecord], list[Any]]
 """Records and the effects that rest on them."""
@@ -84,10 +84,10 @@ class SharedTransactions:
         self._held = held
         self._attempts: dict[str, AttemptState] = {}
         self._writers: defaultdict[str, set[str]] = defaultdict(set)
-        self._expirations = {kind: Timers() for kind in CommitKind}
+        self._expirations: dict[CommitKind, Deadlines[str]] = {kind: Deadlines() for kind in CommitKind}
         self._sweeps: dict[str, None] = {}
 
-    # -- replay
+    # --- Replay -------------------------------------------------------------------------------------------------------
 
     def replay(self, key: CommitRecordKey, value: bytes | None) -> None:
         if key.token is None:
@@ -115,9 +115,9 @@ class SharedTransactions:
     def _want_expiration(self, kind: CommitKind, key: str) -> None:
         deadline_ms = self._expires_ms(kind, key)
         if deadline_ms is None:
-            self._expirations[kind].forget(key)
+            self._expirations[kind].cancel(key)
         else:
-            self._expirations[kind].want(key, deadline_ms)
+            self._expirations[kind].hasten(key, deadline_ms)
 
     def _expires_ms(self, kind: CommitKind, key: str) -> int | None:
         """When a key was idle for long enough to be forgotten; None for one that is not known."""
@@ -142,7 +142,7 @@ class SharedTransactions:
             if not writers:
                 del self._writers[key]
 
-    # -- opening and joining
+    # --- Opening and joining ------------------------------------------------------------------------------------------
 
     def open(self, request: OpenSharedRequest, spare_id: int, now_ms: int) -> Result[Any]:
         """Open an attempt or join it; as a writer, with a producer id."""
@@ -163,19 +163,23 @@ class SharedTransactions:
             )
         if request.writer and spare_id == NO_PRODUCER_ID:
             return Result(PRODUCER_ID_NEEDED)
-        if is_open and request.writer and len(self._writers.get(request.key, ())) >= self._config.shared_writers_max:
+        if (
+            is_open
+            and request.writer
+            and len(self._writers.get(request.key, ())) >= self._config.shared_transaction_max_writers
+        ):
             raise refuse(
                 ErrorCode.INVALID_REQUEST,
-                f"{request.key!r} has {self._config.shared_writers_max} writers, as many as the node's setting "
-                "shared.transaction.max.writers allows: let fewer tasks write (in Spark, coalesce(n) before the "
-                "write), or let several tasks share one writer",
+                f"{request.key!r} has {self._config.shared_transaction_max_writers} writers, as many as the node's "
+                "setting shared.transaction.max.writers allows: let fewer tasks write (in Spark, coalesce(n) before "
+                "the write), or let several tasks share one writer",
             )
         records: list[CoordinatorRecord] = []
         effects: list[Any] = []
         if not is_open:
             opened = _opened(state, request, now_ms)
             records, effects, left = self._abort_all(
-                request.key, now_ms, self._config.record_bytes_max // 2, request.client
+                request.key, now_ms, self._config.transaction_record_max_bytes // 2, request.client
             )
             records.insert(0, _attempt_record(opened, sweeping=left))
         if not request.writer:
@@ -194,7 +198,7 @@ class SharedTransactions:
         ends = isinstance(request, AbortSharedRequest)
         return state if ends or request.one_off or not state.one_off else replace(state, one_off=False)
 
-    # -- deciding
+    # --- Deciding -----------------------------------------------------------------------------------------------------
 
     def commit(self, request: CommitSharedRequest, now_ms: int) -> Result[Any]:
         """T12: exactly the named writers, under one decision. T13: a token that is decided changes nothing."""
@@ -225,18 +229,19 @@ class SharedTransactions:
             records += more[0]
             effects += more[1]
         size = size_of([_attempt_record(closed, sweeping=True), *records])
-        if size > self._config.record_bytes_max:
+        size_max = self._config.transaction_record_max_bytes
+        if size > size_max:
             raise refuse(
                 ErrorCode.MESSAGE_TOO_LARGE,
-                f"the decision for {request.key!r} takes {size} bytes, more than {self._config.record_bytes_max}: its "
-                f"{len(named)} writers wrote to {sum(len(writer.partitions) for writer in named)} partitions in all. "
+                f"the decision for {request.key!r} takes {size} bytes, more than {size_max}: its "
+                f"{len(named)} writers wrote to {sum(len(writer.partitions) for writer in named)} partitions in total. "
                 "Nothing is committed. Let fewer writers (in Spark, coalesce(n) before the write), or each to fewer "
                 "partitions, take part",
             )
         aborts, aborted, left = self._abort_all(
             request.key,
             now_ms,
-            self._config.record_bytes_max - size,
+            size_max - size,
             request.client,
             but={writer.transactional_id for writer in named},
         )
@@ -299,7 +304,7 @@ class SharedTransactions:
 
     def _end_open(self, state: AttemptState, by: ClientOrigin | None, now_ms: int) -> Decided:
         """Retire the attempt that is open, and abort its writers."""
-        records, effects, left = self._abort_all(state.key, now_ms, self._config.record_bytes_max // 2, by)
+        records, effects, left = self._abort_all(state.key, now_ms, self._config.transaction_record_max_bytes // 2, by)
         return [_attempt_record(state.closed(state.attempt, now_ms), sweeping=left), *records], effects
 
     def leave(self, request: LeaveSharedRequest, now_ms: int) -> Result[None]:
@@ -341,7 +346,7 @@ class SharedTransactions:
             for name in left:
                 more = self._abort_writer(self._transactions[name], None, now_ms)
                 size += size_of(more[0])
-                if records and size > self._config.record_bytes_max // 2:
+                if records and size > self._config.transaction_record_max_bytes // 2:
                     return records, effects
                 records += more[0]
                 effects += more[1]
@@ -372,12 +377,14 @@ class SharedTransactions:
             )
         )
 
-    # -- time
+    # --- Time ---------------------------------------------------------------------------------------------------------
 
     def next_deadline_ms(self) -> int | None:
         if self._sweeps:
             return 0
-        return min((ms for timers in self._expirations.values() if (ms := timers.next_ms()) is not None), default=None)
+        return min(
+            (ms for timers in self._expirations.values() if (ms := timers.next_deadline_ms()) is not None), default=None
+        )
 
     def expire(self, now_ms: int) -> list[CoordinatorRecord]:
         """Forget one key that has had neither attempt nor commit for long; empty where there is none to forget."""
@@ -388,10 +395,10 @@ class SharedTransactions:
                     continue
                 state = self._attempts.get(key) if kind is _SHARED else None
                 if deadline_ms > now_ms:
-                    timers.want(key, deadline_ms)
+                    timers.hasten(key, deadline_ms)
                 elif kind is _SHARED and self._writers.get(key):
                     pause_ms = min(self._idle_ms(state), self._config.transaction_max_timeout_ms)
-                    timers.want(key, now_ms + pause_ms)
+                    timers.hasten(key, now_ms + pause_ms)
                 else:
                     records = self._history.tombstones(kind, key)
                     if state is not None:

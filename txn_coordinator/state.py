@@ -1,13 +1,13 @@
 """The states of a transaction and the only legal moves between them (T1), as data.
 
 Everything that decides whether a move is legal is in this file; `transition_diagram` draws the picture of it for the
-documentation.
+documentation, `trigger_table` says there what causes each move.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import Enum
 from types import MappingProxyType
 from typing import Final
@@ -21,15 +21,17 @@ from semel.protocol.ids import (
     NO_PRODUCER_ID,
     NO_TIMESTAMP,
     ProducerIdAndEpoch,
+    TopicId,
     TopicPartition,
 )
+from semel.protocol.int_bounds import INT32_MAX
 from semel.protocol.trace_context import TransactionTrace
 
 FENCING_EPOCH: Final = MAX_PRODUCER_EPOCH + 1
 """32767: markers carry it when the last epoch ends or is fenced. No producer is ever given it (T10)."""
 
 
-TWO_PHASE_TIMEOUT_MS: Final = 2**31 - 1
+TWO_PHASE_TIMEOUT_MS: Final = INT32_MAX
 """Stands in the log for "never": the mark of transactions that are decided outside (KIP-939), as in Kafka's."""
 
 TWO_PHASE_EPOCHS_KEPT: Final = 1_000
@@ -63,28 +65,99 @@ PREPARED: Final = frozenset({TransactionState.PREPARE_COMMIT, TransactionState.P
 
 COMPLETED: Final = frozenset({TransactionState.COMPLETE_COMMIT, TransactionState.COMPLETE_ABORT})
 
+_NO_NAMES: Final[frozenset[str]] = frozenset()
+
 OPEN: Final = PREPARED | {TransactionState.ONGOING}
 """The states in which partitions may hold data of the transaction. Such an id never expires."""
 
-LEGAL_PREDECESSORS: Final[Mapping[TransactionState, frozenset[TransactionState]]] = MappingProxyType(
-    {
-        TransactionState.EMPTY: frozenset({TransactionState.EMPTY}) | COMPLETED,
-        TransactionState.ONGOING: frozenset({TransactionState.ONGOING, TransactionState.EMPTY}) | COMPLETED,
-        TransactionState.PREPARE_COMMIT: frozenset({TransactionState.ONGOING}),
-        TransactionState.PREPARE_ABORT: frozenset({TransactionState.ONGOING, TransactionState.PREPARE_EPOCH_FENCE}),
-        TransactionState.COMPLETE_COMMIT: frozenset({TransactionState.PREPARE_COMMIT}),
-        TransactionState.COMPLETE_ABORT: frozenset({TransactionState.PREPARE_ABORT}),
-        TransactionState.PREPARE_EPOCH_FENCE: frozenset({TransactionState.ONGOING}),
-        TransactionState.DEAD: frozenset({TransactionState.EMPTY}) | COMPLETED,
-    }
+_IDLE: Final = frozenset({TransactionState.EMPTY}) | COMPLETED
+
+
+@dataclass(frozen=True, slots=True)
+class Move:
+    """A row of the table of moves: from which states to which, and the requests and events that cause it.
+
+    is_epoch_bump: legal only where each transaction has its own epoch (KIP-890): aborting nothing still bumps the
+                   epoch, so that a batch still on its way can't join the next transaction.
+    """
+
+    before: frozenset[TransactionState]
+    after: TransactionState
+    triggers: str
+    is_epoch_bump: bool = False
+
+
+MOVES: Final = (
+    Move(_IDLE, TransactionState.EMPTY, "InitProducerId"),
+    Move(
+        _IDLE,
+        TransactionState.ONGOING,
+        "AddPartitionsToTxn, AddOffsetsToTxn, or the first batch of a partition (Produce 12)",
+    ),
+    Move(
+        frozenset({TransactionState.ONGOING}),
+        TransactionState.ONGOING,
+        "the same, for more partitions; InitProducerId that keeps a prepared transaction (KIP-939)",
+    ),
+    Move(
+        frozenset({TransactionState.ONGOING}),
+        TransactionState.PREPARE_COMMIT,
+        "EndTxn that commits; for a writer, the commit of its shared transaction (T12)",
+    ),
+    Move(
+        frozenset({TransactionState.ONGOING}),
+        TransactionState.PREPARE_ABORT,
+        "EndTxn that aborts, or whose token has its commit already (T13)",
+    ),
+    Move(
+        frozenset({TransactionState.PREPARE_EPOCH_FENCE}),
+        TransactionState.PREPARE_ABORT,
+        "the same decision, at once",
+    ),
+    Move(
+        frozenset({TransactionState.PREPARE_COMMIT}),
+        TransactionState.COMPLETE_COMMIT,
+        "every partition has its marker (T3)",
+    ),
+    Move(
+        frozenset({TransactionState.PREPARE_ABORT}),
+        TransactionState.COMPLETE_ABORT,
+        "every partition has its marker (T3), or there is none",
+    ),
+    Move(
+        frozenset({TransactionState.ONGOING}),
+        TransactionState.PREPARE_EPOCH_FENCE,
+        "InitProducerId of the next producer (T5); a timeout (T9); an operator's abort; for a writer, that it leaves "
+        "its shared transaction, or is not named in its commit (T12)",
+    ),
+    Move(
+        _IDLE,
+        TransactionState.DEAD,
+        "`transactional.id.expiration.ms` is over; for a writer, its part in the shared transaction is over",
+    ),
+    Move(
+        _IDLE,
+        TransactionState.PREPARE_ABORT,
+        "EndTxn that aborts nothing, or commits a token with nothing (T13)",
+        is_epoch_bump=True,
+    ),
 )
+"""T1. The legal moves; all others are refused."""
+
+
+def _predecessors(*, epoch_bump: bool) -> Mapping[TransactionState, frozenset[TransactionState]]:
+    found: dict[TransactionState, frozenset[TransactionState]] = {}
+    for move in MOVES:
+        if move.is_epoch_bump is epoch_bump:
+            found[move.after] = found.get(move.after, frozenset()) | move.before
+    return MappingProxyType(found)
+
+
+LEGAL_PREDECESSORS: Final = _predecessors(epoch_bump=False)
 """T1. For each state, the states that it may follow."""
 
-LEGAL_PREDECESSORS_WITH_EPOCH_BUMP: Final[Mapping[TransactionState, frozenset[TransactionState]]] = MappingProxyType(
-    {TransactionState.PREPARE_ABORT: frozenset({TransactionState.EMPTY}) | COMPLETED}
-)
-"""What is legal besides, where each transaction has its own epoch (KIP-890): aborting nothing still bumps the epoch, so
-that a batch still on its way can't join the next transaction."""
+LEGAL_PREDECESSORS_WITH_EPOCH_BUMP: Final = _predecessors(epoch_bump=True)
+"""What is legal besides, where each transaction has its own epoch."""
 
 
 class IllegalTransitionError(FatalError):
@@ -104,6 +177,14 @@ def is_legal(before: TransactionState, after: TransactionState, version: Transac
     if before in LEGAL_PREDECESSORS[after]:
         return True
     return version >= TransactionVersion.V2 and before in LEGAL_PREDECESSORS_WITH_EPOCH_BUMP.get(after, frozenset())
+
+
+def may_be_removed(txn: TransactionMetadata) -> bool:
+    """Say whether a tombstone may follow this record of an id (T1).
+
+    A writer of a shared transaction has no next one: its tombstone stands for its completion and its removal (T12).
+    """
+    return txn.state in LEGAL_PREDECESSORS[TransactionState.DEAD] or (bool(txn.attempt) and txn.state in PREPARED)
 
 
 class DecisionCause(Enum):
@@ -146,6 +227,8 @@ class TransactionMetadata:
     attempt:              of a writer of a shared transaction, the attempt that it takes part in; else empty (T12).
     trace:                where the transaction belongs in traces, while it is open; then its decision's place (E4).
     client:               the producer instance that has the id, where that is known.
+    topic_ids:            by name, of the topics that `partitions` are of, as far as they are known: a topic made again
+                          under the name is not in the transaction (R8).
     ending:               of a decision: why it was taken, where the producer itself did not ask for it.
     """
 
@@ -166,6 +249,7 @@ class TransactionMetadata:
     trace: TransactionTrace | None = None
     client: ClientOrigin | None = None
     ending: Ending | None = None
+    topic_ids: Mapping[str, TopicId] = field(default_factory=dict, hash=False)
 
     @property
     def producer(self) -> ProducerIdAndEpoch:
@@ -186,6 +270,15 @@ class TransactionMetadata:
     def is_two_phase(self) -> bool:
         """Whether somebody outside decides, so that no transaction of this id ever times out (T9)."""
         return self.timeout_ms == TWO_PHASE_TIMEOUT_MS
+
+    def other_topics(self, topic_ids: Mapping[str, TopicId]) -> frozenset[str]:
+        """Return the names whose topics are not those that are in the transaction by these names (R8)."""
+        others: frozenset[str] = _NO_NAMES
+        for name, topic_id in topic_ids.items():
+            known = self.topic_ids.get(name, topic_id)
+            if known is not topic_id and known != topic_id:  # comparing ids takes long
+                others |= {name}
+        return others
 
     @property
     def next_producer(self) -> ProducerIdAndEpoch:
@@ -209,6 +302,15 @@ def transition_diagram() -> str:
     for after, predecessors in LEGAL_PREDECESSORS_WITH_EPOCH_BUMP.items():
         lines += [f"    {before.label} --> {after.label}: epoch bump" for before in _in_order(predecessors)]
     lines.append("    Dead --> [*]")
+    return "\n".join(lines) + "\n"
+
+
+def trigger_table() -> str:
+    """Return the moves with what causes each, for docs/transactions.md (a test keeps the two equal)."""
+    lines = ["| From | To | Caused by |", "|---|---|---|"]
+    for move in MOVES:
+        before = ", ".join(state.label for state in _in_order(move.before))
+        lines.append(f"| {before} | {move.after.label}{' *(epoch bump)*' * move.is_epoch_bump} | {move.triggers} |")
     return "\n".join(lines) + "\n"
 
 

@@ -2,7 +2,7 @@
 
 A decision's ids are drawn before it is taken, because its record names them: markers that are written after a crash, or
 by another coordinator, still belong to its trace. The span itself is made when the decision is durable. If it died with
-its process, the tree would have a hole, so whoever takes over makes one more, below the same parent and linked to the
+its process, the tree would have a hole, so the next one makes one more, below the same parent and linked to the
 first, and writes its markers below that.
 """
 

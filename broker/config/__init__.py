@@ -1,1 +1,1 @@
-"""The node's settings: how one is declared, all of them, where their values come from, and the page that lists them."""
+"""The node's settings: all of them, where their values come from, and the page that lists them."""

@@ -7,13 +7,15 @@ from itertools import groupby
 from typing import Final
 
 from semel.broker.config.node_config import SETTINGS, TOPIC_DEFAULTS, TOPIC_SETTINGS
-from semel.broker.config.setting import INT32_MAX, INT64_MAX, Setting
 from semel.broker.config.sources import environment_name
+from semel.protocol.int_bounds import INT32_MAX, INT64_MAX
+from semel.runtime.setting import Setting
 
 _HEAD: Final = """\
 # Configuration
 
-This page is made from `broker/config/node_config.py`; `semel serve --settings` prints what a node would use.
+This page is made from the settings that the parts of a node declare; `semel serve --settings` prints what a node would
+use.
 
 Every setting has a name, Kafka's where Kafka has the setting. Its value is taken from, strongest first:
 
@@ -43,8 +45,8 @@ is kept in the metadata and wins over all of the above.
 | 0 | stopped by SIGTERM or SIGINT; everything is on the disk |
 | 1 | something that should not happen; the log has the traceback |
 | 2 | the command line or the configuration is wrong |
-| 3 | the data folder is in use, belongs to another node or cluster, or can't be read |
-| 4 | the metadata's database can't be used, or another node is the controller |
+| 3 | the data directory is in use, belongs to another node or cluster, or can't be read |
+| 4 | the metadata's database can't be used or went back (below), another node uses it, or this one was started twice |
 | 5 | a port is in use, or a host is not this machine's |
 | 6 | the disk failed while the node ran, and it stopped, or while it stopped; what was acknowledged is kept |
 
@@ -53,14 +55,28 @@ signal again counts as a second one only from 0.3 seconds after the first, becau
 the other signal counts at once. While the node still starts, the first signal ends it at once: with 0 for SIGTERM, 130
 for SIGINT.
 
-## A lost data folder
+## A lost data directory
 
-Where metadata.url names a database, the metadata can outlive the node's logs. A node whose data folder is empty,
+Where metadata.url names a database, the metadata can outlive the node's logs. A node whose data directory is empty,
 although the metadata says that it has partitions, does not start (exit code 3): empty logs in their place would give
 offsets that readers are past to new records, and forget transactions and committed offsets. Mount or restore the
-folder; or start the node under a new `node.id`, which leaves those partitions to the lost one; or, if the records are
-really gone, start it once with `semel serve --accept-data-loss`, which makes the partitions again, empty. Not at every
-start: that would take away the protection.
+directory; or start the node under a new `node.id`, which leaves those partitions to the lost one; or, if the records
+are really gone, start it once with `semel serve --accept-data-loss`, which makes the partitions again, empty. Not at
+every start: that would take away the protection.
+
+## Metadata that went back
+
+A node remembers how far it has applied the metadata's changes (`metadata-position` in the data directory). If the
+database then has fewer, or others in their place, a running node stops and no start continues (exit code 4): the
+database was restored from an older copy, or a fail-over lost its last changes. Topics that were created meanwhile would
+be unknown, and their records deleted. Bring the database back with all of its changes: the server that has them, or a
+newer copy. If they are gone for good, start the node once with `semel serve --data-dir DATA_DIR
+--accept-metadata-loss`. It then continues from what the database has. Directories of partitions that the database does
+not know are not deleted but renamed to `TOPIC-N.ID-stray`; `semel log dump` reads what is in them, and you may delete
+them. Topics that were deleted meanwhile are there again, empty.
+
+To lose nothing in a fail-over, let PostgreSQL replicate synchronously (`synchronous_standby_names`, with
+`synchronous_commit = on`).
 
 ## A lost partition
 
@@ -69,7 +85,7 @@ why, and whether the node keeps retrying. One whose directory had been made and 
 itself: its offsets would begin again. Stop the node and bring the directory back; or, if its records are gone for good,
 start the node once with `semel serve --data-dir DATA_DIR --accept-loss-of orders:0` (once for each such partition).
 Then the partition continues behind the last offset that is known of it, with what the journal still had of it. Move a
-damaged directory away first. The folder has a list of the partitions that were made in it (`known-partitions`), and
+damaged directory away first. The directory has a list of the partitions that were made in it (`known-partitions`), and
 keeps what the journal has of those that are offline (`kept/`): both belong to a backup.
 """
 

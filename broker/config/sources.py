@@ -9,14 +9,14 @@ import tomllib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
-from ipaddress import ip_address
+from itertools import combinations
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Final, NamedTuple
 
 from semel.broker.config.node_config import SETTINGS, NodeConfig, attribute_of, value_of
-from semel.broker.config.setting import ConfigError, Setting, Value, did_you_mean
 from semel.broker.config.unsupported import INSTEAD
+from semel.runtime.setting import ConfigError, Setting, Value, did_you_mean
 
 ENVIRONMENT_PREFIX: Final = "SEMEL_"
 _FILE_SIZE_MAX: Final = 1 << 20
@@ -128,19 +128,13 @@ def with_dynamic(
 
 
 def check_config(config: NodeConfig) -> None:
-    """Check what concerns more than one setting, and addresses. Raises `ConfigError`."""
+    """Check addresses, and what the parts do not check themselves. Raises `ConfigError`."""
     for name in _ADDRESSES:
         _check_address(name, str(value_of(config, name)))
-    for lower, higher in _ORDERED:
-        if int(value_of(config, lower)) > int(value_of(config, higher)):  # type: ignore[arg-type]
-            raise ConfigError(f"{lower} = {value_of(config, lower)} is more than {higher} = {value_of(config, higher)}")
     if not config.data_dir:
-        raise ConfigError("data.dir is empty: name the folder that the node shall keep its data in")
+        raise ConfigError("data.dir is empty: name the directory in which the node keeps its data")
     if not config.log_cleanup_policy:
         raise ConfigError("log.cleanup.policy is empty: use delete, compact, or both")
-    if not config.group_consumer_assignors:
-        raise ConfigError("group.consumer.assignors is empty: use uniform, range, or both")
-    parse_connection_overrides(config.kafka_max_connections_overrides)
 
 
 def _check_address(name: str, text: str) -> None:
@@ -159,21 +153,31 @@ def parse_address(name: str, text: str) -> Address:
     return Address(found["bracketed"] or found["host"], int(found["port"]))
 
 
-def parse_connection_overrides(texts: Iterable[str]) -> dict[str, int]:
-    """Return how many connections each address may have, of texts `ADDRESS:COUNT`. Raises `ConfigError`."""
-    counts: dict[str, int] = {}
-    for text in texts:
-        address, _, count = text.strip().rpartition(":")
-        try:
-            counts[str(ip_address(address.strip("[]")))] = int(count)
-            valid = int(count) >= 0
-        except ValueError:
-            valid = False
-        if not valid:
+_FLAGS: Final = {
+    "kafka.listen": "--kafka",
+    "grpc.listen": "--grpc",
+    "peer.listen": "peer.listen",
+    "metrics.listen": "--metrics",
+}
+
+
+def check_ports_differ(config: NodeConfig, names: Iterable[str]) -> None:
+    """Raise `ConfigError` where two of these listeners have one address: each would take the other's clients."""
+    addresses = {name: parse_address(name, text) for name in names if (text := str(value_of(config, name)))}
+    for (name, one), (other_name, other) in combinations(addresses.items(), 2):
+        if one.port == other.port != 0 and _share_an_address(one.host, other.host):
             raise ConfigError(
-                f"kafka.max.connections.overrides: {text!r} is not ADDRESS:COUNT, for example 10.0.0.7:500"
+                f"{name} = {one} and {other_name} = {other} have the same port, and each needs one of its own: change "
+                f"{_FLAGS[name]} or {_FLAGS[other_name]}"
             )
-    return counts
+
+
+def _share_an_address(host: str, other: str) -> bool:
+    if host == other or "::" in (host, other):
+        return True
+    if "0.0.0.0" in (host, other):  # noqa: S104 (compared with, not listened on)
+        return ":" not in host + other
+    return {host, other} in ({"localhost", "127.0.0.1"}, {"localhost", "::1"})
 
 
 def find_setting(name: str, settings: Mapping[str, Setting] = SETTINGS) -> Setting:
@@ -191,21 +195,20 @@ def unknown_setting(name: str, settings: Mapping[str, Setting]) -> ConfigError:
     return ConfigError(f"there is no setting {name[:200]}{did_you_mean(name[:200], settings)}")
 
 
-_ADDRESSES: Final = ("kafka.listen", "kafka.advertised", "grpc.listen", "grpc.advertised", "metrics.listen")
-_MAY_BE_EMPTY: Final = frozenset({"kafka.advertised", "grpc.advertised", "metrics.listen"})
-_ORDERED: Final = (
-    ("group.consumer.heartbeat.interval.ms", "group.consumer.session.timeout.ms"),
-    ("group.min.session.timeout.ms", "group.max.session.timeout.ms"),
-    ("journal.flush.bytes", "journal.max.bytes"),
-    ("journal.buffer.max.bytes", "journal.unsynced.max.bytes"),
-    ("socket.request.max.bytes", "queued.max.request.bytes"),
-    ("transaction.marker.retry.backoff.ms", "transaction.marker.retry.backoff.max.ms"),
+_ADDRESSES: Final = (
+    "kafka.listen",
+    "kafka.advertised",
+    "grpc.listen",
+    "grpc.advertised",
+    "peer.listen",
+    "peer.advertised",
+    "metrics.listen",
 )
-"""The first of each pair must not be more than the second."""
+_MAY_BE_EMPTY: Final = frozenset({*_ADDRESSES} - {"kafka.listen", "grpc.listen"})
 
 _CONFIG_VARIABLE: Final = "SEMEL_CONFIG"
 _ADDRESS: Final = re.compile(r"(?:\[(?P<bracketed>[0-9A-Fa-f:.%]+)\]|(?P<host>[^\s:\[\]/]+)):(?P<port>[0-9]{1,5})")
-_OTHER_VARIABLES: Final = frozenset({_CONFIG_VARIABLE, "SEMEL_BOOTSTRAP", "SEMEL_INTERPRETED"})
+_OTHER_VARIABLES: Final = frozenset({_CONFIG_VARIABLE, "SEMEL_BOOTSTRAP", "SEMEL_INTERPRETED", "SEMEL_TRACEBACK"})
 _SERVICE_LINKS: Final = re.compile(r"SEMEL(_\w+)?_(SERVICE_HOST|SERVICE_PORT(_\w+)?|PORT(_\d+_(TCP|UDP)(_\w+)?)?)")
 """Variables that Kubernetes and Docker links set for a service whose name begins with `semel`: not settings."""
 

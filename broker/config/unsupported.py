@@ -1,4 +1,4 @@
-"""Settings of Kafka's that are not here, each with what there is in its place, for whoever brings them along."""
+"""Settings of Kafka's that are not here, each with what there is in its place, for users who come from Kafka."""
 
 from __future__ import annotations
 
@@ -40,15 +40,12 @@ INSTEAD: Final[Mapping[str, str]] = MappingProxyType(
         "broker.id": "use node.id",
         "listeners": "use kafka.listen",
         "log.dir": "use data.dir",
-        "log.dirs": "use data.dir: a node has one folder",
+        "log.dirs": "use data.dir: a node has one directory",
         "log.flush.interval.messages": _FLUSH,
         "max.connections.per.ip": "use kafka.max.connections.per.ip",
         "max.connections.per.ip.overrides": "use kafka.max.connections.overrides",
         "log.retention.hours": "use log.retention.ms",
         "log.retention.minutes": "use log.retention.ms",
         "log.roll.hours": "use log.roll.ms",
-        "offsets.topic.replication.factor": _NO_REPLICATION,
-        "transaction.state.log.min.isr": _NO_REPLICATION,
-        "transaction.state.log.replication.factor": _NO_REPLICATION,
     }
 )

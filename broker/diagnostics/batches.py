@@ -33,8 +33,8 @@ def holds_markers_alone(partition: Partition, offset: int, end_offset: int) -> b
 def _header_at(partition: Partition, offset: int) -> BatchHeader | None:
     """Return the header of the batch that holds an offset, or of the next one."""
     try:
-        found = partition.log.read(offset, 1, partition.log_end_offset, True)
-        if found.file is None:
+        found = partition.log.read(offset, 1, partition.log_end_offset, True).records
+        if found is None:
             return None
         return read_header(memoryview(found.file.read_at(BATCH_OVERHEAD, found.position)))
     except (SemelError, OSError, ValueError, IndexError):

@@ -41,4 +41,5 @@ def disk_facts(node: Services) -> DiskFacts:
         unclean_found=logs.last_unclean.found,
         damaged_ms=logs.last_unclean.damaged_ms,
         damage=logs.last_unclean.damage,
+        maintenance_error=logs.maintenance.error[:500],
     )

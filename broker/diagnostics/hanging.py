@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from semel.broker.diagnostics.batches import batches_from
-from semel.broker.handlers.partitions import partition_of
+from semel.broker.handlers.partitions.lookup import partition_of
 from semel.broker.handlers.write_txn_markers import LocalMarkerWriter, latest_coordinator_epoch
 from semel.broker.services import Services
 from semel.protocol.api.diagnostics import HangingEnd
@@ -27,11 +27,13 @@ async def end_hanging(
     What was decided is ended so and not otherwise: else it would be torn apart. So all of the coordinators' partitions
     must be readable here, or, with `unknown_elsewhere`, the others were asked. An abort is for what no coordinator
     knows; how to end one of which the outcome is not told any more, the caller says (`end`).
-    Raises INVALID_TXN_STATE where no such transaction is open, or it is to end otherwise; COORDINATOR_NOT_AVAILABLE.
+    Raises INVALID_TXN_STATE where no such transaction is open, or it is to end otherwise; TRANSACTIONAL_ID_NOT_FOUND
+    where no coordinator knows it, and it is not to be aborted; COORDINATOR_NOT_AVAILABLE.
     """
     holder = _holder(node, tp, start_offset)
     _check_all_are_known(node, unknown_elsewhere)
     records = await records_of(node, (holder.producer_id,))
+    await node.transactions.confirm()
     if _holder(node, tp, start_offset) != holder:  # its marker may have come while the logs were read
         raise RetriableError(f"the transaction at offset {start_offset} of {tp} has changed meanwhile: look again")
     if (txn := node.transactions.open_transaction(holder.producer_id, tp)) is not None:
@@ -77,7 +79,10 @@ def _holder(node: Services, tp: TopicPartition, start_offset: int) -> ProducerId
 
 
 def judge(known: HolderOutcome, tp: TopicPartition, start_offset: int, end: HangingEnd) -> bool:
-    """Return whether the marker commits. Raises INVALID_TXN_STATE where it would contradict what is known (T7)."""
+    """Return whether the marker commits. Raises INVALID_TXN_STATE where it would contradict what is known (T7).
+
+    TRANSACTIONAL_ID_NOT_FOUND: no coordinator knows it, so that only an abort can end it.
+    """
     place = f"the transaction at offset {start_offset} of {tp}"
     whose = f"{place} is that of {known.transactional_id!r}"
     finish = command(
@@ -104,9 +109,8 @@ def judge(known: HolderOutcome, tp: TopicPartition, start_offset: int, end: Hang
         case Outcome.NOT_KNOWN:
             if end is not HangingEnd.ABORT:
                 raise FatalError(
-                    f"{place} is known to no coordinator, so no decision is to be finished; `semel txn abort "
-                    f"--partition {partition_argument(tp)} --start-offset {start_offset}` aborts it",
-                    ErrorCode.INVALID_TXN_STATE,
+                    f"{place} is known to no coordinator, so no decision finishes it; `{finish}` aborts it",
+                    ErrorCode.TRANSACTIONAL_ID_NOT_FOUND,
                 )
             return False
 

@@ -51,12 +51,13 @@ async def read_history(node: Services, key: str, limit: int = 0) -> TransactionH
     if not 0 <= limit <= HISTORY_LIMIT_MAX:
         raise UsageError(f"limit is 0 to {HISTORY_LIMIT_MAX}, not {limit}")
     transactions = node.transactions
+    if node.metadata.topic(TRANSACTIONS_TOPIC) is None:
+        nowhere = TopicPartition(TRANSACTIONS_TOPIC, 0)
+        return TransactionHistory(key, nowhere, node.config.node_id, node.clock.now_ms(), 0, 0, 0, (), 0)
     tp = TopicPartition(TRANSACTIONS_TOPIC, transactions.partition_for(key))
     partition = node.partition(tp)
-    if partition is None:
-        if node.metadata.topic(TRANSACTIONS_TOPIC) is not None:
-            raise RetriableError(f"{tp} is not on this node; ask the one that leads it", ErrorCode.NOT_COORDINATOR)
-        return TransactionHistory(key, tp, node.config.node_id, node.clock.now_ms(), 0, 0, 0, (), 0)
+    if partition is None or partition.leader is None:
+        raise RetriableError(f"{tp} is not led by this node; ask the one that leads it", ErrorCode.NOT_COORDINATOR)
     start, end = partition.log_start_offset, partition.high_watermark
     events: deque[TransactionEvent] = deque(maxlen=limit or HISTORY_LIMIT)
     total, read_error = 0, ""

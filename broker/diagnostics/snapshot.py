@@ -7,7 +7,9 @@ ends meanwhile is never taken for one that hangs. Everything else is looked at i
 from __future__ import annotations
 
 import asyncio
+import functools
 import heapq
+import importlib.metadata
 import math
 from collections.abc import Iterable
 from dataclasses import replace
@@ -19,6 +21,7 @@ from semel.broker.diagnostics.disk import disk_facts
 from semel.broker.diagnostics.forged import forged_markers
 from semel.broker.diagnostics.groups import group_facts
 from semel.broker.diagnostics.hanging import records_of
+from semel.broker.diagnostics.replication import internal_topic_facts, node_facts, replication_facts
 from semel.broker.logs.partition import Partition
 from semel.broker.services import Services
 from semel.protocol.api.diagnostics import (
@@ -53,6 +56,7 @@ TOLD_SETTINGS: Final = (
     *("producer.id.expiration.ms", "commit.history.expiration.ms"),
     *("log.retention.ms", "offsets.retention.minutes", "journal.max.bytes"),
     *("kafka.listen", "grpc.listen", "listeners.allow.anonymous"),
+    *("broker.session.timeout.ms", "replica.lag.time.max.ms"),
 )
 """The settings that rules of `semel doctor` look at."""
 
@@ -80,6 +84,7 @@ async def take_snapshot(node: Services, limit: int = 0, producer_ids: Iterable[i
     forged, forged_total = await forged_markers(node, most)
     groups, groups_total = await group_facts(node, most, now_ms)
     topics, topics_total = await _topics(node, most)
+    replication, replication_total = await replication_facts(node, most)
     offline = _offline(node, now_ms)
     image, node_id = node.metadata.image, node.config.node_id
     return NodeSnapshot(
@@ -105,7 +110,19 @@ async def take_snapshot(node: Services, limit: int = 0, producer_ids: Iterable[i
         forged=tuple(forged),
         forged_total=forged_total,
         config_file=node.loaded_config.file,
+        version=_version(),
+        metadata_sequence=image.sequence,
+        nodes=node_facts(node),
+        replication=tuple(replication),
+        replication_total=replication_total,
+        internal_topics=internal_topic_facts(node),
+        is_controller=node.metadata.controller_epoch >= 0,
     )
+
+
+@functools.cache
+def _version() -> str:
+    return importlib.metadata.version("semel")
 
 
 def _offline(node: Services, now_ms: int) -> list[OfflinePartition]:

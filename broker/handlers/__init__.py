@@ -1,1 +1,1 @@
-"""One file an API: what a request does, whichever listener it came by."""
+"""What a request does, whichever listener it came by: a file for each API, or a folder of several."""

@@ -1,4 +1,4 @@
-"""AddPartitionsToTxn and AddOffsetsToTxn: what is to be in a transaction, and what is in it."""
+"""AddPartitionsToTxn: what is to be in a transaction."""
 
 from __future__ import annotations
 
@@ -6,14 +6,11 @@ from semel.broker.services import Services
 from semel.protocol.api.transactions import (
     AddPartitionsToTxnRequest,
     AddPartitionsToTxnResponse,
-    TransactionVersion,
 )
-from semel.protocol.errors import ErrorCode, UsageError, error_for
+from semel.protocol.errors import ErrorCode
 from semel.protocol.ids import (
     INTERNAL_TOPICS,
     OFFSETS_TOPIC,
-    TRANSACTIONS_TOPIC,
-    ProducerIdAndEpoch,
     TopicPartition,
 )
 from semel.runtime.turns import in_turns
@@ -31,29 +28,7 @@ async def add_partitions(
     wrong = {tp: error async for tp, error in in_turns(checked.items()) if error is not ErrorCode.NONE}
     if wrong:
         return AddPartitionsToTxnResponse(dict.fromkeys(request.partitions, ErrorCode.OPERATION_NOT_ATTEMPTED) | wrong)
-    await node.internal_topic_ready(TRANSACTIONS_TOPIC)
     return await node.transactions.add_partitions(request)
-
-
-async def verify_partitions(node: Services, request: AddPartitionsToTxnRequest) -> AddPartitionsToTxnResponse:
-    """Say for each partition whether it is in the transaction (T8). Raises as `TransactionService.verify` does."""
-    await node.internal_topic_ready(TRANSACTIONS_TOPIC)
-    return await node.transactions.verify(request)
-
-
-async def add_offsets(node: Services, transactional_id: str, producer: ProducerIdAndEpoch, group_id: str) -> None:
-    """Add the partition where a group's offsets live, for a client of the older protocol. Raises `SemelError`."""
-    if not group_id:
-        raise UsageError("offsets are committed for a group: give its id", ErrorCode.INVALID_GROUP_ID)
-    await node.internal_topic_ready(OFFSETS_TOPIC)
-    await node.internal_topic_ready(TRANSACTIONS_TOPIC)
-    partition = node.groups.offsets_partition(group_id)
-    answer = await node.transactions.add_partitions(
-        AddPartitionsToTxnRequest(transactional_id, producer, (partition,), version=TransactionVersion.V1)
-    )
-    code = answer.errors[partition]
-    if code is not ErrorCode.NONE:
-        raise error_for(code, f"{partition} could not be added to the transaction of {transactional_id!r}")
 
 
 def _check(node: Services, tp: TopicPartition, allowed: frozenset[str]) -> ErrorCode:

@@ -9,18 +9,23 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Final
 
 from semel.broker.config.node_config import SETTINGS, TOPIC_DEFAULTS, TOPIC_SETTINGS, value_of
-from semel.broker.config.setting import Setting, ValueType
 from semel.broker.config.sources import Source, find_setting, with_dynamic
-from semel.broker.handlers.topic_rules import check_topic_configs
+from semel.broker.controller.elections import configs_changed
+from semel.broker.controller.membership import MIN_ISR_SETTING
+from semel.broker.handlers.topics.rules import check_topic_configs
 from semel.broker.metadata.changes import Change, ConfigsChanged
 from semel.broker.metadata.image import ALL_NODES_ID, BROKER_RESOURCE, TOPIC_RESOURCE, MetadataImage, TopicImage
 from semel.broker.services import Services
 from semel.protocol.api.metadata import ALL_NODES, AlterConfigsRequest, ConfigEntry, ConfigSynonym, ResourceType
 from semel.protocol.errors import ErrorCode, SemelError, UsageError, error_for
+from semel.runtime.setting import Setting, ValueType
 
+_GRPC_LISTEN: Final = "grpc.listen"
+_LISTENERS: Final = frozenset({"kafka.listen", _GRPC_LISTEN})
 _FIXED_FOR_INTERNAL_TOPICS: Final = frozenset({"cleanup.policy", "message.timestamp.type"})
 
 
@@ -63,12 +68,15 @@ async def alter_configs(node: Services, request: AlterConfigsRequest) -> None:
             values = _changed_values(node, request, topic.configs, TOPIC_SETTINGS)
             _check_topic_change(node, topic, values)
             change = ConfigsChanged(TOPIC_RESOURCE, request.resource_name, values)
+            default_min_isr = node.config.min_insync_replicas
         else:
             node_id = _node_id(node, request.resource_name)
             values = _changed_values(node, request, image.broker_configs.get(node_id, {}), SETTINGS)
-            _check_node_change(node, image, node_id, values)
+            default_min_isr = _check_node_change(node, image, node_id, values)
             change = ConfigsChanged(BROKER_RESOURCE, str(node_id), values)
-        return [] if request.validate_only or not values else [change]
+        if request.validate_only or not values:
+            return []
+        return configs_changed(image, change, default_min_isr=default_min_isr)
 
     if request.validate_only:
         decide(node.metadata.image)
@@ -116,7 +124,17 @@ def _node_entry(node: Services, setting: Setting) -> ConfigEntry:
         ConfigSynonym(setting.name, "" if setting.sensitive else setting.format(value), source.name)
         for source, value in node.loaded_config.given(setting.name)
     )
-    return _entry(setting, synonyms)
+    entry = _entry(setting, synonyms)
+    return replace(entry, value=_with_taken_port(node, entry)) if setting.name in _LISTENERS else entry
+
+
+def _with_taken_port(node: Services, entry: ConfigEntry) -> str:
+    """Return where a listener listens: for port 0 the free one that was taken, which clients ask for."""
+    host, _, port = (entry.value or "").rpartition(":")
+    registered = node.metadata.image.brokers.get(node.config.node_id)
+    if port != "0" or registered is None:
+        return entry.value or ""
+    return f"{host}:{registered.grpc_port if entry.name == _GRPC_LISTEN else registered.kafka_port}"
 
 
 def _all_nodes_entry(setting: Setting, text: str) -> ConfigEntry:
@@ -163,7 +181,14 @@ def _check_topic_change(node: Services, topic: TopicImage, values: Mapping[str, 
     check_topic_configs(node.config, {name: value for name, value in merged.items() if value is not None})
 
 
-def _check_node_change(node: Services, image: MetadataImage, node_id: int, values: Mapping[str, str | None]) -> None:
+def _check_node_change(node: Services, image: MetadataImage, node_id: int, values: Mapping[str, str | None]) -> int:
+    """Return the node's min.insync.replicas after the change. Raises `SemelError` for what can't be changed."""
+    if MIN_ISR_SETTING in values and node_id != ALL_NODES_ID and node.config.peer_listen:
+        raise UsageError(
+            f"{MIN_ISR_SETTING} must be the same on all nodes of a cluster: change it for all of them (with no node's "
+            "number), or for a topic",
+            ErrorCode.INVALID_CONFIG,
+        )
     for name in values:
         if not find_setting(name).dynamic:
             raise UsageError(
@@ -177,6 +202,7 @@ def _check_node_change(node: Services, image: MetadataImage, node_id: int, value
         for each in (node.config.node_id, ALL_NODES_ID)
     )
     try:
-        with_dynamic(node.loaded_config.started_with or node.loaded_config, own, all_nodes)
+        after = with_dynamic(node.loaded_config.started_with or node.loaded_config, own, all_nodes)
     except SemelError as error:
         raise UsageError(error.message, error.code) from None
+    return after.config.min_insync_replicas

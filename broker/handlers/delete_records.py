@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from semel.broker.handlers.partitions import partition_of
-from semel.broker.handlers.topic_rules import topic_log_config
+from semel.broker.handlers.newest import know_partitions
+from semel.broker.handlers.partitions.lookup import partition_of
+from semel.broker.handlers.topics.rules import topic_log_config
 from semel.broker.services import Services
 from semel.protocol.errors import ErrorCode, FatalError, SemelError, UsageError
 from semel.protocol.ids import INTERNAL_TOPICS, TopicPartition
@@ -24,6 +25,7 @@ class DeletedRecords:
 
 async def delete_records(node: Services, before: Mapping[TopicPartition, int]) -> dict[TopicPartition, DeletedRecords]:
     """Make everything before the given offsets unreadable, -1 for the high watermark; answer for each partition."""
+    await know_partitions(node, before)
     return {tp: _delete(node, tp, offset) async for tp, offset in in_turns(before.items())}
 
 

@@ -3,29 +3,31 @@
 from __future__ import annotations
 
 import asyncio
-from concurrent.futures import ThreadPoolExecutor
 from typing import Final
 
-from semel.broker.handlers.partitions import partition_of
+from semel.broker.handlers.newest import know_partitions
+from semel.broker.handlers.partitions.lookup import partition_of
 from semel.broker.log.log_types import TimestampOffset
 from semel.broker.log.segments import LargeBatch
 from semel.broker.services import Services
 from semel.protocol.api.topics import SPECIAL_TIMESTAMPS, IsolationLevel, ListOffset, ListOffsetsRequest
 from semel.protocol.errors import ErrorCode, SemelError, UsageError, error_for
 from semel.protocol.ids import NO_LEADER_EPOCH, NO_TIMESTAMP, TopicPartition
+from semel.runtime.threads import Threads
 from semel.runtime.turns import in_turns
 
 UNKNOWN_OFFSET = -1
 LOOK_UP_THREADS: Final = 2
 _BATCHES_MAX: Final = 100
 """Large batches that are opened for one answer. More are needed only where their headers lie about their times."""
-_executor = ThreadPoolExecutor(LOOK_UP_THREADS, thread_name_prefix="semel-look-up")
+_executor = Threads(LOOK_UP_THREADS, "semel-look-up")
 """Threads are made when they are first needed."""
 
 
 async def list_offsets(node: Services, request: ListOffsetsRequest) -> dict[TopicPartition, ListOffset]:
     """Return an offset for each partition asked, or its error. Large batches are opened in a thread (S3)."""
     found: dict[TopicPartition, ListOffset] = {}
+    await know_partitions(node, request.timestamps)
     async for tp, timestamp_ms in in_turns(request.timestamps.items()):
         leader_epoch = request.leader_epochs.get(tp, NO_LEADER_EPOCH)
         try:

@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Final
 
-from semel.broker.handlers.descriptions import describe_cluster, describe_topic
-from semel.broker.handlers.topic_rules import check_topic_name
-from semel.broker.handlers.topics import create_internal_topic, create_topics
+from semel.broker.handlers.newest import know_topics
+from semel.broker.handlers.topics.changes import create_internal_topic, create_topics
+from semel.broker.handlers.topics.descriptions import describe_cluster, describe_topic
+from semel.broker.handlers.topics.rules import check_topic_name
 from semel.broker.services import Services
 from semel.protocol.api.metadata import ClusterDescription, TopicResult
 from semel.protocol.api.topics import NewTopic
@@ -16,13 +17,21 @@ from semel.protocol.ids import INTERNAL_TOPICS, TopicId, format_topic_id
 from semel.runtime.turns import in_turns
 
 CREATED_PER_REQUEST_MAX: Final = 1_000
-"""Topics that one request for metadata creates. A client that is told LEADER_NOT_AVAILABLE of others asks again."""
+"""Topics that one request for metadata creates. A client that gets LEADER_NOT_AVAILABLE of others asks again."""
 
 
 def cluster(node: Services) -> ClusterDescription:
-    """Return the cluster's id, its controller and its nodes."""
-    metadata = node.metadata
-    return describe_cluster(metadata.image, node.config.node_id if metadata.controller_epoch >= 0 else -1)
+    """Return the cluster's id, its controller and its nodes.
+
+    The controller is where clients send changes of topics to. Each node makes these itself, so it is this one.
+    """
+    return describe_cluster(node.metadata.image, node.config.node_id)
+
+
+def fenced_nodes(node: Services) -> frozenset[int]:
+    """Return the nodes that are taken for dead. This one answers, so it is not, whatever the metadata says."""
+    brokers = node.metadata.image.brokers
+    return frozenset(node_id for node_id, one in brokers.items() if one.is_fenced and node_id != node.config.node_id)
 
 
 async def all_topics(node: Services, *, include_internal: bool) -> tuple[TopicResult, ...]:
@@ -44,6 +53,8 @@ async def topics_by_name(
     refused: Mapping[str, TopicResult] = {}
     if allow_auto_create and node.config.auto_create_topics_enable:
         refused = await _create_missing(node, names)
+    else:
+        await know_topics(node, names)
     return tuple([refused.get(name) or topic_by_name(node, name) async for name in in_turns(names)])
 
 

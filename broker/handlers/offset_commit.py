@@ -8,11 +8,11 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from semel.broker.handlers.newest import know_partitions
 from semel.broker.services import Services
 from semel.protocol.api.groups import OffsetCommitRequest, OffsetCommitResponse
 from semel.protocol.api.transactions import TransactionVersion
 from semel.protocol.errors import ErrorCode
-from semel.protocol.ids import OFFSETS_TOPIC, TRANSACTIONS_TOPIC
 from semel.runtime.turns import in_turns
 
 
@@ -23,9 +23,7 @@ async def commit_offsets(
 
     `version` is the transaction protocol that the client speaks. Raises `SemelError` of either coordinator.
     """
-    await node.internal_topic_ready(OFFSETS_TOPIC)
-    if request.producer is not None:
-        await node.internal_topic_ready(TRANSACTIONS_TOPIC)
+    await know_partitions(node, request.offsets)
     image = node.metadata.image
     unknown = {
         tp: ErrorCode.UNKNOWN_TOPIC_OR_PARTITION

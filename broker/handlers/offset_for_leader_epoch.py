@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from semel.broker.handlers.partitions import partition_of
+from semel.broker.handlers.partitions.lookup import partition_of
 from semel.broker.services import Services
 from semel.protocol.errors import ErrorCode, SemelError
 from semel.protocol.ids import NO_LEADER_EPOCH, TopicPartition

@@ -7,13 +7,14 @@ is kept.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterator
+import threading
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Final
 
 from semel.broker.config.node_config import NodeConfig
-from semel.broker.handlers.topic_rules import topic_log_config
+from semel.broker.handlers.topics.rules import topic_log_config
 from semel.broker.inspection.overlay import OverlayStorage
 from semel.broker.log.config import LogConfig
 from semel.broker.logs.config import LogManagerConfig
@@ -30,7 +31,7 @@ LOGGER: Final = "semel"
 
 
 @dataclass(slots=True)
-class Rehearsal:
+class DryRun:
     """What a start did. `refusal` says why it would not start; `logs` are open where it would."""
 
     storage: OverlayStorage
@@ -41,19 +42,31 @@ class Rehearsal:
 
 
 class _Keeper(logging.Handler):
-    def __init__(self, kept: list[logging.LogRecord]) -> None:
+    """Keeps what this thread logs. What others do is no part of the start: their handlers have it as before."""
+
+    def __init__(self, kept: list[logging.LogRecord], others: Sequence[logging.Handler], others_level: int) -> None:
         super().__init__(logging.INFO)
         self._kept = kept
+        self._others = others
+        self._others_level = others_level
+        self._thread = threading.get_ident()
 
     def emit(self, record: logging.LogRecord) -> None:
-        self._kept.append(record)
+        if record.thread == self._thread:
+            self._kept.append(record)
+        elif record.levelno >= self._others_level:
+            for handler in self._others:
+                if record.levelno >= handler.level:
+                    handler.handle(record)
 
 
 @contextmanager
 def _keep_what_is_said(kept: list[logging.LogRecord]) -> Iterator[None]:
     """Take what Semel logs, and let nobody else have it: it is about a start that never was."""
-    logger, keeper = logging.getLogger(LOGGER), _Keeper(kept)
+    logger = logging.getLogger(LOGGER)
     before = logger.level, logger.propagate, logger.handlers[:]
+    others = [*logger.handlers, *(logging.getLogger().handlers if logger.propagate else ())]
+    keeper = _Keeper(kept, others, logger.getEffectiveLevel())
     logger.handlers[:] = [keeper]
     logger.setLevel(logging.INFO)
     logger.propagate = False
@@ -64,15 +77,15 @@ def _keep_what_is_said(kept: list[logging.LogRecord]) -> Iterator[None]:
         logger.setLevel(level)
 
 
-def rehearse_start(
+def dry_run_start(
     storage: OverlayStorage,
     data_dir: str,
     clock: Clock,
     image: MetadataImage | None,
     node_id: int,
     progress: Callable[[int, int, TopicPartition], None] | None = None,
-) -> Rehearsal:
-    """Start the logs in `data_dir`. Nothing is raised for what is wrong with them: the rehearsal says it."""
+) -> DryRun:
+    """Start the logs in `data_dir`. Nothing is raised for what is wrong with them: the dry run says it."""
     config = NodeConfig()
 
     def log_config(tp: TopicPartition, topic_id: TopicId) -> LogConfig:
@@ -84,13 +97,15 @@ def rehearse_start(
         storage,
         data_dir,
         clock,
-        LogManagerConfig(node_id=node_id, cluster_id=cluster_id, min_free_bytes=0, open_files_max=OPEN_FILES_MAX),
+        LogManagerConfig(disk_min_free_bytes=0, log_max_open_files=OPEN_FILES_MAX),
+        node_id=node_id,
+        cluster_id=cluster_id,
         executor=InlineExecutor(),
     )
-    rehearsal = Rehearsal(storage, logs)
-    with _keep_what_is_said(rehearsal.said):
+    dry_run = DryRun(storage, logs)
+    with _keep_what_is_said(dry_run.said):
         try:
-            rehearsal.report = logs.open(log_config, progress=progress)
+            dry_run.report = logs.open(log_config, progress=progress)
         except (SemelError, OSError, ValueError) as error:
-            rehearsal.refusal = error
-    return rehearsal
+            dry_run.refusal = error
+    return dry_run

@@ -1,11 +1,11 @@
-"""What a rehearsed start did to a file, in words."""
+"""What a dry run of a start did to a file, in words."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from typing import Final
 
-from semel.broker.inspection.dry_run import Rehearsal
+from semel.broker.inspection.dry_run import DryRun
 from semel.broker.inspection.overlay import OverlayStorage
 from semel.broker.log.batch_scan import FAR_BYTES
 
@@ -14,19 +14,19 @@ REFUSES: Final = "refuses, see above"
 
 
 @dataclass(frozen=True, slots=True)
-class Fate:
-    """Compares the folder as it is with what the rehearsal made of it."""
+class DryRunOutcome:
+    """Compares the folder as it is with what the dry run made of it."""
 
     before: OverlayStorage
-    rehearsal: Rehearsal
+    dry_run: DryRun
 
     @property
     def refused(self) -> bool:
-        return self.rehearsal.refusal is not None
+        return self.dry_run.refusal is not None
 
     def is_kept(self, path: str, position: int = 0, size: int = -1) -> bool:
         """Say whether the bytes from `position` on, `size` of them or all, are the same after the start."""
-        after = self.rehearsal.storage
+        after = self.dry_run.storage
         if not self.before.exists(path) or not after.exists(path):
             return self.before.exists(path) is after.exists(path)
         if not after.is_changed(path):
@@ -50,7 +50,7 @@ class Fate:
         """What happens to an index, or another file that can be made again."""
         if self.refused:
             return REFUSES
-        if not self.rehearsal.storage.exists(path) and self.before.exists(path):
+        if not self.dry_run.storage.exists(path) and self.before.exists(path):
             return "removes it"
         return LEFT if self.is_kept(path) else "builds it again"
 
@@ -58,7 +58,7 @@ class Fate:
         """What happens to bytes of a log."""
         if self.refused:
             return REFUSES
-        after = self.rehearsal.storage
+        after = self.dry_run.storage
         if not after.exists(path):
             return "removes the segment"
         if self.is_kept(path, position, size):

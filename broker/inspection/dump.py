@@ -112,13 +112,13 @@ class Dump:
                 which = f" of {self.options.partition}" if self.options.partition is not None else ""
                 raise UsageError(f"{path} has no files{which} that belong to a node's logs")
             return
-        if not os.path.exists(path):
+        if not os.path.lexists(path):
             raise UsageError(f"{path} is not there")
         place_found = place_of(path)
         if place_found is None:
             raise UsageError(
                 f"{path} is no file of a node by its name: give a .log, .index, .timeindex, .txnindex, .snapshot or "
-                ".journal file, a checkpoint, metadata.sqlite, or a folder with them"
+                ".journal file, a checkpoint, metadata.sqlite, or a directory with them"
             )
         yield place_found
 

@@ -9,9 +9,9 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Final
 
-from semel.broker.inspection.metadata_copy import METADATA_FILE
 from semel.broker.log.abort_checkpoint import ABORTED_TRANSACTIONS_FILE
-from semel.broker.log.recovery import LEADER_EPOCHS_FILE, parse_name
+from semel.broker.log.log_directory import parse_name
+from semel.broker.log.recovery import LEADER_EPOCHS_FILE
 from semel.broker.logs.data_folder import (
     CLEANER_FILE,
     HIGH_WATERMARK_FILE,
@@ -19,6 +19,7 @@ from semel.broker.logs.data_folder import (
     META_FILE,
     RECOVERY_POINT_FILE,
 )
+from semel.broker.metadata.store import METADATA_FILE
 from semel.protocol.ids import TopicPartition
 from semel.runtime.regular_files import special_kind
 
@@ -106,7 +107,7 @@ def place_of(path: str) -> Place | None:
 def places_in(path: str, partition: TopicPartition | None = None) -> Iterator[Place]:
     """Yield the files in a data folder or a log's folder, in the order in which to read them.
 
-    A directory with the name of such a file is one of them: whoever reads it has to say so.
+    A directory with the name of such a file is one of them: its reader has to say so.
 
     partition: only this one's
     """

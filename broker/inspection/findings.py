@@ -16,9 +16,9 @@ class Severity(Enum):
     """How bad a finding is. From WARNING on the folder does not count as whole."""
 
     NOTE = "note"
-    """Worth knowing: nothing is wrong."""
+    """Worth knowing: nothing is wrong. What a crash left unfinished, and a start brings to its end, is no more."""
     WARNING = "warning"
-    """Something is not as it should be, and no record is lost by it: a start fixes it, or it can stay."""
+    """Something is not as a stop or a crash leaves it, and no record is lost: a start fixes it, or it can stay."""
     ERROR = "error"
     """Records are lost or can't be read, a rule is broken, or a node refuses to start."""
 

@@ -7,17 +7,18 @@ from dataclasses import dataclass
 from typing import Final
 
 from semel.broker.inspection.abort_check import AbortCheck
-from semel.broker.inspection.dry_run_outcome import Fate
+from semel.broker.inspection.dry_run_outcome import DryRunOutcome
 from semel.broker.inspection.findings import Check, Findings, Severity
 from semel.broker.inspection.index_check import OffsetIndexCheck, TimeIndexCheck
 from semel.broker.inspection.producer_check import SnapshotCheck
 from semel.broker.log.batch_scan import scan_batches
 from semel.broker.log.checkpoints import read_epochs
-from semel.broker.log.config import INT32_MAX, LogConfig
+from semel.broker.log.config import LogConfig
 from semel.broker.log.leader_epochs import LeaderEpochs
+from semel.broker.log.log_directory import parse_name
 from semel.broker.log.producer_snapshot import SNAPSHOT_SUFFIX, SnapshotFiles
 from semel.broker.log.producer_state import ProducerState
-from semel.broker.log.recovery import LEADER_EPOCHS_FILE, parse_name
+from semel.broker.log.recovery import LEADER_EPOCHS_FILE
 from semel.broker.log.replay import apply_batch
 from semel.broker.log.segment import INDEX_SUFFIX, LOG_SUFFIX, TIME_INDEX_SUFFIX, TXN_INDEX_SUFFIX, segment_path
 from semel.protocol.batch_header import COMPRESSION_MASK, BatchHeader, check_crc32c, read_header, validate_batches
@@ -25,6 +26,7 @@ from semel.protocol.control_records import ControlType, decode_control
 from semel.protocol.corruption import CorruptBatchError
 from semel.protocol.errors import SemelError
 from semel.protocol.ids import NO_LEADER_EPOCH, TopicPartition
+from semel.protocol.int_bounds import INT32_MAX
 from semel.protocol.record_decoder import decode_records
 from semel.runtime.storage import Storage
 
@@ -32,7 +34,7 @@ Progress = Callable[[str, int], None]
 """Told of the file that is read, and how many more bytes of it were."""
 
 _PROGRESS_BYTES: Final = 8 << 20
-_RESTORE: Final = "restore the folder from a backup"
+_RESTORE: Final = "restore the directory from a backup"
 
 
 @dataclass(slots=True)
@@ -62,9 +64,10 @@ class LogCheck:
         tp: TopicPartition,
         config: LogConfig,
         findings: Findings,
-        fate: Fate,
+        outcome: DryRunOutcome,
         *,
         is_clean: bool,
+        was_compacted: bool,
         log_start_offset: int,
         recovery_point: int,
         now_ms: int,
@@ -74,14 +77,15 @@ class LogCheck:
         """`name` is the folder as the findings call it. With `deep` each batch is decompressed and its records read.
 
         is_clean:       the last stop left everything whole.
+        was_compacted:  though its topic's settings do not say so: they were changed, or the node's own said so.
         recovery_point: up to here everything was synced, so that no crash can have torn it.
         """
         self._storage = storage
         self._folder = folder
         self._name = name
-        self._config = config
+        self._is_compacted = config.is_compacted or was_compacted
         self._findings = findings
-        self._fate = fate
+        self._outcome = outcome
         self._is_clean = is_clean
         self._log_start_offset = log_start_offset
         self._recovery_point = recovery_point
@@ -102,7 +106,7 @@ class LogCheck:
         walked = self._walked
         bases = self._offsets_with(LOG_SUFFIX)
         snapshots = SnapshotFiles(self._storage, self._folder, self._offsets_with(SNAPSHOT_SUFFIX))
-        check = SnapshotCheck(self._storage, snapshots, self._now_ms, is_compacted=self._config.is_compacted)
+        check = SnapshotCheck(self._storage, snapshots, self._now_ms, is_compacted=self._is_compacted)
         self._leftovers(set(bases))
         if not bases:
             return walked
@@ -124,7 +128,7 @@ class LogCheck:
             is_due = self._is_clean or self._epoch_fault_offset < self._recovery_point
             self._findings.add(
                 Severity.WARNING if is_due else Severity.NOTE, Check.LEADER_EPOCHS, path, self._epoch_fault,
-                on_start=self._fate.of_index(f"{self._folder}/{LEADER_EPOCHS_FILE}"),
+                on_start=self._outcome.of_index(f"{self._folder}/{LEADER_EPOCHS_FILE}"),
             )  # fmt: skip
         walked.end_offset = end
         return walked
@@ -145,15 +149,16 @@ class LogCheck:
                 if parsed[0] in bases:
                     continue
                 what = f"an index without its segment: {parsed[0]:020d}{LOG_SUFFIX} is not there"
+                is_of_crash = self._is_of_crash(parsed[0])
                 self._findings.add(
-                    Severity.WARNING, Check.LEFTOVERS, f"{self._name}/{name}", what,
-                    on_start=self._fate.of_index(f"{self._folder}/{name}"),
-                    command=f"if the segment is gone, {_RESTORE}",
+                    Severity.NOTE if is_of_crash else Severity.WARNING, Check.LEFTOVERS, f"{self._name}/{name}", what,
+                    on_start=self._outcome.of_index(f"{self._folder}/{name}"),
+                    command="" if is_of_crash else f"if the segment is gone, {_RESTORE}",
                 )  # fmt: skip
                 continue
             else:
                 continue
-            kept = self._fate.refused or self._fate.rehearsal.storage.exists(f"{self._folder}/{name}")
+            kept = self._outcome.refused or self._outcome.dry_run.storage.exists(f"{self._folder}/{name}")
             self._findings.add(
                 Severity.NOTE, Check.LEFTOVERS, f"{self._name}/{name}", what,
                 on_start="leaves it" if kept else "brings it to its end, and removes the file",
@@ -176,6 +181,13 @@ class LogCheck:
             if base > end
             else f"the segment before ends at offset {end}, so offsets {base} to {end - 1} are there twice"
         )
+        if self._is_of_crash(min(base, end)):
+            # A power cut takes files in any order, and a start reads on behind the first that it took.
+            self._findings.add(
+                Severity.NOTE, Check.OFFSETS, self._relative(path), what, offset=base, position=0,
+                on_start="lets the log end there, and gives back what the journal has",
+            )  # fmt: skip
+            return
         self._add_batch_finding(Severity.ERROR, Check.OFFSETS, path, what, base, 0, 1)
 
     def _walk_segment(self, base: int, snapshots: SnapshotCheck, *, is_closed: bool) -> int:
@@ -185,7 +197,7 @@ class LogCheck:
         aborts = AbortCheck(
             self._storage,
             segment_path(self._folder, base, TXN_INDEX_SUFFIX),
-            is_exact=self._is_complete and not self._config.is_compacted,
+            is_exact=self._is_complete and not self._is_compacted,
         )
         file = self._storage.open(path)
         end, position, told = base, 0, 0
@@ -218,9 +230,9 @@ class LogCheck:
         aborts.end()
         offsets.end(position)
         times.end(end, is_closed=is_closed and is_whole)
-        self._tell_of_index(Check.OFFSET_INDEX, offsets.path, offsets.faults)
-        self._tell_of_index(Check.TIME_INDEX, times.path, times.faults)
-        self._tell_of_aborts(aborts)
+        self._tell_of_index(Check.OFFSET_INDEX, offsets.path, offsets.faults, base, end)
+        self._tell_of_index(Check.TIME_INDEX, times.path, times.faults, base, end)
+        self._tell_of_aborts(aborts, base, end)
         self._state.end_offset = end
         return end
 
@@ -232,7 +244,7 @@ class LogCheck:
         elif header.last_offset - base > INT32_MAX:
             what = f"offset {header.last_offset} is too far from the segment's first, {base}"
             self._add_batch_finding(Severity.ERROR, Check.OFFSETS, path, what, first, position, size)
-        elif first > end and not self._config.is_compacted:
+        elif first > end and not self._is_compacted:
             what = f"offsets {end} to {first - 1} are missing before this batch, in a log that is not compacted"
             self._add_batch_finding(Severity.WARNING, Check.OFFSETS, path, what, first, position, size)
         if header.leader_epoch < self._last_epoch:
@@ -242,7 +254,7 @@ class LogCheck:
             )
             self._add_batch_finding(Severity.WARNING, Check.LEADER_EPOCHS, path, what, first, position, size)
         self._last_epoch = header.leader_epoch
-        if header.record_count == 0 and not self._config.is_compacted and not header.has_producer:
+        if header.record_count == 0 and not self._is_compacted and not header.has_producer:
             self._findings.add(
                 Severity.NOTE, Check.OFFSETS, self._relative(path),
                 f"a batch without records stands for offsets {first} to {header.last_offset}: an earlier start found "
@@ -323,60 +335,74 @@ class LogCheck:
             f"no whole batch at position {position} (offset {end}), and {size - position} bytes are left: "
             f"{error.message}"
         )
-        self._add_batch_finding(Severity.ERROR, Check.BATCHES, path, what, end, position, size - position)
+        # To the file's end, whatever follows: the journal may have the same bytes, and those that are missing behind.
+        self._add_batch_finding(Severity.ERROR, Check.BATCHES, path, what, end, position, -1)
 
     def _add_batch_finding(
         self, severity: Severity, check: Check, path: str, what: str, offset: int, position: int, size: int
     ) -> None:
         """What a crash can have torn had not been acknowledged, or the journal has it: a start fixes that."""
-        fixed = (
-            not self._is_clean
-            and not self._fate.refused
-            and offset >= self._recovery_point
-            and not self._fate.is_kept(path, position, size)
-        )
+        fixed = self._is_of_crash(offset) and not self._outcome.is_kept(path, position, size)
         self._findings.add(
-            Severity.WARNING if fixed else severity, check, self._relative(path), what,
-            on_start=self._fate.of_batch(path, position, size),
+            Severity.NOTE if fixed else severity, check, self._relative(path), what,
+            on_start=self._outcome.of_batch(path, position, size),
             command="" if fixed else f"{_RESTORE}; to look at it: semel log dump {path} --from {offset}",
             offset=offset, position=position,
         )  # fmt: skip
 
+    def _is_of_crash(self, offset: int) -> bool:
+        """Whether no sync had covered what is at `offset` when the node was killed: a start looks at all of that."""
+        return not self._is_clean and not self._outcome.refused and offset >= self._recovery_point
+
     # --- What was derived ---------------------------------------------------------------------------------------------
 
-    def _tell_of_index(self, check: Check, path: str, faults: list[str]) -> None:
+    def _tell_of_index(self, check: Check, path: str, faults: list[str], base: int, end: int) -> None:
+        """`base`, `end`: the segment's. A start builds all behind the last sync again, perhaps just as it was."""
+        is_of_crash = self._is_of_crash(base)
+        if faults and not is_of_crash:
+            is_of_crash = self._is_of_crash(end) and not self._outcome.is_kept(path)
         for fault in faults:
-            on_start = self._fate.of_index(path)
-            self._findings.add(Severity.WARNING, check, self._relative(path), fault, on_start=on_start)
+            on_start = self._outcome.of_index(path)
+            severity = Severity.NOTE if is_of_crash else Severity.WARNING
+            self._findings.add(severity, check, self._relative(path), fault, on_start=on_start)
 
-    def _tell_of_aborts(self, aborts: AbortCheck) -> None:
+    def _tell_of_aborts(self, aborts: AbortCheck, base: int, end: int) -> None:
         """A list without an entry shows readers aborted records; one with too many hides committed ones (L3)."""
         path = aborts.path
-        fixed = bool(aborts.faults) and not self._fate.refused and not self._fate.is_kept(path)
+        fixed = bool(aborts.faults) and not self._outcome.refused and not self._outcome.is_kept(path)
         for fault, offset in aborts.faults:
+            # It is written behind the marker, and synced by the next flush. What has no place in the segment is torn.
+            is_torn = not base <= offset < end
+            is_of_crash = self._is_of_crash(max(offset, base)) or (is_torn and fixed and self._is_of_crash(end))
+            severity = Severity.NOTE if is_of_crash else Severity.WARNING if fixed else Severity.ERROR
             self._findings.add(
-                Severity.WARNING if fixed else Severity.ERROR, Check.TRANSACTION_INDEX, self._relative(path), fault,
-                on_start=self._fate.of_index(path), offset=offset,
-                command="" if fixed else f"{_RESTORE}; or, with the node stopped, remove the file's partition from "
+                severity, Check.TRANSACTION_INDEX, self._relative(path), fault,
+                on_start=self._outcome.of_index(path), offset=offset,
+                command="" if fixed or is_of_crash
+                else f"{_RESTORE}; or, with the node stopped, remove the file's partition from "
                 "recovery-point-offset-checkpoint and .kafka_cleanshutdown: the next start builds it again",
             )  # fmt: skip
 
     def _tell_of_snapshots(self, snapshots: SnapshotFiles, check: SnapshotCheck) -> None:
         for offset, fault in check.faults:
             path = snapshots.path(offset)
-            gone = not self._fate.refused and not self._fate.rehearsal.storage.exists(path)
-            is_last = offset == max(snapshots.offsets)
-            severity = Severity.WARNING if gone or fault.startswith("it is damaged") or not is_last else Severity.ERROR
-            if gone and not self._is_clean and fault.startswith("it is of offset"):
+            is_damaged, is_last = fault.startswith("it is damaged"), offset == max(snapshots.offsets)
+            # Only a clean stop syncs one: a power cut may tear others, and a start passes over those (P7). After a
+            # crash it reads none behind the last sync of the log.
+            is_of_crash = self._is_of_crash(offset - 1) or (is_damaged and not (is_last and self._is_clean))
+            gone = not self._outcome.refused and not self._outcome.dry_run.storage.exists(path)
+            severity = Severity.WARNING if gone or is_damaged or not is_last else Severity.ERROR
+            if is_of_crash:
                 severity = Severity.NOTE
             self._findings.add(
                 severity, Check.PRODUCER_SNAPSHOT, self._relative(path), fault,
                 on_start=(
-                    "removes it, and reads an older one or the log" if gone
+                    "removes it, and reads an older one or the log" if gone or (is_of_crash and is_last)
                     else "believes it, for what comes behind it" if is_last
                     else "does not read it; a start after a crash might"
                 ),
-                command="" if gone else f"with the node stopped, remove {path}: the log gives the state again",
+                command="" if gone or is_of_crash
+                else f"with the node stopped, remove {path}: the log gives the state again",
                 offset=offset,
             )  # fmt: skip
 

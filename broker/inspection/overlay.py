@@ -1,6 +1,6 @@
 """A storage that shows a folder as it is, and keeps what is written to it apart: the folder itself is never changed.
 
-So a start can be rehearsed on a copy that is not made. Names and sizes are those of one moment, so that a node which is
+So a start can be tried on a copy that is not made. Names and sizes are those of one moment, so that a node which is
 running meanwhile changes nothing under the reader's feet. Written pages go to a scratch file without a name.
 """
 
@@ -190,7 +190,7 @@ class OverlayStorage:
         """Raises `OSError` where there is no such folder."""
         self.root = posixpath.normpath(root)
         self._tree = _read_folder(self.root, depth)
-        self._scratch = tempfile.TemporaryFile(prefix="semel-rehearsal-")  # noqa: SIM115
+        self._scratch = tempfile.TemporaryFile(prefix="semel-dry-run-")  # noqa: SIM115
         self._slots = 0
 
     def close(self) -> None:
@@ -232,6 +232,13 @@ class OverlayStorage:
                 raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), path)
             node = folder[name] = _File(None, 0)
         return OverlayFile(self, path, node)
+
+    def create(self, path: str) -> StorageFile:
+        folder, name = self._parent(path)
+        if isinstance(folder.get(name), _Folder):
+            raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), path)
+        folder.pop(name, None)
+        return self.open(path, create=True)
 
     def exists(self, path: str) -> bool:
         return self._find(path) is not None
@@ -287,6 +294,9 @@ class OverlayStorage:
         return status.f_blocks * status.f_frsize
 
     def lock(self, path: str) -> StorageLock:
+        node = self._find(path)
+        if isinstance(node, _Special):
+            raise NotARegularFileError(node.kind, path)
         return _NoLock()
 
     # --- Inside -------------------------------------------------------------------------------------------------------
@@ -299,7 +309,7 @@ class OverlayStorage:
         if normal == self.root:
             return []
         prefix = "" if self.root == "." else self.root.rstrip("/") + "/"
-        if not normal.startswith(prefix) or normal.startswith("../"):
+        if not normal.startswith(prefix) or normal[len(prefix) :].split("/", 1)[0] == "..":
             raise FileNotFoundError(errno.ENOENT, f"not in {self.root}", path)
         return normal[len(prefix) :].split("/")
 
@@ -339,6 +349,11 @@ def _read_folder(path: str, depth: int) -> _Folder:
                     folder[entry.name] = _Special(kind)
             except FileNotFoundError:
                 continue  # a running node has removed it
+            except OSError:
+                kind = special_kind(entry.path)
+                if not kind:
+                    raise
+                folder[entry.name] = _Special(kind)  # a link to itself
     return folder
 
 

@@ -57,7 +57,7 @@ def _fields(finding: Finding) -> dict[str, Any]:
 def print_report(report: Report) -> None:
     """Print it: whose folder it is, each finding, and the verdict last."""
     if report.is_running:
-        print("a node has this folder: its files change meanwhile, and what it writes now may look torn")
+        print("a node has this directory: its files change meanwhile, and what it writes now may look torn")
     whose = f"node {report.node_id} of cluster {report.cluster_id}" if report.cluster_id else "nobody's"
     stop = "in use" if report.is_running else "stopped cleanly" if report.is_clean else "not stopped cleanly"
     print(f"{report.path}: {whose}, {stop}")

@@ -1,6 +1,6 @@
 """The coordinators' logs, read as a start reads them, and the open transactions of all logs held against them (T1, T8).
 
-It reads the logs after the rehearsed start: what the journal gives back belongs to them.
+It reads the logs after the dry run of a start: what the journal gives back belongs to them.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ from semel.txn_coordinator.state import (
     OPEN,
     PREPARED,
     TransactionMetadata,
-    TransactionState,
     is_legal,
+    may_be_removed,
 )
 
 _READ_BYTES = 1 << 20
@@ -47,9 +47,9 @@ def read_log(log: PartitionLog) -> Iterator[tuple[BatchHeader, memoryview]]:
     offset = log.log_start_offset
     while offset < log.log_end_offset:
         found = log.read(offset, _READ_BYTES, log.log_end_offset)
-        if found.file is None:
+        if found.records is None:
             return
-        data = memoryview(found.file.read_at(found.size, found.position))
+        data = memoryview(found.read())
         for header in iter_batches(data):
             yield header, data[header.position : header.position + header.size_bytes]
         if found.next_offset <= offset:
@@ -98,7 +98,7 @@ def _check_readable(log: PartitionLog, findings: Findings, check: Check, whose: 
         findings.add(
             Severity.ERROR, check, str(log.tp), f"a record{place} can't be read: {error}",
             on_start=f"starts without the {whose} of this partition: their clients get COORDINATOR_NOT_AVAILABLE",
-            command="restore the folder from a backup", offset=offset,
+            command="restore the directory from a backup", offset=offset,
         )  # fmt: skip
         return False
 
@@ -130,7 +130,7 @@ class _TransactionLog:
             return
         before = self._known.get(name)
         if record.value is None:
-            if before is not None and not is_legal(before.state, TransactionState.DEAD, before.version):
+            if before is not None and not may_be_removed(before):
                 self._illegal(record, name, f"is removed in the state {before.state.label}")
             self._known.pop(name, None)
             return
@@ -183,7 +183,6 @@ def _find_hanging(logs: Mapping[TopicPartition, PartitionLog], view: Coordinator
             entry = log.producer_state.entry(producer_id)
             epoch = -1 if entry is None else entry.epoch
             ended = outcome_of(view.records, ProducerIdAndEpoch(producer_id, epoch), tp)
-            end = "abort" if ended.outcome is Outcome.NOT_KNOWN else "finish"
             if ended.outcome is Outcome.NOT_TOLD:
                 known = (
                     f"it is of {ended.transactional_id!r}: how it was decided, its coordinator's log does not tell any "
@@ -198,7 +197,7 @@ def _find_hanging(logs: Mapping[TopicPartition, PartitionLog], view: Coordinator
                 f"a hanging transaction: producer {producer_id} (epoch {epoch}) has one open since offset "
                 f"{first_offset}, and {known}. read_committed readers wait there for ever",
                 on_start="leaves it",
-                command=f"start the node, then: semel txn {end} --partition {tp.topic}:{tp.partition} "
+                command=f"start the node, then: semel txn finish --partition {tp.topic}:{tp.partition} "
                 f"--start-offset {first_offset}",
                 offset=first_offset,
             )  # fmt: skip

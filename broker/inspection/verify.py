@@ -1,6 +1,6 @@
 """Checks a whole data folder without a node, and without changing it: `semel log verify`.
 
-Three looks: the metadata against the folders; a start of the logs, rehearsed (`rehearsal`); and a walk over every batch
+Three looks: the metadata against the folders; a dry run of a start of the logs (`dry_run`); and a walk over every batch
 as it lies on the disk, against which all that was derived from them is held (`log_check`).
 """
 
@@ -18,18 +18,18 @@ from typing import Any, Final
 from sqlalchemy.exc import SQLAlchemyError
 
 from semel.broker.config.node_config import NodeConfig
-from semel.broker.handlers.topic_rules import topic_log_config
-from semel.broker.inspection.dry_run import Rehearsal, rehearse_start
-from semel.broker.inspection.dry_run_outcome import Fate
-from semel.broker.inspection.file_kinds import Place, log_name, misplaced, place_of
+from semel.broker.handlers.topics.rules import topic_log_config
+from semel.broker.inspection.dry_run import DryRun, dry_run_start
+from semel.broker.inspection.dry_run_outcome import DryRunOutcome
+from semel.broker.inspection.file_kinds import FileKind, Place, log_name, misplaced, place_of
 from semel.broker.inspection.findings import Check, Findings, Severity
 from semel.broker.inspection.log_check import LogCheck, WalkedLog
-from semel.broker.inspection.metadata_copy import METADATA_FILE, integrity_fault, load_from, load_image
+from semel.broker.inspection.metadata_copy import LoadedMetadata, integrity_fault, load_from, load_image
 from semel.broker.inspection.overlay import OverlayStorage, open_to_read
 from semel.broker.inspection.transaction_check import check_transactions
 from semel.broker.log.checkpoints import OffsetCheckpoint
 from semel.broker.log.disk_errors import next_after_misplaced
-from semel.broker.log.recovery import LOST_OFFSETS
+from semel.broker.log.losses import LOST_OFFSETS, UNSYNCED
 from semel.broker.logs.data_folder import (
     CLEAN_FILE,
     CLEANER_FILE,
@@ -38,14 +38,17 @@ from semel.broker.logs.data_folder import (
     LOCK_FILE,
     LOG_START_FILE,
     META_FILE,
+    NODE_LOCK_FILE,
     PARTITION_FILE,
     RECOVERY_POINT_FILE,
     DataFolder,
 )
 from semel.broker.logs.known_partitions import KNOWN_FILE, KnownPartitions
 from semel.broker.logs.last_recovery import NOTE_FILE
+from semel.broker.metadata.applied_position import POSITION_FILE, read_applied
 from semel.broker.metadata.changes import MetadataCorruptError
 from semel.broker.metadata.image import MetadataImage
+from semel.broker.metadata.store import METADATA_FILE, misplaced_file
 from semel.protocol.errors import SemelError, UsageError
 from semel.protocol.ids import TopicId, TopicPartition, format_topic_id
 from semel.runtime.clock import Clock, SystemClock
@@ -111,7 +114,7 @@ def verify(
     begun = time.monotonic()
     path = os.path.normpath(path)
     if not os.path.isdir(path):
-        raise UsageError(f"{path} is no folder: give a node's data.dir")
+        raise UsageError(f"{path} is not a directory: give a node's data.dir")
 
     def look() -> Report:
         return _look(path, metadata_url, deep, clock or SystemClock(), progress, needs_metadata)
@@ -135,7 +138,9 @@ def _look(
     before = OverlayStorage(path)
     try:
         if not _is_data_folder(before, path):
-            raise UsageError(f"{path} is no node's data folder: it has neither {META_FILE} nor logs. Give a data.dir")
+            raise UsageError(
+                f"{path} is no node's data directory: it has neither {META_FILE} nor logs. Give a data.dir"
+            )
         return _Verification(before, path, metadata_url, deep, clock, progress, needs_metadata).run()
     finally:
         before.close()
@@ -163,7 +168,7 @@ def _is_data_folder(storage: OverlayStorage, path: str) -> bool:
 
 @contextmanager
 def _silent() -> Iterator[None]:
-    """Let the logs' code say nothing: what it says of a start is taken down in the rehearsal."""
+    """Let the logs' code say nothing: what it says of a start is taken down in the dry run."""
     logger = logging.getLogger("semel.logs")
     was_disabled, logger.disabled = logger.disabled, True
     try:
@@ -199,11 +204,13 @@ class _Verification:
         self._findings = self._report.findings
         if not before.exists(f"{path}/{META_FILE}"):
             self._findings.add(
-                Severity.WARNING, Check.START, META_FILE, "it is missing: which node this folder belongs to is unknown",
+                Severity.WARNING, Check.START, META_FILE,
+                "it is missing: which node this directory belongs to is unknown",
                 on_start="writes it again, for the node that starts",
             )  # fmt: skip
         self._done_bytes = 0
         self._total_bytes = 0
+        self._deleted_topics: frozenset[TopicId] = frozenset()
 
     def run(self) -> Report:
         report = self._report
@@ -211,16 +218,16 @@ class _Verification:
         image = self._load_metadata()
         after = OverlayStorage(self._path)
         try:
-            self._tell(Progress("rehearsing a start", 0, 0))
-            rehearsal = rehearse_start(after, self._path, self._clock, image, report.node_id)
-            self._tell_of_start(rehearsal)
-            self._tell_of_misplaced(hidden, rehearsal)
-            logs = self._rehearsed(rehearsal)
-            self._check_folders(image, rehearsal)
-            self._walk(image, rehearsal)
+            self._tell(Progress("dry run of a start", 0, 0))
+            dry_run = dry_run_start(after, self._path, self._clock, image, report.node_id)
+            self._tell_of_start(dry_run)
+            self._tell_of_misplaced(hidden, dry_run)
+            logs = self._dry_run_logs(dry_run)
+            self._check_folders(image, dry_run)
+            self._walk(image, dry_run)
             self._check_checkpoints()
-            self._check_changes(rehearsal)
-            if rehearsal.refusal is None:
+            self._check_changes(dry_run)
+            if dry_run.refusal is None:
                 check_transactions(logs, self._findings, knows_topics=image is not None)
                 report.open_transactions = sum(len(log.producer_state.open_transactions) for log in logs.values())
             else:
@@ -246,9 +253,20 @@ class _Verification:
 
     def _load_metadata(self) -> MetadataImage | None:
         in_folder = f"{self._path}/{METADATA_FILE}"
+        with _silent():
+            applied = read_applied(self._before, f"{self._path}/{POSITION_FILE}")
         try:
             if self._metadata_url:
-                return load_from(self._metadata_url)
+                return self._noted(load_from(self._metadata_url, applied))
+            misplaced = misplaced_file(self._path)
+            if misplaced is not None:
+                path, kind = misplaced
+                self._findings.add(
+                    Severity.ERROR, Check.METADATA, os.path.basename(path), f"it is {kind}, and a file belongs there",
+                    on_start="refuses, unless metadata.url names another database",
+                    command=f"stop the node and move it away; if {METADATA_FILE} is not elsewhere, {_RESTORE}",
+                )  # fmt: skip
+                return None
             if not self._before.exists(in_folder):
                 if self._needs_metadata:
                     self._findings.add(
@@ -261,10 +279,24 @@ class _Verification:
             fault = integrity_fault(in_folder)
             if fault is not None:
                 self._add_metadata_fault(f"SQLite finds it damaged: {fault}")
-            return load_image(in_folder)
-        except (SemelError, MetadataCorruptError, SQLAlchemyError) as error:
+            return self._noted(load_image(in_folder, applied))
+        except (SemelError, MetadataCorruptError, SQLAlchemyError, OSError) as error:
             self._add_metadata_fault(str(error))
             return None
+
+    def _noted(self, loaded: LoadedMetadata) -> MetadataImage:
+        self._deleted_topics = loaded.deleted_topics
+        if loaded.lacks is not None:
+            last, applied = loaded.image.sequence, loaded.lacks.sequence
+            has = f"changes up to {last} only" if last < applied else f"another change {applied}"
+            self._findings.add(
+                Severity.ERROR, Check.METADATA, METADATA_FILE,
+                f"it went back: the node had applied its changes up to {applied}, and it has {has}",
+                on_start="refuses",
+                command="restore a newer copy of it; if there is none, start the node once with "
+                "`semel serve --accept-metadata-loss`",
+            )  # fmt: skip
+        return loaded.image
 
     def _add_metadata_fault(self, what: str) -> None:
         self._findings.add(
@@ -273,36 +305,38 @@ class _Verification:
 
     # --- What a start says --------------------------------------------------------------------------------------------
 
-    def _tell_of_start(self, rehearsal: Rehearsal) -> None:
+    def _tell_of_start(self, dry_run: DryRun) -> None:
         report = self._report
-        if rehearsal.report is not None:
-            report.start = str(rehearsal.report)
-            if rehearsal.report.restored_batches:
+        if dry_run.report is not None:
+            report.start = str(dry_run.report)
+            if dry_run.report.restored_batches:
                 self._findings.add(
-                    Severity.WARNING, Check.JOURNAL, "journal",
-                    f"{rehearsal.report.restored_batches} batches are missing in the logs, and are in the journal",
+                    Severity.WARNING if report.is_clean else Severity.NOTE, Check.JOURNAL, "journal",
+                    f"{dry_run.report.restored_batches} batches are missing in the logs, and are in the journal",
                     on_start="gives them back to the logs",
                 )  # fmt: skip
-        if report.is_running and isinstance(rehearsal.refusal, FileNotFoundError):
-            self._gone("", rehearsal.refusal)
-        elif rehearsal.refusal is not None:
-            report.refusal = getattr(rehearsal.refusal, "message", None) or str(rehearsal.refusal)
+        if report.is_running and isinstance(dry_run.refusal, FileNotFoundError):
+            self._gone("", dry_run.refusal)
+        elif dry_run.refusal is not None:
+            report.refusal = getattr(dry_run.refusal, "message", None) or str(dry_run.refusal)
             self._findings.add(
-                Severity.ERROR, Check.START, "", f"a node does not start with this folder: {report.refusal}",
+                Severity.ERROR, Check.START, "", f"a node does not start with this directory: {report.refusal}",
                 on_start="refuses", command="do as it says, then: semel log verify again",
             )  # fmt: skip
-        if not report.is_clean and not report.is_running and rehearsal.refusal is None:
+        if not report.is_clean and not report.is_running and dry_run.refusal is None:
             self._findings.add(
                 Severity.NOTE, Check.START, CLEAN_FILE, "the last stop was not a clean one",
                 on_start="recovers: it validates the logs from their recovery points on, and reads the journal",
             )  # fmt: skip
-        for record in rehearsal.said:
+        for record in dry_run.said:
             if record.levelno >= logging.WARNING:
                 lost = hasattr(record, LOST_OFFSETS) or record.levelno >= logging.ERROR
+                is_of_crash = not report.is_clean and getattr(record, UNSYNCED, False)
+                severity = Severity.ERROR if lost else Severity.NOTE if is_of_crash else Severity.WARNING
                 self._findings.add(
-                    Severity.ERROR if lost else Severity.WARNING, Check.START, "", record.getMessage(),
+                    severity, Check.START, "", record.getMessage(),
                     on_start="says this in the node's log",
-                    command="restore the folder from a backup, if there is one" if lost else "",
+                    command="restore the directory from a backup, if there is one" if lost else "",
                 )  # fmt: skip
 
     def _hide_misplaced(self) -> list[Place]:
@@ -329,26 +363,41 @@ class _Verification:
                 found.append(place)
         return found
 
-    def _tell_of_misplaced(self, hidden: list[Place], rehearsal: Rehearsal) -> None:
+    def _tell_of_misplaced(self, hidden: list[Place], dry_run: DryRun) -> None:
+        opened = {partition.tp for partition in dry_run.logs.partitions()}
+        lock = f"{self._path}/{NODE_LOCK_FILE}"
+        if what := self._before.special_kind(lock):
+            self._findings.add(
+                Severity.ERROR, Check.START, NODE_LOCK_FILE, f"it is {what}, and a file belongs there",
+                on_start="refuses", command="move it away; the node makes the file again",
+            )  # fmt: skip
         for place in hidden:
+            name, what = place.path[len(self._path) + 1 :], misplaced(place.path)
+            is_metadata = place.kind is FileKind.METADATA
+            if dry_run.refusal is None and not is_metadata and (place.tp is None or place.tp in opened):
+                left = dry_run.storage.exists(place.path)
+                self._findings.add(
+                    Severity.NOTE, Check.FOLDERS, name, what, on_start="leaves it" if left else "removes it"
+                )
+                continue
             it = "the directory" if os.path.isdir(place.path) else "it"
             self._findings.add(
-                Severity.ERROR, Check.FOLDERS, place.path[len(self._path) + 1 :], misplaced(place.path),
-                on_start="refuses" if place.tp is None or rehearsal.refusal is not None else "keeps it offline",
+                Severity.ERROR, Check.FOLDERS, name, what,
+                on_start="refuses" if place.tp is None or dry_run.refusal is not None else "keeps it offline",
                 command=f"stop the node and move {it} away; {next_after_misplaced(place.path)}",
             )  # fmt: skip
 
-    def _rehearsed(self, rehearsal: Rehearsal) -> Mapping[TopicPartition, Any]:
-        return {partition.tp: partition.log for partition in rehearsal.logs.partitions()}
+    def _dry_run_logs(self, dry_run: DryRun) -> Mapping[TopicPartition, Any]:
+        return {partition.tp: partition.log for partition in dry_run.logs.partitions()}
 
-    def _check_changes(self, rehearsal: Rehearsal) -> None:
+    def _check_changes(self, dry_run: DryRun) -> None:
         """After a clean stop a start changes nothing but the mark of it: whatever else it does was told above, or is
         told here.
         """
-        if not self._report.is_clean or rehearsal.refusal is not None:
+        if not self._report.is_clean or dry_run.refusal is not None:
             return
         told = {finding.path for finding in self._findings.found}
-        after = rehearsal.storage
+        after = dry_run.storage
         self._check_known()
         quiet = {CLEAN_FILE, LOCK_FILE, NOTE_FILE, KNOWN_FILE}
         for path in self._before.files():
@@ -370,7 +419,7 @@ class _Verification:
             if (topic_id, tp.partition) not in known:
                 self._findings.add(
                     Severity.WARNING, Check.FOLDERS, f"{tp}/{PARTITION_FILE}",
-                    f"it says the topic id {format_topic_id(topic_id)}, of which this folder had no partition "
+                    f"it says the topic id {format_topic_id(topic_id)}, of which this directory had no partition "
                     f"{tp.partition} when the node stopped",
                     on_start="takes the records for that topic's",
                     command=f"compare the file with those of the other partitions of {tp.topic}",
@@ -378,49 +427,64 @@ class _Verification:
 
     # --- Folders ------------------------------------------------------------------------------------------------------
 
-    def _check_folders(self, image: MetadataImage | None, rehearsal: Rehearsal) -> None:
+    def _check_folders(self, image: MetadataImage | None, dry_run: DryRun) -> None:
         names = self._before.list_folder(self._path)
         for name in names:
             if name.endswith("-delete") and self._before.is_folder(f"{self._path}/{name}"):
                 self._findings.add(
-                    Severity.NOTE, Check.LEFTOVERS, name, "a deleted partition's folder", on_start="removes it"
+                    Severity.NOTE, Check.LEFTOVERS, name, "a deleted partition's directory", on_start="removes it"
                 )
         if image is None:
             return
         if not image.cluster_id and META_FILE in names:
-            self._add_metadata_fault("it is empty, and the folder holds a node's logs")
+            self._add_metadata_fault("it is empty, and the directory holds a node's logs")
         found = self._topic_ids()
-        known = rehearsal.logs.folder.known
-        if rehearsal.refusal is not None and not found:
+        known = dry_run.logs.folder.known
+        if dry_run.refusal is not None and not found:
             return
         for tp, topic_id in found.items():
             topic = image.topic_by_id(topic_id)
-            if topic is None or topic.name != tp.topic or tp.partition >= len(topic.partitions):
+            if topic_id in self._deleted_topics:
+                self._findings.add(
+                    Severity.NOTE, Check.LEFTOVERS, str(tp), "its topic was deleted, and its directory was not yet",
+                    on_start="removes it",
+                )  # fmt: skip
+            elif topic is None or topic.name != tp.topic or tp.partition >= len(topic.partitions):
                 self._findings.add(
                     Severity.WARNING, Check.FOLDERS, str(tp),
                     "the metadata does not know this partition: its topic was deleted, or the metadata is older",
-                    on_start="deletes the folder",
-                    command="if the records are wanted, copy the folder away before the node starts",
+                    on_start="deletes the directory",
+                    command="if the records are wanted, copy the directory away before the node starts",
                 )  # fmt: skip
+        before = KnownPartitions(self._before, f"{self._path}/{KNOWN_FILE}")
+        with _silent():
+            before.read()
         for topic in image.topics.values():
             for number, state in enumerate(topic.partitions):
                 tp = TopicPartition(topic.name, number)
-                if self._report.node_id in state.replicas and found.get(tp) != topic.topic_id:
+                if self._report.node_id not in state.replicas or found.get(tp) == topic.topic_id:
+                    continue
+                if before.was_there and (topic.topic_id, number) not in known and str(tp) not in names:
                     self._findings.add(
-                        Severity.ERROR, Check.FOLDERS, str(tp),
-                        "the metadata says that this node holds the partition, and it has no folder here that counts",
-                        on_start="keeps it offline" if (topic.topic_id, number) in known else "makes it again, empty",
-                        command="bring the folder back before the node starts",
+                        Severity.NOTE, Check.FOLDERS, str(tp), "its topic was created, and its directory was not yet",
+                        on_start="makes it, empty",
                     )  # fmt: skip
+                    continue
+                self._findings.add(
+                    Severity.ERROR, Check.FOLDERS, str(tp),
+                    "the metadata says that this node holds the partition, and it has no directory here",
+                    on_start="keeps it offline" if (topic.topic_id, number) in known else "makes it again, empty",
+                    command="bring the directory back before the node starts",
+                )  # fmt: skip
 
     def _topic_ids(self) -> dict[TopicPartition, TopicId]:
-        """The partitions as a start finds them. What it says of others was said in the rehearsal."""
+        """The partitions as a start finds them. What it says of others was said in the dry run."""
         with _silent(), closing(OverlayStorage(self._path)) as scratch:
             return dict(DataFolder(scratch, self._path).find_logs(lambda tp, error: None))
 
     # --- Logs ---------------------------------------------------------------------------------------------------------
 
-    def _walk(self, image: MetadataImage | None, rehearsal: Rehearsal) -> None:
+    def _walk(self, image: MetadataImage | None, dry_run: DryRun) -> None:
         found = {
             name: tp
             for name in self._before.list_folder(self._path)
@@ -432,15 +496,17 @@ class _Verification:
             for file in self._before.list_folder(f"{self._path}/{name}")
             if file.endswith(".log")
         )
-        fate = Fate(self._before, rehearsal)
+        outcome = DryRunOutcome(self._before, dry_run)
         recovery_points, log_starts = self._offsets(RECOVERY_POINT_FILE), self._offsets(LOG_START_FILE)
+        cleaned = self._offsets(CLEANER_FILE)
         journal_is_left = bool(self._journal_files())
         for name, tp in sorted(found.items()):
             topic = None if image is None else image.topic(tp.topic)
             config = topic_log_config(NodeConfig(), {} if topic is None else topic.configs)
             check = LogCheck(
-                self._before, f"{self._path}/{name}", name, tp, config, self._findings, fate,
+                self._before, f"{self._path}/{name}", name, tp, config, self._findings, outcome,
                 is_clean=self._report.is_clean and not journal_is_left,
+                was_compacted=cleaned.get(tp, 0) > 0,
                 log_start_offset=log_starts.get(tp, 0),
                 recovery_point=recovery_points.get(tp, 0),
                 now_ms=self._clock.now_ms(),
@@ -510,8 +576,10 @@ class _Verification:
                         on_start="leaves it",
                     )
                 elif offset < 0 or offset > end:
+                    # High watermarks are noted as they are when a flush has ended: maybe behind what it synced.
+                    is_of_crash = name == HIGH_WATERMARK_FILE and offset > end and not self._report.is_clean
                     self._findings.add(
-                        Severity.WARNING, Check.CHECKPOINTS, name,
+                        Severity.NOTE if is_of_crash else Severity.WARNING, Check.CHECKPOINTS, name,
                         f"it gives offset {offset} for {tp}, whose log ends at {end}", offset=offset,
                         on_start="takes what the log has",
                     )  # fmt: skip

@@ -14,6 +14,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
+from semel.broker.listeners.addresses import bound, resolved
 from semel.runtime.limited_log import LimitedLog
 
 _ACCEPTED_A_TURN: Final = 64
@@ -24,6 +25,8 @@ _PAUSE_S: Final = 1.0
 """So long none is accepted after the system had no descriptor for one: it waits in the listen queue."""
 
 BACKLOG: Final = 512
+IN_PROCESS: Final = "in-process"
+"""The address of connections that came by no port: from the node's own process."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +42,7 @@ class ConnectionLimits:
 class Acceptor:
     """Listens on one address and makes a protocol for each connection that may stay.
 
-    Whoever made the protocols calls `left` once for each whose `connection_lost` was called.
+    The caller that made the protocols calls `left` once for each whose `connection_lost` was called.
     """
 
     def __init__(
@@ -72,13 +75,12 @@ class Acceptor:
 
     async def listen(self, host: str, port: int) -> int:
         """Begin to accept, and return the port. Raises `OSError` where the address can't be had."""
-        found = await self._loop.getaddrinfo(
-            host or None, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE, proto=socket.IPPROTO_TCP
-        )
         sockets: list[socket.socket] = []
         try:
-            for family, kind, protocol, _, address in dict.fromkeys(found):
-                sockets.append(_listening(family, kind, protocol, address))
+            for place in await resolved(host, port):
+                sockets.append(bound(*place))
+                sockets[-1].listen(BACKLOG)
+                sockets[-1].setblocking(False)
         except BaseException:
             for each in sockets:
                 each.close()
@@ -86,6 +88,12 @@ class Acceptor:
         self._sockets = sockets
         self._watch()
         return int(sockets[0].getsockname()[1])
+
+    async def adopt(self, accepted: socket.socket) -> None:
+        """Begin a connection that nobody had to accept: one end of a pair of sockets in this process."""
+        accepted.setblocking(False)
+        self._count(IN_PROCESS)
+        await self._begin(accepted, IN_PROCESS)
 
     async def close(self) -> None:
         """Accept no more. Those that were accepted have their `connection_made` called before this returns."""
@@ -151,11 +159,14 @@ class Acceptor:
                 most,
             )
         else:
-            self._open += 1
-            self._from_address[address] = of_address + 1
+            self._count(address)
             return True
         self.refused += 1
         return False
+
+    def _count(self, address: str) -> None:
+        self._open += 1
+        self._from_address[address] = self._from_address.get(address, 0) + 1
 
     async def _begin(self, accepted: socket.socket, address: str) -> None:
         begun = False
@@ -186,18 +197,3 @@ class Acceptor:
             "(ulimit -n, LimitNOFILE), or lower %s",
             self._name, _PAUSE_S, os.strerror(error.errno or 0), self._open, self.limits.connections_setting,
         )  # fmt: skip
-
-
-def _listening(family: int, kind: int, protocol: int, address: tuple[object, ...]) -> socket.socket:
-    made = socket.socket(family, kind, protocol)
-    try:
-        made.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        if family == socket.AF_INET6:
-            made.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
-        made.bind(address)
-        made.listen(BACKLOG)
-        made.setblocking(False)
-    except BaseException:
-        made.close()
-        raise
-    return made

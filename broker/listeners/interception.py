@@ -1,4 +1,4 @@
-"""The seam between the listeners and what answers: whoever stands there sees requests, and may lose answers.
+"""The seam between the listeners and what answers: code that stands there sees requests, and may lose answers.
 
 A node has nothing in this place; the test kit's faults stand here (`semel.testing`).
 """

@@ -1,8 +1,8 @@
 """What a client's batch must be before it may enter a log (S4): a header, and records that every reader can read.
 
 The checks of the batch itself need nothing of the log and nothing of the loop, so a large one is checked in a thread
-(broker/handlers/batch_checks.py), and what was found goes with it to the append. What depends on the time and on the
-topic's settings is judged at the append, from what was found.
+(broker/handlers/produce/batch_checks.py), and what was found goes with it to the append. What depends on the time and
+on the topic's settings is judged at the append, from what was found.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final, NamedTuple
 
-from semel.broker.log.config import INT64_MAX, CompressionSetting, LogConfig, TimestampType
+from semel.broker.log.config import CompressionSetting, LogConfig, LogDefaults, TimestampType
 from semel.protocol.batch_header import (
     BATCH_OVERHEAD,
     COMPRESSION_MASK,
@@ -23,7 +23,6 @@ from semel.protocol.batch_header import (
 )
 from semel.protocol.batch_header import TimestampType as BatchTimestampType
 from semel.protocol.compression import (
-    DEFAULT_MAX_UNCOMPRESSED_BYTES,
     Buffer,
     Compression,
     TooLargeError,
@@ -33,6 +32,7 @@ from semel.protocol.compression import (
 from semel.protocol.corruption import CorruptBatchError
 from semel.protocol.errors import ErrorCode, FatalError, SemelError, error_for
 from semel.protocol.ids import NO_TIMESTAMP, TopicPartition
+from semel.protocol.int_bounds import INT64_MAX
 from semel.protocol.record_check import (
     RecordsSummary,
     keyless_records,
@@ -74,8 +74,8 @@ class UncompressedLimits:
     """How large a compressed batch may become (S3): `bytes_max` in any case, `ratio_max` times its size where it
     becomes larger than any batch that would be taken uncompressed, and than `FREE_BYTES`."""
 
-    bytes_max: int = DEFAULT_MAX_UNCOMPRESSED_BYTES
-    ratio_max: int = 200
+    bytes_max: int = LogDefaults.message_uncompressed_max_bytes
+    ratio_max: int = LogDefaults.message_compression_ratio_max
 
     def bytes_for(self, size_bytes: int, config: LogConfig) -> int:
         return min(self.bytes_max, max(FREE_BYTES, config.max_message_bytes, self.ratio_max * size_bytes))

@@ -10,13 +10,13 @@ import struct
 from typing import Final
 
 from semel.broker.log.batch_scan import FAR_BYTES, WALK_BYTES, scan_batches, scan_headers
-from semel.broker.log.config import INT32_MAX
 from semel.broker.log.segment import LOG_SUFFIX, Segment
 from semel.protocol.batch_builder import encode_batch, rewrite_batch
 from semel.protocol.batch_header import BatchHeader, check_crc32c, read_header, set_base_offset
 from semel.protocol.corruption import CorruptBatchError
 from semel.protocol.crc32c import crc32c
 from semel.protocol.ids import NO_TIMESTAMP
+from semel.protocol.int_bounds import INT32_MAX
 from semel.runtime.storage import Storage
 
 CUT_SUFFIX: Final = ".cut"

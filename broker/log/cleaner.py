@@ -18,16 +18,17 @@ from typing import Final
 
 from semel.broker.log.batch_scan import scan_batches
 from semel.broker.log.cleaner_filter import BatchFilter, KeyMap, TransactionsOnTheWay
-from semel.broker.log.config import INT32_MAX, LogConfig
+from semel.broker.log.config import LogConfig
 from semel.broker.log.open_files import OpenFiles, SharedFile
 from semel.broker.log.partition_log import PartitionLog
 from semel.broker.log.segment import CLEANED_SUFFIX, LOG_SUFFIX, SEGMENT_SUFFIXES, Segment, segment_path
 from semel.protocol.batch_header import BatchHeader, read_header
 from semel.protocol.corruption import CorruptBatchError
+from semel.protocol.int_bounds import INT32_MAX
 from semel.protocol.record_decoder import decode_records
 from semel.runtime.storage import Storage
 
-logger = logging.getLogger(__name__)
+_log = logging.getLogger(__name__)
 
 DEFAULT_KEYS_MAX: Final = 500_000
 """How many keys one round maps: about 75 MB."""
@@ -139,7 +140,7 @@ class Compaction:
         self._storage: Storage = log.storage
         self._folder = log.folder
         self._config: LogConfig = log.config
-        self._generation = log.generation
+        self._generation = log.local.generation
         self._now_ms = now_ms
         self.dirtiness = found
         segments = log.segments
@@ -174,7 +175,7 @@ class Compaction:
     def has_next(self) -> bool:
         return bool(self._groups)
 
-    # --- On any thread ---------------------------------------------------------------------------------------------
+    # --- On any thread ------------------------------------------------------------------------------------------------
 
     def prepare(self) -> None:
         """Map the keys of the dirty part. Raises `OSError`, `SemelError` (CORRUPT_MESSAGE), `CompactionAbandoned`."""
@@ -209,7 +210,7 @@ class Compaction:
         except FileNotFoundError as error:
             raise CompactionAbandoned(f"{source.path} was deleted under the compaction") from error
         except CorruptBatchError:
-            if self._log.generation != self._generation:
+            if self._log.local.generation != self._generation:
                 raise CompactionAbandoned(f"{source.path} was truncated under the compaction") from None
             raise
 
@@ -277,7 +278,7 @@ class Compaction:
         cleaned.append_run(memoryview(run), headers, self._config.index_interval_bytes)
         self.bytes_written += len(run)
 
-    # --- On the log's thread ---------------------------------------------------------------------------------------
+    # --- On the log's thread ------------------------------------------------------------------------------------------
 
     def swap(self, now_ms: int) -> None:
         """Put the cleaned group in the place of its segments.
@@ -290,7 +291,7 @@ class Compaction:
         self._cleaned = None
         sources = [source.segment for source in group]
         current = set(map(id, self._log.segments.inactive()))
-        if self._generation != self._log.generation or not all(id(segment) in current for segment in sources):
+        if self._generation != self._log.local.generation or not all(id(segment) in current for segment in sources):
             self._groups.clear()
             for path in cleaned.paths():
                 if self._storage.exists(path):

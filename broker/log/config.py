@@ -1,4 +1,4 @@
-"""The settings of one partition's log, under Kafka's topic configuration names (with underscores)."""
+"""The settings of a partition's log, under Kafka's topic configuration names, and the node's defaults for them."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ from dataclasses import dataclass, field, fields
 from enum import Enum
 from typing import Any, Final
 
+from semel.protocol.compression import DEFAULT_MAX_UNCOMPRESSED_BYTES
 from semel.protocol.errors import ErrorCode, UsageError
-
-INT64_MAX: Final = (1 << 63) - 1
-INT32_MAX: Final = (1 << 31) - 1
-DAY_MS: Final = 24 * 60 * 60 * 1000
+from semel.protocol.int_bounds import INT32_MAX, INT64_MAX
+from semel.protocol.time_units import DAY_MS
+from semel.runtime.setting import PartConfig, setting, settings_of
 
 
 class AppendOrigin(Enum):
@@ -50,36 +50,212 @@ class CompressionSetting(Enum):
     ZSTD = "zstd"
 
 
+@dataclass(frozen=True)
+class LogDefaults(PartConfig):
+    """What a node's logs do where their topic says nothing else, and what all of them refuse. Defaults are Kafka's."""
+
+    log_segment_bytes: int = setting(
+        1_073_741_824,
+        "Size at which a new segment file is begun.",
+        unit="bytes",
+        minimum=61,
+        maximum=INT32_MAX,
+        dynamic=True,
+        topic_name="segment.bytes",
+    )
+    log_roll_ms: int = setting(
+        7 * DAY_MS,
+        "Age at which a new segment is begun even if the old one is not full.",
+        unit="ms",
+        minimum=1,
+        long=True,
+        dynamic=True,
+        topic_name="segment.ms",
+    )
+    log_retention_ms: int = setting(
+        7 * DAY_MS,
+        "How long records are kept. -1: for ever.",
+        unit="ms",
+        minimum=-1,
+        long=True,
+        dynamic=True,
+        topic_name="retention.ms",
+    )
+    log_retention_bytes: int = setting(
+        -1,
+        "How many bytes of each partition are kept. -1: any number.",
+        unit="bytes",
+        minimum=-1,
+        long=True,
+        dynamic=True,
+        topic_name="retention.bytes",
+    )
+    log_cleanup_policy: tuple[str, ...] = setting(
+        ("delete",),
+        "delete: old segments go by age and size. compact: the last value of each key is kept. Both can be "
+        "given. A topic may also have neither: nothing is deleted.",
+        choices=("delete", "compact"),
+        dynamic=True,
+        topic_name="cleanup.policy",
+    )
+    message_max_bytes: int = setting(
+        1_048_588,
+        "The largest record batch that is taken (after compression).",
+        unit="bytes",
+        minimum=0,
+        maximum=INT32_MAX,
+        dynamic=True,
+        topic_name="max.message.bytes",
+    )
+    log_message_timestamp_type: str = setting(
+        "CreateTime",
+        "Whether a record's time is when it was made or when it was appended.",
+        choices=("CreateTime", "LogAppendTime"),
+        dynamic=True,
+        topic_name="message.timestamp.type",
+    )
+    log_message_timestamp_before_max_ms: int = setting(
+        INT64_MAX,
+        "How far a record's create time may lie in the past. Less than the largest costs a decode of each batch.",
+        unit="ms",
+        minimum=0,
+        long=True,
+        dynamic=True,
+        topic_name="message.timestamp.before.max.ms",
+    )
+    log_message_timestamp_after_max_ms: int = setting(
+        INT64_MAX,
+        "How far a record's create time may lie in the future. Less than the largest costs a decode of each batch.",
+        unit="ms",
+        minimum=0,
+        long=True,
+        dynamic=True,
+        topic_name="message.timestamp.after.max.ms",
+    )
+    compression_type: str = setting(
+        "producer",
+        "How batches are kept. producer: as they came; uncompressed or a codec: written again where they differ.",
+        choices=("producer", "uncompressed", "gzip", "snappy", "lz4", "zstd"),
+        dynamic=True,
+        topic_name="compression.type",
+    )
+    log_index_interval_bytes: int = setting(
+        4_096,
+        "An index entry is made each time the log has grown by this many bytes.",
+        unit="bytes",
+        minimum=0,
+        maximum=INT32_MAX,
+        dynamic=True,
+        topic_name="index.interval.bytes",
+    )
+    log_index_size_max_bytes: int = setting(
+        10_485_760,
+        "The largest index file. A full one begins a new segment.",
+        unit="bytes",
+        minimum=24,
+        maximum=INT32_MAX,
+        dynamic=True,
+        topic_name="segment.index.bytes",
+    )
+    log_segment_delete_delay_ms: int = setting(
+        60_000,
+        "How long the files of a deleted segment stay, so that readers can finish.",
+        unit="ms",
+        minimum=0,
+        long=True,
+        dynamic=True,
+        topic_name="file.delete.delay.ms",
+    )
+    log_cleaner_min_cleanable_ratio: float = setting(
+        0.5,
+        "A log is compacted once this part of it was written since the last compaction.",
+        minimum=0,
+        maximum=1,
+        dynamic=True,
+        topic_name="min.cleanable.dirty.ratio",
+    )
+    log_cleaner_delete_retention_ms: int = setting(
+        DAY_MS,
+        "How long a compacted log keeps deletions (and transaction markers), so that readers see them.",
+        unit="ms",
+        minimum=0,
+        long=True,
+        dynamic=True,
+        topic_name="delete.retention.ms",
+    )
+    log_cleaner_min_compaction_lag_ms: int = setting(
+        0,
+        "How long a record stays uncompacted at least.",
+        unit="ms",
+        minimum=0,
+        long=True,
+        dynamic=True,
+        topic_name="min.compaction.lag.ms",
+    )
+    log_cleaner_max_compaction_lag_ms: int = setting(
+        INT64_MAX,
+        "How long a record may stay uncompacted at most.",
+        unit="ms",
+        minimum=1,
+        long=True,
+        dynamic=True,
+        topic_name="max.compaction.lag.ms",
+    )
+    min_insync_replicas: int = setting(
+        1,
+        "How many replicas must have a record before acks=all is answered.",
+        minimum=1,
+        maximum=INT32_MAX,
+        dynamic=True,
+        topic_name="min.insync.replicas",
+    )
+    message_uncompressed_max_bytes: int = setting(
+        DEFAULT_MAX_UNCOMPRESSED_BYTES,
+        "The largest that a compressed record batch may become. A batch that becomes larger is refused "
+        "(MESSAGE_TOO_LARGE).",
+        unit="bytes",
+        minimum=1 << 20,
+        maximum=DEFAULT_MAX_UNCOMPRESSED_BYTES,
+    )
+    message_compression_ratio_max: int = setting(
+        200,
+        "How many times its size a compressed record batch may become, where it becomes larger than 16 MiB and than "
+        "max.message.bytes. One that becomes larger is refused (MESSAGE_TOO_LARGE).",
+        minimum=1,
+        maximum=1_000_000,
+    )
+
+
 @dataclass(frozen=True, slots=True)
 class LogConfig:
-    """How one topic's logs behave. Defaults are Kafka's. Sizes in bytes, times in milliseconds.
+    """How one topic's logs behave: its own settings over `LogDefaults`. Sizes in bytes, times in milliseconds.
 
     Raises `UsageError` (INVALID_CONFIG) for a value out of range, naming the setting as Kafka does.
     """
 
-    segment_bytes: int = 1 << 30
-    segment_ms: int = 7 * DAY_MS
-    segment_index_bytes: int = 10 << 20
-    index_interval_bytes: int = 4096
-    retention_ms: int = 7 * DAY_MS
+    segment_bytes: int = LogDefaults.log_segment_bytes
+    segment_ms: int = LogDefaults.log_roll_ms
+    segment_index_bytes: int = LogDefaults.log_index_size_max_bytes
+    index_interval_bytes: int = LogDefaults.log_index_interval_bytes
+    retention_ms: int = LogDefaults.log_retention_ms
     """-1: no limit."""
-    retention_bytes: int = -1
+    retention_bytes: int = LogDefaults.log_retention_bytes
     """For one partition. -1: no limit."""
-    cleanup_policy: frozenset[CleanupPolicy] = frozenset({CleanupPolicy.DELETE})
-    max_message_bytes: int = (1 << 20) + 12
+    cleanup_policy: frozenset[CleanupPolicy] = frozenset(map(CleanupPolicy, LogDefaults.log_cleanup_policy))
+    max_message_bytes: int = LogDefaults.message_max_bytes
     """The largest record batch, compressed as it came."""
-    message_timestamp_type: TimestampType = TimestampType.CREATE_TIME
-    message_timestamp_before_max_ms: int = INT64_MAX
+    message_timestamp_type: TimestampType = field(default=TimestampType(LogDefaults.log_message_timestamp_type))
+    message_timestamp_before_max_ms: int = LogDefaults.log_message_timestamp_before_max_ms
     """How much older than the broker's clock a record may be. Anything but the maximum costs a decode of each batch."""
-    message_timestamp_after_max_ms: int = INT64_MAX
-    compression_type: CompressionSetting = CompressionSetting.PRODUCER
+    message_timestamp_after_max_ms: int = LogDefaults.log_message_timestamp_after_max_ms
+    compression_type: CompressionSetting = field(default=CompressionSetting(LogDefaults.compression_type))
     """Anything but `producer` costs a decode of each batch that came in another compression."""
-    min_cleanable_dirty_ratio: float = 0.5
-    delete_retention_ms: int = DAY_MS
-    min_compaction_lag_ms: int = 0
-    max_compaction_lag_ms: int = INT64_MAX
-    file_delete_delay_ms: int = 60_000
-    min_insync_replicas: int = 1
+    min_cleanable_dirty_ratio: float = LogDefaults.log_cleaner_min_cleanable_ratio
+    delete_retention_ms: int = LogDefaults.log_cleaner_delete_retention_ms
+    min_compaction_lag_ms: int = LogDefaults.log_cleaner_min_compaction_lag_ms
+    max_compaction_lag_ms: int = LogDefaults.log_cleaner_max_compaction_lag_ms
+    file_delete_delay_ms: int = LogDefaults.log_segment_delete_delay_ms
+    min_insync_replicas: int = LogDefaults.min_insync_replicas
 
     # Worked out once, because every append asks.
     is_compacted: bool = field(init=False, repr=False, compare=False)
@@ -131,31 +307,15 @@ class LogConfig:
             values[known[name]] = _parse(name, values[known[name]], text)
         return cls(**values)
 
-    def to_kafka(self) -> dict[str, str]:
-        """Return all settings under Kafka's names as text."""
-        return {kafka_name(name): _format(getattr(self, name)) for name in _settings()}
-
 
 def _settings() -> list[str]:
     return [one.name for one in fields(LogConfig) if one.init]
 
 
 _RANGES: Final[Mapping[str, tuple[float, float]]] = {
-    "segment_bytes": (61, INT32_MAX),
-    "segment_ms": (1, INT64_MAX),
-    "segment_index_bytes": (24, INT32_MAX),
-    "index_interval_bytes": (0, INT32_MAX),
-    "retention_ms": (-1, INT64_MAX),
-    "retention_bytes": (-1, INT64_MAX),
-    "max_message_bytes": (0, INT32_MAX),
-    "message_timestamp_before_max_ms": (0, INT64_MAX),
-    "message_timestamp_after_max_ms": (0, INT64_MAX),
-    "min_cleanable_dirty_ratio": (0.0, 1.0),
-    "delete_retention_ms": (0, INT64_MAX),
-    "min_compaction_lag_ms": (0, INT64_MAX),
-    "max_compaction_lag_ms": (1, INT64_MAX),
-    "file_delete_delay_ms": (0, INT64_MAX),
-    "min_insync_replicas": (1, INT32_MAX),
+    made.topic_name.replace(".", "_"): (made.minimum, INT64_MAX if made.maximum is None else made.maximum)
+    for made in settings_of(LogDefaults).values()
+    if made.topic_name is not None and made.minimum is not None
 }
 
 
@@ -173,11 +333,3 @@ def _parse(name: str, default: Any, text: str) -> Any:
         return type(default)(text)
     except ValueError as error:
         raise UsageError(f"{name}={text!r} is not a valid value", ErrorCode.INVALID_CONFIG) from error
-
-
-def _format(value: Any) -> str:
-    if isinstance(value, frozenset):
-        return ",".join(sorted(policy.value for policy in value))
-    if isinstance(value, Enum):
-        return str(value.value)
-    return str(value)

@@ -1,4 +1,4 @@
-"""What an operator is told when the disk fails."""
+"""What an operator reads when the disk fails."""
 
 from __future__ import annotations
 
@@ -46,6 +46,8 @@ def next_after_misplaced(path: str) -> str:
     """Return what to do once that which was in place of the file `path` is moved away."""
     if path.endswith(_MADE_AGAIN):
         return "the node makes the file again"
+    if path.endswith("/.kafka_cleanshutdown"):
+        return "the next start recovers, as after a kill"
     return "then restore the file from a backup"
 
 
@@ -57,4 +59,6 @@ def remedy(error: BaseException) -> str:
         return "move the directory away, a file belongs there"
     if isinstance(error, NotARegularFileError):
         return f"move away what is in the file's place ({error.kind})"
+    if isinstance(error, NotADirectoryError):
+        return "move away what is in the directory's place"
     return "check the disk"

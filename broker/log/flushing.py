@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from semel.broker.log.checkpoints import write_epochs
 from semel.broker.log.disk_errors import is_full
+from semel.broker.log.epochs_file import EpochsWrite
 from semel.broker.log.open_files import SharedFile
 from semel.broker.log.producer_snapshot import SnapshotWork
-from semel.broker.log.recovery import LEADER_EPOCHS_FILE
 from semel.broker.log.segment import Segment
 from semel.runtime.storage import Storage
 
@@ -38,7 +37,7 @@ class FlushWork:
         files: Sequence[SharedFile],
         segments: Sequence[Segment],
         folder_changed: bool,
-        epochs: Sequence[tuple[int, int]] | None,
+        epochs: EpochsWrite | None,
         snapshot: SnapshotWork | None,
     ) -> None:
         self._storage = storage
@@ -66,7 +65,7 @@ class FlushWork:
             self._storage.sync_folder(self._folder)
         if self._epochs is not None:
             try:
-                write_epochs(self._storage, f"{self._folder}/{LEADER_EPOCHS_FILE}", self._epochs)
+                self._epochs.run()
             except OSError as error:
                 if not is_full(error):
                     raise

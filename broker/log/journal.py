@@ -17,12 +17,13 @@ import heapq
 import itertools
 import logging
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import Executor, ThreadPoolExecutor
+from concurrent.futures import Executor
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Final, Self
 
 from semel.broker.log.disk_errors import is_full, remedy
+from semel.broker.log.journal_config import JournalConfig
 from semel.broker.log.journal_format import (
     ENTRY_BYTES_MAX,
     ENTRY_HEADER_BYTES,
@@ -38,41 +39,13 @@ from semel.protocol.errors import ErrorCode, FatalError, RetriableError, SemelEr
 from semel.protocol.ids import TopicId
 from semel.runtime.clock import Clock
 from semel.runtime.storage import Buffer, Storage, StorageFile
+from semel.runtime.threads import Threads
 
 _log = logging.getLogger("semel.journal")
 
 _FULL_PAUSE_S: Final = 0.05
 _FULL_PAUSE_S_MAX: Final = 1.0
 """How long the journal waits before it tries again to write on a full disk; twice as long each time."""
-
-
-@dataclass(frozen=True, slots=True)
-class JournalConfig:
-    """Bounds and thresholds of the journal.
-
-    file_bytes:             a file is rolled when it has grown to this.
-    buffer_bytes_max:       appends are collected up to this before they are written (they are synced later anyway).
-    direct_write_bytes:     a payload of this size or more is written at once instead of being copied into the buffer.
-    unsynced_bytes_max:     with this much written and not synced, the next append waits for the disk.
-    inline_sync_bytes_max:  groups up to this are synced on the event loop, larger ones in a thread.
-    inline_sync_seconds_max: only while syncs have lately taken no longer than this, about what a thread costs.
-    """
-
-    file_bytes: int = 64 << 20
-    buffer_bytes_max: int = 1 << 20
-    direct_write_bytes: int = 64 << 10
-    unsynced_bytes_max: int = 128 << 20
-    inline_sync_bytes_max: int = 128 << 10
-    inline_sync_seconds_max: float = 0.0003
-
-    def __post_init__(self) -> None:
-        if self.file_bytes < FILE_HEADER_BYTES + ENTRY_HEADER_BYTES:
-            raise ValueError(f"file_bytes={self.file_bytes} holds no entry")
-        if not 0 < self.direct_write_bytes <= self.buffer_bytes_max <= self.unsynced_bytes_max:
-            raise ValueError(
-                "0 < direct_write_bytes <= buffer_bytes_max <= unsynced_bytes_max must hold: "
-                f"{self.direct_write_bytes}, {self.buffer_bytes_max}, {self.unsynced_bytes_max}"
-            )
 
 
 @dataclass(frozen=True, slots=True)
@@ -183,7 +156,7 @@ class Journal:
         self._position = self._written_position = self._durable_position = self._opened_position = recovery.position
         self._sequence = self._written_sequence = self._opened_sequence = recovery.sequence
 
-    # --- state --------------------------------------------------------------------------------------------------------
+    # --- State --------------------------------------------------------------------------------------------------------
 
     @property
     def position(self) -> int:
@@ -242,7 +215,7 @@ class Journal:
         """Call `callback(durable_position)` each time the durable position has moved."""
         self._listeners.append(callback)
 
-    # --- appending ----------------------------------------------------------------------------------------------------
+    # --- Appending ----------------------------------------------------------------------------------------------------
 
     def append(self, topic_id: TopicId, partition: int, base_offset: int, buffers: Sequence[Buffer]) -> int:
         """Append whole batches of a partition and return the position at which they are durable.
@@ -281,14 +254,14 @@ class Journal:
             self._buffer += header
             self._buffer += payload
             return self._position
-        if length >= self._config.direct_write_bytes:
+        if length >= self._config.journal_direct_write_bytes:
             self._write(header, payload)
         else:
             self._buffer += header
             self._buffer += payload
-            if len(self._buffer) >= self._config.buffer_bytes_max:
+            if len(self._buffer) >= self._config.journal_buffer_max_bytes:
                 self._write()
-        if self._position - self._durable_position > self._config.unsynced_bytes_max and self._full is None:
+        if self._position - self._durable_position > self._config.journal_unsynced_max_bytes and self._full is None:
             self.sync_now()
         elif not self._flush_scheduled and self._job is None:
             self._schedule_flush()
@@ -310,7 +283,7 @@ class Journal:
         if not parts:
             return
         try:
-            if self._file is None or self._file_size >= self._config.file_bytes:
+            if self._file is None or self._file_size >= self._config.journal_file_bytes:
                 self._file = self._roll()
             if not self._unsynced_files or self._unsynced_files[-1] is not self._file:
                 self._unsynced_files.append(self._file)
@@ -340,7 +313,7 @@ class Journal:
         return True
 
     def _wait_for_room(self, error: OSError, parts: Sequence[Buffer]) -> None:
-        """On a full disk what was to be written waits in memory, and so does whoever waits for it to be durable (D1).
+        """On a full disk what was to be written waits in memory, and so do those who wait for it to be durable (D1).
 
         The same bytes go to the same place later, so a part of them that the disk kept is of no harm.
         """
@@ -384,7 +357,7 @@ class Journal:
         self._file_size = FILE_HEADER_BYTES
         return file
 
-    # --- group commit -------------------------------------------------------------------------------------------------
+    # --- Group commit -------------------------------------------------------------------------------------------------
 
     def _flush(self) -> None:
         """Sync what this turn of the event loop appended, unless a sync is running: then its end begins the next."""
@@ -396,7 +369,10 @@ class Journal:
         if size == 0 or self._job is not None or self._error is not None:
             return
         config = self._config
-        if size <= config.inline_sync_bytes_max and self._sync_times.seconds_recent <= config.inline_sync_seconds_max:
+        if (
+            size <= config.journal_inline_sync_max_bytes
+            and self._sync_times.seconds_recent <= config.journal_inline_sync_max_seconds
+        ):
             self._sync_inline()
         else:
             self._sync_in_thread()
@@ -429,28 +405,28 @@ class Journal:
         self._sync_times.inline_count += 1
         try:
             job.seconds = job.run()
-        except OSError as error:
+        except Exception as error:  # whatever it is, the next job does not sync these files again
             self._fail("synced", error)
             return
         self._synced(job)
 
     def _sync_in_thread(self) -> None:
         if self._executor is None:
-            self._executor = ThreadPoolExecutor(max_workers=1, thread_name_prefix="semel-journal")
+            self._executor = Threads(1, "semel-journal")
         loop = asyncio.get_running_loop()
         job = self._job = self._begin_job()
         job.done = self._executor.submit(job.run)
         job.done.add_done_callback(lambda _: loop.call_soon_threadsafe(self._finish, job))
 
     def _finish(self, job: SyncJob) -> None:
-        """Take up the outcome of a sync in the thread, once."""
+        """Note the outcome of a sync in the thread, once."""
         if self._job is not job:
             return
         self._job = None
         if self._error is not None:
             return
         error = job.done.exception()
-        if isinstance(error, OSError):
+        if isinstance(error, Exception):
             self._fail("synced", error)
             return
         job.seconds = job.done.result()
@@ -463,7 +439,7 @@ class Journal:
             # One that was written to while it was synced, and then rolled, is in the next job too.
             if file is not self._file and file not in self._unsynced_files:
                 file.close()
-        is_small = job.target - self._durable_position <= self._config.inline_sync_bytes_max
+        is_small = job.target - self._durable_position <= self._config.journal_inline_sync_max_bytes
         self._sync_times.took(job.seconds, is_small=is_small)
         self._durable_position = job.target
         for listener in self._listeners:
@@ -493,10 +469,11 @@ class Journal:
         assert self._error is not None
         return RetriableError(self._error.message, self._error.code)
 
-    def _fail(self, what: str, cause: OSError) -> None:
+    def _fail(self, what: str, cause: Exception) -> None:
         """Close for good. After a failed sync the kernel may have dropped the bytes, so a second one proves nothing."""
+        why = str(cause) if isinstance(cause, OSError) else repr(cause)
         self._error = RetriableError(
-            f"the journal {self._folder} could not be {what}: {cause}. The node accepts nothing until it is restarted; "
+            f"the journal {self._folder} could not be {what}: {why}. The node accepts nothing until it is restarted; "
             f"what it acknowledged is kept. Next step: {remedy(cause)}, then restart the node.",
             ErrorCode.KAFKA_STORAGE_ERROR,
         )
@@ -520,7 +497,7 @@ class Journal:
         reading = JournalReading(self._storage, self._folder, list(self._files), first.base, first.first_sequence)
         return reading.entries_to(self._durable_position)
 
-    # --- cutting ------------------------------------------------------------------------------------------------------
+    # --- Cutting ------------------------------------------------------------------------------------------------------
 
     def take_files_below(self, position: int) -> list[str]:
         """Forget the files that hold nothing at or past `position`, and return their paths for `remove_files`."""
@@ -569,7 +546,7 @@ class Journal:
                 file.close()
             self._unsynced_files = []
             self._file = None
-            if self._own_executor and isinstance(self._executor, ThreadPoolExecutor):
+            if self._own_executor and self._executor is not None:
                 self._executor.shutdown()
 
 

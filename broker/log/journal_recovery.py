@@ -19,6 +19,7 @@ from semel.broker.log.journal_format import (
     read_entry_header,
     read_file_header,
 )
+from semel.broker.log.losses import UNSYNCED
 from semel.protocol.crc32c import crc32c
 from semel.protocol.errors import ErrorCode, FatalError
 from semel.runtime.storage import Storage
@@ -50,7 +51,7 @@ def _find_file(storage: Storage, folder: str, name: str) -> JournalFile:
     path = f"{folder}/{name}"
     if not name.endswith(SUFFIX) or not digits.isascii() or not digits.isdigit():
         raise FatalError(
-            f"{path} is not a file of the journal. Move it out of the journal's folder and start again.",
+            f"{path} is not a file of the journal. Move it out of the journal's directory and start again.",
             ErrorCode.KAFKA_STORAGE_ERROR,
         )
     file = storage.open(path)
@@ -139,7 +140,10 @@ class JournalRecovery:
             self._storage.sync_folder(self._folder)
         del self.files[len(self.files) - len(dropped) :]
         if offset > 0:
-            _log.warning("the journal ends at byte %d of %s: a crash tore what followed", offset, bad.path)
+            _log.warning(
+                "the journal ends at byte %d of %s: a crash tore what followed",
+                offset, bad.path, extra={UNSYNCED: True},
+            )  # fmt: skip
             handle = self._storage.open(bad.path)
             try:
                 handle.truncate(offset)
@@ -155,7 +159,7 @@ class JournalRecovery:
                     raise FatalError(
                         f"{bad.path} is damaged at byte {bad_offset}: it held records that were acknowledged, and "
                         f"{path} has later ones. Restore the file from a backup. To continue without the records, move "
-                        f"the folder {self._folder} away and start again: the logs keep all that had been flushed.",
+                        f"the directory {self._folder} away and start again: the logs keep all that had been flushed.",
                         ErrorCode.KAFKA_STORAGE_ERROR,
                     )
         finally:

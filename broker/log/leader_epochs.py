@@ -1,4 +1,7 @@
-"""Which leader epoch began at which offset (KIP-101, KIP-279): how replicas and readers find where two logs part."""
+"""Which leader epoch began at which offset (KIP-101, KIP-279): how replicas and readers find where logs part (R3, R7).
+
+A leader notes its epoch when it begins to lead, at the end of its log; a follower with the first batch of it.
+"""
 
 from __future__ import annotations
 
@@ -9,21 +12,27 @@ from semel.protocol.ids import NO_LEADER_EPOCH
 
 
 class LeaderEpochs:
-    """Epochs and their start offsets, both growing. No IO: `changed` says that the checkpoint file is behind."""
+    """Epochs and their start offsets, both growing. No IO: `changed` says that the checkpoint file is behind.
 
-    __slots__ = ("_epochs", "changed", "latest")
+    `version` grows with each change, so that of two states the newer one is known.
+    """
+
+    __slots__ = ("_epochs", "changed", "latest", "version")
 
     def __init__(self, epochs: Iterable[tuple[int, int]] = ()) -> None:
         self._epochs: list[tuple[int, int]] = []
         self.latest = NO_LEADER_EPOCH
+        self.version = 0
         for epoch, start_offset in epochs:
             self.assign(epoch, start_offset)
         self.changed = False
 
     def assign(self, epoch: int, start_offset: int) -> None:
-        """Note that `epoch` begins at `start_offset`. Entries that contradict it were never committed, and go."""
+        """Note that `epoch` begins at `start_offset`, or before. What contradicts it was never committed, and goes."""
         if epoch < 0 or (epoch == self.latest and start_offset >= self._epochs[-1][1]):
             return
+        if epoch < self.latest and start_offset < self._epochs[-1][1] and self.epoch_for(start_offset) == epoch:
+            return  # what is replayed comes before an epoch that begins behind it
         while self._epochs and (self._epochs[-1][0] >= epoch or self._epochs[-1][1] >= start_offset):
             self._epochs.pop()
         self._epochs.append((epoch, start_offset))
@@ -72,6 +81,7 @@ class LeaderEpochs:
     def _did_change(self) -> None:
         self.latest = self._epochs[-1][0] if self._epochs else NO_LEADER_EPOCH
         self.changed = True
+        self.version += 1
 
     def entries(self) -> list[tuple[int, int]]:
         """Return (epoch, start offset) of each epoch, oldest first."""

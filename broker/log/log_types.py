@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 from typing import Final, NamedTuple, TypeAlias
 
-from semel.runtime.storage import StorageFile
+from semel.runtime.storage import FileRange
 
 
 class AppendResult(NamedTuple):
@@ -24,20 +24,6 @@ class AppendResult(NamedTuple):
     appended: Sequence[memoryview]
 
 
-class LogRange(NamedTuple):
-    """Whole batches in a segment's file: `size` bytes from `position`. Empty: `size` is 0 and `file` is None.
-
-    `file` stays readable as long as it is held, even if its segment is deleted meanwhile. `first_offset` is the base
-    offset of the first batch (at or below the offset asked for), `next_offset` the offset to read from next.
-    """
-
-    file: StorageFile | None
-    position: int
-    size: int
-    first_offset: int
-    next_offset: int
-
-
 class AbortedTransaction(NamedTuple):
     """One entry of the transaction index: records of `producer_id` from `first_offset` on are not to be read (L3)."""
 
@@ -46,6 +32,30 @@ class AbortedTransaction(NamedTuple):
     last_offset: int
     """The abort marker's offset."""
     last_stable_offset: int
+
+
+class LogRange(NamedTuple):
+    """What a read found: whole batches of one segment, or None where there is nothing yet.
+
+    Their file stays readable as long as it is held, even if its segment is deleted meanwhile. `first_offset` is the
+    base offset of the first batch (at or below the offset asked for), `next_offset` the offset to read from next.
+    `aborted_transactions` is for read_committed alone, and complete for the range (L3): the partition puts it in.
+    """
+
+    records: FileRange | None
+    first_offset: int
+    next_offset: int
+    aborted_transactions: Sequence[AbortedTransaction] = ()
+
+    @property
+    def size(self) -> int:
+        """Bytes of batches."""
+        return 0 if self.records is None else self.records.size
+
+    def read(self) -> bytes:
+        """Return the batches as bytes."""
+        found = self.records
+        return b"" if found is None else found.file.read_at(found.size, found.position)
 
 
 class TimestampOffset(NamedTuple):

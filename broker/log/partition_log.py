@@ -1,12 +1,14 @@
-"""One partition's log: appends and reads. No waiting, no threads, no clock: time is handed in.
+"""One partition's log: its offsets, producers and leader epochs, and whether the disk can be trusted with it.
 
-Everything is called on one thread, except `FlushWork.run` and `Compaction.run`, which touch only what they were given.
+What is in files is a `LocalLog`'s, which this holds. No waiting, no threads, no clock: time is handed in. Everything is
+called on one thread, except `FlushWork.run` and `Compaction.run`, which touch only what they were given.
 """
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Iterator, Sequence
-from typing import NoReturn, TypeVar
+from typing import Final, NoReturn, Self, TypeVar
 
 from semel.broker.log.append_validation import (
     CheckedBatch,
@@ -16,8 +18,11 @@ from semel.broker.log.append_validation import (
     open_batch,
     read_plain,
 )
-from semel.broker.log.config import INT32_MAX, AppendOrigin, TimestampType
-from semel.broker.log.disk_errors import remedy
+from semel.broker.log.config import AppendOrigin, LogConfig, TimestampType
+from semel.broker.log.disk_errors import is_full, remedy
+from semel.broker.log.epochs_file import EpochsWrite
+from semel.broker.log.flushing import FlushWork
+from semel.broker.log.local_log import LocalLog
 from semel.broker.log.log_types import (
     NOTHING_OPENED,
     AbortedTransaction,
@@ -27,10 +32,15 @@ from semel.broker.log.log_types import (
     Opened,
     TimestampOffset,
 )
+from semel.broker.log.open_files import OpenFiles
+from semel.broker.log.producer_id_bound import ProducerIdBound
 from semel.broker.log.producer_state import NO_COORDINATOR_EPOCH, MarkerVerdict
-from semel.broker.log.recovery import note_completed
+from semel.broker.log.recovery import LoadedLog, LogLoader, replay_headers
+from semel.broker.log.refused_batches import RefusedBatches
 from semel.broker.log.replay import apply_batch
-from semel.broker.log.stored_log import StoredLog
+from semel.broker.log.retention import segments_to_delete
+from semel.broker.log.segment import Segment
+from semel.broker.log.segments import Segments
 from semel.broker.log.verification import VerificationGuard, Verifications
 from semel.protocol.api.topics import MAX_TIMESTAMP
 from semel.protocol.api.transactions import TransactionVersion
@@ -38,10 +48,17 @@ from semel.protocol.batch_header import BatchHeader, set_append_time, set_base_o
 from semel.protocol.control_records import ControlType, encode_control_batch
 from semel.protocol.corruption import CorruptBatchError
 from semel.protocol.errors import ErrorCode, SemelError, error_for
-from semel.protocol.ids import NO_TIMESTAMP, ProducerIdAndEpoch
-from semel.runtime.storage import Buffer
+from semel.protocol.ids import NO_TIMESTAMP, ProducerIdAndEpoch, TopicId, TopicPartition
+from semel.protocol.int_bounds import INT32_MAX
+from semel.runtime.invariants import BrokenInvariantError, check
+from semel.runtime.storage import Buffer, Storage
+
+_log = logging.getLogger(__name__)
 
 T = TypeVar("T")
+
+_BROKEN_PLACES_MAX: Final = 100
+DEFAULT_PRODUCER_ID_EXPIRATION_MS: Final = 24 * 60 * 60 * 1000
 
 
 def writable(buffer: Buffer) -> bytearray | memoryview:
@@ -51,12 +68,154 @@ def writable(buffer: Buffer) -> bytearray | memoryview:
     return bytearray(buffer)
 
 
-class PartitionLog(StoredLog):
-    """The log of one partition, in its folder. `open` makes one; `StoredLog` has what concerns its files."""
+class PartitionLog:
+    """The log of one partition, in its folder. `open` makes one."""
 
-    __slots__ = ()
+    __slots__ = (
+        "_broken",
+        "_closed",
+        "_producer_ids",
+        "_refused",
+        "_verifications",
+        "config",
+        "epochs",
+        "is_only_replica",
+        "local",
+        "log_end_offset",
+        "log_start_offset",
+        "offline_error",
+        "producer_id_expiration_ms",
+        "producer_state",
+        "recovered_bytes_cut",
+        "recovered_damage",
+        "segments",
+        "topic_id",
+        "tp",
+    )
 
-    # --- Appending -------------------------------------------------------------------------------------------------
+    def __init__(
+        self,
+        tp: TopicPartition,
+        topic_id: TopicId,
+        config: LogConfig,
+        local: LocalLog,
+        loaded: LoadedLog,
+        producer_id_expiration_ms: int,
+        producer_ids: ProducerIdBound | None = None,
+    ) -> None:
+        self.tp = tp
+        self.topic_id = topic_id
+        self.config = config
+        """The topic's settings, the same as the `LocalLog`'s: see `update_config`."""
+
+        # Where it begins and ends.
+        self.log_start_offset = loaded.log_start_offset
+        """The first offset that may be read."""
+        self.log_end_offset = loaded.log_end_offset
+        """The offset of the next record."""
+
+        # What it holds, as state and as files.
+        self.producer_state = loaded.producers
+        """Sequences and transactions, of all up to the end of the log."""
+        self.epochs = loaded.epochs
+        """Which leader epoch began where."""
+        self.local = local
+        """The files. Not to be changed from outside."""
+        self.segments: Segments = local.segments
+        """The `LocalLog`'s, here for appends and reads. Not to be changed from outside."""
+
+        # Producers that are not in the log yet.
+        self.producer_id_expiration_ms = producer_id_expiration_ms
+        """For so long an idle producer is remembered (P8)."""
+        self._producer_ids = producer_ids
+        """Bounds how many producers are remembered. Shared by all logs of a node; None: nothing bounds them."""
+        self._refused: RefusedBatches | None = None
+        self._verifications: Verifications | None = None
+        """Producers whose coordinator is being asked (T8). None: there are none."""
+
+        # What is wrong with it.
+        self.offline_error: SemelError | None = None
+        """Set for good once this log can no longer be trusted, or its disk: a restart, which validates it, is the way
+        back.
+        """
+        self._closed = False
+        self.recovered_bytes_cut = loaded.truncated_bytes
+        """What the recovery had to cut when this was opened."""
+        self.recovered_damage = loaded.damage
+        """Which records opening found lost or unreadable, in words; "" for none."""
+        self.is_only_replica = True
+        """Whether nobody else has its records. What a replica lacks, its leader has."""
+        self._broken: set[str] = set()
+        """Broken places that readers met, as the operator was told of them."""
+        self._check_ends()
+
+    @classmethod
+    def open(
+        cls,
+        storage: Storage,
+        folder: str,
+        tp: TopicPartition,
+        topic_id: TopicId,
+        config: LogConfig,
+        *,
+        now_ms: int,
+        log_start_offset: int | None = None,
+        recovery_point: int = 0,
+        clean: bool = False,
+        start_is_final: bool | None = None,
+        is_only_replica: bool = True,
+        max_producer_id_expiration_ms: int = DEFAULT_PRODUCER_ID_EXPIRATION_MS,
+        files: OpenFiles | None = None,
+        producer_ids: ProducerIdBound | None = None,
+    ) -> Self:
+        """Open the log in `folder`, creating it if it is not there.
+
+        log_start_offset: where it starts, as far as that was noted; without it, with its first segment
+        start_is_final:   that was noted by a clean stop, so that a first segment behind it means loss (D6); without it,
+                          as `clean`
+        is_only_replica:  what is lost of what was synced keeps its offsets, since nobody has it (D3). A replica is cut
+                          there instead, and gets it from its leader: to follow, it may have been cut just before
+
+        `clean`: the last close was a clean one, so only the last batches of each segment are looked at. Otherwise all
+        from `recovery_point` on is validated and what follows the first broken batch is cut (D2). `files` bounds the
+        open files and `producer_ids` the producers, both shared by all logs of a node. Raises `OSError`, or
+        `SemelError` for a log that cannot be made sense of.
+        """
+        files = files if files is not None else OpenFiles()
+        loader = LogLoader(
+            storage, folder, tp, config, files,
+            now_ms=now_ms, log_start_offset=log_start_offset, recovery_point=recovery_point, clean=clean,
+            start_is_final=clean if start_is_final is None else start_is_final, is_only_replica=is_only_replica,
+        )  # fmt: skip
+        loaded = loader.load()
+        local = LocalLog(storage, folder, tp, config, loaded, files)
+        log = cls(tp, topic_id, config, local, loaded, max_producer_id_expiration_ms, producer_ids)
+        log.is_only_replica = is_only_replica
+        return log
+
+    @property
+    def storage(self) -> Storage:
+        return self.local.storage
+
+    @property
+    def folder(self) -> str:
+        return self.local.folder
+
+    @property
+    def size_bytes(self) -> int:
+        """Bytes of batches in all segments."""
+        return self.local.size_bytes
+
+    @property
+    def recovery_point(self) -> int:
+        """All below this offset is on the disk."""
+        return self.local.recovery_point
+
+    def update_config(self, config: LogConfig) -> None:
+        """Take new settings from the next append on."""
+        self.config = self.local.config = config
+
+    # --- Appending ----------------------------------------------------------------------------------------------------
 
     def append(
         self,
@@ -111,9 +270,12 @@ class PartitionLog(StoredLog):
         if config.message_timestamp_type is TimestampType.LOG_APPEND_TIME:
             set_append_time(buffer, 0, now_ms)
             max_timestamp_ms = append_time_ms = now_ms
-        base_offset = self.log_end_offset
-        last_offset = base_offset + header.last_offset_delta
-        self._write(buffer, header.size_bytes, base_offset, last_offset, max_timestamp_ms, leader_epoch, now_ms)
+        base_offset = self.log_end_offset  # D3: never an offset that was used
+        delta = header.last_offset_delta
+        last_offset = base_offset + delta
+        segment = self._write(
+            buffer, header.size_bytes, base_offset, last_offset, max_timestamp_ms, leader_epoch, now_ms
+        )
         state = self.producer_state
         if producer_id >= 0:
             state.apply_batch(
@@ -131,7 +293,11 @@ class PartitionLog(StoredLog):
                 self._verifications.finish(producer_id)
                 if not self._verifications:
                     self._verifications = None
-        state.end_offset = self.log_end_offset = last_offset + 1
+        # Each of the three counts on its own, so that a difference shows, before anybody is told of the append.
+        state.end_offset += delta + 1
+        self.log_end_offset = end = last_offset + 1
+        if not state.end_offset == end == segment.end_offset:
+            self._check_ends()
         return AppendResult(base_offset, last_offset, append_time_ms, False, max_timestamp_ms, (memoryview(buffer),))
 
     def _check_producer(
@@ -155,10 +321,12 @@ class PartitionLog(StoredLog):
             epoch,
             first_sequence,
             header.is_transactional,
-            check_sequence=client,
+            check_sequence=client,  # P5
             verified=confirmed,
         )
         if client and self.producer_state.entry(producer_id) is None:
+            if self._refused is not None:
+                self._refused.check(self.tp, producer_id, epoch, first_sequence, now_ms)
             waits = self._verifications
             # A producer that is known here is held to its next sequence anyway; one that is not may start anywhere.
             if waits is not None and header.is_transactional:
@@ -166,6 +334,13 @@ class PartitionLog(StoredLog):
             if self._producer_ids is not None:
                 self._producer_ids.admit(self.tp, len(self.producer_state), now_ms)
         return None
+
+    def note_refused(self, header: BatchHeader, now_ms: int) -> None:
+        """Take note that a client's batch was refused for now, and comes again: no later one may overtake it (P2)."""
+        if header.producer_id >= 0 and self.producer_state.entry(header.producer_id) is None:
+            if self._refused is None:
+                self._refused = RefusedBatches()
+            self._refused.note(header.producer_id, header.producer_epoch, header.base_sequence, now_ms)
 
     def append_marker(
         self,
@@ -207,12 +382,14 @@ class PartitionLog(StoredLog):
         if self.config.message_timestamp_type is TimestampType.LOG_APPEND_TIME:
             set_append_time(batch, 0, now_ms)
             append_time_ms = now_ms
-        self._write(batch, len(batch), offset, offset, now_ms, leader_epoch, now_ms)
+        segment = self._write(batch, len(batch), offset, offset, now_ms, leader_epoch, now_ms)
         completed = self.producer_state.apply_marker(producer, coordinator_epoch, committed, offset, now_ms, now_ms)
-        self.producer_state.end_offset = self.log_end_offset = offset + 1
+        self.producer_state.end_offset += 1
+        self.log_end_offset = offset + 1
+        self._check_ends()
         if completed is not None:
             try:
-                note_completed(self._segments.active, completed)
+                segment.transactions.note_completed(completed)
             except OSError as error:
                 # Without this entry readers would see aborted records (L3); recovery writes it.
                 self._go_offline("writing the transaction index", error)
@@ -227,21 +404,24 @@ class PartitionLog(StoredLog):
         max_timestamp_ms: int,
         leader_epoch: int,
         now_ms: int,
-    ) -> None:
-        """Patch the batch and write it to the active segment, or raise with the file as it was."""
+    ) -> Segment:
+        """Patch the batch and write it to the active segment, which is returned, or raise with the file as it was."""
         config = self.config
         if size > config.segment_bytes:
             raise self._too_large(size)
         set_base_offset(buffer, 0, base_offset, leader_epoch)
         try:
-            segment = self._segments.active
+            segment = self.segments.active
             if segment.should_roll(size, last_offset, max_timestamp_ms, now_ms, config):
                 segment = self.roll(now_ms, base_offset)
             segment.append((buffer,), size, last_offset, max_timestamp_ms, config.index_interval_bytes)
         except OSError as error:
             self._undo_append(error)
+        except BrokenInvariantError as error:
+            raise self.stop(error) from error
         if leader_epoch != self.epochs.latest:
             self.epochs.assign(leader_epoch, base_offset)
+        return segment
 
     def _too_large(self, size: int) -> SemelError:
         return error_for(
@@ -307,7 +487,7 @@ class PartitionLog(StoredLog):
         newest = max(header.max_timestamp_ms for header in run)
         last = run[-1]
         try:
-            segment = self._segments.active
+            segment = self.segments.active
             if segment.should_roll(view.nbytes, last.last_offset, newest, now_ms, self.config):
                 # A gap larger than a segment can span begins the new one at the batch itself.
                 near = last.last_offset - self.log_end_offset <= INT32_MAX
@@ -315,6 +495,8 @@ class PartitionLog(StoredLog):
             segment.append_run(view, run, self.config.index_interval_bytes)
         except OSError as error:
             self._undo_append(error)
+        except BrokenInvariantError as error:
+            raise self.stop(error) from error
         first_position = run[0].position
         try:
             for header in run:
@@ -322,29 +504,26 @@ class PartitionLog(StoredLog):
                 self.epochs.assign(header.leader_epoch, header.base_offset)
                 completed = apply_batch(self.producer_state, header, batch, now_ms)
                 if completed is not None:
-                    note_completed(segment, completed)
+                    segment.transactions.note_completed(completed)
         except OSError as error:
             self._go_offline("writing the transaction index", error)
         self.log_end_offset = last.next_offset
+        self._check_ends()
 
-    def _undo_append(self, error: OSError) -> NoReturn:
-        """Cut what a failed write left behind, or take the log offline. Offsets and state are still as before."""
-        segment = self._segments.active
+    def roll(self, now_ms: int, base_offset: int | None = None) -> Segment:
+        """Begin a new active segment: at the end of the log, or at `base_offset` behind a gap. Raises `OSError`."""
+        self._check_ends()
+        end, state = self.log_end_offset, self.producer_state
+        base = state.end_offset = end if base_offset is None else base_offset
         try:
-            end = segment.size
-            located = segment.locate(self.log_end_offset) if end else None
-            keep = end if located is None else located[0]
-            segment.cut(keep)
-            segment.offsets.truncate_positions(keep)
-        except (OSError, CorruptBatchError) as second:
-            self._go_offline("cutting off a failed write", second)
-        raise error_for(
-            ErrorCode.KAFKA_STORAGE_ERROR,
-            f"{self.tp}: nothing was appended, because writing in {self._folder} failed ({error}): {remedy(error)}; "
-            "producers may try again meanwhile",
-        ) from error
+            return self.local.roll(base, state, now_ms)
+        except OSError:
+            state.end_offset = end
+            raise
+        except BrokenInvariantError as error:
+            raise self.stop(error) from error
 
-    # --- Transactions and producers --------------------------------------------------------------------------------
+    # --- Transactions and producers -----------------------------------------------------------------------------------
 
     def has_ongoing_transaction(self, producer: ProducerIdAndEpoch) -> bool:
         """Say whether this producer, at this epoch, has a transaction open here: then nothing need be verified (T8)."""
@@ -360,19 +539,32 @@ class PartitionLog(StoredLog):
             self._verifications = Verifications()
         return self._verifications.start(producer, sequence, now_ms)
 
+    def holds_verification(self, guard: VerificationGuard) -> bool:
+        """Say whether no marker has made the guard void."""
+        return self._verifications is not None and self._verifications.holds(guard, guard.producer_id)
+
     def cancel_verification(self, producer: ProducerIdAndEpoch) -> None:
-        """Take up that the producer's batch will not come again: nothing waits for it any more."""
+        """Note that the producer's batch will not be repeated: nothing waits for it any more."""
         if self._verifications is not None:
             self._verifications.finish(producer.producer_id)
 
+    def void_verifications(self) -> None:
+        """Forget which producers were verified, or are being verified: the partition is led by another from here on."""
+        self._verifications = None
+
     def first_unstable_offset(self, high_watermark: int) -> int | None:
-        """Return what holds the last stable offset below `high_watermark`, or None (L1)."""
+        """Return what holds the last stable offset below `high_watermark`, or None (L1).
+
+        Raises `SemelError` (KAFKA_STORAGE_ERROR), offline, where the log does not reach so far.
+        """
+        if high_watermark > self.log_end_offset:
+            self._check_committed(high_watermark)
         return self.producer_state.first_unstable_offset(high_watermark)
 
     def aborted_transactions(self, first_offset: int, upto_offset: int) -> list[AbortedTransaction]:
         """Return every aborted transaction that overlaps [first_offset, upto_offset) (L3)."""
         try:
-            return self._segments.aborted_transactions(first_offset, upto_offset)
+            return self.segments.aborted_transactions(first_offset, upto_offset)
         except CorruptBatchError as error:
             # Without it readers would see aborted records (L3); recovery writes it again.
             self._go_offline("reading the transaction index", error)
@@ -387,7 +579,7 @@ class PartitionLog(StoredLog):
                 self._verifications = None
         yield from self.producer_state.expire_in_parts(now_ms, self.producer_id_expiration_ms)
 
-    # --- Reading ---------------------------------------------------------------------------------------------------
+    # --- Reading ------------------------------------------------------------------------------------------------------
 
     def read(self, offset: int, max_bytes: int, upto_offset: int, min_one_batch: bool = True) -> LogRange:
         """Return whole batches of one segment from the one that holds `offset`, with offsets below `upto_offset`.
@@ -402,11 +594,11 @@ class PartitionLog(StoredLog):
             )
         end = self.log_end_offset
         try:
-            return self._segments.read(offset, max_bytes, min(upto_offset, end), end, min_one_batch=min_one_batch)
+            return self.segments.read(offset, max_bytes, min(upto_offset, end), end, min_one_batch=min_one_batch)
         except CorruptBatchError as error:
-            return self._again(
+            return self._retry_with_rebuilt_indexes(
                 offset, error,
-                lambda: self._segments.read(offset, max_bytes, min(upto_offset, end), end, min_one_batch=min_one_batch),
+                lambda: self.segments.read(offset, max_bytes, min(upto_offset, end), end, min_one_batch=min_one_batch),
             )  # fmt: skip
         except OSError as error:
             raise self._unreadable(error) from error
@@ -420,28 +612,334 @@ class PartitionLog(StoredLog):
         try:
             return self._find_timestamp(timestamp_ms, opened)
         except CorruptBatchError as error:
-            return self._again(self.log_start_offset, error, lambda: self._find_timestamp(timestamp_ms, opened))
+            return self._retry_with_rebuilt_indexes(
+                self.log_start_offset, error, lambda: self._find_timestamp(timestamp_ms, opened)
+            )
         except OSError as error:
             raise self._unreadable(error) from error
 
     def _find_timestamp(self, timestamp_ms: int, opened: Opened) -> TimestampOffset | None:
         if timestamp_ms == MAX_TIMESTAMP:
-            return self._segments.offset_of_max_timestamp(self.log_start_offset, opened)
-        return self._segments.offset_for_timestamp(timestamp_ms, self.log_start_offset, opened)
+            return self.segments.offset_of_max_timestamp(self.log_start_offset, opened)
+        return self.segments.offset_for_timestamp(timestamp_ms, self.log_start_offset, opened)
 
-    def _again(self, offset: int, error: CorruptBatchError, look_up: Callable[[], T]) -> T:
+    def _retry_with_rebuilt_indexes(self, offset: int, error: CorruptBatchError, look_up: Callable[[], T]) -> T:
         """Look up once more, after the indexes from `offset` on were built again, or raise what can't be fixed."""
         try:
-            self.rebuild_misleading_indexes(offset, error)
+            self.local.rebuild_misleading_indexes(offset, error)
             return look_up()
         except CorruptBatchError as second:
-            raise self.report_broken(offset, second) from second
+            raise self._report_broken(offset, second) from second
         except OSError as second:
             raise self._unreadable(second) from second
-
-    def _unreadable(self, error: OSError) -> SemelError:
-        return error_for(ErrorCode.KAFKA_STORAGE_ERROR, f"{self.tp}: the log cannot be read: {error}")
 
     def end_offset_for_epoch(self, leader_epoch: int) -> EpochEndOffset | None:
         """Return where a leader epoch ended in this log (KIP-101), or None if it is unknown."""
         return self.epochs.end_offset_for(leader_epoch, self.log_end_offset)
+
+    def begin_epoch(self, leader_epoch: int) -> EpochsWrite | None:
+        """Note that `leader_epoch` begins at the end of this log (R7, KIP-279), also if nothing is ever written in it.
+
+        Returns what has to be on the disk before it says where an epoch ended, None where nothing is to be written. An
+        empty log needs no note: there is nothing before the epoch, and its first batch tells of it.
+        """
+        if not self.log_end_offset or leader_epoch < self.epochs.latest:
+            return None
+        self.epochs.assign(leader_epoch, self.log_end_offset)
+        if not self.epochs.changed:
+            return None
+        self.epochs.changed = False
+        return self._epochs_write()
+
+    def forget_empty_epochs(self) -> None:
+        """Forget epochs that were led here and have no record: a follower asks by what it has (KIP-279)."""
+        self.epochs.truncate_from_end(self.log_end_offset)
+
+    def epoch_not_noted(self, error: OSError) -> None:
+        """Take note that what `begin_epoch` returned could not be written. On a full disk, the next flush writes it.
+
+        Raises `SemelError` (KAFKA_STORAGE_ERROR), offline, for any other error.
+        """
+        self.epochs.changed = True
+        if not is_full(error):
+            self._go_offline("noting the leader epoch", error)
+
+    def _epochs_write(self) -> EpochsWrite:
+        return EpochsWrite(self.local.epochs_file, self.epochs.entries(), self.epochs.version)
+
+    # --- Cutting ------------------------------------------------------------------------------------------------------
+
+    def delete_records(self, before_offset: int) -> int:
+        """Let the log begin at `before_offset` (KIP-107). Its segments go with the next retention. Returns the start.
+
+        The caller has checked the high watermark. Raises `SemelError` (OFFSET_OUT_OF_RANGE).
+        """
+        if before_offset > self.log_end_offset:
+            raise error_for(
+                ErrorCode.OFFSET_OUT_OF_RANGE,
+                f"{self.tp}: records before offset {before_offset} cannot be deleted: the log ends at "
+                f"{self.log_end_offset}",
+            )
+        if before_offset > self.log_start_offset:
+            self.log_start_offset = before_offset
+            self.epochs.truncate_from_start(before_offset)
+            self.producer_state.forget_below(before_offset)
+        return self.log_start_offset
+
+    def delete_old_segments(self, now_ms: int, high_watermark: int) -> int:
+        """Apply retention by log start offset, size and age, and remove files renamed earlier. Returns the segments
+        gone.
+
+        Those stay whose end has no producer snapshot yet: it is all that tells of producers that have written nothing
+        since (P7). Raises `SemelError` (KAFKA_STORAGE_ERROR), offline.
+        """
+        if self.offline_error is not None or self._closed:
+            return 0
+        self._check_committed(high_watermark)
+        local = self.local
+        due = segments_to_delete(
+            self.segments,
+            self.config,
+            now_ms=now_ms,
+            log_start_offset=self.log_start_offset,
+            log_end_offset=self.log_end_offset,
+            high_watermark=high_watermark,
+            recovery_point=local.recovery_point,
+        )
+        try:
+            if due and due[-1] is self.segments.active:
+                try:
+                    self.roll(now_ms)
+                except OSError as error:
+                    if is_full(error):
+                        raise self._no_room(error) from error
+                    raise
+                local.sync_folder()  # or a crash could leave no segment to tell the end
+            while due and len(self.producer_state) and local.end_of(due[-1]) not in local.snapshots.offsets:
+                due.pop()
+            if due:
+                self.delete_records(local.end_of(due[-1]))
+                local.discard(due, now_ms)
+            local.remove_deleted(now_ms)
+        except OSError as error:
+            self._go_offline("deleting old segments", error)
+        except BrokenInvariantError as error:
+            raise self.stop(error) from error
+        return len(due)
+
+    def replace_segments(self, sources: Sequence[Segment], cleaned: Segment, now_ms: int) -> None:
+        """Let a compacted segment, synced under its `.cleaned` names, take the place of its sources (see `cleaner`).
+
+        Raises `SemelError` (KAFKA_STORAGE_ERROR), offline: a restart finishes or undoes what was begun.
+        """
+        try:
+            self.local.replace_segments(sources, cleaned, now_ms)
+        except OSError as error:
+            self._go_offline("compacting", error)
+        except BrokenInvariantError as error:
+            raise self.stop(error) from error
+
+    def truncate_to(self, offset: int, *, now_ms: int) -> bool:
+        """Remove all from `offset` on, and what the state learnt from it (R3, R6). Returns whether anything went.
+
+        Raises `SemelError` (KAFKA_STORAGE_ERROR), offline.
+        """
+        if self.offline_error is not None or self._closed:
+            self._refuse_offline()
+        if offset >= self.log_end_offset:
+            return False
+        try:
+            self.log_end_offset = end = self.local.truncate_to(offset, now_ms)
+            self.log_start_offset = min(self.log_start_offset, end)
+            self.epochs.truncate_from_end(end)
+            self._verifications = None
+            self._reload_producers(now_ms)
+        except (OSError, CorruptBatchError) as error:
+            self._go_offline("truncating", error)
+        except BrokenInvariantError as error:
+            raise self.stop(error) from error
+        self._check_ends()
+        return True
+
+    def _reload_producers(self, now_ms: int) -> None:
+        end = self.log_end_offset
+        first = self.segments.first.base_offset
+        start = self.local.snapshots.restore(self.producer_state, at_most=end, at_least=first, now_ms=now_ms)
+        if start is None:
+            start = first
+            self.producer_state.restore((), start)
+        if start < end:
+            replay_headers(self.segments, self.producer_state, start, end, now_ms)
+        check(
+            self.producer_state.end_offset <= end, self.tp, "the producers know of nothing behind the end of the log",
+            producers_end_offset=self.producer_state.end_offset, log_end_offset=end,
+        )  # fmt: skip
+        self.producer_state.end_offset = end
+
+    # --- To the disk --------------------------------------------------------------------------------------------------
+
+    @property
+    def needs_flush(self) -> bool:
+        """Whether a snapshot waits for the next flush."""
+        return self.local.needs_flush
+
+    def write_again(self) -> None:
+        """See `LocalLog.write_again`. Raises `SemelError` (KAFKA_STORAGE_ERROR), offline."""
+        try:
+            self.local.write_again()
+        except (OSError, CorruptBatchError) as error:
+            self._go_offline("writing again what may not be on the disk", error)
+
+    def begin_flush(self) -> FlushWork:
+        """Return what is to be synced for all appended so far to survive a power cut: `run` it anywhere, then
+        `end_flush`.
+
+        Raises `SemelError` (KAFKA_STORAGE_ERROR), offline; on a full disk it stays online, and is flushed later.
+        """
+        if self.offline_error is not None or self._closed:
+            self._refuse_offline()
+        try:
+            work = self.local.begin_flush(self._epochs_write() if self.epochs.changed else None)
+        except OSError as error:
+            if is_full(error):
+                raise self._no_room(error) from error
+            self._go_offline("writing indexes", error)
+        self.epochs.changed = False
+        return work
+
+    def end_flush(self, work: FlushWork, error: OSError | None = None) -> int:
+        """Take note of what `FlushWork.run` did. Returns the recovery point.
+
+        With the error that it raised, the log goes offline: after a failed sync nobody knows what the disk holds.
+        Raises `SemelError` (KAFKA_STORAGE_ERROR).
+        """
+        if error is not None:
+            self._go_offline("syncing", error)
+        try:
+            self.local.end_flush(work)
+        except OSError as second:
+            self._go_offline("removing old producer snapshots", second)
+        if work.no_room is not None:
+            self.epochs.changed = True
+            raise self._no_room(work.no_room) from work.no_room
+        return self.local.recovery_point
+
+    def flush(self) -> int:
+        """Make all appended so far survive a power cut; returns the recovery point. Waits for the disk.
+
+        Raises `SemelError` (KAFKA_STORAGE_ERROR), offline.
+        """
+        work = self.begin_flush()
+        try:
+            work.run()
+        except OSError as error:
+            return self.end_flush(work, error)
+        return self.end_flush(work)
+
+    def close(self) -> None:
+        """Close cleanly: with a snapshot named for the end of the log, so that the next start reads no batches.
+
+        Raises `SemelError` (KAFKA_STORAGE_ERROR); the files are closed even then.
+        """
+        if self._closed:
+            return
+        try:
+            if self.offline_error is None and not self._is_blank:
+                try:
+                    self.local.write_closing(self.producer_state)
+                except OSError as error:
+                    self._go_offline("closing", error)
+            if self.offline_error is None:
+                self.flush()
+        finally:
+            self._closed = True
+            self.release_files()
+
+    @property
+    def _is_blank(self) -> bool:
+        """Whether there is nothing that a snapshot or an index could tell: many a partition is never used."""
+        return len(self.segments) == 1 and self.segments.active.size == 0 and not len(self.producer_state)
+
+    def release_files(self) -> None:
+        """Close all files until they are needed again: for a log that is idle, or about to be deleted."""
+        self.local.release_files()
+
+    # --- When it fails ------------------------------------------------------------------------------------------------
+
+    def _refuse_offline(self) -> NoReturn:
+        if self.offline_error is not None:
+            raise error_for(self.offline_error.code, self.offline_error.message) from self.offline_error
+        raise error_for(ErrorCode.KAFKA_STORAGE_ERROR, f"{self.tp}: the log is closed")
+
+    def _check_ends(self) -> None:
+        """Check that all who count the end of the log agree. Raises `SemelError` (KAFKA_STORAGE_ERROR), offline."""
+        end, producers, segment = self.log_end_offset, self.producer_state.end_offset, self.segments.active.end_offset
+        if not producers == end == segment:
+            error = BrokenInvariantError(
+                self.tp, "the log, its producers and its active segment end at the same offset",
+                log_end_offset=end, producers_end_offset=producers, segment_end_offset=segment,
+            )  # fmt: skip
+            raise self.stop(error) from error
+
+    def _check_committed(self, high_watermark: int) -> None:
+        if high_watermark > self.log_end_offset:
+            error = BrokenInvariantError(
+                self.tp, "nothing is committed that is not in the log",
+                high_watermark=high_watermark, log_end_offset=self.log_end_offset,
+            )  # fmt: skip
+            raise self.stop(error) from error
+
+    def stop(self, broken: BrokenInvariantError) -> SemelError:
+        """Go offline, because what must always hold does not. Returns the error to raise from it."""
+        if self.offline_error is None:
+            _log.critical("%s goes offline: %s", self.tp, broken, stack_info=True)
+            self.offline_error = error_for(
+                ErrorCode.KAFKA_STORAGE_ERROR,
+                f"{self.tp} is offline, because what must always hold does not: {broken}. That is a bug in Semel: "
+                "please report it. What was acknowledged is kept; restart the node to validate and recover this log",
+            )
+            self.offline_error.__cause__ = broken
+        return self.offline_error
+
+    def _go_offline(self, doing: str, error: BaseException) -> NoReturn:
+        """Trust the disk no more with this log: a restart, which validates it, is the way back."""
+        if self.offline_error is None:
+            _log.error("%s goes offline: %s failed: %s", self.tp, doing, error)
+            self.offline_error = error_for(
+                ErrorCode.KAFKA_STORAGE_ERROR,
+                f"{self.tp} is offline, because {doing} in {self.folder} failed ({error}). What was acknowledged is "
+                f"kept; {remedy(error)}, and restart the node to recover",
+            )
+        raise self.offline_error from error
+
+    def _no_room(self, error: OSError) -> SemelError:
+        """Nothing is lost by what a full disk did not take: it is in memory, and done again."""
+        return error_for(
+            ErrorCode.KAFKA_STORAGE_ERROR, f"{self.tp} could not be flushed now ({error}): {remedy(error)}"
+        )
+
+    def _undo_append(self, error: OSError) -> NoReturn:
+        """Cut what a failed write left behind, or take the log offline. Offsets and state are still as before."""
+        try:
+            self.local.cut_failed_append(self.log_end_offset)
+        except (OSError, CorruptBatchError) as second:
+            self._go_offline("cutting off a failed write", second)
+        raise error_for(
+            ErrorCode.KAFKA_STORAGE_ERROR,
+            f"{self.tp}: nothing was appended, because writing in {self.folder} failed ({error}): {remedy(error)}; "
+            "producers may try again meanwhile",
+        ) from error
+
+    def _unreadable(self, error: OSError) -> SemelError:
+        return error_for(ErrorCode.KAFKA_STORAGE_ERROR, f"{self.tp}: the log cannot be read: {error}")
+
+    def _report_broken(self, offset: int, error: CorruptBatchError) -> SemelError:
+        """Return the error for a reader that met broken batches, and tell the operator once about each place."""
+        message = (
+            f"the records of {self.tp} at offset {offset} can't be read: {error.message}. Stop the node and restore "
+            f"{self.folder} from a backup; or, to continue without them, let readers begin behind them"
+        )
+        if error.message not in self._broken and len(self._broken) < _BROKEN_PLACES_MAX:
+            self._broken.add(error.message)
+            _log.error("%s", message)
+        return error_for(ErrorCode.CORRUPT_MESSAGE, message)

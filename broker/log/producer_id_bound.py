@@ -1,6 +1,6 @@
 """How many producer ids a node remembers: in one partition, and in all of them together (S2, S3).
 
-Kafka has no such bound, only `producer.id.expiration.ms`, and knows the trouble (KIP-936). Beyond a bound new producer
+Kafka has no such bound, only `producer.id.expiration.ms`, and has this problem (KIP-936). Beyond a bound new producer
 ids are refused, and the known ones continue: to forget one of those before its time would be to append its next
 duplicate (P1).
 """
@@ -14,7 +14,7 @@ from typing import Final
 from semel.protocol.errors import ErrorCode, RetriableError
 from semel.protocol.ids import TopicPartition
 
-logger = logging.getLogger(__name__)
+_log = logging.getLogger(__name__)
 
 DEFAULT_PER_PARTITION_MAX: Final = 100_000
 DEFAULT_MAX: Final = 500_000
@@ -72,6 +72,6 @@ class ProducerIdBound:
         message += ". They expire after producer.id.expiration.ms; producers that are known continue"
         if self._told_ms is None or abs(now_ms - self._told_ms) >= _TOLD_EVERY_MS:
             self._told_ms = now_ms
-            logger.warning("%s. Batches refused since this was last said: %d", message, self._refused_untold)
+            _log.warning("%s. Batches refused since this was last said: %d", message, self._refused_untold)
             self._refused_untold = 0
         raise RetriableError(message, ErrorCode.THROTTLING_QUOTA_EXCEEDED)

@@ -17,6 +17,7 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Final
 
 from semel.broker.log.disk_errors import is_full
+from semel.broker.log.losses import UNSYNCED
 from semel.broker.log.producer_state import (
     FIELDS,
     HEAD,
@@ -31,7 +32,7 @@ from semel.protocol.crc32c import crc32c
 from semel.protocol.ids import NO_SEQUENCE
 from semel.runtime.storage import Storage, read_whole, write_whole
 
-logger = logging.getLogger(__name__)
+_log = logging.getLogger(__name__)
 
 SNAPSHOT_SUFFIX: Final = ".snapshot"
 
@@ -54,11 +55,6 @@ _BATCH: Final = struct.Struct(">iiqqq")
 
 class CorruptSnapshotError(Exception):
     """The file is no whole snapshot: an older one, or the log, is to be used."""
-
-
-def encode_snapshot(entries: Iterable[ProducerEntry]) -> bytes:
-    """Return the file's bytes."""
-    return encode_packed(entry.packed() for entry in entries)
 
 
 def encode_packed(entries: Iterable[PackedEntry]) -> bytes:
@@ -255,7 +251,9 @@ class SnapshotFiles:
                 data = read_whole(self._storage, self.path(offset), size_bytes_max=SNAPSHOT_BYTES_MAX)
                 entries = decode_snapshot(data, now_ms=now_ms)
             except (CorruptSnapshotError, ValueError, FileNotFoundError) as error:
-                logger.warning("the producer snapshot %s cannot be used: %s", self.path(offset), error)
+                _log.warning(
+                    "the producer snapshot %s cannot be used: %s", self.path(offset), error, extra={UNSYNCED: True}
+                )
                 self.remove([offset])
                 continue
             state.restore(entries, offset)

@@ -14,12 +14,13 @@ from typing import Final, NamedTuple, TypeAlias
 from semel.protocol.api.transactions import TransactionVersion
 from semel.protocol.errors import ErrorCode, error_for
 from semel.protocol.ids import NO_PRODUCER_EPOCH, NO_SEQUENCE, NO_TIMESTAMP, ProducerIdAndEpoch, TopicPartition
+from semel.protocol.int_bounds import INT32_MAX
 
 _EXPIRED_AT_ONCE: Final = 2_000
 REMEMBERED_BATCHES: Final = 5
 """How many batches of a producer are remembered for duplicates (P1): a client has at most five requests in flight."""
 
-MAX_SEQUENCE: Final = (1 << 31) - 1
+MAX_SEQUENCE: Final = INT32_MAX
 NO_TRANSACTION: Final = -1
 NO_COORDINATOR_EPOCH: Final = -1
 
@@ -167,7 +168,7 @@ class ProducerState:
         self.coordinator_epoch_max = NO_COORDINATOR_EPOCH
         """No entry has a higher one: a bound, so that nobody has to go through all of them."""
 
-    # --- Judging ---------------------------------------------------------------------------------------------------
+    # --- Judging ------------------------------------------------------------------------------------------------------
 
     def follows(self, producer_id: int, epoch: int, first_sequence: int, transactional: bool) -> bool:
         """Say, at the price that every append can pay, that a client's batch is the next one and nothing is wrong.
@@ -294,7 +295,7 @@ class ProducerState:
             "coordinator has not confirmed that this partition is in one (T8)",
         )
 
-    # --- Taking in what the log holds ------------------------------------------------------------------------------
+    # --- Taking in what the log holds ---------------------------------------------------------------------------------
 
     def apply_batch(
         self,
@@ -377,7 +378,7 @@ class ProducerState:
             self._decided.popleft()
         self.end_offset = max(self.end_offset, log_start_offset)
 
-    # --- Asking ----------------------------------------------------------------------------------------------------
+    # --- Asking -------------------------------------------------------------------------------------------------------
 
     def first_unstable_offset(self, high_watermark: int) -> int | None:
         """Return the first offset of the earliest transaction that is open or whose marker is not yet below
@@ -415,7 +416,7 @@ class ProducerState:
         """Return all entries as they are now, and stay: for other threads. A hundred thousand take a millisecond."""
         return list(self._entries.values())
 
-    # --- Expiry and restoring --------------------------------------------------------------------------------------
+    # --- Expiry and restoring -----------------------------------------------------------------------------------------
 
     def expire(self, now_ms: int, expiration_ms: int) -> int:
         """Forget producers of which nothing was heard for `expiration_ms`, never one with an open transaction (P8).

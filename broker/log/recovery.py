@@ -11,6 +11,7 @@ tears it: there a bad batch is damage, which is said, and costs no other.
 from __future__ import annotations
 
 import logging
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Final
 
@@ -29,20 +30,18 @@ from semel.broker.log.clean_check import (
     transactions_are_sane,
     walk_fault,
 )
-from semel.broker.log.config import INT32_MAX, LogConfig
+from semel.broker.log.config import LogConfig
 from semel.broker.log.leader_epochs import LeaderEpochs
-from semel.broker.log.log_types import AbortedTransaction
+from semel.broker.log.log_directory import LogDirectory, parse_name
+from semel.broker.log.losses import UNSYNCED, Losses
 from semel.broker.log.open_files import OpenFiles
 from semel.broker.log.producer_snapshot import SNAPSHOT_SUFFIX, SnapshotFiles
-from semel.broker.log.producer_state import CompletedTransaction, ProducerState
+from semel.broker.log.producer_state import ProducerState
 from semel.broker.log.replay import apply_batch
 from semel.broker.log.segment import (
-    CLEANED_SUFFIX,
-    DELETED_SUFFIX,
     INDEX_SUFFIX,
     LOG_SUFFIX,
     SEGMENT_SUFFIXES,
-    SWAP_SUFFIX,
     TIME_INDEX_SUFFIX,
     TXN_INDEX_SUFFIX,
     Segment,
@@ -52,15 +51,12 @@ from semel.protocol.batch_header import BatchHeader, validate_batches
 from semel.protocol.corruption import CorruptBatchError
 from semel.protocol.errors import SemelError, error_for
 from semel.protocol.ids import NO_TIMESTAMP, ProducerIdAndEpoch, TopicPartition
+from semel.protocol.int_bounds import INT32_MAX
 from semel.runtime.storage import Storage
 
-logger = logging.getLogger(__name__)
+_log = logging.getLogger(__name__)
 
 LEADER_EPOCHS_FILE: Final = "leader-epoch-checkpoint"
-LOST_OFFSETS: Final = "lost_offsets"
-"""What a log record says beside its text where records are lost: (first offset, end offset) of each stretch."""
-_OFFSET_DIGITS: Final = 20
-_DAMAGE_TOLD_MAX: Final = 5
 
 
 @dataclass(slots=True)
@@ -81,14 +77,6 @@ class LoadedLog:
     damage: str
 
 
-def parse_name(name: str) -> tuple[int, str] | None:
-    """Return (offset, suffixes) of a segment's file name, or None for any other file."""
-    digits, suffix = name[:_OFFSET_DIGITS], name[_OFFSET_DIGITS:]
-    if len(digits) == _OFFSET_DIGITS and digits.isascii() and digits.isdigit() and suffix.startswith("."):
-        return int(digits), suffix
-    return None
-
-
 class LogLoader:
     """Opens one folder. One use."""
 
@@ -105,6 +93,7 @@ class LogLoader:
         recovery_point: int,
         clean: bool,
         start_is_final: bool,
+        is_only_replica: bool,
     ) -> None:
         """log_start_offset: None where nothing says where the log starts.
 
@@ -112,8 +101,6 @@ class LogLoader:
         """
         self._storage = storage
         self._folder = folder
-        self._looking_at = folder
-        """What is being read: so an error can say where it is."""
         self._tp = tp
         self._config = config
         self._files = files
@@ -123,20 +110,16 @@ class LogLoader:
         self._start_is_final = start_is_final
         self._recovery_point = recovery_point
         self._clean = clean
-        self._names: set[str] = set()
         self._truncated = 0
         self._aborts: dict[int, int] | None = None
         """What the last stop left in the lists of aborted transactions. None: it did not say."""
         self._stopped_clean = clean
-        self._kept_end = recovery_point
+        self._kept_end = recovery_point if is_only_replica or clean else 0
         """Up to here nothing is a torn tail, because a clean stop left it whole or a flush synced it: what is missing
         of it is lost.
         """
-        self._lost: list[tuple[int, int]] = []
-        self._first_lost = 0
-        """Where the log begins now that its first segments are lost; 0 where they are not."""
-        self._broken: dict[int, int] = {}
-        """Batches that stay and can't be read: first offset to end offset."""
+        self._losses = Losses(tp, folder)
+        self._directory = LogDirectory(storage, folder, tp, files, now_ms=now_ms)
         # After a killed process names may be there that no sync has made durable.
         self._created = not clean
 
@@ -148,25 +131,21 @@ class LogLoader:
         try:
             return self._load()
         except SemelError as error:
-            if self._looking_at in error.message:
+            if self._directory.looking_at in error.message:
                 raise
-            raise error_for(error.code, f"{self._looking_at}: {error.message}") from error
+            raise error_for(error.code, f"{self._directory.looking_at}: {error.message}") from error
         except OSError as error:
             if error.filename is not None:
                 raise
-            raise OSError(error.errno, error.strerror or str(error), self._looking_at) from error
+            raise OSError(error.errno, error.strerror or str(error), self._directory.looking_at) from error
 
     def _load(self) -> LoadedLog:
-        if not self._storage.exists(self._folder):
-            self._storage.make_folder(self._folder)
-            self._created = True
-        self._names = set(self._storage.list_folder(self._folder))
-        self._remove([name for name in self._names if name.endswith((DELETED_SUFFIX, ".tmp"))])
-        self._finish_swaps()
+        # What it made, or gave a name, is there under a name that no sync has made durable.
+        self._created |= self._directory.tidy_up()
         self._segments = self._open_segments()
         if self._start_is_final and len(self._segments):
             self._check_first_segment(self._segments.first.base_offset)
-        self._snapshots = SnapshotFiles(self._storage, self._folder, self._offsets_with(SNAPSHOT_SUFFIX))
+        self._snapshots = SnapshotFiles(self._storage, self._folder, self._directory.offsets_with(SNAPSHOT_SUFFIX))
         self._producers = ProducerState(self._tp)
         self._epochs = self._read_epochs()
         self._epochs_read = self._epochs.entries()
@@ -177,7 +156,7 @@ class LogLoader:
         if len(self._segments):
             end = self._load_clean() if self._clean else self._recover()
             if end < self._log_start_offset:
-                logger.warning(
+                _log.warning(
                     "%s ends at offset %d, below its start offset %d: it starts again there, empty",
                     self._tp, end, self._log_start_offset,
                 )  # fmt: skip
@@ -185,18 +164,23 @@ class LogLoader:
         if not len(self._segments):
             end = max(self._log_start_offset, self._kept_end)
             if end > self._log_start_offset:
-                self._lost.append((self._log_start_offset, end))
-                logger.warning("%s: %s has no segment, and had some that were synced", self._tp, self._folder)
+                self._losses.lost.append((self._log_start_offset, end))
+                _log.warning("%s: %s has no segment, and had some that were synced", self._tp, self._folder)
             self._snapshots.remove(list(self._snapshots.offsets))
             self._producers.restore((), end)
             self._epochs.truncate_from_end(0)
             self._segments.add(self._new_segment(end))
             # Later segments must never survive a power cut that this one does not: the log would begin at them.
             self._storage.sync_folder(self._folder)
-        self._say_what_is_lost()
+        self._losses.say_lost()
         start = max(self._log_start_offset, self._segments.first.base_offset)
         self._epochs.truncate_from_end(end)
         self._epochs.truncate_from_start(start)
+        self._complete_epochs(start, end)
+        for epoch, begins in self._epochs_read:
+            # A leader noted them, also one that wrote nothing then (R7). What is before may be in the journal.
+            if begins >= end and epoch > self._epochs.latest:
+                self._epochs.assign(epoch, begins)
         self._producers.forget_below(start)
         # What is in the file was synced before it got its name, and the name is synced with the folder.
         self._epochs.changed = self._epochs.entries() != self._epochs_read
@@ -206,78 +190,22 @@ class LogLoader:
         return LoadedLog(
             self._segments, self._snapshots, self._producers, self._epochs, start, end, point, self._truncated,
             unsynced,
-            self._damage(),
+            self._losses.summary(),
         )  # fmt: skip
 
-    # --- Files -----------------------------------------------------------------------------------------------------
-
-    def _offsets_with(self, suffix: str) -> list[int]:
-        return [parsed[0] for parsed in map(parse_name, self._names) if parsed is not None and parsed[1] == suffix]
-
-    def _remove(self, names: list[str]) -> None:
-        for name in names:
-            self._storage.remove(f"{self._folder}/{name}")
-            self._names.discard(name)
-
-    def _finish_swaps(self) -> None:
-        """Bring a compaction that a crash interrupted to its end, or undo it (see `cleaner`).
-
-        It wrote all four files as `.cleaned`, renamed them to `.swap`, removed the old segments, and renamed to the
-        final names. While one `.cleaned` file is left the old segments are whole, and stay.
-        """
-        cleaned = [name for name in self._names if name.endswith(CLEANED_SUFFIX)]
-        undecided = {self._offset_of(name) for name in cleaned}
-        undone = [name for name in self._names if name.endswith(SWAP_SUFFIX) and self._offset_of(name) in undecided]
-        if undone:
-            self._remove(undone)
-            self._storage.sync_folder(self._folder)  # never to be taken for a swap that was decided
-        self._remove(cleaned)
-        for offset in sorted(self._offsets_with(LOG_SUFFIX + SWAP_SUFFIX)):
-            end = self._swap_end(offset)
-            logger.info("%s: finishing the compaction of offsets %d to %d", self._tp, offset, end)
-            self._remove([name for name in self._names if self._is_replaced(name, offset, end)])
-            self._storage.sync_folder(self._folder)
-        # The log's own file last: while it waits, the others are known to be its.
-        for name in sorted(self._names, key=lambda one: one.endswith(LOG_SUFFIX + SWAP_SUFFIX)):
-            if name.endswith(SWAP_SUFFIX):
-                final = name[: -len(SWAP_SUFFIX)]
-                self._storage.rename(f"{self._folder}/{name}", f"{self._folder}/{final}")
-                self._names.discard(name)
-                self._names.add(final)
-                self._created = True
-
-    def _is_replaced(self, name: str, offset: int, end: int) -> bool:
-        """Say whether the swap of [offset, end) replaces this file. One of its own that has its final name stays."""
-        parsed = parse_name(name)
-        if parsed is None or not offset <= parsed[0] < end or name.endswith(SWAP_SUFFIX):
-            return False
-        return parsed[0] > offset or name + SWAP_SUFFIX in self._names
-
-    @staticmethod
-    def _offset_of(name: str) -> int:
-        parsed = parse_name(name)
-        return -1 if parsed is None else parsed[0]
-
-    def _swap_end(self, offset: int) -> int:
-        segment = Segment(self._storage, self._folder, offset, self._files, created_ms=self._now_ms, suffix=SWAP_SUFFIX)
-        self._looking_at = segment.path(LOG_SUFFIX)
-        end = offset
-        for _, header in scan_headers(segment.file, 0, segment.size, chunk_bytes=WALK_BYTES):
-            end = header.next_offset
-        segment.release_files()
-        return max(end, offset + 1)
+    # --- Files --------------------------------------------------------------------------------------------------------
 
     def _open_segments(self) -> Segments:
-        bases = set(self._offsets_with(LOG_SUFFIX))
-        self._remove(
+        bases = set(self._directory.offsets_with(LOG_SUFFIX))
+        self._directory.remove(
             [
                 name
-                for name in self._names
+                for name in self._directory.names
                 for parsed in [parse_name(name)]
                 if parsed is not None and parsed[1] in SEGMENT_SUFFIXES and parsed[0] not in bases
             ]
         )
-        transactions = set(self._offsets_with(TXN_INDEX_SUFFIX))
+        transactions = set(self._directory.offsets_with(TXN_INDEX_SUFFIX))
         return Segments(
             Segment(
                 self._storage,
@@ -308,14 +236,32 @@ class LogLoader:
         try:
             return LeaderEpochs(read_epochs(self._storage, f"{self._folder}/{LEADER_EPOCHS_FILE}"))
         except SemelError as error:
-            # Written atomically, so only a foreign hand breaks it. Empty, it makes replicas compare more than needed.
-            logger.warning("%s: %s; starting with none", self._tp, error)
+            # Written atomically, so only a foreign hand breaks it.
+            _log.warning("%s: %s; its leader epochs are read from its batches", self._tp, error)
             return LeaderEpochs()
 
-    # --- After a clean close ---------------------------------------------------------------------------------------
+    def _complete_epochs(self, start: int, end: int) -> None:
+        """Read from the batches which epochs they are of, where the file does not cover them, because it was lost.
+
+        Else all before the next leader's epoch would be told to end where that begins, and logs could fork (R7).
+        """
+        known = self._epochs.entries()
+        upto = known[0][1] if known else end
+        if upto <= start:
+            return
+        found = LeaderEpochs()
+        try:
+            for _, _, header in headers_between(self._segments, start, upto):
+                found.assign(header.leader_epoch, max(header.base_offset, start) if found.entries() else start)
+        except CorruptBatchError as error:
+            _log.warning("%s: its leader epochs can't be read from its batches: %s", self._tp, error.message)
+            return
+        self._epochs = LeaderEpochs((*found.entries(), *known))
+
+    # --- After a clean close ------------------------------------------------------------------------------------------
 
     def _load_clean(self) -> int:
-        if ABORTED_TRANSACTIONS_FILE in self._names:
+        if ABORTED_TRANSACTIONS_FILE in self._directory.names:
             self._aborts = read_aborts(self._storage, self._folder)
         self._repair_indexes(list(self._segments))
         expected = list(self._segments.base_offsets[1:])
@@ -335,7 +281,7 @@ class LogLoader:
 
     def _find_fault(self, segment: Segment, end: int | None) -> str | None:
         """Say why a segment is to be validated again, or None. Indexes that are wrong are built again from it."""
-        self._looking_at = segment.path(LOG_SUFFIX)
+        self._directory.looking_at = segment.path(LOG_SUFFIX)
         if not segment.size:
             return None if end is None or end <= segment.base_offset else f"it is empty, and ended at offset {end}"
         if self._aborts is not None:
@@ -352,23 +298,11 @@ class LogLoader:
         if fault is None and segment is self._segments.active:
             broken = broken_tail_batch(segment)
             if broken is not None:
-                self._say_broken(segment, broken[1], broken[0])
+                self._losses.say_broken(segment, broken[1], broken[0])
         return fault
 
-    def _say_broken(self, segment: Segment, header: BatchHeader, position: int) -> None:
-        """A batch with all its bytes and a wrong checksum stays: readers can tell, and nothing else is lost for it."""
-        if header.base_offset in self._broken:
-            return
-        self._broken[header.base_offset] = header.next_offset
-        logger.error(
-            "%s: the records at %s can't be read: their checksum in %s at position %d is wrong. They are left as they "
-            "are. Stop the node and restore the folder from a backup; or, to continue without them, let readers begin "
-            "behind them",
-            self._tp, _offsets(header.base_offset, header.next_offset), segment.path(LOG_SUFFIX), position,
-        )  # fmt: skip
-
     def _recover_damaged(self, segment: Segment, fault: str) -> int:
-        logger.warning(
+        _log.warning(
             "%s: segment %020d is not as the last stop left it: %s. The log is validated again from offset %d on",
             self._tp, segment.base_offset, fault, segment.base_offset,
         )  # fmt: skip
@@ -376,12 +310,6 @@ class LogLoader:
         self._created = True
         self._recovery_point = segment.base_offset
         return self._recover()
-
-    def _damage(self) -> str:
-        gone = [f"{_offsets(first, end)} lost" for first, end in self._lost[:_DAMAGE_TOLD_MAX]]
-        gone += [f"{_offsets(*one)} unreadable" for one in list(self._broken.items())[:_DAMAGE_TOLD_MAX]]
-        more = len(self._lost) + len(self._broken) - len(gone)
-        return f"{self._tp}: {', '.join(gone)}{f' and {more} more places' if more else ''}" if gone else ""
 
     def _check_first_segment(self, base_offset: int) -> None:
         """Find the loss of the first segments (D6).
@@ -392,30 +320,13 @@ class LogLoader:
         if base_offset <= self._log_start_offset:
             return
         if self._start_is_noted:
-            self._first_lost = base_offset
-            self._lost.append((self._log_start_offset, base_offset))
+            self._losses.first_lost = base_offset
+            self._losses.lost.append((self._log_start_offset, base_offset))
         elif self._clean:
-            logger.warning(
+            _log.warning(
                 "%s: the first segment in %s begins at offset %d, and no checkpoint says where the log began when the "
                 "node stopped: it begins there now. If earlier segments were deleted by hand, their records are lost",
                 self._tp, self._folder, base_offset,
-            )  # fmt: skip
-
-    def _say_what_is_lost(self) -> None:
-        if self._lost:
-            lost = ", ".join(_offsets(first, end) for first, end in self._lost)
-            begins = ""
-            if self._first_lost:
-                begins = (
-                    f" The log begins at offset {self._first_lost} now, and a fetch of earlier offsets gets "
-                    "OFFSET_OUT_OF_RANGE."
-                )
-            logger.error(
-                "%s: the records at %s are lost. They had been acknowledged, and were gone from %s when the "
-                "node started. The node runs on without them, and gives their offsets to no other record; producers of "
-                "the lost records may be refused until they begin again.%s To have them back, stop the node and "
-                "restore the folder from a backup.",
-                self._tp, lost, self._folder, begins, extra={LOST_OFFSETS: self._lost},
             )  # fmt: skip
 
     def _restore_state(self, at_most: int, *, upto: int) -> int:
@@ -433,9 +344,9 @@ class LogLoader:
     def _repair_indexes(self, segments: list[Segment], *, suspicious: bool = False) -> None:
         """Build missing (and, where `suspicious`, impossible) indexes of whole segments again, from their batches."""
         for segment in segments:
-            self._looking_at = segment.path(LOG_SUFFIX)
+            self._directory.looking_at = segment.path(LOG_SUFFIX)
             base = f"{segment.base_offset:020d}"
-            missing = base + INDEX_SUFFIX not in self._names or base + TIME_INDEX_SUFFIX not in self._names
+            missing = not self._directory.names >= {base + INDEX_SUFFIX, base + TIME_INDEX_SUFFIX}
             if missing and segment.size:
                 self._build_missing_indexes(segment)
             elif suspicious and not indexes_are_sane(segment, None):
@@ -449,15 +360,15 @@ class LogLoader:
             segment.release_files()
             for suffix in (INDEX_SUFFIX, TIME_INDEX_SUFFIX):
                 path = segment.path(suffix)
-                if path.rpartition("/")[2] not in self._names and self._storage.exists(path):
+                if path.rpartition("/")[2] not in self._directory.names and self._storage.exists(path):
                     self._storage.remove(path)
             raise
 
     def _rebuild_indexes(self, segment: Segment, why: str) -> None:
-        logger.warning("%s: building the indexes of segment %020d again: %s", self._tp, segment.base_offset, why)
+        _log.warning("%s: building the indexes of segment %020d again: %s", self._tp, segment.base_offset, why)
         segment.rebuild_indexes(self._config.index_interval_bytes)
 
-    # --- After a crash ---------------------------------------------------------------------------------------------
+    # --- After a crash ------------------------------------------------------------------------------------------------
 
     def _recover(self) -> int:
         first = self._segments.first.base_offset
@@ -465,7 +376,7 @@ class LogLoader:
         for segment in self._segments:
             # Which transactions were aborted is found again only where the state is built again, too (L3).
             if segment.base_offset < point and not transactions_are_sane(segment, None):
-                logger.warning("%s: %s cannot be true: it is built again", self._tp, segment.path(TXN_INDEX_SUFFIX))
+                _log.warning("%s: %s cannot be true: it is built again", self._tp, segment.path(TXN_INDEX_SUFFIX))
                 point = segment.base_offset
                 break
         self._snapshots.remove(self._snapshots.beyond(point))
@@ -498,7 +409,7 @@ class LogLoader:
             if number < len(segments):
                 segment.close_indexes()  # nothing is appended to it: the next clean start looks for its last entry
         if end < start:
-            logger.error("%s: the log ends at %d, below what was synced (%d)", self._tp, end, start)
+            _log.error("%s: the log ends at %d, below what was synced (%d)", self._tp, end, start)
             self._restore_state(end, upto=end)
         return end
 
@@ -506,16 +417,21 @@ class LogLoader:
         """Keep what is about to be cut. A torn tail is let go where a full disk would keep the node from starting."""
         size = segment.size - position
         if not is_synced:
-            self._remove([name for name in self._names if name.endswith(TORN_SUFFIX)])  # of earlier starts
+            of_earlier_starts = [name for name in self._directory.names if name.endswith(TORN_SUFFIX)]
+            self._directory.remove(of_earlier_starts)
         try:
             path = put_aside(self._storage, segment, position, CUT_SUFFIX if is_synced else TORN_SUFFIX)
         except OSError as error:
             if is_synced:
                 raise
-            logger.info("%s: the %d bytes of a torn tail that are cut can't be kept: %s", self._tp, size, error)
+            _log.info("%s: the %d bytes of a torn tail that are cut can't be kept: %s", self._tp, size, error)
             return
         level = logging.WARNING if is_synced else logging.INFO
-        logger.log(level, "%s: the %d bytes that are cut are kept in %s", self._tp, size, path)
+        _log.log(level, "%s: the %d bytes that are cut are kept in %s", self._tp, size, path)
+
+    def _is_synced(self, end: int) -> bool:
+        """Whether a sync, or a clean stop, had covered what lies at `end`."""
+        return end < self._kept_end or self._stopped_clean
 
     def _known_aborts(self, segment: Segment) -> dict[int, int]:
         """What the segment's list of aborted transactions said that a flush had synced: producer by marker's offset."""
@@ -523,7 +439,7 @@ class LogLoader:
             return {}
         return {one.last_offset: one.producer_id for one in segment.transactions if one.last_offset < self._kept_end}
 
-    def _end_by_hearsay(self, segment: Segment, header: BatchHeader, known_aborts: dict[int, int]) -> None:
+    def _end_from_abort_index(self, segment: Segment, header: BatchHeader, known_aborts: dict[int, int]) -> None:
         """A marker that can't be read ended its transaction all the same: the list of aborted ones says how (L3).
 
         Left open, it would be ended by the producer's next marker, and committed records be taken for aborted ones.
@@ -542,11 +458,11 @@ class LogLoader:
             producer, -1, aborted_by is None, header.base_offset, header.max_timestamp_ms, self._now_ms
         )
         if completed is not None:
-            note_completed(segment, completed)
+            segment.transactions.note_completed(completed)
 
     def _recover_segment(self, segment: Segment, start: int) -> tuple[int, bool]:
         """Validate a segment from offset `start`. Returns the offset it ends at, and whether it was whole."""
-        self._looking_at = segment.path(LOG_SUFFIX)
+        self._directory.looking_at = segment.path(LOG_SUFFIX)
         position, end = self._position_of(segment, start)
         known_aborts = self._known_aborts(segment)
         segment.restart_indexes(position, start)
@@ -566,9 +482,9 @@ class LogLoader:
                     )
                 if is_broken:
                     # All had been written well: what one batch suffered says nothing about those behind it.
-                    self._say_broken(segment, header, at)
+                    self._losses.say_broken(segment, header, at)
                     if header.base_offset >= start:
-                        self._end_by_hearsay(segment, header, known_aborts)
+                        self._end_from_abort_index(segment, header, known_aborts)
                 elif header.base_offset >= start:
                     self._take_in(segment, header, batch)
                 segment.note_batches(
@@ -578,14 +494,15 @@ class LogLoader:
                 end = header.next_offset
                 position = at + header.size_bytes
         except SemelError as error:
-            logger.warning(
+            _log.warning(
                 "%s: segment %020d is cut at position %d of %d, offset %d: %s",
                 self._tp, segment.base_offset, position, size, end, error,
+                extra={UNSYNCED: not self._is_synced(end)},
             )  # fmt: skip
         self._producers.end_offset = end
         if position < size:
-            self._put_aside(segment, position, is_synced=end < self._kept_end or self._stopped_clean)
-            segment.cut(position)
+            self._put_aside(segment, position, is_synced=self._is_synced(end))
+            segment.cut(position, end)
             segment.transactions.truncate_to(end)
             self._truncated += size - position
         segment.offsets.trim()
@@ -594,7 +511,7 @@ class LogLoader:
 
     def _fill(self, segment: Segment, end: int, until: int) -> None:
         """Let a batch without records stand for what is lost between `end` and `until`."""
-        self._lost.append((end, until))
+        self._losses.lost.append((end, until))
         self._recovery_point = min(self._recovery_point, end)  # what is fixed is to be synced
         batch = stand_in(end, until, self._epochs.latest)
         segment.append((batch,), len(batch), until - 1, NO_TIMESTAMP, self._config.index_interval_bytes)
@@ -603,7 +520,7 @@ class LogLoader:
     def _take_in(self, segment: Segment, header: BatchHeader, batch: memoryview) -> None:
         completed = apply_batch(self._producers, header, batch, self._now_ms)
         if completed is not None:
-            note_completed(segment, completed)
+            segment.transactions.note_completed(completed)
         self._epochs.assign(header.leader_epoch, header.base_offset)
 
     @staticmethod
@@ -625,22 +542,21 @@ class LogLoader:
         return segment.size, end
 
 
-def _offsets(first: int, end: int) -> str:
-    return f"offset {first}" if end == first + 1 else f"offsets {first} to {end - 1}"
-
-
-def note_completed(segment: Segment, completed: CompletedTransaction) -> None:
-    """Put an aborted transaction into the index of the segment that holds its marker (L3)."""
-    if not completed.committed:
-        segment.transactions.add(
-            AbortedTransaction(
-                completed.producer_id, completed.first_offset, completed.last_offset, completed.last_stable_offset
-            )
-        )
-
-
 def replay_headers(segments: Segments, producers: ProducerState, start: int, upto: int, now_ms: int) -> None:
     """Take the batches with offsets in [start, upto) into the producers' state, reading no more of them than needed."""
+    for segment, at, header in headers_between(segments, start, upto):
+        batch = segment.file.read_at(header.size_bytes, at) if header.is_control else b""
+        try:
+            apply_batch(producers, header, batch, now_ms)
+        except CorruptBatchError as error:
+            raise CorruptBatchError(f"{segment.path(LOG_SUFFIX)}: {error.message}") from error
+
+
+def headers_between(segments: Segments, start: int, upto: int) -> Iterator[tuple[Segment, int, BatchHeader]]:
+    """Yield the batches with offsets in [start, upto): the segment, the position in it, and the header.
+
+    Raises `CorruptBatchError` naming the segment, and `OSError`.
+    """
     for segment in segments.between(start, upto):
         if not segment.size:
             continue
@@ -652,7 +568,6 @@ def replay_headers(segments: Segments, producers: ProducerState, start: int, upt
                     continue
                 if header.base_offset >= upto:
                     break
-                batch = file.read_at(header.size_bytes, at) if header.is_control else b""
-                apply_batch(producers, header, batch, now_ms)
+                yield segment, at, header
         except CorruptBatchError as error:
             raise CorruptBatchError(f"{segment.path(LOG_SUFFIX)}: {error.message}") from error

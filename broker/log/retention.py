@@ -23,7 +23,7 @@ def segments_to_delete(
     high_watermark: int,
     recovery_point: int,
 ) -> list[Segment]:
-    """Return the oldest segments that retention removes, oldest first.
+    """Return the oldest segments that retention removes, oldest first (D6).
 
     Only what is below the high watermark goes, so an open transaction's undecided data may go by age or size, as in
     Kafka. The active segment goes only when all of it is on the disk; an empty one stays.

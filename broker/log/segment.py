@@ -6,10 +6,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from contextlib import suppress
-from typing import Final
+from typing import Final, NoReturn
 
 from semel.broker.log.batch_scan import NEAR_BYTES, WALK_BYTES, scan_headers
-from semel.broker.log.config import INT32_MAX, LogConfig
+from semel.broker.log.config import LogConfig
 from semel.broker.log.log_types import AbortedTransaction
 from semel.broker.log.offset_index import OffsetIndex
 from semel.broker.log.open_files import OpenFiles, SharedFile
@@ -18,6 +18,8 @@ from semel.broker.log.transaction_index import TransactionIndex
 from semel.protocol.batch_header import BATCH_OVERHEAD, BatchHeader, read_header
 from semel.protocol.corruption import CorruptBatchError
 from semel.protocol.ids import NO_TIMESTAMP
+from semel.protocol.int_bounds import INT32_MAX
+from semel.runtime.invariants import BrokenInvariantError
 from semel.runtime.storage import Buffer, Storage
 
 LOG_SUFFIX: Final = ".log"
@@ -30,6 +32,7 @@ SWAP_SUFFIX: Final = ".swap"
 SEGMENT_SUFFIXES: Final = (LOG_SUFFIX, INDEX_SUFFIX, TIME_INDEX_SUFFIX, TXN_INDEX_SUFFIX)
 
 _UNKNOWN: Final = -1
+_AGAIN_BYTES: Final = 1 << 20
 
 
 def segment_path(folder: str, offset: int, suffix: str) -> str:
@@ -50,6 +53,7 @@ class Segment:
         "_unindexed_bytes",
         "base_offset",
         "created_ms",
+        "end_offset",
         "folder",
         "offsets",
         "suffix",
@@ -79,6 +83,8 @@ class Segment:
         self._unindexed_bytes = 0
         self.folder = folder
         self.base_offset = base_offset
+        self.end_offset = base_offset if new else _UNKNOWN
+        """Behind the last record. Kept for the active segment; of the others `Segments.end_of` says it."""
         self.suffix = suffix
         self.created_ms = created_ms
         self.offsets = OffsetIndex(storage, self.path(INDEX_SUFFIX), base_offset, files, empty=new)
@@ -92,7 +98,7 @@ class Segment:
     def path(self, suffix: str) -> str:
         return segment_path(self.folder, self.base_offset, suffix) + self.suffix
 
-    # --- The file --------------------------------------------------------------------------------------------------
+    # --- The file -----------------------------------------------------------------------------------------------------
 
     def _open(self, *, create: bool = False) -> SharedFile:
         file = self._file = SharedFile(self._storage.open(self.path(LOG_SUFFIX), create=create))
@@ -103,7 +109,7 @@ class Segment:
 
     @property
     def file(self) -> SharedFile:
-        """The open file. Whoever keeps it keeps it open."""
+        """The open file. As long as it is kept, it stays open."""
         return self._file or self._open()
 
     @property
@@ -125,14 +131,17 @@ class Segment:
         self.times.release_file()
         self.transactions.release_file()
 
-    # --- Appending -------------------------------------------------------------------------------------------------
+    # --- Appending ----------------------------------------------------------------------------------------------------
 
     def append_run(self, run: memoryview, headers: Sequence[BatchHeader], index_interval_bytes: int) -> None:
         """Append several batches with one write. Raises `OSError`, as `append`."""
+        if headers[0].base_offset < self.end_offset:
+            self._offsets_overlap(headers[0].base_offset)
         file = self._file or self._open()
         position = self._size
         file.append([run])
         self._size = position + run.nbytes
+        self.end_offset = headers[-1].next_offset
         for header in headers:
             self.note_batches(
                 position, header.size_bytes, header.last_offset, header.max_timestamp_ms, index_interval_bytes
@@ -149,12 +158,21 @@ class Segment:
     ) -> int:
         """Write whole batches at the end; return their position. Raises `OSError`; then nothing was taken in, but the
         file may hold a part of the batches until `cut` removes it."""
+        if last_offset < self.end_offset:
+            self._offsets_overlap(last_offset)
         file = self._file or self._open()
         position = self._size
         file.append(buffers)
         self._size = position + size
+        self.end_offset = last_offset + 1
         self.note_batches(position, size, last_offset, max_timestamp_ms, index_interval_bytes)
         return position
+
+    def _offsets_overlap(self, offset: int) -> NoReturn:
+        """Before anything is written: from this follows that the indexes grow."""
+        raise BrokenInvariantError(
+            self.path(LOG_SUFFIX), "offsets only grow in a segment", appended=offset, segment_end_offset=self.end_offset
+        )
 
     def note_batches(
         self, position: int, size: int, last_offset: int, max_timestamp_ms: int, index_interval_bytes: int
@@ -173,11 +191,12 @@ class Segment:
             self._unindexed_bytes = 0
         self._unindexed_bytes += size
 
-    def cut(self, size: int) -> None:
-        """Remove what a failed append left behind `size`. Raises `OSError`."""
+    def cut(self, size: int, end_offset: int) -> None:
+        """Remove what is behind `size`, where the segment ends at `end_offset`. Raises `OSError`."""
         file = self._file or self._open()
         file.truncate(size)
         self._size = size
+        self.end_offset = end_offset
 
     def should_roll(self, size: int, last_offset: int, max_timestamp_ms: int, now_ms: int, config: LogConfig) -> bool:
         """Say whether batches of `size` bytes belong into a new segment: size, relative offset, age, full indexes."""
@@ -331,7 +350,21 @@ class Segment:
             index.created = False
         return found
 
-    # --- Looking up ------------------------------------------------------------------------------------------------
+    def write_again(self, offset: int) -> None:
+        """Write the batches from `offset` on over themselves, so that the next sync brings them to the disk.
+
+        Raises `OSError`, and `CorruptBatchError` where they are broken.
+        """
+        found = self.locate(offset) if offset > self.base_offset else (0, None)
+        if found is None:
+            return
+        file, position = self.file, found[0]
+        while position < self.size:
+            data = file.read_at(min(_AGAIN_BYTES, self.size - position), position)
+            file.write_at(data, position)
+            position += len(data)
+
+    # --- Looking up ---------------------------------------------------------------------------------------------------
 
     def locate(self, offset: int, *, from_position: int = 0) -> tuple[int, BatchHeader] | None:
         """Return position and header of the first batch that ends at or after `offset`, or None if there is none.
@@ -384,7 +417,17 @@ class Segment:
             end = header.next_offset
         return end
 
-    # --- Cutting and renaming --------------------------------------------------------------------------------------
+    def has_nothing_from(self, offset: int) -> bool:
+        """Say whether the segment ends at `offset` or before, by its batches and by what its indexes say."""
+        if len(self.offsets):
+            indexed, position = self.offsets.last()
+            if indexed >= offset or position >= self.size:
+                return False
+        if len(self.times) and self.times.last()[1] >= offset:
+            return False
+        return self.next_offset() <= offset
+
+    # --- Cutting and renaming -----------------------------------------------------------------------------------------
 
     def truncate_to(self, offset: int) -> int:
         """Remove the batch that holds `offset` and all behind it. Returns where the segment ends now. Raises
@@ -398,7 +441,8 @@ class Segment:
         if found is not None:
             end = min(offset, found[1].base_offset)
             self.offsets.truncate_positions(found[0])
-            self.cut(found[0])
+            self.cut(found[0], end)
+        self.end_offset = end
         last_position = self.offsets.last()[1]
         self._unindexed_bytes = self._size - last_position
         self._max_timestamp = largest = self.times.last()

@@ -7,13 +7,14 @@ from collections.abc import Iterable, Iterator, Sequence
 
 from semel.broker.log.batch_scan import scan_headers
 from semel.broker.log.log_types import NOTHING_OPENED, AbortedTransaction, LogRange, Opened, TimestampOffset
-from semel.broker.log.segment import Segment
+from semel.broker.log.segment import LOG_SUFFIX, Segment
 from semel.protocol.batch_header import BATCH_OVERHEAD, BatchHeader, TimestampType, check_crc32c, read_header
 from semel.protocol.compression import Buffer, Compression, decompress_within
 from semel.protocol.corruption import CorruptBatchError
 from semel.protocol.record_check import find_time
 from semel.protocol.record_decoder import record_bytes
-from semel.runtime.storage import StorageFile
+from semel.runtime.invariants import BrokenInvariantError
+from semel.runtime.storage import FileRange, StorageFile
 
 _HINTS_MAX = 16
 _PLAIN_BYTES_MAX = 2 << 20
@@ -25,23 +26,27 @@ _ROOM_BYTES = 256 << 10
 class Segments:
     """Never empty once the log is open: the last one is active."""
 
-    __slots__ = ("_bases", "_hints", "_segments")
+    __slots__ = ("_bases", "_hints", "_segments", "active")
+
+    active: Segment
+    """The last one. Kept beside the list, because each append asks for it."""
 
     def __init__(self, segments: Iterable[Segment] = ()) -> None:
         self._segments = sorted(segments, key=lambda segment: segment.base_offset)
         self._bases = [segment.base_offset for segment in self._segments]
         # Offset -> (segment, position) where a read ended: the next one by the same reader begins there.
         self._hints: dict[int, tuple[Segment, int]] | None = None
+        self._note_active()
+
+    def _note_active(self) -> None:
+        if self._segments:
+            self.active = self._segments[-1]
 
     def __iter__(self) -> Iterator[Segment]:
         return iter(self._segments)
 
     def __len__(self) -> int:
         return len(self._segments)
-
-    @property
-    def active(self) -> Segment:
-        return self._segments[-1]
 
     @property
     def first(self) -> Segment:
@@ -58,12 +63,17 @@ class Segments:
         at = bisect_left(self._bases, segment.base_offset)
         self._segments.insert(at, segment)
         self._bases.insert(at, segment.base_offset)
+        self._note_active()
 
     def remove(self, segment: Segment) -> None:
         at = bisect_left(self._bases, segment.base_offset)
-        assert self._segments[at] is segment
+        if self._segments[at : at + 1] != [segment]:
+            raise BrokenInvariantError(
+                segment.path(LOG_SUFFIX), "only a segment of the log is taken out of it", segments=self._bases
+            )
         del self._segments[at], self._bases[at]
         self._hints = None
+        self._note_active()
 
     def forget_hints(self) -> None:
         """After bytes were cut or replaced."""
@@ -88,13 +98,13 @@ class Segments:
         at = bisect_right(self._bases, segment.base_offset)
         return self._bases[at] if at < len(self._bases) else log_end_offset
 
-    # --- Reading ---------------------------------------------------------------------------------------------------
+    # --- Reading ------------------------------------------------------------------------------------------------------
 
     def read(
         self, offset: int, max_bytes: int, upto_offset: int, log_end_offset: int, *, min_one_batch: bool
     ) -> LogRange:
         """Return whole batches from the one that holds `offset`, of one segment, all of offsets below `upto_offset`."""
-        nothing = LogRange(None, 0, 0, offset, offset)
+        nothing = LogRange(None, offset, offset)
         if offset >= upto_offset:
             return nothing
         hint = self._hints.pop(offset, None) if self._hints else None
@@ -122,7 +132,7 @@ class Segments:
         if limit <= start:
             return nothing
         self._remember(next_offset, segment, limit)
-        return LogRange(segment.file, start, limit - start, first_offset, next_offset)
+        return LogRange(FileRange(segment.file, start, limit - start), first_offset, next_offset)
 
     def _locate(self, offset: int) -> tuple[Segment, int, BatchHeader]:
         for segment in self.from_offset(offset):
@@ -152,7 +162,7 @@ class Segments:
             del hints[next(iter(hints))]
         hints[offset] = (segment, position)
 
-    # --- Transactions ----------------------------------------------------------------------------------------------
+    # --- Transactions -------------------------------------------------------------------------------------------------
 
     def aborted_transactions(self, first_offset: int, upto_offset: int) -> list[AbortedTransaction]:
         """Return every aborted transaction with offsets in [first_offset, upto_offset), in order of their markers (L3).
@@ -165,7 +175,7 @@ class Segments:
                 break
         return found
 
-    # --- Timestamps ------------------------------------------------------------------------------------------------
+    # --- Timestamps ---------------------------------------------------------------------------------------------------
 
     def offset_for_timestamp(
         self, timestamp_ms: int, log_start_offset: int, opened: Opened = NOTHING_OPENED

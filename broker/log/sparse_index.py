@@ -52,9 +52,9 @@ class SparseIndex:
         self.path = path
         self.base_offset = base_offset
         self.unsynced = False
-        """Whether the file was written since it was last synced. Whoever syncs it resets it."""
+        """Whether the file was written since it was last synced. The one that syncs it resets it."""
         self.created = False
-        """Whether the file may be new, so that its name is to be synced too. Whoever does that resets it."""
+        """Whether the file may be new, so that its name is to be synced too. The one that does resets it."""
 
     def __len__(self) -> int:
         if self._count < 0:
@@ -189,7 +189,7 @@ class SparseIndex:
 
     @property
     def file(self) -> SharedFile:
-        """The open file. Whoever keeps it keeps it open."""
+        """The open file. As long as it is kept, it stays open."""
         return self._open()
 
     def trim(self) -> None:

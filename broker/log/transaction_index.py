@@ -11,6 +11,7 @@ from typing import Final
 from semel.broker.log.disk_errors import is_full
 from semel.broker.log.log_types import AbortedTransaction
 from semel.broker.log.open_files import OpenFiles, SharedFile
+from semel.broker.log.producer_state import CompletedTransaction
 from semel.protocol.corruption import CorruptBatchError
 from semel.runtime.storage import Storage
 
@@ -32,9 +33,9 @@ class TransactionIndex:
         self._count = _UNKNOWN if exists else 0
         self.path = path
         self.unsynced = False
-        """Whether the file was written since it was last synced. Whoever syncs it resets it."""
+        """Whether the file was written since it was last synced. The one that syncs it resets it."""
         self.created = False
-        """Whether the file may be new, so that its name is to be synced too. Whoever does that resets it."""
+        """Whether the file may be new, so that its name is to be synced too. The one that does resets it."""
 
         self._waiting: list[AbortedTransaction] = []
         """Entries that a full disk had no room for, behind those of the file."""
@@ -70,6 +71,15 @@ class TransactionIndex:
             if not is_full(error):
                 self._waiting.pop()
                 raise
+
+    def note_completed(self, completed: CompletedTransaction) -> None:
+        """Add a transaction that a marker in this segment has ended, if it was aborted (L3). Raises as `add`."""
+        if not completed.committed:
+            self.add(
+                AbortedTransaction(
+                    completed.producer_id, completed.first_offset, completed.last_offset, completed.last_stable_offset
+                )
+            )
 
     def write_waiting(self) -> None:
         """Bring all entries into the file. Raises `OSError`; the entries continue waiting then."""
@@ -178,7 +188,7 @@ class TransactionIndex:
 
     @property
     def file(self) -> SharedFile:
-        """The open file, created if need be. Whoever keeps it keeps it open."""
+        """The open file, created if need be. As long as it is kept, it stays open."""
         return self._open()
 
     def release_file(self) -> None:

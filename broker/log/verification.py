@@ -17,7 +17,7 @@ VERIFICATIONS_MAX: Final = 100_000
 
 
 class VerificationGuard:
-    """Handed out before the coordinator is asked, and back with the append."""
+    """Given out before the coordinator is asked, and back with the append."""
 
     __slots__ = ("epoch", "lowest_sequence", "producer_id", "started_ms")
 

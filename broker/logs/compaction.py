@@ -15,6 +15,7 @@ from semel.broker.logs.partition import Partition
 from semel.protocol.errors import SemelError
 from semel.protocol.ids import TopicId, TopicPartition
 from semel.runtime.clock import Clock
+from semel.runtime.invariants import BrokenInvariantError
 
 _log = logging.getLogger("semel.logs")
 
@@ -42,7 +43,7 @@ class Compactor:
         self.rounds = 0
 
     def opened(self, ids: Mapping[TopicPartition, TopicId]) -> None:
-        """Take up how far the logs were clean when they were last open."""
+        """Note how far the logs were clean when they were last open."""
         clean = self._checkpoint.read()
         self._clean = {tp: (topic_id, clean[tp]) for tp, topic_id in ids.items() if tp in clean}
 
@@ -74,7 +75,7 @@ class Compactor:
             if partition.offline_error is None:
                 _log.error("%s could not be compacted: %s", tp, error)
             return False
-        except SemelError as error:
+        except (SemelError, BrokenInvariantError) as error:
             if partition.log.offline_error is not None:
                 raise
             # As in Kafka: a log that cannot be read through is left as it is, and the others continue.

@@ -1,8 +1,8 @@
 """A node's data folder: whose it is, what is in it, and the small files that Kafka's tools expect there.
 
 meta.properties  .lock  .kafka_cleanshutdown  recovery-point-offset-checkpoint  log-start-offset-checkpoint
-replication-offset-checkpoint  cleaner-offset-checkpoint  known-partitions  <topic>-<n>/  <topic>-<n>.<id>-delete/
-journal/  kept/
+replication-offset-checkpoint  cleaner-offset-checkpoint  known-partitions  metadata-position  <topic>-<n>/
+<topic>-<n>.<id>-delete/  <topic>-<n>.<id>-stray/  journal/  kept/
 """
 
 from __future__ import annotations
@@ -11,21 +11,23 @@ import contextlib
 import json
 import logging
 import re
-import secrets
 import threading
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from typing import Final
+from typing import Final, Literal
 
 from semel.broker.log.checkpoints import OffsetCheckpoint
 from semel.broker.log.segment import LOG_SUFFIX, segment_path
 from semel.broker.logs.known_partitions import KNOWN_FILE, KnownPartitions
 from semel.protocol.errors import ErrorCode, FatalError, SemelError
 from semel.protocol.ids import TopicId, TopicPartition, format_topic_id, new_topic_id, parse_topic_id
+from semel.protocol.randomness import new_token
 from semel.runtime.storage import Storage, StorageLock, make_lasting_folder, read_whole, write_whole
 
 _log = logging.getLogger("semel.logs")
 
 LOCK_FILE: Final = ".lock"
+NODE_LOCK_FILE: Final = ".semel.lock"
+"""Locked by the whole node, from before its metadata is opened."""
 CLEAN_FILE: Final = ".kafka_cleanshutdown"
 META_FILE: Final = "meta.properties"
 RECOVERY_POINT_FILE: Final = "recovery-point-offset-checkpoint"
@@ -51,6 +53,7 @@ class DataFolder:
         "_storage",
         "clean_offsets",
         "cluster_id",
+        "directory_id",
         "held",
         "high_watermarks",
         "known",
@@ -62,6 +65,8 @@ class DataFolder:
     def __init__(self, storage: Storage, path: str) -> None:
         self.path = path.rstrip("/") or "/"
         self.cluster_id = ""
+        self.directory_id = ""
+        """The folder's own: another one in its place is found out by it (KIP-858)."""
         self._storage = storage
         self._lock: StorageLock | None = None
         self.held: set[TopicPartition] = set()
@@ -79,7 +84,7 @@ class DataFolder:
     def log_folder(self, tp: TopicPartition) -> str:
         return f"{self.path}/{tp}"
 
-    # --- whose it is --------------------------------------------------------------------------------------------------
+    # --- Whose it is --------------------------------------------------------------------------------------------------
 
     def take(self, node_id: int, cluster_id: str | None) -> None:
         """Make the folder where it is missing, lock it, and check that it is this node's.
@@ -92,8 +97,8 @@ class DataFolder:
             self._lock = self._storage.lock(self.file(LOCK_FILE))
         except BlockingIOError as error:
             raise FatalError(
-                f"the data folder {self.path} is in use: {error.strerror}. Stop that process, or give this node "
-                "another folder.",
+                f"the data directory {self.path} is in use: {error.strerror}. Stop that process, or give this node "
+                "another directory.",
                 ErrorCode.KAFKA_STORAGE_ERROR,
             ) from error
         try:
@@ -113,41 +118,49 @@ class DataFolder:
         path = self.file(META_FILE)
         if not self._storage.exists(path):
             self.cluster_id = cluster_id or format_topic_id(new_topic_id())
-            lines = (
-                "version=1",
-                f"cluster.id={self.cluster_id}",
-                f"node.id={node_id}",
-                f"directory.id={format_topic_id(new_topic_id())}",
-            )
-            write_whole(self._storage, path, ("\n".join(lines) + "\n").encode("ascii"))
+            self._write_owner(path, node_id)
             return
         found = self._read_pairs(path, "=")
         if not found.get("cluster.id") or not found.get("node.id"):
             raise FatalError(
-                f"{path} is damaged: it does not say cluster.id and node.id. If the folder is this node's, remove the "
-                "file, and it is written again; what is in the folder stays.",
+                f"{path} is damaged: it does not say cluster.id and node.id. If the directory is this node's, remove "
+                "the file, and it is written again; what is in the directory stays.",
                 ErrorCode.KAFKA_STORAGE_ERROR,
             )
         self.cluster_id = found["cluster.id"]
         if cluster_id is not None and self.cluster_id != cluster_id:
             raise FatalError(
-                f"the data folder {self.path} belongs to the cluster {self.cluster_id}, not to {cluster_id}. "
-                "Give this node its own folder.",
+                f"the data directory {self.path} belongs to the cluster {self.cluster_id}, not to {cluster_id}. "
+                "Give this node its own directory.",
                 ErrorCode.INCONSISTENT_CLUSTER_ID,
             )
         if found.get("node.id") != str(node_id):
             raise FatalError(
-                f"the data folder {self.path} belongs to node {found.get('node.id')}, not to node {node_id}. "
-                "Give this node its own folder, or its former id.",
+                f"the data directory {self.path} belongs to node {found.get('node.id')}, not to node {node_id}. "
+                "Give this node its own directory, or its former id.",
                 ErrorCode.KAFKA_STORAGE_ERROR,
             )
+        self.directory_id = found.get("directory.id", "")
+        if not self.directory_id:
+            self._write_owner(path, node_id)
+
+    def _write_owner(self, path: str, node_id: int) -> None:
+        """Write whose folder it is, with a new id of its own."""
+        self.directory_id = format_topic_id(new_topic_id())
+        lines = (
+            "version=1",
+            f"cluster.id={self.cluster_id}",
+            f"node.id={node_id}",
+            f"directory.id={self.directory_id}",
+        )
+        write_whole(self._storage, path, ("\n".join(lines) + "\n").encode("ascii"))
 
     def _read_pairs(self, path: str, separator: str) -> dict[str, str]:
         text = read_whole(self._storage, path, size_bytes_max=_SMALL_FILE_BYTES_MAX).decode("utf-8", "replace")
         pairs = (line.split(separator, 1) for line in text.splitlines() if separator in line and line[0] != "#")
         return {key.strip(): value.strip() for key, value in pairs}
 
-    # --- clean stops --------------------------------------------------------------------------------------------------
+    # --- Clean stops --------------------------------------------------------------------------------------------------
 
     def mark_clean(self) -> None:
         """Say that everything is on the disk and closed, in Kafka's form.
@@ -166,7 +179,7 @@ class DataFolder:
         self._storage.sync_folder(self.path)
         return True
 
-    # --- logs' folders ------------------------------------------------------------------------------------------------
+    # --- Logs' folders ------------------------------------------------------------------------------------------------
 
     def find_logs(
         self, on_error: Callable[[TopicPartition, SemelError | OSError], None] | None = None
@@ -189,7 +202,7 @@ class DataFolder:
                 if topic_id is not None:
                     yield tp, topic_id
             elif (going := _GOING_FOLDER.fullmatch(name)) is not None and going["why"] != "delete":
-                _log.warning("the folder %s is a log that was set aside; it is not opened", self.file(name))
+                _log.warning("the directory %s is a log that was set aside; it is not opened", self.file(name))
 
     def find_deleted(self) -> list[str]:
         """Return the paths of the folders that a crash kept from being deleted."""
@@ -205,7 +218,7 @@ class DataFolder:
         """Return the topic id that a log's folder names. Raises `SemelError` and `OSError`."""
         found = self._read_topic_id(self.log_folder(tp))
         if found is None:
-            raise FatalError(f"{self.log_folder(tp)} is no log's folder", ErrorCode.KAFKA_STORAGE_ERROR)
+            raise FatalError(f"{self.log_folder(tp)} is no log's directory", ErrorCode.KAFKA_STORAGE_ERROR)
         return found
 
     def _read_topic_id(self, folder: str) -> TopicId | None:
@@ -213,7 +226,7 @@ class DataFolder:
         try:
             names = self._storage.list_folder(folder)
         except NotADirectoryError:
-            _log.warning("%s has the name of a log's folder and is a file; it is left alone", folder)
+            _log.warning("%s has the name of a log's directory and is a file; it is left alone", folder)
             return None
         path = f"{folder}/{PARTITION_FILE}"
         if PARTITION_FILE not in names:
@@ -332,12 +345,12 @@ class DataFolder:
         with contextlib.suppress(OSError):
             self._storage.remove_tree(self.log_folder(tp))
 
-    def drop_log_folder(self, tp: TopicPartition) -> str:
-        """Rename a log's folder, durably, to what Kafka names one to delete, and return that path.
+    def drop_log_folder(self, tp: TopicPartition, why: Literal["delete", "stray"] = "delete") -> str:
+        """Rename a log's folder, durably, to what Kafka names one to delete, or one that is nobody's; return that path.
 
         So a crash in the middle of the deletion never leaves half of a log under its own name.
         """
-        suffix = f"-{tp.partition}.{secrets.token_hex(16)}-delete"
+        suffix = f"-{tp.partition}.{new_token(16)}-{why}"
         target = self.file(tp.topic[: _NAME_BYTES_MAX - len(suffix)] + suffix)
         self._storage.rename(self.log_folder(tp), target)
         self._storage.sync_folder(self.path)

@@ -8,7 +8,7 @@ from typing import Final
 from semel.protocol.errors import ErrorCode, RetriableError
 from semel.runtime.storage import Storage
 
-logger = logging.getLogger("semel.disk")
+_log = logging.getLogger("semel.disk")
 
 _LOOK_EVERY_BYTES: Final = 16 << 20
 _REPEAT_SECONDS: Final = 60.0
@@ -59,7 +59,7 @@ class DiskSpace:
         return self._free_bytes - (self.resume_bytes if self._is_refusing else self.min_free_bytes)
 
     def write_failed(self) -> None:
-        """Take up that a write found the disk full, whatever was free when it was last asked. Raises `OSError`."""
+        """Note that a write found the disk full, whatever was free when it was last asked. Raises `OSError`."""
         if self.refresh() < self.resume_bytes:
             self._say_whether_refusing(True)
             self._left = -1
@@ -86,14 +86,14 @@ class DiskSpace:
             return
         self._is_refusing = is_refusing
         if is_refusing:
-            logger.warning(
+            _log.warning(
                 "the disk is nearly full, so producers are refused: %d bytes are free in %s, and %d are kept in "
                 "reserve (disk.min.free.bytes). Make room, lower a topic's retention, or delete one. They are served "
                 "again once %d bytes are free.",
                 self._free_bytes, self._path, self.min_free_bytes, self.resume_bytes,
             )  # fmt: skip
         else:
-            logger.info("the disk has room again, and producers are served: %d bytes are free", self._free_bytes)
+            _log.info("the disk has room again, and producers are served: %d bytes are free", self._free_bytes)
 
 
 class WriteFailures:
@@ -117,12 +117,12 @@ class WriteFailures:
         if now >= self._next:
             self._next = now + _REPEAT_SECONDS
             self._said = True
-            logger.error("%s (appends that failed so far: %d)", message, self._count)
+            _log.error("%s (appends that failed so far: %d)", message, self._count)
 
     def succeeded(self) -> None:
         """Note that an append succeeded after others had failed."""
         if self._said:
-            logger.info("appends succeed again, after %d had failed", self._count)
+            _log.info("appends succeed again, after %d had failed", self._count)
         self.last = ""
         self._count = 0
         self._said = False

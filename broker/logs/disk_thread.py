@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from concurrent.futures import Executor, ThreadPoolExecutor
+from concurrent.futures import Executor
 from typing import Final
+
+from semel.runtime.threads import Threads
 
 _THREADS: Final = 10
 """One for flushing, one for compaction, and those that make many logs at once: none waits for another. Only as many are
@@ -19,7 +21,7 @@ class DiskThread:
 
     def __init__(self, executor: Executor | None = None) -> None:
         """Without an `executor` it has threads of its own, which `close` ends."""
-        self._own = None if executor is not None else ThreadPoolExecutor(_THREADS, thread_name_prefix="semel-disk")
+        self._own = None if executor is not None else Threads(_THREADS, "semel-disk")
         self._executor: Executor = executor if executor is not None else self._own  # type: ignore[assignment]
 
     async def outcome(

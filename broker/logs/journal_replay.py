@@ -145,10 +145,12 @@ def _restore(log: PartitionLog, entry: JournalEntry, recovery_point: int, now_ms
                 continue
             compare.forget(log)
             log.truncate_to(header.base_offset, now_ms=now_ms)
+        elif header.base_offset > end and not log.is_only_replica:
+            return restored  # it was being cut to follow its leader, which has what it needs next
         elif header.base_offset > end:
             raise FatalError(
                 f"the log of {log.tp} ends at {end}, and the journal continues at {header.base_offset}: the records "
-                "between were flushed and are gone. Restore the log's folder from a backup",
+                "between were flushed and are gone. Restore the log's directory from a backup",
                 ErrorCode.KAFKA_STORAGE_ERROR,
             )
         log.replay_append(header.base_offset, batch, now_ms=now_ms)
@@ -182,9 +184,9 @@ class _Comparison:
             # Records may have been deleted up to the middle of the batch.
             readable = max(offset, log.log_start_offset)
             found = log.read(readable, max(size, self._piece_bytes), log.log_end_offset, True)
-            if found.file is None or found.first_offset != offset:
+            if found.records is None or found.first_offset != offset:
                 return False
-            place = offset, found.file.read_at(found.size, found.position), 0
+            place = offset, found.read(), 0
         _, piece, at = place
         if piece[at : at + size] != batch:
             return False

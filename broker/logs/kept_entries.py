@@ -76,6 +76,7 @@ class KeptEntries:
         journal = self._journal(key)
         points: Mapping[TopicPartition, int] = {log.tp: recovery_point}
         report = replay_journal(journal, {key: log}, points, self._clock.now_ms())
+        log.write_again()
         journal.close()
         return report
 

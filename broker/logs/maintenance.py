@@ -13,16 +13,18 @@ from typing import Final
 
 from semel.broker.log.disk_errors import is_full
 from semel.broker.log.journal_format import JournalEntry
+from semel.broker.logs.commit_tracker import CommitTracker
 from semel.broker.logs.compaction import Compactor
 from semel.broker.logs.config import LogManagerConfig
 from semel.broker.logs.data_folder import META_FILE, DataFolder
 from semel.broker.logs.disk_space import DiskSpace
 from semel.broker.logs.disk_thread import DiskThread
 from semel.broker.logs.known_partitions import PartitionKey
-from semel.broker.logs.partition import Durability, Partition
+from semel.broker.logs.partition import Partition
 from semel.protocol.errors import SemelError
 from semel.protocol.ids import TopicId, TopicPartition
 from semel.runtime.clock import Clock
+from semel.runtime.invariants import BrokenInvariantError
 from semel.runtime.storage import Storage
 from semel.runtime.turns import Turns, in_turns
 
@@ -32,6 +34,7 @@ _SPACE_LOOK_SECONDS: Final = 10.0
 """How often at least the free space of the disk is looked at."""
 _NO_ROOM_EVERY_SECONDS: Final = 60.0
 _DIRECTORIES_LOOK_SECONDS: Final = 10.0
+_DELETE_AGAIN_SECONDS: Final = 60.0
 """How often it is looked whether all partitions still have their directories; each flush looks, too."""
 
 
@@ -45,7 +48,7 @@ class _Duties:
     directories: float
 
 
-class LogUpkeep:
+class LogMaintenance:
     """The background work on a node's logs. `opened` first; `run` continues until it is cancelled."""
 
     def __init__(
@@ -79,8 +82,8 @@ class LogUpkeep:
         self._keep_entries = keep_entries
         self._not_kept: set[PartitionKey] = set()
         """Partitions that vanished, and whose entries are in the journal alone: it is not cut before they are kept."""
-        self._compactor = Compactor(folder.clean_offsets, self._is_current, clock, thread, config.cleaner_keys_max)
-        self._durability = Durability(None)
+        self._compactor = Compactor(folder.clean_offsets, self._is_current, clock, thread, config.log_cleaner_max_keys)
+        self._commits: CommitTracker[Partition] = CommitTracker(None)
         self._is_open = False
         self._log_starts_moved = False
         self._unflushed = False
@@ -90,15 +93,17 @@ class LogUpkeep:
         """Folders to delete, and when, by the monotonic clock."""
         self._wake: asyncio.Event | None = None
         self._duties = _Duties(0.0, 0.0, 0.0, 0.0)
+        self._failed: dict[str, str] = {}
+        """The duties that failed when they were last due, and why."""
         self._intervals_changed = asyncio.Event()
         self._flushing = asyncio.Lock()
         self.flushes = 0
         self.flush_seconds_total = 0.0
         self.flush_seconds_last = 0.0
 
-    def opened(self, durability: Durability, deleted_folders: Iterable[str]) -> None:
+    def opened(self, commits: CommitTracker[Partition], deleted_folders: Iterable[str]) -> None:
         """Begin with the logs as they were opened, and what is left of deleted ones."""
-        self._durability = durability
+        self._commits = commits
         self._is_open = True
         self._going = [(0.0, path) for path in deleted_folders]
         self._compactor.opened({tp: one.topic_id for tp, one in self._partitions.items()})
@@ -106,7 +111,7 @@ class LogUpkeep:
     def reconfigure(self, config: LogManagerConfig) -> None:
         """Go by other intervals from now on; what was due later than they say is due by them."""
         self._config = config
-        self._duties.flush = min(self._duties.flush, self._clock.monotonic() + config.flush_interval_ms / 1000)
+        self._duties.flush = min(self._duties.flush, self._clock.monotonic() + config.log_flush_interval_ms / 1000)
         self._intervals_changed.set()
         self.wake_up()
 
@@ -116,10 +121,15 @@ class LogUpkeep:
         return self._compactor.rounds
 
     @property
+    def error(self) -> str:
+        """What failed when it was last due, and why; empty where nothing did."""
+        return "; ".join(f"could not {what}: {why}" for what, why in self._failed.items())
+
+    @property
     def folders_to_delete(self) -> int:
         return len(self._going)
 
-    # --- what there is to do ------------------------------------------------------------------------------------------
+    # --- What there is to do ------------------------------------------------------------------------------------------
 
     def log_start_moved(self, partition: Partition) -> None:
         self._log_starts_moved = True
@@ -139,7 +149,7 @@ class LogUpkeep:
         if self._wake is not None:
             self._wake.set()
 
-    # --- doing it -----------------------------------------------------------------------------------------------------
+    # --- Doing it -----------------------------------------------------------------------------------------------------
 
     async def run(self) -> None:
         """Do what is due, until cancelled: flush, cut the journal, retain, compact, expire, delete.
@@ -155,7 +165,7 @@ class LogUpkeep:
         """Compact beside the other duties: a long round must not keep the journal from being cut."""
         while True:
             try:
-                async with asyncio.timeout(self._config.cleaner_interval_ms / 1000):
+                async with asyncio.timeout(self._config.log_cleaner_backoff_ms / 1000):
                     await self._intervals_changed.wait()
             except TimeoutError:
                 await self._guard("compact the logs", self.compact_logs)
@@ -166,9 +176,9 @@ class LogUpkeep:
         now = self._clock.monotonic()
         config = self._config
         duties = self._duties = _Duties(
-            flush=now + config.flush_interval_ms / 1000,
-            retention=now + config.retention_check_interval_ms / 1000,
-            producers=now + config.producer_expiry_interval_ms / 1000,
+            flush=now + config.log_flush_interval_ms / 1000,
+            retention=now + config.log_retention_check_interval_ms / 1000,
+            producers=now + config.producer_id_expiration_check_interval_ms / 1000,
             directories=now + _DIRECTORIES_LOOK_SECONDS,
         )
         self._wake = asyncio.Event()
@@ -189,31 +199,37 @@ class LogUpkeep:
     async def _run_due(self, duties: _Duties) -> None:
         now = self._clock.monotonic()
         config = self._config
-        if self._durability.flush_wanted or now >= duties.flush:
-            duties.flush = now + config.flush_interval_ms / 1000
+        if self._commits.flush_wanted or now >= duties.flush:
+            duties.flush = now + config.log_flush_interval_ms / 1000
             await self._guard("flush the logs", self.flush)
         if now >= duties.directories:
             duties.directories = now + _DIRECTORIES_LOOK_SECONDS
             await self._guard("look for the directories of partitions", self.take_vanished_offline)
         if self._log_starts_moved:
             await self._guard("note where the logs start", self._write_log_starts)
+        else:
+            self._failed.pop("note where the logs start", None)  # a flush has noted it
         if now >= duties.retention:
-            duties.retention = now + config.retention_check_interval_ms / 1000
+            duties.retention = now + config.log_retention_check_interval_ms / 1000
             await self._guard("apply the retention", self.check_retention)
         if now >= duties.producers:
-            duties.producers = now + config.producer_expiry_interval_ms / 1000
+            duties.producers = now + config.producer_id_expiration_check_interval_ms / 1000
             await self._guard("expire producers", self.expire_producers)
         if any(going[0] <= now for going in self._going):
-            await self._guard("delete folders", self.delete_folders)
+            await self._guard("delete directories", self.delete_folders)
         self._space.refresh()
 
     async def _guard(self, what: str, duty: Callable[[], Awaitable[object]]) -> None:
         try:
             await duty()
         except (SemelError, OSError) as error:
+            self._failed[what] = str(error)
             _log.error("could not %s: %s", what, error)
-        except Exception:
+        except Exception as error:
+            self._failed[what] = repr(error)
             _log.exception("could not %s", what)
+        else:
+            self._failed.pop(what, None)
 
     async def flush(self) -> None:
         """Bring all logs to the disk, note how far they are, and cut the journal behind that. Raises `OSError`.
@@ -222,23 +238,23 @@ class LogUpkeep:
         """
         async with self._flushing:
             begin = self._clock.monotonic()
-            durability = self._durability
-            journal = durability.journal
+            commits = self._commits
+            journal = commits.journal
             self._unflushed = False
             cut = 0 if journal is None else journal.position
-            dirty = durability.flush_begins()
+            dirty = commits.flush_begins()
             try:
                 while dirty:
                     if await self._flush_one(dirty[-1]):
-                        durability.dirty.setdefault(dirty[-1])
+                        commits.dirty.setdefault(dirty[-1])
                     dirty.pop()
             finally:
-                durability.dirty.update(dict.fromkeys(dirty))
+                commits.dirty.update(dict.fromkeys(dirty))
             # After the syncs, which succeed also for files without a name: what such files got is not on the disk.
             await self.take_vanished_offline()
             await self._write_checkpoints()
             await self._keep_vanished()
-            kept = self._unflushed or any(one.offline_error is not None for one in durability.dirty)
+            kept = self._unflushed or any(one.offline_error is not None for one in commits.dirty)
             if journal is not None and not kept and journal.error is None:
                 await self._thread.run(journal.remove_files, journal.take_files_below(cut))
             self.flushes += 1
@@ -265,7 +281,13 @@ class LogUpkeep:
         return partition.offline_error is not None and self._partitions.get(partition.tp) is partition
 
     async def _log_failed(self, partition: Partition, error: SemelError) -> None:
-        """Take one partition offline, because its directory is gone, or all of them, because the disk fails."""
+        """Take one partition offline, because its directory is gone or what must always hold does not, or all of them,
+        because the disk fails.
+        """
+        stopped = partition.log.offline_error
+        if stopped is not None and isinstance(stopped.__cause__, BrokenInvariantError):
+            partition.go_offline(stopped)
+            return
         try:
             await self.take_vanished_offline()
         except OSError as other:
@@ -292,7 +314,7 @@ class LogUpkeep:
 
     async def _keep_vanished(self) -> None:
         """Keep what the journal has of partitions that vanished, before it is cut. Raises `SemelError`, `OSError`."""
-        journal = self._durability.journal
+        journal = self._commits.journal
         keys = frozenset(self._not_kept)
         if keys and journal is not None:
             if journal.full is None:
@@ -343,7 +365,7 @@ class LogUpkeep:
                 deleted += partition.log.delete_old_segments(self._clock.now_ms(), partition.high_watermark)
                 self._log_starts_moved |= partition.log_start_offset != start
                 if partition.log.needs_flush:
-                    self._durability.dirty.setdefault(partition)
+                    self._commits.dirty.setdefault(partition)
             except SemelError as error:
                 if partition.log.offline_error is None and is_full(error.__cause__):
                     self._say_no_room(error)
@@ -385,12 +407,18 @@ class LogUpkeep:
                 yield partition
 
     async def delete_folders(self) -> None:
-        """Delete the folders of deleted partitions whose time has come."""
+        """Delete the folders of deleted partitions whose time has come. Raises `OSError`: it is tried again later."""
         now = self._clock.monotonic()
         due = [path for when, path in self._going if when <= now]
         self._going = [going for going in self._going if going[0] > now]
+        failure: OSError | None = None
         for path in due:
             try:
                 await self._thread.run(self._storage.remove_tree, path)
+            except FileNotFoundError:
+                continue
             except OSError as error:
-                _log.error("could not delete %s: %s; it is tried again at the next start", path, error)
+                failure = error
+                self._going.append((now + _DELETE_AGAIN_SECONDS, path))
+        if failure is not None:
+            raise failure

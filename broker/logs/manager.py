@@ -10,32 +10,37 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections.abc import Callable, Collection, Iterator, Sequence
-from concurrent.futures import Executor, ThreadPoolExecutor
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from concurrent.futures import Executor
+from dataclasses import dataclass
 from typing import Final, NamedTuple
 
 from semel.broker.log.config import LogConfig
 from semel.broker.log.disk_errors import is_full, remedy
+from semel.broker.log.epochs_file import EpochsWrite
 from semel.broker.log.journal import Journal, JournalStatistics
 from semel.broker.log.journal_format import JournalEntry
 from semel.broker.log.partition_log import PartitionLog
 from semel.broker.log.producer_id_bound import ProducerIdBound
-from semel.broker.logs.config import DurabilityMode, LogManagerConfig
+from semel.broker.logs.commit_tracker import CommitTimes, CommitTracker
+from semel.broker.logs.config import Durability, LogManagerConfig
 from semel.broker.logs.data_folder import JOURNAL_FOLDER, DataFolder
 from semel.broker.logs.disk_space import DiskSpace
 from semel.broker.logs.disk_thread import DiskThread
 from semel.broker.logs.journal_replay import RecoveryReport, damage_of, replay_journal
 from semel.broker.logs.last_recovery import NOTE_FILE, RecoveryNote, update_note
-from semel.broker.logs.maintenance import LogUpkeep
+from semel.broker.logs.leader_state import LeaderState
+from semel.broker.logs.maintenance import LogMaintenance
 from semel.broker.logs.offline import OfflineKind, OfflineLog, OfflineLogs, message_of
 from semel.broker.logs.opening import LogOpener
-from semel.broker.logs.partition import CommitTimes, Durability, Partition
+from semel.broker.logs.partition import Partition
+from semel.broker.logs.proofs import FetchRounds
 from semel.protocol.errors import ErrorCode, FatalError, SemelError, error_for
 from semel.protocol.ids import TopicId, TopicPartition, format_topic_id
 from semel.runtime.clock import Clock
 from semel.runtime.storage import Storage
 from semel.runtime.telemetry.buckets import Buckets
+from semel.runtime.threads import Threads
 from semel.runtime.turns import Turns, in_turns
 
 _log = logging.getLogger("semel.logs")
@@ -76,7 +81,7 @@ class LogStatistics:
 
 
 class LogManager:
-    """A node's logs. `open` first; `upkeep.run` works in the background until cancelled; `close` ends it cleanly."""
+    """A node's logs. `open` first; `maintenance.run` works beside it until cancelled; `close` ends it cleanly."""
 
     def __init__(
         self,
@@ -85,10 +90,14 @@ class LogManager:
         clock: Clock,
         config: LogManagerConfig | None = None,
         *,
+        node_id: int = 0,
+        cluster_id: str | None = None,
         on_failure: Callable[[SemelError], None] | None = None,
         executor: Executor | None = None,
     ) -> None:
-        """`on_failure` is called when the journal fails (then every partition is offline), and for each log that fails.
+        """`node_id` and `cluster_id` say whose folder it must be. A `cluster_id` of None takes the one that is there.
+
+        `on_failure` is called when the journal fails (then every partition is offline), and for each log that fails.
 
         `executor` runs what waits for the disk; without one the manager makes a thread of its own.
         """
@@ -97,6 +106,9 @@ class LogManager:
         self.recovery = RecoveryReport(clean=True, partitions=0)
         self.opened_ms = 0
         self.last_unclean = RecoveryNote()
+        self.fetch_rounds = FetchRounds()
+        """What tells which fetches of followers were sent after a moment (R9)."""
+        self._owner = node_id, cluster_id
         self._storage = storage
         self._clock = clock
         self._on_failure = on_failure
@@ -104,12 +116,12 @@ class LogManager:
         self._thread = DiskThread(executor)
         self._journal: Journal | None = None
         self._partitions: dict[TopicPartition, Partition] = {}
-        self._space = DiskSpace(storage, self.folder.path, self.config.min_free_bytes)
-        self._durability = Durability(None)
+        self._space = DiskSpace(storage, self.folder.path, self.config.disk_min_free_bytes)
+        self._commits: CommitTracker[Partition] = CommitTracker(None)
         self._opener = LogOpener(storage, self.folder, clock, self.config)
         self._opener.producer_ids.count = self._count_producer_ids
         self._bringing_back = asyncio.Lock()
-        self.upkeep = LogUpkeep(
+        self.maintenance = LogMaintenance(
             self.config,
             storage,
             self.folder,
@@ -135,7 +147,7 @@ class LogManager:
     def write_error(self) -> str:
         """Why appends fail now; empty where they do not."""
         full = None if self._journal is None else self._journal.full
-        return self._durability.failures.last if full is None else f"the disk is full: {full}"
+        return self._commits.failures.last if full is None else f"the disk is full: {full}"
 
     @property
     def offline(self) -> OfflineLogs:
@@ -150,56 +162,44 @@ class LogManager:
     def _count_producer_ids(self) -> int:
         return sum(len(partition.log.producer_state) for partition in self._partitions.values())
 
-    def reconfigure(
-        self,
-        *,
-        flush_interval_ms: int,
-        cleaner_interval_ms: int,
-        producer_id_expiration_ms: int,
-        producer_ids_max: int,
-        producer_ids_per_partition_max: int,
-    ) -> None:
+    def reconfigure(self, config: LogManagerConfig) -> None:
         """Take over what may change while the node runs, for the logs that there are and those to come."""
-        self.config = replace(
-            self.config,
-            flush_interval_ms=flush_interval_ms,
-            cleaner_interval_ms=cleaner_interval_ms,
-            producer_id_expiration_ms=producer_id_expiration_ms,
-            producer_ids_max=producer_ids_max,
-            producer_ids_per_partition_max=producer_ids_per_partition_max,
-        )
-        self.producer_ids.max = producer_ids_max
-        self.producer_ids.per_partition_max = producer_ids_per_partition_max
-        self._opener.config = self.config
-        self.upkeep.reconfigure(self.config)
+        self.config = config
+        self.producer_ids.max = config.producer_ids_max
+        self.producer_ids.per_partition_max = config.producer_ids_per_partition_max
+        self._opener.config = config
+        self.maintenance.reconfigure(config)
         for partition in self._partitions.values():
-            partition.log.producer_id_expiration_ms = producer_id_expiration_ms
+            partition.log.producer_id_expiration_ms = config.producer_id_expiration_ms
 
     def measure_commits(self, buckets: Buckets) -> None:
         """From now on, record how long appends take to be durable: one of each group that a sync commits."""
-        self._durability.commit_times = CommitTimes(buckets, self._clock)
+        self._commits.commit_times = CommitTimes(buckets, self._clock)
 
     def disk_bytes(self) -> tuple[int, int]:
         """Return the size of the disk and what is free of it. Raises `OSError`."""
         return self._storage.total_bytes(self.folder.path), self._space.refresh()
 
-    # --- opening ------------------------------------------------------------------------------------------------------
+    # --- Opening ------------------------------------------------------------------------------------------------------
 
     def open(
         self,
         log_config: Callable[[TopicPartition, TopicId], LogConfig] = lambda tp, topic_id: LogConfig(),
         *,
+        is_only_replica: Callable[[TopicPartition, TopicId], bool] = lambda tp, topic_id: True,
         progress: Callable[[int, int, TopicPartition], None] | None = None,
     ) -> RecoveryReport:
         """Lock the folder, open all logs in it and recover what a crash left.
 
         `log_config` gives each partition's settings; `progress(done, total, tp)` is called after each log's opening.
-        A log that can't be opened is in `offline`. Raises `SemelError` where another process holds the folder, it
-        belongs to another node, or the journal cannot be read; and `OSError`.
+        `is_only_replica` says where nobody else has the partition, now and whenever one is made: it leads. Others have
+        no part until they are told. A log that can't be opened is in `offline`. Raises `SemelError` where another
+        process holds the folder, it belongs to another node, or the journal cannot be read; and `OSError`.
         """
         assert not self._open, "the logs are open already"
         self._opener.log_config = log_config
-        self.folder.take(self.config.node_id, self.config.cluster_id)
+        self._opener.is_only_replica = is_only_replica
+        self.folder.take(*self._owner)
         try:
             self._space.refresh()
             self._open_all(progress)
@@ -217,7 +217,7 @@ class LogManager:
             self._storage,
             self.folder.file(JOURNAL_FOLDER),
             clock=self._clock,
-            config=self.config.journal,
+            config=self.config,
             on_failure=self._journal_failed,
             executor=self._executor,
         )
@@ -233,24 +233,26 @@ class LogManager:
             points = self.folder.recovery_points.all()
             self.recovery = replay_journal(journal, logs, points, self._clock.now_ms(), self._opener)
             logs = {key: log for key, log in logs.items() if self.offline.get(log.tp) is None}
+            for log in logs.values():
+                log.write_again()  # a sync may have failed in the run before
             self._flush_recovered(list(logs.values()))
             self.folder.recovery_points.write({log.tp: (log.topic_id, log.recovery_point) for log in logs.values()})
             self._opener.kept.finish()
             journal.cut(journal.position)
         self._opener.discard_replayed()
-        if self.config.durability is DurabilityMode.OS:
+        if self.config.durability == Durability.OS.value:
             journal.close()
             self._journal = None
-        self._durability = Durability(
+        self._commits = CommitTracker(
             self._journal,
             self._space,
-            journal_bytes_max=self.config.journal_bytes_max,
+            journal_max_bytes=self.config.journal_max_bytes,
             flush_bytes=self.config.journal_flush_bytes,
-            on_flush_wanted=self.upkeep.wake_up,
+            on_flush_wanted=self.maintenance.wake_up,
         )
         for log in logs.values():
-            self._add(log, 0)
-        self.upkeep.opened(self._durability, deleted_folders)
+            self._add(log)
+        self.maintenance.opened(self._commits, deleted_folders)
 
     def _flush_recovered(self, logs: Sequence[PartitionLog]) -> None:
         """Flush all logs. Many are synced side by side, because a file system makes one commit of the syncs that wait.
@@ -261,7 +263,7 @@ class LogManager:
             for log in logs:
                 log.flush()
             return
-        with ThreadPoolExecutor(_MAKERS, thread_name_prefix="semel-recovery") as pool:
+        with Threads(_MAKERS, "semel-recovery") as pool:
             for first in range(0, len(logs), _MAKERS):
                 part = logs[first : first + _MAKERS]
                 works = [log.begin_flush() for log in part]
@@ -272,7 +274,7 @@ class LogManager:
                         raise error
                     log.end_flush(work, error)
 
-    # --- partitions ---------------------------------------------------------------------------------------------------
+    # --- Partitions ---------------------------------------------------------------------------------------------------
 
     def partition(self, tp: TopicPartition) -> Partition | None:
         return self._partitions.get(tp)
@@ -290,6 +292,8 @@ class LogManager:
         wanted = NewPartition(tp, topic_id, log_config, leader_epoch)
         there = self._existing(wanted)
         if there is not None:
+            if self._opener.is_only_replica(tp, topic_id):
+                self._lead_alone(there, wanted.leader_epoch)
             return there
         self.folder.make_log_folder(tp, topic_id)
         return self._open_new(wanted)
@@ -301,12 +305,18 @@ class LogManager:
         """
         failures: dict[TopicPartition, SemelError | OSError] = {}
         new: list[NewPartition] = []
+        led: list[tuple[Partition, LeaderState]] = []
         async for one in in_turns(wanted, ends_with_caller=False):
             try:
-                if self._existing(one) is None:
-                    new.append(one)
+                there = self._existing(one)
             except SemelError as error:
                 failures[one.tp] = error
+                continue
+            if there is None:
+                new.append(one)
+            elif one.leader_epoch > there.leader_epoch and self._opener.is_only_replica(one.tp, one.topic_id):
+                led.append((there, LeaderState.alone(one.leader_epoch, there.log_end_offset)))
+        await self.lead(led)
 
         def make(part: Sequence[NewPartition]) -> None:
             failures.update(self.folder.make_log_folders([(one.tp, one.topic_id) for one in part]))
@@ -340,34 +350,95 @@ class LogManager:
     def _existing(self, wanted: NewPartition) -> Partition | None:
         assert self._open, "open the logs first"
         there = self._partitions.get(wanted.tp)
-        if there is not None:
-            if there.topic_id != wanted.topic_id:
-                raise FatalError(
-                    f"{wanted.tp} is there already with the topic id {format_topic_id(there.topic_id)}, not "
-                    f"{format_topic_id(wanted.topic_id)}",
-                    ErrorCode.INCONSISTENT_TOPIC_ID,
-                )
-            there.leader_epoch = max(there.leader_epoch, wanted.leader_epoch)
+        if there is not None and there.topic_id != wanted.topic_id:
+            raise FatalError(
+                f"{wanted.tp} is there already with the topic id {format_topic_id(there.topic_id)}, not "
+                f"{format_topic_id(wanted.topic_id)}",
+                ErrorCode.INCONSISTENT_TOPIC_ID,
+            )
         return there
+
+    async def lead(self, wanted: Iterable[tuple[Partition, LeaderState]]) -> None:
+        """Lead partitions, and have their epochs noted on the disk (R7), off the event loop, many at once.
+
+        One for which that fails is offline; on a full disk it is tried again with the next flush.
+        """
+        await self.note_epochs(
+            [(partition, note) for partition, leader in wanted if (note := partition.lead(leader)) is not None]
+        )
+
+    async def note_epochs(self, notes: Sequence[tuple[Partition, EpochsWrite]]) -> None:
+        """Write what `Partition.lead` has returned, as `lead` does."""
+        failures: dict[Partition, OSError] = {}
+
+        def write(part: Sequence[tuple[Partition, EpochsWrite]]) -> None:
+            for partition, note in part:
+                try:
+                    note.run()
+                except OSError as error:
+                    failures[partition] = error
+
+        parts = [part for first in range(_MAKERS) if (part := notes[first::_MAKERS])]
+        await asyncio.gather(*(self._thread.run(write, part) for part in parts))
+        for partition, error in failures.items():
+            if self._partitions.get(partition.tp) is partition:
+                partition.epoch_not_noted(error)
+
+    @staticmethod
+    def _lead_alone(partition: Partition, leader_epoch: int) -> None:
+        """Lead the only replica of a partition, and wait for the disk where its epoch is to be noted (R7)."""
+        note = partition.lead(LeaderState.alone(leader_epoch, partition.log_end_offset))
+        if note is not None:
+            try:
+                note.run()
+            except OSError as error:
+                partition.epoch_not_noted(error)
 
     def _open_new(self, wanted: NewPartition) -> Partition:
         """Open the log in a folder that was just made."""
         log = self._opener.open_log(wanted.tp, wanted.topic_id, clean=True, config=wanted.log_config)
-        return self._add(log, wanted.leader_epoch)
+        return self._add_led(log, wanted.leader_epoch)
 
-    def _add(self, log: PartitionLog, leader_epoch: int) -> Partition:
+    def _add_led(self, log: PartitionLog, leader_epoch: int) -> Partition:
+        partition = self._add(log)
+        if self._opener.is_only_replica(log.tp, log.topic_id):
+            self._lead_alone(partition, leader_epoch)
+        return partition
+
+    def _add(self, log: PartitionLog) -> Partition:
+        """Have a partition that nobody has said yet under which epoch it is led."""
+        log.epochs.truncate_from_end(log.log_end_offset + 1)  # what the journal has not brought back either
         partition = Partition(
             log,
-            self._durability,
+            self._commits,
             self._clock,
-            leader_epoch=leader_epoch,
-            on_log_start_moved=self.upkeep.log_start_moved,
+            high_watermark=None
+            if self._opener.is_only_replica(log.tp, log.topic_id)
+            else self.folder.high_watermarks.get(log.tp),
+            on_log_start_moved=self.maintenance.log_start_moved,
         )
         self._partitions[log.tp] = partition
         self.offline.remove(log.tp)
         return partition
 
-    # --- offline partitions -------------------------------------------------------------------------------------------
+    async def restart_at(self, partition: Partition, offset: int) -> Partition:
+        """Begin a follower's log again at `offset`: what it needs next is deleted at its leader. It has no part then.
+
+        A crash on the way leaves no log, or an empty one, which is begun again. Raises `SemelError` and `OSError`.
+        """
+        tp, topic_id, config = partition.tp, partition.topic_id, partition.config
+        self.delete_partition(tp)
+        self.folder.log_starts.note(tp, offset)
+
+        def make() -> None:
+            for error in self.folder.make_log_folders([(tp, topic_id)], keep_starts=True).values():
+                raise error
+
+        await self._thread.run(make)
+        log = self._opener.open_log(tp, topic_id, clean=True, start=offset, config=config)
+        return self._add(log)
+
+    # --- Offline partitions -------------------------------------------------------------------------------------------
 
     def was_made(self, tp: TopicPartition, topic_id: TopicId) -> bool:
         """Say whether this folder has had the partition, so that it must not be made again, empty (D1, D3)."""
@@ -422,7 +493,7 @@ class LogManager:
         """
         for one in gone:
             del self._partitions[one.tp]
-            self._durability.dirty.pop(one, None)
+            self._commits.dirty.pop(one, None)
             one.go_offline(
                 error_for(
                     ErrorCode.KAFKA_STORAGE_ERROR,
@@ -470,7 +541,7 @@ class LogManager:
         _log.warning(
             "the loss of %s is accepted: %sit continues at offset %d", tp, given_up, max(end, log.log_end_offset)
         )
-        return self._add(log, wanted.leader_epoch)
+        return self._add_led(log, wanted.leader_epoch)
 
     async def bring_back(self) -> list[Partition]:
         """Try again to make and open the offline partitions that are due. Returns those that are back."""
@@ -514,15 +585,18 @@ class LogManager:
             start, end = ends[0]
             log = self._opener.open_log(one.tp, one.topic_id, clean=True, start=start, point=end)
             self._opener.kept.discard((one.topic_id, one.tp.partition))
-            self._add(log, one.leader_epoch)
+            self._add_led(log, one.leader_epoch)
         except (SemelError, OSError, ValueError) as error:
             self._opener.retry_failed(one, error)
 
-    async def delete_offline(self, one: OfflineLog) -> None:
-        """Give up an offline partition whose topic was deleted, with what there is of it. Raises `OSError`."""
+    async def delete_offline(self, one: OfflineLog, *, keeps_files: bool = False) -> None:
+        """Give up an offline partition whose topic was deleted, with what there is of it. Raises `OSError`.
+
+        keeps_files: set its directory aside
+        """
         async with self._bringing_back:  # not while it is being opened
             if self._partitions.get(one.tp) is not None:
-                self.delete_partition(one.tp)
+                self.delete_partition(one.tp, keeps_files=keeps_files)
                 return
             self.offline.remove(one.tp)
             if one.topic_id is None:
@@ -530,26 +604,38 @@ class LogManager:
             key = one.topic_id, one.tp.partition
             self.folder.known.remove([key])
             self._opener.kept.discard(key)
-            if self._storage.exists(self.folder.log_folder(one.tp)):
-                self.upkeep.delete_later(self.folder.drop_log_folder(one.tp), 0)
+            if not self._storage.exists(self.folder.log_folder(one.tp)):
+                return
+            if keeps_files:
+                self._set_aside(one.tp)
+            else:
+                self.maintenance.delete_later(self.folder.drop_log_folder(one.tp), 0)
 
-    def delete_partition(self, tp: TopicPartition) -> bool:
+    def _set_aside(self, tp: TopicPartition) -> None:
+        _log.warning("the directory of %s is set aside, as %s", tp, self.folder.drop_log_folder(tp, "stray"))
+
+    def delete_partition(self, tp: TopicPartition, *, keeps_files: bool = False) -> bool:
         """Take a partition away at once; its files go later, in the background. Returns whether there was one.
 
         The folder is renamed first, so a crash never leaves half of a log under its name. Raises `OSError`.
+
+        keeps_files: they do not go, and the directory is set aside
         """
         partition = self._partitions.pop(tp, None)
         if partition is None:
             return False
-        self._durability.dirty.pop(partition, None)
+        self._commits.dirty.pop(partition, None)
         partition.go_offline(
             error_for(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"{tp} was deleted, or is being moved away")
         )
         partition.log.release_files()
         self.folder.known.remove([(partition.topic_id, tp.partition)])
         had_start = partition.log_start_offset > 0 or self.folder.log_starts.get(tp) > 0
+        if keeps_files:
+            self._set_aside(tp)
+            return True
         folder, delay_ms = self.folder.drop_log_folder(tp), partition.config.file_delete_delay_ms
-        self.upkeep.delete_later(folder, delay_ms, had_start=had_start)
+        self.maintenance.delete_later(folder, delay_ms, had_start=had_start)
         return True
 
     def update_config(self, topic: str, log_config: LogConfig) -> None:
@@ -563,20 +649,20 @@ class LogManager:
             partitions=len(self._partitions) + len(self.offline),
             offline_partitions=len(self.offline)
             + sum(1 for one in self._partitions.values() if one.offline_error is not None),
-            dirty_partitions=len(self._durability.dirty),
-            dirty_bytes=self._durability.dirty_bytes,
-            uncommitted_appends=self._durability.pending,
+            dirty_partitions=len(self._commits.dirty),
+            dirty_bytes=self._commits.dirty_bytes,
+            uncommitted_appends=self._commits.pending,
             free_bytes=self._space.free_bytes,
             producer_ids=self._count_producer_ids(),
-            flushes=self.upkeep.flushes,
-            flush_seconds_total=self.upkeep.flush_seconds_total,
-            flush_seconds_last=self.upkeep.flush_seconds_last,
-            folders_to_delete=self.upkeep.folders_to_delete,
-            compactions=self.upkeep.compactions,
+            flushes=self.maintenance.flushes,
+            flush_seconds_total=self.maintenance.flush_seconds_total,
+            flush_seconds_last=self.maintenance.flush_seconds_last,
+            folders_to_delete=self.maintenance.folders_to_delete,
+            compactions=self.maintenance.compactions,
             journal=None if self._journal is None else self._journal.statistics(),
         )
 
-    # --- failing ------------------------------------------------------------------------------------------------------
+    # --- Failing ------------------------------------------------------------------------------------------------------
 
     def _journal_failed(self, error: SemelError) -> None:
         """Take every log offline: what was appended and not acknowledged must not be seen by anybody (D1, L2)."""
@@ -593,10 +679,10 @@ class LogManager:
         if self._on_failure is not None:
             self._on_failure(error)
 
-    # --- closing ------------------------------------------------------------------------------------------------------
+    # --- Closing ------------------------------------------------------------------------------------------------------
 
     async def close(self) -> None:
-        """Flush and close everything, so that the next start has nothing to recover. `upkeep.run` must have ended.
+        """Flush and close everything, so that the next start has nothing to recover. `maintenance.run` must have ended.
 
         After a failure of the disk, which `on_failure` was called with, it only closes, and the next start recovers.
         Raises `SemelError` and `OSError`; on a full disk it warns, and the next start recovers.
@@ -607,7 +693,7 @@ class LogManager:
             if self._journal is not None and not self._failed:
                 self._journal.sync_now()
             if not self._failed:
-                await self.upkeep.flush()
+                await self.maintenance.flush()
             if not self._failed:
                 self._close_cleanly()
         except (SemelError, OSError) as error:

@@ -97,10 +97,6 @@ class OfflineLogs:
         """Return those whose time to be tried again has come."""
         return [log for log in self._logs.values() if log.retry_at <= now]
 
-    def next_retry(self) -> float:
-        """Return when the next one is due, by the monotonic clock; infinity where none is retried."""
-        return min((log.retry_at for log in self._logs.values()), default=math.inf)
-
 
 def kind_of(error: Exception) -> OfflineKind:
     """Say what an error of opening a log means: the disk's are tried again, damage stays.

@@ -37,6 +37,7 @@ class LogOpener:
 
     def __init__(self, storage: Storage, folder: DataFolder, clock: Clock, config: LogManagerConfig) -> None:
         self.log_config: Callable[[TopicPartition, TopicId], LogConfig] = lambda tp, topic_id: LogConfig()
+        self.is_only_replica: Callable[[TopicPartition, TopicId], bool] = lambda tp, topic_id: True
         """Gives the settings of a partition."""
         self.offline = OfflineLogs(folder.held)
         self.kept = KeptEntries(storage, folder.file(KEPT_FOLDER), clock)
@@ -48,7 +49,7 @@ class LogOpener:
         self._folder = folder
         self._clock = clock
         self.config = config
-        self._files = OpenFiles(config.open_files_max)
+        self._files = OpenFiles(config.log_max_open_files)
         self.producer_ids = ProducerIdBound(config.producer_ids_per_partition_max, config.producer_ids_max)
         self._replayed: list[PartitionKey] = []
 
@@ -113,6 +114,7 @@ class LogOpener:
             recovery_point=point,
             clean=clean,
             start_is_final=start_is_final,
+            is_only_replica=self.is_only_replica(tp, topic_id),
             max_producer_id_expiration_ms=self.config.producer_id_expiration_ms,
             files=files if files is not None else self._files,
             producer_ids=self.producer_ids,
@@ -169,7 +171,7 @@ class LogOpener:
             start=self._folder.log_starts.all().get(one.tp),
             point=point,
             start_is_final=was_clean,
-            files=OpenFiles(self.config.open_files_max),
+            files=OpenFiles(self.config.log_max_open_files),
         )
         try:
             if self.kept.has(key):
@@ -183,7 +185,7 @@ class LogOpener:
         return log.log_start_offset, log.log_end_offset
 
     def retry_failed(self, one: OfflineLog, error: Exception) -> None:
-        """Take up that a partition could not be brought back."""
+        """Note that a partition could not be brought back."""
         again = self.failed(one.tp, one.topic_id, error, one.leader_epoch)
         again.is_clean = one.is_clean
         self.take_offline([again])

@@ -1,8 +1,10 @@
 """One partition on this node: its log, how far it is committed, and who waits for that.
 
-An append is in the log at once, and committed when it is durable: when the journal is synced, or, with durability "os",
-at once. The high watermark is the end of what is committed; readers see nothing beyond it (R1, D1). All calls are plain
-and synchronous, on the event loop's thread.
+An append is in the log at once. It counts here once it is durable: when the journal is synced, or, with durability
+"os", at once. It is committed when it counts on all replicas in sync, as the leader knows (`LeaderState`); the only
+replica commits what counts. The high watermark is the end of what is committed; readers see nothing beyond it (R1, D1).
+A partition leads, follows, or has no part yet; clients are served where it leads. All calls are plain and synchronous,
+on the event loop's thread.
 """
 
 from __future__ import annotations
@@ -11,18 +13,14 @@ import asyncio
 import heapq
 import itertools
 import logging
-from collections import deque
-from collections.abc import Callable, Sequence
-from contextlib import suppress
-from typing import Final, NamedTuple
+from collections.abc import Callable, Collection
+from typing import Final
 
 from semel.broker.log.append_validation import CheckedBatch
 from semel.broker.log.config import AppendOrigin, LogConfig
-from semel.broker.log.disk_errors import is_full
-from semel.broker.log.journal import Journal
+from semel.broker.log.epochs_file import EpochsWrite
 from semel.broker.log.log_types import (
     NOTHING_OPENED,
-    AbortedTransaction,
     AppendResult,
     EpochEndOffset,
     LogRange,
@@ -31,7 +29,8 @@ from semel.broker.log.log_types import (
 from semel.broker.log.partition_log import PartitionLog
 from semel.broker.log.producer_state import NO_COORDINATOR_EPOCH
 from semel.broker.log.verification import VerificationGuard
-from semel.broker.logs.disk_space import DiskSpace, WriteFailures
+from semel.broker.logs.commit_tracker import CommitTracker
+from semel.broker.logs.leader_state import LeaderState
 from semel.protocol.api.topics import (
     EARLIEST_LOCAL_TIMESTAMP,
     EARLIEST_PENDING_UPLOAD_TIMESTAMP,
@@ -44,13 +43,14 @@ from semel.protocol.api.topics import (
 from semel.protocol.api.transactions import TransactionVersion
 from semel.protocol.errors import ErrorCode, FatalError, RetriableError, SemelError, error_for
 from semel.protocol.ids import ProducerIdAndEpoch, TopicId, TopicPartition
+from semel.protocol.kafka.produce import ACKS_ALL
+from semel.protocol.wording import counted
 from semel.runtime.clock import Clock
-from semel.runtime.storage import Buffer, StorageFile
-from semel.runtime.telemetry.buckets import Buckets
+from semel.runtime.invariants import BrokenInvariantError
+from semel.runtime.storage import Buffer
 
 _log = logging.getLogger("semel.partition")
 
-ACKS_ALL: Final = -1
 WAITING_BYTES_MAX: Final = 4 << 20
 """On a full disk coordinators' records and markers are taken until so much waits in memory for room."""
 HIGH_WATERMARK: Final = -1
@@ -60,189 +60,24 @@ CommitCallback = Callable[[SemelError | None], None]
 """Called once: with None when the offset is committed, with the error when it never will be here."""
 
 
-class FetchedRange(NamedTuple):
-    """What a read found: `size` bytes of whole batches at `position` of `file` (None where there is nothing yet).
-
-    `first_offset` is the first batch's, at or below the offset asked for; `next_offset` is where to read on.
-    `aborted_transactions` is for read_committed alone, and complete for the range (L3).
-    """
-
-    file: StorageFile | None
-    position: int
-    size: int
-    first_offset: int
-    next_offset: int
-    high_watermark: int
-    last_stable_offset: int
-    log_start_offset: int
-    aborted_transactions: Sequence[AbortedTransaction]
-
-    def read(self) -> bytes:
-        """Return the batches as bytes."""
-        return b"" if self.file is None else self.file.read_at(self.size, self.position)
-
-
-class CommitTimes(NamedTuple):
-    """Where commits are measured, and by which clock."""
-
-    buckets: Buckets
-    clock: Clock
-
-
-class Durability:
-    """When the node's appends count as committed: with the journal's sync, or at once without a journal.
-
-    Shared by all partitions of a node, so that what a sync commits costs by appends, never by partitions.
-    """
-
-    __slots__ = (
-        "_on_flush_wanted",
-        "_pending",
-        "_sample",
-        "commit_times",
-        "dirty",
-        "dirty_bytes",
-        "failures",
-        "flush_bytes",
-        "flush_wanted",
-        "journal",
-        "journal_bytes_max",
-        "space",
-    )
-
-    def __init__(
-        self,
-        journal: Journal | None,
-        space: DiskSpace | None = None,
-        *,
-        journal_bytes_max: int = 1 << 62,
-        flush_bytes: int = 1 << 62,
-        on_flush_wanted: Callable[[], None] | None = None,
-    ) -> None:
-        """`journal_bytes_max`: with more in the journal than this, clients are refused until the logs are flushed.
-
-        `on_flush_wanted` is called when `flush_bytes` were appended since the last flush began.
-        """
-        self.journal = journal
-        self.journal_bytes_max = journal_bytes_max
-        self.space = space
-        self.flush_bytes = flush_bytes
-        self.flush_wanted = False
-        self._on_flush_wanted = on_flush_wanted
-        self.dirty: dict[Partition, None] = {}
-        """Partitions with appends since their last flush."""
-        self.dirty_bytes = 0
-        self.failures = WriteFailures()
-        self._pending: deque[tuple[int, Partition, int]] = deque()
-        self.commit_times: CommitTimes | None = None
-        """Where it is measured how long appends take to be durable: one of each group that a sync commits."""
-        self._sample: tuple[int, float] | None = None
-        if journal is not None:
-            journal.add_listener(self._durable)
-            journal.when_full(self._journal_full)
-
-    @property
-    def pending(self) -> int:
-        """How many appends are not committed yet."""
-        return len(self._pending)
-
-    def check_room(self, size: int) -> None:
-        """Refuse a client's append that the disk or the journal has no room for. Raises `RetriableError`."""
-        self.check_journal()
-        if self.space is not None:
-            self.space.take(size if self.journal is None else 2 * size)  # the log, and the journal
-        if self.journal is not None and self.journal.size_bytes > self.journal_bytes_max:
-            raise RetriableError(
-                f"the journal has grown to {self.journal.size_bytes} bytes, more than its bound of "
-                f"{self.journal_bytes_max}: the disk does not keep up with flushing the logs. Retry after a pause.",
-                ErrorCode.KAFKA_STORAGE_ERROR,
-            )
-
-    def check_journal(self, bytes_max: int = 0) -> None:
-        """Refuse an append while more than `bytes_max` wait in memory for room on the disk. Raises `RetriableError`."""
-        journal = self.journal
-        if journal is not None and journal.full is not None and journal.waiting_bytes > bytes_max:
-            raise RetriableError(
-                f"the disk is full, and {journal.waiting_bytes} bytes wait to be written to the journal "
-                f"({journal.full}). Make room; retry after a pause.",
-                ErrorCode.KAFKA_STORAGE_ERROR,
-            )
-
-    def write_failed(self, error: SemelError) -> None:
-        """Take up that an append failed: where the disk is full, it is looked at again before the next one."""
-        if self.space is not None and is_full(error.__cause__):
-            with suppress(OSError):
-                self.space.write_failed()
-
-    def _journal_full(self) -> None:
-        """The flush that is asked for removes files of the journal, and so makes room, too."""
-        if self.space is not None:
-            with suppress(OSError):
-                self.space.write_failed()
-        if not self.flush_wanted and self._on_flush_wanted is not None:
-            self.flush_wanted = True
-            self._on_flush_wanted()
-
-    def appended(self, partition: Partition, base_offset: int, next_offset: int, buffers: Sequence[Buffer]) -> None:
-        """Take up what was just appended to a partition's log. Raises `SemelError` where the journal has failed."""
-        self.dirty[partition] = None
-        if self.failures.last:
-            self.failures.succeeded()
-        for buffer in buffers:
-            self.dirty_bytes += len(buffer)
-        if self.dirty_bytes >= self.flush_bytes and not self.flush_wanted:
-            self.flush_wanted = True
-            if self._on_flush_wanted is not None:
-                self._on_flush_wanted()
-        journal = self.journal
-        if journal is None:
-            partition.advance_high_watermark(next_offset)
-            return
-        position = journal.append(partition.topic_id, partition.tp.partition, base_offset, buffers)
-        if self.commit_times is not None and self._sample is None:
-            self._sample = position, self.commit_times.clock.monotonic()
-        self._pending.append((position, partition, next_offset))
-        if position <= journal.durable_position:
-            self._durable(journal.durable_position)
-
-    def flush_begins(self) -> list[Partition]:
-        """Return the partitions that are dirty, and count again what is appended from here on."""
-        dirty = list(self.dirty)
-        self.dirty.clear()
-        self.dirty_bytes = 0
-        self.flush_wanted = False
-        return dirty
-
-    def truncated(self, partition: Partition, offset: int) -> None:
-        """Take up that a partition's log was cut at `offset`."""
-        self.dirty[partition] = None
-        if self.journal is not None:
-            # What is still on its way to the disk must not commit the offsets again, for other bytes.
-            self._pending = deque(item for item in self._pending if item[1] is not partition or item[2] <= offset)
-            self.journal.append_truncation(partition.topic_id, partition.tp.partition, offset)
-
-    def _durable(self, position: int) -> None:
-        if self._sample is not None and self._sample[0] <= position and self.commit_times is not None:
-            self.commit_times.buckets.record(self.commit_times.clock.monotonic() - self._sample[1])
-            self._sample = None
-        pending = self._pending
-        while pending and pending[0][0] <= position:
-            _, partition, next_offset = pending.popleft()
-            partition.advance_high_watermark(next_offset)
-
-
 class Partition:
     """One partition. Made by the `LogManager`."""
 
     __slots__ = (
         "_clock",
-        "_durability",
+        "_commits",
+        "_durable_end",
+        "_durable_waiter",
+        "_epoch_note",
         "_held_back",
         "_high_watermark",
         "_last_stable_offset",
+        "_leader",
         "_listeners",
         "_offline_error",
         "_on_log_start_moved",
+        "_refused",
+        "_replica_listeners",
         "_waiters",
         "leader_epoch",
         "log",
@@ -256,29 +91,45 @@ class Partition:
     def __init__(
         self,
         log: PartitionLog,
-        durability: Durability,
+        commits: CommitTracker[Partition],
         clock: Clock,
         *,
         leader_epoch: int = 0,
+        high_watermark: int | None = None,
         on_log_start_moved: Callable[[Partition], None] | None = None,
     ) -> None:
-        """Everything in `log` counts as committed: it was recovered and is on the disk."""
+        """Everything in `log` is durable: it was recovered and is on the disk.
+
+        high_watermark: as far as is known, of one of several replicas, which has no part yet. Without it this is the
+                        only replica, and leads; all in the log is committed.
+        """
         self.log = log
         self.tp: TopicPartition = log.tp
         self.topic_id: TopicId = log.topic_id
         self.leader_epoch = leader_epoch
-        self._durability = durability
+        self._epoch_note: EpochsWrite | None = None
+        self._commits = commits
         self._clock = clock
         self._on_log_start_moved = on_log_start_moved
         self._offline_error: SemelError | None = None
-        self._high_watermark = log.log_end_offset
+        self._refused: SemelError | None = None
+        """Why clients are sent away: the log is offline, or does not lead."""
+        self._leader: LeaderState | None = None
+        self._durable_waiter: asyncio.Future[None] | None = None
+        self._durable_end = self._high_watermark = log.log_end_offset
+        if high_watermark is None:
+            self._leader = LeaderState.alone(leader_epoch, log.log_end_offset)
+        else:
+            self._high_watermark = min(max(high_watermark, log.log_start_offset), log.log_end_offset)
+            self._refused = self._not_leading("has no part yet: the node has just started")
         self._held_back: int | None = None
-        self._last_stable_offset = self._find_last_stable_offset()
+        self._last_stable_offset = self._find_last_stable_offset(self._high_watermark)
         # Made when first needed: most partitions are idle.
         self._waiters: list[tuple[int, int, CommitCallback]] | None = None
         self._listeners: dict[Callable[[Partition], None], None] | None = None
+        self._replica_listeners: dict[Callable[[Partition], None], None] | None = None
 
-    # --- where the log is ---------------------------------------------------------------------------------------------
+    # --- Where the log is ---------------------------------------------------------------------------------------------
 
     @property
     def high_watermark(self) -> int:
@@ -307,11 +158,149 @@ class Partition:
         """Why this partition takes and gives nothing, or None."""
         return self._offline_error
 
+    @property
+    def refused(self) -> SemelError | None:
+        """Why clients are sent away, or None: it is offline, or is not led here."""
+        return self._refused
+
+    @property
+    def leader(self) -> LeaderState | None:
+        """What this node knows as the leader; None where it does not lead."""
+        return self._leader
+
+    @property
+    def durable_end(self) -> int:
+        """The end of what counts of this replica: what a power cut leaves, where that is promised (D1)."""
+        return self._durable_end
+
     def update_config(self, config: LogConfig) -> None:
         """Follow a change of the topic's settings."""
         self.log.update_config(config)
+        if self._leader is not None:
+            self._leader.min_isr = config.min_insync_replicas
+            self._commit()
 
-    # --- appending ----------------------------------------------------------------------------------------------------
+    # --- Leading and following ----------------------------------------------------------------------------------------
+
+    def lead(self, leader: LeaderState) -> EpochsWrite | None:
+        """Lead from now on; under a lower epoch than before, do nothing.
+
+        What is returned has to be written, anywhere: until then no answer says where an epoch ended (R7). The epoch has
+        its beginning at once, so that appends need not wait for that.
+        """
+        if leader.leader_epoch < self.leader_epoch or self._offline_error is not None:
+            return None
+        if self._leader is None or leader.leader_epoch > self.leader_epoch:
+            self.log.void_verifications()  # another leader may have had a marker since (T8)
+        self.leader_epoch = leader.leader_epoch
+        self._leader = leader
+        self._refused = None
+        self._end_durable_wait()
+        note = self.log.begin_epoch(leader.leader_epoch)
+        if note is not None:
+            self._epoch_note = note
+        self._commit()
+        return note
+
+    def follow(self, leader_epoch: int, leader_id: int) -> None:
+        """Follow the leader of an epoch from now on, or nobody (-1); under a lower epoch than before, do nothing.
+
+        Clients are sent away from here on, those who wait too: what they wait for may be cut (R3).
+        """
+        if leader_epoch < self.leader_epoch or self._offline_error is not None:
+            return
+        self.leader_epoch = leader_epoch
+        self._leader = None
+        self.log.void_verifications()
+        self.log.forget_empty_epochs()
+        self._refused = self._not_leading("has no leader" if leader_id < 0 else f"is led by node {leader_id}")
+        waiters, self._waiters = self._waiters, None
+        for _, _, callback in sorted(waiters or ()):
+            _call(callback, self._refusal())
+        self._notify()
+
+    def isr_changed(self, isr: Collection[int], replicas: Collection[int], partition_epoch: int) -> None:
+        """Take over a new in-sync set of the epoch that is led here."""
+        if self._leader is not None:
+            self._leader.changed(isr, replicas, partition_epoch, now_s=self._clock.monotonic())
+            self._commit()
+
+    def fetched_by(self, node: int, broker_epoch: int, offset: int) -> bool:
+        """Take note that a follower has all below `offset`. Returns whether that counts (see `LeaderState.fetched`)."""
+        leader = self._leader
+        if leader is None:
+            return False
+        counts = leader.fetched(
+            node,
+            broker_epoch,
+            offset,
+            now_s=self._clock.monotonic(),
+            log_end_offset=self.log.log_end_offset,
+            log_start_offset=self.log.log_start_offset,
+        )
+        if counts:
+            self._commit()
+        return counts
+
+    def replicate(self, batches: Buffer) -> AppendResult:
+        """Append what the leader has sent, with its offsets and epochs, skipping what is there. Raises `SemelError`."""
+        assert self._leader is None, "a leader does not follow"
+        return self.append(batches, origin=AppendOrigin.REPLICATION)
+
+    def leader_committed(self, high_watermark: int) -> None:
+        """Take over how far the leader says that the partition is committed, as far as this log goes."""
+        if self._leader is None:
+            self.advance_high_watermark(min(high_watermark, self.log.log_end_offset))
+
+    def leader_deleted(self, before_offset: int) -> None:
+        """Let the log start where the leader's does, which is committed here by now."""
+        self.log.delete_records(before_offset)
+        if self._on_log_start_moved is not None:
+            self._on_log_start_moved(self)
+
+    def made_durable(self, offset: int) -> None:
+        """Take note that all below `offset` is on the disk, or counts as if it were. For the `CommitTracker` alone."""
+        self._durable_end = offset
+        leader = self._leader
+        if leader is not None:
+            self.advance_high_watermark(offset if leader.is_alone else leader.committed_end(offset))
+        elif self._durable_waiter is not None:
+            self._end_durable_wait()
+
+    async def all_durable(self) -> None:
+        """Wait until all in a follower's log counts, or it is no follower any more.
+
+        Two may wait: who followed the leader before, and who follows the next one.
+        """
+        while self._leader is None and self._offline_error is None and self._durable_end < self.log.log_end_offset:
+            if self._durable_waiter is None:
+                self._durable_waiter = asyncio.get_running_loop().create_future()
+            await asyncio.shield(self._durable_waiter)
+
+    def _end_durable_wait(self) -> None:
+        """Have those that wait look again."""
+        waiter, self._durable_waiter = self._durable_waiter, None
+        if waiter is not None:
+            waiter.set_result(None)
+
+    def _commit(self) -> None:
+        leader = self._leader
+        if leader is not None:
+            self.advance_high_watermark(leader.committed_end(self._durable_end))
+
+    def _not_leading(self, why: str) -> SemelError:
+        return RetriableError(f"{self.tp} {why}", ErrorCode.NOT_LEADER_OR_FOLLOWER)
+
+    def epoch_not_noted(self, error: OSError) -> None:
+        """Take note that what `lead` returned could not be written: tried again by the next flush, or offline."""
+        try:
+            self.log.epoch_not_noted(error)
+        except SemelError as failure:
+            self._look_after_log(failure)
+        else:
+            self._commits.dirty[self] = None
+
+    # --- Appending ----------------------------------------------------------------------------------------------------
 
     def append(
         self,
@@ -328,18 +317,18 @@ class Partition:
         or 1 the caller answers without. `verified`, `checked`: see `PartitionLog.append`. Raises `SemelError`: then
         nothing was appended, except for KAFKA_STORAGE_ERROR of a failed journal, after which the partition is offline.
         """
-        self._check_online()
-        durability = self._durability
+        commits = self._commits
         if origin is AppendOrigin.CLIENT:
+            self._check_led()
             if acks == ACKS_ALL and self.log.config.min_insync_replicas > 1:
-                raise RetriableError(
-                    f"{self.tp} has one replica in sync, fewer than min.insync.replicas="
-                    f"{self.log.config.min_insync_replicas}. Lower it, or add replicas.",
-                    ErrorCode.NOT_ENOUGH_REPLICAS,
-                )
-            durability.check_room(len(buffer))
+                self._check_in_sync(self.log.config.min_insync_replicas)
+            commits.check_room(len(buffer))
         else:
-            durability.check_journal(WAITING_BYTES_MAX)
+            if origin is AppendOrigin.REPLICATION:
+                self._check_online()
+            else:
+                self._check_may_coordinate()
+            commits.check_journal(WAITING_BYTES_MAX)
         try:
             result = self.log.append(
                 buffer,
@@ -353,7 +342,9 @@ class Partition:
             self._look_after_log(error)
             raise
         if result.appended:
-            durability.appended(self, result.base_offset, result.last_offset + 1, result.appended)
+            commits.appended(self, result.base_offset, result.last_offset + 1, result.appended)
+            if self._replica_listeners is not None:
+                self._notify_replicas()
         return result
 
     def append_batch(self, batch: bytearray) -> int:
@@ -373,10 +364,10 @@ class Partition:
 
         forged_epoch: see `ProducerState.check_marker`.
 
-        The first one may still be on its way to the disk: whoever answers for it waits for `log_end_offset` - 1.
+        The first one may still be on its way to the disk: an answer for it waits for `log_end_offset` - 1.
         """
-        self._check_online()
-        self._durability.check_journal(WAITING_BYTES_MAX)
+        self._check_may_coordinate()
+        self._commits.check_journal(WAITING_BYTES_MAX)
         try:
             result = self.log.append_marker(
                 producer,
@@ -392,20 +383,31 @@ class Partition:
             raise
         if not result.appended:
             return None
-        self._durability.appended(self, result.base_offset, result.last_offset + 1, result.appended)
+        self._commits.appended(self, result.base_offset, result.last_offset + 1, result.appended)
+        if self._replica_listeners is not None:
+            self._notify_replicas()
         return result.base_offset
 
     def truncate_to(self, offset: int) -> bool:
-        """Cut what is not committed from `offset` on (R3). Returns whether there was anything to cut."""
+        """Cut what is not committed from `offset` on (R3, D3). Returns whether there was anything to cut."""
         self._check_online()
         if offset < self._high_watermark:
             raise FatalError(
                 f"{self.tp} is committed up to {self._high_watermark} and cannot be cut at {offset}",
                 ErrorCode.OFFSET_OUT_OF_RANGE,
             )
-        cut = self.log.truncate_to(offset, now_ms=self._clock.now_ms())
+        try:
+            cut = self.log.truncate_to(offset, now_ms=self._clock.now_ms())
+        except SemelError as error:
+            self._look_after_log(error)
+            raise
+        if self._high_watermark > self.log.log_end_offset:
+            self._stop_uncommitted(self._high_watermark)
+            raise self._refusal()
         if cut:
-            self._durability.truncated(self, offset)
+            self._end_durable_wait()
+            self._durable_end = min(self._durable_end, self.log.log_end_offset)
+            self._commits.truncated(self, offset)
             refusal = RetriableError(
                 f"{self.tp} was cut at {offset} to follow its leader", ErrorCode.NOT_LEADER_OR_FOLLOWER
             )
@@ -416,13 +418,13 @@ class Partition:
                     _call(waiter[2], refusal)
         return cut
 
-    # --- waiting ------------------------------------------------------------------------------------------------------
+    # --- Waiting ------------------------------------------------------------------------------------------------------
 
     def when_committed(self, offset: int, callback: CommitCallback) -> None:
         """Call `callback` once: when the record at `offset` is committed (now, if it is), or never will be here."""
         if offset < self._high_watermark:
             callback(None)
-        elif self._offline_error is not None:
+        elif self._refused is not None:
             callback(self._refusal())
         else:
             if self._waiters is None:
@@ -459,16 +461,45 @@ class Partition:
             if not self._listeners:
                 self._listeners = None
 
+    def add_replica_listener(self, callback: Callable[[Partition], None]) -> None:
+        """Call `callback(partition)` each time followers can read more, or more is committed, until it is removed."""
+        if self._replica_listeners is None:
+            self._replica_listeners = {}
+        self._replica_listeners[callback] = None
+
+    def remove_replica_listener(self, callback: Callable[[Partition], None]) -> None:
+        """Stop calling `callback`. One that is not there is no error."""
+        if self._replica_listeners is not None:
+            self._replica_listeners.pop(callback, None)
+            if not self._replica_listeners:
+                self._replica_listeners = None
+
+    def ask_replicas(self) -> None:
+        """Have followers that wait for more answered now, so that they fetch again (R9)."""
+        self._notify_replicas()
+
+    def _notify_replicas(self) -> None:
+        for listener in tuple(self._replica_listeners or ()):
+            _call(listener, self)
+
     def advance_high_watermark(self, offset: int) -> None:
-        """Commit everything below `offset`. For the `Durability` alone."""
+        """Commit everything below `offset` (R1)."""
         if offset <= self._high_watermark or self._offline_error is not None:
             return
         if self._held_back is not None:
             self._held_back = max(self._held_back, offset)
             return
-        assert offset <= self.log.log_end_offset, "nothing is committed that was not appended"
+        # Where something is wrong nothing is raised: the caller commits other partitions, too.
+        if offset > self.log.log_end_offset:
+            self._stop_uncommitted(offset)
+            return
+        try:
+            last_stable_offset = self._find_last_stable_offset(offset)
+        except SemelError as error:
+            self._look_after_log(error)
+            return
         self._high_watermark = offset
-        self._last_stable_offset = self._find_last_stable_offset()
+        self._last_stable_offset = last_stable_offset
         waiters = self._waiters
         if waiters is not None:
             while waiters and waiters[0][0] < offset:
@@ -478,7 +509,7 @@ class Partition:
         self._notify()
 
     def pause(self) -> None:
-        """Commit nothing and give readers nothing, until `resume`: whoever waits, waits. For tests of clients."""
+        """Commit nothing and give readers nothing, until `resume`: waiters keep waiting. For tests of clients."""
         if self._held_back is None:
             self._held_back = self._high_watermark
 
@@ -494,15 +525,17 @@ class Partition:
         return self._held_back is not None
 
     def _notify(self) -> None:
+        if self._replica_listeners is not None:
+            self._notify_replicas()
         if self._listeners is not None:
             for listener in tuple(self._listeners):
                 _call(listener, self)
 
-    def _find_last_stable_offset(self) -> int:
-        unstable = self.log.first_unstable_offset(self._high_watermark)
-        return self._high_watermark if unstable is None else min(unstable, self._high_watermark)
+    def _find_last_stable_offset(self, high_watermark: int) -> int:
+        unstable = self.log.first_unstable_offset(high_watermark)
+        return high_watermark if unstable is None else min(unstable, high_watermark)
 
-    # --- reading ------------------------------------------------------------------------------------------------------
+    # --- Reading ------------------------------------------------------------------------------------------------------
 
     def read(
         self,
@@ -511,37 +544,51 @@ class Partition:
         max_bytes: int,
         isolation: IsolationLevel = IsolationLevel.READ_UNCOMMITTED,
         min_one_batch: bool = True,
-    ) -> FetchedRange:
+    ) -> LogRange:
         """Return where the committed batches from `offset` on are, up to `max_bytes` of them.
 
         Nothing at or past the high watermark, under read_committed the last stable offset, is in the range (L2).
         Raises `SemelError` (OFFSET_OUT_OF_RANGE) for an offset that is not in the log nor at its end.
         """
-        self._check_online()
+        self._check_led()
         log = self.log
         if not log.log_start_offset <= offset <= log.log_end_offset:
-            raise FatalError(
-                f"offset {offset} of {self.tp} is not within {log.log_start_offset} to {log.log_end_offset}",
-                ErrorCode.OFFSET_OUT_OF_RANGE,
-            )
+            raise self._out_of_range(offset)
         committed_only = isolation is IsolationLevel.READ_COMMITTED
         upto = self._last_stable_offset if committed_only else self._high_watermark
-        aborted: Sequence[AbortedTransaction] = ()
         if offset >= upto or self._held_back is not None:
-            found = LogRange(None, 0, 0, offset, offset)
-        else:
-            found = log.read(offset, max_bytes, upto, min_one_batch)
-            if committed_only and found.size > 0:
-                aborted = log.aborted_transactions(found.first_offset, found.next_offset)
-        return FetchedRange(*found, self._high_watermark, self._last_stable_offset, log.log_start_offset, aborted)
+            return LogRange(None, offset, offset)
+        found = log.read(offset, max_bytes, upto, min_one_batch)
+        if committed_only and found.records is not None:
+            records, first, after, _ = found
+            found = LogRange(records, first, after, log.aborted_transactions(first, after))
+        return found
+
+    def read_for_replica(self, offset: int, *, max_bytes: int, min_one_batch: bool = True) -> LogRange:
+        """Return where the batches from `offset` on are, committed or not: for followers alone.
+
+        Raises `SemelError` (OFFSET_OUT_OF_RANGE) for an offset that is not in the log nor at its end.
+        """
+        self._check_led()
+        log = self.log
+        if not log.log_start_offset <= offset <= log.log_end_offset:
+            raise self._out_of_range(offset)
+        if offset == log.log_end_offset:
+            return LogRange(None, offset, offset)
+        return log.read(offset, max_bytes, log.log_end_offset, min_one_batch)
+
+    def _out_of_range(self, offset: int) -> SemelError:
+        return FatalError(
+            f"offset {offset} of {self.tp} is not within {self.log.log_start_offset} to {self.log.log_end_offset}",
+            ErrorCode.OFFSET_OUT_OF_RANGE,
+        )
 
     def read_batches(self, offset: int, max_bytes: int) -> bytes:
         """Return whole batches from the one with `offset` on, committed or not, for a coordinator that loads."""
         self._check_online()
         if offset >= self.log.log_end_offset:
             return b""
-        found = self.log.read(offset, max_bytes, self.log.log_end_offset, True)
-        return b"" if found.file is None else found.file.read_at(found.size, found.position)
+        return self.log.read(offset, max_bytes, self.log.log_end_offset, True).read()
 
     def list_offset(
         self,
@@ -557,7 +604,14 @@ class Partition:
         the offsets that tell how far it has come are -1 (KIP-405, KIP-1005, KIP-1023). `opened` and what is raised:
         see `PartitionLog.offset_for_timestamp`.
         """
-        self._check_online()
+        self._check_led()
+        leader = self._leader
+        if leader is not None and self._high_watermark < leader.begin_offset:
+            # A reader may have seen more from the leader before: no offset must go back.
+            raise RetriableError(
+                f"{self.tp}: its new leader does not know yet how far it is committed; try again shortly",
+                ErrorCode.OFFSET_NOT_AVAILABLE,
+            )
         end = self._last_stable_offset if isolation is IsolationLevel.READ_COMMITTED else self._high_watermark
         if timestamp_ms in (EARLIEST_TIMESTAMP, EARLIEST_LOCAL_TIMESTAMP):
             return self._earliest_offset()
@@ -579,20 +633,27 @@ class Partition:
     def end_offset_for_epoch(self, leader_epoch: int) -> EpochEndOffset | None:
         """Return where a leader epoch ended (KIP-101): the largest at or below it that is known, None if none is.
 
-        An epoch in which nothing was written is not in the log; it ends where the log does.
+        All that is below the leader's own epoch ended where that began, also before anything is written in it (R7).
+        Raises NOT_LEADER_OR_FOLLOWER until that is durable.
         """
-        self._check_online()
+        self._check_led()
         if not 0 <= leader_epoch <= self.leader_epoch:
             return None
-        found = self.log.end_offset_for_epoch(leader_epoch) if leader_epoch < self.leader_epoch else None
-        return found or EpochEndOffset(leader_epoch, self.log.log_end_offset)
+        if self._epoch_note is not None:
+            if not self._epoch_note.is_durable:
+                raise RetriableError(
+                    f"leader epoch {self.leader_epoch} of {self.tp} is being noted on the disk; try again shortly",
+                    ErrorCode.NOT_LEADER_OR_FOLLOWER,
+                )
+            self._epoch_note = None
+        return self.log.end_offset_for_epoch(leader_epoch) or EpochEndOffset(leader_epoch, self.log.log_end_offset)
 
     def delete_records(self, before_offset: int) -> int:
         """Let the log start at `before_offset`, or HIGH_WATERMARK, and return where it starts now.
 
         Raises `SemelError` (OFFSET_OUT_OF_RANGE) beyond the high watermark.
         """
-        self._check_online()
+        self._check_led()
         before = self._high_watermark if before_offset == HIGH_WATERMARK else before_offset
         if not 0 <= before <= self._high_watermark:
             raise FatalError(
@@ -605,13 +666,14 @@ class Partition:
             self._on_log_start_moved(self)
         return start
 
-    # --- going away ---------------------------------------------------------------------------------------------------
+    # --- Going away ---------------------------------------------------------------------------------------------------
 
     def go_offline(self, error: SemelError) -> None:
         """Refuse everything from now on with `error`, and tell all who wait. The first error stays."""
         if self._offline_error is not None:
             return
-        self._offline_error = error
+        self._offline_error = self._refused = error
+        self._end_durable_wait()
         waiters, self._waiters = self._waiters, None
         for _, _, callback in sorted(waiters or ()):
             _call(callback, self._refusal())
@@ -622,17 +684,50 @@ class Partition:
             _log.critical("%s is offline: %s", self.tp, self.log.offline_error)
             self.go_offline(self.log.offline_error)
         elif error.code is ErrorCode.KAFKA_STORAGE_ERROR:
-            self._durability.write_failed(error)
-            self._durability.failures.failed(self._clock.monotonic(), error.message)
+            self._commits.write_failed(error)
+            self._commits.failures.failed(self._clock.monotonic(), error.message)
+
+    def _stop_uncommitted(self, high_watermark: int) -> None:
+        """Take the partition and its log offline: what must always hold does not."""
+        error = BrokenInvariantError(
+            self.tp, "the high watermark is at the end of the log or before",
+            high_watermark=high_watermark, log_end_offset=self.log.log_end_offset,
+        )  # fmt: skip
+        self.go_offline(self.log.stop(error))
 
     def _check_online(self) -> None:
         if self._offline_error is not None:
             raise self._refusal()
 
+    def _check_led(self) -> None:
+        if self._refused is not None:
+            raise self._refusal()
+
+    def _check_in_sync(self, min_insync_replicas: int) -> None:
+        """Refuse what could not be committed as the topic promises (R2)."""
+        leader = self._leader
+        assert leader is not None
+        if len(leader.isr) < min_insync_replicas:
+            raise RetriableError(
+                f"{self.tp} has {counted(len(leader.isr), 'replica')} in sync, fewer than min.insync.replicas="
+                f"{min_insync_replicas}. Lower it, or add replicas.",
+                ErrorCode.NOT_ENOUGH_REPLICAS,
+            )
+
+    def _check_may_coordinate(self) -> None:
+        """Refuse a coordinator's record or marker that could not be committed: it is tried again (R2)."""
+        self._check_led()
+        leader = self._leader
+        if leader is not None and not leader.has_min_isr:
+            raise RetriableError(
+                f"{self.tp} has {counted(len(leader.isr), 'replica')} in sync, too few to commit anything; try again",
+                ErrorCode.NOT_ENOUGH_REPLICAS,
+            )
+
     def _refusal(self) -> SemelError:
         """A new exception each time: one that is raised again and again would collect every traceback."""
-        assert self._offline_error is not None
-        return error_for(self._offline_error.code, self._offline_error.message)
+        assert self._refused is not None
+        return error_for(self._refused.code, self._refused.message)
 
 
 def _call(callback: Callable[..., None], argument: object) -> None:

@@ -7,8 +7,9 @@ defaults, or a new kind is made.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, fields
+from types import MappingProxyType
 from typing import Any, Final, TypeAlias
 
 from semel.protocol.ids import TopicId, format_topic_id, parse_topic_id
@@ -16,13 +17,22 @@ from semel.protocol.ids import TopicId, format_topic_id, parse_topic_id
 
 @dataclass(frozen=True, slots=True)
 class PartitionState:
-    """Who has a partition. `partition_epoch` counts the changes of this state: changes compare and set on it (R5)."""
+    """Who has a partition. `partition_epoch` counts the changes of this state: changes compare and set on it (R5).
+
+    leader: a node's id, or `NO_LEADER`: no replica that has all committed records is alive
+    elr: replicas out of `isr` that have every committed record all the same, because none was committed since they
+        left: `isr` has had fewer members than min.insync.replicas ever since (KIP-966, eligible leader replicas)
+    last_known_elr: replicas that were in `isr` or `elr` until they restarted without their last records: where nobody
+        else is left, an operator begins with these
+    """
 
     leader: int
     leader_epoch: int
     replicas: tuple[int, ...]
     isr: tuple[int, ...]
     partition_epoch: int = 0
+    elr: tuple[int, ...] = ()
+    last_known_elr: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,7 +42,14 @@ class ClusterCreated:
 
 @dataclass(frozen=True, slots=True)
 class BrokerRegistered:
-    """A node started. `incarnation` is new for every start; `directory_id` is its data folder's."""
+    """A node started. Its broker epoch is the number of this entry, and it is not fenced.
+
+    incarnation: new for every start
+    directory_id: of its data directory
+    peer_host, peer_port: where the other nodes reach it; port 0 where it does not listen to them
+    is_clean: it was stopped, not killed, in its former start: its logs have all that they had then
+    durability: "disk" if it counts a record as its own only once that is synced, "os" if the page cache is enough
+    """
 
     node_id: int
     incarnation: str
@@ -42,6 +59,40 @@ class BrokerRegistered:
     grpc_host: str
     grpc_port: int
     rack: str = ""
+    peer_host: str = ""
+    peer_port: int = 0
+    is_clean: bool = True
+    durability: str = "disk"
+
+
+@dataclass(frozen=True, slots=True)
+class BrokerFenced:
+    """A node is taken for dead: it is no replica's leader and in no in-sync set until it is unfenced, or registers.
+
+    epoch: its broker epoch, so that a node that has registered meanwhile is not fenced for what its former self did
+    """
+
+    node_id: int
+    epoch: int
+
+
+@dataclass(frozen=True, slots=True)
+class BrokerUnfenced:
+    """A fenced node gave a sign of life under the same broker epoch."""
+
+    node_id: int
+    epoch: int
+
+
+@dataclass(frozen=True, slots=True)
+class BrokerStopping:
+    """A node is about to stop: it is given nothing to lead any more, and joins no in-sync set, until it registers.
+
+    epoch: its broker epoch
+    """
+
+    node_id: int
+    epoch: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,6 +150,9 @@ class ProducerIdsAllocated:
 Change: TypeAlias = (
     ClusterCreated
     | BrokerRegistered
+    | BrokerFenced
+    | BrokerStopping
+    | BrokerUnfenced
     | TopicCreated
     | TopicDeleted
     | PartitionsAdded
@@ -110,6 +164,9 @@ Change: TypeAlias = (
 KINDS: Final[Mapping[str, type[Change]]] = {
     "cluster-created": ClusterCreated,
     "broker-registered": BrokerRegistered,
+    "broker-fenced": BrokerFenced,
+    "broker-unfenced": BrokerUnfenced,
+    "broker-stopping": BrokerStopping,
     "topic-created": TopicCreated,
     "topic-deleted": TopicDeleted,
     "partitions-added": PartitionsAdded,
@@ -119,6 +176,20 @@ KINDS: Final[Mapping[str, type[Change]]] = {
 }
 _KIND_OF: Final[Mapping[type[Change], str]] = {made: kind for kind, made in KINDS.items()}
 
+ADDED_TO_REGISTRATIONS: Final = frozenset({"peer_host", "peer_port", "is_clean", "durability"})
+"""Fields that older versions did not write."""
+
+
+def defaults_of(made: type[Any], names: Iterable[str]) -> Mapping[str, object]:
+    """Return the defaults of fields of a dataclass."""
+    return MappingProxyType({one.name: one.default for one in fields(made) if one.name in names})
+
+
+_UNWRITTEN: Final[Mapping[type[Change], Mapping[str, object]]] = {
+    BrokerRegistered: defaults_of(BrokerRegistered, ADDED_TO_REGISTRATIONS)
+}
+_NOTHING: Final[Mapping[str, object]] = MappingProxyType({})
+
 
 class MetadataCorruptError(ValueError):
     """An entry of the change log or a snapshot can't be read."""
@@ -126,7 +197,18 @@ class MetadataCorruptError(ValueError):
 
 def encode_change(change: Change) -> tuple[str, str]:
     """Return the kind and the JSON payload of a change."""
-    return _KIND_OF[type(change)], to_json({name: encode_value(getattr(change, name)) for name in change.__slots__})
+    return _KIND_OF[type(change)], to_json(encode_fields(change, _UNWRITTEN.get(type(change), _NOTHING)))
+
+
+def encode_fields(item: Any, unwritten: Mapping[str, object]) -> dict[str, Any]:
+    """Return the fields of a dataclass with slots as JSON. Those in `unwritten` that have the value there are left out.
+
+    So what an older version would have written too has the same bytes still: digests are made of them.
+    """
+    values = {name: getattr(item, name) for name in item.__slots__}
+    return {
+        name: encode_value(value) for name, value in values.items() if name not in unwritten or value != unwritten[name]
+    }
 
 
 def decode_change(kind: str, payload: str) -> Change:
@@ -151,7 +233,8 @@ def encode_value(value: Any) -> Any:
     """Return the JSON form of a field: topic ids as Kafka's text, partitions as arrays (there are many)."""
     match value:
         case PartitionState():
-            return [value.leader, value.leader_epoch, value.replicas, value.isr, value.partition_epoch]
+            state = [value.leader, value.leader_epoch, value.replicas, value.isr, value.partition_epoch]
+            return [*state, value.elr, value.last_known_elr] if value.elr or value.last_known_elr else state
         case tuple():
             return [encode_value(item) for item in value]
         case Mapping():
@@ -163,8 +246,11 @@ def encode_value(value: Any) -> Any:
 
 
 def decode_partition(state: list[Any]) -> PartitionState:
-    leader, leader_epoch, replicas, isr, partition_epoch = state
-    return PartitionState(leader, leader_epoch, tuple(replicas), tuple(isr), partition_epoch)
+    leader, leader_epoch, replicas, isr, partition_epoch, *eligible = state
+    elr, last_known_elr = eligible or ((), ())
+    return PartitionState(
+        leader, leader_epoch, tuple(replicas), tuple(isr), partition_epoch, tuple(elr), tuple(last_known_elr)
+    )
 
 
 def to_json(value: Any) -> str:

@@ -7,12 +7,17 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from types import MappingProxyType
 from typing import Any, Final, Generic, TypeVar
 
+from semel.broker.metadata.chain import START, Position
 from semel.broker.metadata.changes import (
+    ADDED_TO_REGISTRATIONS,
+    BrokerFenced,
     BrokerRegistered,
+    BrokerStopping,
+    BrokerUnfenced,
     Change,
     ClusterCreated,
     ConfigsChanged,
@@ -24,6 +29,8 @@ from semel.broker.metadata.changes import (
     TopicCreated,
     TopicDeleted,
     decode_partition,
+    defaults_of,
+    encode_fields,
     encode_value,
     to_json,
 )
@@ -52,6 +59,12 @@ class TopicImage:
 
 @dataclass(frozen=True, slots=True)
 class BrokerImage:
+    """A node as it registered last.
+
+    epoch: the number of that change in the log. 0 where an older version wrote the snapshot and the node did not start
+        since
+    """
+
     node_id: int
     incarnation: str
     directory_id: str
@@ -60,13 +73,28 @@ class BrokerImage:
     grpc_host: str
     grpc_port: int
     rack: str
+    peer_host: str = ""
+    peer_port: int = 0
+    is_clean: bool = True
+    durability: str = "disk"
+    epoch: int = 0
+    is_fenced: bool = False
+    is_stopping: bool = False
+
+
+_REGISTERED: Final = tuple(one.name for one in fields(BrokerRegistered))
+_UNWRITTEN: Final = defaults_of(BrokerImage, {*ADDED_TO_REGISTRATIONS, "epoch", "is_fenced", "is_stopping"})
 
 
 @dataclass(frozen=True, slots=True)
 class MetadataImage:
-    """All of the cluster's metadata after the change numbered `sequence` (0: before the first)."""
+    """All of the cluster's metadata after the change numbered `sequence` (0: before the first).
+
+    digest: of that change, which stands for all changes up to it (R10)
+    """
 
     sequence: int
+    digest: str
     cluster_id: str
     brokers: Mapping[int, BrokerImage]
     topics: Mapping[str, TopicImage]
@@ -74,6 +102,10 @@ class MetadataImage:
     broker_configs: Mapping[int, Mapping[str, str]]
     next_producer_id: int
     partition_count: int
+
+    @property
+    def position(self) -> Position:
+        return Position(self.sequence, self.digest)
 
     def topic(self, name: str) -> TopicImage | None:
         return self.topics.get(name)
@@ -88,18 +120,18 @@ class MetadataImage:
             return None
         return topic.partitions[tp.partition]
 
-    def apply(self, change: Change, sequence: int) -> MetadataImage:
-        """Return the image after `change`, which is numbered `sequence`. Raises `MetadataCorruptError` for a gap."""
-        return self.apply_all(((sequence, change),))
+    def apply(self, change: Change, position: Position) -> MetadataImage:
+        """Return the image after `change`, which is at `position`. Raises `MetadataCorruptError` for a gap."""
+        return self.apply_all(((position, change),))
 
-    def apply_all(self, changes: Iterable[tuple[int, Change]]) -> MetadataImage:
-        """Return the image after numbered changes in order. The tables are copied once, however many changes there are.
+    def apply_all(self, changes: Iterable[tuple[Position, Change]]) -> MetadataImage:
+        """Return the image after changes in order. The tables are copied once, however many changes there are.
 
         Raises `MetadataCorruptError` for a gap.
         """
         draft = _Draft(self)
-        for sequence, change in changes:
-            draft.apply(change, sequence)
+        for position, change in changes:
+            draft.apply(change, position)
         return draft.image()
 
 
@@ -128,7 +160,7 @@ class _Draft:
     """An image in the making. An image for each of many new topics would cost memory by the square of their number."""
 
     def __init__(self, image: MetadataImage) -> None:
-        self._sequence = image.sequence
+        self._position = image.position
         self._cluster_id = image.cluster_id
         self._brokers = _Table(image.brokers)
         self._topics = _Table(image.topics)
@@ -136,10 +168,13 @@ class _Draft:
         self._broker_configs = _Table(image.broker_configs)
         self._next_producer_id = image.next_producer_id
         self._partition_count = image.partition_count
+        self._states: dict[str, list[PartitionState]] = {}
 
     def image(self) -> MetadataImage:
+        self._set_changed_partitions()
         return MetadataImage(
-            sequence=self._sequence,
+            sequence=self._position.sequence,
+            digest=self._position.digest,
             cluster_id=self._cluster_id,
             brokers=self._brokers.frozen(),
             topics=self._topics.frozen(),
@@ -149,16 +184,26 @@ class _Draft:
             partition_count=self._partition_count,
         )
 
-    def apply(self, change: Change, sequence: int) -> None:
-        if sequence != self._sequence + 1:
-            raise MetadataCorruptError(f"metadata change {sequence} came after {self._sequence}: changes are missing")
-        self._sequence = sequence
+    def apply(self, change: Change, position: Position) -> None:
+        last = self._position.sequence
+        if position.sequence != last + 1:
+            raise MetadataCorruptError(f"metadata change {position.sequence} came after {last}: changes are missing")
+        self._position = position
+        if type(change) is PartitionChanged:
+            self._partition_changed(change)
+            return
+        self._set_changed_partitions()
         match change:
             case ClusterCreated(cluster_id=cluster_id):
                 self._cluster_id = cluster_id
             case BrokerRegistered():
-                broker = BrokerImage(**{name: getattr(change, name) for name in BrokerImage.__slots__})
-                self._brokers.writable()[change.node_id] = broker
+                registered = {name: getattr(change, name) for name in _REGISTERED}
+                self._brokers.writable()[change.node_id] = BrokerImage(**registered, epoch=position.sequence)
+            case BrokerFenced() | BrokerUnfenced():
+                broker = self._current(change)
+                self._brokers.writable()[change.node_id] = replace(broker, is_fenced=isinstance(change, BrokerFenced))
+            case BrokerStopping():
+                self._brokers.writable()[change.node_id] = replace(self._current(change), is_stopping=True)
             case TopicCreated():
                 topic = TopicImage(change.name, change.topic_id, change.partitions, _frozen(change.configs))
                 self._set_topic(topic)
@@ -173,12 +218,19 @@ class _Draft:
                 if change.first != len(topic.partitions):
                     raise MetadataCorruptError(f"partitions of {topic.name} were added at {change.first}")
                 self._set_topic(replace(topic, partitions=topic.partitions + change.partitions))
-            case PartitionChanged():
-                self._set_topic(self._partition_changed(change))
             case ConfigsChanged():
                 self._configs_changed(change)
             case ProducerIdsAllocated():
                 self._next_producer_id = change.first + change.count
+
+    def _current(self, change: BrokerFenced | BrokerUnfenced | BrokerStopping) -> BrokerImage:
+        broker = self._brokers.items.get(change.node_id)
+        if broker is None or broker.epoch != change.epoch:
+            known = "which never registered" if broker is None else f"whose broker epoch is {broker.epoch}"
+            raise MetadataCorruptError(
+                f"a change is about node {change.node_id} with the broker epoch {change.epoch}, {known}"
+            )
+        return broker
 
     def _existing(self, name: str, topic_id: TopicId) -> TopicImage:
         topic = self._topics.items.get(name)
@@ -193,17 +245,24 @@ class _Draft:
         self._partition_count += len(topic.partitions) - (len(before.partitions) if before is not None else 0)
         self._topics.writable()[topic.name] = topic
 
-    def _partition_changed(self, change: PartitionChanged) -> TopicImage:
+    def _partition_changed(self, change: PartitionChanged) -> None:
+        """Note a state. Topics get theirs together: when a node fails, thousands of a topic's partitions change."""
         topic = self._existing(change.name, change.topic_id)
-        before = topic.partitions[change.partition]
+        states = self._states.get(topic.name)
+        if states is None:
+            states = self._states[topic.name] = list(topic.partitions)
+        before = states[change.partition]
         if change.state.partition_epoch != before.partition_epoch + 1:
             raise MetadataCorruptError(
                 f"{topic.name}-{change.partition} goes from partition epoch {before.partition_epoch} "
                 f"to {change.state.partition_epoch}"
             )
-        states = list(topic.partitions)
         states[change.partition] = change.state
-        return replace(topic, partitions=tuple(states))
+
+    def _set_changed_partitions(self) -> None:
+        for name, states in self._states.items():
+            self._set_topic(replace(self._topics.items[name], partitions=tuple(states)))
+        self._states.clear()
 
     def _configs_changed(self, change: ConfigsChanged) -> None:
         if change.resource == TOPIC_RESOURCE:
@@ -218,7 +277,8 @@ class _Draft:
 
 
 EMPTY_IMAGE: Final = MetadataImage(
-    sequence=0,
+    sequence=START.sequence,
+    digest=START.digest,
     cluster_id="",
     brokers=MappingProxyType({}),
     topics=MappingProxyType({}),
@@ -237,9 +297,7 @@ def encode_image(image: MetadataImage) -> str:
             "sequence": image.sequence,
             "cluster_id": image.cluster_id,
             "next_producer_id": image.next_producer_id,
-            "brokers": [
-                {name: getattr(broker, name) for name in BrokerImage.__slots__} for broker in image.brokers.values()
-            ],
+            "brokers": [encode_fields(broker, _UNWRITTEN) for broker in image.brokers.values()],
             "topics": [
                 [topic.name, format_topic_id(topic.topic_id), encode_value(topic.partitions), dict(topic.configs)]
                 for topic in image.topics.values()
@@ -249,8 +307,11 @@ def encode_image(image: MetadataImage) -> str:
     )
 
 
-def decode_image(payload: str) -> MetadataImage:
-    """Return the image of a snapshot. Raises `MetadataCorruptError`."""
+def decode_image(payload: str, digest: str) -> MetadataImage:
+    """Return the image of a snapshot. Raises `MetadataCorruptError`.
+
+    digest: of the last change in it, which the database has beside the snapshot
+    """
     try:
         data: dict[str, Any] = json.loads(payload)
         if data["format"] != 1:
@@ -261,6 +322,7 @@ def decode_image(payload: str) -> MetadataImage:
         ]
         return MetadataImage(
             sequence=data["sequence"],
+            digest=digest,
             cluster_id=data["cluster_id"],
             brokers=_frozen({fields["node_id"]: BrokerImage(**fields) for fields in data["brokers"]}),
             topics=_frozen({topic.name: topic for topic in topics}),

@@ -1,82 +1,170 @@
 """The metadata of a running node: the current image for everybody, and the one way to change it.
 
 Reads are of the immutable image and cost nothing. Changes are decided on the image, written by compare-and-set off the
-event loop, and only then applied, by the function that also replays them.
+event loop, and only then applied, by the function that also replays them. A node that has registered changes what it
+likes; what only the controller may do needs its lease too. What others change is followed, by polls, and by the
+database's word where it has one. Each look at the database checks that its log still has what was applied here (R10);
+once it has not, or the node was started again elsewhere, nothing is read from it or written any more.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Awaitable, Callable, Sequence
+from contextlib import suppress
 from functools import partial
 from typing import Final, TypeVar
 
-from semel.broker.metadata.changes import Change
+from semel.broker.metadata.chain import MetadataWentBackError, Position
+from semel.broker.metadata.changes import BrokerRegistered, Change
+from semel.broker.metadata.database import MetadataUnavailableError
 from semel.broker.metadata.image import EMPTY_IMAGE, MetadataImage, TopicImage
+from semel.broker.metadata.runs import NodeDeposedError, Writer
 from semel.broker.metadata.store import (
+    Alone,
     Lease,
     MetadataConflictError,
     MetadataStore,
-    MetadataUnavailableError,
+    NodeSession,
     NotControllerError,
+    NotRegisteredError,
+    positions_of,
+    registration_of,
 )
-from semel.protocol.errors import SemelError
+from semel.protocol.errors import FatalError, SemelError
 from semel.protocol.ids import TopicId, TopicPartition
+from semel.protocol.randomness import source
 from semel.runtime.clock import Clock
+from semel.runtime.threads import Threads
 
-logger = logging.getLogger(__name__)
+_log = logging.getLogger(__name__)
 
-_ATTEMPTS: Final = 5
+_ATTEMPTS: Final = 12
+_BACK_OFF_S: Final = 0.002
+_BACK_OFF_MAX_S: Final = 0.2
+_REGISTRATION_PATIENCE_S: Final = 10.0
+"""So long a change waits for the registration of a node that is starting."""
+_POLL_S: Final = 0.1
+_POLL_MAX_S: Final = 2.0
+"""Between polls of a database that does not answer."""
 _Result = TypeVar("_Result")
 
 Decision = Callable[[MetadataImage], Sequence[Change]]
 Listener = Callable[[Change, MetadataImage], None]
+_Write = Callable[[Sequence[Change], Position, int], list[Position]]
+"""Writes changes after a position, at a time: a call of the store."""
 
 
 class Metadata:
-    """Holds the image and the controller's lease, and writes changes one at a time."""
+    """Holds the image, follows and changes the log, and holds the controller's lease where it can have it."""
 
     def __init__(
-        self, store: MetadataStore, clock: Clock, *, holder: str, lease_ms: int, snapshot_changes: int
+        self,
+        store: MetadataStore,
+        clock: Clock,
+        *,
+        holder: str,
+        lease_ms: int,
+        snapshot_changes: int,
+        is_shared: bool = False,
+        heartbeat_ms: int | None = None,
+        on_went_back: Callable[[MetadataWentBackError], Awaitable[None]] | None = None,
+        on_deposed: Callable[[NodeDeposedError], None] | None = None,
     ) -> None:
-        """`holder` names this node in the lease; nobody else may use the same name at the same time."""
+        """`holder` names this node in the lease; nobody else may use the same name at the same time.
+
+        is_shared:    whether other nodes may use the store too: only then it is polled, and has heartbeats
+        heartbeat_ms: how often; without it as often as the lease is renewed, three times in its length
+        on_went_back: awaited once, when the database turns out to lack what was applied here, before a caller hears it
+        on_deposed:   called once, when this node was started again elsewhere
+        """
         self.image: MetadataImage = EMPTY_IMAGE
         self._store = store
         self._clock = clock
         self._holder = holder
         self._lease_ms = lease_ms
         self._snapshot_changes = snapshot_changes
+        self._is_shared = is_shared
+        self._heartbeat_s = (lease_ms / 3 if heartbeat_ms is None else heartbeat_ms) / 1000
+        self._on_went_back = on_went_back
+        self._on_deposed = on_deposed
+        self._over: MetadataWentBackError | NodeDeposedError | None = None
         self._snapshot_sequence = 0
         self._lease: Lease | None = None
+        self._writer: Writer | None = None
+        self._registered = asyncio.Event()
         self._listeners: list[Listener] = []
+        self._waiting: list[tuple[int, asyncio.Future[MetadataImage]]] = []
+        self._wake = asyncio.Event()
+        self._telling: asyncio.Task[None] | None = None
         self._writing = asyncio.Lock()
-        self._executor = ThreadPoolExecutor(max_workers=1, thread_name_prefix="semel-metadata")
+        self._executor = Threads(1, "semel-metadata")
+        self._is_silent = False
+        self.reached_since: float | None = None
+        """Since when each look at the database has succeeded, by the monotonic clock; None while they fail."""
+        self.reached_at = clock.monotonic()
+        """When a look at the database succeeded last, by the monotonic clock."""
+        self.failed_heartbeats = 0
 
     async def open(self) -> None:
-        """Connect, take the controller's lease, and read everything. Raises `SemelError` saying what is wrong."""
-        await self._off_loop(self._store.create)
-        self._lease = await self._wait_for_lease()
+        """Connect, and read everything. Takes the controller's lease if it is free.
+
+        Tables of an older version wait for the lease: their node may still run. Raises `SemelError` saying what is
+        wrong.
+        """
+        if await self._off_loop(self._store.create):
+            self._lease = await self._wait_for_lease()
+            await self._off_loop(partial(self._store.upgrade, self._lease))
+        else:
+            with suppress(NotControllerError):
+                self._lease = await self._acquire()
         self.image = await self._off_loop(self._store.load)
         self._snapshot_sequence = await self._off_loop(self._store.last_snapshot_sequence)
+
+    async def wait_until_alone(self, node_id: int) -> None:
+        """Wait until no other node runs, and take the lease. Raises `NotControllerError` where one continues to."""
+        if self._lease is None:
+            self._lease = await self._wait_for_lease()
+        if self._is_shared:
+            await self._wait_for(partial(self._check_alone, node_id))
+
+    async def register(
+        self, registration: BrokerRegistered, further: Decision = lambda _: (), *, alone: bool = False
+    ) -> MetadataImage:
+        """Write the registration of this node, and what `further` decides from the image before it, in one transaction.
+
+        From then on this node may change the metadata, and an earlier run of it can't. Its broker epoch is the number
+        of the registration. `alone`: raises `NotControllerError` where another node runs. Raises otherwise as `change`.
+        """
+        return await asyncio.shield(asyncio.ensure_future(self._register(registration, further, alone=alone)))
+
+    async def confirm(self, known: Position) -> None:
+        """Raises `MetadataWentBackError` where the log lacks what this node had applied in an earlier run."""
+        await self._in_thread(partial(self._store.check, known))
 
     async def close(self) -> None:
         """Finish the change that is being written, and give the lease back."""
         async with self._writing:
+            if self._telling is not None:
+                await asyncio.gather(self._telling, return_exceptions=True)
             try:
-                if self._lease is not None:
-                    await self._off_loop(partial(self._store.release_lease, self._lease))
+                writer = self._writer if self._is_shared else None
+                if writer is not None or self._lease is not None:
+                    await self._in_thread(partial(self._store.sign_off, writer, self._lease))
             except SemelError as error:
-                logger.warning("the controller's lease was not given back: %s", error)
+                _log.warning("the controller's lease was not given back: %s", error)
             finally:
-                self._lease = None
+                self._lease = self._writer = None
+                self._end_waits(NotRegisteredError("this node is stopping"))
                 self._store.close()
                 self._executor.shutdown()  # its one thread has nothing to do any more
 
     def abandon(self) -> None:
         """Let everything go as a killed process does: the lease is not given back."""
-        self._lease = None
+        self._lease = self._writer = None
+        if self._telling is not None:
+            self._telling.cancel()
         self._executor.shutdown(cancel_futures=True)
         self._store.close()
 
@@ -89,6 +177,11 @@ class Metadata:
     def controller_epoch(self) -> int:
         """The epoch of this node's lease, -1 without one."""
         return -1 if self._lease is None else self._lease.epoch
+
+    @property
+    def broker_epoch(self) -> int:
+        """The number of this run's registration, -1 before it."""
+        return -1 if self._writer is None else self._writer.epoch
 
     def topic(self, name: str) -> TopicImage | None:
         return self.image.topics.get(name)
@@ -114,102 +207,293 @@ class Metadata:
         """
         self._listeners.append(listener)
 
-    async def change(self, decide: Decision) -> MetadataImage:
+    async def change(self, decide: Decision, *, as_controller: bool = False) -> MetadataImage:
         """Make the changes that `decide` finds right for the current image, and return the image after them.
 
         `decide` may run more than once, and may raise to refuse. The caller going away does not stop a write that has
-        begun. Raises `NotControllerError`, `MetadataUnavailableError`.
+        begun. A change that comes while the node starts waits for its registration. `as_controller`: only while this
+        node holds the controller's lease, which is checked in the transaction. Raises `NotControllerError`,
+        `NotRegisteredError`, `NodeDeposedError`, `MetadataUnavailableError` (the change may have been written),
+        `MetadataWentBackError`.
         """
-        return await asyncio.shield(asyncio.ensure_future(self._change(decide)))
+        return await asyncio.shield(asyncio.ensure_future(self._change(decide, as_controller=as_controller)))
+
+    async def refresh(self) -> MetadataImage:
+        """Read what others have changed until now, and return the image with it: what it lacks was not there then.
+
+        Raises `MetadataUnavailableError`, `MetadataConflictError`, `MetadataWentBackError`.
+        """
+        return await asyncio.shield(asyncio.ensure_future(self._refresh()))
+
+    async def at(self, sequence: int) -> MetadataImage:
+        """Wait until the image has the change numbered `sequence`, and return it. Raises what ends the following."""
+        if self.image.sequence >= sequence:
+            return self.image
+        if self._over is not None:
+            raise self._over
+        reached: asyncio.Future[MetadataImage] = asyncio.get_running_loop().create_future()
+        waiting = (sequence, reached)
+        self._waiting.append(waiting)
+        self._wake.set()
+        try:
+            return await reached
+        finally:
+            with suppress(ValueError):
+                self._waiting.remove(waiting)
+
+    async def heartbeat(self) -> None:
+        """Tell the controller that this node lives, and how far it has applied the log.
+
+        Raises `NodeDeposedError`, `MetadataUnavailableError`, `MetadataWentBackError`.
+        """
+        writer = self._writer
+        if writer is not None:
+            beat = partial(self._store.heartbeat, writer, seen=self.image.position, now_ms=self._clock.now_ms())
+            await self._off_loop(beat)
+
+    async def silent_nodes(self, session_ms: int) -> list[NodeSession]:
+        """Return the nodes that have not been heard of for `session_ms`, by the database's time."""
+        return await self._off_loop(partial(self._store.silent_nodes, session_ms, now_ms=self._clock.now_ms()))
 
     async def run(self) -> None:
-        """Keep the lease until cancelled; take it again when it was lost and is free."""
+        """Keep the lease until cancelled, and take it when it is free. Where the store is shared, follow and tell."""
+        async with asyncio.TaskGroup() as duties:
+            duties.create_task(self._keep_leases(), name="keep the controller's lease")
+            if self._is_shared:
+                duties.create_task(self._keep_beating(), name="tell the controller that this node lives")
+                duties.create_task(self._follow(), name="follow the metadata's database")
+                listening = self._store.notifications(self._wake.set)
+                if listening is not None:
+                    duties.create_task(listening.run(), name="listen for changes of the metadata")
+
+    async def _keep_leases(self) -> None:
         while True:
             await asyncio.sleep(self._lease_ms / 3000)
             async with self._writing:
                 await self._keep_lease()
 
+    async def _keep_beating(self) -> None:
+        while True:
+            await asyncio.sleep(self._heartbeat_s)
+            await self._beat()
+
     async def _keep_lease(self) -> None:
+        if self._over is not None:
+            return
         now_ms = self._clock.now_ms()
         try:
             if self._lease is None:
                 self._lease = await self._acquire()
                 await self._catch_up()
-                logger.info("this node is the controller again, epoch %d", self._lease.epoch)
+                _log.info("this node is the controller now, epoch %d", self._lease.epoch)
             else:
                 renew = partial(self._store.renew_lease, self._lease, duration_ms=self._lease_ms, now_ms=now_ms)
-                self._lease = await self._off_loop(renew)
+                self._lease = await self._off_loop(partial(renew, known=self.image.position, writer=self._writer))
         except NotControllerError as error:
             if self._lease is not None:
-                logger.error("this node is not the controller any more: %s", error.message)
+                _log.error("this node is not the controller any more: %s", error.message)
             self._lease = None
         except MetadataUnavailableError as error:
-            logger.error("the controller's lease could not be renewed: %s", error.message)
+            _log.error("the controller's lease could not be renewed: %s", error.message)
+        except (MetadataWentBackError, NodeDeposedError):
+            pass  # `_off_loop` has told of it
+
+    async def _beat(self) -> None:
+        if self._over is not None:
+            return
+        try:
+            await self.heartbeat()
+            self._is_silent = False
+        except MetadataUnavailableError as error:
+            self.failed_heartbeats += 1
+            if not self._is_silent:
+                _log.warning("heartbeats can't be written, and are tried again: %s", error.message)
+            self._is_silent = True
+        except (MetadataWentBackError, NodeDeposedError):
+            pass  # `_off_loop` has told of it
+
+    async def _follow(self) -> None:
+        """Apply what others write: soon where the database tells of it, by polls in any case."""
+        pause_s = _POLL_S
+        while True:
+            with suppress(TimeoutError):
+                # Not `wait_for`, which may lose a cancellation (until Python 3.12).
+                async with asyncio.timeout(pause_s):
+                    await self._wake.wait()
+            self._wake.clear()
+            if self._over is not None:
+                continue
+            try:
+                await self.refresh()
+            except MetadataUnavailableError as error:
+                if pause_s == _POLL_S:
+                    _log.warning("changes of other nodes can't be read, and are tried again: %s", error.message)
+                pause_s = min(2 * pause_s, _POLL_MAX_S)
+            except (MetadataWentBackError, NodeDeposedError):
+                pass  # `_off_loop` has told of it
+            except MetadataConflictError as error:
+                raise FatalError(
+                    f"this node was away for too many changes of the metadata ({error.message}). Start it again"
+                ) from error
+            else:
+                pause_s = _POLL_S
 
     async def _wait_for_lease(self) -> Lease:
         """A lease that nobody renews is free when it ends; one that is renewed belongs to a living node."""
+        return await self._wait_for(self._acquire)
+
+    async def _wait_for(self, attempt: Callable[[], Awaitable[_Result]]) -> _Result:
         deadline = self._clock.monotonic() + self._lease_ms / 1000 * 1.1
         told = False
         while True:
             try:
-                return await self._acquire()
+                return await attempt()
             except NotControllerError as error:
                 if self._clock.monotonic() >= deadline:
                     raise
                 if not told:
-                    logger.info("waiting for the controller's lease: %s", error.message)
+                    _log.info("waiting until this node may start: %s", error.message)
                     told = True
             await asyncio.sleep(self._lease_ms / 20_000)
 
+    async def _check_alone(self, node_id: int) -> None:
+        await self._off_loop(partial(self._store.check_alone, node_id, self._alone, now_ms=self._clock.now_ms()))
+
+    @property
+    def _alone(self) -> Alone:
+        return Alone(self._holder, self._lease_ms if self._is_shared else 0)
+
     async def _acquire(self) -> Lease:
-        now_ms = self._clock.now_ms()
-        return await self._off_loop(
-            partial(self._store.acquire_lease, self._holder, duration_ms=self._lease_ms, now_ms=now_ms)
-        )
+        acquire = partial(self._store.acquire_lease, self._holder, known=self.image.position, writer=self._writer)
+        return await self._off_loop(partial(acquire, duration_ms=self._lease_ms, now_ms=self._clock.now_ms()))
 
-    async def _change(self, decide: Decision) -> MetadataImage:
+    async def _register(self, registration: BrokerRegistered, further: Decision, *, alone: bool) -> MetadataImage:
+        alone_as = self._alone if alone else None
+
+        def write(changes: Sequence[Change], after: Position, now_ms: int) -> list[Position]:
+            return self._store.register(registration, changes[1:], after=after, now_ms=now_ms, alone=alone_as)
+
         async with self._writing:
-            for _ in range(_ATTEMPTS):
-                changes = list(decide(self.image))
-                if not changes:
-                    return self.image
-                if self._lease is None:
-                    raise NotControllerError("this node is not the controller now: try again shortly")
-                try:
-                    await self._append(changes)
-                except MetadataConflictError:
-                    await self._catch_up()
-                    continue
-                except NotControllerError:
-                    self._lease = None
-                    raise
-                await self._snapshot()
-                return self.image
-            raise MetadataConflictError("the metadata keeps changing under this change: try again")
+            after = await self._make(
+                lambda image: [registration, *further(image)],
+                write,
+                lambda after: (registration_of(registration, after), None),
+            )
+            self._writer = registration_of(registration, after)
+            self._registered.set()
+            return self.image
 
-    async def _append(self, changes: Sequence[Change]) -> None:
-        lease = self._lease
-        assert lease is not None
-        after = self.image.sequence
-        write = partial(self._store.append, changes, after=after, lease=lease, now_ms=self._clock.now_ms())
+    async def _change(self, decide: Decision, *, as_controller: bool) -> MetadataImage:
+        if self._writer is None and self.image.cluster_id and not self._registered.is_set():
+            with suppress(TimeoutError):
+                async with asyncio.timeout(_REGISTRATION_PATIENCE_S):
+                    await self._registered.wait()
+        async with self._writing:
+            lease = self._lease
+            if as_controller and lease is None:
+                raise NotControllerError("this node is not the controller now: try again shortly")
+            names = (self._writer, lease if as_controller else None)
+
+            def write(changes: Sequence[Change], after: Position, now_ms: int) -> list[Position]:
+                return self._store.append(changes, after=after, writer=names[0], lease=names[1], now_ms=now_ms)
+
+            try:
+                await self._make(decide, write, lambda _: names)
+            except NotControllerError:
+                if as_controller:
+                    self._lease = None
+                raise
+            return self.image
+
+    async def _make(
+        self,
+        decide: Decision,
+        write: _Write,
+        names: Callable[[Position], tuple[Writer | None, Lease | None]],
+    ) -> Position:
+        """Decide and write until nobody else comes first. Returns the position after which it was written."""
+        for attempt in range(_ATTEMPTS):
+            after = self.image.position
+            try:
+                changes = list(decide(self.image))
+            except SemelError:
+                if await self._is_newest():
+                    raise
+                continue
+            if not changes:
+                if await self._is_newest():
+                    return after
+                continue
+            try:
+                await self._write(changes, after, write, names(after))
+            except MetadataConflictError:
+                # Not all who came too late try again at the same moment.
+                await asyncio.sleep(source().random() * min(_BACK_OFF_S * 2**attempt, _BACK_OFF_MAX_S))
+                await self._catch_up()
+                continue
+            self._tell_others()
+            await self._snapshot()
+            return after
+        raise MetadataConflictError("the metadata keeps changing under this change: try again")
+
+    async def _is_newest(self) -> bool:
+        """Say whether nobody else has changed anything: a refusal must not rest on an older image."""
+        before = self.image.sequence
+        if self._is_shared:
+            await self._catch_up()
+        return self.image.sequence == before
+
+    async def _write(
+        self,
+        changes: Sequence[Change],
+        after: Position,
+        write: _Write,
+        names: tuple[Writer | None, Lease | None],
+    ) -> None:
+        now_ms = self._clock.now_ms()
         try:
-            await self._off_loop(write)
+            positions = await self._off_loop(partial(write, changes, after, now_ms))
         except MetadataUnavailableError:
             # The connection may have gone after the commit: what is in the log decides.
+            writer, lease = names
+            wanted = positions_of(changes, after=after, writer=writer, lease=lease, now_ms=now_ms)
             written = await self._off_loop(partial(self._store.changes_after, after))
-            if [change for _, change in written[: len(changes)]] != list(changes):
+            if [position for position, _ in written[: len(wanted)]] != wanted:
                 raise
-        self._apply(list(enumerate(changes, start=after + 1)))
+            self._apply(written)
+        else:
+            self._apply(list(zip(positions, changes, strict=True)))
+
+    async def _refresh(self) -> MetadataImage:
+        async with self._writing:
+            await self._catch_up()
+            return self.image
 
     async def _catch_up(self) -> None:
         """Apply what somebody else has written."""
-        self._apply(await self._off_loop(partial(self._store.changes_after, self.image.sequence)))
+        changes = await self._off_loop(partial(self._store.changes_after, self.image.position))
+        if changes:
+            self._apply(changes)
+            await self._snapshot()
 
-    def _apply(self, changes: Sequence[tuple[int, Change]]) -> None:
+    def _apply(self, changes: Sequence[tuple[Position, Change]]) -> None:
         self.image = self.image.apply_all(changes)
         for _, change in changes:
             for listener in self._listeners:
                 listener(change, self.image)
+        for sequence, reached in self._waiting:
+            if sequence <= self.image.sequence and not reached.done():
+                reached.set_result(self.image)
+
+    def _end_waits(self, error: SemelError) -> None:
+        for _, reached in self._waiting:
+            if not reached.done():
+                reached.set_exception(error)
+
+    def _tell_others(self) -> None:
+        """Wake the nodes that listen. Nobody waits for that."""
+        if self._is_shared and self._store.can_notify and (self._telling is None or self._telling.done()):
+            self._telling = asyncio.get_running_loop().create_task(self._in_thread(self._store.notify))
 
     async def _snapshot(self) -> None:
         """A snapshot only makes the next start shorter, so a failure to write one is no failure of the change."""
@@ -218,10 +502,51 @@ class Metadata:
         image = self.image
         write = partial(self._store.write_snapshot, image, lease=self._lease, now_ms=self._clock.now_ms())
         try:
-            await self._off_loop(write)
+            await self._off_loop(partial(write, writer=self._writer))
             self._snapshot_sequence = image.sequence
         except SemelError as error:
-            logger.warning("no snapshot of the metadata was written: %s", error.message)
+            _log.warning("no snapshot of the metadata was written: %s", error.message)
 
     async def _off_loop(self, call: Callable[[], _Result]) -> _Result:
-        return await asyncio.get_running_loop().run_in_executor(self._executor, call)
+        if self._over is not None:
+            raise type(self._over)(self._over.message)
+        try:
+            result = await self._in_thread(call)
+        except MetadataUnavailableError:
+            self.reached_since = None
+            raise
+        except MetadataWentBackError as error:
+            if self._end(error) and self._on_went_back is not None:
+                await self._on_went_back(error)
+            raise
+        except NodeDeposedError as error:
+            if self._end(error) and self._on_deposed is not None:
+                self._on_deposed(error)
+            raise
+        self.reached_at = self._clock.monotonic()
+        if self.reached_since is None:
+            self.reached_since = self.reached_at
+        return result
+
+    def _end(self, error: MetadataWentBackError | NodeDeposedError) -> bool:
+        """Use the database no more. Returns whether this is news."""
+        if self._over is not None:
+            return False
+        self._over = error
+        self._end_waits(error)
+        return True
+
+    async def _in_thread(self, call: Callable[[], _Result]) -> _Result:
+        work = asyncio.get_running_loop().run_in_executor(self._executor, call)
+        deadline_s = self._store.deadline_s
+        if deadline_s is None:
+            return await work
+        try:
+            while not (await asyncio.wait({work}, timeout=deadline_s))[0]:
+                # Whether a change was written is looked up with another connection.
+                _log.error("the metadata database %s does not answer: its connection is given up", self._store.location)
+                self._store.interrupt()
+        except asyncio.CancelledError:
+            work.cancel()
+            raise
+        return work.result()

@@ -1,65 +1,67 @@
-"""Where the metadata is kept: an ordered change log with snapshots and the controller's lease, in a SQL database.
+"""Where the metadata is kept: an ordered change log with snapshots, who may write it, and the controller's lease.
 
-Synchronous; `Metadata` (metadata.py) runs it off the event loop. Every write names the sequence that it follows and the
-epoch of the lease that it is made under, and both are checked in its own transaction, so a deposed controller or one
-that missed a change can't write, whatever clocks say.
+Synchronous; `Metadata` (metadata.py) runs it off the event loop. Any node changes the metadata: each write names the
+change that it follows and the registration of its writer, and both are checked in its own transaction, so an earlier
+run of a node, or one that missed a change, can't write, whatever clocks say. What only the controller may do names its
+lease too. The digest of the change that it follows is checked as well (`chain.py`), by reads too: a database that went
+back to an older copy is found out by the first transaction after that.
+
+Rows are locked in one order: the node's, then the lease.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+import os
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
 import sqlalchemy as sa
 from sqlalchemy import exc
-from sqlalchemy.engine import URL, make_url
+from sqlalchemy.engine import URL
 
-from semel.broker.config.setting import ConfigError
-from semel.broker.metadata.changes import Change, MetadataCorruptError, decode_change, encode_change
+from semel.broker.metadata.chain import START, ChainBrokenError, MetadataWentBackError, Position, digest_of
+from semel.broker.metadata.changes import (
+    BrokerRegistered,
+    Change,
+    ClusterCreated,
+    MetadataCorruptError,
+    TopicDeleted,
+    decode_change,
+    encode_change,
+)
+from semel.broker.metadata.database import Database
 from semel.broker.metadata.image import EMPTY_IMAGE, MetadataImage, decode_image, encode_image
+from semel.broker.metadata.runs import NodeDeposedError, Writer
+from semel.broker.metadata.tables import (
+    CHANGES,
+    LEASES,
+    LOGS,
+    NODES,
+    SCHEMA,
+    SCHEMA_VERSION,
+    SNAPSHOTS,
+    TABLES,
+    is_chained,
+    position_of,
+    select_changes,
+    upgrade,
+    version_of,
+)
 from semel.protocol.errors import ErrorCode, FatalError, RetriableError
+from semel.protocol.ids import TopicId
+from semel.runtime.regular_files import special_kind
 
-SCHEMA_VERSION: Final = 1
+METADATA_FILE: Final = "metadata.sqlite"
+"""The database in the data folder, where no other is named."""
+_BESIDE: Final = ("", "-wal", "-shm", "-journal")
+"""What SQLite's names of its files end in."""
 CONTROLLER_LEASE: Final = "controller"
 SNAPSHOTS_KEPT: Final = 2
+NO_CONTROLLER_EPOCH: Final = 0
+"""Of changes that any node may make: leases begin with 1."""
 
 _CREATION_LOCK: Final = 0x53656D656C  # "Semel": PostgreSQL's advisory lock for creating the tables
-
-_tables = sa.MetaData()
-_schema = sa.Table("semel_schema", _tables, sa.Column("version", sa.Integer, primary_key=True, autoincrement=False))
-_changes = sa.Table(
-    "semel_metadata_changes",
-    _tables,
-    sa.Column("sequence", sa.BigInteger, primary_key=True, autoincrement=False),
-    sa.Column("kind", sa.String(64), nullable=False),
-    sa.Column("payload", sa.Text, nullable=False),
-    sa.Column("controller_epoch", sa.BigInteger, nullable=False),
-    sa.Column("written_at_ms", sa.BigInteger, nullable=False),
-)
-_snapshots = sa.Table(
-    "semel_metadata_snapshots",
-    _tables,
-    sa.Column("sequence", sa.BigInteger, primary_key=True, autoincrement=False),
-    sa.Column("payload", sa.Text, nullable=False),
-    sa.Column("written_at_ms", sa.BigInteger, nullable=False),
-)
-_leases = sa.Table(
-    "semel_leases",
-    _tables,
-    sa.Column("name", sa.String(64), primary_key=True),
-    sa.Column("holder", sa.String(255), nullable=False),
-    sa.Column("epoch", sa.BigInteger, nullable=False),
-    sa.Column("expires_at_ms", sa.BigInteger, nullable=False),
-)
-
-
-class MetadataUnavailableError(RetriableError):
-    """The metadata's database does not answer."""
-
-    def __init__(self, message: str, code: ErrorCode = ErrorCode.BROKER_NOT_AVAILABLE) -> None:
-        super().__init__(message, code)
 
 
 class MetadataConflictError(RetriableError):
@@ -76,216 +78,465 @@ class NotControllerError(RetriableError):
         super().__init__(message, code)
 
 
+class NotRegisteredError(RetriableError):
+    """This node has not registered yet, so it can't change the metadata."""
+
+    def __init__(self, message: str, code: ErrorCode = ErrorCode.NOT_CONTROLLER) -> None:
+        super().__init__(message, code)
+
+
 @dataclass(frozen=True, slots=True)
 class Lease:
-    """Who may write. `epoch` grows with every holder and fences the earlier ones."""
+    """Who is the controller. `epoch` grows with every holder and fences the earlier ones."""
 
     holder: str
     epoch: int
     expires_at_ms: int
 
 
-class MetadataStore:
+@dataclass(frozen=True, slots=True)
+class NodeSession:
+    """What the database knows of a registered node.
+
+    silent_ms:     how long it has not been heard of, by the database's time; very long where it has signed off
+    seen_sequence: the last change that it had applied then
+    has_left:      whether it has signed off
+    """
+
+    node_id: int
+    broker_epoch: int
+    incarnation: str
+    directory_id: str
+    silent_ms: int
+    seen_sequence: int
+    has_left: bool = False
+
+    @property
+    def writer(self) -> Writer:
+        return Writer(self.node_id, self.broker_epoch)
+
+
+@dataclass(frozen=True, slots=True)
+class Alone:
+    """What a registration asks for where only one node may run: that no other holds the lease, or has been heard of.
+
+    session_ms: after so long a silent node is taken for dead; 0 where heartbeats do not count
+    """
+
+    holder: str
+    session_ms: int
+
+
+def misplaced_file(data_dir: str) -> tuple[str, str] | None:
+    """Return a file of the database in a data folder in whose place is something else, and what; None: all is well.
+
+    SQLite says "disk I/O error" of it, or waits for ever.
+    """
+    for suffix in _BESIDE:
+        path = f"{data_dir}/{METADATA_FILE}{suffix}"
+        kind = "a directory" if os.path.isdir(path) else special_kind(path)
+        if kind:
+            return path, kind
+    return None
+
+
+class MetadataStore(Database):
     """The metadata's database. Use from one thread at a time."""
 
-    def __init__(self, url: str, *, timeout_ms: int = 10_000) -> None:
-        """`url` is a SQLAlchemy URL of SQLite or PostgreSQL; any other is a `ConfigError`. Connects on first use."""
-        parsed = _supported(url)
-        self.location: Final = parsed.render_as_string(hide_password=True)
-        """The URL without its password, for messages."""
-        self._is_sqlite = parsed.get_backend_name() == "sqlite"
-        options: dict[str, Any]
-        if self._is_sqlite:
-            options = {"connect_args": {"timeout": timeout_ms / 1000, "check_same_thread": False}}
-        else:
-            seconds = max(1, timeout_ms // 1000)
-            limits = f"-c statement_timeout={timeout_ms} -c lock_timeout={timeout_ms}"
-            options = {
-                "connect_args": {"connect_timeout": seconds, "options": limits, "application_name": "semel"},
-                "pool_pre_ping": True,
-            }
-        try:
-            self._engine = sa.create_engine(parsed, pool_size=1, max_overflow=0, poolclass=sa.QueuePool, **options)
-        except ModuleNotFoundError as error:
-            raise ConfigError(
-                f"metadata.url needs the Python package {error.name}: pip install 'semel[postgresql]'"
-            ) from None
-        if self._is_sqlite:
-            sa.event.listen(self._engine, "connect", _prepare_sqlite)
-            sa.event.listen(self._engine, "begin", _begin_immediate)
+    def create(self) -> bool:
+        """Create what is missing, and return whether the tables are an older version's.
 
-    def close(self) -> None:
-        self._engine.dispose()
-
-    def create(self) -> None:
-        """Create what is missing. Raises `FatalError` where a newer version of Semel made the tables."""
+        Those stay as they are until `upgrade`: their node may still run. Raises `FatalError` where a newer version of
+        Semel made the tables.
+        """
         with self._transaction() as connection:
             if not self._is_sqlite:
                 connection.execute(sa.select(sa.func.pg_advisory_xact_lock(_CREATION_LOCK)))
-            _tables.create_all(connection)
-            found = connection.execute(sa.select(sa.func.max(_schema.c.version))).scalar()
+            TABLES.create_all(connection)
+            found = connection.execute(sa.select(sa.func.max(SCHEMA.c.version))).scalar()
             if found is None:
-                connection.execute(_schema.insert().values(version=SCHEMA_VERSION))
-            elif found > SCHEMA_VERSION:
+                connection.execute(SCHEMA.insert().values(version=SCHEMA_VERSION))
+                return False
+            if found > SCHEMA_VERSION:
                 raise FatalError(
                     f"the metadata in {self.location} was made by a newer semel (format {found}, this one "
                     f"reads {SCHEMA_VERSION}): install that version"
                 )
+            return bool(found < SCHEMA_VERSION)
+
+    def upgrade(self, lease: Lease) -> None:
+        """Bring the tables of an older version to this one's, in one transaction, while nobody else can write."""
+        with self._transaction() as connection:
+            self._check_lease(connection, lease)
+            upgrade(connection, is_sqlite=self._is_sqlite)
 
     def load(self) -> MetadataImage:
-        """Return the image of the whole log: the newest snapshot that can be read, and the changes after it."""
+        """Return the image of the whole log: the newest snapshot that can be read, and the changes after it.
+
+        Raises `MetadataCorruptError` for what can't be read, and where a change does not continue the one before it.
+        """
         with self._transaction() as connection:
-            statement = sa.select(_snapshots.c.payload).order_by(_snapshots.c.sequence.desc())
+            version = version_of(connection)
+            columns = (SNAPSHOTS.c.payload, SNAPSHOTS.c.digest if is_chained(version) else sa.literal(""))
+            statement = sa.select(*columns).order_by(SNAPSHOTS.c.sequence.desc())
             image, corrupt = EMPTY_IMAGE, None
-            for (payload,) in connection.execute(statement).all():
+            for payload, digest in connection.execute(statement).all():
                 try:
-                    image = decode_image(payload)
+                    image = decode_image(payload, digest)
                     break
                 except MetadataCorruptError as error:
                     corrupt = error
             try:
-                return image.apply_all(self._changes_after(connection, image.sequence))
+                return image.apply_all(self._changes_after(connection, image.position, version))
             except MetadataCorruptError as error:
                 raise corrupt or error from None
 
-    def changes_after(self, sequence: int) -> list[tuple[int, Change]]:
-        """Return the numbered changes after `sequence`, in order. Raises `MetadataConflictError` where they are cut."""
+    def deleted_topics(self) -> frozenset[TopicId]:
+        """Return the topics that were deleted lately: changes are kept until two snapshots have them."""
         with self._transaction() as connection:
-            found = self._changes_after(connection, sequence)
-            if found and found[0][0] != sequence + 1:
-                raise MetadataConflictError(
-                    f"the changes after {sequence} are only in a snapshot: load the metadata again"
-                )
-            return found
+            changes = self._changes_after(connection, START, version=1)
+        return frozenset(change.topic_id for _, change in changes if isinstance(change, TopicDeleted))
 
-    def append(self, changes: Sequence[Change], *, after: int, lease: Lease, now_ms: int) -> None:
-        """Write changes as the entries right after `after`, all or none.
+    def check(self, known: Position) -> None:
+        """Raises `MetadataWentBackError` where the log does not have `known`, which this node has applied (R10).
 
-        Raises `NotControllerError` where `lease` is not the current one, `MetadataConflictError` where the log goes on
-        after `after` already, `MetadataUnavailableError` where the database fails (the changes may have been written).
+        What lies so far back that only a snapshot has it can't be compared, and passes.
         """
-        rows = [
-            {
-                "sequence": after + position,
-                "kind": kind,
-                "payload": payload,
-                "controller_epoch": lease.epoch,
-                "written_at_ms": now_ms,
-            }
-            for position, (kind, payload) in enumerate(map(encode_change, changes), start=1)
-        ]
-        conflict = MetadataConflictError(f"the metadata has changed since {after}")
+        with self._transaction() as connection:
+            self._check_chain(connection, known)
+
+    def changes_after(self, known: Position) -> list[tuple[Position, Change]]:
+        """Return the changes after `known`, in order.
+
+        Raises `MetadataConflictError` where they are cut, and `MetadataWentBackError` where they do not continue it.
+        """
+        with self._transaction() as connection:
+            if self._check_chain(connection, known) == known.sequence:
+                return []
+            first = connection.execute(
+                sa.select(sa.func.min(CHANGES.c.sequence)).where(CHANGES.c.sequence > known.sequence)
+            ).scalar()
+            if first != known.sequence + 1:
+                raise MetadataConflictError(
+                    f"the changes after {known.sequence} are only in a snapshot: load the metadata again"
+                )
+            try:
+                return self._changes_after(connection, known)
+            except ChainBrokenError as error:
+                raise self._went_back(known, str(error)) from error
+
+    def append(
+        self,
+        changes: Sequence[Change],
+        *,
+        after: Position,
+        writer: Writer | None,
+        now_ms: int,
+        lease: Lease | None = None,
+    ) -> list[Position]:
+        """Write changes as the entries right after `after`, all or none (R5), and return where they are.
+
+        `writer` is None for the change that creates the cluster alone. `lease` is of what only the controller may do.
+        Raises `NodeDeposedError` where `writer` is not the node's current run, `NotControllerError` where `lease` is
+        not the current one, `MetadataConflictError` where the log has more after `after`, `MetadataWentBackError` where
+        it does not have `after`, and `MetadataUnavailableError` where the database fails (the changes may have been
+        written).
+        """
+        if writer is None and not all(isinstance(change, ClusterCreated) for change in changes):
+            raise NotRegisteredError("this node has not registered yet: try again shortly")
+        rows = _rows_of(changes, after=after, writer=writer, now_ms=now_ms, lease=lease)
+        conflict = MetadataConflictError(f"the metadata has changed since {after.sequence}")
         try:
             with self._transaction() as connection:
-                self._check_lease(connection, lease)
-                if self._last_sequence(connection) != after:
+                self._check_writer(connection, writer)
+                if lease is not None:
+                    self._check_lease(connection, lease)
+                if self._check_chain(connection, after) != after.sequence:
                     raise conflict
-                connection.execute(_changes.insert(), rows)
+                connection.execute(CHANGES.insert(), rows)
         except exc.IntegrityError:
             raise conflict from None
+        return _positions(rows)
 
-    def write_snapshot(self, image: MetadataImage, *, lease: Lease, now_ms: int) -> None:
+    def register(
+        self,
+        registered: BrokerRegistered,
+        further: Sequence[Change],
+        *,
+        after: Position,
+        now_ms: int,
+        alone: Alone | None = None,
+    ) -> list[Position]:
+        """Write the registration of a node with what follows from it, and return where they are, all or none.
+
+        From then on the node's writer is `registration_of` it, and earlier runs can't write. Raises as `append`, and
+        `NotControllerError` where the node is not `alone`.
+        """
+        writer = registration_of(registered, after)
+        rows = _rows_of([registered, *further], after=after, writer=writer, now_ms=now_ms)
+        conflict = MetadataConflictError(f"the metadata has changed since {after.sequence}")
+        values = {
+            "broker_epoch": writer.epoch,
+            "incarnation": registered.incarnation,
+            "directory_id": registered.directory_id,
+            "heartbeat_at_ms": self._now(now_ms),
+            "seen_sequence": after.sequence,
+        }
+        try:
+            with self._transaction() as connection:
+                renewed = connection.execute(NODES.update().where(NODES.c.node_id == writer.node_id).values(**values))
+                if renewed.rowcount == 0:
+                    connection.execute(NODES.insert().values(node_id=writer.node_id, **values))
+                if alone is not None:
+                    self._check_alone(connection, writer.node_id, alone, now_ms)
+                if self._check_chain(connection, after) != after.sequence:
+                    raise conflict
+                connection.execute(CHANGES.insert(), rows)
+        except exc.IntegrityError:
+            raise conflict from None
+        return _positions(rows)
+
+    def heartbeat(self, writer: Writer, *, seen: Position, now_ms: int) -> None:
+        """Note that a node lives, and how far it has applied the log.
+
+        Raises `NodeDeposedError` where that run of it is not the current one, and `MetadataWentBackError` where the log
+        does not have `seen`.
+        """
+        with self._transaction() as connection:
+            beaten = connection.execute(
+                NODES.update()
+                .where(NODES.c.node_id == writer.node_id, NODES.c.broker_epoch == writer.epoch)
+                .values(heartbeat_at_ms=self._now(now_ms), seen_sequence=seen.sequence)
+            )
+            if beaten.rowcount == 0:
+                self._check_writer(connection, writer)
+            self._check_chain(connection, seen)
+
+    def sign_off(self, writer: Writer | None, lease: Lease | None) -> None:
+        """Let others act at once, without waiting for the node's session and lease to end. Does nothing if deposed."""
+        with self._transaction() as connection:
+            if writer is not None:
+                connection.execute(
+                    NODES.update()
+                    .where(NODES.c.node_id == writer.node_id, NODES.c.broker_epoch == writer.epoch)
+                    .values(heartbeat_at_ms=0)
+                )
+            if lease is not None:
+                self._release(connection, lease)
+
+    def sessions(self, *, now_ms: int) -> list[NodeSession]:
+        """Return all nodes that have ever registered, in the order of their ids."""
+        with self._transaction() as connection:
+            return self._sessions(connection, now_ms)
+
+    def silent_nodes(self, session_ms: int, *, now_ms: int) -> list[NodeSession]:
+        """Return the nodes that have not been heard of for `session_ms`, by the database's time."""
+        return [each for each in self.sessions(now_ms=now_ms) if each.silent_ms >= session_ms]
+
+    def check_alone(self, node_id: int, alone: Alone, *, now_ms: int) -> None:
+        """Raises `NotControllerError` where another node holds the lease, or has been heard of lately."""
+        with self._transaction() as connection:
+            self._check_alone(connection, node_id, alone, now_ms)
+
+    def write_snapshot(self, image: MetadataImage, *, lease: Lease, now_ms: int, writer: Writer | None = None) -> None:
         """Keep a snapshot, and drop older ones and the changes that no kept one needs."""
         try:
             with self._transaction() as connection:
-                self._check_lease(connection, lease)
+                self._check_writer(connection, writer)
+                self._check_lease(connection, lease, image.position)
                 connection.execute(
-                    _snapshots.insert().values(
-                        sequence=image.sequence, payload=encode_image(image), written_at_ms=now_ms
+                    SNAPSHOTS.insert().values(
+                        sequence=image.sequence,
+                        payload=encode_image(image),
+                        written_at_ms=now_ms,
+                        digest=image.digest,
                     )
                 )
-                newest = sa.select(_snapshots.c.sequence).order_by(_snapshots.c.sequence.desc()).limit(SNAPSHOTS_KEPT)
+                newest = sa.select(SNAPSHOTS.c.sequence).order_by(SNAPSHOTS.c.sequence.desc()).limit(SNAPSHOTS_KEPT)
                 kept = list(connection.execute(newest).scalars())
                 if len(kept) == SNAPSHOTS_KEPT:
-                    connection.execute(_snapshots.delete().where(_snapshots.c.sequence < kept[-1]))
-                    connection.execute(_changes.delete().where(_changes.c.sequence <= kept[-1]))
+                    connection.execute(SNAPSHOTS.delete().where(SNAPSHOTS.c.sequence < kept[-1]))
+                    connection.execute(CHANGES.delete().where(CHANGES.c.sequence <= kept[-1]))
         except exc.IntegrityError:
             raise MetadataConflictError(f"there is a snapshot of change {image.sequence} already") from None
 
     def last_snapshot_sequence(self) -> int:
         with self._transaction() as connection:
-            return connection.execute(sa.select(sa.func.max(_snapshots.c.sequence))).scalar() or 0
+            return connection.execute(sa.select(sa.func.max(SNAPSHOTS.c.sequence))).scalar() or 0
 
-    def acquire_lease(self, holder: str, *, duration_ms: int, now_ms: int) -> Lease:
-        """Take the controller's lease, under a new epoch. Raises `NotControllerError` while another holder has it."""
+    def acquire_lease(
+        self, holder: str, *, duration_ms: int, now_ms: int, known: Position = START, writer: Writer | None = None
+    ) -> Lease:
+        """Take the controller's lease, under a new epoch.
+
+        `writer` is None before the node has registered. Raises `NotControllerError` while another holder has it,
+        `NodeDeposedError` where `writer` is not the node's current run, and `MetadataWentBackError` where the log does
+        not have `known`.
+        """
         try:
             with self._transaction() as connection:
-                row = connection.execute(self._lease_row().with_for_update()).one_or_none()
-                lease = Lease(holder, 1 if row is None else row.epoch + 1, now_ms + duration_ms)
+                self._check_writer(connection, writer)
+                row, time_ms = self._read_lease(connection, now_ms)
+                self._check_chain(connection, known)
+                lease = Lease(holder, 1 if row is None else row.epoch + 1, time_ms + duration_ms)
                 values = {"holder": lease.holder, "epoch": lease.epoch, "expires_at_ms": lease.expires_at_ms}
                 if row is None:
-                    connection.execute(_leases.insert().values(name=CONTROLLER_LEASE, **values))
-                elif row.holder == holder or row.expires_at_ms <= now_ms:
-                    connection.execute(_leases.update().where(_leases.c.name == CONTROLLER_LEASE).values(**values))
+                    connection.execute(LEASES.insert().values(name=CONTROLLER_LEASE, **values))
+                elif row.holder == holder or row.expires_at_ms <= time_ms:
+                    connection.execute(LEASES.update().where(LEASES.c.name == CONTROLLER_LEASE).values(**values))
                 else:
-                    raise NotControllerError(
-                        f"{row.holder} is the controller, for {row.expires_at_ms - now_ms} ms more unless it renews"
-                    )
+                    raise _another_is_controller(row.holder, row.expires_at_ms - time_ms)
                 return lease
         except exc.IntegrityError:
             raise NotControllerError("another node has just become the controller") from None
 
-    def renew_lease(self, lease: Lease, *, duration_ms: int, now_ms: int) -> Lease:
-        """Make the lease last longer. Raises `NotControllerError` where it was lost."""
-        renewed = Lease(lease.holder, lease.epoch, now_ms + duration_ms)
+    def renew_lease(
+        self, lease: Lease, *, duration_ms: int, now_ms: int, known: Position = START, writer: Writer | None = None
+    ) -> Lease:
+        """Make the lease last longer.
+
+        Raises `NotControllerError` where it was lost, and otherwise as `acquire_lease`.
+        """
         with self._transaction() as connection:
-            self._check_lease(connection, lease)
+            self._check_writer(connection, writer)
+            self._check_lease(connection, lease, known)
+            _, time_ms = self._read_lease(connection, now_ms)
+            renewed = Lease(lease.holder, lease.epoch, time_ms + duration_ms)
             connection.execute(
-                _leases.update().where(_leases.c.name == CONTROLLER_LEASE).values(expires_at_ms=renewed.expires_at_ms)
+                LEASES.update().where(LEASES.c.name == CONTROLLER_LEASE).values(expires_at_ms=renewed.expires_at_ms)
             )
         return renewed
 
     def release_lease(self, lease: Lease) -> None:
         """Let another node take the lease at once. Does nothing where it was lost."""
-        with self._transaction() as connection:
-            connection.execute(
-                _leases.update()
-                .where(_leases.c.name == CONTROLLER_LEASE, _leases.c.epoch == lease.epoch)
-                .values(expires_at_ms=0)
+        self.sign_off(None, lease)
+
+    @staticmethod
+    def _release(connection: sa.Connection, lease: Lease) -> None:
+        connection.execute(
+            LEASES.update()
+            .where(
+                LEASES.c.name == CONTROLLER_LEASE,
+                LEASES.c.holder == lease.holder,
+                LEASES.c.epoch == lease.epoch,
             )
+            .values(expires_at_ms=0)
+        )
 
     @staticmethod
     def _lease_row() -> sa.Select[Any]:
-        return sa.select(_leases.c.holder, _leases.c.epoch, _leases.c.expires_at_ms).where(
-            _leases.c.name == CONTROLLER_LEASE
+        return sa.select(LEASES.c.holder, LEASES.c.epoch, LEASES.c.expires_at_ms).where(
+            LEASES.c.name == CONTROLLER_LEASE
         )
 
-    def _check_lease(self, connection: sa.Connection, lease: Lease) -> None:
-        """The row stays locked until the transaction ends, so nobody takes the lease between check and write."""
+    def _read_lease(self, connection: sa.Connection, now_ms: int) -> tuple[sa.Row[Any] | None, int]:
+        """Return the lease, and the time once its row was locked."""
         row = connection.execute(self._lease_row().with_for_update()).one_or_none()
-        if row is None or row.epoch != lease.epoch:
+        return row, int(connection.execute(sa.select(self._now(now_ms))).scalar_one())
+
+    def _check_lease(self, connection: sa.Connection, lease: Lease, known: Position = START) -> None:
+        """Check the lease and the chain.
+
+        The row stays locked until the transaction ends, so nobody takes the lease between check and write. The holder
+        counts too: after a fail-over that lost a lease, the next holder may get the same epoch.
+        """
+        row = connection.execute(self._lease_row().with_for_update()).one_or_none()
+        self._check_chain(connection, known)
+        if row is None or (row.epoch, row.holder) != (lease.epoch, lease.holder):
             held = "nobody" if row is None else f"{row.holder}, epoch {row.epoch}"
             raise NotControllerError(f"this node's controller epoch {lease.epoch} is over: the controller is {held}")
 
     @staticmethod
-    def _changes_after(connection: sa.Connection, sequence: int) -> list[tuple[int, Change]]:
-        statement = (
-            sa.select(_changes.c.sequence, _changes.c.kind, _changes.c.payload)
-            .where(_changes.c.sequence > sequence)
-            .order_by(_changes.c.sequence)
+    def _check_writer(connection: sa.Connection, writer: Writer | None) -> None:
+        """Check that a node's run is its current one. Its row stays locked, so nobody registers before the write."""
+        if writer is None:
+            return
+        current = connection.execute(
+            sa.select(NODES.c.broker_epoch).where(NODES.c.node_id == writer.node_id).with_for_update()
+        ).scalar()
+        if current != writer.epoch:
+            newer = "it is not registered" if current is None else f"it was started again, with broker epoch {current}"
+            raise NodeDeposedError(
+                f"this run of node {writer.node_id}, broker epoch {writer.epoch}, is over: {newer}. Stop one of the "
+                "two processes, or give one of them another node.id and data directory"
+            )
+
+    def _check_alone(self, connection: sa.Connection, node_id: int, alone: Alone, now_ms: int) -> None:
+        row, time_ms = self._read_lease(connection, now_ms)
+        if row is not None and row.holder != alone.holder and row.expires_at_ms > time_ms:
+            raise _another_is_controller(row.holder, row.expires_at_ms - time_ms)
+        for other in self._sessions(connection, now_ms):
+            if other.node_id != node_id and other.silent_ms < alone.session_ms:
+                raise NotControllerError(
+                    f"node {other.node_id} runs on this metadata: it was heard of {other.silent_ms} ms ago"
+                )
+
+    def _sessions(self, connection: sa.Connection, now_ms: int) -> list[NodeSession]:
+        silent_ms = self._now(now_ms) - NODES.c.heartbeat_at_ms
+        rows = connection.execute(
+            sa.select(
+                NODES.c.node_id,
+                NODES.c.broker_epoch,
+                NODES.c.incarnation,
+                NODES.c.directory_id,
+                silent_ms,
+                NODES.c.seen_sequence,
+                NODES.c.heartbeat_at_ms == 0,
+            ).order_by(NODES.c.node_id)
         )
-        return [(number, decode_change(kind, payload)) for number, kind, payload in connection.execute(statement)]
+        return [NodeSession(*row) for row in rows]
+
+    def _check_chain(self, connection: sa.Connection, known: Position) -> int:
+        """Return the number of the last change. Raises `MetadataWentBackError` where the log lacks `known` (R10)."""
+        if known == START:  # where nothing is known nothing can be missing, and an older version has no digests
+            return max(connection.execute(sa.select(sa.func.max(one.c.sequence))).scalar() or 0 for one in LOGS)
+        head = self._head(connection)
+        if head.sequence < known.sequence:
+            raise self._went_back(known, f"the database has changes up to {head.sequence} only")
+        found = head.digest if head.sequence == known.sequence else self._digest_at(connection, known.sequence)
+        if found is not None and found != known.digest:
+            raise self._went_back(known, f"the database has another change {known.sequence}")
+        return head.sequence
+
+    def _went_back(self, known: Position, what: str) -> MetadataWentBackError:
+        return MetadataWentBackError(
+            f"the metadata in {self.location} went back: this node has applied its changes up to {known.sequence}, and "
+            f"{what}. The database was restored from an older copy, or a fail-over lost its last changes"
+        )
 
     @staticmethod
-    def _last_sequence(connection: sa.Connection) -> int:
-        """The changes up to a snapshot may have been dropped, so the snapshot counts as well."""
-        last_change = connection.execute(sa.select(sa.func.max(_changes.c.sequence))).scalar() or 0
-        last_snapshot = connection.execute(sa.select(sa.func.max(_snapshots.c.sequence))).scalar() or 0
-        return max(last_change, last_snapshot)
+    def _head(connection: sa.Connection) -> Position:
+        """Return the last change's position: a snapshot's, where only that is left."""
+        for table in LOGS:
+            last = sa.select(table.c.sequence, table.c.digest).order_by(table.c.sequence.desc()).limit(1)
+            row = connection.execute(last).one_or_none()
+            if row is not None:
+                return Position(*row)
+        return START
 
-    @contextmanager
-    def _transaction(self) -> Iterator[sa.Connection]:
-        try:
-            with self._engine.begin() as connection:
-                yield connection
-        except exc.IntegrityError:
-            raise
-        except exc.SQLAlchemyError as error:
-            # The driver's own text, without SQLAlchemy's: that one shows statements and may show the URL.
-            reason = str(getattr(error, "orig", None) or error).strip().splitlines()
-            raise MetadataUnavailableError(
-                f"the metadata database {self.location} failed: {reason[0] if reason else type(error).__name__}"
-            ) from error
+    @staticmethod
+    def _digest_at(connection: sa.Connection, sequence: int) -> str | None:
+        """Return the digest of a change, or None where it is gone: then two snapshots have it."""
+        for table in LOGS:
+            digest = connection.execute(sa.select(table.c.digest).where(table.c.sequence == sequence)).scalar()
+            if digest is not None:
+                return str(digest)
+        return None
+
+    @staticmethod
+    def _changes_after(
+        connection: sa.Connection, known: Position, version: int = SCHEMA_VERSION
+    ) -> list[tuple[Position, Change]]:
+        """Return the changes after `known`. Raises `ChainBrokenError` where one does not continue the one before."""
+        found: list[tuple[Position, Change]] = []
+        last = known
+        for row in connection.execute(select_changes(known, version)):
+            is_next = bool(found) or row.sequence == last.sequence + 1
+            if is_chained(version) and is_next and row.digest != position_of(last.digest, row).digest:
+                raise ChainBrokenError(f"change {row.sequence} there does not continue change {last.sequence}")
+            last = Position(row.sequence, row.digest)
+            found.append((last, decode_change(row.kind, row.payload)))
+        return found
 
 
 def sqlite_url(path: str) -> str:
@@ -293,29 +544,44 @@ def sqlite_url(path: str) -> str:
     return URL.create("sqlite", database=path).render_as_string()
 
 
-def _supported(url: str) -> URL:
-    try:
-        parsed = make_url(url)
-        backend = parsed.get_backend_name()
-    except (exc.ArgumentError, ValueError):
-        raise ConfigError("metadata.url is not a SQLAlchemy URL such as postgresql+psycopg://user@host/semel") from None
-    if backend == "postgresql" and parsed.drivername == "postgresql":
-        return parsed.set(drivername="postgresql+psycopg")
-    if parsed.drivername not in ("sqlite", "sqlite+pysqlite", "postgresql+psycopg"):
-        raise ConfigError(
-            f"metadata.url names {parsed.drivername}: use sqlite:///PATH or postgresql+psycopg://user@host/database"
-        )
-    return parsed
+def registration_of(registered: BrokerRegistered, after: Position) -> Writer:
+    """Return who a node is once its registration is written right after `after`."""
+    return Writer(registered.node_id, after.sequence + 1)
 
 
-def _prepare_sqlite(connection: Any, _record: object) -> None:
-    connection.isolation_level = None  # SQLAlchemy begins transactions itself, below
-    cursor = connection.cursor()
-    cursor.execute("PRAGMA journal_mode=WAL")
-    cursor.execute("PRAGMA synchronous=FULL")
-    cursor.close()
+def positions_of(
+    changes: Sequence[Change], *, after: Position, writer: Writer | None, now_ms: int, lease: Lease | None = None
+) -> list[Position]:
+    """Return where `append` with the same arguments writes changes.
+
+    Nobody else's changes have these digests, so they tell a write whose answer was lost from somebody else's.
+    """
+    return _positions(_rows_of(changes, after=after, writer=writer, now_ms=now_ms, lease=lease))
 
 
-def _begin_immediate(connection: sa.Connection) -> None:
-    # The check and the write of a compare-and-set must be under one write lock.
-    connection.exec_driver_sql("BEGIN IMMEDIATE")
+def _rows_of(
+    changes: Sequence[Change], *, after: Position, writer: Writer | None, now_ms: int, lease: Lease | None = None
+) -> list[dict[str, Any]]:
+    rows: list[dict[str, Any]] = []
+    last = after
+    for kind, payload in map(encode_change, changes):
+        row: dict[str, Any] = {
+            "sequence": last.sequence + 1,
+            "kind": kind,
+            "payload": payload,
+            "controller_epoch": NO_CONTROLLER_EPOCH if lease is None else lease.epoch,
+            "written_at_ms": now_ms,
+            "writer_node": None if writer is None else writer.node_id,
+            "writer_epoch": None if writer is None else writer.epoch,
+        }
+        last = Position(last.sequence + 1, digest_of(last.digest, **row))
+        rows.append({**row, "digest": last.digest})
+    return rows
+
+
+def _positions(rows: Sequence[dict[str, Any]]) -> list[Position]:
+    return [Position(row["sequence"], row["digest"]) for row in rows]
+
+
+def _another_is_controller(holder: str, left_ms: int) -> NotControllerError:
+    return NotControllerError(f"{holder} is the controller, for {left_ms} ms more unless it renews")

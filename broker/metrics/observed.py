@@ -6,11 +6,13 @@ import asyncio
 from collections.abc import Mapping
 from typing import Protocol
 
-from semel.broker.handlers.fetch import FetchHandler
-from semel.broker.handlers.produce import ProduceHandler
+from semel.broker.cluster_changes import ClusterChanges
+from semel.broker.handlers.fetch.handler import FetchHandler
+from semel.broker.handlers.produce.handler import ProduceHandler
 from semel.broker.listeners.kafka.listener import KafkaListener
 from semel.broker.services import Services
 from semel.protocol.errors import SemelError
+from semel.protocol.ids import TopicPartition
 
 
 class ObservedNode(Services, Protocol):
@@ -39,3 +41,15 @@ class ObservedNode(Services, Protocol):
 
     @property
     def fetch(self) -> FetchHandler: ...
+
+    @property
+    def cluster_changes(self) -> ClusterChanges: ...
+
+    @property
+    def metadata_behind_max(self) -> int: ...
+
+    @property
+    def replication_lag(self) -> Mapping[TopicPartition, int]: ...
+
+    @property
+    def failed_fetches(self) -> Mapping[int, int]: ...

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 TURN_SECONDS: Final = 0.002
 _PARTITIONS_PER_LOOK: Final = 100
-"""After so many it is looked whether the turn is over."""
+"""Partitions between time checks."""
 
 
 _Readings: TypeAlias = Iterator[Reading | None]
@@ -77,6 +77,8 @@ class NodeReader:
             self._coordinators,
             self._storage,
             self._partitions,
+            self._replication,
+            self._cluster,
         ):
             yield None
             # While others had their turn the node may have begun to stop.
@@ -311,6 +313,50 @@ class NodeReader:
         yield _plain("semel.partition.lso.age.max", age_max)
         yield _plain("semel.partition.unlabelled", unlabelled)
         yield _plain("semel.log.size", size_bytes)
+
+    # --- The cluster --------------------------------------------------------------------------------------------------
+
+    def _replication(self) -> _Readings:
+        node, changes = self._node, self._node.cluster_changes
+        leaders = followers = under_replicated = under_min_isr = 0
+        for number, partition in enumerate(list(node.logs.partitions())):
+            if number % _PARTITIONS_PER_LOOK == 0:
+                yield None
+            leader = partition.leader
+            if leader is None:
+                followers += 1
+                continue
+            leaders += 1
+            under_replicated += len(leader.isr) < len(leader.replicas)
+            under_min_isr += not leader.has_min_isr
+        yield _by("semel.replication.replicas", [("leader", leaders), ("follower", followers)])
+        yield _plain("semel.replication.under_replicated", under_replicated)
+        yield _plain("semel.replication.under_min_isr", under_min_isr)
+        yield _by(
+            "semel.replication.isr.changes", [("shrink", changes.isr_shrinks), ("expansion", changes.isr_expansions)]
+        )
+        lag = node.replication_lag
+        shown = sorted(lag, key=lambda tp: (tp.topic in INTERNAL_TOPICS, tp))[: node.config.metrics_max_partitions]
+        yield _by("semel.replication.lag", [((tp.topic, str(tp.partition)), lag[tp]) for tp in shown])
+        yield _plain("semel.replication.lag.max", max(lag.values(), default=0))
+        failed = node.failed_fetches.items()
+        yield _by("semel.replication.fetch.failures", [(str(leader_id), count) for leader_id, count in failed])
+
+    def _cluster(self) -> _Readings:
+        node, changes, metadata = self._node, self._node.cluster_changes, self._node.metadata
+        is_controller = metadata.controller_epoch >= 0
+        brokers = metadata.image.brokers.values() if is_controller else ()
+        fenced = sum(broker.is_fenced for broker in brokers)
+        yield _plain("semel.cluster.controller", int(is_controller))
+        yield _by("semel.cluster.nodes", [("alive", len(brokers) - fenced), ("fenced", fenced)])
+        yield _plain("semel.cluster.partitions.offline", changes.partitions_without_leader if is_controller else 0)
+        yield _plain("semel.cluster.partitions.offline.age.max", changes.without_leader_s if is_controller else 0.0)
+        yield _by("semel.cluster.elections", [("clean", changes.elections), ("unclean", changes.unclean_elections)])
+        yield _plain("semel.cluster.fencings", changes.fencings)
+        yield _plain("semel.cluster.failover.duration", Distribution.of(changes.failovers))
+        yield _plain("semel.cluster.metadata.behind.max", node.metadata_behind_max)
+        yield _plain("semel.metadata.age", self._clock.monotonic() - metadata.reached_at)
+        yield _plain("semel.metadata.heartbeats.failed", metadata.failed_heartbeats)
 
 
 def lso_age_s(partition: Partition, begun_ms: dict[int, int], now_ms: int) -> float:

@@ -6,16 +6,18 @@ Where nothing was asked for there is no `NodeMetrics`, and nothing is measured.
 from __future__ import annotations
 
 import asyncio
+import logging
 import os
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Final, Self
 
-from semel.broker.config.setting import ConfigError
 from semel.broker.config.sources import Address, parse_address
 from semel.broker.metrics.readings import NodeReader, watch_loop
+from semel.broker.telemetry.reading import Reading
 from semel.broker.telemetry.recorders import Recorders
 from semel.broker.telemetry.resource import node_resource
 from semel.protocol.wording import counted
+from semel.runtime.setting import ConfigError
 from semel.runtime.telemetry.otel_environment import exporters_asked_for
 
 if TYPE_CHECKING:
@@ -27,6 +29,8 @@ if TYPE_CHECKING:
     from semel.broker.telemetry.otlp import Export
 
 LOOP_LOOK_EVERY_S: Final = 0.25
+
+_log = logging.getLogger("semel.metrics")
 
 
 def asked_for(config: NodeConfig, environment: Mapping[str, str]) -> bool:
@@ -103,9 +107,17 @@ class NodeMetrics:
     async def _run_exports(self) -> None:
         while True:
             await asyncio.sleep(self._interval_ms / 1000)
-            readings = await self._reader.read()
-            for export in self._exports:
-                await export.send(readings, self._now_ns(), self._timeout_ms)
+            if readings := await self._readings():
+                for export in self._exports:
+                    await export.send(readings, self._now_ns(), self._timeout_ms)
+
+    async def _readings(self) -> list[Reading]:
+        """Return all readings; none where they can't be read, which ends neither the exports nor a clean stop."""
+        try:
+            return await self._reader.read()
+        except Exception:
+            _log.exception("the metrics could not be read, and are not exported this time")
+            return []
 
     async def stop(self) -> None:
         """Export what there is once more, and stop listening."""
@@ -115,7 +127,7 @@ class NodeMetrics:
         await asyncio.gather(*tasks, return_exceptions=True)
         exports, self._exports = self._exports, []
         if exports:
-            readings, now_ns = await self._reader.read(), self._now_ns()
+            readings, now_ns = await self._readings(), self._now_ns()
             await asyncio.gather(*(export.end(readings, now_ns) for export in exports))
         if self._endpoint is not None:
             await self._endpoint.stop()

@@ -98,6 +98,41 @@ ROWS: Final[Mapping[str, tuple[Panel, ...]]] = {
             "{{semel_outcome}}": _rate("semel_transaction_duration_seconds_count", by="semel_outcome"),
         }),
     ),
+    "Replication and the cluster": (
+        _stat("Partitions without a leader", "short", _now("semel_cluster_partitions_offline"), red_from=1,
+              description="`semel doctor` names them, and the node whose start brings each of them back."),
+        _stat("Below min.insync.replicas", "short", _now("semel_replication_under_min_isr"), red_from=1,
+              description="Producers with acks=all, and transactions, are refused there."),
+        _stat("Under-replicated partitions", "short", _now("semel_replication_under_replicated"), red_from=1),
+        _stat("Nodes taken for dead", "short", _now("semel_cluster_nodes", 'semel_state="fenced"'), red_from=1),
+        _stat("Furthest follower", "short", _now("semel_replication_lag_max", function="max"),
+              description="Committed records that a follower lacks."),
+        _stat("Controllers", "short", _now("semel_cluster_controller"),
+              description="1, but for moments. 0: nobody elects leaders."),
+        Panel("Followers behind", "short", {"{{instance}}": f"semel_replication_lag_max{{{_HERE}}}"}),
+        Panel("Replicas", "short", {
+            "{{instance}} {{semel_state}}": _now("semel_replication_replicas", by="instance, semel_state"),
+        }),
+        Panel("Changes of in-sync sets", "ops", {
+            "{{semel_kind}}": _rate("semel_replication_isr_changes_total", by="semel_kind"),
+        }),
+        Panel("Elections and dead nodes", "ops", {
+            "{{semel_kind}} elections": _rate("semel_cluster_elections_total", by="semel_kind"),
+            "dead nodes": _rate("semel_cluster_fencings_total"),
+        }),
+        Panel("Failover", "s", _quantiles("semel_cluster_failover_duration_seconds"),
+              "From a dead node's last heartbeat until others lead what it led."),
+        Panel("The metadata's database", "s", {
+            "{{instance}} answered": f"semel_metadata_age_seconds{{{_HERE}}}",
+            "oldest partition without a leader": _now(
+                "semel_cluster_partitions_offline_age_max_seconds", function="max"
+            ),
+        }, "How long ago it last answered. While it is away nothing can be elected or created."),
+        Panel("Behind the metadata", "short", {
+            "changes": _now("semel_cluster_metadata_behind_max", function="max"),
+            "failed heartbeats, a minute": f"60 * {_rate('semel_metadata_heartbeats_failed_total')}",
+        }),
+    ),
     "Producers and idempotence": (
         Panel("Produce requests", "s",
               _quantiles("semel_request_duration_seconds", labels='semel_api="PRODUCE"'),

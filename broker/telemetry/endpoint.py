@@ -1,7 +1,7 @@
 """The HTTP endpoint of `metrics.listen`: /metrics for Prometheus, /healthz and /readyz for containers.
 
 Small on purpose: GET and HEAD, one request a connection, heads of up to 8 KiB, all within seconds. What takes long is
-done in a thread. Whoever has not asked yet makes room for a new connection, and /healthz and /readyz are answered
+done in a thread. A connection that has not asked yet makes room for a new one, and /healthz and /readyz are answered
 however many scrapes are under way: a container's check must not restart a node in which all is well.
 
 /healthz says that the event loop turns and the disk works; /readyz that the node can be used.
@@ -12,7 +12,6 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Mapping
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from http import HTTPStatus
 from typing import Final
@@ -21,6 +20,7 @@ from semel.broker.config.sources import Address
 from semel.broker.start_errors import NodeStartError, StartFailure
 from semel.broker.telemetry.prometheus import page
 from semel.broker.telemetry.reading import Reading
+from semel.runtime.threads import Threads
 
 _log = logging.getLogger("semel.metrics")
 
@@ -79,7 +79,7 @@ class MetricsEndpoint:
         """Those of whom no request has come yet, the oldest first."""
         self._server: asyncio.Server | None = None
         self._scraping = asyncio.Lock()
-        self._thread = ThreadPoolExecutor(1, thread_name_prefix="semel-metrics")
+        self._thread = Threads(1, "semel-metrics")
 
     async def start(self) -> None:
         """Begin to answer. Raises `NodeStartError` where the address can't be had."""
@@ -138,7 +138,7 @@ class MetricsEndpoint:
                 await writer.drain()
             await _linger(reader, writer)
         except (OSError, TimeoutError, asyncio.IncompleteReadError):
-            pass  # the peer is gone, or as good as gone: it is told nothing
+            pass  # the peer is gone, or as good as gone: it gets nothing
         finally:
             if writer.transport is not None:
                 writer.transport.abort()

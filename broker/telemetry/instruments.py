@@ -40,18 +40,6 @@ class Instrument:
         return prometheus_label(self.name) + suffix
 
     @property
-    def prometheus_samples(self) -> tuple[str, ...]:
-        """The names that stand in a scrape."""
-        name = self.prometheus_name
-        match self.kind:
-            case Kind.COUNTER:
-                return (f"{name}_total",)
-            case Kind.GAUGE:
-                return (name,)
-            case Kind.HISTOGRAM:
-                return (f"{name}_bucket", f"{name}_sum", f"{name}_count")
-
-    @property
     def prometheus_labels(self) -> tuple[str, ...]:
         return tuple(map(prometheus_label, self.labels))
 
@@ -73,6 +61,7 @@ STATE: Final = "semel.state"
 OUTCOME: Final = "semel.outcome"
 KIND: Final = "semel.kind"
 DIRECTION: Final = "network.io.direction"
+LEADER: Final = "semel.leader.id"
 
 _C, _G, _H = Kind.COUNTER, Kind.GAUGE, Kind.HISTOGRAM
 
@@ -290,10 +279,99 @@ _TABLE: Final[tuple[tuple[str, tuple[Instrument, ...]], ...]] = (
                 "Producer ids that the partitions remember together (producer.ids.max); while they are too many, "
                 "semel.produce.refused counts THROTTLING_QUOTA_EXCEEDED.",
             ),
-            Instrument("semel.disk.limit", "By", _G, "Size of the file system with the data folder."),
+            Instrument("semel.disk.limit", "By", _G, "Size of the file system with the data directory."),
             Instrument("semel.disk.free", "By", _G, "What is free of it; looked at every few seconds."),
             Instrument(
                 "semel.disk.reserve", "By", _G, "With less than this free, producers are refused (disk.min.free.bytes)."
+            ),
+        ),
+    ),
+    (
+        "Replication",
+        (
+            Instrument(
+                "semel.replication.replicas", "{partition}", _G,
+                "Replicas that are open here, by this node's part: leader, or follower (also where nobody leads).",
+                (STATE,),
+            ),
+            Instrument(
+                "semel.replication.under_replicated", "{partition}", _G,
+                "Partitions led here of which not all replicas are in sync.",
+            ),
+            Instrument(
+                "semel.replication.under_min_isr", "{partition}", _G,
+                "Partitions led here with fewer replicas in sync than min.insync.replicas: acks=all is refused there.",
+            ),
+            Instrument(
+                "semel.replication.isr.changes", "{change}", _C,
+                "Changes of the in-sync sets of partitions led here, by kind: shrink or expansion.",
+                (KIND,),
+            ),
+            Instrument(
+                "semel.replication.lag", "{record}", _G,
+                "How many committed records a partition that is followed here lacked at its last fetch. A single node "
+                "has none.",
+                (TOPIC, PARTITION),
+            ),
+            Instrument(
+                "semel.replication.lag.max", "{record}", _G,
+                "The largest semel.replication.lag of all partitions followed here.",
+            ),
+            Instrument(
+                "semel.replication.fetch.failures", "{fetch}", _C,
+                "This node's fetches as a follower that failed, by the leader's node id. A single node has none.",
+                (LEADER,),
+            ),
+        ),
+    ),
+    (
+        "The cluster",
+        (
+            Instrument(
+                "semel.cluster.controller", "{node}", _G,
+                "1 on the node that is the controller. The sum over all nodes is 1, but for moments.",
+            ),
+            Instrument(
+                "semel.cluster.nodes", "{node}", _G,
+                "Nodes of the cluster: alive, or fenced (taken for dead). From the controller, 0 on the others.",
+                (STATE,),
+            ),
+            Instrument(
+                "semel.cluster.partitions.offline", "{partition}", _G,
+                "Partitions of all topics that nobody leads. From the controller, 0 on the others.",
+            ),
+            Instrument(
+                "semel.cluster.partitions.offline.age.max", "s", _G,
+                "How long a partition has had no leader, the longest of all, as far as this controller has seen it.",
+            ),
+            Instrument(
+                "semel.cluster.elections", "{election}", _C,
+                "Leaders that took another's place, by kind: clean, or unclean (by an operator's word, with a replica "
+                "that may lack committed records). Counted by the controller.",
+                (KIND,),
+            ),
+            Instrument(
+                "semel.cluster.fencings", "{node}", _C,
+                "How often a node was taken for dead, or had left. Counted by the controller.",
+            ),
+            Instrument(
+                "semel.cluster.failover.duration", "s", _H,
+                "From the last heartbeat of a node that died until others were elected for what it led: so long these "
+                "partitions had no leader, at most. Measured by the controller.",
+            ),
+            Instrument(
+                "semel.cluster.metadata.behind.max", "{change}", _G,
+                "Changes of the metadata that the living node lacks which is furthest behind, by its last heartbeat. "
+                "From the controller, 0 on the others.",
+            ),
+            Instrument(
+                "semel.metadata.age", "s", _G,
+                "How long ago the metadata's database last answered this node. Up to a third of controller.lease.ms is "
+                "normal on a single node.",
+            ),
+            Instrument(
+                "semel.metadata.heartbeats.failed", "{heartbeat}", _C,
+                "Heartbeats that could not be written: after broker.session.timeout.ms without one the node is fenced.",
             ),
         ),
     ),
@@ -319,9 +397,6 @@ _TABLE: Final[tuple[tuple[str, tuple[Instrument, ...]], ...]] = (
         ),
     ),
 )  # fmt: skip
-
-SECTIONS: Final[Mapping[str, tuple[Instrument, ...]]] = MappingProxyType(dict(_TABLE))
-"""The instruments, under the headings of the documentation."""
 
 INSTRUMENTS: Final[Mapping[str, Instrument]] = MappingProxyType(
     {instrument.name: instrument for _, instruments in _TABLE for instrument in instruments}

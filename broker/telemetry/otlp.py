@@ -9,7 +9,6 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from typing import Any, Final, TypeAlias
 
@@ -22,6 +21,7 @@ from semel.broker.telemetry.instruments import Instrument, Kind
 from semel.broker.telemetry.reading import Reading, Value
 from semel.runtime.telemetry.buckets import Distribution
 from semel.runtime.telemetry.otel_environment import exporter_class
+from semel.runtime.threads import Threads
 
 _log = logging.getLogger("semel.metrics")
 
@@ -76,7 +76,7 @@ class Export:
             Kind.COUNTER: preferred.get(Counter, _CUMULATIVE),
             Kind.HISTOGRAM: preferred.get(Histogram, _CUMULATIVE),
         }
-        self._thread = ThreadPoolExecutor(1, thread_name_prefix="semel-otlp")
+        self._thread = Threads(1, "semel-otlp")
         self._failing = False
 
     async def send(self, readings: Sequence[Reading], now_ns: int, timeout_ms: float) -> None:
@@ -147,7 +147,7 @@ class Export:
             return Distribution(now.bounds, counts, now.total - before.total)
         assert not isinstance(now, Distribution)
         assert not isinstance(before, Distribution)
-        # A group that was forgotten and came again counts from nothing.
+        # A group that was forgotten and is back counts from zero.
         return now - before if now >= before else now
 
 

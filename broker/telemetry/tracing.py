@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING, Final, Self
 
 from opentelemetry.trace import Span, SpanKind
 
-from semel.broker.config.setting import ConfigError
 from semel.broker.telemetry.resource import node_resource
 from semel.group_coordinator.effects import GroupEvent, GroupEventKind
 from semel.protocol.batch_header import iter_batches
@@ -25,9 +24,11 @@ from semel.protocol.ids import TopicPartition
 from semel.protocol.kafka.fetch import FetchPartitionResponse
 from semel.protocol.kafka.produce import ProducePartitionResponse, ProduceRequest
 from semel.protocol.trace_context import TraceContext, context_of_first_record, decode_contexts
+from semel.runtime.setting import ConfigError
 from semel.runtime.telemetry.otel_environment import exporter_class, exporters_asked_for
-from semel.runtime.telemetry.sampling import Shortcut
+from semel.runtime.telemetry.sampling import SamplerProbe
 from semel.runtime.telemetry.tracing import Attributes, Spans, end_span
+from semel.runtime.threads import Threads
 from semel.txn_coordinator.tracing import TransactionSpans
 
 if TYPE_CHECKING:
@@ -77,18 +78,21 @@ class NodeTracing:
         for exporter in exporters:
             provider.add_span_processor(BatchSpanProcessor(exporter))
         _log.info("spans are exported: %s", ", ".join(names))
-        return cls(provider, Spans(provider.get_tracer("semel.node"), ids, Shortcut(provider)))
+        return cls(provider, Spans(provider.get_tracer("semel.node"), ids, SamplerProbe(provider)))
 
     async def stop(self) -> None:
         """Send what there is, for a moment, beside the event loop."""
         loop = asyncio.get_running_loop()
         self.groups.close()
+        thread = Threads(1, "semel-spans")
         try:
             async with asyncio.timeout(_QUICK_S):
-                await loop.run_in_executor(None, self._provider.force_flush, int(FLUSH_TIMEOUT_S * 1000))
-                await loop.run_in_executor(None, self._provider.shutdown)
+                await loop.run_in_executor(thread, self._provider.force_flush, int(FLUSH_TIMEOUT_S * 1000))
+                await loop.run_in_executor(thread, self._provider.shutdown)
         except TimeoutError:
             _log.info("the last spans could not be exported in time")
+        finally:
+            thread.shutdown(wait=False)
 
 
 class AppendSpans:

@@ -7,32 +7,50 @@ from typing import Annotated
 
 import typer
 
-from semel.cli.common import fails_well
+from semel.cli.common import command_app, examples, fails_well
+from semel.cli.signals import finishing_on_signals
 
-app = typer.Typer(add_completion=False)
+app = command_app()
 
 
-@app.command(epilog="Example: semel demo --seed 7 --kills 40")
+@app.command(epilog=examples("semel demo --seed 7 --kills 40"))
 @fails_well
 def demo(
-    records: Annotated[int | None, typer.Option(min=1_000, help="Only the first so many flights.")] = None,
-    instances: Annotated[int, typer.Option(min=1, max=6, help="Instances of the pipeline in the group.")] = 3,
-    kills: Annotated[int, typer.Option(min=0, max=200, help="How often an instance is killed.")] = 18,
-    node_kills: Annotated[int, typer.Option(min=0, max=50, help="How often the node is killed.")] = 5,
-    zombies: Annotated[int, typer.Option(min=0, max=20, help="How often an instance is frozen and replaced.")] = 3,
-    seed: Annotated[int, typer.Option(help="Draws when what is killed; the same seed draws the same.")] = 1,
-    compare: Annotated[bool, typer.Option(help="Run again without idempotence and transactions.")] = True,
+    records: Annotated[int | None, typer.Option(min=1_000, metavar="N", help="Use only the first N flights.")] = None,
+    instances: Annotated[
+        int, typer.Option(min=1, max=6, metavar="N", help="How many instances of the pipeline run in the group.")
+    ] = 3,
+    kills: Annotated[int, typer.Option(min=0, max=200, metavar="N", help="How often an instance is killed.")] = 18,
+    node_kills: Annotated[int, typer.Option(min=0, max=50, metavar="N", help="How often the node is killed.")] = 5,
+    zombies: Annotated[
+        int, typer.Option(min=0, max=20, metavar="N", help="How often an instance is frozen and replaced.")
+    ] = 3,
+    seed: Annotated[
+        int, typer.Option(metavar="N", help="Decides what is killed when; the same seed gives the same kills.")
+    ] = 1,
+    cluster: Annotated[
+        bool,
+        typer.Option(
+            "--cluster",
+            help="Run on three nodes that replicate, with PostgreSQL for their metadata where it is installed. Nodes "
+            "are killed, frozen, cut off, and one loses its directory for good, while the flights come.",
+        ),
+    ] = False,
+    compare: Annotated[bool, typer.Option(help="Run again without idempotence and transactions, to compare.")] = True,
     folder: Annotated[
         Path | None,
-        typer.Option(help="Where to keep data and logs; by default a temporary folder."),
+        typer.Option(metavar="DIR", help="Where to keep data and logs. Default: a temporary directory."),
     ] = None,
 ) -> None:
-    """Run an exactly-once pipeline over real flights, killing its processes and the node all the while.
+    """Run an exactly-once pipeline over real flights while its processes and the node are killed.
 
-    Reads 336,776 flights from one topic, writes each enriched to another and counts them by carrier, several
-    instances in a group, every transaction holding outputs and source offsets. Then reads the output and compares it
-    with the data.
+    Several instances in one group read 336,776 flights from a topic, write each enriched to another, and count them by
+    carrier. Every transaction has outputs and source offsets. At the end the output is read and compared with the data.
     """
     from semel.cli.demo.show import show
 
-    show(records, instances, kills, node_kills, zombies, seed, compare=compare, folder=folder)
+    with finishing_on_signals():  # the processes that it started end with it
+        show(
+            records, instances, kills, node_kills, zombies, seed,
+            compare=compare and not cluster, folder=folder, is_cluster=cluster,
+        )  # fmt: skip

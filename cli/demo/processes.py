@@ -14,7 +14,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, Protocol, Self
 
 from semel.protocol.errors import FatalError
 
@@ -33,7 +33,7 @@ class NodeProcess:
         self._base_command = [sys.executable, *program, "serve", "--data-dir", str(data_dir)]
         self._settings = list(settings)
         grpc_port, kafka_port = free_ports(2)
-        self.bootstrap = f"127.0.0.1:{grpc_port}"
+        self.bootstrap: str = f"127.0.0.1:{grpc_port}"
         self.kafka_address = f"127.0.0.1:{kafka_port}"
         self.kills = 0
         self._process: subprocess.Popen[str] | None = None
@@ -120,7 +120,7 @@ class Instance:
         _end(self._process, signal.SIGKILL)
 
     def freeze(self) -> None:
-        """SIGSTOP the process and forget it: whoever is started in its place will find a zombie behind it."""
+        """SIGSTOP the process and forget it: the process started in its place will find a zombie behind it."""
         assert self._process is not None
         self._process.send_signal(signal.SIGSTOP)
         self._frozen.append(self._process)
@@ -152,12 +152,25 @@ class Instance:
         process.stdout.close()
 
 
-class Ensemble:
-    """A node and its instances; everything that was started ends with it."""
+class Log(Protocol):
+    """What the pipeline runs on: a node, or several."""
 
-    def __init__(self, folder: Path, *, instances: int, mode: str, batch: int) -> None:
+    @property
+    def bootstrap(self) -> str: ...
+
+    def start(self) -> None: ...
+
+    def stop(self) -> object: ...
+
+    def log_tail(self) -> str: ...
+
+
+class Ensemble:
+    """A node, or several, and instances; everything that was started ends with it."""
+
+    def __init__(self, node: Log, folder: Path, *, instances: int, mode: str, batch: int) -> None:
         folder.mkdir(parents=True, exist_ok=True)
-        self.node = NodeProcess(folder / "data")
+        self.node = node
         self.events: Counter[str] = Counter()
         self.instances = [
             Instance(self.node.bootstrap, number, mode, batch, folder / f"instance-{number}.log", self.events)

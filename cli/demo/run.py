@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import itertools
 import random
+import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from semel.cli.demo.cluster import NODES, PROBE_TOPIC, STRIKES, DemoCluster, Probe
 from semel.cli.demo.flights import Flight
 from semel.cli.demo.judge import Verdict, judge
-from semel.cli.demo.processes import Ensemble
+from semel.cli.demo.processes import Ensemble, NodeProcess
 from semel.cli.demo.worker import ENRICHED, GROUP, INPUT, PER_CARRIER
 from semel.protocol.errors import FatalError, SemelError
 from semel.sdk.admin.api import Admin
@@ -21,6 +24,8 @@ PARTITIONS = 6
 LOOK_EVERY_S = 0.1
 STALL_S = 90.0
 THAW_AFTER_S = 1.5
+CLUSTER_LOAD_S = 75.0
+"""So long flights come while a cluster is struck: each strike and its mending takes seconds."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,11 +39,17 @@ class Plan:
     zombies: int
     batch: int
     seed: int
+    nodes: int = 1
 
 
 @dataclass(slots=True)
 class Outcome:
-    """What came of a run."""
+    """What came of a run.
+
+    down_s:   how long a node that is alone was away, each time
+    strikes:  what was done to nodes of a cluster, by `cluster.STRIKES`; database: what has their metadata
+    probes_s: how long each record of a probe took to be acknowledged meanwhile
+    """
 
     verdict: Verdict
     events: Counter[str]
@@ -48,6 +59,9 @@ class Outcome:
     load_s: float
     work_s: float
     down_s: list[float] = field(default_factory=list)
+    strikes: Counter[str] = field(default_factory=Counter)
+    probes_s: list[float] = field(default_factory=list)
+    database: str = ""
 
 
 Progress = Callable[[str, int, int], None]
@@ -56,41 +70,108 @@ Progress = Callable[[str, int, int], None]
 
 def run(plan: Plan, flights: Sequence[Flight], folder: Path, progress: Progress) -> Outcome:
     """Do one run in `folder`, which must be empty. Raises `SemelError` where it can't be done."""
-    with Ensemble(folder, instances=plan.instances, mode=plan.mode, batch=plan.batch) as ensemble:
+    if plan.nodes > 1:
+        return _run_on_cluster(plan, flights, folder, progress)
+    node = NodeProcess(folder / "data")
+    with Ensemble(node, folder, instances=plan.instances, mode=plan.mode, batch=plan.batch) as ensemble:
         progress("starting a node", 0, 1)
-        ensemble.node.start()
+        node.start()
         began = time.monotonic()
-        _load(ensemble.node.bootstrap, flights, progress)
+        _create_topics(node.bootstrap)
+        _load(node.bootstrap, flights, progress)
         load_s = time.monotonic() - began
         began = time.monotonic()
-        chaos = _Chaos(plan, ensemble)
+        down_s: list[float] = []
+
+        def kill(_number: int) -> bool:
+            began = time.monotonic()
+            node.kill()
+            node.start()
+            down_s.append(time.monotonic() - began)
+            return True
+
+        chaos = _Chaos(plan, ensemble, kill)
         _work(plan, ensemble, chaos, len(flights), progress)
         work_s = time.monotonic() - began
         for instance in ensemble.instances:
             instance.stop()
-        isolation = "read_committed" if plan.mode == "exactly-once" else "read_uncommitted"
-        verdict = judge(
-            ensemble.node.bootstrap,
-            flights,
-            isolation=isolation,
-            progress=lambda count: progress("reading the output", count, len(flights)),
-        )
+        verdict = _judge(plan, node.bootstrap, flights, progress)
         return Outcome(
-            verdict,
+            verdict, ensemble.events, node.kills, chaos.instance_kills, chaos.zombies, load_s, work_s, down_s
+        )
+
+
+def _run_on_cluster(plan: Plan, flights: Sequence[Flight], folder: Path, progress: Progress) -> Outcome:
+    """Do one run on several nodes. Flights come while the pipeline runs, so that it meets all that is done to them."""
+    cluster = DemoCluster(folder)
+    with Ensemble(cluster, folder, instances=plan.instances, mode=plan.mode, batch=plan.batch) as ensemble:
+        progress(f"starting {NODES} nodes", 0, 1)
+        cluster.start()
+        _create_topics(cluster.bootstrap)
+        with Admin(cluster.bootstrap) as admin:
+            admin.create_topic(PROBE_TOPIC, partitions=NODES)
+        began = time.monotonic()
+        loading = threading.Thread(target=_load_slowly, args=(cluster.bootstrap, flights), daemon=True)
+        loading.start()
+        probe = Probe(cluster.bootstrap)
+        probe.start()
+        kinds = itertools.cycle(STRIKES)
+        next_kind = next(kinds)
+
+        def strike(number: int) -> bool:
+            nonlocal next_kind
+            if not cluster.strike(next_kind, number):
+                return False
+            next_kind = next(kinds)
+            return True
+
+        chaos = _Chaos(plan, ensemble, strike, lambda: cluster.is_whole)
+        _work(plan, ensemble, chaos, len(flights), progress)
+        work_s = time.monotonic() - began
+        probe.stop()
+        loading.join()
+        for instance in ensemble.instances:
+            instance.stop()
+        return Outcome(
+            _judge(plan, cluster.bootstrap, flights, progress),
             ensemble.events,
-            ensemble.node.kills,
+            sum(node.kills for node in cluster.nodes),
             chaos.instance_kills,
             chaos.zombies,
-            load_s,
+            0.0,
             work_s,
-            chaos.down_s,
+            strikes=cluster.strikes,
+            probes_s=probe.seconds,
+            database="SQLite" if cluster.database is None else "PostgreSQL",
         )
 
 
-def _load(bootstrap: str, flights: Sequence[Flight], progress: Progress) -> None:
+def _judge(plan: Plan, bootstrap: str, flights: Sequence[Flight], progress: Progress) -> Verdict:
+    return judge(
+        bootstrap,
+        flights,
+        isolation="read_committed" if plan.mode == "exactly-once" else "read_uncommitted",
+        progress=lambda count: progress("reading the output", count, len(flights)),
+    )
+
+
+def _create_topics(bootstrap: str) -> None:
     with Admin(bootstrap) as admin:
         for topic in (INPUT, ENRICHED, PER_CARRIER):
             admin.create_topic(topic, partitions=PARTITIONS)
+
+
+def _load_slowly(bootstrap: str, flights: Sequence[Flight]) -> None:
+    began = time.monotonic()
+    with Producer(bootstrap, compression="lz4", linger_ms=5) as producer:
+        for count, flight in enumerate(flights):
+            producer.send(INPUT, key=flight.key, value=flight.value)
+            if count % 500 == 0:
+                time.sleep(max(0.0, began + CLUSTER_LOAD_S * count / len(flights) - time.monotonic()))
+        producer.flush()
+
+
+def _load(bootstrap: str, flights: Sequence[Flight], progress: Progress) -> None:
     with Producer(bootstrap, compression="lz4", linger_ms=5) as producer:
         for count, flight in enumerate(flights):
             producer.send(INPUT, key=flight.key, value=flight.value)
@@ -127,9 +208,18 @@ def _work(plan: Plan, ensemble: Ensemble, chaos: _Chaos, total: int, progress: P
 class _Chaos:
     """Kills at points of the progress that its seed has drawn, and starts again what it killed."""
 
-    def __init__(self, plan: Plan, ensemble: Ensemble) -> None:
+    def __init__(
+        self,
+        plan: Plan,
+        ensemble: Ensemble,
+        strike_node: Callable[[int], bool],
+        is_whole: Callable[[], bool] = lambda: True,
+    ) -> None:
+        """`strike_node` is given a random number, and returns whether it has struck; is_whole: whether that is over."""
         draw = random.Random(plan.seed)  # noqa: S311 (repeatable, not secret)
         self._ensemble = ensemble
+        self._strike_node = strike_node
+        self._is_whole = is_whole
         self._draw = draw
         spread = [(draw.uniform(0.02, 0.95), "instance") for _ in range(plan.instance_kills)]
         spread += [(draw.uniform(0.05, 0.9), "node") for _ in range(plan.node_kills)]
@@ -138,12 +228,11 @@ class _Chaos:
         self._thaw_at: float | None = None
         self.instance_kills = 0
         self.zombies = 0
-        self.down_s: list[float] = []
 
     @property
     def is_unfinished(self) -> bool:
-        """Whether a zombie sleeps still: it shall wake while others do its work."""
-        return self._thaw_at is not None
+        """Whether a zombie sleeps still, which shall wake while others do its work, or a node is not back yet."""
+        return self._thaw_at is not None or not self._is_whole()
 
     def act(self, progress: float) -> None:
         """Do what is due at this progress, and start again what lies dead."""
@@ -152,19 +241,17 @@ class _Chaos:
             for instance in self._ensemble.instances:
                 instance.thaw()
         while self._points and self._points[-1][0] <= progress:
-            _, what = self._points.pop()
-            self._strike(what)
+            at, what = self._points.pop()
+            if not self._strike(what):
+                self._points.append((at, what))
+                break
         for instance in self._ensemble.instances:
             if not instance.is_running:
                 instance.start()
 
-    def _strike(self, what: str) -> None:
+    def _strike(self, what: str) -> bool:
         if what == "node":
-            began = time.monotonic()
-            self._ensemble.node.kill()
-            self._ensemble.node.start()
-            self.down_s.append(time.monotonic() - began)
-            return
+            return self._strike_node(self._draw.randrange(1_000))
         victim = self._draw.choice(self._ensemble.instances)
         if not victim.is_running:
             victim.start()
@@ -175,3 +262,4 @@ class _Chaos:
         else:
             victim.kill()
             self.instance_kills += 1
+        return True

@@ -12,10 +12,12 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextC
 from rich.table import Table
 
 from semel.cli.common import ExitCode, fail
+from semel.cli.demo.cluster import NODES, SAYS, longest
 from semel.cli.demo.flights import Flight, load_flights
 from semel.cli.demo.judge import Verdict
 from semel.cli.demo.processes import has_enough_disk
 from semel.cli.demo.run import Outcome, Plan, run
+from semel.protocol.wording import counted
 
 NEEDED_BYTES = 2 << 30
 CARRIERS_SHOWN = 5
@@ -31,6 +33,7 @@ def show(
     *,
     compare: bool,
     folder: Path | None,
+    is_cluster: bool = False,
 ) -> None:
     """Run the pipeline with transactions, and with `compare` without, too. Exits where it was not exactly-once."""
     console = Console()
@@ -39,17 +42,23 @@ def show(
     if not has_enough_disk(base, NEEDED_BYTES):
         raise fail(f"{base} has less than 2 GiB free; name another place with --folder", ExitCode.REFUSED)
     if any(base.iterdir()):
-        raise fail(f"{base} is not empty; name an empty folder", ExitCode.USAGE)
+        raise fail(f"{base} is not empty; name an empty directory", ExitCode.USAGE)
     try:
         with console.status("reading the data set"):
             flights = load_flights(records)
+        struck = (
+            f"{node_kills} times one of three nodes is killed, frozen, cut off or emptied, or their database is away"
+            if is_cluster
+            else f"{node_kills} times the node, is ended with SIGKILL"
+        )
         console.print(
             f"{instances} instances of a pipeline, in one group, read {len(flights):,} flights, write each enriched to "
-            f"a second topic, and count them by carrier in a third.\nMeanwhile {kills} times an instance, {node_kills} "
-            f"times the node, is ended with SIGKILL, and {zombies} times an instance is frozen, replaced and woken up "
-            f"(seed {seed}).\nThen all output is read and compared with the data set."
+            f"a second topic, and count them by carrier in a third.\nMeanwhile {kills} times an instance"
+            f"{' is ended with SIGKILL' if is_cluster else ''}, {struck}, and {zombies} times an instance is frozen, "
+            f"replaced and woken up (seed {seed}).\nThen all output is read and compared with the data set."
         )
-        plan = Plan("exactly-once", instances, kills, node_kills, zombies, batch=2_000, seed=seed)
+        nodes = NODES if is_cluster else 1
+        plan = Plan("exactly-once", instances, kills, node_kills, zombies, batch=2_000, seed=seed, nodes=nodes)
         safe = _show(console, "with transactions", plan, base / "exactly-once", flights)
         _report_safe(console, safe)
         if compare:
@@ -104,7 +113,16 @@ def _report_safe(console: Console, outcome: Outcome) -> None:
     table.add_row("in the output exactly once", _judged(f"{verdict.once:,}", verdict.once == verdict.flights))
     table.add_row("missing, repeated", _judged(f"{verdict.missing:,}, {verdict.repeated:,}", is_whole))
     table.add_row("carriers counted right", _judged(f"{right} of {len(verdict.truth)}", not verdict.wrong_counts))
-    table.add_row("ended by SIGKILL", f"{outcome.instance_kills} instances; the node {outcome.node_kills} times")
+    node_kills = "" if outcome.strikes else f"; the node {outcome.node_kills} times"
+    table.add_row("ended by SIGKILL", f"{outcome.instance_kills} instances{node_kills}")
+    for what, count in outcome.strikes.items():
+        done = counted(count, "time") if what == "database" else str(count)
+        table.add_row("" if what == "database" else "of three nodes", f"{done} {SAYS[what]}")
+    if outcome.probes_s:
+        median = sorted(outcome.probes_s)[len(outcome.probes_s) // 2]
+        pauses = ", ".join(f"{pause:.1f}" for pause in longest(outcome.probes_s))
+        table.add_row("an acknowledgement took", f"{median * 1000:.0f} ms (median); the longest: {pauses} s")
+        table.add_row("metadata in", outcome.database)
     if outcome.down_s:
         table.add_row("the node was back after", f"{min(outcome.down_s):.1f} to {max(outcome.down_s):.1f} s")
     table.add_row("frozen and replaced", f"{outcome.zombies} instances, which woke up as zombies")

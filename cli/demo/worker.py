@@ -41,9 +41,7 @@ def run_exactly_once(bootstrap: str, instance: int, batch_records: int) -> None:
     """The pipeline as one would write it: outputs and source offsets in one transaction."""
     airlines = load_airlines()
     with (
-        Producer(
-            bootstrap, transactional_id=f"{GROUP}-{instance}", transaction_timeout_ms=10_000, connect_timeout_ms=60_000
-        ) as producer,
+        Producer(bootstrap, transactional_id=f"{GROUP}-{instance}", transaction_timeout_ms=10_000) as producer,
         Consumer(
             bootstrap,
             group=GROUP,
@@ -51,7 +49,6 @@ def run_exactly_once(bootstrap: str, instance: int, batch_records: int) -> None:
             instance_id=f"instance-{instance}",
             session_timeout_ms=6_000,
             max_poll_interval_ms=15_000,
-            connect_timeout_ms=60_000,
         ) as consumer,
     ):
         say("started")
@@ -75,7 +72,7 @@ def run_at_least_once(bootstrap: str, instance: int, batch_records: int) -> None
     """The same without idempotence and transactions: offsets are committed by the clock, whatever became of output."""
     airlines = load_airlines()
     with (
-        Producer(bootstrap, idempotent=False, acks=1, connect_timeout_ms=60_000) as producer,
+        Producer(bootstrap, idempotent=False, acks=1) as producer,
         Consumer(
             bootstrap,
             group=GROUP,
@@ -83,7 +80,6 @@ def run_at_least_once(bootstrap: str, instance: int, batch_records: int) -> None
             instance_id=f"instance-{instance}",
             session_timeout_ms=6_000,
             max_poll_interval_ms=15_000,
-            connect_timeout_ms=60_000,
             isolation="read_uncommitted",
             auto_commit_interval_ms=200,
         ) as consumer,

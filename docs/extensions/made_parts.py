@@ -18,6 +18,8 @@ RULE_LETTERS: Final = "PTLOGDRSE"
 """In the order of the chapters of reference/rules.md."""
 PROOF: Final = re.compile(rf"def (test_((?:[{RULE_LETTERS}]\d+_)+)\w+)")
 PROOFS_SHOWN: Final = 6
+VERBATIM: Final = "\b"
+"""In help texts: the lines below it are not wrapped."""
 CHAPTERS: Final[Mapping[str, str]] = {
     "P": "producers-at-a-partition",
     "T": "the-transaction-coordinator",
@@ -61,7 +63,7 @@ def _command(command: Any, parent: Any, name: str) -> str:
     lines = [f"```text\nsemel {' '.join([name, *pieces])}\n```\n"]
     records = [record for param in command.params if (record := param.get_help_record(context)) and not param.hidden]
     if records:
-        lines.append("| Argument or option | |\n|---|---|")
+        lines.append("| Argument or option | Meaning |\n|---|---|")
         lines += [f"| `{_cell(option)}` | {_cell(_plain(text))} |" for option, text in records]
         lines.append("")
     if command.epilog:
@@ -72,13 +74,16 @@ def _command(command: Any, parent: Any, name: str) -> str:
 def _epilog(text: str) -> str:
     """Examples as something to copy, the rest as it is."""
     said, _, examples = re.sub(r"Examples?:", "\0", text, count=1).partition("\0")
-    lines = [line.strip() for line in examples.split("\n\n") if line.strip()]
+    lines = [line.strip() for line in examples.replace(VERBATIM, "").splitlines() if line.strip()]
     shown = "```console\n" + "\n".join(f"$ {line}" for line in lines) + "\n```\n" if lines else ""
     return f"{_plain(said)}\n\n{shown}"
 
 
 def _plain(text: str | None) -> str:
-    return (text or "").strip().replace("<", "&lt;")
+    """Help as Markdown: what follows the mark of lines that are not wrapped is a block, the rest is text."""
+    parts = re.split(rf"^ *{VERBATIM}\n((?:.+\n?)+)", (text or "").strip(), flags=re.MULTILINE)
+    said = [f"```text\n{part.strip()}\n```\n" if at % 2 else part.replace("<", "&lt;") for at, part in enumerate(parts)]
+    return "".join(said).strip()
 
 
 def _cell(text: str) -> str:
@@ -93,7 +98,7 @@ def services() -> str:
         title = "\n".join(line.removeprefix("//").strip() for line in text.split("\nsyntax", 1)[0].splitlines())
         parts.append(f"## {path.name}\n\n{title}\n")
         for name, body in re.findall(r"^service (\w+) \{\n(.*?)^\}", text, re.DOTALL | re.MULTILINE):
-            parts.append(f"### semel.v1.{name}\n\n| Call | Request | Answer | |\n|---|---|---|---|")
+            parts.append(f"### semel.v1.{name}\n\n| Call | Request | Answer | What it does |\n|---|---|---|---|")
             parts += [*_calls(body), ""]
         messages = re.findall(r"(?:^//[^\n]*\n)*^(?:message|enum) \w+ \{.*?(?:^\}|\})$", text, re.DOTALL | re.MULTILINE)
         if messages:

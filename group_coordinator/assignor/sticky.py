@@ -1,6 +1,6 @@
 """Sticky: the most even loads that the subscriptions allow, and among those the fewest partitions moved (G3).
 
-With equal subscriptions each member has a share, and whoever holds most keeps most. With unequal ones this is a
+With equal subscriptions each member has a share, and the members that hold most keep most. With unequal ones this is a
 min-cost flow of partitions to members: loads first (the sum of their squares, so no member could hand a partition on,
 over others if need be, to one with two fewer), moves second. It is solved by improving paths (Harvey et al.,
 "Semi-matchings for bipartite graphs and load balancing"): start with nothing moved, then shift one partition at a time

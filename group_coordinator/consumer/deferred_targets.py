@@ -12,15 +12,15 @@ from functools import partial
 
 from semel.group_coordinator.computations import PAUSE_FACTOR, Computation, Computed
 from semel.group_coordinator.config import GroupConfig
-from semel.group_coordinator.consumer.group import ConsumerGroup, patterns_of, topics_of, topics_of_all
+from semel.group_coordinator.consumer.members import ConsumerGroupData, patterns_of, topics_of, topics_of_all
 from semel.group_coordinator.consumer.target_assignment import assign_targets
 from semel.group_coordinator.consumer.topics import Topics
-from semel.group_coordinator.effects import TimerKey, TimerKind, Turn
+from semel.group_coordinator.effects import PendingResult, TimerKey, TimerKind
 from semel.group_coordinator.records.consumer_schemas import target_record
 from semel.group_coordinator.records.consumer_state import MemberDetails
-from semel.group_coordinator.timers import Timers
 from semel.protocol.api.consumer_groups import NO_PARTITIONS, Partitions
 from semel.protocol.errors import SemelError
+from semel.runtime.deadlines import Deadlines
 from semel.runtime.machine import CoordinatorRecord
 
 
@@ -62,7 +62,7 @@ class Targets:
 class DeferredTargets:
     """At most one computation for each group, and a pause after it."""
 
-    def __init__(self, config: GroupConfig, timers: Timers[TimerKey]) -> None:
+    def __init__(self, config: GroupConfig, timers: Deadlines[TimerKey]) -> None:
         self._config = config
         self._timers = timers
         self._running: dict[str, Computation] = {}
@@ -71,7 +71,7 @@ class DeferredTargets:
         self._costly: set[str] = set()
         """Groups that are not large, and still could not be assigned at once."""
 
-    def is_large(self, group: ConsumerGroup, topics: Topics) -> bool:
+    def is_large(self, group: ConsumerGroupData, topics: Topics) -> bool:
         """Whether an assignment would take too long for a turn of the event loop, by what it has to look at."""
         if group.group_id in self._costly:
             return True
@@ -95,7 +95,7 @@ class DeferredTargets:
         if not self.is_pending(group_id):
             self._timers.schedule(_key(group_id), max(now_ms, self._not_before_ms.get(group_id, now_ms)))
 
-    def begin(self, group: ConsumerGroup, assignor: str, topics: Topics, turn: Turn) -> None:
+    def begin(self, group: ConsumerGroupData, assignor: str, topics: Topics, pending: PendingResult) -> None:
         """Begin what was scheduled, unless there is no need for it any more."""
         patterns = patterns_of(group.details.values())
         assert group.group_id not in self._running, "it is scheduled once what ran has ended"
@@ -112,7 +112,7 @@ class DeferredTargets:
         )
         computation = Computation(group.group_id, partial(Snapshot.compute, snapshot), group.epoch)
         self._running[group.group_id] = computation
-        turn.effects.append(computation)
+        pending.effects.append(computation)
 
     def ended(self, computed: Computed, now_ms: int) -> bool:
         """Take note that a computation has ended. Returns whether its result is this machine's to look at."""
@@ -129,7 +129,7 @@ class DeferredTargets:
         """Remember that the target of an epoch cannot be stored."""
         self._refusals[group_id] = (epoch, error)
 
-    def refusal(self, group: ConsumerGroup) -> SemelError | None:
+    def refusal(self, group: ConsumerGroupData) -> SemelError | None:
         """Return why there is no target for the current epoch, and will be none."""
         epoch, error = self._refusals.get(group.group_id, (-1, None))
         return error if epoch == group.epoch else None
@@ -143,7 +143,7 @@ class DeferredTargets:
         self._refusals.pop(group_id, None)
 
 
-def records_of(group: ConsumerGroup, found: Targets, topics: Topics) -> list[CoordinatorRecord]:
+def records_of(group: ConsumerGroupData, found: Targets, topics: Topics) -> list[CoordinatorRecord]:
     """Return the records that make a target, computed from an earlier moment, that of the members there are by now.
 
     Who left is passed over, who came has nothing yet, a static member's new instance has what the one before was to

@@ -1,274 +1,157 @@
-"""One group of the consumer group protocol (KIP-848): what the log says about it, and what follows from that.
-
-Everything durable is set by `apply`, record by record, in recovery and in normal work alike. Records may come in any
-order, because compaction keeps the last one of each key: a member counts once there is a record of its details.
-"""
+"""A group of the consumer group protocol (KIP-848), as its machine sees it."""
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Iterator
-from typing import TypeAlias
+from collections.abc import Callable, Sequence
 
-from semel.group_coordinator.consumer.topics import Topics
-from semel.group_coordinator.held_bytes import PARTITION_BYTES, details_bytes
-from semel.group_coordinator.records.consumer_schemas import (
-    ConsumerGroupKey,
-    ConsumerKeyKind,
-    GroupEpochValue,
-    decode_current,
-    decode_details,
-    decode_epoch,
-    decode_target,
-    decode_target_epoch,
-)
-from semel.group_coordinator.records.consumer_state import (
-    NOTHING_ASSIGNED,
-    ConsumerGroupState,
-    ConsumerMember,
-    MemberAssignment,
-    MemberDetails,
-    MemberState,
-)
+from semel.group_coordinator.classic.members import ClassicGroupData
+from semel.group_coordinator.computations import Computed
+from semel.group_coordinator.consumer.classic_calls import ClassicCalls
+from semel.group_coordinator.consumer.members import ConsumerGroupData
+from semel.group_coordinator.consumer.membership import MEMBER_TIMERS, ConsumerMembership, Draft, deletion_records
+from semel.group_coordinator.consumer.migration import downgrade, refuse_downgrade, refuse_upgrade, upgrade
+from semel.group_coordinator.consumer.topics import TopicsSource
+from semel.group_coordinator.effects import GroupEventKind, PendingResult, TimerKey, TimerKind
+from semel.group_coordinator.group import Expiry, Group
+from semel.group_coordinator.group_context import GroupContext
+from semel.group_coordinator.records.consumer_schemas import ConsumerGroupKey, assignment_of
+from semel.group_coordinator.records.schemas import group_record, record_size_bytes
 from semel.protocol.api.consumer_groups import (
-    NO_PARTITIONS,
+    JOIN_EPOCH,
     ConsumerGroupDescription,
+    ConsumerGroupHeartbeatRequest,
     ConsumerMemberDescription,
-    Partitions,
-    TopicIdPartition,
 )
-from semel.protocol.api.groups import GroupListing
-from semel.protocol.consumer_protocol import CONSUMER_PROTOCOL_TYPE
+from semel.protocol.api.groups import (
+    GroupDescription,
+    GroupListing,
+    GroupMemberDescription,
+    HeartbeatRequest,
+    JoinGroupRequest,
+    LeaveGroupRequest,
+    OffsetCommitRequest,
+    OffsetFetchRequest,
+    SyncGroupRequest,
+)
+from semel.protocol.consumer_protocol import (
+    CONSUMER_PROTOCOL_TYPE,
+    Assignment,
+    Subscription,
+    encode_assignment,
+    encode_subscription,
+)
 from semel.protocol.errors import ErrorCode, SemelError, error_for
-from semel.protocol.schema import Buffer
+from semel.runtime.machine import CoordinatorRecord, Ticket
 
 GROUP_TYPE = "consumer"
 
-Assigned: TypeAlias = Partitions | MemberAssignment | None
+
+class ConsumerProtocol:
+    """What the consumer groups of a machine share: how members move, and the topics they are assigned from."""
+
+    def __init__(self, shared: GroupContext, topics: TopicsSource) -> None:
+        self.shared = shared
+        self.topics = topics
+        self.membership = ConsumerMembership(shared, topics)
+        self.classic_calls = ClassicCalls(shared, topics, self.membership)
 
 
-class ConsumerGroup:
-    """A group. `consumer_membership.py` decides when it moves."""
+class ConsumerGroup(Group):
+    """`members` has the state; `membership.py` and `classic_calls.py` say how it moves."""
 
-    def __init__(self, group_id: str) -> None:
-        self.group_id = group_id
-        self.held_bytes = 0
-        """What members hold, counted where records are replayed."""
-        self.epoch_value: GroupEpochValue | None = None
-        self.epoch_timestamp_ms = -1
-        """When the current epoch began: for an empty group, when it became empty."""
-        self.stored_target_epoch: int | None = None
-        self.details: dict[str, MemberDetails] = {}
-        self.currents: dict[str, MemberAssignment] = {}
-        self.targets: dict[str, Partitions] = {}
-        self.static_ids: dict[str, str] = {}
-        self.seen_topics: Topics | None = None
-        """The topics that the epoch's hash was last compared with; not in the log, so looked at after every start."""
-        self._holders: dict[TopicIdPartition, str] = {}
+    __slots__ = ("_classic_calls", "_membership", "_protocol", "_shared", "members")
 
-    def copy(self) -> ConsumerGroup:
-        """Return a group that can be changed without changing this one."""
-        copied = ConsumerGroup(self.group_id)
-        copied.epoch_value, copied.epoch_timestamp_ms = self.epoch_value, self.epoch_timestamp_ms
-        copied.stored_target_epoch = self.stored_target_epoch
-        copied.details, copied.currents = dict(self.details), dict(self.currents)
-        copied.targets, copied.static_ids = dict(self.targets), dict(self.static_ids)
-        copied._holders = dict(self._holders)
-        copied.held_bytes = self.held_bytes
-        return copied
+    def __init__(self, group_id: str, protocol: ConsumerProtocol) -> None:
+        super().__init__(group_id)
+        self.members = ConsumerGroupData(group_id)
+        self._protocol = protocol
+        self._shared = protocol.shared
+        self._membership = protocol.membership
+        self._classic_calls = protocol.classic_calls
 
-    # What the log says
-
-    def apply(self, key: ConsumerGroupKey, value: Buffer | None, timestamp_ms: int, parsed: Assigned = None) -> None:
-        """Take over one record; None deletes. `parsed`: what a target or current assignment says, if that is known."""
-        member_id = key.member_id
-        match key.kind:
-            case ConsumerKeyKind.GROUP:
-                self.epoch_value = None if value is None else decode_epoch(value)
-                self.epoch_timestamp_ms = timestamp_ms
-            case ConsumerKeyKind.TARGET:
-                self.stored_target_epoch = None if value is None else decode_target_epoch(value)
-            case ConsumerKeyKind.MEMBER:
-                self._set_details(member_id, None if value is None else decode_details(value))
-            case ConsumerKeyKind.TARGET_MEMBER:
-                if value is None:
-                    self.targets.pop(member_id, None)
-                else:
-                    self.targets[member_id] = parsed if isinstance(parsed, frozenset) else decode_target(value)
-            case ConsumerKeyKind.CURRENT:
-                known = parsed if isinstance(parsed, MemberAssignment) else None
-                self._set_current(member_id, None if value is None else known or decode_current(value))
-
-    def _set_details(self, member_id: str, details: MemberDetails | None) -> None:
-        before = self.details.pop(member_id, None)
-        if before is not None and before.instance_id and self.static_ids.get(before.instance_id) == member_id:
-            del self.static_ids[before.instance_id]
-        if details is not None:
-            self.details[member_id] = details
-            if details.instance_id:
-                self.static_ids[details.instance_id] = member_id
-
-    def _set_current(self, member_id: str, current: MemberAssignment | None) -> None:
-        before = self.currents.pop(member_id, NOTHING_ASSIGNED)
-        after = NOTHING_ASSIGNED if current is None else current
-        for partition in before.held - after.held:
-            if self._holders.get(partition) == member_id:
-                del self._holders[partition]
-        for partition in after.held - before.held:
-            self._holders[partition] = member_id
-        if current is not None:
-            self.currents[member_id] = current
+    def replay(self, key: ConsumerGroupKey, record: CoordinatorRecord, timestamp_ms: int) -> None:
+        """Apply one record. A group begins with its first record, and ends with its last one: see `has_records`."""
+        group = self.members
+        before = group.bytes_of(key.member_id)
+        group.apply(key, record.value, timestamp_ms, assignment_of(record))
+        self._count(group.bytes_of(key.member_id) - before)
 
     @property
     def has_records(self) -> bool:
-        """Whether the log knows anything of this group, beyond its offsets."""
-        return (
-            self.epoch_value is not None
-            or self.stored_target_epoch is not None
-            or bool(self.details or self.currents or self.targets)
-        )
+        return self.members.has_records
 
-    def snapshot(self) -> dict[str, object]:
-        """Return all that the log must bring back, as plain values that compare equal after a replay."""
-        return {
-            "epoch": self.epoch_value,
-            "target epoch": self.stored_target_epoch,
-            "details": dict(self.details),
-            "current": dict(self.currents),
-            "targets": dict(self.targets),
-            "holders": dict(self._holders),
-        }
+    def _count(self, more_bytes: int) -> None:
+        self.members.held_bytes += more_bytes
+        self._shared.held.members += more_bytes
 
-    def bytes_of(self, member_id: str) -> int:
-        """Return what a member takes in memory, about."""
-        current = self.currents.get(member_id, NOTHING_ASSIGNED)
-        partitions = len(self.targets.get(member_id, ())) + 2 * (len(current.assigned) + len(current.to_revoke))
-        return details_bytes(self.details.get(member_id)) + PARTITION_BYTES * partitions
+    # --- The consumer group protocol ----------------------------------------------------------------------------------
 
-    # State
+    def consumer_heartbeat(self, request: ConsumerGroupHeartbeatRequest, pending: PendingResult) -> None:
+        self._membership.heartbeat(Draft(self.members, pending), request, pending)
+        self._refuse_if_too_large(pending)
 
-    @property
-    def epoch(self) -> int:
-        return 0 if self.epoch_value is None else self.epoch_value.epoch
+    def begin(
+        self, classic: ClassicGroupData | None, request: ConsumerGroupHeartbeatRequest, pending: PendingResult
+    ) -> bool:
+        """Carry out the first heartbeat of a group, which is nowhere known before its records are replayed.
 
-    @property
-    def metadata_hash(self) -> int:
-        return 0 if self.epoch_value is None else self.epoch_value.metadata_hash
-
-    @property
-    def target_epoch(self) -> int:
-        return self.stored_target_epoch or 0
-
-    @property
-    def state(self) -> ConsumerGroupState:
-        if not self.details:
-            return ConsumerGroupState.EMPTY
-        if self.epoch > self.target_epoch:
-            return ConsumerGroupState.ASSIGNING
-        for member in self.members():
-            if member.current.state is not MemberState.STABLE or member.current.epoch != self.target_epoch:
-                return ConsumerGroupState.RECONCILING
-        return ConsumerGroupState.STABLE
-
-    # Members
-
-    def members(self) -> Iterator[ConsumerMember]:
-        return (self._member(member_id, details) for member_id, details in self.details.items())
-
-    def member(self, member_id: str) -> ConsumerMember | None:
-        details = self.details.get(member_id)
-        return None if details is None else self._member(member_id, details)
-
-    def static_member(self, instance_id: str) -> ConsumerMember | None:
-        member_id = self.static_ids.get(instance_id)
-        return None if member_id is None else self.member(member_id)
-
-    def _member(self, member_id: str, details: MemberDetails) -> ConsumerMember:
-        return ConsumerMember(member_id, details, self.currents.get(member_id, NOTHING_ASSIGNED))
-
-    def target(self, member_id: str) -> Partitions:
-        return self.targets.get(member_id, NO_PARTITIONS)
-
-    def holder(self, partition: TopicIdPartition) -> str | None:
-        """Return the member that has a partition, or has not given it up yet."""
-        return self._holders.get(partition)
-
-    def waits_for_others(self, member: ConsumerMember) -> bool:
-        """Whether a member still cannot have all of its target, because others hold some of it."""
-        missing = self.target(member.member_id) - member.current.assigned
-        return any(partition in self._holders for partition in missing)
-
-    def classic_protocols(self, without: Collection[str] = ()) -> tuple[int, Counter[str]]:
-        """Return how many other members speak the classic protocol, and how many of them offer each assignor."""
-        offered: Counter[str] = Counter()
-        count = 0
-        for member_id, details in self.details.items():
-            if details.classic is not None and member_id not in without:
-                count += 1
-                offered.update({protocol.name for protocol in details.classic.protocols})
-        return count, offered
-
-    # Questions
-
-    def check_commit(
-        self, member_id: str, instance_id: str | None, epoch: int, *, transactional: bool
-    ) -> SemelError | None:
-        """Return why a member may not commit, if it may not (O4). The epoch of a classic member is its generation."""
-        if epoch < 0 and not self.details:
-            return None
-        if transactional and epoch < 0 and not member_id and instance_id is None:
-            return None
-        if not member_id and epoch < 0:
-            return error_for(
-                ErrorCode.UNKNOWN_MEMBER_ID,
-                f"group {self.group_id} has members, so only they may commit: stop them, or commit as one of them",
+        Returns whether `classic`, the classic group of that id, becomes this one.
+        """
+        if request.member_epoch != JOIN_EPOCH:
+            pending.reply(self.members.unknown_member(request.member_id))
+            return False
+        draft = Draft(self.members, pending)
+        if classic is not None and classic.members:
+            refusal = refuse_upgrade(classic, self._shared.config)
+            if refusal is not None:
+                pending.reply(refusal)
+                return False
+            upgrade(classic, draft, self._protocol.topics())
+            pending.note(
+                GroupEventKind.UPGRADED, self.group_id, classic.generation_id, f"{len(classic.members)} members"
             )
-        if instance_id is not None and self.static_ids.get(instance_id, member_id) != member_id:
-            return error_for(
-                ErrorCode.FENCED_INSTANCE_ID,
-                f"instance {instance_id} of group {self.group_id} was taken over by another member; "
-                f"member {member_id} must stop",
-            )
-        return self.check_epoch(member_id, epoch, transactional=transactional)
+        elif classic is not None and classic.is_stored:
+            pending.records.append(group_record(self.group_id, None))
+        self._membership.heartbeat(draft, request, pending)
+        self._refuse_if_too_large(pending)
+        if pending.is_refused:
+            pending.records.clear()
+            pending.effects.clear()
+            return False
+        if classic is not None:
+            for member in draft.group.members():
+                if member.is_classic:
+                    self._membership.keep_alive(draft.group, member.member_id, pending)
+        return classic is not None
 
-    def check_epoch(self, member_id: str, epoch: int, *, transactional: bool = False) -> SemelError | None:
-        """Return why a call of a member with this epoch is refused, if it is."""
-        member = self.member(member_id)
-        if member is None:
-            return self.unknown_member(member_id)
-        if epoch == member.current.epoch:
+    def _check_size(self, pending: PendingResult) -> SemelError | None:
+        """Return why one batch of records cannot hold what a request would write, of which nothing is written then."""
+        size_bytes = sum(map(record_size_bytes, pending.records))
+        if size_bytes <= self._shared.config.group_records_max_bytes:
             return None
-        # Transactional commits know the code of the classic protocol only.
-        code = ErrorCode.ILLEGAL_GENERATION if member.is_classic or transactional else ErrorCode.STALE_MEMBER_EPOCH
+        pending.records.clear()
+        pending.effects.clear()
         return error_for(
-            code,
-            f"member {member_id} of group {self.group_id} has the epoch {member.current.epoch}, not {epoch}; "
-            "commit with the epoch of the latest heartbeat",
+            ErrorCode.UNKNOWN_SERVER_ERROR,
+            f"the members and assignments of the group take {size_bytes} bytes, more than the "
+            f"{self._shared.config.group_records_max_bytes} that a group may store at once; use fewer members or "
+            "shorter subscriptions",
         )
 
-    def unknown_member(self, member_id: str) -> SemelError:
-        return error_for(
-            ErrorCode.UNKNOWN_MEMBER_ID,
-            f"group {self.group_id} has no member {member_id!r}; join again, with the member epoch 0",
-        )
+    def _refuse_if_too_large(self, pending: PendingResult) -> None:
+        refusal = self._check_size(pending)
+        if refusal is not None:
+            pending.refuse(refusal)
 
-    def is_subscribed_to(self, topic: str, topics: Topics) -> bool:
-        return any(
-            topic in details.topic_names
-            or (details.topic_regex is not None and topics.may_match(details.topic_regex, topic))
-            for details in self.details.values()
-        )
-
-    def listing(self) -> GroupListing:
-        return GroupListing(self.group_id, CONSUMER_PROTOCOL_TYPE, self.state.value, GROUP_TYPE)
-
-    def description(self, assignor: str, topics: Topics) -> ConsumerGroupDescription:
+    def describe_members(self) -> ConsumerGroupDescription:
+        """Return what ConsumerGroupDescribe says."""
+        group, topics = self.members, self._protocol.topics()
         return ConsumerGroupDescription(
             self.group_id,
-            self.state.value,
-            self.epoch,
-            self.target_epoch,
-            assignor,
+            group.state.value,
+            group.epoch,
+            group.target_epoch,
+            self._membership.assignor_of(group),
             tuple(
                 ConsumerMemberDescription(
                     member.member_id,
@@ -280,31 +163,157 @@ class ConsumerGroup:
                     member.details.topic_names,
                     member.details.topic_regex,
                     topics.described(member.current.assigned),
-                    topics.described(self.target(member.member_id)),
+                    topics.described(group.target(member.member_id)),
                     member.is_classic,
                 )
-                for member in self.members()
+                for member in group.members()
             ),
         )
 
+    # --- Calls of the classic protocol --------------------------------------------------------------------------------
 
-def topics_of(details: MemberDetails, matching: Callable[[str], frozenset[str]]) -> frozenset[str]:
-    """Return the names that a member wants: those it named, and those that its expression matches now."""
-    names = frozenset(details.topic_names)
-    return names if not details.topic_regex else names | matching(details.topic_regex)
+    def join(self, request: JoinGroupRequest, pending: PendingResult) -> None:
+        self._classic_calls.join(Draft(self.members, pending), request, pending)
+        self._refuse_if_too_large(pending)
 
+    def sync(self, request: SyncGroupRequest, pending: PendingResult) -> None:
+        self._classic_calls.sync(self.members, request, pending)
 
-def topics_of_all(details: Iterable[MemberDetails], topics: Topics) -> set[str]:
-    names: set[str] = set()
-    patterns = set()
-    for each in details:
-        names.update(each.topic_names)
-        if each.topic_regex:
-            patterns.add(each.topic_regex)
-    for pattern in patterns:
-        names |= topics.matching(pattern)
-    return names
+    def heartbeat(self, request: HeartbeatRequest, pending: PendingResult) -> None:
+        self._classic_calls.heartbeat(self.members, request, pending)
 
+    def leave(self, request: LeaveGroupRequest, pending: PendingResult) -> None:
+        self._classic_calls.leave(Draft(self.members, pending), request, pending)
 
-def patterns_of(details: Iterable[MemberDetails]) -> set[str]:
-    return {each.topic_regex for each in details if each.topic_regex}
+    # --- Offsets ------------------------------------------------------------------------------------------------------
+
+    def check_commit(self, request: OffsetCommitRequest) -> SemelError | None:
+        """Fence zombies by member, instance and epoch. The epoch of a classic member is its generation."""
+        group = self.members
+        member_id, epoch, is_transactional = request.member_id, request.generation_id, request.producer is not None
+        instance_id = request.group_instance_id
+        if epoch < 0 and self.is_empty:
+            return None
+        if is_transactional and epoch < 0 and not member_id and instance_id is None:
+            return None
+        if not member_id and epoch < 0:
+            return error_for(
+                ErrorCode.UNKNOWN_MEMBER_ID,
+                f"group {self.group_id} has members, so only they may commit: stop them, or commit as one of them",
+            )
+        if instance_id is not None and group.static_ids.get(instance_id, member_id) != member_id:
+            return error_for(
+                ErrorCode.FENCED_INSTANCE_ID,
+                f"instance {instance_id} of group {self.group_id} was taken over by another member; "
+                f"member {member_id} must stop",
+            )
+        return group.check_epoch(member_id, epoch, transactional=is_transactional)
+
+    def committed(self, member_id: str, pending: PendingResult) -> None:
+        self._classic_calls.keep_alive(self.members, member_id, pending)
+
+    def check_fetch(self, request: OffsetFetchRequest) -> SemelError | None:
+        """Return why a member that names itself may not read offsets, if it may not."""
+        if not request.member_id and request.member_epoch < 0:
+            return None
+        return self.members.check_epoch(request.member_id or "", request.member_epoch)
+
+    def check_offset_delete(self) -> SemelError | None:
+        return None
+
+    def subscription(self) -> Callable[[str], bool]:
+        group, topics = self.members, self._protocol.topics()
+        return lambda topic: group.is_subscribed_to(topic, topics)
+
+    # --- The group as a whole -----------------------------------------------------------------------------------------
+
+    @property
+    def state_name(self) -> str:
+        return self.members.state.value
+
+    @property
+    def member_count(self) -> int:
+        return len(self.members.details)
+
+    @property
+    def generation_id(self) -> int:
+        return self.members.epoch
+
+    @property
+    def is_empty(self) -> bool:
+        return not self.members.details
+
+    @property
+    def is_unused(self) -> bool:
+        return False
+
+    def listing(self) -> GroupListing:
+        return GroupListing(self.group_id, CONSUMER_PROTOCOL_TYPE, self.state_name, GROUP_TYPE)
+
+    def describe(self) -> GroupDescription:
+        """Describe the group for tools that know no other protocol than the classic one."""
+        group, topics = self.members, self._protocol.topics()
+        return GroupDescription(
+            self.group_id,
+            group.state.value,
+            CONSUMER_PROTOCOL_TYPE,
+            self._membership.assignor_of(group),
+            group.epoch,
+            "",
+            tuple(
+                GroupMemberDescription(
+                    member.member_id,
+                    member.details.instance_id,
+                    member.details.client_id,
+                    member.details.client_host,
+                    encode_subscription(Subscription(member.details.topic_names)),
+                    encode_assignment(Assignment(tuple(topics.with_names(member.current.assigned)))),
+                )
+                for member in group.members()
+            ),
+        )
+
+    def expiry(self) -> Expiry:
+        """Its last epoch began when it became empty."""
+        base_timestamp_ms = self.members.epoch_timestamp_ms if self.is_empty else None
+        return Expiry(base_timestamp_ms, ends_group=self.is_empty, is_repeated=True)
+
+    def tombstones(self) -> Sequence[CoordinatorRecord]:
+        return deletion_records(self.members)
+
+    def forget(self) -> None:
+        self._shared.timers.cancel(TimerKey(TimerKind.DOWNGRADE, self.group_id))
+        for member_id in self.members.details:
+            self._membership.cancel_timers(self.group_id, member_id)
+        self._membership.deferred.forget(self.group_id)
+        self._count(-self.members.held_bytes)
+
+    # --- What happens to it -------------------------------------------------------------------------------------------
+
+    def resume(self, pending: PendingResult) -> None:
+        self._membership.resume(self.members, pending)
+
+    def timer_is_due(self, key: TimerKey, pending: PendingResult) -> None:
+        if key.kind is TimerKind.DOWNGRADE:
+            self._downgrade(pending)
+        elif key.kind is TimerKind.ASSIGN:
+            self._membership.begin_computation(self.members, pending)
+        elif key.kind in MEMBER_TIMERS:
+            self._membership.time_is_up(Draft(self.members, pending), key)
+
+    def _downgrade(self, pending: PendingResult) -> None:
+        """Become a classic group, which then rebalances, if nobody is left that speaks the newer protocol."""
+        group = self.members
+        if refuse_downgrade(group, self._shared.config) is None:
+            pending.records += downgrade(group, self._protocol.topics(), pending.now_ms)
+            pending.note(GroupEventKind.DOWNGRADED, self.group_id, group.epoch, f"{len(group.details)} members")
+            self._shared.timers.schedule(TimerKey(TimerKind.CONVERTED, self.group_id), pending.now_ms)
+
+    def computed(self, computed: Computed, pending: PendingResult) -> None:
+        self._membership.take_target(self.members, computed, pending)
+        refusal = self._check_size(pending)
+        if refusal is not None:
+            self._membership.deferred.refuse(self.group_id, computed.of.epoch, refusal)
+
+    def waiting(self) -> Sequence[Ticket]:
+        return ()

@@ -15,14 +15,14 @@ from collections.abc import Collection, Sequence
 from dataclasses import replace
 
 from semel.group_coordinator.computations import Computed
-from semel.group_coordinator.config import GroupConfig
 from semel.group_coordinator.consumer.deferred_targets import DeferredTargets, Targets, records_of
-from semel.group_coordinator.consumer.group import ConsumerGroup, patterns_of, topics_of_all
+from semel.group_coordinator.consumer.members import ConsumerGroupData, patterns_of, topics_of_all
 from semel.group_coordinator.consumer.reconciliation import away, next_assignment
 from semel.group_coordinator.consumer.target_assignment import assign_targets, preferred_assignor
 from semel.group_coordinator.consumer.topics import PatternsNeededError, Topics, TopicsSource
-from semel.group_coordinator.effects import GroupEventKind, TimerKey, TimerKind, Turn
-from semel.group_coordinator.held_bytes import Room, details_bytes
+from semel.group_coordinator.effects import GroupEventKind, PendingResult, TimerKey, TimerKind
+from semel.group_coordinator.group_context import GroupContext
+from semel.group_coordinator.held_bytes import details_bytes
 from semel.group_coordinator.records.consumer_schemas import (
     ConsumerGroupKey,
     GroupEpochValue,
@@ -35,7 +35,6 @@ from semel.group_coordinator.records.consumer_schemas import (
     target_record,
 )
 from semel.group_coordinator.records.consumer_state import ConsumerMember, MemberAssignment, MemberDetails, MemberState
-from semel.group_coordinator.timers import Timers
 from semel.protocol.api.consumer_groups import (
     JOIN_EPOCH,
     LEAVE_EPOCH,
@@ -51,23 +50,23 @@ from semel.runtime.machine import CoordinatorRecord
 
 
 class Draft:
-    """A group as it will be once the records of a turn are replayed; the group itself changes only by that."""
+    """A group as it will be once the records of a request are replayed; the group itself changes only by that."""
 
-    __slots__ = ("_is_copy", "group", "original", "turn")
+    __slots__ = ("_is_copy", "group", "original", "pending")
 
-    def __init__(self, group: ConsumerGroup, turn: Turn) -> None:
+    def __init__(self, group: ConsumerGroupData, pending: PendingResult) -> None:
         self.original = group
         self.group = group
-        self.turn = turn
+        self.pending = pending
         self._is_copy = False
 
     def write(self, record: CoordinatorRecord) -> None:
-        """Add a record to the turn, and apply it to the draft."""
+        """Add a record to the pending result, and apply it to the draft."""
         if not self._is_copy:
             self.group = self.group.copy()
             self._is_copy = True
-        self.turn.records.append(record)
-        self.group.apply(consumer_key(record.key), record.value, self.turn.now_ms, assignment_of(record))
+        self.pending.records.append(record)
+        self.group.apply(consumer_key(record.key), record.value, self.pending.now_ms, assignment_of(record))
 
 
 def consumer_key(key: bytes) -> ConsumerGroupKey:
@@ -78,33 +77,33 @@ def consumer_key(key: bytes) -> ConsumerGroupKey:
 class ConsumerMembership:
     """The moves of consumer groups. Holds no state of its own: each group does, the timers, and `deferred`."""
 
-    def __init__(self, config: GroupConfig, timers: Timers[TimerKey], topics: TopicsSource, room: Room) -> None:
-        self._config = config
-        self._room = room
-        self._timers = timers
+    def __init__(self, shared: GroupContext, topics: TopicsSource) -> None:
+        self._config = shared.config
+        self._room = shared.room
+        self._timers = shared.timers
         self._topics = topics
-        self.deferred = DeferredTargets(config, timers)
+        self.deferred = DeferredTargets(shared.config, shared.timers)
 
-    # Heartbeat
+    # --- Heartbeat ----------------------------------------------------------------------------------------------------
 
-    def heartbeat(self, draft: Draft, request: ConsumerGroupHeartbeatRequest, turn: Turn) -> None:
+    def heartbeat(self, draft: Draft, request: ConsumerGroupHeartbeatRequest, pending: PendingResult) -> None:
         """Carry out a heartbeat and answer it. With a refusal nothing was written to the draft by it."""
         if request.member_epoch in (LEAVE_EPOCH, LEAVE_STATIC_EPOCH):
-            self._leave(draft, request, turn)
+            self._leave(draft, request, pending)
             return
         topics = self._topics()
         found = self._refuse_assignor(request) or self._find(draft.group, request)
         if isinstance(found, SemelError):
-            turn.reply(found)
+            pending.reply(found)
             return
         wants_others = found is None or request.topic_names is not None or request.topic_regex is not None
         needed = self.patterns_needed(draft.group, topics, request.topic_regex or "", wants_others=wants_others)
         if needed is not None and found is not None:
             # It was heard of, however long the matching takes.
-            self.keep_alive(draft.group, found.member_id, turn)
+            self.keep_alive(draft.group, found.member_id, pending)
         refusal = needed or self._refuse_pattern(request, topics)
         if refusal is not None:
-            turn.reply(refusal)
+            pending.reply(refusal)
             return
         member_id = request.member_id or request.new_member_id
         if found is not None and (found.member_id != member_id or found.current.epoch == LEAVE_STATIC_EPOCH):
@@ -116,14 +115,14 @@ class ConsumerMembership:
         before = None if found is None else found.current
         current = self.advance(draft, member_id, details, owned, topics)
         if isinstance(current, SemelError):
-            turn.records.clear()
+            pending.records.clear()
             draft.original.seen_topics = None
-            turn.reply(current)
+            pending.reply(current)
             return
-        self.keep_alive(draft.group, member_id, turn)
+        self.keep_alive(draft.group, member_id, pending)
         tells_all = request.member_epoch == JOIN_EPOCH or request.says_everything or not is_current
         is_changed = before is None or before.assigned != current.assigned
-        turn.reply(
+        pending.reply(
             ConsumerGroupHeartbeatResponse(
                 member_id,
                 current.epoch,
@@ -155,7 +154,7 @@ class ConsumerMembership:
 
     @staticmethod
     def patterns_needed(
-        group: ConsumerGroup, topics: Topics, new_pattern: str = "", *, wants_others: bool
+        group: ConsumerGroupData, topics: Topics, new_pattern: str = "", *, wants_others: bool
     ) -> PatternsNeededError | None:
         """Return the refusal of a call that may lead to an assignment while it is not known what expressions match."""
         if not wants_others and group.seen_topics is topics and group.epoch == group.target_epoch:
@@ -166,7 +165,9 @@ class ConsumerMembership:
         unmatched = topics.unmatched(patterns)
         return PatternsNeededError(unmatched) if unmatched else None
 
-    def _find(self, group: ConsumerGroup, request: ConsumerGroupHeartbeatRequest) -> ConsumerMember | SemelError | None:
+    def _find(
+        self, group: ConsumerGroupData, request: ConsumerGroupHeartbeatRequest
+    ) -> ConsumerMember | SemelError | None:
         """Return the member that calls, or whose place it takes; None for a new one."""
         is_join = request.member_epoch == JOIN_EPOCH
         member = group.member(request.member_id)
@@ -186,7 +187,7 @@ class ConsumerMembership:
             return group.unknown_member(request.member_id)
         return _check_epoch(group, member, request) or member
 
-    def refuse_new(self, group: ConsumerGroup) -> SemelError | None:
+    def refuse_new(self, group: ConsumerGroupData) -> SemelError | None:
         size_max = self._config.group_consumer_max_size
         if len(group.details) < size_max:
             return None
@@ -207,7 +208,7 @@ class ConsumerMembership:
         draft.write(member_record(group_id, member_id, new.details))
         draft.write(target_record(group_id, member_id, target))
         draft.write(current_record(group_id, member_id, new.current))
-        draft.turn.note(
+        draft.pending.note(
             GroupEventKind.MEMBER_REPLACED,
             group_id,
             draft.group.epoch,
@@ -249,7 +250,7 @@ class ConsumerMembership:
         )
         if current != member.current:
             draft.write(current_record(group_id, member_id, current))
-            self._time_revocation(draft.group, member_id, current, draft.turn)
+            self._time_revocation(draft.group, member_id, current, draft.pending)
         return current
 
     def _begin_epoch_if_due(self, draft: Draft, reason: str, topics: Topics, *, is_due: bool) -> None:
@@ -265,7 +266,7 @@ class ConsumerMembership:
             is_due, reason = True, "topics changed"
         if is_due:
             draft.write(epoch_record(group.group_id, GroupEpochValue(group.epoch + 1, metadata_hash)))
-            draft.turn.note(GroupEventKind.REBALANCING, group.group_id, draft.group.epoch, reason)
+            draft.pending.note(GroupEventKind.REBALANCING, group.group_id, draft.group.epoch, reason)
         draft.original.seen_topics = topics if is_known else None
 
     def _assign_if_due(self, draft: Draft, topics: Topics) -> SemelError | None:
@@ -289,7 +290,7 @@ class ConsumerMembership:
             # Members must be given an epoch above that of a join. As in Kafka, a group's first target is an empty one.
             draft.write(target_epoch_record(group.group_id, group.epoch))
             draft.write(epoch_record(group.group_id, GroupEpochValue(group.epoch + 1, group.metadata_hash)))
-        self.deferred.schedule(group.group_id, draft.turn.now_ms, is_costly=is_costly)
+        self.deferred.schedule(group.group_id, draft.pending.now_ms, is_costly=is_costly)
 
     def _assign(self, draft: Draft, topics: Topics, *, at_once: bool) -> bool:
         """Make the target assignment; what did not change is not written. Returns False where it takes too long."""
@@ -303,95 +304,97 @@ class ConsumerMembership:
                 draft.write(target_record(group.group_id, member_id, target))
         draft.write(target_epoch_record(group.group_id, group.epoch))
         detail = f"{len(targets)} members, assignor {assignor}"
-        draft.turn.note(GroupEventKind.ASSIGNED, group.group_id, group.epoch, detail)
+        draft.pending.note(GroupEventKind.ASSIGNED, group.group_id, group.epoch, detail)
         return True
 
-    def begin_computation(self, group: ConsumerGroup, turn: Turn) -> None:
+    def begin_computation(self, group: ConsumerGroupData, pending: PendingResult) -> None:
         """Have a target computed whose time has come."""
-        self.deferred.begin(group, self.assignor_of(group), self._topics(), turn)
+        self.deferred.begin(group, self.assignor_of(group), self._topics(), pending)
 
-    def take_target(self, group: ConsumerGroup, computed: Computed, turn: Turn) -> None:
+    def take_target(self, group: ConsumerGroupData, computed: Computed, pending: PendingResult) -> None:
         """Write a target that was computed beside the loop, in one batch; and have the next one computed if it is due.
 
         A target of an epoch that was assigned meanwhile, because the group became a small one, is dropped.
         """
-        if not self.deferred.ended(computed, turn.now_ms):
+        if not self.deferred.ended(computed, pending.now_ms):
             return
         epoch, found = computed.of.epoch, computed.result
         is_wanted = group.target_epoch < epoch <= group.epoch
         if is_wanted and isinstance(found, Targets):
-            turn.records += [
+            pending.records += [
                 *records_of(group, found, self._topics()),
                 target_epoch_record(group.group_id, epoch),
             ]
             detail = f"{len(found.targets)} members, assignor {found.of.assignor}, in {computed.took_ms} ms"
-            turn.note(GroupEventKind.ASSIGNED, group.group_id, epoch, detail)
+            pending.note(GroupEventKind.ASSIGNED, group.group_id, epoch, detail)
         if epoch < group.epoch or found is None:
-            self.deferred.schedule(group.group_id, turn.now_ms)
+            self.deferred.schedule(group.group_id, pending.now_ms)
 
-    def latest_epoch(self, group: ConsumerGroup) -> int:
+    def latest_epoch(self, group: ConsumerGroupData) -> int:
         """Return the epoch that members can reach by now: the target's, while the next target is being computed."""
         return group.target_epoch if self.deferred.is_pending(group.group_id) else group.epoch
 
-    def assignor_of(self, group: ConsumerGroup) -> str:
+    def assignor_of(self, group: ConsumerGroupData) -> str:
         return preferred_assignor(group.details.values(), self._config.group_consumer_assignors)
 
-    # Leaving
+    # --- Leaving ------------------------------------------------------------------------------------------------------
 
-    def _leave(self, draft: Draft, request: ConsumerGroupHeartbeatRequest, turn: Turn) -> None:
+    def _leave(self, draft: Draft, request: ConsumerGroupHeartbeatRequest, pending: PendingResult) -> None:
         group = draft.group
         member = group.member(request.member_id)
         if request.instance_id is not None:
             member = group.static_member(request.instance_id)
             if member is not None and member.member_id != request.member_id:
-                turn.reply(_fenced(group, request))
+                pending.reply(_fenced(group, request))
                 return
         if member is None or member.is_classic:
-            turn.reply(group.unknown_member(request.member_id))
+            pending.reply(group.unknown_member(request.member_id))
         elif request.member_epoch == LEAVE_STATIC_EPOCH:
             current = away(member.current, LEAVE_STATIC_EPOCH)
             draft.write(current_record(group.group_id, member.member_id, current))
-            self._time_revocation(group, member.member_id, current, turn)
-            turn.reply(ConsumerGroupHeartbeatResponse(request.member_id, LEAVE_STATIC_EPOCH, 0))
+            self._time_revocation(group, member.member_id, current, pending)
+            pending.reply(ConsumerGroupHeartbeatResponse(request.member_id, LEAVE_STATIC_EPOCH, 0))
         else:
             self.remove(draft, [member.member_id], "left")
-            turn.reply(ConsumerGroupHeartbeatResponse(request.member_id, LEAVE_EPOCH, 0))
+            pending.reply(ConsumerGroupHeartbeatResponse(request.member_id, LEAVE_EPOCH, 0))
 
     def remove(self, draft: Draft, member_ids: Sequence[str], reason: str) -> None:
         """Take members out of the group; what they had is free from now on, by a new epoch."""
         for member_id in member_ids:
             self._write_removal(draft, member_id)
             self.cancel_timers(draft.group.group_id, member_id)
-            draft.turn.note(
+            draft.pending.note(
                 GroupEventKind.MEMBER_REMOVED, draft.group.group_id, draft.group.epoch, f"{member_id} {reason}"
             )
         self._begin_epoch_if_due(draft, f"{', '.join(member_ids)} {reason}", self._topics(), is_due=True)
         if not draft.group.details:
-            draft.turn.note(GroupEventKind.EMPTY, draft.group.group_id, draft.group.epoch, "no members are left")
-        self.consider_downgrade(draft.group, draft.turn)
+            draft.pending.note(GroupEventKind.EMPTY, draft.group.group_id, draft.group.epoch, "no members are left")
+        self.consider_downgrade(draft.group, draft.pending)
 
     def _write_removal(self, draft: Draft, member_id: str) -> None:
         for record in removal_records(draft.group.group_id, [member_id]):
             draft.write(record)
 
-    def consider_downgrade(self, group: ConsumerGroup, turn: Turn) -> None:
+    def consider_downgrade(self, group: ConsumerGroupData, pending: PendingResult) -> None:
         """Have a group of nobody but classic members made a classic one, next."""
         if group.details and all(member.is_classic for member in group.members()):
-            self._timers.schedule(TimerKey(TimerKind.DOWNGRADE, group.group_id), turn.now_ms)
+            self._timers.schedule(TimerKey(TimerKind.DOWNGRADE, group.group_id), pending.now_ms)
 
-    # Time
+    # --- Time ---------------------------------------------------------------------------------------------------------
 
-    def keep_alive(self, group: ConsumerGroup, member_id: str, turn: Turn) -> None:
+    def keep_alive(self, group: ConsumerGroupData, member_id: str, pending: PendingResult) -> None:
         """Give a member that was heard of another session timeout."""
         classic = group.details[member_id].classic
         timeout_ms = self._config.group_consumer_session_timeout_ms if classic is None else classic.session_timeout_ms
-        self._timers.schedule(_key(TimerKind.MEMBER_SESSION, group, member_id), turn.now_ms + timeout_ms)
+        self._timers.schedule(_key(TimerKind.MEMBER_SESSION, group, member_id), pending.now_ms + timeout_ms)
 
-    def _time_revocation(self, group: ConsumerGroup, member_id: str, current: MemberAssignment, turn: Turn) -> None:
+    def _time_revocation(
+        self, group: ConsumerGroupData, member_id: str, current: MemberAssignment, pending: PendingResult
+    ) -> None:
         """Await that a member gives up what it must, for its rebalance timeout from this step on."""
         key = _key(TimerKind.REVOCATION, group, member_id)
         if current.state is MemberState.UNREVOKED_PARTITIONS and current.epoch != LEAVE_STATIC_EPOCH:
-            self._timers.schedule(key, turn.now_ms + group.details[member_id].rebalance_timeout_ms)
+            self._timers.schedule(key, pending.now_ms + group.details[member_id].rebalance_timeout_ms)
         else:
             self._timers.cancel(key)
 
@@ -413,12 +416,12 @@ class ConsumerMembership:
                 reason = "was not heard of within its session timeout"
         self.remove(draft, [member.member_id], reason)
 
-    def resume(self, group: ConsumerGroup, turn: Turn) -> None:
+    def resume(self, group: ConsumerGroupData, pending: PendingResult) -> None:
         """Give every member of a group read from the log its timeouts again."""
         for member in group.members():
-            self.keep_alive(group, member.member_id, turn)
-            self._time_revocation(group, member.member_id, member.current, turn)
-        self.consider_downgrade(group, turn)
+            self.keep_alive(group, member.member_id, pending)
+            self._time_revocation(group, member.member_id, member.current, pending)
+        self.consider_downgrade(group, pending)
 
     def cancel_timers(self, group_id: str, member_id: str) -> None:
         for kind in MEMBER_TIMERS:
@@ -446,7 +449,7 @@ def removal_records(group_id: str, member_ids: Sequence[str]) -> list[Coordinato
     ]
 
 
-def deletion_records(group: ConsumerGroup) -> list[CoordinatorRecord]:
+def deletion_records(group: ConsumerGroupData) -> list[CoordinatorRecord]:
     """Return the records that delete a group with all of its members."""
     members = list(dict.fromkeys((*group.details, *group.targets, *group.currents)))
     return [
@@ -474,7 +477,7 @@ def _details(before: MemberDetails | None, request: ConsumerGroupHeartbeatReques
 
 
 def _check_epoch(
-    group: ConsumerGroup, member: ConsumerMember, request: ConsumerGroupHeartbeatRequest
+    group: ConsumerGroupData, member: ConsumerMember, request: ConsumerGroupHeartbeatRequest
 ) -> SemelError | None:
     """Fence a member whose epoch is neither the current one nor, its answer lost, the one before."""
     epoch, current = request.member_epoch, member.current
@@ -489,7 +492,7 @@ def _check_epoch(
     )
 
 
-def _must_abandon(group: ConsumerGroup, member_id: str) -> SemelError:
+def _must_abandon(group: ConsumerGroupData, member_id: str) -> SemelError:
     return error_for(
         ErrorCode.FENCED_MEMBER_EPOCH,
         f"member {member_id} of group {group.group_id} is in a state of a newer version; "
@@ -497,7 +500,7 @@ def _must_abandon(group: ConsumerGroup, member_id: str) -> SemelError:
     )
 
 
-def _unreleased(group: ConsumerGroup, request: ConsumerGroupHeartbeatRequest) -> SemelError:
+def _unreleased(group: ConsumerGroupData, request: ConsumerGroupHeartbeatRequest) -> SemelError:
     return error_for(
         ErrorCode.UNRELEASED_INSTANCE_ID,
         f"instance {request.instance_id} of group {group.group_id} is in use by another member; "
@@ -505,7 +508,7 @@ def _unreleased(group: ConsumerGroup, request: ConsumerGroupHeartbeatRequest) ->
     )
 
 
-def _fenced(group: ConsumerGroup, request: ConsumerGroupHeartbeatRequest) -> SemelError:
+def _fenced(group: ConsumerGroupData, request: ConsumerGroupHeartbeatRequest) -> SemelError:
     return error_for(
         ErrorCode.FENCED_INSTANCE_ID,
         f"instance {request.instance_id} of group {group.group_id} was taken over by another member; "
@@ -513,5 +516,5 @@ def _fenced(group: ConsumerGroup, request: ConsumerGroupHeartbeatRequest) -> Sem
     )
 
 
-def _key(kind: TimerKind, group: ConsumerGroup, member_id: str) -> TimerKey:
+def _key(kind: TimerKind, group: ConsumerGroupData, member_id: str) -> TimerKey:
     return TimerKey(kind, group.group_id, member_id)

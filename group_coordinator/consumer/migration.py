@@ -9,10 +9,10 @@ from __future__ import annotations
 
 from enum import Enum
 
-from semel.group_coordinator.classic.group import ClassicGroup
+from semel.group_coordinator.classic.members import ClassicGroupData
 from semel.group_coordinator.classic.state import GroupMember
 from semel.group_coordinator.config import GroupConfig
-from semel.group_coordinator.consumer.group import ConsumerGroup
+from semel.group_coordinator.consumer.members import ConsumerGroupData
 from semel.group_coordinator.consumer.membership import Draft, deletion_records
 from semel.group_coordinator.consumer.topics import Topics
 from semel.group_coordinator.records.consumer_schemas import (
@@ -57,7 +57,7 @@ class MigrationPolicy(Enum):
         return self in (MigrationPolicy.BIDIRECTIONAL, MigrationPolicy.DOWNGRADE)
 
 
-def refuse_upgrade(group: ClassicGroup, config: GroupConfig) -> SemelError | None:
+def refuse_upgrade(group: ClassicGroupData, config: GroupConfig) -> SemelError | None:
     """Return why a classic group with members cannot become a consumer group, if it cannot."""
     if not MigrationPolicy(config.group_consumer_migration_policy).may_upgrade:
         why = f"group.consumer.migration.policy is {config.group_consumer_migration_policy}"
@@ -76,11 +76,11 @@ def refuse_upgrade(group: ClassicGroup, config: GroupConfig) -> SemelError | Non
     )
 
 
-def upgrade(group: ClassicGroup, draft: Draft, topics: Topics) -> None:
+def upgrade(group: ClassicGroupData, draft: Draft, topics: Topics) -> None:
     """Write a consumer group with the members of a classic one, each with what it was last given."""
     group_id, epoch = group.group_id, group.generation_id
     if group.is_stored:
-        draft.turn.records.append(group_record(group_id, None))
+        draft.pending.records.append(group_record(group_id, None))
     draft.write(epoch_record(group_id, GroupEpochValue(epoch)))
     for member_id, held in _holdings(group, topics).items():
         draft.write(member_record(group_id, member_id, _details(group, group.members[member_id])))
@@ -89,7 +89,7 @@ def upgrade(group: ClassicGroup, draft: Draft, topics: Topics) -> None:
     draft.write(target_epoch_record(group_id, epoch))
 
 
-def _holdings(group: ClassicGroup, topics: Topics) -> dict[str, Partitions]:
+def _holdings(group: ClassicGroupData, topics: Topics) -> dict[str, Partitions]:
     """Return what each member may still hold, no partition twice (G2).
 
     That is what it was last given, and what it said to own when it last joined, for it may not know yet that it is to
@@ -108,7 +108,7 @@ def _holdings(group: ClassicGroup, topics: Topics) -> dict[str, Partitions]:
     return holdings
 
 
-def _details(group: ClassicGroup, member: GroupMember) -> MemberDetails:
+def _details(group: ClassicGroupData, member: GroupMember) -> MemberDetails:
     said = _subscription(group, member)
     assert said is not None, "refuse_upgrade saw to that"
     # The protocol that the group settled on comes first: it is the one that classic members are answered with.
@@ -126,7 +126,7 @@ def _details(group: ClassicGroup, member: GroupMember) -> MemberDetails:
     )
 
 
-def _subscription(group: ClassicGroup, member: GroupMember) -> Subscription | None:
+def _subscription(group: ClassicGroupData, member: GroupMember) -> Subscription | None:
     """Return what a member wants: under the group's protocol, or before there is one under its own first."""
     metadata = member.metadata(group.protocol_name) or member.protocols[0].metadata
     try:
@@ -142,7 +142,7 @@ def _given(member: GroupMember, topics: Topics) -> Partitions:
         return frozenset()
 
 
-def refuse_downgrade(group: ConsumerGroup, config: GroupConfig) -> str | None:
+def refuse_downgrade(group: ConsumerGroupData, config: GroupConfig) -> str | None:
     """Return why a consumer group of classic members stays one, if it does. It works as well as before."""
     if not MigrationPolicy(config.group_consumer_migration_policy).may_downgrade:
         return f"group.consumer.migration.policy is {config.group_consumer_migration_policy}"
@@ -153,7 +153,7 @@ def refuse_downgrade(group: ConsumerGroup, config: GroupConfig) -> str | None:
     return None
 
 
-def downgrade(group: ConsumerGroup, topics: Topics, now_ms: int) -> list[CoordinatorRecord]:
+def downgrade(group: ConsumerGroupData, topics: Topics, now_ms: int) -> list[CoordinatorRecord]:
     """Return the records that make a consumer group of classic members a classic group.
 
     It has no leader: by that is known, after a crash too, that it has yet to rebalance.

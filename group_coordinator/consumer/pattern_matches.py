@@ -50,7 +50,7 @@ class _Result:
 
 @dataclass(slots=True)
 class _Bucket:
-    """Fills up with time, up to `most`; whoever finds it empty is refused, and the last one may overdraw it."""
+    """Fills up with time, up to `most`; a caller that finds it empty is refused, and the last one may overdraw it."""
 
     level: float
     most: float

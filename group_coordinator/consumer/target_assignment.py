@@ -13,7 +13,7 @@ from types import MappingProxyType
 from semel.group_coordinator.assignor import range as range_assignor
 from semel.group_coordinator.assignor import sticky
 from semel.group_coordinator.assignor.subscription import Assignor, MemberSubscription
-from semel.group_coordinator.consumer.group import topics_of
+from semel.group_coordinator.consumer.members import topics_of
 from semel.group_coordinator.consumer.topics import Topics
 from semel.group_coordinator.records.consumer_state import MemberDetails
 from semel.protocol.api.consumer_groups import NO_PARTITIONS, Partitions

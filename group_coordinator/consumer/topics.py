@@ -107,7 +107,7 @@ class Topics:
             digest.update(topic.partition_count.to_bytes(4, "big"))
         return int.from_bytes(digest.digest(), "big", signed=True) or 1
 
-    # Between names and ids
+    # --- Between names and ids ----------------------------------------------------------------------------------------
 
     def with_ids(self, partitions: Iterable[TopicPartition]) -> Partitions:
         """Return partitions by topic id; those of unknown topics are left out."""

@@ -5,13 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Final
 
-from semel.group_coordinator.classic.group import ClassicGroup
-from semel.group_coordinator.classic.membership import Membership
-from semel.group_coordinator.classic.state import GroupState
 from semel.group_coordinator.config import GroupConfig
-from semel.group_coordinator.consumer.groups import ConsumerGroups
-from semel.group_coordinator.effects import Turn
-from semel.group_coordinator.held_bytes import Room
+from semel.group_coordinator.effects import PendingResult
+from semel.group_coordinator.group import Group
+from semel.group_coordinator.group_context import GroupContext
 from semel.group_coordinator.offsets.table import OffsetTable
 from semel.group_coordinator.records.schemas import OffsetCommitValue, offset_record, record_size_bytes
 from semel.group_coordinator.requests import BeginVerification, VerifiedCommit
@@ -30,24 +27,21 @@ class OffsetCommits:
 
     def __init__(
         self,
-        config: GroupConfig,
-        groups: Mapping[str, ClassicGroup],
-        membership: Membership,
-        consumers: ConsumerGroups,
+        shared: GroupContext,
+        groups: Mapping[str, Group],
         offsets: OffsetTable,
-        room: Room,
     ) -> None:
-        self._room = room
-        self._config = config
+        self._room = shared.room
+        self._config = shared.config
         self._groups = groups
-        self._membership = membership
-        self._consumers = consumers
         self._offsets = offsets
         self._guards: dict[int, int] = {}
         self._last_guard = 0
 
-    def commit(self, request: OffsetCommitRequest, turn: Turn) -> Result[Any]:
-        refusal = self._refuse(request)
+    def commit(self, request: OffsetCommitRequest, pending: PendingResult) -> Result[Any]:
+        group = self._groups.get(request.group_id)
+        refusal = _refuse_without_group(request) if group is None else group.check_commit(request)
+        refusal = refusal or self._refuse_unexpected(request)
         if refusal is not None:
             return Result(refusal)
         errors: dict[TopicPartition, ErrorCode] = {}
@@ -56,11 +50,11 @@ class OffsetCommits:
             errors[partition] = self._check_offset(partition, offset)
             if errors[partition] is not ErrorCode.NONE:
                 continue
-            timestamp_ms = turn.now_ms if offset.commit_timestamp_ms == -1 else offset.commit_timestamp_ms
-            expiry_ms = -1 if request.retention_ms is None else turn.now_ms + request.retention_ms
+            timestamp_ms = pending.now_ms if offset.commit_timestamp_ms == -1 else offset.commit_timestamp_ms
+            expiry_ms = -1 if request.retention_ms is None else pending.now_ms + request.retention_ms
             value = OffsetCommitValue(offset.offset, offset.leader_epoch, offset.metadata, timestamp_ms, expiry_ms)
             record = offset_record(request.group_id, partition, value)
-            turn.records.append(record)
+            pending.records.append(record)
             size_bytes += record_size_bytes(record)
             if size_bytes > self._config.group_records_max_bytes:
                 return Result(too_large(request, self._config))
@@ -68,46 +62,42 @@ class OffsetCommits:
         refusal = self._room.refuse_offsets(request.group_id, more_bytes)
         if refusal is not None:
             return Result(refusal)
-        group = self._groups.get(request.group_id)
         if group is not None and request.producer is None:
-            self._membership.keep_alive(group, request.member_id, turn)
-        self._consumers.committed(request, turn)
-        turn.reply(OffsetCommitResponse(errors))
-        return turn.result(request.producer if turn.records else None)
+            group.committed(request.member_id, pending)
+        pending.reply(OffsetCommitResponse(errors))
+        return pending.result(request.producer if pending.records else None)
 
-    def _refuse(self, request: OffsetCommitRequest) -> SemelError | None:
-        """Fence zombies by member, instance and generation (O4, KIP-447), as strictly as Kafka's clients allow.
+    def _refuse_unexpected(self, request: OffsetCommitRequest) -> SemelError | None:
+        """O5: the group must stand where the commit expects it, and no other transaction may be about to move it.
 
-        Without generation and member a plain commit needs an empty group: it comes from an admin or a consumer that
-        assigned itself. A transactional one is let through, since older versions of that API cannot say who they are.
+        What this lets pass is pending from the same turn on, so of two that expect the same place the second waits for
+        the first, and is refused when that commits. A group that has committed nothing stands wherever it is expected.
+        Where it stands already where this commit would put it, by the same metadata, the same work has committed it.
         """
-        consumers = self._consumers.groups.get(request.group_id)
-        if consumers is not None:
-            return consumers.check_commit(
-                request.member_id,
-                request.group_instance_id,
-                request.generation_id,
-                transactional=request.producer is not None,
-            )
-        group = self._groups.get(request.group_id)
-        generation_id, member_id = request.generation_id, request.member_id
-        if group is None:
-            return None if generation_id < 0 else _no_generation(request.group_id, member_id, generation_id)
-        if generation_id < 0 and group.state is GroupState.EMPTY:
+        producer = request.producer
+        if producer is None or not request.expected:
             return None
-        if generation_id >= 0 or member_id or request.group_instance_id is not None:
-            refusal = group.check_member(member_id, request.group_instance_id) or group.check_generation(
-                member_id, generation_id
-            )
-            if refusal is not None:
-                return refusal
-        elif request.producer is None:
+        for partition, offset in request.offsets.items():
+            expected = request.expected.get(partition)
+            if expected is None:
+                continue
+            if self._offsets.is_pending_by_another(request.group_id, partition, producer.producer_id):
+                return error_for(
+                    ErrorCode.UNSTABLE_OFFSET_COMMIT,
+                    f"another transaction has an offset of {partition} pending for group {request.group_id}, so where "
+                    "the group will stand is not known: try again when it has ended",
+                )
+            known = self._offsets.get(request.group_id, partition)
+            if known is None or known.offset == expected:
+                continue
+            if offset.metadata and (known.offset, known.metadata) == (offset.offset, offset.metadata):
+                continue
+            wanted = f"at {expected}" if expected >= 0 else "nowhere"
             return error_for(
-                ErrorCode.UNKNOWN_MEMBER_ID,
-                f"group {request.group_id} has members, so only they may commit: stop them, or commit as one of them",
+                ErrorCode.INVALID_UPDATE_VERSION,
+                f"group {request.group_id} stands at {known.offset} in {partition}, and this commit to {offset.offset} "
+                f"expects it {wanted}: somebody else has moved the group",
             )
-        if request.producer is None and group.state is GroupState.COMPLETING_REBALANCE:
-            return group.rebalance_in_progress()
         return None
 
     def _check_offset(self, partition: TopicPartition, offset: OffsetAndMetadata) -> ErrorCode:
@@ -121,10 +111,10 @@ class OffsetCommits:
             return ErrorCode.OFFSET_METADATA_TOO_LARGE
         return ErrorCode.NONE
 
-    def begin_verification(self, request: BeginVerification, turn: Turn) -> None:
+    def begin_verification(self, request: BeginVerification, pending: PendingResult) -> None:
         producer_id = request.producer.producer_id
         if self._offsets.is_in_transaction(request.producer):
-            turn.reply(None)
+            pending.reply(None)
             return
         guard = self._guards.get(producer_id)
         if guard is None:
@@ -132,9 +122,9 @@ class OffsetCommits:
             guard = self._guards[producer_id] = self._last_guard
             if len(self._guards) > GUARDS_MAX:
                 del self._guards[next(iter(self._guards))]
-        turn.reply(guard)
+        pending.reply(guard)
 
-    def commit_verified(self, verified: VerifiedCommit, turn: Turn) -> Result[Any]:
+    def commit_verified(self, verified: VerifiedCommit, pending: PendingResult) -> Result[Any]:
         producer = verified.request.producer
         assert producer is not None, "only transactional commits are verified"
         holds = self._offsets.is_in_transaction(producer) or (
@@ -147,7 +137,7 @@ class OffsetCommits:
                     f"a transaction of producer id {producer.producer_id} ended while a commit was verified; try again",
                 )
             )
-        return self.commit(verified.request, turn)
+        return self.commit(verified.request, pending)
 
     def void_guard(self, producer_id: int) -> None:
         """Forget what was verified of this producer: its transaction has ended, or is known from its offsets."""
@@ -162,8 +152,12 @@ def too_large(request: OffsetCommitRequest, config: GroupConfig) -> SemelError:
     )
 
 
-def _no_generation(group_id: str, member_id: str, generation_id: int) -> SemelError:
+def _refuse_without_group(request: OffsetCommitRequest) -> SemelError | None:
+    """A commit that names no generation makes the group."""
+    if request.generation_id < 0:
+        return None
     return error_for(
         ErrorCode.ILLEGAL_GENERATION,
-        f"there is no group {group_id}, so member {member_id!r} of generation {generation_id} is not in it; join again",
+        f"there is no group {request.group_id}, so member {request.member_id!r} of generation "
+        f"{request.generation_id} is not in it; join again",
     )

@@ -54,7 +54,7 @@ class OffsetTable:
         # How many transactions have each partition pending, so that a fetch does not look into every transaction.
         self._pending_counts: dict[str, dict[TopicPartition, int]] = {}
 
-    # Replay
+    # --- Replay -------------------------------------------------------------------------------------------------------
 
     def replay_commit(
         self, key: OffsetCommitKey, value: OffsetCommitValue, record_offset: int, producer: ProducerIdAndEpoch | None
@@ -152,7 +152,7 @@ class OffsetTable:
         if not producers:
             del self._open_by_group[group_id]
 
-    # Questions
+    # --- Questions ----------------------------------------------------------------------------------------------------
 
     def more_bytes(
         self, group_id: str, partition: TopicPartition, value: OffsetCommitValue, producer: ProducerIdAndEpoch | None
@@ -179,6 +179,16 @@ class OffsetTable:
 
     def is_pending(self, group_id: str, partition: TopicPartition) -> bool:
         return partition in self._pending_counts.get(group_id, ())
+
+    def is_pending_by_another(self, group_id: str, partition: TopicPartition, producer_id: int) -> bool:
+        """Return whether a transaction of another producer has an offset of the partition pending."""
+        count = self._pending_counts.get(group_id, {}).get(partition, 0)
+        return count > self._has_pending(group_id, partition, producer_id)
+
+    def _has_pending(self, group_id: str, partition: TopicPartition, producer_id: int) -> bool:
+        transaction = self._open.get(producer_id)
+        topics = {} if transaction is None else transaction.groups.get(group_id, {})
+        return partition.partition in topics.get(partition.topic, {})
 
     def get(self, group_id: str, partition: TopicPartition) -> OffsetCommitValue | None:
         stored = self._committed.get(group_id, {}).get(partition.topic, {}).get(partition.partition)

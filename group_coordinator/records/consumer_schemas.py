@@ -93,7 +93,7 @@ def encode_consumer_key(key: ConsumerGroupKey) -> bytes:
     return writer.to_bytes()
 
 
-# Records
+# --- Records ----------------------------------------------------------------------------------------------------------
 
 
 def epoch_record(group_id: str, value: GroupEpochValue | None) -> CoordinatorRecord:
@@ -151,7 +151,7 @@ def current_record(group_id: str, member_id: str, current: MemberAssignment | No
     return AssignmentRecord(record.key, record.value, current)
 
 
-# Values
+# --- Values -----------------------------------------------------------------------------------------------------------
 
 
 def decode_epoch(data: Buffer) -> GroupEpochValue:
@@ -211,7 +211,7 @@ def decode_current(data: Buffer) -> MemberAssignment:
     return MemberAssignment(epoch, previous_epoch, state, assigned, to_revoke)
 
 
-# Parts
+# --- Parts ------------------------------------------------------------------------------------------------------------
 
 
 def _record(key: ConsumerGroupKey, value: _Value | None, write: Callable[[Writer, _Value], None]) -> CoordinatorRecord:

@@ -29,8 +29,9 @@ NO_PARTITIONS: Partitions = frozenset()
 class ConsumerGroupHeartbeatRequest:
     """A heartbeat. None, and -1 for the timeout, say that something is as it was in the last one.
 
-    owned:         what the member holds, None where that did not change.
-    new_member_id: the id that the edge made up for a member that comes without one (version 0 of the API).
+    owned:           what the member holds, None where that did not change.
+    needs_member_id: a member that joins without an id is given one (version 0 of the API).
+    new_member_id:   that id, which the coordinator made.
     """
 
     group_id: str
@@ -45,6 +46,7 @@ class ConsumerGroupHeartbeatRequest:
     owned: Partitions | None = None
     client_id: str = ""
     client_host: str = ""
+    needs_member_id: bool = False
     new_member_id: str = ""
 
     @property

@@ -1,4 +1,4 @@
-"""What nodes tell about themselves for `semel doctor` and `semel txn why`. The fields are those of diagnostics.proto.
+"""The facts that nodes report for `semel doctor` and `semel txn why`. The fields are those of diagnostics.proto.
 
 Times are in milliseconds since 1970, NO_TIME where there is none. Lists are bounded; a total says how many there are.
 """
@@ -25,11 +25,11 @@ class Severity(Enum):
     """How bad a finding is. From WARNING on, the command's exit code tells of it."""
 
     INFO = "info"
-    """As it may be; told so that nobody has to wonder."""
+    """Needs no action: it explains what may look strange."""
     WARNING = "warning"
     """Somebody waits, or exactly-once is in danger."""
     ERROR = "error"
-    """It does not get well on its own, or something is refused now."""
+    """It does not recover on its own, or something is refused now."""
 
     @property
     def rank(self) -> int:
@@ -71,6 +71,7 @@ class Thresholds:
     rebalances, rebalance_window_ms: groups that rebalanced so often within that time
     expiry_ms:       empty groups that are behind, and whose offsets are forgotten within that time
     sync_ms:         syncs that lately took longer
+    clock_ms:        clocks of nodes that are further apart
     """
 
     slow_ms: int = 60_000
@@ -82,6 +83,7 @@ class Thresholds:
     rebalance_window_ms: int = 600_000
     expiry_ms: int = 86_400_000
     sync_ms: int = 100
+    clock_ms: int = 5_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -225,6 +227,7 @@ class DiskFacts:
     slow_syncs:  how many of `syncs` took longer than `slow_sync_ms`
     write_error: why appends fail now; empty where they do not
     unclean_ms:  when a start last found that the node had not stopped cleanly; `unclean_found` is what it did about it
+    maintenance_error: what of flushing, retention, compaction and the like failed when it was last due; empty: nothing
     damaged_ms:  when a start last found that records are lost or can't be read that had been synced; `damage` is which
     """
 
@@ -247,6 +250,7 @@ class DiskFacts:
     unclean_found: str
     damaged_ms: int
     damage: str
+    maintenance_error: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -259,11 +263,61 @@ class SettingFact:
 
 
 @dataclass(frozen=True, slots=True)
+class NodeFacts:
+    """A node as another one knows it. `is_fenced`: taken for dead; `is_stopping`: it was asked to stop."""
+
+    node_id: int
+    is_fenced: bool = False
+    is_stopping: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class ReplicaFacts:
+    """A replica that is not in sync. `lacks`: so many offsets; -1 where it has not fetched under this leader."""
+
+    node_id: int
+    lacks: int = -1
+
+
+@dataclass(frozen=True, slots=True)
+class ReplicationFacts:
+    """A partition, of any topic, that has no leader (-1), or replicas that are not in sync.
+
+    elr:            replicas out of `isr` that have every committed record all the same (KIP-966)
+    last_known_elr: replicas that had them, until they restarted without their last records
+    missing:        where the node that tells leads it: the replicas that are not in sync
+    """
+
+    partition: TopicPartition
+    leader: int
+    replicas: tuple[int, ...]
+    isr: tuple[int, ...]
+    elr: tuple[int, ...] = ()
+    last_known_elr: tuple[int, ...] = ()
+    min_insync_replicas: int = 1
+    missing: tuple[ReplicaFacts, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class InternalTopicFacts:
+    """An internal topic: the fewest replicas of a partition of it, and how many the node's settings ask for."""
+
+    topic: str
+    replicas: int
+    wanted: int
+    min_insync_replicas: int = 1
+
+
+@dataclass(frozen=True, slots=True)
 class NodeSnapshot:
     """One node at `now_ms` by its clock.
 
     leaders:     how many partitions it leads
     config_file: that it was started with, as an absolute path; empty for none
+    version:     of semel; empty where it does not tell
+    metadata_sequence: the last change of the metadata that it has applied
+    nodes:       all of the cluster, as this one knows them; nodes of earlier versions tell of none
+    replication: the partitions of the whole cluster that lack a leader or replicas in sync, as this node knows it
     """
 
     node_id: int
@@ -285,6 +339,13 @@ class NodeSnapshot:
     forged: tuple[ForgedMarker, ...] = ()
     forged_total: int = 0
     config_file: str = ""
+    version: str = ""
+    metadata_sequence: int = 0
+    nodes: tuple[NodeFacts, ...] = ()
+    replication: tuple[ReplicationFacts, ...] = ()
+    replication_total: int = 0
+    internal_topics: tuple[InternalTopicFacts, ...] = ()
+    is_controller: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,13 +6,26 @@ A refusal of a whole request is a `SemelError`; errors of single partitions are 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from semel.protocol.errors import ErrorCode
 from semel.protocol.ids import NO_LEADER_EPOCH, ProducerIdAndEpoch, TopicPartition
 
 NO_GENERATION = -1
 NO_MEMBER_ID = ""
+
+
+@dataclass(frozen=True, slots=True)
+class GroupMetadata:
+    """A consumer's place in its group, by which the coordinator fences zombies (KIP-447, O4).
+
+    The defaults are those of a committer that is no member.
+    """
+
+    group_id: str
+    generation_id: int = NO_GENERATION
+    member_id: str = NO_MEMBER_ID
+    group_instance_id: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,9 +38,9 @@ class GroupProtocol:
 
 @dataclass(frozen=True, slots=True)
 class JoinGroupRequest:
-    """`new_member_id` is the id that the edge made up for a member that has none (machines draw no randomness).
+    """`supports_skip_assignment`: the client can be told that it leads and need not assign (KIP-814).
 
-    `supports_skip_assignment`: the client can be told that it leads and need not assign (KIP-814).
+    `new_member_id`: what the coordinator calls a member that comes without an id (machines draw no randomness).
     """
 
     group_id: str
@@ -39,7 +52,7 @@ class JoinGroupRequest:
     rebalance_timeout_ms: int
     client_id: str
     client_host: str
-    new_member_id: str
+    new_member_id: str = ""
     require_known_member_id: bool = True
     reason: str = ""
     supports_skip_assignment: bool = True
@@ -142,7 +155,9 @@ class OffsetCommitRequest:
 
     An empty member id with generation -1 is a commit from outside the group ("simple" consumers, resets). An epoch of
     a member of a consumer group (KIP-848) takes the place of the generation. `retention_ms`: how long an old client
-    wants its offsets kept, None for as long as the node keeps them (KIP-211).
+    wants its offsets kept, None for as long as the node keeps them (KIP-211). `expected`, in transactions alone: where
+    the group must stand for the commit to count, by partition, -1 for nowhere (O5); partitions without one may stand
+    anywhere.
     """
 
     group_id: str
@@ -153,6 +168,7 @@ class OffsetCommitRequest:
     transactional_id: str | None = None
     producer: ProducerIdAndEpoch | None = None
     retention_ms: int | None = None
+    expected: Mapping[TopicPartition, int] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)

@@ -41,15 +41,19 @@ class NewTopic:
 
 @dataclass(frozen=True, slots=True)
 class PartitionDescription:
+    """A partition's place. `leader_id` is NO_LEADER where it has none now."""
+
     partition: int
     leader_id: int
     leader_epoch: int
-    replicas: tuple[int, ...]
-    isr: tuple[int, ...]
+    replicas: tuple[int, ...] = ()
+    isr: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class TopicDescription:
+    """A topic and its partitions, by number from 0."""
+
     name: str
     topic_id: TopicId
     is_internal: bool

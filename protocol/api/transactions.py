@@ -12,7 +12,7 @@ from enum import IntEnum
 from semel.protocol.api.clients import ClientOrigin
 from semel.protocol.api.shared_transactions import NO_SEQUENCE
 from semel.protocol.errors import ErrorCode
-from semel.protocol.ids import NO_PRODUCER, ProducerIdAndEpoch, TopicPartition
+from semel.protocol.ids import NO_PRODUCER, NO_TIMESTAMP, ProducerIdAndEpoch, TopicId, TopicPartition
 from semel.protocol.trace_context import DecisionIds, TraceContext
 
 
@@ -62,6 +62,8 @@ class AddPartitionsToTxnRequest:
     version: TransactionVersion = TransactionVersion.V2
     trace: TraceContext | None = None
     """Where the transaction belongs, if it begins by this: for traces."""
+    topic_ids: Mapping[str, TopicId] = field(default_factory=dict, hash=False)
+    """Which topics are meant, as far as the caller knows: a name may get another topic (R8)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,9 +112,16 @@ class ListTransactionsRequest:
 
 @dataclass(frozen=True, slots=True)
 class TransactionListing:
+    """`last_token`: of the last commit that had a token, decided at `last_commit_ms`; empty and -1 where none is known.
+
+    `state` is of the latest transaction, which may have repeated a token: that one is aborted, and the commit stands.
+    """
+
     transactional_id: str
     producer_id: int
     state: str
+    last_token: str = ""
+    last_commit_ms: int = NO_TIMESTAMP
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,6 +166,8 @@ class TxnMarker:
 
     coordinator: the partition of `__transaction_state` whose leader epoch `coordinator_epoch` is; -1 where no
                  coordinator knows the producer, and an operator's abort carries the highest of all.
+    topic_ids:   of the topics that are in the transaction, as far as they are known: another topic that was given the
+                 name since gets no marker (R8).
     """
 
     producer: ProducerIdAndEpoch
@@ -165,3 +176,4 @@ class TxnMarker:
     partitions: tuple[TopicPartition, ...]
     version: TransactionVersion = TransactionVersion.V2
     coordinator: int = -1
+    topic_ids: Mapping[str, TopicId] = field(default_factory=dict, hash=False)

@@ -14,6 +14,7 @@ from collections.abc import Sequence
 from semel.protocol.api.topics import IsolationLevel
 from semel.protocol.errors import ErrorCode
 from semel.protocol.ids import ZERO_TOPIC_ID, TopicId
+from semel.protocol.int_bounds import INT32_MAX
 from semel.protocol.kafka.api import NodeEndpoint, error_code_of
 from semel.protocol.kafka.produce import check_tag_end, read_endpoint_tags, read_topic_id, write_endpoint_tags
 from semel.protocol.kafka.wire import ANY_NUMBER, Buffer, Part, WireFormatError, WireReader, WireWriter, join_parts
@@ -97,7 +98,7 @@ class FetchRequest:
         partitions: list[FetchPartition],
         max_wait_ms: int,
         min_bytes: int = 1,
-        max_bytes: int = 0x7FFFFFFF,
+        max_bytes: int = INT32_MAX,
         isolation: IsolationLevel = IsolationLevel.READ_UNCOMMITTED,
         session_id: int = 0,
         session_epoch: int = -1,

@@ -1,4 +1,4 @@
-"""Metadata's response, versions 0 to 13, written by hand: it names every partition of a cluster to whoever asks, and
+"""Metadata's response, versions 0 to 13, written by hand: it names every partition of a cluster to any client, and
 through kio's classes 20,000 partitions would keep all other clients of a node waiting for a third of a second.
 """
 
@@ -45,7 +45,7 @@ class MetadataTopic(NamedTuple):
 
 
 class MetadataResponse(NamedTuple):
-    """The cluster as a client is told of it. `controller_id` is -1 where no node is the controller."""
+    """The cluster as a client sees it. `controller_id` is -1 where no node is the controller."""
 
     brokers: Sequence[NodeEndpoint]
     cluster_id: str | None
@@ -119,7 +119,7 @@ def _write_topic(writer: WireWriter, topic: MetadataTopic, version: int) -> None
 
 @functools.lru_cache(maxsize=4096)
 def _nodes(nodes: tuple[int, ...], flexible: bool) -> bytes:
-    """The same few sets of replicas come again and again."""
+    """There are only a few different sets of replicas."""
     writer = WireWriter()
     writer.write_count(len(nodes), flexible)
     for node_id in nodes:

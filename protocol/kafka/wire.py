@@ -10,7 +10,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, TypeAlias
 
-import cython
+try:
+    import cython
+except ModuleNotFoundError:
+    from semel.protocol import uncompiled as cython
 
 from semel.protocol.errors import ErrorCode, FatalError
 
@@ -104,7 +107,7 @@ class WireReader:
     def read_uint32(self) -> int:
         at = self.need(4)
         data = self.data
-        # Two halves, so that the compiled twin never shifts into a sign bit.
+        # Two halves, so that the compiled module never shifts into a sign bit.
         high = (data[at] << 8) | data[at + 1]
         low = (data[at + 2] << 8) | data[at + 3]
         return high * 65536 + low

@@ -57,11 +57,11 @@ class DataServiceServicer(object):
         raise NotImplementedError('Method not implemented!')
 
     def Fetch(self, request_iterator, context):
-        """The first request names the partitions; the server then sends what is there, and goes on as records arrive.
+        """The first request names the partitions; the server then sends what is there, and continues as records arrive.
         A later request with items replaces the partitions and positions. Every request adds `credit_bytes` to what the
         server may still send in record batches; without credit it waits. A batch is sent whole, so the last one before
         the credit is used up may be larger than what is left of it. A partition with an error is not read again until
-        it is asked for anew. When the client has closed its side, the stream ends with its credit.
+        it is asked for again. When the client has closed its side, the stream ends with its credit.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

@@ -28,7 +28,7 @@ class SnapshotRequest(_message.Message):
     def __init__(self, limit: _Optional[int] = ..., producer_ids: _Optional[_Iterable[int]] = ...) -> None: ...
 
 class NodeSnapshot(_message.Message):
-    __slots__ = ("node_id", "now_ms", "coordinators_away", "transactions", "transactions_total", "held", "held_total", "groups", "groups_total", "topics", "topics_total", "offline", "disk", "settings", "leaders", "offline_total", "forged", "forged_total", "config_file")
+    __slots__ = ("node_id", "now_ms", "coordinators_away", "transactions", "transactions_total", "held", "held_total", "groups", "groups_total", "topics", "topics_total", "offline", "disk", "settings", "leaders", "offline_total", "forged", "forged_total", "config_file", "version", "metadata_sequence", "nodes", "replication", "replication_total", "internal_topics", "is_controller")
     NODE_ID_FIELD_NUMBER: _ClassVar[int]
     NOW_MS_FIELD_NUMBER: _ClassVar[int]
     COORDINATORS_AWAY_FIELD_NUMBER: _ClassVar[int]
@@ -48,6 +48,13 @@ class NodeSnapshot(_message.Message):
     FORGED_FIELD_NUMBER: _ClassVar[int]
     FORGED_TOTAL_FIELD_NUMBER: _ClassVar[int]
     CONFIG_FILE_FIELD_NUMBER: _ClassVar[int]
+    VERSION_FIELD_NUMBER: _ClassVar[int]
+    METADATA_SEQUENCE_FIELD_NUMBER: _ClassVar[int]
+    NODES_FIELD_NUMBER: _ClassVar[int]
+    REPLICATION_FIELD_NUMBER: _ClassVar[int]
+    REPLICATION_TOTAL_FIELD_NUMBER: _ClassVar[int]
+    INTERNAL_TOPICS_FIELD_NUMBER: _ClassVar[int]
+    IS_CONTROLLER_FIELD_NUMBER: _ClassVar[int]
     node_id: int
     now_ms: int
     coordinators_away: _containers.RepeatedCompositeFieldContainer[CoordinatorPartition]
@@ -67,7 +74,64 @@ class NodeSnapshot(_message.Message):
     forged: _containers.RepeatedCompositeFieldContainer[ForgedMarker]
     forged_total: int
     config_file: str
-    def __init__(self, node_id: _Optional[int] = ..., now_ms: _Optional[int] = ..., coordinators_away: _Optional[_Iterable[_Union[CoordinatorPartition, _Mapping]]] = ..., transactions: _Optional[_Iterable[_Union[OpenTransaction, _Mapping]]] = ..., transactions_total: _Optional[int] = ..., held: _Optional[_Iterable[_Union[HeldPartition, _Mapping]]] = ..., held_total: _Optional[int] = ..., groups: _Optional[_Iterable[_Union[GroupFacts, _Mapping]]] = ..., groups_total: _Optional[int] = ..., topics: _Optional[_Iterable[_Union[TopicFacts, _Mapping]]] = ..., topics_total: _Optional[int] = ..., offline: _Optional[_Iterable[_Union[OfflinePartition, _Mapping]]] = ..., disk: _Optional[_Union[DiskFacts, _Mapping]] = ..., settings: _Optional[_Iterable[_Union[SettingFact, _Mapping]]] = ..., leaders: _Optional[int] = ..., offline_total: _Optional[int] = ..., forged: _Optional[_Iterable[_Union[ForgedMarker, _Mapping]]] = ..., forged_total: _Optional[int] = ..., config_file: _Optional[str] = ...) -> None: ...
+    version: str
+    metadata_sequence: int
+    nodes: _containers.RepeatedCompositeFieldContainer[NodeFacts]
+    replication: _containers.RepeatedCompositeFieldContainer[ReplicationFacts]
+    replication_total: int
+    internal_topics: _containers.RepeatedCompositeFieldContainer[InternalTopicFacts]
+    is_controller: bool
+    def __init__(self, node_id: _Optional[int] = ..., now_ms: _Optional[int] = ..., coordinators_away: _Optional[_Iterable[_Union[CoordinatorPartition, _Mapping]]] = ..., transactions: _Optional[_Iterable[_Union[OpenTransaction, _Mapping]]] = ..., transactions_total: _Optional[int] = ..., held: _Optional[_Iterable[_Union[HeldPartition, _Mapping]]] = ..., held_total: _Optional[int] = ..., groups: _Optional[_Iterable[_Union[GroupFacts, _Mapping]]] = ..., groups_total: _Optional[int] = ..., topics: _Optional[_Iterable[_Union[TopicFacts, _Mapping]]] = ..., topics_total: _Optional[int] = ..., offline: _Optional[_Iterable[_Union[OfflinePartition, _Mapping]]] = ..., disk: _Optional[_Union[DiskFacts, _Mapping]] = ..., settings: _Optional[_Iterable[_Union[SettingFact, _Mapping]]] = ..., leaders: _Optional[int] = ..., offline_total: _Optional[int] = ..., forged: _Optional[_Iterable[_Union[ForgedMarker, _Mapping]]] = ..., forged_total: _Optional[int] = ..., config_file: _Optional[str] = ..., version: _Optional[str] = ..., metadata_sequence: _Optional[int] = ..., nodes: _Optional[_Iterable[_Union[NodeFacts, _Mapping]]] = ..., replication: _Optional[_Iterable[_Union[ReplicationFacts, _Mapping]]] = ..., replication_total: _Optional[int] = ..., internal_topics: _Optional[_Iterable[_Union[InternalTopicFacts, _Mapping]]] = ..., is_controller: bool = ...) -> None: ...
+
+class NodeFacts(_message.Message):
+    __slots__ = ("node_id", "is_fenced", "is_stopping")
+    NODE_ID_FIELD_NUMBER: _ClassVar[int]
+    IS_FENCED_FIELD_NUMBER: _ClassVar[int]
+    IS_STOPPING_FIELD_NUMBER: _ClassVar[int]
+    node_id: int
+    is_fenced: bool
+    is_stopping: bool
+    def __init__(self, node_id: _Optional[int] = ..., is_fenced: bool = ..., is_stopping: bool = ...) -> None: ...
+
+class ReplicationFacts(_message.Message):
+    __slots__ = ("partition", "leader", "replicas", "isr", "elr", "last_known_elr", "min_insync_replicas", "missing")
+    PARTITION_FIELD_NUMBER: _ClassVar[int]
+    LEADER_FIELD_NUMBER: _ClassVar[int]
+    REPLICAS_FIELD_NUMBER: _ClassVar[int]
+    ISR_FIELD_NUMBER: _ClassVar[int]
+    ELR_FIELD_NUMBER: _ClassVar[int]
+    LAST_KNOWN_ELR_FIELD_NUMBER: _ClassVar[int]
+    MIN_INSYNC_REPLICAS_FIELD_NUMBER: _ClassVar[int]
+    MISSING_FIELD_NUMBER: _ClassVar[int]
+    partition: _common_pb2.TopicPartition
+    leader: int
+    replicas: _containers.RepeatedScalarFieldContainer[int]
+    isr: _containers.RepeatedScalarFieldContainer[int]
+    elr: _containers.RepeatedScalarFieldContainer[int]
+    last_known_elr: _containers.RepeatedScalarFieldContainer[int]
+    min_insync_replicas: int
+    missing: _containers.RepeatedCompositeFieldContainer[ReplicaFacts]
+    def __init__(self, partition: _Optional[_Union[_common_pb2.TopicPartition, _Mapping]] = ..., leader: _Optional[int] = ..., replicas: _Optional[_Iterable[int]] = ..., isr: _Optional[_Iterable[int]] = ..., elr: _Optional[_Iterable[int]] = ..., last_known_elr: _Optional[_Iterable[int]] = ..., min_insync_replicas: _Optional[int] = ..., missing: _Optional[_Iterable[_Union[ReplicaFacts, _Mapping]]] = ...) -> None: ...
+
+class ReplicaFacts(_message.Message):
+    __slots__ = ("node_id", "lacks")
+    NODE_ID_FIELD_NUMBER: _ClassVar[int]
+    LACKS_FIELD_NUMBER: _ClassVar[int]
+    node_id: int
+    lacks: int
+    def __init__(self, node_id: _Optional[int] = ..., lacks: _Optional[int] = ...) -> None: ...
+
+class InternalTopicFacts(_message.Message):
+    __slots__ = ("topic", "replicas", "wanted", "min_insync_replicas")
+    TOPIC_FIELD_NUMBER: _ClassVar[int]
+    REPLICAS_FIELD_NUMBER: _ClassVar[int]
+    WANTED_FIELD_NUMBER: _ClassVar[int]
+    MIN_INSYNC_REPLICAS_FIELD_NUMBER: _ClassVar[int]
+    topic: str
+    replicas: int
+    wanted: int
+    min_insync_replicas: int
+    def __init__(self, topic: _Optional[str] = ..., replicas: _Optional[int] = ..., wanted: _Optional[int] = ..., min_insync_replicas: _Optional[int] = ...) -> None: ...
 
 class ForgedMarker(_message.Message):
     __slots__ = ("partition", "producer_id", "producer_epoch", "coordinator_epoch", "latest_epoch", "last_append_ms", "transactional_id")
@@ -220,7 +284,7 @@ class OfflinePartition(_message.Message):
     def __init__(self, partition: _Optional[_Union[_common_pb2.TopicPartition, _Mapping]] = ..., reason: _Optional[str] = ..., kind: _Optional[str] = ..., since_ms: _Optional[int] = ..., retry_ms: _Optional[int] = ...) -> None: ...
 
 class DiskFacts(_message.Message):
-    __slots__ = ("data_dir", "total_bytes", "free_bytes", "min_free_bytes", "durability", "syncs", "slow_syncs", "slow_sync_ms", "sync_ms_mean", "sync_ms_recent", "journal_bytes", "journal_max_bytes", "write_error", "started_ms", "started_clean", "unclean_ms", "unclean_found", "damaged_ms", "damage")
+    __slots__ = ("data_dir", "total_bytes", "free_bytes", "min_free_bytes", "durability", "syncs", "slow_syncs", "slow_sync_ms", "sync_ms_mean", "sync_ms_recent", "journal_bytes", "journal_max_bytes", "write_error", "started_ms", "started_clean", "unclean_ms", "unclean_found", "damaged_ms", "damage", "maintenance_error")
     DATA_DIR_FIELD_NUMBER: _ClassVar[int]
     TOTAL_BYTES_FIELD_NUMBER: _ClassVar[int]
     FREE_BYTES_FIELD_NUMBER: _ClassVar[int]
@@ -240,6 +304,7 @@ class DiskFacts(_message.Message):
     UNCLEAN_FOUND_FIELD_NUMBER: _ClassVar[int]
     DAMAGED_MS_FIELD_NUMBER: _ClassVar[int]
     DAMAGE_FIELD_NUMBER: _ClassVar[int]
+    MAINTENANCE_ERROR_FIELD_NUMBER: _ClassVar[int]
     data_dir: str
     total_bytes: int
     free_bytes: int
@@ -259,7 +324,8 @@ class DiskFacts(_message.Message):
     unclean_found: str
     damaged_ms: int
     damage: str
-    def __init__(self, data_dir: _Optional[str] = ..., total_bytes: _Optional[int] = ..., free_bytes: _Optional[int] = ..., min_free_bytes: _Optional[int] = ..., durability: _Optional[str] = ..., syncs: _Optional[int] = ..., slow_syncs: _Optional[int] = ..., slow_sync_ms: _Optional[int] = ..., sync_ms_mean: _Optional[float] = ..., sync_ms_recent: _Optional[float] = ..., journal_bytes: _Optional[int] = ..., journal_max_bytes: _Optional[int] = ..., write_error: _Optional[str] = ..., started_ms: _Optional[int] = ..., started_clean: bool = ..., unclean_ms: _Optional[int] = ..., unclean_found: _Optional[str] = ..., damaged_ms: _Optional[int] = ..., damage: _Optional[str] = ...) -> None: ...
+    maintenance_error: str
+    def __init__(self, data_dir: _Optional[str] = ..., total_bytes: _Optional[int] = ..., free_bytes: _Optional[int] = ..., min_free_bytes: _Optional[int] = ..., durability: _Optional[str] = ..., syncs: _Optional[int] = ..., slow_syncs: _Optional[int] = ..., slow_sync_ms: _Optional[int] = ..., sync_ms_mean: _Optional[float] = ..., sync_ms_recent: _Optional[float] = ..., journal_bytes: _Optional[int] = ..., journal_max_bytes: _Optional[int] = ..., write_error: _Optional[str] = ..., started_ms: _Optional[int] = ..., started_clean: bool = ..., unclean_ms: _Optional[int] = ..., unclean_found: _Optional[str] = ..., damaged_ms: _Optional[int] = ..., damage: _Optional[str] = ..., maintenance_error: _Optional[str] = ...) -> None: ...
 
 class SettingFact(_message.Message):
     __slots__ = ("name", "value", "is_dynamic")

@@ -25,7 +25,7 @@ _sym_db = _symbol_database.Default()
 from semel.protocol.v1 import common_pb2 as semel_dot_v1_dot_common__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1bsemel/v1/transactions.proto\x12\x08semel.v1\x1a\x15semel/v1/common.proto\"\xa1\x01\n\x15InitProducerIdRequest\x12\x18\n\x10transactional_id\x18\x01 \x01(\t\x12\x1e\n\x16transaction_timeout_ms\x18\x02 \x01(\x05\x12$\n\x08producer\x18\x03 \x01(\x0b\x32\x12.semel.v1.Producer\x12\x11\n\ttwo_phase\x18\x04 \x01(\x08\x12\x15\n\rkeep_prepared\x18\x05 \x01(\x08\"c\n\x16InitProducerIdResponse\x12$\n\x08producer\x18\x01 \x01(\x0b\x32\x12.semel.v1.Producer\x12#\n\x07ongoing\x18\x02 \x01(\x0b\x32\x12.semel.v1.Producer\"\x81\x01\n\x14\x41\x64\x64PartitionsRequest\x12\x18\n\x10transactional_id\x18\x01 \x01(\t\x12$\n\x08producer\x18\x02 \x01(\x0b\x32\x12.semel.v1.Producer\x12)\n\x06topics\x18\x03 \x03(\x0b\x32\x19.semel.v1.TopicPartitions\"\x96\x01\n\x15\x41\x64\x64PartitionsResponse\x12\x33\n\x05items\x18\x01 \x03(\x0b\x32$.semel.v1.AddPartitionsResponse.Item\x1aH\n\x04Item\x12\r\n\x05topic\x18\x01 \x01(\t\x12\x11\n\tpartition\x18\x02 \x01(\x05\x12\x1e\n\x05\x65rror\x18\x03 \x01(\x0b\x32\x0f.semel.v1.Error\"\xc9\x02\n\x17TxnCommitOffsetsRequest\x12\x18\n\x10transactional_id\x18\x01 \x01(\t\x12$\n\x08producer\x18\x02 \x01(\x0b\x32\x12.semel.v1.Producer\x12\x10\n\x08group_id\x18\x03 \x01(\t\x12\x15\n\rgeneration_id\x18\x04 \x01(\x05\x12\x11\n\tmember_id\x18\x05 \x01(\t\x12\x19\n\x11group_instance_id\x18\x06 \x01(\t\x12\x35\n\x05items\x18\x07 \x03(\x0b\x32&.semel.v1.TxnCommitOffsetsRequest.Item\x1a`\n\x04Item\x12\r\n\x05topic\x18\x01 \x01(\t\x12\x11\n\tpartition\x18\x02 \x01(\x05\x12\x0e\n\x06offset\x18\x03 \x01(\x03\x12\x14\n\x0cleader_epoch\x18\x04 \x01(\x05\x12\x10\n\x08metadata\x18\x05 \x01(\t\"\x9c\x01\n\x18TxnCommitOffsetsResponse\x12\x36\n\x05items\x18\x01 \x03(\x0b\x32\'.semel.v1.TxnCommitOffsetsResponse.Item\x1aH\n\x04Item\x12\r\n\x05topic\x18\x01 \x01(\t\x12\x11\n\tpartition\x18\x02 \x01(\x05\x12\x1e\n\x05\x65rror\x18\x03 \x01(\x0b\x32\x0f.semel.v1.Error\"\xab\x01\n\x15\x45ndTransactionRequest\x12\x18\n\x10transactional_id\x18\x01 \x01(\t\x12$\n\x08producer\x18\x02 \x01(\x0b\x32\x12.semel.v1.Producer\x12\x0e\n\x06\x63ommit\x18\x03 \x01(\x08\x12\r\n\x05token\x18\x04 \x01(\t\x12\x0f\n\x07payload\x18\x05 \x01(\x0c\x12\x15\n\x08sequence\x18\x06 \x01(\x03H\x00\x88\x01\x01\x42\x0b\n\t_sequence\"Y\n\x16\x45ndTransactionResponse\x12$\n\x08producer\x18\x01 \x01(\x0b\x32\x12.semel.v1.Producer\x12\x19\n\x11\x61lready_committed\x18\x02 \x01(\x08\"z\n\x17ListTransactionsRequest\x12\x0e\n\x06states\x18\x01 \x03(\t\x12\x14\n\x0cproducer_ids\x18\x02 \x03(\x03\x12\x17\n\x0fmin_duration_ms\x18\x03 \x01(\x03\x12 \n\x18transactional_id_pattern\x18\x04 \x01(\t\"\xc4\x01\n\x18ListTransactionsResponse\x12\x36\n\x05items\x18\x01 \x03(\x0b\x32\'.semel.v1.ListTransactionsResponse.Item\x12\x16\n\x0eunknown_states\x18\x02 \x03(\t\x12\x12\n\nunreadable\x18\x03 \x03(\t\x1a\x44\n\x04Item\x12\x18\n\x10transactional_id\x18\x01 \x01(\t\x12\x13\n\x0bproducer_id\x18\x02 \x01(\x03\x12\r\n\x05state\x18\x03 \x01(\t\"6\n\x1a\x44\x65scribeTransactionRequest\x12\x18\n\x10transactional_id\x18\x01 \x01(\t\"\xf0\x01\n\x16TransactionDescription\x12\x18\n\x10transactional_id\x18\x01 \x01(\t\x12\r\n\x05state\x18\x02 \x01(\t\x12$\n\x08producer\x18\x03 \x01(\x0b\x32\x12.semel.v1.Producer\x12\x12\n\ntimeout_ms\x18\x04 \x01(\x05\x12\x15\n\rstart_time_ms\x18\x05 \x01(\x03\x12\x16\n\x0elast_update_ms\x18\x06 \x01(\x03\x12\x19\n\x11\x63oordinator_epoch\x18\x07 \x01(\x05\x12)\n\x06topics\x18\x08 \x03(\x0b\x32\x19.semel.v1.TopicPartitions\"3\n\x17\x41\x62ortTransactionRequest\x12\x18\n\x10transactional_id\x18\x01 \x01(\t\"\x1a\n\x18\x41\x62ortTransactionResponse2\xfd\x04\n\x12TransactionService\x12S\n\x0eInitProducerId\x12\x1f.semel.v1.InitProducerIdRequest\x1a .semel.v1.InitProducerIdResponse\x12P\n\rAddPartitions\x12\x1e.semel.v1.AddPartitionsRequest\x1a\x1f.semel.v1.AddPartitionsResponse\x12V\n\rCommitOffsets\x12!.semel.v1.TxnCommitOffsetsRequest\x1a\".semel.v1.TxnCommitOffsetsResponse\x12S\n\x0e\x45ndTransaction\x12\x1f.semel.v1.EndTransactionRequest\x1a .semel.v1.EndTransactionResponse\x12Y\n\x10ListTransactions\x12!.semel.v1.ListTransactionsRequest\x1a\".semel.v1.ListTransactionsResponse\x12]\n\x13\x44\x65scribeTransaction\x12$.semel.v1.DescribeTransactionRequest\x1a .semel.v1.TransactionDescription\x12Y\n\x10\x41\x62ortTransaction\x12!.semel.v1.AbortTransactionRequest\x1a\".semel.v1.AbortTransactionResponseb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1bsemel/v1/transactions.proto\x12\x08semel.v1\x1a\x15semel/v1/common.proto\"\xa1\x01\n\x15InitProducerIdRequest\x12\x18\n\x10transactional_id\x18\x01 \x01(\t\x12\x1e\n\x16transaction_timeout_ms\x18\x02 \x01(\x05\x12$\n\x08producer\x18\x03 \x01(\x0b\x32\x12.semel.v1.Producer\x12\x11\n\ttwo_phase\x18\x04 \x01(\x08\x12\x15\n\rkeep_prepared\x18\x05 \x01(\x08\"c\n\x16InitProducerIdResponse\x12$\n\x08producer\x18\x01 \x01(\x0b\x32\x12.semel.v1.Producer\x12#\n\x07ongoing\x18\x02 \x01(\x0b\x32\x12.semel.v1.Producer\"\x81\x01\n\x14\x41\x64\x64PartitionsRequest\x12\x18\n\x10transactional_id\x18\x01 \x01(\t\x12$\n\x08producer\x18\x02 \x01(\x0b\x32\x12.semel.v1.Producer\x12)\n\x06topics\x18\x03 \x03(\x0b\x32\x19.semel.v1.TopicPartitions\"\x96\x01\n\x15\x41\x64\x64PartitionsResponse\x12\x33\n\x05items\x18\x01 \x03(\x0b\x32$.semel.v1.AddPartitionsResponse.Item\x1aH\n\x04Item\x12\r\n\x05topic\x18\x01 \x01(\t\x12\x11\n\tpartition\x18\x02 \x01(\x05\x12\x1e\n\x05\x65rror\x18\x03 \x01(\x0b\x32\x0f.semel.v1.Error\"\xfc\x02\n\x17TxnCommitOffsetsRequest\x12\x18\n\x10transactional_id\x18\x01 \x01(\t\x12$\n\x08producer\x18\x02 \x01(\x0b\x32\x12.semel.v1.Producer\x12\x10\n\x08group_id\x18\x03 \x01(\t\x12\x15\n\rgeneration_id\x18\x04 \x01(\x05\x12\x11\n\tmember_id\x18\x05 \x01(\t\x12\x19\n\x11group_instance_id\x18\x06 \x01(\t\x12\x35\n\x05items\x18\x07 \x03(\x0b\x32&.semel.v1.TxnCommitOffsetsRequest.Item\x1a\x92\x01\n\x04Item\x12\r\n\x05topic\x18\x01 \x01(\t\x12\x11\n\tpartition\x18\x02 \x01(\x05\x12\x0e\n\x06offset\x18\x03 \x01(\x03\x12\x14\n\x0cleader_epoch\x18\x04 \x01(\x05\x12\x10\n\x08metadata\x18\x05 \x01(\t\x12\x1c\n\x0f\x65xpected_offset\x18\x06 \x01(\x03H\x00\x88\x01\x01\x42\x12\n\x10_expected_offset\"\x9c\x01\n\x18TxnCommitOffsetsResponse\x12\x36\n\x05items\x18\x01 \x03(\x0b\x32\'.semel.v1.TxnCommitOffsetsResponse.Item\x1aH\n\x04Item\x12\r\n\x05topic\x18\x01 \x01(\t\x12\x11\n\tpartition\x18\x02 \x01(\x05\x12\x1e\n\x05\x65rror\x18\x03 \x01(\x0b\x32\x0f.semel.v1.Error\"\xab\x01\n\x15\x45ndTransactionRequest\x12\x18\n\x10transactional_id\x18\x01 \x01(\t\x12$\n\x08producer\x18\x02 \x01(\x0b\x32\x12.semel.v1.Producer\x12\x0e\n\x06\x63ommit\x18\x03 \x01(\x08\x12\r\n\x05token\x18\x04 \x01(\t\x12\x0f\n\x07payload\x18\x05 \x01(\x0c\x12\x15\n\x08sequence\x18\x06 \x01(\x03H\x00\x88\x01\x01\x42\x0b\n\t_sequence\"Y\n\x16\x45ndTransactionResponse\x12$\n\x08producer\x18\x01 \x01(\x0b\x32\x12.semel.v1.Producer\x12\x19\n\x11\x61lready_committed\x18\x02 \x01(\x08\"z\n\x17ListTransactionsRequest\x12\x0e\n\x06states\x18\x01 \x03(\t\x12\x14\n\x0cproducer_ids\x18\x02 \x03(\x03\x12\x17\n\x0fmin_duration_ms\x18\x03 \x01(\x03\x12 \n\x18transactional_id_pattern\x18\x04 \x01(\t\"\xf0\x01\n\x18ListTransactionsResponse\x12\x36\n\x05items\x18\x01 \x03(\x0b\x32\'.semel.v1.ListTransactionsResponse.Item\x12\x16\n\x0eunknown_states\x18\x02 \x03(\t\x12\x12\n\nunreadable\x18\x03 \x03(\t\x1ap\n\x04Item\x12\x18\n\x10transactional_id\x18\x01 \x01(\t\x12\x13\n\x0bproducer_id\x18\x02 \x01(\x03\x12\r\n\x05state\x18\x03 \x01(\t\x12\x12\n\nlast_token\x18\x04 \x01(\t\x12\x16\n\x0elast_commit_ms\x18\x05 \x01(\x03\"6\n\x1a\x44\x65scribeTransactionRequest\x12\x18\n\x10transactional_id\x18\x01 \x01(\t\"\xf0\x01\n\x16TransactionDescription\x12\x18\n\x10transactional_id\x18\x01 \x01(\t\x12\r\n\x05state\x18\x02 \x01(\t\x12$\n\x08producer\x18\x03 \x01(\x0b\x32\x12.semel.v1.Producer\x12\x12\n\ntimeout_ms\x18\x04 \x01(\x05\x12\x15\n\rstart_time_ms\x18\x05 \x01(\x03\x12\x16\n\x0elast_update_ms\x18\x06 \x01(\x03\x12\x19\n\x11\x63oordinator_epoch\x18\x07 \x01(\x05\x12)\n\x06topics\x18\x08 \x03(\x0b\x32\x19.semel.v1.TopicPartitions\"3\n\x17\x41\x62ortTransactionRequest\x12\x18\n\x10transactional_id\x18\x01 \x01(\t\"\x1a\n\x18\x41\x62ortTransactionResponse2\xfd\x04\n\x12TransactionService\x12S\n\x0eInitProducerId\x12\x1f.semel.v1.InitProducerIdRequest\x1a .semel.v1.InitProducerIdResponse\x12P\n\rAddPartitions\x12\x1e.semel.v1.AddPartitionsRequest\x1a\x1f.semel.v1.AddPartitionsResponse\x12V\n\rCommitOffsets\x12!.semel.v1.TxnCommitOffsetsRequest\x1a\".semel.v1.TxnCommitOffsetsResponse\x12S\n\x0e\x45ndTransaction\x12\x1f.semel.v1.EndTransactionRequest\x1a .semel.v1.EndTransactionResponse\x12Y\n\x10ListTransactions\x12!.semel.v1.ListTransactionsRequest\x1a\".semel.v1.ListTransactionsResponse\x12]\n\x13\x44\x65scribeTransaction\x12$.semel.v1.DescribeTransactionRequest\x1a .semel.v1.TransactionDescription\x12Y\n\x10\x41\x62ortTransaction\x12!.semel.v1.AbortTransactionRequest\x1a\".semel.v1.AbortTransactionResponseb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -43,31 +43,31 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_ADDPARTITIONSRESPONSE_ITEM']._serialized_start=540
   _globals['_ADDPARTITIONSRESPONSE_ITEM']._serialized_end=612
   _globals['_TXNCOMMITOFFSETSREQUEST']._serialized_start=615
-  _globals['_TXNCOMMITOFFSETSREQUEST']._serialized_end=944
-  _globals['_TXNCOMMITOFFSETSREQUEST_ITEM']._serialized_start=848
-  _globals['_TXNCOMMITOFFSETSREQUEST_ITEM']._serialized_end=944
-  _globals['_TXNCOMMITOFFSETSRESPONSE']._serialized_start=947
-  _globals['_TXNCOMMITOFFSETSRESPONSE']._serialized_end=1103
+  _globals['_TXNCOMMITOFFSETSREQUEST']._serialized_end=995
+  _globals['_TXNCOMMITOFFSETSREQUEST_ITEM']._serialized_start=849
+  _globals['_TXNCOMMITOFFSETSREQUEST_ITEM']._serialized_end=995
+  _globals['_TXNCOMMITOFFSETSRESPONSE']._serialized_start=998
+  _globals['_TXNCOMMITOFFSETSRESPONSE']._serialized_end=1154
   _globals['_TXNCOMMITOFFSETSRESPONSE_ITEM']._serialized_start=540
   _globals['_TXNCOMMITOFFSETSRESPONSE_ITEM']._serialized_end=612
-  _globals['_ENDTRANSACTIONREQUEST']._serialized_start=1106
-  _globals['_ENDTRANSACTIONREQUEST']._serialized_end=1277
-  _globals['_ENDTRANSACTIONRESPONSE']._serialized_start=1279
-  _globals['_ENDTRANSACTIONRESPONSE']._serialized_end=1368
-  _globals['_LISTTRANSACTIONSREQUEST']._serialized_start=1370
-  _globals['_LISTTRANSACTIONSREQUEST']._serialized_end=1492
-  _globals['_LISTTRANSACTIONSRESPONSE']._serialized_start=1495
-  _globals['_LISTTRANSACTIONSRESPONSE']._serialized_end=1691
-  _globals['_LISTTRANSACTIONSRESPONSE_ITEM']._serialized_start=1623
-  _globals['_LISTTRANSACTIONSRESPONSE_ITEM']._serialized_end=1691
-  _globals['_DESCRIBETRANSACTIONREQUEST']._serialized_start=1693
-  _globals['_DESCRIBETRANSACTIONREQUEST']._serialized_end=1747
-  _globals['_TRANSACTIONDESCRIPTION']._serialized_start=1750
-  _globals['_TRANSACTIONDESCRIPTION']._serialized_end=1990
-  _globals['_ABORTTRANSACTIONREQUEST']._serialized_start=1992
-  _globals['_ABORTTRANSACTIONREQUEST']._serialized_end=2043
-  _globals['_ABORTTRANSACTIONRESPONSE']._serialized_start=2045
-  _globals['_ABORTTRANSACTIONRESPONSE']._serialized_end=2071
-  _globals['_TRANSACTIONSERVICE']._serialized_start=2074
-  _globals['_TRANSACTIONSERVICE']._serialized_end=2711
+  _globals['_ENDTRANSACTIONREQUEST']._serialized_start=1157
+  _globals['_ENDTRANSACTIONREQUEST']._serialized_end=1328
+  _globals['_ENDTRANSACTIONRESPONSE']._serialized_start=1330
+  _globals['_ENDTRANSACTIONRESPONSE']._serialized_end=1419
+  _globals['_LISTTRANSACTIONSREQUEST']._serialized_start=1421
+  _globals['_LISTTRANSACTIONSREQUEST']._serialized_end=1543
+  _globals['_LISTTRANSACTIONSRESPONSE']._serialized_start=1546
+  _globals['_LISTTRANSACTIONSRESPONSE']._serialized_end=1786
+  _globals['_LISTTRANSACTIONSRESPONSE_ITEM']._serialized_start=1674
+  _globals['_LISTTRANSACTIONSRESPONSE_ITEM']._serialized_end=1786
+  _globals['_DESCRIBETRANSACTIONREQUEST']._serialized_start=1788
+  _globals['_DESCRIBETRANSACTIONREQUEST']._serialized_end=1842
+  _globals['_TRANSACTIONDESCRIPTION']._serialized_start=1845
+  _globals['_TRANSACTIONDESCRIPTION']._serialized_end=2085
+  _globals['_ABORTTRANSACTIONREQUEST']._serialized_start=2087
+  _globals['_ABORTTRANSACTIONREQUEST']._serialized_end=2138
+  _globals['_ABORTTRANSACTIONRESPONSE']._serialized_start=2140
+  _globals['_ABORTTRANSACTIONRESPONSE']._serialized_end=2166
+  _globals['_TRANSACTIONSERVICE']._serialized_start=2169
+  _globals['_TRANSACTIONSERVICE']._serialized_end=2806
 # @@protoc_insertion_point(module_scope)

@@ -57,18 +57,20 @@ class AddPartitionsResponse(_message.Message):
 class TxnCommitOffsetsRequest(_message.Message):
     __slots__ = ("transactional_id", "producer", "group_id", "generation_id", "member_id", "group_instance_id", "items")
     class Item(_message.Message):
-        __slots__ = ("topic", "partition", "offset", "leader_epoch", "metadata")
+        __slots__ = ("topic", "partition", "offset", "leader_epoch", "metadata", "expected_offset")
         TOPIC_FIELD_NUMBER: _ClassVar[int]
         PARTITION_FIELD_NUMBER: _ClassVar[int]
         OFFSET_FIELD_NUMBER: _ClassVar[int]
         LEADER_EPOCH_FIELD_NUMBER: _ClassVar[int]
         METADATA_FIELD_NUMBER: _ClassVar[int]
+        EXPECTED_OFFSET_FIELD_NUMBER: _ClassVar[int]
         topic: str
         partition: int
         offset: int
         leader_epoch: int
         metadata: str
-        def __init__(self, topic: _Optional[str] = ..., partition: _Optional[int] = ..., offset: _Optional[int] = ..., leader_epoch: _Optional[int] = ..., metadata: _Optional[str] = ...) -> None: ...
+        expected_offset: int
+        def __init__(self, topic: _Optional[str] = ..., partition: _Optional[int] = ..., offset: _Optional[int] = ..., leader_epoch: _Optional[int] = ..., metadata: _Optional[str] = ..., expected_offset: _Optional[int] = ...) -> None: ...
     TRANSACTIONAL_ID_FIELD_NUMBER: _ClassVar[int]
     PRODUCER_FIELD_NUMBER: _ClassVar[int]
     GROUP_ID_FIELD_NUMBER: _ClassVar[int]
@@ -139,14 +141,18 @@ class ListTransactionsRequest(_message.Message):
 class ListTransactionsResponse(_message.Message):
     __slots__ = ("items", "unknown_states", "unreadable")
     class Item(_message.Message):
-        __slots__ = ("transactional_id", "producer_id", "state")
+        __slots__ = ("transactional_id", "producer_id", "state", "last_token", "last_commit_ms")
         TRANSACTIONAL_ID_FIELD_NUMBER: _ClassVar[int]
         PRODUCER_ID_FIELD_NUMBER: _ClassVar[int]
         STATE_FIELD_NUMBER: _ClassVar[int]
+        LAST_TOKEN_FIELD_NUMBER: _ClassVar[int]
+        LAST_COMMIT_MS_FIELD_NUMBER: _ClassVar[int]
         transactional_id: str
         producer_id: int
         state: str
-        def __init__(self, transactional_id: _Optional[str] = ..., producer_id: _Optional[int] = ..., state: _Optional[str] = ...) -> None: ...
+        last_token: str
+        last_commit_ms: int
+        def __init__(self, transactional_id: _Optional[str] = ..., producer_id: _Optional[int] = ..., state: _Optional[str] = ..., last_token: _Optional[str] = ..., last_commit_ms: _Optional[int] = ...) -> None: ...
     ITEMS_FIELD_NUMBER: _ClassVar[int]
     UNKNOWN_STATES_FIELD_NUMBER: _ClassVar[int]
     UNREADABLE_FIELD_NUMBER: _ClassVar[int]

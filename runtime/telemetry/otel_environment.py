@@ -9,11 +9,10 @@ from collections.abc import Mapping
 from importlib.metadata import entry_points
 from typing import Any, Final
 
+from semel.protocol.extras import install_command
+
 _PROTOCOLS: Final = {"grpc": "otlp_proto_grpc", "http/protobuf": "otlp_proto_http"}
-_PACKAGES: Final = {
-    "otlp_proto_http": "'semel[otel]'",
-    "otlp_proto_grpc": "opentelemetry-exporter-otlp-proto-grpc",
-}
+_GRPC_PACKAGE: Final = "opentelemetry-exporter-otlp-proto-grpc"
 
 
 def exporters_asked_for(signal: str, environment: Mapping[str, str]) -> list[str]:
@@ -36,11 +35,14 @@ def exporter_class(signal: str, name: str) -> Any:
     """Return what makes the exporter of that name. Raises `ValueError` that says which package is missing."""
     found = next(iter(entry_points(group=f"opentelemetry_{signal.lower()}_exporter", name=name)), None)
     if found is None:
-        raise ValueError(
-            f"there is no exporter {name!r} in this process's Python: pip install "
-            f"{_PACKAGES.get(name, 'the package that has it')}"
-        )
+        raise ValueError(f"there is no exporter {name!r} in this process's Python: {_how_to_install(name)}")
     return found.load()
+
+
+def _how_to_install(exporter: str) -> str:
+    if exporter == "otlp_proto_http":
+        return install_command("otel")
+    return f"pip install {_GRPC_PACKAGE if exporter == 'otlp_proto_grpc' else 'the package that has it'}"
 
 
 def _registered(name: str, signal: str, environment: Mapping[str, str]) -> str:

@@ -14,7 +14,7 @@ _KNOWN_SAMPLERS: Final = re.compile(
 )
 
 
-class Shortcut:
+class SamplerProbe:
     """Looks ahead of a provider's sampler, where that is made of OpenTelemetry's own; others are always asked."""
 
     def __init__(self, provider: object) -> None:

@@ -26,7 +26,7 @@ from opentelemetry.trace import (
 )
 
 from semel.protocol.trace_context import TraceContext
-from semel.runtime.telemetry.sampling import Shortcut
+from semel.runtime.telemetry.sampling import SamplerProbe
 
 if TYPE_CHECKING:
     from opentelemetry.trace import Tracer
@@ -39,13 +39,13 @@ Attributes = Mapping[str, str | int]
 class Spans:
     """Makes a node's spans by one tracer, which takes their ids from `ids`."""
 
-    def __init__(self, tracer: Tracer, ids: SpanIds, sampling: Shortcut | None = None) -> None:
-        """`sampling`: what is dropped for certain, for which no span is begun."""
+    def __init__(self, tracer: Tracer, ids: SpanIds, sampler: SamplerProbe | None = None) -> None:
+        """`sampler`: what is dropped for certain, for which no span is begun."""
         self._tracer = tracer
         self._ids = ids
         unsampled = _context_in(TraceContext(1, 1, 0))
-        self._drops_roots = sampling is not None and sampling.drops(None, "root")
-        self._drops_unsampled = sampling is not None and sampling.drops(unsampled, "child")
+        self._drops_roots = sampler is not None and sampler.drops(None, "root")
+        self._drops_unsampled = sampler is not None and sampler.drops(unsampled, "child")
 
     def drops(self, parent: TraceContext | None) -> bool:
         """Whether a span below `parent` (None: a root) would not be sampled, as far as that is certain."""

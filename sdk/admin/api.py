@@ -1,10 +1,11 @@
+# Generated from aio.py beside it by `make sync-api`. Do not edit: change aio.py, and run that again.
 """The administrator's client: topics, settings, offsets, groups and transactions."""
 
 from __future__ import annotations
 
 from collections.abc import Coroutine, Iterable, Mapping, Sequence
 from types import TracebackType
-from typing import Any, Literal, Self, TypeVar
+from typing import Any, Literal, Self, TypeVar, Unpack
 
 from semel.protocol.api.diagnostics import HISTORY_LIMIT, SNAPSHOT_LIMIT, Thresholds, TransactionHistory
 from semel.protocol.api.groups import FetchedOffset, GroupDescription, OffsetAndMetadata
@@ -13,26 +14,57 @@ from semel.protocol.api.topics import IsolationLevel, ListOffset, TopicDescripti
 from semel.protocol.api.transactions import TransactionDescription
 from semel.protocol.errors import SemelError
 from semel.protocol.ids import ProducerIdAndEpoch, TopicPartition
-from semel.sdk.admin.base import AdminBase
-from semel.sdk.admin.core import ConfigEntry, GroupListings, PartitionLag, TransactionListings, group_owners
+from semel.sdk.admin.core import AdminCore, ConfigEntry, GroupListings, PartitionLag, TransactionListings, group_owners
 from semel.sdk.diagnosis.findings import Diagnosis
+from semel.sdk.transport.blocking import run, work
+from semel.sdk.transport.border import ends_tracebacks
+from semel.sdk.transport.client import ClientCore
+from semel.sdk.transport.kafka_names import AdminKafkaNames
+from semel.sdk.transport.options import ClientOptions, NotPicklable, checked_names
 
 T = TypeVar("T")
 
 
-class Admin(AdminBase):
-    """Creates, shows and changes what is on a cluster. May be used by several threads.
+@ends_tracebacks
+class Admin(NotPicklable):
+    """Creates, shows and changes what is on a cluster. May be used by several threads or tasks.
 
-    bootstrap:          the gRPC address of a node, or several
+    bootstrap:          the address of a node, or several: its gRPC port (9094) or its Kafka port (9092); None:
+                        what the environment variable SEMEL_BOOTSTRAP says, else localhost:9094
     api_timeout_ms:     how long one call may take, retries included
     request_timeout_ms: how long one attempt may take
-    connect_timeout_ms: how long to try where no node has ever answered: it is more likely a wrong address
+    connect_timeout_ms: how long to try where no node has ever answered, to fail early; None: api_timeout_ms
 
     Every call raises `SemelError`: `RetriableError` where the cluster can't be reached in time, `FatalError` for what
     it refuses.
     """
 
-    # topics
+    _in_place_of_pickling = "it owns a thread and connections; make one in each process or worker, where it is used"
+
+    @checked_names
+    def __init__(
+        self,
+        bootstrap: str | Sequence[str] | None = None,
+        *,
+        client_id: str = "semel",
+        api_timeout_ms: int = 30_000,
+        request_timeout_ms: int = 30_000,
+        connect_timeout_ms: int | None = None,
+        **kafka: Unpack[AdminKafkaNames],  # `checked_names` has put them under the names above
+    ) -> None:
+        options = ClientOptions.checked(
+            bootstrap,
+            client_id=client_id,
+            api_timeout_ms=api_timeout_ms,
+            request_timeout_ms=request_timeout_ms,
+            connect_timeout_ms=connect_timeout_ms,
+        )
+        self._core = AdminCore(self._make_client(options))
+
+    def _make_client(self, options: ClientOptions) -> ClientCore:
+        return ClientCore("Admin", options)
+
+    # --- Topics -------------------------------------------------------------------------------------------------------
 
     def create_topic(
         self,
@@ -126,7 +158,7 @@ class Admin(AdminBase):
         """Move the start of partitions forward to an offset (-1: to the end) and return where they start then."""
         return self._run(self._core.delete_records(before))
 
-    # groups
+    # --- Groups -------------------------------------------------------------------------------------------------------
 
     def groups(self, *, states: Iterable[str] = ()) -> GroupListings:
         """Return the groups; with `states`, only those in one of them.
@@ -170,7 +202,7 @@ class Admin(AdminBase):
         """Delete a group that has no members, with its committed offsets."""
         self._run(self._core.delete_group(group))
 
-    # transactions
+    # --- Transactions -------------------------------------------------------------------------------------------------
 
     def transactions(
         self,
@@ -213,12 +245,12 @@ class Admin(AdminBase):
         """Abort what a transactional id has open; its producer is fenced."""
         self._run(self._core.abort_transaction(transactional_id))
 
-    # looking into trouble
+    # --- Looking into trouble -----------------------------------------------------------------------------------------
 
     def diagnose(self, *, thresholds: Thresholds | None = None, limit: int = SNAPSHOT_LIMIT) -> Diagnosis:
         """Ask all nodes for their facts and return what is wrong, as `semel doctor` does.
 
-        thresholds: from when on something is a warning
+        thresholds: how old or large something is before it is a warning
         limit:      how many transactions, held partitions, groups and topics each node tells of, the worst first
         """
         return self._run(self._core.diagnose(thresholds, limit))
@@ -245,16 +277,16 @@ class Admin(AdminBase):
         """Write the marker that one partition lacks of a decided transaction. Returns whether that is a commit's.
 
         outcome: only where the coordinator's log does not tell any more how it was decided: by the caller's word.
-        Raises `FatalError` INVALID_TXN_STATE where nothing begins at `start_offset`, where no coordinator knows it, or
-        where `outcome` is given for what is known.
+        Raises `FatalError` INVALID_TXN_STATE where nothing begins at `start_offset`, or where `outcome` is given for
+        what is known; TRANSACTIONAL_ID_NOT_FOUND where no coordinator knows it.
         """
         return self._run(self._core.finish_hanging_transaction(partition, start_offset, outcome))
 
-    # life
+    # --- Life ---------------------------------------------------------------------------------------------------------
 
     def close(self) -> None:
         """Close. Does nothing the second time."""
-        self._core.client.close()
+        work(self._core.client.close)
 
     def __enter__(self) -> Self:
         return self
@@ -265,4 +297,4 @@ class Admin(AdminBase):
         self.close()
 
     def _run(self, call: Coroutine[Any, Any, T]) -> T:
-        return self._core.client.run(call)
+        return run(self._core.client, call)

@@ -1,4 +1,4 @@
-"""The administrative calls, as coroutines on the IO thread, for `Admin` and its asyncio twin."""
+"""The administrative calls, as coroutines on the IO thread, for the sync and the asyncio `Admin`."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ import difflib
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final, Literal, TypeVar
-from uuid import UUID
 
 from semel.protocol.api.diagnostics import (
     HISTORY_LIMIT_MAX,
@@ -34,28 +33,34 @@ from semel.protocol.api.topics import (
     LATEST_TIMESTAMP,
     IsolationLevel,
     ListOffset,
-    PartitionDescription,
     TopicDescription,
 )
 from semel.protocol.api.transactions import TransactionDescription, TransactionListing
 from semel.protocol.consumer_protocol import CONSUMER_PROTOCOL_TYPE, decode_assignment
 from semel.protocol.errors import AbortTransactionError, ErrorCode, FatalError, SemelError, UsageError, error_for
-from semel.protocol.ids import ProducerIdAndEpoch, TopicId, TopicPartition
-from semel.protocol.v1 import common_pb2, groups_pb2, metadata_pb2, topics_pb2, transactions_pb2
+from semel.protocol.ids import NO_TIMESTAMP, OFFSETS_TOPIC, TRANSACTIONS_TOPIC, ProducerIdAndEpoch, TopicPartition
+from semel.protocol.int_bounds import INT16_MAX, INT64_MAX
+from semel.protocol.proto_conversions import by_topic, partition_of, told_topic_id
+from semel.protocol.v1 import groups_pb2, metadata_pb2, topics_pb2, transactions_pb2
 from semel.sdk.diagnosis.calls import end_hanging, read_history, take_snapshots
 from semel.sdk.diagnosis.findings import Diagnosis
 from semel.sdk.diagnosis.rules import diagnose
 from semel.sdk.shared.calls import abort_shared, describe_shared
-from semel.sdk.transport import control as rpc
+from semel.sdk.transport import rpcs as rpc
 from semel.sdk.transport.arguments import as_offsets, check_partitions
 from semel.sdk.transport.client import ClientCore
-from semel.sdk.transport.control import Request, Response, check_item
+from semel.sdk.transport.control import check_item, item_error
+from semel.sdk.transport.coordinator_calls import ask_coordinators
+from semel.sdk.transport.leader_calls import ask_leaders
 from semel.sdk.transport.offset_lookup import list_offsets, look_up_offsets
 from semel.sdk.transport.offset_parts import in_parts
 from semel.sdk.transport.options import check_int, check_name, check_text
+from semel.sdk.transport.rpcs import Request, Response
 
 Listing = TypeVar("Listing")
 
+_PATIENCE_MS: Final = 5_000
+"""How long to try where a leader is away, for what may be missing: about as long as others take to lead instead."""
 _NO_TOPIC: Final = frozenset({ErrorCode.UNKNOWN_TOPIC_OR_PARTITION})
 
 
@@ -106,7 +111,7 @@ class AdminCore:
         self.client = client
         self._control = client.control
 
-    # topics
+    # --- Topics -------------------------------------------------------------------------------------------------------
 
     async def create_topic(
         self,
@@ -119,7 +124,7 @@ class AdminCore:
         new = topics_pb2.NewTopic(
             name=_topic_name(name),
             num_partitions=check_int("partitions", partitions, -1),
-            replication_factor=check_int("replication_factor", replication_factor, -1, 32767),
+            replication_factor=check_int("replication_factor", replication_factor, -1, INT16_MAX),
             configs=_texts(configs),
         )
         request = topics_pb2.CreateTopicsRequest(topics=[new], validate_only=validate_only)
@@ -224,38 +229,57 @@ class AdminCore:
     async def list_offsets(
         self, timestamps: Mapping[TopicPartition, int], isolation: IsolationLevel
     ) -> dict[TopicPartition, ListOffset]:
-        return await list_offsets(self._control, timestamps, isolation)
+        return await list_offsets(self.client, timestamps, isolation)
 
     async def look_up_offsets(
         self, timestamps: Mapping[TopicPartition, int], isolation: IsolationLevel
     ) -> dict[TopicPartition, ListOffset | SemelError]:
-        return await look_up_offsets(self._control, timestamps, isolation)
+        return await look_up_offsets(self.client, timestamps, isolation, patience_ms=_PATIENCE_MS)
 
     async def delete_records(self, before: Mapping[TopicPartition, int]) -> dict[TopicPartition, int]:
-        items = [
-            topics_pb2.DeleteRecordsRequest.Item(
-                topic=tp.topic,
-                partition=tp.partition,
-                before_offset=check_int(f"offset of {tp}", offset, -1, 2**63 - 1),
-            )
-            for tp, offset in before.items()
-        ]
-        response = await self._control.call(rpc.DELETE_RECORDS, topics_pb2.DeleteRecordsRequest(items=items))
+        checked = {tp: check_int(f"offset of {tp}", offset, -1, INT64_MAX) for tp, offset in before.items()}
+
+        async def ask(tps: list[TopicPartition], address: str | None) -> dict[TopicPartition, int | SemelError]:
+            items = [
+                topics_pb2.DeleteRecordsRequest.Item(topic=tp.topic, partition=tp.partition, before_offset=checked[tp])
+                for tp in tps
+            ]
+            request = topics_pb2.DeleteRecordsRequest(items=items)
+            response = await self._control.call(rpc.DELETE_RECORDS, request, address=address, retry=address is None)
+            found: dict[TopicPartition, int | SemelError] = {
+                tp: FatalError(f"the node said nothing about {tp}") for tp in tps
+            }
+            for item in response.items:
+                tp = TopicPartition(item.topic, item.partition)
+                found[tp] = item_error(item.error, str(tp)) if item.error.code else item.log_start_offset
+            return found
+
         starts = {}
-        for item in response.items:
-            tp = TopicPartition(item.topic, item.partition)
-            check_item(item.error, str(tp))
-            starts[tp] = item.log_start_offset
+        for tp, start in (
+            await ask_leaders(self.client, checked, ask, patience_ms=self.client.options.api_timeout_ms)
+        ).items():
+            if isinstance(start, SemelError):
+                raise start
+            starts[tp] = start
         return starts
 
-    # groups
+    # --- Groups -------------------------------------------------------------------------------------------------------
 
     async def groups(self, states: Iterable[str]) -> GroupListings:
-        response = await self._control.call(rpc.LIST_GROUPS, groups_pb2.ListGroupsRequest(states=states))
-        listed = (
-            GroupListing(item.group_id, item.protocol_type, item.state, item.group_type) for item in response.items
-        )
-        return GroupListings(listed, tuple(response.unreadable))
+        request = groups_pb2.ListGroupsRequest(states=states)
+
+        async def ask(address: str | None, timeout_ms: float) -> groups_pb2.ListGroupsResponse:
+            return await self._control.call(
+                rpc.LIST_GROUPS, request, address=address, timeout_ms=timeout_ms, retry=address is None
+            )
+
+        answers, missing = await ask_coordinators(self.client, OFFSETS_TOPIC, ask)
+        listed = {
+            item.group_id: GroupListing(item.group_id, item.protocol_type, item.state, item.group_type)
+            for answer in answers
+            for item in answer.items
+        }
+        return GroupListings(listed.values(), _all_unreadable(answers, missing))
 
     async def group(self, group: str) -> GroupDescription:
         check_text("group", group)
@@ -288,7 +312,7 @@ class AdminCore:
         self, group: str, partitions: Iterable[TopicPartition]
     ) -> dict[TopicPartition, FetchedOffset]:
         """Raises `RetriableError` (UNSTABLE_OFFSET_COMMIT) while an open transaction holds one of them (O2)."""
-        topics = _by_topic(partitions)
+        topics = by_topic(partitions)
         return await self._group_offsets(group, groups_pb2.FetchOffsetsRequest(topics=topics, require_stable=True))
 
     async def _group_offsets(
@@ -351,7 +375,7 @@ class AdminCore:
 
     async def delete_group_offsets(self, group: str, partitions: Iterable[TopicPartition]) -> None:
         check_text("group", group)
-        request = groups_pb2.DeleteOffsetsRequest(group_id=group, topics=_by_topic(check_partitions(partitions)))
+        request = groups_pb2.DeleteOffsetsRequest(group_id=group, topics=by_topic(check_partitions(partitions)))
         response = await self._control.call(rpc.DELETE_OFFSETS, request)
         for item in response.items:
             check_item(item.error, f"offset of group {group!r} in {TopicPartition(item.topic, item.partition)}")
@@ -360,7 +384,7 @@ class AdminCore:
         check_text("group", group)
         await self._control.call(rpc.DELETE_GROUP, groups_pb2.DeleteGroupRequest(group_id=group))
 
-    # transactions
+    # --- Transactions -------------------------------------------------------------------------------------------------
 
     async def transactions(
         self, states: Iterable[str], producer_ids: Iterable[int], min_duration_ms: int, pattern: str
@@ -371,15 +395,32 @@ class AdminCore:
             min_duration_ms=max(0, min_duration_ms),
             transactional_id_pattern=pattern,
         )
-        response = await self._control.call(rpc.LIST_TRANSACTIONS, request)
-        if response.unknown_states:
+
+        async def ask(address: str | None, timeout_ms: float) -> transactions_pb2.ListTransactionsResponse:
+            return await self._control.call(
+                rpc.LIST_TRANSACTIONS, request, address=address, timeout_ms=timeout_ms, retry=address is None
+            )
+
+        answers, missing = await ask_coordinators(self.client, TRANSACTIONS_TOPIC, ask)
+        unknown = next((answer.unknown_states for answer in answers if answer.unknown_states), ())
+        if unknown:
             raise FatalError(
-                f"there is no transaction state {', '.join(response.unknown_states)}; the states are Empty, Ongoing, "
+                f"there is no transaction state {', '.join(unknown)}; the states are Empty, Ongoing, "
                 "PrepareCommit, PrepareAbort, CompleteCommit, CompleteAbort and Dead",
                 ErrorCode.INVALID_REQUEST,
             )
-        listed = (TransactionListing(item.transactional_id, item.producer_id, item.state) for item in response.items)
-        return TransactionListings(listed, tuple(response.unreadable))
+        listed = {
+            item.transactional_id: TransactionListing(
+                item.transactional_id,
+                item.producer_id,
+                item.state,
+                item.last_token,
+                item.last_commit_ms if item.last_token else NO_TIMESTAMP,
+            )
+            for answer in answers
+            for item in answer.items
+        }
+        return TransactionListings(listed.values(), _all_unreadable(answers, missing))
 
     async def transaction(self, transactional_id: str) -> TransactionDescription:
         check_text("transactional_id", transactional_id)
@@ -417,7 +458,7 @@ class AdminCore:
         request = transactions_pb2.AbortTransactionRequest(transactional_id=transactional_id)
         await self._control.call(rpc.ABORT_TRANSACTION, request)
 
-    # looking into trouble
+    # --- Looking into trouble -----------------------------------------------------------------------------------------
 
     async def diagnose(self, thresholds: Thresholds | None, limit: int) -> Diagnosis:
         return diagnose(
@@ -446,7 +487,7 @@ class AdminCore:
         self, partition: TopicPartition, start_offset: int, end: HangingEnd
     ) -> tuple[ProducerIdAndEpoch, bool]:
         (tp,) = check_partitions([partition])
-        check_int("start_offset", start_offset, 0, 2**63 - 1)
+        check_int("start_offset", start_offset, 0, INT64_MAX)
         # Asked first: the call itself is tried again for long where the partition might be about to come.
         count = len((await self.topic(tp.topic)).partitions)
         if tp.partition >= count:
@@ -467,17 +508,18 @@ def _lag(committed: int, end: ListOffset | SemelError, start: ListOffset | Semel
     return PartitionLag(committed, end.offset, max(0, end.offset - begin))
 
 
+def _all_unreadable(
+    answers: Iterable[groups_pb2.ListGroupsResponse | transactions_pb2.ListTransactionsResponse],
+    missing: Iterable[str],
+) -> tuple[str, ...]:
+    """Return why listings lack something: what each coordinator could not read, and coordinators that are away."""
+    return (*dict.fromkeys(why for answer in answers for why in answer.unreadable), *missing)
+
+
 def _topic_name(name: object) -> str:
     if name == "":
         raise UsageError("a topic's name must not be empty; `semel topic list` shows the topics that there are")
     return check_text("topic", name)
-
-
-def _by_topic(partitions: Iterable[TopicPartition]) -> list[common_pb2.TopicPartitions]:
-    topics: dict[str, list[int]] = {}
-    for tp in partitions:
-        topics.setdefault(tp.topic, []).append(tp.partition)
-    return [common_pb2.TopicPartitions(topic=name, partitions=numbers) for name, numbers in topics.items()]
 
 
 def group_owners(group: GroupDescription) -> dict[TopicPartition, str]:
@@ -495,18 +537,9 @@ def group_owners(group: GroupDescription) -> dict[TopicPartition, str]:
 def _topic(topic: metadata_pb2.Topic) -> TopicDescription:
     return TopicDescription(
         topic.name,
-        TopicId(UUID(bytes=topic.topic_id)) if len(topic.topic_id) == 16 else TopicId(UUID(int=0)),
+        told_topic_id(topic),
         topic.is_internal,
-        tuple(
-            PartitionDescription(
-                partition.partition,
-                partition.leader_id,
-                partition.leader_epoch,
-                tuple(partition.replicas),
-                tuple(partition.isr),
-            )
-            for partition in topic.partitions
-        ),
+        tuple(map(partition_of, topic.partitions)),
     )
 
 

@@ -1,4 +1,4 @@
-"""What a poll hands out: records, with what it takes to commit them or to have them again."""
+"""What a poll returns: records, with what it takes to commit them or to have them again."""
 
 from __future__ import annotations
 
@@ -8,35 +8,37 @@ from contextlib import AbstractContextManager
 from itertools import islice
 from operator import length_hint
 
-from semel.protocol.api.groups import OffsetAndMetadata
+from semel.protocol.api.groups import GroupMetadata, OffsetAndMetadata
 from semel.protocol.errors import UsageError
 from semel.protocol.ids import TopicPartition
 from semel.protocol.record_decoder import Record
-from semel.sdk.consumer.core import ConsumerCore, Handout
+from semel.protocol.wording import counted
+from semel.sdk.consumer.core import ConsumerCore, PolledRecords
 from semel.sdk.consumer.processing import processing, processing_all
-from semel.sdk.producer.transaction import GroupMetadata
+from semel.sdk.transport.border import ends_tracebacks
 from semel.sdk.transport.options import NotPicklable
 
 
+@ends_tracebacks
 class Batch(NotPicklable, Sequence[Record]):
-    """Records that one poll handed out, with what it takes to commit them or to have them again.
+    """Records that one poll returned, with what it takes to commit them or to have them again.
 
     records:        of each partition in the order of offsets.
     first_offsets:  where the reader stood before them, in each partition they are from.
     next_offsets:   the offset after them, of each partition they are from.
 
-    Batches that have a partition in common are to be processed in the order in which they were handed out.
+    Batches that have a partition in common are to be processed in the order in which they were returned.
     """
 
     _in_place_of_pickling = (
         "it belongs to its consumer, which commits and rewinds it; pass on `batch.records`, and commit here"
     )
 
-    __slots__ = ("__weakref__", "_core", "_group_metadata", "_handout", "_has_begun", "_is_rewound", "_outstanding")
+    __slots__ = ("__weakref__", "_core", "_group_metadata", "_has_begun", "_is_rewound", "_outstanding", "_polled")
 
-    def __init__(self, core: ConsumerCore, handout: Handout, outstanding: Outstanding) -> None:
+    def __init__(self, core: ConsumerCore, polled: PolledRecords, outstanding: Outstanding) -> None:
         self._core = core
-        self._handout = handout
+        self._polled = polled
         self._group_metadata = core.group_metadata()
         self._outstanding = outstanding
         self._has_begun = False
@@ -44,36 +46,36 @@ class Batch(NotPicklable, Sequence[Record]):
 
     @property
     def records(self) -> list[Record]:
-        return self._handout.records
+        return self._polled.records
 
     @property
     def first_offsets(self) -> Mapping[TopicPartition, int]:
-        return self._handout.first_offsets
+        return self._polled.first_offsets
 
     @property
     def next_offsets(self) -> Mapping[TopicPartition, OffsetAndMetadata]:
-        return self._handout.next_offsets
+        return self._polled.next_offsets
 
     @property
     def group_metadata(self) -> GroupMetadata:
         """Who may commit these records now. Raises `UsageError` outside of a group.
 
-        That is this member in its generation of today as long as all of the partitions have stayed with it, else in
+        That is this member in its current generation as long as all of the partitions have stayed with it, else in
         the generation in which the batch was read, which the coordinator then refuses (KIP-447).
         """
         if self._group_metadata is None:
             raise UsageError("offsets are committed for a group: make the consumer with Consumer(..., group='name')")
-        return self._core.metadata_for(self._handout.states, self._group_metadata)
+        return self._core.metadata_for(self._polled.states, self._group_metadata)
 
     def begin(self) -> None:
         """Begin to process these records in a transaction, perhaps again after an abort (`transaction()` calls this).
 
-        Raises `UsageError` when they come again with later polls: two batches would process them twice.
+        Raises `UsageError` when later polls return them again: two batches would process them twice.
         """
         if self._is_rewound:
-            is_ours = self._core.go_on_after(self._handout)
+            is_ours = self._core.continue_after(self._polled)
         else:
-            is_ours = not self._core.is_superseded(self._handout)
+            is_ours = not self._core.is_superseded(self._polled)
         if not is_ours:
             raise UsageError(
                 f"{self!r} was rewound, and later polls return its records again; process those batches instead"
@@ -89,17 +91,39 @@ class Batch(NotPicklable, Sequence[Record]):
         """
         if self._is_rewound:
             return
-        partitions = set(self._handout.states)
+        partitions = set(self._polled.states)
         self._go_back()
         for later in self._outstanding.after(self):
-            if not later._has_begun and not partitions.isdisjoint(later._handout.states):
-                partitions.update(later._handout.states)
+            if not later._has_begun and not partitions.isdisjoint(later._polled.states):
+                partitions.update(later._polled.states)
                 later._go_back()
 
     def _go_back(self) -> None:
         self._is_rewound = True
         self._has_begun = False
-        self._core.rewind(self._handout, self._handout.first_offsets)
+        self._core.rewind(self._polled, self._polled.first_offsets)
+
+    def continue_at_committed(self) -> None:
+        """Continue where the group stands: for records of which nobody knows whether a transaction has committed them.
+
+        The next poll asks the group's coordinator, which answers once no transaction is open over these partitions.
+        """
+        self._is_rewound = True
+        self._has_begun = False
+        self._core.look_up_again(self._polled)
+
+    def truncate(self, offsets: Mapping[TopicPartition, int]) -> None:
+        """End the batch before `offsets`: later polls return what is after them, and a transaction commits up to there.
+
+        Partitions that are not named keep all of their records. Raises `UsageError` for an offset outside the batch,
+        and for a batch that was rewound.
+        """
+        if self._is_rewound or self._core.is_superseded(self._polled):
+            raise UsageError(
+                f"{self!r} was rewound, and later polls return its records again; end one of those instead"
+            )
+        self._polled.end_at(offsets)
+        self._core.rewind(self._polled, offsets)
 
     def processing(self, record: Record | None = None) -> AbstractContextManager[None]:
         """Return a context manager inside of which `record` (None: the batch as a whole) is processed.
@@ -112,7 +136,7 @@ class Batch(NotPicklable, Sequence[Record]):
                     ...
         """
         if record is None:
-            return processing_all(self._core, self._handout.records)
+            return processing_all(self._core, self._polled.records)
         return processing(self._core, record)
 
     def traced(self) -> Generator[Record, None, None]:
@@ -120,22 +144,22 @@ class Batch(NotPicklable, Sequence[Record]):
 
         What the loop's body raises is not seen here: for spans that say so, use `with batch.processing(record)`.
         """
-        for record in self._handout.records:
+        for record in self._polled.records:
             with processing(self._core, record):
                 yield record
 
     def __len__(self) -> int:
-        return len(self._handout.records)
+        return len(self._polled.records)
 
     def __iter__(self) -> Iterator[Record]:
-        return iter(self._handout.records)
+        return iter(self._polled.records)
 
     def __getitem__(self, index):  # type: ignore[no-untyped-def]  # Sequence's overloads add nothing here
-        return self._handout.records[index]
+        return self._polled.records[index]
 
     def __repr__(self) -> str:
         places = ", ".join(f"{tp}@{self.first_offsets[tp]}..{end.offset}" for tp, end in self.next_offsets.items())
-        return f"<Batch of {len(self)} records: {places}>"
+        return f"<Batch of {counted(len(self), 'record')}: {places}>"
 
 
 class Outstanding:
@@ -149,44 +173,48 @@ class Outstanding:
         self._batches.append(weakref.ref(batch))
 
     def after(self, batch: Batch) -> list[Batch]:
-        """Return those that were handed out after `batch`."""
+        """Return those that were returned after `batch`."""
         held = [one for one in (reference() for reference in self._batches) if one is not None]
         return held[held.index(batch) + 1 :] if any(one is batch for one in held) else []
 
 
 class RecordByRecord:
-    """A handout on its way to the user one record at a time, without any bookkeeping for a record.
+    """Polled records on their way to the user one at a time, without any bookkeeping for a record.
 
-    iterator:  gives the records; whoever takes from it has been handed them out.
+    iterator:  gives the records; a record taken from it counts as returned.
     """
 
-    def __init__(self, core: ConsumerCore, handout: Handout) -> None:
+    def __init__(self, core: ConsumerCore, polled: PolledRecords) -> None:
         self._core = core
-        self._handout = handout
-        self._records = handout.records
-        self.iterator = iter(handout.records)
+        self._polled = polled
+        self._records = polled.records
+        self.iterator = iter(polled.records)
 
     @property
     def is_done(self) -> bool:
         return length_hint(self.iterator) == 0
 
     def positions(self) -> dict[TopicPartition, int]:
-        """Return the offset of the next record to hand out, of each partition that has one left."""
+        """Return the offset of the next record to return, of each partition that has one left.
+
+        Not of one in which an older batch was rewound since: the reader stands before these records there.
+        """
         found: dict[TopicPartition, int] = {}
-        missing = len(self._handout.first_offsets)
+        rewound = {state.tp for state in self._polled.redelivered}
+        missing = len(self._polled.first_offsets)
         for record in islice(self._records, self._taken, None):
             tp = TopicPartition(record.topic, record.partition)
             if tp not in found:
                 found[tp] = record.offset
                 if len(found) == missing:
                     break
-        return found
+        return {tp: offset for tp, offset in found.items() if tp not in rewound}
 
     def stop(self) -> None:
-        """Hand out no more; what was not handed out comes again with the next poll."""
+        """Return no more; what was not returned is returned again with the next poll."""
         positions = self.positions()
         del self._records[self._taken :]
-        self._core.rewind(self._handout, positions)
+        self._core.rewind(self._polled, positions)
 
     @property
     def _taken(self) -> int:

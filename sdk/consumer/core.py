@@ -1,4 +1,4 @@
-"""What `Consumer` and its asyncio twin share below their surface: subscription, fetcher, membership and commits.
+"""What the sync and the asyncio `Consumer` share below their surface: subscription, fetcher, membership and commits.
 
 Methods that begin with `async` run on the IO thread; the others may be called from the user's thread. The subscription
 is shared between the two under one lock, held for moments only.
@@ -9,50 +9,74 @@ from __future__ import annotations
 import asyncio
 import logging
 import threading
-import time
 import weakref
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 
-from semel.protocol.api.groups import OffsetAndMetadata
+from semel.protocol.api.groups import GroupMetadata, OffsetAndMetadata
 from semel.protocol.api.topics import IsolationLevel
 from semel.protocol.errors import AbortTransactionError, ErrorCode, RetriableError, SemelError, UsageError
 from semel.protocol.ids import TopicPartition
+from semel.protocol.int_bounds import INT64_MAX
+from semel.protocol.proto_conversions import by_topic
 from semel.protocol.record_decoder import Record
-from semel.protocol.v1 import common_pb2, groups_pb2
+from semel.protocol.v1 import groups_pb2
 from semel.sdk.consumer.fetched import UnreadableBatchError
 from semel.sdk.consumer.fetcher import Fetcher, FetchOptions
 from semel.sdk.consumer.group_member import AssignmentChange, GroupMember, GroupOptions
 from semel.sdk.consumer.meter import consumer_meter
 from semel.sdk.consumer.subscription import OffsetReset, PartitionState, Subscription
 from semel.sdk.consumer.topic_watch import TopicWatch
-from semel.sdk.producer.transaction import GroupMetadata
 from semel.sdk.telemetry import metrics, tracing
 from semel.sdk.transport.client import ClientCore
-from semel.sdk.transport.control import COMMIT_OFFSETS, FETCH_OFFSETS, item_error
+from semel.sdk.transport.control import item_error
 from semel.sdk.transport.offset_lookup import list_offsets
 from semel.sdk.transport.offset_parts import in_parts
+from semel.sdk.transport.rpcs import COMMIT_OFFSETS, FETCH_OFFSETS
+from semel.sdk.transport.unreachable import UnreachableError
 
 TURN_RECORDS_MAX = 2_000
-"""How many records of one partition are handed out before it is another one's turn."""
+"""How many records of one partition are returned before it is another one's turn."""
 
 
-_log = logging.getLogger("semel.sdk.consumer")
+_log = logging.getLogger("semel.consumer")
 
 
 @dataclass(frozen=True, slots=True, eq=False, weakref_slot=True)
-class Handout:
+class PolledRecords:
     """Records of one poll, and where the reader of each of their partitions stood before and after them.
 
-    come_again: the partitions in which another handout was rewound to before this one's records.
+    redelivered: the partitions in which others were rewound to before this one's records.
     """
 
     records: list[Record]
     first_offsets: dict[TopicPartition, int]
     next_offsets: dict[TopicPartition, OffsetAndMetadata]
     states: tuple[PartitionState, ...]
-    come_again: set[PartitionState] = field(default_factory=set)
+    redelivered: set[PartitionState] = field(default_factory=set)
+
+    def begins_at(self, tp: TopicPartition) -> int:
+        """Return the offset of its first record of a partition, -1 where it has none any more."""
+        return self.first_offsets.get(tp, -1)
+
+    def end_at(self, offsets: Mapping[TopicPartition, int]) -> None:
+        """Leave out the records from `offsets` on. Raises `UsageError` for an offset outside of what was polled."""
+        for tp, offset in offsets.items():
+            first, end = self.first_offsets.get(tp), self.next_offsets.get(tp)
+            if first is None or end is None or not first <= offset <= end.offset:
+                has = "no records of it" if first is None or end is None else f"offsets {first} to {end.offset - 1}"
+                raise UsageError(f"a batch can't end at {tp}@{offset}: it has {has}")
+        self.records[:] = [
+            record
+            for record in self.records
+            if record.offset < offsets.get(TopicPartition(record.topic, record.partition), INT64_MAX)
+        ]
+        for tp, offset in offsets.items():
+            if offset == self.first_offsets[tp]:
+                del self.first_offsets[tp], self.next_offsets[tp]
+            else:
+                self.next_offsets[tp] = OffsetAndMetadata(offset)
 
 
 class ConsumerCore:
@@ -60,17 +84,18 @@ class ConsumerCore:
 
     def __init__(self, client: ClientCore, fetch: FetchOptions, group: GroupOptions | None) -> None:
         self.client = client
+        self._now = client.clock.monotonic
         self.group = group
         self.subscription = Subscription()
         self.on_ready: Callable[[], None] = lambda: None
-        self.meter = consumer_meter(self.group_name)
+        self.meter = consumer_meter(self.group_name, client.clock)
         if self.meter is not None:
             metrics.consumers.add(self)
         self._fetch_options = fetch
         self.skipped_batches = 0
         """Batches that could not be read and were passed over."""
         self._lock = threading.Lock()
-        self._handouts: weakref.WeakSet[Handout] = weakref.WeakSet()
+        self._all_polled: weakref.WeakSet[PolledRecords] = weakref.WeakSet()
         self._fetcher: Fetcher | None = None
         self._member: GroupMember | None = None
         self._watch = TopicWatch(client, self.subscription, self._lock, self._topics_changed, lambda: self.on_ready())
@@ -81,7 +106,7 @@ class ConsumerCore:
         """The group's name; empty without a group."""
         return "" if self.group is None else self.group.group
 
-    # what is read
+    # --- What is read -------------------------------------------------------------------------------------------------
 
     def subscribe(self, topics: Iterable[str] | None, pattern: str | None) -> None:
         """Read topics, or all that match a pattern, as a member of the group. Raises `UsageError`."""
@@ -125,7 +150,7 @@ class ConsumerCore:
         self._moved()
 
     def pause(self, tps: Iterable[TopicPartition], *, paused: bool) -> None:
-        """Hand out nothing more of partitions, or again. Raises `UsageError` for those that are not assigned."""
+        """Return nothing more of partitions, or again. Raises `UsageError` for those that are not assigned."""
         with self._lock:
             for state in [self.subscription.require(tp) for tp in tps]:
                 state.paused = paused
@@ -142,7 +167,7 @@ class ConsumerCore:
             return self.subscription.assignment
 
     def position(self, tp: TopicPartition) -> int | None:
-        """Return the offset of the next record to hand out; None where it is not known."""
+        """Return the offset of the next record to return; None where it is not known."""
         with self._lock:
             state = self.subscription.get(tp)
             return None if state is None else state.position
@@ -158,7 +183,20 @@ class ConsumerCore:
                     found[state.tp] = max(0, end - state.position)
             return found
 
-    # records
+    def statistics(self) -> dict[str, int]:
+        """Return counts of what is read now. See `Consumer.statistics`."""
+        lag = sum(self.lags().values())
+        with self._lock:
+            states = list(self.subscription.partitions())
+            return {
+                "partitions": len(states),
+                "paused": sum(state.paused for state in states),
+                "buffered_bytes": sum(state.buffered_bytes for state in states),
+                "lag": lag,
+                "skipped_batches": self.skipped_batches,
+            }
+
+    # --- Records ------------------------------------------------------------------------------------------------------
 
     def _skip(self, batch: UnreadableBatchError) -> None:
         """Take note of a batch that is passed over: what was in it is lost to this reader."""
@@ -170,8 +208,8 @@ class ConsumerCore:
         if self.meter is not None:
             self.meter.skipped(batch.tp)
 
-    def collect(self, max_records: int) -> Handout | None:
-        """Take up to `max_records` from the buffers, of the partitions in turn; None where there are none.
+    def collect(self, max_records: int) -> PolledRecords | None:
+        """Return up to `max_records` from the buffers, of the partitions in turn; None where there are none.
 
         Raises `SemelError` for bytes that can't be read, where nothing good is before them.
         """
@@ -204,51 +242,73 @@ class ConsumerCore:
                         records += some
                     else:
                         records = some
-            handout = _hand_out(records, first)
-            if handout is not None:
-                self._handouts.add(handout)
+            polled = _polled_records(records, first)
+            if polled is not None:
+                self._all_polled.add(polled)
         if has_room:
             self.wake_fetcher()
         if self.meter is not None and taken:
             self.meter.returned(taken)
-        return handout
+        return polled
 
-    def rewind(self, handout: Handout, offsets: Mapping[TopicPartition, int]) -> None:
-        """Go back to `offsets` in each partition that is still ours and whose records don't come again anyway.
+    def rewind(self, polled: PolledRecords, offsets: Mapping[TopicPartition, int]) -> None:
+        """Go back to `offsets` in each partition that is still ours and whose records are not returned again anyway.
 
         A partition that is no longer ours has a new owner with a place of its own.
         """
         with self._lock:
-            for state in handout.states:
+            for state in polled.states:
                 offset = offsets.get(state.tp)
-                if offset is None or state in handout.come_again or not self.subscription.is_current(state):
+                if offset is None or state in polled.redelivered or not self.subscription.is_current(state):
                     continue
                 state.rewind_to(offset)
-                for other in self._handouts:
-                    if other is not handout and state in other.states and other.first_offsets[state.tp] >= offset:
-                        other.come_again.add(state)
+                for other in self._all_polled:
+                    if (
+                        other is not polled
+                        and state in other.states
+                        and other.first_offsets.get(state.tp, -1) >= offset
+                    ):
+                        other.redelivered.add(state)
         self._moved()
 
-    def go_on_after(self, handout: Handout) -> bool:
-        """Move on past what was rewound, where nothing of it was handed out since; return whether that was so."""
+    def look_up_again(self, polled: PolledRecords) -> None:
+        """Forget where these partitions stand, as far as they are ours: the fetcher asks where the group does."""
         with self._lock:
-            ours = [state for state in handout.states if self.subscription.is_current(state)]
+            for state in polled.states:
+                if not self.subscription.is_current(state):
+                    continue
+                state.forget_position()
+                for other in self._all_polled:
+                    if state in other.states:
+                        other.redelivered.add(state)
+        self._moved()
+
+    def continue_after(self, polled: PolledRecords) -> bool:
+        """Move on past what was rewound, where nothing of it was returned since; return whether that was so."""
+        with self._lock:
+            ours = [
+                state
+                for state in polled.states
+                if state.tp in polled.first_offsets and self.subscription.is_current(state)
+            ]
             for state in ours:
-                if state in handout.come_again or state.position != handout.first_offsets[state.tp]:
+                if state in polled.redelivered or state.position != polled.first_offsets[state.tp]:
                     return False
             for state in ours:
-                state.move_to(handout.next_offsets[state.tp].offset)
+                state.move_to(polled.next_offsets[state.tp].offset)
                 state.handed_out = state.position
         self._moved()
         return True
 
-    def is_superseded(self, handout: Handout) -> bool:
-        """Whether any of the partitions was rewound since, so that its records come again."""
+    def is_superseded(self, polled: PolledRecords) -> bool:
+        """Whether any of the partitions was rewound since, so that its records are returned again."""
         with self._lock:
-            return any(self.subscription.is_current(state) for state in handout.come_again)
+            return any(
+                state.tp in polled.first_offsets and self.subscription.is_current(state) for state in polled.redelivered
+            )
 
     def handed_out(self) -> dict[TopicPartition, OffsetAndMetadata]:
-        """Return the offset after what was handed out, of each partition that is ours."""
+        """Return the offset after what was returned, of each partition that is ours."""
         with self._lock:
             return {
                 state.tp: OffsetAndMetadata(state.handed_out)
@@ -266,6 +326,21 @@ class ConsumerCore:
         errors = self._fetcher.errors if self._fetcher is not None else None
         return errors.popleft() if errors else None
 
+    def check_findable(self) -> None:
+        """Raise why the topics were not found, as each poll does until they are. From any thread."""
+        error = self._watch.error
+        if error is not None:
+            raise error.with_traceback(None)
+
+    def check_found(self) -> None:
+        """Raise `UnreachableError` where no node has said yet what there is to read. From any thread."""
+        trouble = self.client.control.outage.in_short
+        if not self._watch.is_checked and trouble:
+            raise UnreachableError(
+                f"no node has answered yet: {trouble}; whether there is anything to read is not known",
+                ErrorCode.NETWORK_EXCEPTION,
+            )
+
     def wake_fetcher(self) -> None:
         """Let the fetcher look again. From any thread."""
         if self._fetcher is not None:
@@ -276,7 +351,7 @@ class ConsumerCore:
         if self._fetcher is not None:
             self.client.io.call_soon(self._fetcher.moved)
 
-    # the group
+    # --- The group ----------------------------------------------------------------------------------------------------
 
     @property
     def needs_step(self) -> bool:
@@ -290,7 +365,7 @@ class ConsumerCore:
     def note_poll(self) -> None:
         """Say that the user is alive."""
         if self._member is not None:
-            self._member.polled_at = time.monotonic()
+            self._member.polled_at = self._now()
 
     async def step(self) -> AssignmentChange | None:
         """Start what is not started, and go one step on in a rebalance, without waiting. See `GroupMember.step`."""
@@ -323,7 +398,7 @@ class ConsumerCore:
     def metadata_for(self, states: Iterable[PartitionState], then: GroupMetadata) -> GroupMetadata:
         """Return who may commit what was read from `states` when this member was `then`.
 
-        That is the member of today where it has had these partitions all the time and still has them, so that a
+        That is the current member where it has had these partitions all the time and still has them, so that a
         cooperative rebalance does not abort what it leaves alone. Else it is the member of then, and the coordinator
         judges (O4).
         """
@@ -372,7 +447,7 @@ class ConsumerCore:
         if self._member is not None:
             self._member.request_rejoin()
 
-    # offsets
+    # --- Offsets ------------------------------------------------------------------------------------------------------
 
     def committer(self) -> GroupMetadata:
         """Return who commits without a transaction. Raises where nobody can."""
@@ -439,7 +514,7 @@ class ConsumerCore:
                     failures += 1
                     # A rebalance waits for the user's poll, which waits for this commit.
                     is_final = not isinstance(error, RetriableError) or error.code in _COMMIT_NEVER_AGAIN
-                    if is_final or not await self._pause(failures, deadline):
+                    if is_final or not await self.client.options.backoff.pause(failures, self.client.clock, deadline):
                         raise error
 
     async def commit_within(
@@ -490,7 +565,7 @@ class ConsumerCore:
             if not again:
                 return found
             asked, failures = list(again), failures + 1
-            if not await self._pause(failures, deadline):
+            if not await self.client.options.backoff.pause(failures, self.client.clock, deadline):
                 raise next(iter(again.values()))
 
     async def _fetch_committed(
@@ -501,14 +576,7 @@ class ConsumerCore:
             raise UsageError("committed offsets need a group: Consumer(..., group='name')")
         if not tps:
             return {}
-        topics: dict[str, list[int]] = {}
-        for tp in tps:
-            topics.setdefault(tp.topic, []).append(tp.partition)
-        request = groups_pb2.FetchOffsetsRequest(
-            group_id=self.group.group,
-            topics=[common_pb2.TopicPartitions(topic=name, partitions=numbers) for name, numbers in topics.items()],
-            require_stable=True,
-        )
+        request = groups_pb2.FetchOffsetsRequest(group_id=self.group.group, topics=by_topic(tps), require_stable=True)
         response = await self.client.control.call(FETCH_OFFSETS, request)
         found: dict[TopicPartition, OffsetAndMetadata | SemelError | None] = dict.fromkeys(tps)
         for item in response.items:
@@ -526,28 +594,19 @@ class ConsumerCore:
 
     async def offsets_for_times(self, timestamps: Mapping[TopicPartition, int]) -> dict[TopicPartition, int | None]:
         """Return the first offset at or after each timestamp, None where there is none."""
-        found = await list_offsets(self.client.control, timestamps, self._fetch_options.isolation)
+        found = await list_offsets(self.client, timestamps, self._fetch_options.isolation)
         return {tp: place.offset if place.offset >= 0 else None for tp, place in found.items()}
 
     async def end_offsets(self, tps: Iterable[TopicPartition], timestamp_ms: int) -> dict[TopicPartition, int]:
         """Return the offset at a special timestamp: of the earliest record, or after the latest one."""
         asked = dict.fromkeys(tps, timestamp_ms)
-        found = await list_offsets(self.client.control, asked, self._fetch_options.isolation)
+        found = await list_offsets(self.client, asked, self._fetch_options.isolation)
         return {tp: place.offset for tp, place in found.items()}
 
     def _deadline(self) -> float:
-        return time.monotonic() + self.client.options.api_timeout_ms / 1000
+        return self._now() + self.client.options.api_timeout_ms / 1000
 
-    async def _pause(self, failures: int, deadline: float) -> bool:
-        """Wait before another attempt; return False where there is no time for one."""
-        options = self.client.options
-        pause_s = min(options.retry_backoff_ms << min(failures - 1, 20), options.retry_backoff_max_ms) / 1000
-        if time.monotonic() + pause_s >= deadline:
-            return False
-        await asyncio.sleep(pause_s)
-        return True
-
-    # the end
+    # --- The end ------------------------------------------------------------------------------------------------------
 
     @property
     def is_started(self) -> bool:
@@ -591,14 +650,14 @@ def _take_from(state: PartitionState, max_records: int) -> list[Record]:
     return records
 
 
-def _hand_out(records: list[Record], first: dict[PartitionState, int]) -> Handout | None:
+def _polled_records(records: list[Record], first: dict[PartitionState, int]) -> PolledRecords | None:
     if not records:
         return None
     next_offsets: dict[TopicPartition, OffsetAndMetadata] = {}
     for state in first:
         assert state.position is not None
         next_offsets[state.tp] = OffsetAndMetadata(state.position)
-    return Handout(records, {state.tp: offset for state, offset in first.items()}, next_offsets, tuple(first))
+    return PolledRecords(records, {state.tp: offset for state, offset in first.items()}, next_offsets, tuple(first))
 
 
 def _commit_error(error: SemelError, what: str, committer: GroupMetadata) -> SemelError:

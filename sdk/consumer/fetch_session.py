@@ -8,10 +8,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from semel.protocol.int_bounds import INT32_MAX
 from semel.protocol.kafka.fetch import INITIAL_SESSION_EPOCH, NO_SESSION_ID, FetchPartition, ForgottenPartition
 from semel.sdk.consumer.subscription import PartitionState
-
-_MAX_EPOCH = 0x7FFFFFFF
 
 Wanted = Mapping[PartitionState, FetchPartition]
 
@@ -60,7 +59,7 @@ class FetchSession:
             self._id = NO_SESSION_ID
             return
         self._id = session_id
-        self._epoch = 1 if self._epoch >= _MAX_EPOCH else self._epoch + 1
+        self._epoch = 1 if self._epoch >= INT32_MAX else self._epoch + 1
         self.known = self._asked
 
     def lost(self) -> None:

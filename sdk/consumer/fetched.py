@@ -146,7 +146,7 @@ class FetchedChunk:
     def take_batches(self) -> list[memoryview]:
         """Return what is left as views of whole batches that are for the reader, undecoded, and use it up.
 
-        Batches that stand together are one view. Markers may be among them: whoever decodes columns leaves them out.
+        Batches that stand together are one view. Markers may be among them: the decoder of columns leaves them out.
         """
         runs: list[memoryview] = []
         start = self._position

@@ -10,7 +10,6 @@ import asyncio
 import logging
 import random
 import threading
-import time
 from collections import defaultdict, deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -30,15 +29,16 @@ from semel.protocol.kafka.fetch import (
     FetchResponse,
 )
 from semel.protocol.kafka.wire import WireFormatError
+from semel.protocol.randomness import source
+from semel.runtime.kafka_client.connection import Connection
 from semel.sdk.consumer.fetch_session import FetchSession
 from semel.sdk.consumer.fetched import FetchedChunk, UnreadableBatchError, whole_batches
 from semel.sdk.consumer.position_lookup import FAILURES_BEFORE_WARNING, STALE_METADATA, CommittedOffsets, PositionLookup
 from semel.sdk.consumer.subscription import OffsetReset, PartitionState, Subscription
 from semel.sdk.transport.client import ClientCore
 from semel.sdk.transport.cluster import ClusterSnapshot
-from semel.sdk.transport.connection import Connection
 
-_log = logging.getLogger("semel.sdk.consumer.fetcher")
+_log = logging.getLogger("semel.consumer")
 
 SHORT_WAIT_MS = 20
 """How long a fetch may wait when a partition that is full now will want one soon: answers come in order.
@@ -80,7 +80,7 @@ class FetchOptions:
 
 @dataclass(slots=True, eq=False)
 class _Flight:
-    """A fetch under way. `sent_at`: when it went out, by time.monotonic(); 0.0 until then."""
+    """A fetch under way. `sent_at`: when it went out, by the client's monotonic clock; 0.0 until then."""
 
     wait_ms: int
     sent_at: float = 0.0
@@ -132,6 +132,7 @@ class Fetcher:
     ) -> None:
         self.errors: deque[SemelError] = deque()
         self._core = core
+        self._now = core.clock.monotonic
         self._subscription = subscription
         self._lock = lock
         self._options = options
@@ -147,8 +148,9 @@ class Fetcher:
         self._refreshes = 0
         self._refresh_not_before = 0.0
         self._short_wait_ms = SHORT_WAIT_MS
+        self._random = random.Random(source().getrandbits(64))  # noqa: S311
         self._positions = PositionLookup(
-            core.control,
+            core,
             subscription,
             lock,
             options.isolation,
@@ -164,6 +166,7 @@ class Fetcher:
     def wake(self) -> None:
         """Look again at what is to be fetched: there is room in the buffer."""
         self._short_wait_ms = SHORT_WAIT_MS
+        self._random = random.Random(source().getrandbits(64))  # noqa: S311
         self._changed.set()
 
     def moved(self) -> None:
@@ -183,8 +186,13 @@ class Fetcher:
     async def _run(self) -> None:
         while True:
             self._changed.clear()
-            self._positions.start()
-            pause_s = self._send_fetches()
+            try:
+                self._positions.start()
+                pause_s = self._send_fetches()
+            except Exception as error:  # without this loop, polls would wait for ever
+                self._failures += 1
+                pause_s = self._core.options.backoff.jittered_s(self._failures)
+                self._broken("looking for what to fetch", error)
             try:
                 async with asyncio.timeout(pause_s):
                     await self._changed.wait()
@@ -193,7 +201,7 @@ class Fetcher:
 
     def _send_fetches(self) -> float | None:
         """Send what can be sent; return after how many seconds to look again by oneself, or None."""
-        now = time.monotonic()
+        now = self._now()
         snapshot = self._core.cluster.snapshot
         if self._in_flight and not self._has_moved and snapshot.nodes.keys() <= self._in_flight.keys():
             return None  # each answer looks again
@@ -251,7 +259,7 @@ class Fetcher:
         flight.connection.close("the reader has moved on")
 
     def _is_same_topic(self, state: PartitionState, snapshot: ClusterSnapshot) -> bool:
-        """Whether the position is one in the topic of today. Offsets of a topic that was deleted mean nothing."""
+        """Whether the position is one in the current topic. Offsets of a topic that was deleted mean nothing."""
         topic_id = snapshot.topics[state.tp.topic].topic_id
         if state.topic_id is None:
             state.topic_id = topic_id
@@ -319,7 +327,7 @@ class Fetcher:
                 retry_after_s = 0.0
                 return
             self._failures += 1
-            retry_after_s = self._pause_s(self._failures)
+            retry_after_s = self._core.options.backoff.jittered_s(self._failures)
             self._fetch_failed(node_id, error)
         finally:
             self._end_fetch(node_id, asked, retry_after_s)
@@ -333,12 +341,16 @@ class Fetcher:
             self._refresh_metadata()
         elif isinstance(error, SemelError):
             self._fail(error)
-        else:  # a bug of ours: it goes to the user's poll, not into a log nobody reads
-            _log.error("a fetch failed node=%s", node_id, exc_info=error)
-            self._fail(FatalError(f"fetching from node {node_id} failed: {error!r}"))
+        else:
+            self._broken(f"fetching from node {node_id}", error)
+
+    def _broken(self, what: str, error: Exception) -> None:
+        """A bug of ours: it goes to the user's poll, not only into a log that nobody reads."""
+        _log.error("%s failed", what, exc_info=error)
+        self._fail(FatalError(f"{what} failed: {error!r}"))
 
     def _end_fetch(self, node_id: int, asked: Asked, retry_after_s: float | None) -> None:
-        retry_at = 0.0 if retry_after_s is None else time.monotonic() + retry_after_s
+        retry_at = 0.0 if retry_after_s is None else self._now() + retry_after_s
         with self._lock:
             for state, epoch in asked.items():
                 if state.epoch == epoch:
@@ -358,7 +370,7 @@ class Fetcher:
         connection = await self._core.connections.get(node_id)
         version = connection.highest_version(FETCH, FETCH_MIN_VERSION, FETCH_MAX_VERSION)
         part = session.ask(wanted)
-        _shuffle(part.partitions)
+        _shuffle(part.partitions, self._random)
         request = FetchRequest(
             part.partitions,
             flight.wait_ms,
@@ -372,7 +384,7 @@ class Fetcher:
         )
         timeout_ms = flight.wait_ms + self._core.options.request_timeout_ms
         answer = connection.request(FETCH, version, [request.build(version)], timeout_ms=timeout_ms)
-        flight.connection, flight.sent_at = connection, time.monotonic()
+        flight.connection, flight.sent_at = connection, self._now()
         body = await answer
         response = FetchResponse.parse(body, version)
         if response.error in (ErrorCode.FETCH_SESSION_ID_NOT_FOUND, ErrorCode.INVALID_FETCH_SESSION_EPOCH):
@@ -418,7 +430,7 @@ class Fetcher:
                     ErrorCode.CORRUPT_MESSAGE,
                 )
             )
-            self._postpone(state, time.monotonic())
+            self._postpone(state, self._now())
             return False
         read_committed = self._options.isolation is IsolationLevel.READ_COMMITTED
         aborted = (answer.aborted or ()) if read_committed else None
@@ -431,13 +443,13 @@ class Fetcher:
         return True
 
     def _partition_failed(self, state: PartitionState, code: ErrorCode) -> None:
-        self._postpone(state, time.monotonic())
+        self._postpone(state, self._now())
         if code is ErrorCode.OFFSET_OUT_OF_RANGE:
             if state.chunks:
                 return  # what is buffered is good; ask again once it is read
             where = f"offset {state.position} of {state.tp} is not in the log (any more)"
             if self._options.reset is OffsetReset.ERROR:
-                self._fail(FatalError(f"{where}; seek to where reading shall continue", code))
+                self._fail(FatalError(f"{where}; seek to where reading is to continue", code))
             else:
                 _log.warning("%s; going on at the %s", where, self._options.reset.value)
                 state.ask_reset(self._options.reset)
@@ -448,19 +460,19 @@ class Fetcher:
             if not isinstance(error, RetriableError):
                 self._fail(error)
 
-    # trouble
+    # --- Trouble ------------------------------------------------------------------------------------------------------
 
     def _postpone(self, state: PartitionState, now: float) -> None:
         state.failures += 1
-        state.retry_at = now + self._pause_s(state.failures)
+        state.retry_at = now + self._core.options.backoff.jittered_s(state.failures)
 
     def _refresh_metadata(self) -> None:
         """Ask for the partitions' leaders, with pauses that grow for as long as it does not help."""
-        now = time.monotonic()
+        now = self._now()
         if now < self._refresh_not_before or (self._refreshing is not None and not self._refreshing.done()):
             return
         self._refreshes += 1
-        self._refresh_not_before = now + self._pause_s(self._refreshes)
+        self._refresh_not_before = now + self._core.options.backoff.jittered_s(self._refreshes)
         self._refreshing = asyncio.get_running_loop().create_task(self._refresh(), name="refresh metadata")
 
     async def _refresh(self) -> None:
@@ -474,11 +486,6 @@ class Fetcher:
         finally:
             self._changed.set()
 
-    def _pause_s(self, failures: int) -> float:
-        options = self._core.options
-        pause_ms = min(options.retry_backoff_ms << min(failures, 20), options.retry_backoff_max_ms)
-        return pause_ms * random.uniform(0.8, 1.2) / 1000  # noqa: S311 (jitter is no secret)
-
     def _fail(self, error: SemelError) -> None:
         """Hand an error to the user's next poll. One at a time: the same failure may come from many partitions."""
         if not self.errors:
@@ -486,9 +493,9 @@ class Fetcher:
         self._on_ready()
 
 
-def _shuffle(items: list[FetchPartition]) -> None:
+def _shuffle(items: list[FetchPartition], chance: random.Random) -> None:
     """Order partitions by chance: none shall always come last, where the answer's bound may cut it off."""
-    random.shuffle(items)
+    chance.shuffle(items)
     # The wire has partitions by topic.
     places = {topic: place for place, topic in enumerate({item.topic: None for item in items})}
     items.sort(key=lambda item: places[item.topic])

@@ -1,7 +1,7 @@
 """A consumer's membership in its group: joins, keeps the membership alive, and says what is revoked and assigned.
 
-Runs on the IO thread. Joining happens inside the user's polls, step by step, so that records handed out before are
-worked off before their partitions go; heartbeats run by themselves. KIP-429 is the cooperative protocol, KIP-345 static
+Runs on the IO thread. Joining happens inside the user's polls, step by step, so that records returned before are
+worked off before their partitions go; heartbeats run on their own. KIP-429 is the cooperative protocol, KIP-345 static
 members.
 """
 
@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import time
 from collections import deque
 from collections.abc import Callable
 from contextlib import suppress
@@ -17,7 +16,7 @@ from contextvars import Context
 from dataclasses import dataclass
 from enum import Enum
 
-from semel.protocol.api.groups import NO_GENERATION
+from semel.protocol.api.groups import NO_GENERATION, GroupMetadata
 from semel.protocol.consumer_protocol import (
     CONSUMER_PROTOCOL_TYPE,
     decode_assignment,
@@ -26,15 +25,15 @@ from semel.protocol.consumer_protocol import (
 from semel.protocol.consumer_protocol import (
     Subscription as MemberSubscription,
 )
-from semel.protocol.errors import ErrorCode, FencedError, RetriableError, SemelError
+from semel.protocol.errors import ErrorCode, FatalError, FencedError, RetriableError, SemelError
 from semel.protocol.ids import TopicPartition
 from semel.protocol.v1 import groups_pb2
-from semel.sdk.producer.transaction import GroupMetadata
 from semel.sdk.telemetry import tracing
 from semel.sdk.transport.client import ClientCore
-from semel.sdk.transport.control import HEARTBEAT, JOIN_GROUP, LEAVE_GROUP, SYNC_GROUP, item_error
+from semel.sdk.transport.control import item_error
+from semel.sdk.transport.rpcs import HEARTBEAT, JOIN_GROUP, LEAVE_GROUP, SYNC_GROUP
 
-_log = logging.getLogger("semel.sdk.group")
+_log = logging.getLogger("semel.consumer")
 
 FAILURES_BEFORE_WARNING = 5
 LEAVE_TIMEOUT_MS = 5_000
@@ -50,7 +49,7 @@ _JOIN_AGAIN = frozenset(
     }
 )
 _LOST = frozenset({ErrorCode.ILLEGAL_GENERATION, ErrorCode.UNKNOWN_MEMBER_ID})
-"""Whoever hears these is no member any more, and its partitions are free for others."""
+"""A client that gets one of these is no member any more, and its partitions are free for others."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,7 +77,7 @@ class ChangeKind(Enum):
 
 @dataclass(frozen=True, slots=True)
 class AssignmentChange:
-    """What the user's listener is told before (REVOKED, LOST) or after (ASSIGNED) the consumer acts on it."""
+    """What the user's listener gets before (REVOKED, LOST) or after (ASSIGNED) the consumer acts on it."""
 
     kind: ChangeKind
     partitions: frozenset[TopicPartition]
@@ -126,12 +125,13 @@ class GroupMember:
         on_attention: Callable[[], None],
     ) -> None:
         self.options = options
+        self._now = core.clock.monotonic
         self.membership = Membership(GroupMetadata(options.group, group_instance_id=options.instance_id))
         self.last_joined = self.membership.metadata
         self.state = MemberState.UNJOINED
         self.error: SemelError | None = None
         self.fenced: FencedError | None = None
-        self.polled_at = time.monotonic()
+        self.polled_at = self._now()
         self.is_lost = False
         self.owned: frozenset[TopicPartition] = frozenset()
         self._core = core
@@ -235,7 +235,7 @@ class GroupMember:
         except SemelError as error:
             if isinstance(error, FencedError):
                 self.fenced = error
-            # Without heartbeats from here on, the partitions go to others. Whoever polls again tries again.
+            # Without heartbeats from here on, the partitions go to others. The next poll tries again.
             self.state = MemberState.UNJOINED
             self.is_lost = self._wants_join = True
             raise
@@ -247,7 +247,7 @@ class GroupMember:
             self._to_announce.append(AssignmentChange(ChangeKind.REVOKED, revoked))
         self._to_announce.append(AssignmentChange(ChangeKind.ASSIGNED, assigned - self.owned))
 
-    # joining
+    # --- Joining ------------------------------------------------------------------------------------------------------
 
     async def _join(self) -> frozenset[TopicPartition]:
         failures = 0
@@ -260,7 +260,7 @@ class GroupMember:
                 if error.code not in _JOIN_AGAIN:
                     failures += 1
                     if failures == FAILURES_BEFORE_WARNING:
-                        _log.warning("joining fails, trying on: group=%s error=%s", self.options.group, error)
+                        _log.warning("joining fails, retrying: group=%s error=%s", self.options.group, error)
             except FencedError:
                 raise
             except SemelError as error:
@@ -270,8 +270,7 @@ class GroupMember:
                 if self.owned and error.code in _LOST:
                     # Others may have had the partitions since: nothing of what this member knows of them holds.
                     raise _MembershipLostError from error
-            pause_ms = self._core.options.retry_backoff_ms * 2 ** min(failures, 6)
-            await asyncio.sleep(min(pause_ms, self._core.options.retry_backoff_max_ms) / 1000)
+            await asyncio.sleep(self._core.options.backoff.jittered_s(failures))
 
     async def _join_once(self) -> frozenset[TopicPartition]:
         group, client_id = self.options.group, self._core.options.client_id
@@ -337,7 +336,7 @@ class GroupMember:
             GroupMetadata(self.options.group, NO_GENERATION, member_id, self.options.instance_id)
         )
 
-    # staying
+    # --- Staying ------------------------------------------------------------------------------------------------------
 
     def _begin_heartbeats(self) -> None:
         """From here on the session must be kept alive, whether or not the user polls soon."""
@@ -350,25 +349,29 @@ class GroupMember:
 
     async def _beat(self) -> None:
         interval_s = self.options.heartbeat_interval_ms / 1000
-        alive_at = time.monotonic()
+        alive_at = self._now()
         while True:
             await asyncio.sleep(interval_s)
             if self.state is not MemberState.STABLE:
-                alive_at = time.monotonic()
+                alive_at = self._now()
                 continue
-            idle_s = time.monotonic() - self.polled_at
+            idle_s = self._now() - self.polled_at
             if idle_s * 1000 > self.options.max_poll_interval_ms:
                 await self._give_up(idle_s)
                 continue
             asked_as = self.membership
             try:
                 await self._heartbeat(asked_as.metadata)
-                alive_at = time.monotonic()
+                alive_at = self._now()
             except SemelError as error:
-                silent_s = time.monotonic() - alive_at
+                silent_s = self._now() - alive_at
                 # An answer to who this member was before it joined again says nothing of who it is now.
                 if self.membership is asked_as and self.state is MemberState.STABLE:
                     self._heartbeat_failed(error, is_expired=silent_s * 1000 > self.options.session_timeout_ms)
+            except Exception as error:  # a bug of ours: the next poll raises it
+                _log.exception("a heartbeat failed group=%s", self.options.group)
+                self.error = FatalError(f"a heartbeat of group {self.options.group!r} failed: {error!r}")
+                self._on_attention()
 
     async def _give_up(self, idle_s: float) -> None:
         """Let others have the partitions of a member that is stuck.

@@ -7,18 +7,19 @@ gathered is published a few times a second, and at the end.
 from __future__ import annotations
 
 import threading
-import time
 from collections import Counter
 from collections.abc import Iterable
 
 from semel.protocol.ids import TopicPartition
+from semel.runtime.clock import Clock
 from semel.sdk.telemetry import metrics
 
 
 class ConsumerMeter:
     """Counts what a consumer fetches and returns. From any thread."""
 
-    def __init__(self, group: str) -> None:
+    def __init__(self, group: str, clock: Clock) -> None:
+        self._now = clock.monotonic
         self._metrics = metrics.client_metrics()
         self._group = group
         self._lock = threading.Lock()
@@ -29,7 +30,7 @@ class ConsumerMeter:
 
     def asked(self) -> None:
         """The program asks for more."""
-        now = time.monotonic()
+        now = self._now()
         if self._returned_at is not None:
             self._metrics.poll_interval.record(now - self._returned_at, metrics.SYSTEM)
             self._returned_at = None
@@ -41,7 +42,7 @@ class ConsumerMeter:
         with self._lock:
             for tp, messages in taken:
                 self._messages[tp] += messages
-        self._returned_at = time.monotonic()
+        self._returned_at = self._now()
 
     def fetched(self, tp: TopicPartition, size_bytes: int) -> None:
         """Batches came from a partition."""
@@ -59,7 +60,7 @@ class ConsumerMeter:
 
     def publish(self) -> None:
         """Publish what was gathered."""
-        self._due = time.monotonic() + metrics.PUBLISH_EVERY_S
+        self._due = self._now() + metrics.PUBLISH_EVERY_S
         with self._lock:
             messages, self._messages = self._messages, Counter()
             size_bytes, self._bytes = self._bytes, Counter()
@@ -69,6 +70,6 @@ class ConsumerMeter:
                 counter.add(count, attributes)
 
 
-def consumer_meter(group: str) -> ConsumerMeter | None:
+def consumer_meter(group: str, clock: Clock) -> ConsumerMeter | None:
     """Return a meter where anybody looks at metrics. `group`: empty for a consumer without one."""
-    return ConsumerMeter(group) if metrics.active() else None
+    return ConsumerMeter(group, clock) if metrics.active() else None

@@ -8,7 +8,6 @@ from __future__ import annotations
 import asyncio
 import logging
 import threading
-import time
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from typing import Final, TypeAlias
 
@@ -17,10 +16,10 @@ from semel.protocol.api.topics import EARLIEST_TIMESTAMP, LATEST_TIMESTAMP, Isol
 from semel.protocol.errors import ErrorCode, FatalError, RetriableError, SemelError
 from semel.protocol.ids import TopicPartition
 from semel.sdk.consumer.subscription import OffsetReset, PartitionState, Subscription
-from semel.sdk.transport.control import Control
+from semel.sdk.transport.client import ClientCore
 from semel.sdk.transport.offset_lookup import look_up_offsets
 
-_log = logging.getLogger("semel.sdk.consumer.position_lookup")
+_log = logging.getLogger("semel.consumer")
 
 FAILURES_BEFORE_WARNING: Final = 5
 
@@ -58,7 +57,7 @@ class PositionLookup:
 
     def __init__(
         self,
-        control: Control,
+        client: ClientCore,
         subscription: Subscription,
         lock: threading.Lock,
         isolation: IsolationLevel,
@@ -71,7 +70,8 @@ class PositionLookup:
         on_moved: Callable[[], None],
     ) -> None:
         self.task: asyncio.Task[None] | None = None
-        self._control = control
+        self._client = client
+        self._now = client.clock.monotonic
         self._subscription = subscription
         self._lock = lock
         self._isolation = isolation
@@ -86,7 +86,7 @@ class PositionLookup:
         """Begin to look for the positions that are missing, unless a look-up is under way."""
         if self.task is not None and not self.task.done():
             return
-        now = time.monotonic()
+        now = self._now()
         with self._lock:
             targets = [(state, state.epoch) for state in self._subscription.need_position() if state.retry_at <= now]
         if targets:
@@ -99,6 +99,10 @@ class PositionLookup:
             if not isinstance(error, RetriableError):
                 self._fail(error)
             self._not_located((target, error) for target in targets)
+        except Exception as error:  # a bug of ours: the next poll raises it
+            _log.exception("where to begin could not be looked up")
+            failure = FatalError(f"where to begin could not be looked up: {error!r}")
+            self._not_located((target, failure) for target in targets)
         finally:
             self._on_moved()
 
@@ -131,7 +135,7 @@ class PositionLookup:
             self._fail(
                 FatalError(
                     f"there is no offset to begin at for {', '.join(map(str, lost))}: nothing is committed, and "
-                    "offset_reset is 'error'; seek to where reading shall begin, or set it to 'earliest' or 'latest'",
+                    "offset_reset is 'error'; seek to where reading is to begin, or set it to 'earliest' or 'latest'",
                     ErrorCode.OFFSET_OUT_OF_RANGE,
                 )
             )
@@ -142,13 +146,13 @@ class PositionLookup:
         }
         offsets: Mapping[TopicPartition, ListOffset | SemelError] = {}
         if timestamps:
-            offsets = await look_up_offsets(self._control, timestamps, self._isolation)
+            offsets = await look_up_offsets(self._client, timestamps, self._isolation)
         failed: list[tuple[Target, SemelError]] = []
         with self._lock:
             for state, epoch in targets:
                 found = offsets.get(state.tp)
                 if found is None:
-                    self._postpone(state, time.monotonic())
+                    self._postpone(state, self._now())
                 elif isinstance(found, SemelError):
                     failed.append(((state, epoch), found))
                 elif state.epoch == epoch:
@@ -158,7 +162,7 @@ class PositionLookup:
 
     def _not_located(self, failed: Iterable[tuple[Target, SemelError]]) -> None:
         """Try again after a pause; trouble of one partition is no trouble of the others."""
-        now = time.monotonic()
+        now = self._now()
         is_stale = False
         for (state, epoch), error in failed:
             with self._lock:
@@ -169,6 +173,6 @@ class PositionLookup:
             if not isinstance(error, RetriableError):
                 self._fail(error)
             elif state.failures == FAILURES_BEFORE_WARNING:
-                _log.warning("it is not known where to begin, trying on: partition=%s error=%s", state.tp, error)
+                _log.warning("where to begin is not known yet, retrying: partition=%s error=%s", state.tp, error)
         if is_stale:
             self._refresh_metadata()

@@ -1,4 +1,4 @@
-"""The spans of records on their way into a program: "poll" for what is handed out, "process" for what is done with it.
+"""The spans of records on their way into a program: "poll" for what is returned, "process" for what is done with it.
 
 By OpenTelemetry's conventions both link to the contexts in which the records were created. Where nothing else is
 current, the processing of one record continues in the record's own trace, so that one trace leads from the sender to
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 def trace_receive(core: ConsumerCore, records: Sequence[Record], started_ns: int) -> None:
-    """Make the span of a poll that handed out records."""
+    """Make the span of a poll that returned records."""
     span = tracing.start_span(
         "poll",
         _common_topic(records),

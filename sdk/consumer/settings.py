@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 from semel.protocol.api.topics import IsolationLevel
 from semel.protocol.errors import UsageError
@@ -16,7 +16,7 @@ from semel.sdk.transport.options import ClientOptions, check_choice, check_int, 
 
 
 def make_core(
-    owner: str,
+    make_client: Callable[[ClientOptions], ClientCore],
     bootstrap: object,
     *,
     group: str | None,
@@ -39,7 +39,7 @@ def make_core(
     rack: str,
     request_timeout_ms: int,
     api_timeout_ms: int,
-    connect_timeout_ms: int,
+    connect_timeout_ms: int | None,
 ) -> ConsumerCore:
     """Return a core that reads `topics` or `pattern` where they are given. Raises `UsageError`."""
     client = ClientOptions.checked(
@@ -87,7 +87,7 @@ def make_core(
         )
     elif instance_id is not None:
         raise UsageError("option instance_id names a member of a group: give group, too")
-    core = ConsumerCore(ClientCore(owner, client), fetch, member)
+    core = ConsumerCore(make_client(client), fetch, member)
     if topics is not None and pattern is not None:
         raise UsageError("give either topics or pattern, not both")
     if topics is not None:

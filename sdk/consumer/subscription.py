@@ -1,4 +1,4 @@
-"""What a consumer reads: its assigned partitions, where it stands in each, and what it has fetched but not handed out.
+"""What a consumer reads: its assigned partitions, where it stands in each, and what it has fetched but not returned.
 
 A machine without IO: the fetcher and the group member tell it what happened and ask it what to do next.
 """
@@ -43,13 +43,13 @@ _HOW = {
 class PartitionState:
     """One assigned partition, from its assignment until it goes. One that comes back is another `PartitionState`.
 
-    position:     the offset of the next record to hand out, or None until it is known.
+    position:     the offset of the next record to return, or None until it is known.
     fetch_offset: the offset to ask for next: the position, plus what is buffered.
-    handed_out:   what `commit` commits: the offset after what was handed out, or that the user went to. None: nothing.
+    handed_out:   what `commit` commits: the offset after what was returned, or that the user went to. None: nothing.
     epoch:        grows with each seek, so that an answer to an older fetch is recognised and dropped.
     topic_id:     the topic that the position is in: one made again under the same name has another.
     failures:     how often in a row it could not be read or located.
-    is_ready:     whether it waits in the subscription's queue for its turn to be handed out.
+    is_ready:     whether it waits in the subscription's queue for its turn to be returned.
     """
 
     tp: TopicPartition
@@ -88,8 +88,13 @@ class PartitionState:
         self.position = self.fetch_offset = self.handed_out = None
         self.reset = strategy
 
+    def forget_position(self) -> None:
+        """Begin as after the assignment: at what the group has committed."""
+        self.move_to(-1)
+        self.position = self.fetch_offset = self.handed_out = None
+
     def rewind_to(self, offset: int) -> None:
-        """Go back to `offset`, so that all that was handed out from there on comes again."""
+        """Go back to `offset`, so that all that was returned from there on is returned again."""
         self.move_to(offset)
         self.handed_out = offset
 
@@ -142,7 +147,7 @@ class Subscription:
     def set_assignment(self, partitions: Iterable[TopicPartition]) -> None:
         """Keep the state of partitions that stay, drop the others, add new ones without a position."""
         kept = self._partitions
-        self._partitions = {tp: kept.get(tp) or self._new_partition(tp) for tp in partitions}
+        self._partitions = {tp: kept.get(tp) or self._new_partition(tp) for tp in sorted(partitions)}
 
     def _new_partition(self, tp: TopicPartition) -> PartitionState:
         self._epoch += 1 << 32
@@ -155,7 +160,7 @@ class Subscription:
             self._ready.append(state)
 
     def next_ready(self) -> PartitionState | None:
-        """Take the next partition whose records may be handed out off the queue; None where there is none."""
+        """Take the next partition whose records may be returned off the queue; None where there is none."""
         while self._ready:
             state = self._ready.popleft()
             state.is_ready = False

@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 import asyncio
+import logging
+import math
 import threading
 from collections.abc import Callable, Coroutine
 from typing import Any
 
 from semel.protocol.errors import ErrorCode, FatalError, SemelError
+from semel.protocol.wording import counted
 from semel.sdk.consumer.subscription import Subscription, SubscriptionKind
 from semel.sdk.transport.client import ClientCore
+
+_log = logging.getLogger("semel.consumer")
 
 TOPICS_CHECK_INTERVAL_S = 5.0
 """How often a consumer looks whether its topics have more partitions, and its pattern more topics."""
@@ -31,6 +36,8 @@ class TopicWatch:
         on_checked: Callable[[], None],
     ) -> None:
         self.is_checked = False
+        self.error: SemelError | None = None
+        """Why the topics were not found when they were last looked for, until they are."""
         self._client = client
         self._subscription = subscription
         self._lock = lock
@@ -46,6 +53,7 @@ class TopicWatch:
         """The subscription has changed: check it again."""
         self._round += 1
         self.is_checked = False
+        self.error = None
 
     def start(self) -> None:
         self._watching = self._task(self._watch(), "watch topics")
@@ -59,7 +67,8 @@ class TopicWatch:
     def check(self) -> bool:
         """Find the topics before anything else: a name that is wrong shall be an error, not silence.
 
-        Returns whether they are found; where not yet, `on_checked` says when to ask again. Raises `SemelError`.
+        Returns whether they are found; where not yet, `on_checked` says when to ask again. A node that is away is
+        waited for without end, as polls are the ones that end. Raises `SemelError` for what waiting does not help.
         """
         if self.is_checked:
             return True
@@ -74,7 +83,12 @@ class TopicWatch:
         if not task.done():
             return False
         self._checking = None
-        task.result()
+        try:
+            task.result()
+        except SemelError as error:
+            self.error = error
+            raise
+        self.error = None
         with self._lock:
             self.is_checked = self._checking_round == self._round
         return self.is_checked
@@ -88,29 +102,29 @@ class TopicWatch:
         cluster = self._client.cluster
         subscription = self._subscription
         if subscription.kind is SubscriptionKind.PATTERN:
-            await self._match_pattern()
+            await self._match_pattern(math.inf)
             return
         by_group = subscription.uses_group_assignment
         assigned = subscription.assignment
         names = subscription.topics if by_group else {tp.topic for tp in assigned}
-        snapshot = await cluster.refresh(names)
+        snapshot = await cluster.refresh(names, timeout_ms=math.inf)
         for name in sorted(names - snapshot.topics.keys()):
-            await cluster.topic(name)  # says what is wrong with it
+            await cluster.topic(name, timeout_ms=math.inf)  # says what is wrong with it
         for tp in sorted(assigned) if not by_group else ():
             count = len(cluster.snapshot.topics[tp.topic].partitions)
             if tp.partition >= count:
                 raise FatalError(
-                    f"topic {tp.topic!r} has {count} partitions, numbered from 0: there is no {tp}",
+                    f"topic {tp.topic!r} has {counted(count, 'partition')}, numbered from 0: there is no {tp}",
                     ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
                 )
 
-    async def _match_pattern(self) -> None:
-        names = [topic.name for topic in await self._client.cluster.all_topics()]
+    async def _match_pattern(self, timeout_ms: float | None = None) -> None:
+        names = [topic.name for topic in await self._client.cluster.all_topics(timeout_ms=timeout_ms)]
         with self._lock:
             if self._subscription.pattern is None:
                 return
             self._subscription.match(names)
-        await self._client.cluster.refresh(self._subscription.topics)
+        await self._client.cluster.refresh(self._subscription.topics, timeout_ms=timeout_ms)
 
     async def _watch(self) -> None:
         while True:
@@ -123,7 +137,10 @@ class TopicWatch:
                 else:
                     await self._client.cluster.refresh(self._subscription.topics)
             except SemelError:
-                continue  # the next look will tell; whoever fetches or beats meets the trouble, too
+                continue  # the next look will tell; fetches and heartbeats meet the trouble, too
+            except Exception:
+                _log.exception("looking for new topics and partitions failed, and is tried again")
+                continue
             if self._partition_counts() != self._joined_for:
                 self._on_changed()
 

@@ -12,13 +12,9 @@ from semel.protocol.plain_messages import from_message
 from semel.protocol.v1 import common_pb2, diagnostics_pb2, metadata_pb2
 from semel.sdk.diagnosis.findings import Cluster
 from semel.sdk.diagnosis.rules import unresolved_producers
-from semel.sdk.transport.control import (
-    ABORT_HANGING_TRANSACTION,
-    GET_METADATA,
-    GET_SNAPSHOT,
-    GET_TRANSACTION_HISTORY,
-    Control,
-)
+from semel.sdk.transport.control import Control
+from semel.sdk.transport.known_nodes import addresses_of
+from semel.sdk.transport.rpcs import ABORT_HANGING_TRANSACTION, GET_METADATA, GET_SNAPSHOT, GET_TRANSACTION_HISTORY
 from semel.sdk.transport.unreachable import UnreachableError
 
 _OTHER_NODE_TIMEOUT_MS = 5_000
@@ -130,17 +126,8 @@ def _check_unknown(cluster: Cluster, tp: TopicPartition, start_offset: int) -> N
 async def _leader_address(control: Control, tp: TopicPartition) -> str | None:
     response = await control.call(GET_METADATA, metadata_pb2.GetMetadataRequest(topics=[tp.topic]))
     leaders = {partition.partition: partition.leader_id for topic in response.topics for partition in topic.partitions}
-    return _of(response).get(leaders.get(tp.partition, -1))
+    return addresses_of(response).get(leaders.get(tp.partition, -1))
 
 
 async def _addresses(control: Control) -> Mapping[int, str]:
-    return _of(await control.call(GET_METADATA, metadata_pb2.GetMetadataRequest()))
-
-
-def _of(response: metadata_pb2.GetMetadataResponse) -> dict[int, str]:
-    return {
-        node.node_id: f"[{node.grpc_host}]:{node.grpc_port}"
-        if ":" in node.grpc_host
-        else f"{node.grpc_host}:{node.grpc_port}"
-        for node in response.nodes
-    }
+    return addresses_of(await control.call(GET_METADATA, metadata_pb2.GetMetadataRequest()))

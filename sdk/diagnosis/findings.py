@@ -49,6 +49,11 @@ class Cluster:
     nodes: tuple[NodeSnapshot, ...]
     unreachable: Mapping[int, str] = field(default_factory=dict)
 
+    @property
+    def newest(self) -> NodeSnapshot | None:
+        """The node that knows the most of the metadata."""
+        return max(self.nodes, key=lambda node: node.metadata_sequence, default=None)
+
 
 @dataclass(frozen=True, slots=True)
 class Diagnosis:
@@ -68,8 +73,19 @@ _S = Section
 _TABLE: Final = (
     FindingKind(
         "node-unreachable", _S.COORDINATORS,
-        "What this node leads and coordinates is not to be had, and its facts are missing here.",
+        "What this node leads and coordinates is unavailable, and its facts are missing here.",
         "Start it, or see in its own log why it does not answer.",
+    ),
+    FindingKind(
+        "node-fenced", _S.COORDINATORS,
+        "The cluster takes this node for dead, though it answers: it leads nothing, and is in no in-sync set.",
+        "See in its own log why its heartbeats do not reach the metadata's database (metadata.url): the network, the "
+        "database, or a machine that is too busy for broker.session.timeout.ms.",
+    ),
+    FindingKind(
+        "controller-missing", _S.COORDINATORS,
+        "Nobody elects leaders, so what a node led that dies stays without one.",
+        "Check the metadata's database (metadata.url): a node takes the lease as soon as it can write there.",
     ),
     FindingKind(
         "coordinator-unreadable", _S.COORDINATORS,
@@ -91,7 +107,7 @@ _TABLE: Final = (
     FindingKind(
         "slow-transaction", _S.TRANSACTIONS,
         "All read_committed readers of its partitions wait for it, whatever they read.",
-        "Find out what its producer does; abort the transaction where nobody else will. Its producer is fenced then.",
+        "Find out what its producer does; abort the transaction if nobody else will. Its producer is fenced then.",
     ),
     FindingKind(
         "prepared-transaction", _S.TRANSACTIONS,
@@ -107,7 +123,7 @@ _TABLE: Final = (
     FindingKind(
         "hanging-transaction", _S.TRANSACTIONS,
         "No coordinator knows it, so nobody will ever end it: readers wait for ever, and compaction too.",
-        "Abort it on the partition, by an abort marker.",
+        "Finish it on the partition: by an abort marker, because nobody has decided otherwise.",
     ),
     FindingKind(
         "marker-missing", _S.TRANSACTIONS,
@@ -137,7 +153,7 @@ _TABLE: Final = (
     FindingKind(
         "group-lagging", _S.GROUPS,
         "What comes in is processed late, and what retention deletes first, never.",
-        "See whether its members live and commit; add members, as many as there are partitions.",
+        "Check that its members are running and commit; add members, as many as there are partitions.",
     ),
     FindingKind(
         "group-rebalancing", _S.GROUPS,
@@ -157,24 +173,24 @@ _TABLE: Final = (
     ),
     FindingKind(
         "partition-offline", _S.PARTITIONS,
-        "It takes and gives nothing.",
+        "It accepts no writes and serves no reads.",
         "See the reason, fix the disk, and start the node again: it recovers what was acknowledged.",
     ),
     FindingKind(
         "partition-not-made", _S.PARTITIONS,
-        "Its files could not be made, so it takes and gives nothing. Nothing was ever in it.",
+        "Its files could not be made, so it accepts no writes and serves no reads. Nothing was ever in it.",
         "Fix what the reason says (make room, or check the disk); the node keeps retrying.",
     ),
     FindingKind(
         "partition-unreadable", _S.PARTITIONS,
-        "The disk refused to open it, so it takes and gives nothing. What was acknowledged is kept, also what only the "
-        "journal had.",
+        "The disk refused to open it, so it accepts no writes and serves no reads. What was acknowledged "
+        "is kept, also what only the journal had.",
         "Fix what the reason says (make room, or check the disk); the node keeps retrying.",
     ),
     FindingKind(
         "partition-damaged", _S.PARTITIONS,
-        "What is in its directory can't be made sense of, so it takes and gives nothing. The node's other partitions "
-        "are served.",
+        "What is in its directory can't be made sense of, so it accepts no writes and serves no reads. "
+        "The node's other partitions are served.",
         "Do what the reason says, or stop the node and restore the partition's directory from a backup. To continue "
         "without its records, move the directory away, and accept the loss at the next start.",
     ),
@@ -186,6 +202,39 @@ _TABLE: Final = (
         "start: the partition continues behind its last known offset.",
     ),
     FindingKind(
+        "partition-leaderless", _S.PARTITIONS,
+        "No replica that has all committed records is alive, so nobody may write or read: records would be lost.",
+        "Start one of the nodes that are named: the partition is led again at once, and nothing is lost. If all of "
+        "them are gone for good, elect one of the other replicas: ElectLeaders with the type UNCLEAN, "
+        "`kafka-leader-election.sh --election-type unclean` or the same call of any Kafka admin client. Committed "
+        "records that it lacks are then lost, and transactions may be torn.",
+    ),
+    FindingKind(
+        "partition-under-min-isr", _S.PARTITIONS,
+        "Nothing is committed there: acks=all and transactions are refused with NOT_ENOUGH_REPLICAS until enough "
+        "replicas are in sync again. What was committed is safe.",
+        "Start the nodes that are missing. A lower min.insync.replicas admits writes at once, with fewer copies.",
+    ),
+    FindingKind(
+        "replicas-behind", _S.PARTITIONS,
+        "These partitions have fewer copies than they are meant to have, so they survive the loss of fewer nodes.",
+        "Start the node. If it runs, its replicas catch up on their own; where they do not, its own log says why, or "
+        "its disk or network is too slow.",
+    ),
+    FindingKind(
+        "replication-factor-one", _S.PARTITIONS,
+        "There is one copy: while its node is away nobody reads or writes it, and its records are lost with its disk.",
+        "Create such topics with several replicas (default.replication.factor), and copy the records: replicas can't "
+        "be added to a topic in this version.",
+    ),
+    FindingKind(
+        "internal-topic-replicas", _S.PARTITIONS,
+        "It was created while fewer nodes were alive. Transactions, or groups and their offsets, stop while one of the "
+        "nodes that have it is away, though others could have copies.",
+        "Have all nodes run before the first group or transaction of a new cluster. Replicas can't be added in this "
+        "version: where there is nothing to lose, begin with empty directories and an empty metadata database.",
+    ),
+    FindingKind(
         "partition-skewed", _S.PARTITIONS,
         "One partition has most of the topic's records, so one consumer does most of the work.",
         "Choose keys that spread more evenly.",
@@ -193,7 +242,8 @@ _TABLE: Final = (
     FindingKind(
         "leaders-skewed", _S.PARTITIONS,
         "One node leads most partitions, and serves most of their clients.",
-        "Create new topics while the other nodes run; a partition stays where it was created.",
+        "Elect the preferred leaders (ElectLeaders, `kafka-leader-election.sh --election-type preferred`) once all "
+        "nodes run. Create new topics while the other nodes run; a partition stays where it was created.",
     ),
     FindingKind(
         "disk-full", _S.DISK,
@@ -211,9 +261,14 @@ _TABLE: Final = (
         "Fix what the error says; the node continues as soon as a write succeeds.",
     ),
     FindingKind(
+        "maintenance-failing", _S.DISK,
+        "What the node does between requests (flush logs, cut the journal, delete and compact old records) failed.",
+        "Fix what the error says; the node tries again when it is next due, most of it within a minute.",
+    ),
+    FindingKind(
         "fsync-slow", _S.DISK,
         "Every acknowledgement with acks=all waits for such a sync (D1).",
-        "Move the data folder to a faster disk, or take other work off this one.",
+        "Move the data directory to a faster disk, or take other work off this one.",
     ),
     FindingKind(
         "journal-large", _S.DISK,
@@ -224,20 +279,20 @@ _TABLE: Final = (
         "records-damaged", _S.DISK,
         "Bytes of a log changed after they had been synced (bits rotted, a file was cut or removed): readers do not "
         "get these records. What had to be cut is beside the log, in files named .cut.",
-        "Stop the node and restore the partition's folder from a backup, or continue without the records; then remove "
-        "last-recovery.json from the data folder, with the node stopped. Doubt the disk.",
+        "Stop the node and restore the partition's directory from a backup, or continue without the records; then "
+        "remove last-recovery.json from the data directory, with the node stopped. Check the disk.",
     ),
     FindingKind(
         "unclean-start", _S.DISK,
         "The node had not stopped cleanly before it (killed, power cut); recovery has put back what the crash took.",
-        "Nothing is left to do. Stop nodes by SIGTERM, and check the logs offline where you doubt the disk.",
+        "Nothing is left to do. Stop nodes with SIGTERM, and check the logs offline if you suspect the disk.",
     ),
     FindingKind(
         "anonymous-access", _S.SETTINGS,
         "There are no users and no encryption yet: other machines may read, write and delete everything, and change "
         "settings (S6).",
         "Listen on 127.0.0.1, or keep strangers out of the network (a firewall, a network of the containers' own), and "
-        "say that it is meant.",
+        "say that it is intended.",
     ),
     FindingKind(
         "durability-os", _S.SETTINGS,
@@ -248,7 +303,29 @@ _TABLE: Final = (
     FindingKind(
         "min-insync-impossible", _S.SETTINGS,
         "acks=all is refused with NOT_ENOUGH_REPLICAS, transactions included.",
-        "Lower min.insync.replicas to the replicas that there are.",
+        "Lower min.insync.replicas to the number of replicas.",
+    ),
+    FindingKind(
+        "min-insync-no-room", _S.SETTINGS,
+        "All replicas have to be in sync, so the loss, or a planned restart, of one node stops producers with acks=all "
+        "and transactions.",
+        "Have one replica more than min.insync.replicas: 3 and 2.",
+    ),
+    FindingKind(
+        "settings-differ", _S.SETTINGS,
+        "What is promised then depends on which node leads: it changes with each election.",
+        "Give all nodes the same value, and restart those that had another, one after the other.",
+    ),
+    FindingKind(
+        "versions-differ", _S.SETTINGS,
+        "An older node does not start again, or stops, where a newer one writes something that it does not know.",
+        "Finish the upgrade: install the same version on all nodes, and restart them one after the other.",
+    ),
+    FindingKind(
+        "clocks-apart", _S.SETTINGS,
+        "Times of records, retention, and the timeouts of transactions go by the leader's clock: they jump when "
+        "another node leads. Who is alive and who leads does not depend on it.",
+        "Have all machines keep their clocks by NTP.",
     ),
     FindingKind(
         "retention-short", _S.SETTINGS,
@@ -258,7 +335,7 @@ _TABLE: Final = (
     ),
     FindingKind(
         "offsets-retention-short", _S.SETTINGS,
-        "A group that has no member for so long starts over: its input is transformed again, or skipped.",
+        "A group that has no member for this long starts over: its input is transformed again, or skipped.",
         "Keep offsets for longer than your longest outage; Kafka's default is a week.",
     ),
     FindingKind(
@@ -268,17 +345,17 @@ _TABLE: Final = (
     ),
     FindingKind(
         "transactional-id-expiration-short", _S.SETTINGS,
-        "A producer that is idle for so long is forgotten, and its next transaction is refused.",
+        "A producer that is idle for this long is forgotten, and its next transaction is refused.",
         "Remember ids for longer than producers are idle; Kafka's default is a week.",
     ),
     FindingKind(
         "producer-id-expiration-short", _S.SETTINGS,
-        "A batch that is sent again after so long is not known as a repetition: records are doubled (P1, P8).",
+        "A batch that is sent again after this long is not recognised as a repetition: records are doubled (P1, P8).",
         "Remember producers for longer than they retry; a day is the default.",
     ),
     FindingKind(
         "commit-history-short", _S.SETTINGS,
-        'After so long, "did it commit?" is answered with no: a job that asks late does its work twice (T13).',
+        'After this long, "did it commit?" is answered with no: a job that asks late does its work twice (T13).',
         "Keep commits for longer than a job can be down; a month is the default.",
     ),
     FindingKind(

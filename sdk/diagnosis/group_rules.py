@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from semel.protocol.api.diagnostics import NO_TIME, GroupFacts, NodeSnapshot, Severity, Thresholds
-from semel.protocol.wording import command, duration, moment
+from semel.protocol.wording import command, counted, duration, moment
 from semel.sdk.diagnosis.findings import KINDS, Cluster, Finding
 
 
@@ -26,22 +26,24 @@ def _restless(node: NodeSnapshot, group: GroupFacts, thresholds: Thresholds) -> 
     recent = [time for time in group.rebalances_ms if node.now_ms - time <= thresholds.rebalance_window_ms]
     if len(recent) < thresholds.rebalances:
         return
+    # Without members nobody waits for a rebalance: each start and stop of a lone consumer counted as one.
+    is_empty = group.members == 0
     yield Finding(
         KINDS["group-rebalancing"],
-        Severity.WARNING,
+        Severity.INFO if is_empty else Severity.WARNING,
         group.group_id,
         f"group {group.group_id!r} rebalanced {len(recent)} times in the last "
         f"{duration(thresholds.rebalance_window_ms)}, the last time {duration(node.now_ms - recent[-1])} ago; it is "
-        f"{group.state} with {group.members} members",
+        f"{group.state} with {counted(group.members, 'member')}",
         since_ms=recent[0],
-        happens="it continues as long as members come and go",
+        happens="nothing while it has no members" if is_empty else "it continues as long as members come and go",
         commands=(command("group", "describe", group.group_id),),
         node_id=node.node_id,
     )
 
 
 def _empty(node: NodeSnapshot, group: GroupFacts, thresholds: Thresholds) -> Finding:
-    what = f"group {group.group_id!r} has no members, and {group.lag} records wait for it"
+    what = f"group {group.group_id!r} has no members, and {counted(group.lag, 'record')} not read by it"
     commands = (
         command("group", "describe", group.group_id),
         command("group", "delete", group.group_id, "--yes"),
@@ -78,8 +80,8 @@ def _behind(node: NodeSnapshot, group: GroupFacts, thresholds: Thresholds) -> Fi
         KINDS["group-lagging"],
         Severity.WARNING,
         group.group_id,
-        f"group {group.group_id!r} is {group.lag} records behind, {group.worst_lag} of them in {group.worst}{age}; it "
-        f"is {group.state} with {group.members} members, and {committed}",
+        f"group {group.group_id!r} is {counted(group.lag, 'record')} behind, {group.worst_lag} of them in "
+        f"{group.worst}{age}; it is {group.state} with {counted(group.members, 'member')}, and {committed}",
         since_ms=group.unread_since_ms,
         commands=(command("group", "describe", group.group_id),),
         node_id=node.node_id,

@@ -29,6 +29,7 @@ _HOUR_MS: Final = 3_600_000
 _DAY_MS: Final = 86_400_000
 _RESERVE_BYTES: Final = 64 << 20
 _TOPICS_NAMED_MAX: Final = 20
+_TXN_TIMEOUT: Final = "transaction.max.timeout.ms"
 
 
 # --- Partitions -------------------------------------------------------------------------------------------------------
@@ -160,6 +161,13 @@ def _health(node: NodeSnapshot, thresholds: Thresholds) -> Iterator[Finding]:
 
     if disk.write_error:
         yield found("writes-failing", Severity.ERROR, f"appends fail: {disk.write_error}")
+    if disk.maintenance_error:
+        yield found(
+            "maintenance-failing",
+            Severity.ERROR,
+            f"the node {disk.maintenance_error}",
+            happens="it is tried again; until it succeeds the disk fills, and a start after a crash takes longer",
+        )
     slow_share = disk.slow_syncs / disk.syncs if disk.syncs >= _SYNCS_MIN else 0.0
     if disk.sync_ms_recent > thresholds.sync_ms or slow_share > _SLOW_SHARE:
         yield found(
@@ -223,7 +231,7 @@ _RULES: Final = (
         "10080",
     ),
     _Rule(
-        "transaction.max.timeout.ms",
+        _TXN_TIMEOUT,
         "transaction-timeout-long",
         Severity.WARNING,
         lambda value: int(value) > _HOUR_MS,
@@ -277,7 +285,7 @@ def setting_findings(cluster: Cluster) -> Iterator[Finding]:
                     node_id=node.node_id,
                 )
         yield from _exposure(node, values)
-        yield from _topic_settings(node, int(values.get("transaction.max.timeout.ms", "0")))
+    yield from _topic_settings(cluster)
 
 
 def _exposure(node: NodeSnapshot, values: Mapping[str, str]) -> Iterator[Finding]:
@@ -300,9 +308,16 @@ def _exposure(node: NodeSnapshot, values: Mapping[str, str]) -> Iterator[Finding
         )
 
 
-def _topic_settings(node: NodeSnapshot, timeout_max_ms: int) -> Iterator[Finding]:
-    impossible = [topic for topic in node.topics if topic.min_insync_replicas > topic.replicas]
-    for topic in impossible[:_TOPICS_NAMED_MAX]:
+def _topic_settings(cluster: Cluster) -> Iterator[Finding]:
+    """Each topic once, though each node that has a replica tells of it."""
+    topics: dict[str, tuple[NodeSnapshot, TopicFacts]] = {}
+    for node in cluster.nodes:
+        for topic in node.topics:
+            topics.setdefault(topic.topic, (node, topic))
+    timeouts = (one.value for node in cluster.nodes for one in node.settings if one.name == _TXN_TIMEOUT)
+    timeout_max_ms = max(map(int, timeouts), default=0)
+    impossible = [one for one in topics.values() if one[1].min_insync_replicas > one[1].replicas]
+    for node, topic in impossible[:_TOPICS_NAMED_MAX]:
         yield Finding(
             KINDS["min-insync-impossible"],
             Severity.ERROR,
@@ -311,9 +326,9 @@ def _topic_settings(node: NodeSnapshot, timeout_max_ms: int) -> Iterator[Finding
             commands=(command("topic", "config", topic.topic, "--set", f"min.insync.replicas={topic.replicas}"),),
             node_id=node.node_id,
         )
-    short = [topic for topic in node.topics if topic.deletes and 0 <= topic.retention_ms < timeout_max_ms]
+    short = [one for one in topics.values() if one[1].deletes and 0 <= one[1].retention_ms < timeout_max_ms]
     enough = f"retention.ms={max(_DAY_MS, timeout_max_ms)}"
-    for topic in short[:_TOPICS_NAMED_MAX]:
+    for node, topic in short[:_TOPICS_NAMED_MAX]:
         yield Finding(
             KINDS["retention-short"],
             Severity.WARNING,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from semel.protocol.api.diagnostics import Section, Thresholds
+from semel.sdk.diagnosis.cluster_rules import agreement_findings, node_findings, replication_findings
 from semel.sdk.diagnosis.findings import Cluster, Diagnosis
 from semel.sdk.diagnosis.group_rules import group_findings
 from semel.sdk.diagnosis.node_rules import disk_findings, partition_findings, setting_findings
@@ -16,12 +17,15 @@ def diagnose(cluster: Cluster, thresholds: Thresholds | None = None) -> Diagnosi
     limits = thresholds or Thresholds()
     found = [
         *coordinator_findings(cluster),
+        *node_findings(cluster),
         *transaction_findings(cluster, limits),
         *forged_findings(cluster),
         *group_findings(cluster, limits),
         *partition_findings(cluster),
+        *replication_findings(cluster),
         *disk_findings(cluster, limits),
         *setting_findings(cluster),
+        *agreement_findings(cluster, limits),
     ]
     found.sort(
         key=lambda one: (_ORDER[one.kind.section], -one.severity.rank, one.since_ms < 0, one.since_ms, one.subject)

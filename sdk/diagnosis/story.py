@@ -16,15 +16,20 @@ _PREPARED: Final = {"PrepareCommit": "commit", "PrepareAbort": "abort"}
 _COMPLETE: Final = {"CompleteCommit": "committed", "CompleteAbort": "aborted"}
 _MEMBER_PREFIX: Final = "__semel.shared/"
 _FINISHES_MAX: Final = 5
+_RECORD_TIMES: Final = "data has its records' time, by the producer's clock"
 
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """One line of the story. `offset` is that of the record in the coordinator's log; -1 for what stands elsewhere."""
+    """One line of the story. `offset` is that of the record in the coordinator's log; -1 for what stands elsewhere.
+
+    has_record_time: the time is that of records, which their producer sets: its clock may differ from the node's.
+    """
 
     time_ms: int
     text: str
     offset: int = -1
+    has_record_time: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,6 +60,8 @@ def tell(history: TransactionHistory, token: str = "") -> Story:
         where = listed(tuple(sorted({str(tp) for tp, _ in lacking})))
         outlook = f"readers wait for ever in {where}, which lacks a marker. {outlook}"
         commands = (*(_finish(*place) for place in lacking[:_FINISHES_MAX]), *commands)
+    if any(step.has_record_time for step in steps):
+        title += f"; {_RECORD_TIMES}"
     return Story(title, tuple(steps), tuple(_gaps(history)), outlook, commands)
 
 
@@ -116,10 +123,17 @@ def _steps(
             before[event.transactional_id] = event
         elif event.kind == "forgotten":
             before.pop(event.transactional_id, None)
-        steps += [Step(write.time_ms, f"  {_written(write)}") for write in attached[event.offset]]
+        steps += [
+            Step(write.time_ms, f"  {_written(write)}", has_record_time=write.kind == "data")
+            for write in attached[event.offset]
+        ]
     if whole:
         steps += [
-            Step(write.time_ms, f"in a partition, of a step that the log no longer has: {_written(write)}")
+            Step(
+                write.time_ms,
+                f"in a partition, of a step that the log no longer has: {_written(write)}",
+                has_record_time=write.kind == "data",
+            )
             for write in homeless
         ]
     return steps

@@ -16,7 +16,7 @@ from semel.protocol.api.diagnostics import (
     Thresholds,
 )
 from semel.protocol.ids import INTERNAL_TOPICS, OFFSETS_TOPIC, TRANSACTIONS_TOPIC
-from semel.protocol.wording import command, duration, listed, moment, partition_argument
+from semel.protocol.wording import command, counted, duration, listed, moment, partition_argument
 from semel.sdk.diagnosis.commands import fix_commands
 from semel.sdk.diagnosis.findings import KINDS, Cluster, Finding
 
@@ -29,12 +29,16 @@ _PARTITIONS_LARGE = 1_000
 
 def coordinator_findings(cluster: Cluster) -> Iterator[Finding]:
     """Partitions of coordinators that can't be used, and nodes that do not answer."""
+    told = {} if cluster.newest is None else {one.node_id: one for one in cluster.newest.nodes}
     for node_id, reason in cluster.unreachable.items():
+        known = told.get(node_id)
+        is_away = known is not None and (known.is_fenced or known.is_stopping)
         yield Finding(
             KINDS["node-unreachable"],
             Severity.ERROR,
             f"node {node_id}",
-            f"node {node_id} does not answer: {reason}",
+            f"node {node_id} does not answer: {reason}" + ("; it was stopped" if known and known.is_stopping else ""),
+            happens="others lead what they have all records of, until it is back" if is_away else "",
             commands=(command("health"),),
             node_id=node_id,
         )
@@ -113,7 +117,7 @@ def forged_findings(cluster: Cluster) -> Iterator[Finding]:
     for node in cluster.nodes:
         for one in node.forged:
             whose_is = f" of {one.transactional_id!r}" if one.transactional_id else ""
-            others = f" ({node.forged_total} such producers in all)" if node.forged_total > 1 else ""
+            others = f" ({node.forged_total} such producers in total)" if node.forged_total > 1 else ""
             log = f"{node.disk.data_dir}/{one.partition}"
             yield Finding(
                 KINDS["forged-marker"],
@@ -215,8 +219,8 @@ def _open(
             KINDS["oversized-transaction"],
             Severity.WARNING,
             txn.transactional_id,
-            f"{whose(txn)} has {txn.partitions_total} partitions, and {largest} records of one of them have come since "
-            "it began there",
+            f"{whose(txn)} has {counted(txn.partitions_total, 'partition')}; since it began, one of them got "
+            f"{counted(largest, 'record')}",
             since_ms=txn.start_ms,
             happens=future_of(txn, now_ms),
             commands=(abort_command(txn),),
@@ -264,7 +268,7 @@ def _unknown(cluster: Cluster, producer_id: int, found: Sequence[tuple[NodeSnaps
         happens="nothing: it stays until somebody ends it",
         commands=tuple(
             command(
-                *("txn", "abort", "--partition", partition_argument(one.partition)),
+                *("txn", "finish", "--partition", partition_argument(one.partition)),
                 *("--start-offset", str(one.first_offset), "--yes"),
             )
             for _, one in found[:COMMANDS_MAX]
@@ -288,7 +292,7 @@ def _unfinished(
     )
     if first.outcome == NOT_TOLD:
         decided = (
-            f"it is of {first.transactional_id!r}, which has gone on since: how that transaction was decided, its "
+            f"it is of {first.transactional_id!r}, which has begun others since: how that transaction was decided, its "
             "coordinator's log does not tell any more. Its markers in other partitions do, if it had any: end it here "
             "the same way, by `semel txn finish --as`"
         )

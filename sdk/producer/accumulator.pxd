@@ -40,6 +40,7 @@ cdef class Accumulator:
     cdef int64_t _buffered_max
     cdef int64_t _record_bytes_max
     cdef object _clock
+    cdef bint _is_machine_clock
     cdef object _partitioner
     cdef object _key_serializer
     cdef object _value_serializer
@@ -58,6 +59,7 @@ cdef class Accumulator:
     cdef public object wake
     cdef public object refuse
 
+    cdef int64_t _wall_ms(self) except -1
     @cython.locals(size=cython.Py_ssize_t, buffers=TopicBuffers, buffer=PartitionBuffer, batch=ProducerBatch, number=int64_t,
                    delta=int64_t, wake=cython.bint, full=cython.bint, delivery=Delivery)
     cdef Delivery _append(self, topic, bytes value, bytes key, headers, partition, int64_t now_ms, on_delivery, trace)
@@ -66,7 +68,6 @@ cdef class Accumulator:
     @cython.locals(size=cython.Py_ssize_t, buffers=TopicBuffers, buffer=PartitionBuffer, batch=ProducerBatch,
                    wake=cython.bint, full=cython.bint)
     cpdef Delivery send_batch(self, topic, partition, bytearray data, int64_t record_count)
-    cdef TopicBuffers _opened(self, topic)
     @cython.locals(current=PartitionBuffer)
     cdef PartitionBuffer _sticky(self, TopicBuffers buffers)
     cdef ProducerBatch _begin(self, PartitionBuffer buffer, int64_t size)
@@ -88,7 +89,6 @@ cdef class Accumulator:
     cpdef release(self, ProducerBatch batch)
     cpdef replaced(self, ProducerBatch batch, list parts)
 
-cdef int64_t _wall_ms(clock) except -1
 cdef int64_t _size_of(ProducerBatch batch) except -1
 @cython.locals(builder=BatchBuilder)
 cdef int64_t _add(ProducerBatch batch, int64_t now_ms, bytes key, bytes value, headers) except -1

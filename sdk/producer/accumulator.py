@@ -11,31 +11,34 @@ Compiled with accumulator.pxd; every field shared between threads is changed und
 from __future__ import annotations
 
 import threading
-import time
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-import cython
+try:
+    import cython
+except ModuleNotFoundError:
+    from semel.protocol import uncompiled as cython
 
 from semel.protocol.batch_builder import BatchBuilder
 from semel.protocol.batch_header import BATCH_OVERHEAD
 from semel.protocol.compression import Compression
-from semel.protocol.errors import ErrorCode, RetriableError, UsageError
-from semel.runtime.clock import Clock
+from semel.protocol.errors import ErrorCode, RetriableError, SemelError, UsageError
+from semel.runtime.clock import Clock, SystemClock
 from semel.sdk.producer.delivery import Delivery, DeliveryCallback, ProducerBatch
 from semel.sdk.producer.partitioner import Partitioner, murmur2
 from semel.sdk.producer.record_tracing import record_tracer
 from semel.sdk.producer.serialization import (
     HeadersArgument,
-    Serializer,
     header_pairs,
     headers_size,
     serialized,
     too_large,
 )
 from semel.sdk.telemetry.tracing import LINKS_MAX, end_span
+from semel.sdk.transport.border import with_frames_of_the_program
+from semel.sdk.transport.serde import Serializer
 
 _RECORD_OVERHEAD_MAX = 36
 """Varints of a record at their longest: length, timestamp, offset, key and value size, header count; attributes."""
@@ -96,6 +99,7 @@ class Accumulator:
         "_buffered_max",
         "_clock",
         "_incomplete",
+        "_is_machine_clock",
         "_key_serializer",
         "_listed",
         "_lock",
@@ -134,6 +138,7 @@ class Accumulator:
         self._buffered_max = options.buffer_memory_bytes
         self._record_bytes_max = options.record_bytes_max
         self._clock = clock
+        self._is_machine_clock = type(clock) is SystemClock
         self._partitioner = partitioner
         self._key_serializer = key_serializer
         self._value_serializer = value_serializer
@@ -169,23 +174,33 @@ class Accumulator:
         on_delivery: DeliveryCallback | None = None,
     ) -> Delivery:
         """Append a record to its partition's batch and return its future. See `Producer.send`."""
-        if self.gate_closed:
-            self.refuse()
-        value_bytes: bytes | None
-        key_bytes: bytes | None
-        if self._value_serializer is None and (type(value) is bytes or value is None):
-            value_bytes = value
-        else:
-            value_bytes = serialized(value, self._value_serializer, "value", topic)
-        if self._key_serializer is None and (type(key) is bytes or key is None):
-            key_bytes = key
-        else:
-            key_bytes = serialized(key, self._key_serializer, "key", topic)
-        now_ms = _wall_ms(self._clock) if timestamp_ms is None else _checked_time(timestamp_ms)
-        pairs: Any = () if headers is None else header_pairs(headers)
-        if self.tracer is not None:
-            return self._send_traced(topic, value_bytes, key_bytes, pairs, partition, now_ms, on_delivery)
-        return self._append(topic, value_bytes, key_bytes, pairs, partition, now_ms, on_delivery, None)
+        try:
+            if self.gate_closed:
+                self.refuse()
+            value_bytes: bytes | None
+            key_bytes: bytes | None
+            if self._value_serializer is None and (type(value) is bytes or value is None):
+                value_bytes = value
+            else:
+                value_bytes = serialized(value, self._value_serializer, "value", topic)
+            if self._key_serializer is None and (type(key) is bytes or key is None):
+                key_bytes = key
+            else:
+                key_bytes = serialized(key, self._key_serializer, "key", topic)
+            now_ms = self._wall_ms() if timestamp_ms is None else _checked_time(timestamp_ms)
+            pairs: Any = () if headers is None else header_pairs(headers)
+            if self.tracer is not None:
+                return self._send_traced(topic, value_bytes, key_bytes, pairs, partition, now_ms, on_delivery)
+            return self._append(topic, value_bytes, key_bytes, pairs, partition, now_ms, on_delivery, None)
+        except SemelError as error:
+            # The same error, without the frames of what is called here.
+            raise with_frames_of_the_program(error)  # noqa: B904
+
+    def _wall_ms(self) -> int:
+        """Return the clock's time for a record. The machine's is read in C: a call for each record costs too much."""
+        if cython.compiled and self._is_machine_clock:
+            return realtime_ms()  # type: ignore[name-defined,no-any-return]  # noqa: F821
+        return self._clock.now_ms()
 
     def _append(
         self,
@@ -209,7 +224,10 @@ class Accumulator:
             raise too_large(topic, size, self._record_bytes_max)
         buffers = self._topics.get(topic)
         if buffers is None:
-            buffers = self._opened(topic)
+            if not isinstance(topic, str) or not topic:
+                raise _no_topic(topic)
+            self.open_topic(topic)
+            buffers = self._topics[topic]
         number = -1
         if partition is not None:
             number = _checked_partition(partition, buffers)
@@ -276,7 +294,10 @@ class Accumulator:
         tracer = self.tracer = record_tracer(self.client_id)
         buffers = self._topics.get(topic)
         if buffers is None:
-            buffers = self._opened(topic)
+            if not isinstance(topic, str) or not topic:
+                raise _no_topic(topic)
+            self.open_topic(topic)
+            buffers = self._topics[topic]
         buffer = _buffer_at(buffers, _checked_partition(partition, buffers))
         while True:
             with self._lock:
@@ -305,12 +326,6 @@ class Accumulator:
             self.wait_room(size)
         self.refuse()
         raise AssertionError("unreachable: `refuse` raises while the gate is closed")
-
-    def _opened(self, topic: str) -> TopicBuffers:
-        if not isinstance(topic, str) or not topic:
-            raise UsageError(f"a topic is given by its name (str), not {type(topic).__name__} {topic!r}")
-        self.open_topic(topic)
-        return self._topics[topic]
 
     def _sticky(self, buffers: TopicBuffers) -> PartitionBuffer:
         """Return the partition for records without a key: the same one until its batch was closed or taken."""
@@ -506,14 +521,6 @@ class Accumulator:
             )
 
 
-def _wall_ms(clock: Any) -> int:
-    # With an `else`: Cython warns of code that comes after a branch which it knows to return.
-    if cython.compiled:
-        return realtime_ms()  # type: ignore[name-defined,no-any-return]  # noqa: F821
-    else:  # noqa: RET505
-        return time.time_ns() // 1_000_000
-
-
 def _size_of(batch: ProducerBatch) -> int:
     builder = batch.builder
     assert builder is not None
@@ -571,6 +578,10 @@ def _chosen_partition(
             f"{buffers.count - 1}"
         )
     return partition
+
+
+def _no_topic(topic: object) -> UsageError:
+    return UsageError(f"a topic is given by its name (str), not {type(topic).__name__} {topic!r}")
 
 
 def _unset(*_: Any) -> object:

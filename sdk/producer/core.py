@@ -1,14 +1,14 @@
-"""The producer behind both of its faces, sync and asyncio: the shell that feeds the sender and asks the coordinator."""
+"""The producer behind its sync and its asyncio API: the shell that feeds the sender and asks the coordinator."""
 
 from __future__ import annotations
 
 import asyncio
 import logging
-import random
 from collections.abc import Coroutine
 from functools import partial
 from typing import Any, Protocol, cast
 
+from semel.protocol.api.metadata import NodeDescription
 from semel.protocol.api.transactions import InitProducerIdRequest
 from semel.protocol.errors import (
     ErrorCode,
@@ -27,8 +27,10 @@ from semel.protocol.kafka.produce import (
     ProduceRequest,
     ProduceResponse,
 )
+from semel.protocol.randomness import source
 from semel.protocol.trace_context import encode_contexts
-from semel.runtime.clock import Clock, SystemClock
+from semel.protocol.wording import counted
+from semel.runtime.kafka_client.connection import Buffer, Connection, ConnectionLostError
 from semel.sdk.producer.accumulator import Accumulator
 from semel.sdk.producer.delivery import ProducerBatch
 from semel.sdk.producer.meter import producer_meter
@@ -37,11 +39,11 @@ from semel.sdk.producer.settings import ProducerOptions
 from semel.sdk.producer.transaction_calls import TransactionCalls, init_producer_id
 from semel.sdk.producer.waiters import Waiters
 from semel.sdk.telemetry import metrics
+from semel.sdk.transport.border import unseen
 from semel.sdk.transport.client import ClientCore
-from semel.sdk.transport.cluster import NodeInfo
-from semel.sdk.transport.connection import Buffer, Connection, ConnectionLostError
+from semel.sdk.transport.in_process import NodeGoneError
 
-_log = logging.getLogger(__name__)
+_log = logging.getLogger("semel.producer")
 
 _TRANSACTIONAL_VERSION_MIN = 12
 """The first version of Produce in which the node adds partitions to the transaction itself (KIP-890)."""
@@ -50,17 +52,17 @@ _FAILURES_BEFORE_WARNING = 5
 
 
 class NoRoomError(Exception):
-    """Raised through `send` to the asyncio face, which waits in place of the thread."""
+    """Raised through `send` to the asyncio API, which waits in place of the thread."""
 
     def __init__(self, size_bytes: int) -> None:
         self.size_bytes = size_bytes
 
 
 class NoTopicError(Exception):
-    """Raised through `send` to the asyncio face, which asks for the topic in place of the thread."""
+    """Raised through `send` to the asyncio API, which asks for the topic in place of the thread."""
 
 
-class Part(Protocol):
+class TransactionScope(Protocol):
     """What the records of a producer with a transactional id belong to: its own transaction, or one that is shared."""
 
     @property
@@ -78,7 +80,7 @@ class Part(Protocol):
         """Raise what a send is to raise now."""
         ...
 
-    def part_failed(self, error: SemelError) -> None:
+    def scope_failed(self, error: SemelError) -> None:
         """A record failed for good."""
         ...
 
@@ -93,7 +95,6 @@ class ProducerCore:
         options: ProducerOptions,
         *,
         blocking: bool,
-        clock: Clock | None = None,
         client: ClientCore | None = None,
     ) -> None:
         """`blocking` says whether `send` may wait on the thread that calls it.
@@ -103,16 +104,16 @@ class ProducerCore:
         self.options = options
         self._owns_client = client is None
         self.client = ClientCore("Producer", options.client) if client is None else client
-        self._clock = clock or SystemClock()
+        self._now = self.client.clock.monotonic
         self._blocking = blocking
         self.accumulator = Accumulator(
             options.accumulator,
-            self._clock,
+            self.client.clock,
             partitioner=options.partitioner,
             key_serializer=options.key_serializer,
             value_serializer=options.value_serializer,
             client_id=options.client.client_id,
-            seed=random.randrange(1 << 30),  # noqa: S311
+            seed=source().getrandbits(30),
         )
         self.accumulator.open_topic = self._open_topic
         self.accumulator.wait_room = self._wait_room
@@ -120,8 +121,8 @@ class ProducerCore:
         self.accumulator.refuse = self._refuse
         self.sender = Sender(self.accumulator, options.sender, self._leader_of, self._batch_failed)
         self.transactions: TransactionCalls | None = None
-        self.part: Part | None = self._make_part()
-        self.meter = producer_meter()
+        self.scope: TransactionScope | None = self._make_scope()
+        self.meter = producer_meter(self.client.clock)
         if self.meter is not None:
             metrics.producers.add(self)
         self._waiters = Waiters(
@@ -140,7 +141,7 @@ class ProducerCore:
         self._first_failure: SemelError | None = None
         self.update_gate()
 
-    def _make_part(self) -> Part | None:
+    def _make_scope(self) -> TransactionScope | None:
         options = self.options
         if options.transactional_id is None:
             return None
@@ -160,11 +161,11 @@ class ProducerCore:
     # the gate: whether `send` goes through
 
     def update_gate(self) -> None:
-        part = self.part
+        scope = self.scope
         is_gone = self._closing or self._was_dropped or self.client.io.closed
         if self.transactions is not None:
             self.accumulator.transaction_context = self.transactions.context
-        self.accumulator.gate_closed = is_gone or (part is not None and not part.may_send)
+        self.accumulator.gate_closed = is_gone or (scope is not None and not scope.may_send)
 
     def drop(self) -> None:
         """Refuse further sends: nobody has the producer any more, and it is about to be closed."""
@@ -182,6 +183,7 @@ class ProducerCore:
         if self._closing:
             raise UsageError("this Producer is closed; make a new one")
 
+    @unseen
     def _refuse(self) -> None:
         """Raise what a send is to raise now."""
         if self._was_dropped:
@@ -190,18 +192,20 @@ class ProducerCore:
                 "best in a with-block: `with semel.Producer(...) as producer: producer.send(...)`"
             )
         self.check_open()
-        if self.part is not None:
-            self.part.check_sending()
+        if self.scope is not None:
+            self.scope.check_sending()
         raise RetriableError("the transaction changed while a record was sent into it")
 
-    # waiting on the threads that send
+    # --- Waiting on the threads that send -----------------------------------------------------------------------------
 
+    @unseen
     def _open_topic(self, topic: str) -> None:
         self.client.io.check()
         if not self._blocking:
             raise NoTopicError(topic)
         self.client.run(self.open_topic(topic), self.options.max_block_ms + 1_000)
 
+    @unseen
     def _wait_room(self, size_bytes: int) -> None:
         if not self._blocking:
             raise NoRoomError(size_bytes)
@@ -210,7 +214,7 @@ class ProducerCore:
     def _wake(self) -> None:
         self.client.io.call_soon(self._step)
 
-    # the IO thread
+    # --- The IO thread ------------------------------------------------------------------------------------------------
 
     async def open_topic(self, topic: str) -> None:
         """Make a topic known to the accumulator. Raises `FatalError` if there is none of that name."""
@@ -245,7 +249,8 @@ class ProducerCore:
         if first is None:
             return None
         return type(first)(
-            f"{count} records sent since the last flush failed, the first of them: {first.message}", first.code
+            f"{counted(count, 'record')} sent since the last flush failed, the first of them: {first.message}",
+            first.code,
         )
 
     def _hurry(self) -> None:
@@ -254,7 +259,7 @@ class ProducerCore:
         self._step()
 
     def _now_ms(self) -> int:
-        return int(self._clock.monotonic() * 1000)
+        return int(self._now() * 1000)
 
     def _step_later(self) -> None:
         if not self._step_soon:
@@ -279,7 +284,7 @@ class ProducerCore:
                 self._asking_metadata = True
                 sender.wants_metadata = False
                 self._spawn(self._refresh())
-            if sender.wants_producer and not self._asking_producer and self.part is None:
+            if sender.wants_producer and not self._asking_producer and self.scope is None:
                 self._asking_producer = True
                 self._spawn(self._new_producer_id())
         finally:
@@ -307,7 +312,7 @@ class ProducerCore:
         attempt.batches.sort(key=lambda batch: batch.topic)
         request = ProduceRequest(
             [ProducePartition(batch.topic, batch.partition, batch.data) for batch in attempt.batches],
-            None if self.part is None else self.part.transactional_id,
+            None if self.scope is None else self.scope.transactional_id,
             options.acks,
             options.client.request_timeout_ms,
         )
@@ -356,7 +361,7 @@ class ProducerCore:
         return encode_contexts(contexts) if any(context is not None for context in contexts) else b""
 
     def _version(self, connection: Connection) -> int:
-        if self.part is None:
+        if self.scope is None:
             return connection.highest_version(PRODUCE, PRODUCE_MIN_VERSION, PRODUCE_MAX_VERSION)
         return connection.highest_version(PRODUCE, _TRANSACTIONAL_VERSION_MIN, PRODUCE_MAX_VERSION)
 
@@ -393,7 +398,7 @@ class ProducerCore:
             node = nodes.get(item.leader_id)
             if node is not None:
                 known = self.client.cluster.snapshot.nodes.get(node.node_id)
-                info = known or NodeInfo(node.node_id, node.host, node.port, "", 0, node.rack or "")
+                info = known or NodeDescription(node.node_id, node.host, node.port, "", 0, node.rack or "")
                 tp = TopicPartition(item.topic, item.partition)
                 self.client.cluster.apply_leader(tp, item.leader_id, item.leader_epoch, info)
 
@@ -408,15 +413,29 @@ class ProducerCore:
         self.sender.answered(attempt, outcomes, self._now_ms())
         self._step_later()
 
+    def _give_up(self, error: SemelError) -> None:
+        """Fail everything that is not acknowledged: the node is gone for good."""
+        left = self.accumulator.incomplete_records()
+        self.sender.abandon(error)
+        if left:
+            self._failed_count += left
+            self._first_failure = self._first_failure or error
+            if self.scope is not None:
+                self.scope.scope_failed(error)
+
     def _batch_failed(self, batch: ProducerBatch, error: SemelError) -> None:
         self._failed_count += batch.record_count
         if self._first_failure is None:
             self._first_failure = error
         if self.meter is not None:
             self.meter.failed(batch, error.code)
+        self._tell_failure(error)
+        if self.scope is not None:
+            self.scope.scope_failed(error)
+
+    def _tell_failure(self, error: SemelError) -> None:
+        """Log that a batch is given up."""
         _log.warning("not delivered: %s", error)
-        if self.part is not None:
-            self.part.part_failed(error)
 
     def _spawn(self, coroutine: Coroutine[Any, Any, None]) -> None:
         task = asyncio.get_running_loop().create_task(coroutine)
@@ -429,7 +448,7 @@ class ProducerCore:
         except RetriableError as error:
             failures = self.client.connections.failures(node_id)
             level = logging.WARNING if failures == _FAILURES_BEFORE_WARNING else logging.DEBUG
-            _log.log(level, "no connection to node %d, trying on: %s", node_id, error)
+            _log.log(level, "no connection to node %d, retrying: %s", node_id, error)
             self.sender.wants_metadata = True
         finally:
             self._connecting.discard(node_id)
@@ -441,6 +460,8 @@ class ProducerCore:
         before = cluster.snapshot.topics
         try:
             after = (await cluster.refresh(timeout_ms=self.options.client.request_timeout_ms)).topics
+        except NodeGoneError as error:
+            self._give_up(error)
         except SemelError as error:
             _log.debug("no metadata: %s", error)
             await asyncio.sleep(self.options.client.retry_backoff_ms / 1000)
@@ -459,7 +480,7 @@ class ProducerCore:
             self._asking_metadata = False
             self._step_later()
 
-    # producer ids and transactions
+    # --- Producer ids and transactions --------------------------------------------------------------------------------
 
     async def _new_producer_id(self) -> None:
         try:
@@ -521,7 +542,7 @@ class ProducerCore:
         self.take_failures()
         self._step()
 
-    # the end
+    # --- The end ------------------------------------------------------------------------------------------------------
 
     def begin_close(self) -> bool:
         """Refuse further sends. Returns False if the producer is closed already, or is another process's."""
@@ -535,8 +556,8 @@ class ProducerCore:
 
     async def finish(self) -> None:
         """Bring to the node what was sent; abort a transaction that is open."""
-        if self.part is not None and self.part.is_open:
-            await self.part.abort()
+        if self.scope is not None and self.scope.is_open:
+            await self.scope.abort()
         else:
             await self.flush()
 

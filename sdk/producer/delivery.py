@@ -12,13 +12,17 @@ import threading
 from collections.abc import Callable, Generator
 from typing import Any, NamedTuple, TypeAlias
 
-import cython
+try:
+    import cython
+except ModuleNotFoundError:
+    from semel.protocol import uncompiled as cython
 
 from semel.protocol.batch_builder import BatchBuilder
 from semel.protocol.errors import ErrorCode, RetriableError, SemelError, UsageError
+from semel.sdk.transport.border import bare
 from semel.sdk.transport.io_thread import on_any_io_thread
 
-_log = logging.getLogger(__name__)
+_log = logging.getLogger("semel.producer")
 
 
 class RecordMetadata(NamedTuple):
@@ -225,23 +229,23 @@ class Delivery:
         self._follow()
         return self._batch.done
 
-    def result(self, timeout: float | None = None) -> RecordMetadata:
-        """Wait up to `timeout` seconds (None: until the producer's delivery timeout) and return where the record is.
+    def result(self, timeout_s: float | None = None) -> RecordMetadata:
+        """Wait up to `timeout_s` seconds (None: until the producer's delivery timeout) and return where the record is.
 
         Raises the `SemelError` that the record failed with, or `RetriableError` (REQUEST_TIMED_OUT) when it is not
         known in time; the record may still arrive then. Raises `UsageError` in a callback, where it can never come.
         """
-        error = self.exception(timeout)
+        error = self.exception(timeout_s)
         if error is not None:
-            raise error
+            raise bare(error)
         return self._batch.metadata(self._delta, self._timestamp_ms)
 
-    def exception(self, timeout: float | None = None) -> SemelError | None:
+    def exception(self, timeout_s: float | None = None) -> SemelError | None:
         """Wait as `result` does, and return the error that the record failed with, or None."""
         while not self._batch.done:
-            if not self._batch.wait(timeout):
+            if not self._batch.wait(timeout_s):
                 raise RetriableError(
-                    f"no acknowledgement of a record to {self.topic}-{self.partition} within {timeout} s; "
+                    f"no acknowledgement of a record to {self.topic}-{self.partition} within {timeout_s} s; "
                     "it may still come: wait longer, or flush",
                     ErrorCode.REQUEST_TIMED_OUT,
                 )

@@ -10,9 +10,10 @@ import weakref
 from typing import Any, Final
 
 from semel.protocol.errors import SemelError
+from semel.protocol.wording import counted
 from semel.sdk.producer.core import ProducerCore
 
-_log = logging.getLogger(__name__)
+_log = logging.getLogger("semel.producer")
 
 _LAST_CLOSE_TIMEOUT_S: Final = 5.0
 """How long the end of a program may wait for a producer that nobody closed."""
@@ -20,10 +21,10 @@ _LAST_CLOSE_TIMEOUT_S: Final = 5.0
 _cores: weakref.WeakSet[ProducerCore] = weakref.WeakSet()
 
 
-def close_when_dropped(face: object, core: ProducerCore) -> weakref.finalize[..., Any]:
-    """Close `core` when `face` is collected without having been closed. Detach the result at a close."""
+def close_when_dropped(owner: object, core: ProducerCore) -> weakref.finalize[..., Any]:
+    """Close `core` when `owner` is collected without having been closed. Detach the result at a close."""
     _cores.add(core)
-    finalizer = weakref.finalize(face, _close_dropped, core)
+    finalizer = weakref.finalize(owner, _close_dropped, core)
     finalizer.atexit = False  # then all are closed one after the other, below
     return finalizer
 
@@ -40,13 +41,23 @@ def _close_quietly(core: ProducerCore) -> None:
     try:
         core.close(_LAST_CLOSE_TIMEOUT_S)
     except SemelError as error:
-        _log.error("%d records of a producer that was not closed may be lost: %s", unsent, error)
+        if unsent:
+            _log.error("%s of a producer that was not closed may be lost: %s", counted(unsent, "record"), error)
+        else:
+            _log.warning("a producer that was not closed had nothing left to send, but could not end well: %s", error)
 
 
 def _close_at_exit() -> None:
     """Bring what a program sent without flush or close to the node before it ends."""
     for core in list(_cores):
         _close_quietly(core)
+
+
+def close_producers_of(address: str) -> None:
+    """Do the same for the producers of a node that ends now, because the program does."""
+    for core in list(_cores):
+        if address in core.options.client.addresses:
+            _close_quietly(core)
 
 
 def _close_gates_in_child() -> None:

@@ -7,13 +7,13 @@ gathered is published a few times a second, and at the end.
 from __future__ import annotations
 
 import asyncio
-import time
 from collections import defaultdict
 from collections.abc import Mapping
 from typing import Final
 
 from semel.protocol.errors import ErrorCode
 from semel.protocol.ids import TopicPartition
+from semel.runtime.clock import Clock
 from semel.sdk.producer.delivery import ProducerBatch
 from semel.sdk.producer.sender import Attempt, Outcome
 from semel.sdk.telemetry import metrics
@@ -32,7 +32,8 @@ class _Sent:
 class ProducerMeter:
     """Counts what a producer sends. On the IO thread."""
 
-    def __init__(self) -> None:
+    def __init__(self, clock: Clock) -> None:
+        self._now = clock.monotonic
         self._metrics = metrics.client_metrics()
         self._sent: defaultdict[TopicPartition, _Sent] = defaultdict(_Sent)
         self._begun: dict[int, float] = {}
@@ -40,7 +41,7 @@ class ProducerMeter:
 
     def sending(self, attempt: Attempt) -> None:
         """A request goes out."""
-        self._begun[id(attempt)] = time.monotonic()
+        self._begun[id(attempt)] = self._now()
         for batch in attempt.batches:
             if batch.attempts > 1:
                 self._sent[TopicPartition(batch.topic, batch.partition)].retries += 1
@@ -50,7 +51,7 @@ class ProducerMeter:
         """An answer came. Call before the sender takes it, which lets go of the batches."""
         begun = self._begun.pop(id(attempt), None)
         if begun is not None:
-            self._metrics.operation_duration.record(time.monotonic() - begun, _SEND)
+            self._metrics.operation_duration.record(self._now() - begun, _SEND)
         for batch in attempt.batches:
             tp = TopicPartition(batch.topic, batch.partition)
             outcome = outcomes.get(tp)
@@ -65,7 +66,7 @@ class ProducerMeter:
         """No answer will come."""
         begun = self._begun.pop(id(attempt), None)
         if begun is not None:
-            self._metrics.operation_duration.record(time.monotonic() - begun, {**_SEND, "error.type": "lost"})
+            self._metrics.operation_duration.record(self._now() - begun, {**_SEND, "error.type": "lost"})
 
     def failed(self, batch: ProducerBatch, code: ErrorCode) -> None:
         """A batch was given up."""
@@ -93,6 +94,6 @@ class ProducerMeter:
             self._timer = asyncio.get_running_loop().call_later(metrics.PUBLISH_EVERY_S, self.publish)
 
 
-def producer_meter() -> ProducerMeter | None:
+def producer_meter(clock: Clock) -> ProducerMeter | None:
     """Return a meter where anybody looks at metrics."""
-    return ProducerMeter() if metrics.active() else None
+    return ProducerMeter(clock) if metrics.active() else None

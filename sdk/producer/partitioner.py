@@ -11,7 +11,10 @@ from __future__ import annotations
 
 from typing import Protocol
 
-import cython
+try:
+    import cython
+except ModuleNotFoundError:
+    from semel.protocol import uncompiled as cython
 
 _SEED = 0x9747B28C
 _MULTIPLIER = 0x5BD1E995

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from semel.protocol.errors import SemelError
 from semel.protocol.trace_context import TraceContext
-from semel.runtime.telemetry.sampling import Shortcut
+from semel.runtime.telemetry.sampling import SamplerProbe
 from semel.sdk.producer.delivery import ProducerBatch, RecordMetadata
 from semel.sdk.telemetry import tracing
 
@@ -75,7 +75,7 @@ class RecordTracer:
         self._kind = SpanKind.PRODUCER
         self._client_id = client_id
         self._attributes: dict[str, dict[str, str]] = {}
-        self._sampling = Shortcut(provider)
+        self._sampler = SamplerProbe(provider)
         # The context that was last sent in, and what is above a record then: replaced as a whole, for threads' sake.
         self._seen: tuple[Context, Context | None, Context] | None = None
 
@@ -84,7 +84,7 @@ class RecordTracer:
         current, seen = self.current(), self._seen
         if seen is None or seen[0] is not current or seen[1] is not transaction:
             above = _inside(current, transaction)
-            if self._sampling.drops(above, "create"):
+            if self._sampler.drops(above, "create"):
                 trace = Trace(None, above)
                 if not headers:
                     self.quick = current, transaction, tracing.inject((), above), trace if _plain(above) else None
@@ -125,7 +125,7 @@ class RecordTracer:
         traces: Sequence[Trace] = batch.traces or ()
         created = [trace.created for trace in traces if trace.created is not None]
         above = transaction or _common(traces, created)
-        if not created or self._sampling.drops(above, "create"):
+        if not created or self._sampler.drops(above, "create"):
             return _plain(above)
         span = self._send_span(batch, created, above)
         batch.add_callback(0, -1, _ending(span, batch))

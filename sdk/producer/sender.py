@@ -11,7 +11,7 @@ No IO, clock or randomness: `poll` gives the requests to send, `answered` and `l
   transaction instead.
 - A node that does not know a producer takes any first number (P3), so that a refused first batch could be overtaken by
   the second: until a partition has acknowledged something lately, one batch at a time is sent to it.
-- A batch whose number is in doubt (sent, never answered, given up) is never renumbered: it could be there twice.
+- A batch whose number is in doubt (sent, never answered, given up) is never renumbered: it could be there twice (E1).
 """
 
 from __future__ import annotations
@@ -35,6 +35,8 @@ from semel.protocol.errors import (
 )
 from semel.protocol.ids import MAX_PRODUCER_EPOCH, NO_PRODUCER, ProducerIdAndEpoch, TopicPartition
 from semel.protocol.record_decoder import decode_records
+from semel.protocol.wording import counted
+from semel.runtime.backoff import Backoff
 from semel.sdk.producer.accumulator import Accumulator, PartitionBuffer
 from semel.sdk.producer.delivery import ProducerBatch
 
@@ -111,7 +113,7 @@ class Outcome:
     message: str | None = None
 
 
-class _Line:
+class PartitionQueue:
     """A partition on the IO thread: its buffer, and a window of the batches taken from it, in order.
 
     The window begins with the oldest batch that is not done. Batches done behind it stay: the node remembers as many as
@@ -139,7 +141,7 @@ class _Line:
         self.proven_until_ms = 0
         self.renumber = False  # a number is missing: once nothing is in flight, continue under the next epoch
         self.gap = False  # a batch in doubt was given up: a missing number may yet turn up
-        self.refusal: SemelError | None = None  # the last, which whoever runs out of time is to be told
+        self.refusal: SemelError | None = None  # the last one: the error where time runs out
 
     @property
     def in_flight(self) -> bool:
@@ -166,8 +168,8 @@ class Sender:
         self._options = options
         self._leader_of = leader_of
         self._on_failure = on_failure
-        self._lines: dict[TopicPartition, _Line] = {}
-        self._active: dict[TopicPartition, _Line] = {}
+        self._queues: dict[TopicPartition, PartitionQueue] = {}
+        self._active: dict[TopicPartition, PartitionQueue] = {}
         self._producer: ProducerIdAndEpoch | None = None
         self._wake_ms: int | None = None
         self.flush_serial = 0
@@ -204,23 +206,23 @@ class Sender:
         self._wake_ms = None
         plans: dict[int, list[Attempt]] = {}
         rooms: dict[int, int] = {}
-        for tp, line in list(self._active.items()):
-            self._expire(line, now_ms)
-            if line.renumber:
-                self._renumber(line)
-            if not line.window and self._accumulator.unlist(line.buffer):
+        for tp, queue in list(self._active.items()):
+            self._expire(queue, now_ms)
+            if queue.renumber:
+                self._renumber(queue)
+            if not queue.window and self._accumulator.unlist(queue.buffer):
                 del self._active[tp]
                 continue
-            self._plan(line, now_ms, plans, rooms, room_at)
+            self._plan(queue, now_ms, plans, rooms, room_at)
         return [attempt for attempts in plans.values() for attempt in attempts if attempt.batches]
 
     def _take_listed(self) -> None:
         for buffer in self._accumulator.take_listed():
             tp = TopicPartition(buffer.topic, buffer.partition)
-            line = self._lines.get(tp)
-            if line is None or line.buffer is not buffer:
-                line = self._lines[tp] = self._begun(line, buffer)
-            self._active[tp] = line
+            queue = self._queues.get(tp)
+            if queue is None or queue.buffer is not buffer:
+                queue = self._queues[tp] = self._begun(queue, buffer)
+            self._active[tp] = queue
 
     def answered(self, attempt: Attempt, outcomes: Mapping[TopicPartition, Outcome], now_ms: int) -> None:
         """Take a node's answer to a request."""
@@ -229,14 +231,14 @@ class Sender:
         for batch in attempt.batches:
             if batch.done:  # given up, or of an aborted transaction
                 continue
-            line = self._lines[TopicPartition(batch.topic, batch.partition)]
-            outcome = outcomes.get(line.tp)
+            queue = self._queues[TopicPartition(batch.topic, batch.partition)]
+            outcome = outcomes.get(queue.tp)
             if outcome is None:
-                self._retry(line, batch, _network_error("the node's answer left it out"), now_ms)
+                self._retry(queue, batch, _network_error("the node's answer left it out"), now_ms)
             elif outcome.error in (ErrorCode.NONE, ErrorCode.DUPLICATE_SEQUENCE_NUMBER):
-                self._succeed(line, batch, outcome, now_ms)
+                self._succeed(queue, batch, outcome, now_ms)
             else:
-                self._refused(line, batch, outcome, now_ms)
+                self._refused(queue, batch, outcome, now_ms)
 
     def lost(self, attempt: Attempt, error: RetriableError, now_ms: int) -> None:
         """Take note that no answer to a request will come: whether it had an effect is unknown."""
@@ -244,51 +246,51 @@ class Sender:
             batch.in_flight = False
         for batch in attempt.batches:
             if not batch.done:
-                self._retry(self._lines[TopicPartition(batch.topic, batch.partition)], batch, error, now_ms)
+                self._retry(self._queues[TopicPartition(batch.topic, batch.partition)], batch, error, now_ms)
 
     def abandon(self, error: SemelError) -> None:
         """Fail everything that is not acknowledged: an aborted transaction, or the end.
 
-        Also what waits for a topic that the accumulator has let go, because it was deleted: only its line knows of it.
+        Also what waits for a topic that the accumulator has let go, because it was deleted: only its queue knows of it.
         """
         self._take_listed()
         for batch in self._accumulator.take_all():
             self._end(batch, error)
-        for line in self._lines.values():
-            for batch in line.window:
+        for queue in self._queues.values():
+            for batch in queue.window:
                 if not batch.done:
                     self._end(batch, error)
-            line.window.clear()
-            while (waiting := self._accumulator.take(line.buffer)) is not None:
+            queue.window.clear()
+            while (waiting := self._accumulator.take(queue.buffer)) is not None:
                 self._end(waiting, error)
-            line.renumber = line.gap = False
+            queue.renumber = queue.gap = False
 
     def fail_topic(self, topic: str, error: SemelError) -> None:
         """Fail everything for a topic that does not exist any more, and forget its sequence numbers."""
-        for tp, line in list(self._lines.items()):
+        for tp, queue in list(self._queues.items()):
             if tp.topic != topic:
                 continue
-            self._drop(line, error)
-            if self._accumulator.unlist(line.buffer):
+            self._drop(queue, error)
+            if self._accumulator.unlist(queue.buffer):
                 self._active.pop(tp, None)
-                del self._lines[tp]
+                del self._queues[tp]
 
-    # choosing
+    # --- Choosing -----------------------------------------------------------------------------------------------------
 
     def _plan(
         self,
-        line: _Line,
+        queue: PartitionQueue,
         now_ms: int,
         plans: dict[int, list[Attempt]],
         rooms: dict[int, int],
         room_at: Callable[[int], int],
     ) -> None:
-        if not self._anything_due(line, now_ms):
+        if not self._anything_due(queue, now_ms):
             return
         if self._options.idempotent and self._producer is None:
             self.wants_producer = True
             return
-        node_id = self._leader_of(line.tp)
+        node_id = self._leader_of(queue.tp)
         if node_id is None:
             self.wants_metadata = True
             self._wake_at(now_ms + self._options.retry_backoff_ms)
@@ -302,7 +304,7 @@ class Sender:
         while True:
             if index >= len(attempts) and len(attempts) >= rooms[node_id]:
                 return
-            batch = self._next(line, now_ms)
+            batch = self._next(queue, now_ms)
             if batch is None:
                 return
             assert batch.data is not None
@@ -316,35 +318,35 @@ class Sender:
                 attempts.append(Attempt(node_id))
             batch.in_flight = True
             batch.attempts += 1
-            batch.first_in_line = line.window[0] is batch
+            batch.first_in_line = queue.window[0] is batch
             self.sent_any = True
             attempts[index].batches.append(batch)
             attempts[index].size_bytes += size
             index += 1
 
-    def _anything_due(self, line: _Line, now_ms: int) -> bool:
+    def _anything_due(self, queue: PartitionQueue, now_ms: int) -> bool:
         """Whether there is something to send now; otherwise note when there may be."""
-        if line.renumber:
+        if queue.renumber:
             return False  # as soon as what is in flight has been answered
-        repeated = self._to_repeat(line, now_ms)
+        repeated = self._to_repeat(queue, now_ms)
         if repeated is not None:
             return repeated.not_before_ms <= now_ms
-        return self._fresh_is_due(line, now_ms)
+        return self._fresh_is_due(queue, now_ms)
 
-    def _to_repeat(self, line: _Line, now_ms: int) -> ProducerBatch | None:
+    def _to_repeat(self, queue: PartitionQueue, now_ms: int) -> ProducerBatch | None:
         """Return the first batch of the window that waits to be sent, if it may be now or soon."""
         # A split makes the window longer than what the node remembers, or takes from a new producer.
-        for batch in islice(line.window, self._window_max(line, now_ms)):
+        for batch in islice(queue.window, self._window_max(queue, now_ms)):
             if not batch.in_flight and not batch.done:
                 if batch.not_before_ms > now_ms:
                     self._wake_at(batch.not_before_ms)
                 return batch
         return None
 
-    def _fresh_is_due(self, line: _Line, now_ms: int) -> bool:
-        if len(line.window) >= self._window_max(line, now_ms):
+    def _fresh_is_due(self, queue: PartitionQueue, now_ms: int) -> bool:
+        if len(queue.window) >= self._window_max(queue, now_ms):
             return False
-        ready_ms = self._accumulator.ready_at_ms(line.buffer, self._options.linger_ms, self.flush_serial)
+        ready_ms = self._accumulator.ready_at_ms(queue.buffer, self._options.linger_ms, self.flush_serial)
         if ready_ms < 0:
             return False
         if ready_ms > now_ms:
@@ -352,28 +354,28 @@ class Sender:
             return False
         return True
 
-    def _next(self, line: _Line, now_ms: int) -> ProducerBatch | None:
+    def _next(self, queue: PartitionQueue, now_ms: int) -> ProducerBatch | None:
         """Return the next batch of a partition to send: first what must be repeated, then something new."""
-        repeated = self._to_repeat(line, now_ms)
+        repeated = self._to_repeat(queue, now_ms)
         if repeated is not None:
             return repeated if repeated.not_before_ms <= now_ms else None
-        if not self._fresh_is_due(line, now_ms):
+        if not self._fresh_is_due(queue, now_ms):
             return None
         if self._options.idempotent:
             producer = self._producer
             if producer is None:
                 self.wants_producer = True
                 return None
-            if not self._same_identity(line.producer, producer):
-                if line.window:
+            if not self._same_identity(queue.producer, producer):
+                if queue.window:
                     return None
-                if line.producer.producer_id != producer.producer_id:
-                    line.proven_until_ms = 0
-                line.producer, line.next_sequence, line.gap = producer, 0, False
-        fresh = self._accumulator.take(line.buffer)
+                if queue.producer.producer_id != producer.producer_id:
+                    queue.proven_until_ms = 0
+                queue.producer, queue.next_sequence, queue.gap = producer, 0, False
+        fresh = self._accumulator.take(queue.buffer)
         if fresh is not None:
-            self._stamp(line, fresh)
-            line.window.append(fresh)
+            self._stamp(queue, fresh)
+            queue.window.append(fresh)
         return fresh
 
     def _same_identity(self, mine: ProducerIdAndEpoch, current: ProducerIdAndEpoch) -> bool:
@@ -382,16 +384,16 @@ class Sender:
             return mine == current
         return mine.producer_id == current.producer_id
 
-    def _window_max(self, line: _Line, now_ms: int) -> int:
-        if self._options.idempotent and line.proven_until_ms <= now_ms:
+    def _window_max(self, queue: PartitionQueue, now_ms: int) -> int:
+        if self._options.idempotent and queue.proven_until_ms <= now_ms:
             return 1
         return self._options.max_in_flight
 
-    def _stamp(self, line: _Line, batch: ProducerBatch) -> None:
+    def _stamp(self, queue: PartitionQueue, batch: ProducerBatch) -> None:
         if self._options.idempotent:
-            batch.producer_id, batch.producer_epoch = line.producer
-            batch.base_sequence = line.next_sequence
-            line.next_sequence = (line.next_sequence + batch.record_count) & _SEQUENCE_MASK
+            batch.producer_id, batch.producer_epoch = queue.producer
+            batch.base_sequence = queue.next_sequence
+            queue.next_sequence = (queue.next_sequence + batch.record_count) & _SEQUENCE_MASK
         if batch.builder is not None:
             batch.data = batch.builder.build(
                 0, batch.producer_id, batch.producer_epoch, batch.base_sequence, self._options.transactional
@@ -414,110 +416,110 @@ class Sender:
             base_sequence=batch.base_sequence,
         )
 
-    # answers
+    # --- Answers ------------------------------------------------------------------------------------------------------
 
-    def _succeed(self, line: _Line, batch: ProducerBatch, outcome: Outcome, now_ms: int) -> None:
-        line.proven_until_ms = now_ms + _PROVEN_MS
-        line.refusal = None
+    def _succeed(self, queue: PartitionQueue, batch: ProducerBatch, outcome: Outcome, now_ms: int) -> None:
+        queue.proven_until_ms = now_ms + _PROVEN_MS
+        queue.refusal = None
         self._accumulator.release(batch)
         batch.succeed(outcome.base_offset, outcome.append_time_ms)
-        line.leave()
-        if not line.window:
-            line.gap = False
+        queue.leave()
+        if not queue.window:
+            queue.gap = False
 
-    def _refused(self, line: _Line, batch: ProducerBatch, outcome: Outcome, now_ms: int) -> None:
+    def _refused(self, queue: PartitionQueue, batch: ProducerBatch, outcome: Outcome, now_ms: int) -> None:
         code = outcome.error
         detail = outcome.message or "refused"
         if self._options.idempotent and self._means_lost_state(code):
-            self._out_of_order(line, batch, code, detail, now_ms)
+            self._out_of_order(queue, batch, code, detail, now_ms)
         elif code is ErrorCode.MESSAGE_TOO_LARGE and batch.record_count > 1 and not batch.in_doubt:
-            self._split(line, batch)  # in doubt it may be there whole, and its halves would not be known as duplicates
+            self._split(queue, batch)  # in doubt it may be there whole, and its halves would not be known as duplicates
         else:
-            error = error_for(code, f"{batch.record_count} records to {line.tp}: {detail}")
+            error = error_for(code, f"{counted(batch.record_count, 'record')} to {queue.tp}: {detail}")
             if self._options.transactional and code is ErrorCode.INVALID_PRODUCER_EPOCH:
                 # The coordinator may have timed the transaction out, which bumps the epoch, too (KIP-588). Whether
                 # another instance has taken over is for the coordinator to say, when the transaction is aborted.
                 error = AbortTransactionError(error.message, code)
             if isinstance(error, RetriableError):
-                self._retry(line, batch, error, now_ms)
+                self._retry(queue, batch, error, now_ms)
             else:
-                self._give_up(line, batch, error)
+                self._give_up(queue, batch, error)
 
     def _means_lost_state(self, code: ErrorCode) -> bool:
         # Without transactions nobody else has this id, so a higher epoch than its own can only be one of its own.
         return code in _LOST_STATE or (code is ErrorCode.INVALID_PRODUCER_EPOCH and not self._options.transactional)
 
-    def _out_of_order(self, line: _Line, batch: ProducerBatch, code: ErrorCode, detail: str, now_ms: int) -> None:
+    def _out_of_order(
+        self, queue: PartitionQueue, batch: ProducerBatch, code: ErrorCode, detail: str, now_ms: int
+    ) -> None:
         if not batch.first_in_line:
             batch.not_before_ms = 0  # it waits for its turn behind what is repeated before it
             return
         if self._options.transactional:
-            self._give_up(line, batch, AbortTransactionError(f"{line.tp} lost the producer's state: {detail}", code))
-        elif line.gap and batch.in_doubt:
+            self._give_up(queue, batch, AbortTransactionError(f"{queue.tp} lost the producer's state: {detail}", code))
+        elif queue.gap and batch.in_doubt:
             message = (
-                f"{batch.record_count} records to {line.tp} may be written or not: an earlier batch was given up "
-                "after its delivery timeout, and the node answers out of order"
+                f"{counted(batch.record_count, 'record')} to {queue.tp} may be written or not: an earlier batch was "
+                "given up after its delivery timeout, and the node answers out of order"
             )
-            self._give_up(line, batch, FatalError(message, code))
+            self._give_up(queue, batch, FatalError(message, code))
         else:
-            line.renumber = True
+            queue.renumber = True
 
-    def _retry(self, line: _Line, batch: ProducerBatch, error: RetriableError, now_ms: int) -> None:
-        line.refusal = error
+    def _retry(self, queue: PartitionQueue, batch: ProducerBatch, error: RetriableError, now_ms: int) -> None:
+        queue.refusal = error
         if error.code in _MAYBE_APPENDED:
             batch.in_doubt = True
         if error.code in _STALE_METADATA:
             self.wants_metadata = True
         if now_ms >= batch.created_ms + self._options.delivery_timeout_ms:
-            self._give_up(line, batch, self._timeout_error(line, batch))
+            self._give_up(queue, batch, self._timeout_error(queue, batch))
             return
-        first_ms, longest_ms = self._options.retry_backoff_ms, self._options.retry_backoff_max_ms
-        if error.code is ErrorCode.CONCURRENT_TRANSACTIONS:
-            first_ms = 1  # the end of the last transaction is a matter of its markers, about to be written
-        batch.not_before_ms = now_ms + min(first_ms << min(batch.attempts - 1, 20), longest_ms)
+        backoff = Backoff(self._options.retry_backoff_ms, self._options.retry_backoff_max_ms)
+        batch.not_before_ms = now_ms + backoff.pause_ms(batch.attempts, error.code)
 
-    def _expire(self, line: _Line, now_ms: int) -> None:
+    def _expire(self, queue: PartitionQueue, now_ms: int) -> None:
         """Give up what was not acknowledged within the delivery timeout, and note when the next is due."""
         timeout_ms = self._options.delivery_timeout_ms
-        while line.window and line.window[0].created_ms + timeout_ms <= now_ms:
-            batch = line.window[0]
+        while queue.window and queue.window[0].created_ms + timeout_ms <= now_ms:
+            batch = queue.window[0]
             batch.in_doubt = batch.in_doubt or batch.in_flight
-            self._give_up(line, batch, self._timeout_error(line, batch))
-        while not line.window:
-            waiting = self._accumulator.first(line.buffer)
+            self._give_up(queue, batch, self._timeout_error(queue, batch))
+        while not queue.window:
+            waiting = self._accumulator.first(queue.buffer)
             if waiting is None or waiting.created_ms + timeout_ms > now_ms:
                 break
-            taken = self._accumulator.take(line.buffer)
+            taken = self._accumulator.take(queue.buffer)
             assert taken is waiting
-            error = self._timeout_error(line, taken)
+            error = self._timeout_error(queue, taken)
             self._end(taken, error)
             self._on_failure(taken, error)
-        head = line.window[0] if line.window else self._accumulator.first(line.buffer)
+        head = queue.window[0] if queue.window else self._accumulator.first(queue.buffer)
         if head is not None:
             self._wake_at(head.created_ms + timeout_ms)
 
-    def _give_up(self, line: _Line, batch: ProducerBatch, error: SemelError) -> None:
+    def _give_up(self, queue: PartitionQueue, batch: ProducerBatch, error: SemelError) -> None:
         self._end(batch, error)
-        line.leave()
+        queue.leave()
         if self._options.idempotent and batch.base_sequence >= 0:
             if batch.in_doubt:
-                line.gap = True
-            elif not line.window:
+                queue.gap = True
+            elif not queue.window:
                 # Otherwise the others are resolved under their old numbers first: one of them may be there already. The
                 # first of them behind the missing number will be refused as out of order, which proves that none is.
-                line.renumber = True
+                queue.renumber = True
         self._on_failure(batch, error)
 
     def _end(self, batch: ProducerBatch, error: SemelError) -> None:
         self._accumulator.release(batch)
         batch.fail(error)
 
-    def _timeout_error(self, line: _Line, batch: ProducerBatch) -> SemelError:
-        fate = "may be written or not" if batch.in_doubt else "were not written"
-        why = f"; the last answer: {line.refusal}" if line.refusal is not None else ""
+    def _timeout_error(self, queue: PartitionQueue, batch: ProducerBatch) -> SemelError:
+        fate = "may be written or not" if batch.in_doubt else "not written"
+        why = f"; the last answer: {queue.refusal}" if queue.refusal is not None else ""
         message = (
-            f"{batch.record_count} records to {line.tp} were not acknowledged within delivery_timeout_ms "
-            f"({self._options.delivery_timeout_ms}) and {fate}{why}"
+            f"{counted(batch.record_count, 'record')} to {queue.tp} not acknowledged within delivery_timeout_ms "
+            f"({self._options.delivery_timeout_ms}): {fate}{why}"
         )
         if self._options.transactional:
             return AbortTransactionError(message, ErrorCode.REQUEST_TIMED_OUT)
@@ -525,37 +527,37 @@ class Sender:
             return FatalError(message, ErrorCode.REQUEST_TIMED_OUT)
         return RetriableError(message, ErrorCode.REQUEST_TIMED_OUT)
 
-    # numbers
+    # --- Numbers ------------------------------------------------------------------------------------------------------
 
-    def _renumber(self, line: _Line) -> None:
+    def _renumber(self, queue: PartitionQueue) -> None:
         """Continue under the next epoch, from 0, with everything that is left of a partition."""
-        if line.in_flight:
+        if queue.in_flight:
             return
         if self._options.transactional:
-            line.renumber = False  # the transaction aborts, and the next one has an epoch of its own
+            queue.renumber = False  # the transaction aborts, and the next one has an epoch of its own
             return
-        old = line.producer
+        old = queue.producer
         if old.producer_epoch < MAX_PRODUCER_EPOCH:
-            line.producer = ProducerIdAndEpoch(old.producer_id, old.producer_epoch + 1)
+            queue.producer = ProducerIdAndEpoch(old.producer_id, old.producer_epoch + 1)
         elif self._producer is None or self._producer.producer_id == old.producer_id:
             self._producer = None  # the epochs have run out: a new id
             self.wants_producer = True
             return
         else:
-            line.producer = self._producer
-        line.renumber = line.gap = False
-        line.proven_until_ms = 0
-        line.next_sequence = 0
-        line.window = deque(batch for batch in line.window if not batch.done)
-        for batch in line.window:
-            batch.producer_id, batch.producer_epoch = line.producer
-            batch.base_sequence = line.next_sequence
-            line.next_sequence = (line.next_sequence + batch.record_count) & _SEQUENCE_MASK
+            queue.producer = self._producer
+        queue.renumber = queue.gap = False
+        queue.proven_until_ms = 0
+        queue.next_sequence = 0
+        queue.window = deque(batch for batch in queue.window if not batch.done)
+        for batch in queue.window:
+            batch.producer_id, batch.producer_epoch = queue.producer
+            batch.base_sequence = queue.next_sequence
+            queue.next_sequence = (queue.next_sequence + batch.record_count) & _SEQUENCE_MASK
             self._identify(batch)
             batch.in_doubt = False
             batch.not_before_ms = 0
 
-    def _split(self, line: _Line, batch: ProducerBatch) -> None:
+    def _split(self, queue: PartitionQueue, batch: ProducerBatch) -> None:
         """Send a batch that is too large for its topic as two, under the same sequence numbers."""
         assert batch.data is not None
         records = decode_records(batch.data)
@@ -575,27 +577,27 @@ class Sender:
             )
             part.builder = None
             parts.append((first, part))
-        at = line.window.index(batch)
-        line.window.remove(batch)
+        at = queue.window.index(batch)
+        queue.window.remove(batch)
         for offset, (_, part) in enumerate(parts):
-            line.window.insert(at + offset, part)
+            queue.window.insert(at + offset, part)
         self._accumulator.replaced(batch, [part for _, part in parts])
         batch.split(parts)
 
-    def _begun(self, old: _Line | None, buffer: PartitionBuffer) -> _Line:
+    def _begun(self, old: PartitionQueue | None, buffer: PartitionBuffer) -> PartitionQueue:
         """Begin a partition; `old` is the one of a topic with the same name that was deleted."""
         if old is not None:
             error = FatalError(f"topic {old.tp.topic!r} was deleted", ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
             self._drop(old, error)
-        return _Line(buffer)
+        return PartitionQueue(buffer)
 
-    def _drop(self, line: _Line, error: SemelError) -> None:
-        left = [batch for batch in line.window if not batch.done]
-        line.window.clear()
+    def _drop(self, queue: PartitionQueue, error: SemelError) -> None:
+        left = [batch for batch in queue.window if not batch.done]
+        queue.window.clear()
         for batch in left:
             self._end(batch, error)
             self._on_failure(batch, error)
-        while (waiting := self._accumulator.take(line.buffer)) is not None:
+        while (waiting := self._accumulator.take(queue.buffer)) is not None:
             self._end(waiting, error)
             self._on_failure(waiting, error)
 

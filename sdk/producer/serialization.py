@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any, TypeAlias
 
 from semel.protocol.errors import ErrorCode, UsageError
+from semel.sdk.transport.serde import Serializer
 
-Serializer: TypeAlias = Callable[[Any], "bytes | None"]
 HeadersArgument: TypeAlias = Mapping[str, "bytes | str | None"] | Iterable[tuple[str, "bytes | str | None"]]
 
 
@@ -30,8 +30,7 @@ def serialized(field: Any, serializer: Serializer | None, what: str, topic: str)
         return bytes(field)
     raise UsageError(
         f"a {what} of type {type(field).__name__} can't be sent to topic {topic!r} as it is: give bytes or str, "
-        f"or make the Producer with {what}_serializer=..., for example {what}_serializer=lambda it: "
-        "json.dumps(it).encode()"
+        f'or make the Producer with {what}_serializer="json", or another function that returns bytes'
     )
 
 

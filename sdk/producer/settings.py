@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from semel.protocol.compression import Compression
 from semel.protocol.errors import UsageError
+from semel.protocol.int_bounds import INT64_MAX
 from semel.sdk.producer.accumulator import AccumulatorOptions
 from semel.sdk.producer.partitioner import Partitioner
 from semel.sdk.producer.sender import IN_FLIGHT_MAX, SenderOptions
-from semel.sdk.producer.serialization import Serializer
 from semel.sdk.transport.options import ClientOptions, check_bool, check_callable, check_choice, check_int, check_text
+from semel.sdk.transport.serde import Serializer, as_serializer
 
 _ACKS = {"all": -1, -1: -1, "-1": -1, 0: 0, "0": 0, 1: 1, "1": 1}
 _COMPRESSIONS = {codec.name.lower(): codec for codec in Compression}
@@ -35,7 +37,7 @@ class ProducerOptions:
 
 
 def producer_options(
-    bootstrap: str,
+    bootstrap: str | Sequence[str] | None,
     *,
     transactional_id: str | None,
     acks: str | int,
@@ -49,11 +51,11 @@ def producer_options(
     request_bytes_max: int,
     max_in_flight: int,
     partitioner: Partitioner | None,
-    key_serializer: Serializer | None,
-    value_serializer: Serializer | None,
+    key_serializer: Serializer | str | None,
+    value_serializer: Serializer | str | None,
     delivery_timeout_ms: int,
     request_timeout_ms: int,
-    connect_timeout_ms: int,
+    connect_timeout_ms: int | None,
     max_block_ms: int,
     transaction_timeout_ms: int,
     two_phase: bool,
@@ -63,7 +65,7 @@ def producer_options(
     auto_create_topics: bool,
     client_id: str,
 ) -> ProducerOptions:
-    """Return the options of a producer, each checked. Raises `UsageError`. See `ProducerBase`."""
+    """Return the options of a producer, each checked. Raises `UsageError`. See `Producer`."""
     if isinstance(acks, bool) or not isinstance(acks, (int, str)) or acks not in _ACKS:
         raise UsageError(f'option acks must be "all", 1 or 0, not {acks!r}')
     acks_number = _ACKS[acks]
@@ -92,7 +94,7 @@ def producer_options(
     check_int("linger_ms", linger_ms, 0)
     check_int("delivery_timeout_ms", delivery_timeout_ms, 1)
     check_int("record_bytes_max", record_bytes_max, 64, (1 << 30))
-    check_int("buffer_memory_bytes", buffer_memory_bytes, 1, 2**63 - 1)
+    check_int("buffer_memory_bytes", buffer_memory_bytes, 1, INT64_MAX)
     if delivery_timeout_ms < linger_ms:
         raise UsageError(f"delivery_timeout_ms ({delivery_timeout_ms}) must be longer than linger_ms ({linger_ms})")
     return ProducerOptions(
@@ -131,6 +133,6 @@ def producer_options(
         transaction_timeout_ms=check_int("transaction_timeout_ms", transaction_timeout_ms, 1),
         two_phase=two_phase,
         partitioner=check_callable("partitioner", partitioner),
-        key_serializer=check_callable("key_serializer", key_serializer),
-        value_serializer=check_callable("value_serializer", value_serializer),
+        key_serializer=as_serializer("key_serializer", key_serializer),
+        value_serializer=as_serializer("value_serializer", value_serializer),
     )

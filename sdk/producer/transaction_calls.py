@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import threading
-import time
 from collections.abc import Callable, Coroutine, Iterator, Mapping
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Final
 
-from semel.protocol.api.groups import OffsetAndMetadata
+from semel.protocol.api.groups import GroupMetadata, OffsetAndMetadata
 from semel.protocol.api.shared_transactions import CommitDecision
 from semel.protocol.api.transactions import InitProducerIdRequest, InitProducerIdResponse
 from semel.protocol.errors import (
@@ -22,22 +22,17 @@ from semel.protocol.errors import (
     UsageError,
 )
 from semel.protocol.ids import NO_PRODUCER, ProducerIdAndEpoch, TopicPartition
+from semel.protocol.proto_conversions import decision_of, producer_message, producer_of
 from semel.protocol.v1 import shared_pb2, transactions_pb2
+from semel.runtime.backoff import MARKERS_FIRST_MS, Backoff
 from semel.sdk.producer.sender import Sender
-from semel.sdk.producer.transaction import CommitSource, CommitToken, GroupMetadata, PreparedTransaction
+from semel.sdk.producer.transaction import CommitSource, CommitToken, PreparedTransaction
 from semel.sdk.producer.transaction_manager import State, TransactionManager
 from semel.sdk.telemetry import metrics, tracing
-from semel.sdk.transport.control import (
-    DESCRIBE_SHARED,
-    END_TRANSACTION,
-    INIT_PRODUCER_ID,
-    TXN_COMMIT_OFFSETS,
-    Control,
-    item_error,
-)
-from semel.sdk.transport.messages import decision_of, producer_message, producer_of
+from semel.sdk.transport.control import Control, item_error
 from semel.sdk.transport.offset_parts import in_parts
 from semel.sdk.transport.options import ClientOptions
+from semel.sdk.transport.rpcs import DESCRIBE_SHARED, END_TRANSACTION, INIT_PRODUCER_ID, TXN_COMMIT_OFFSETS
 
 if TYPE_CHECKING:
     from opentelemetry.context import Context
@@ -68,8 +63,13 @@ async def commit_offsets(
     producer: ProducerIdAndEpoch,
     offsets: Mapping[TopicPartition, OffsetAndMetadata],
     group: GroupMetadata,
+    expected: Mapping[TopicPartition, int] | None = None,
 ) -> None:
-    """Commit a group's offsets inside the transaction of `producer` (O1), asking again where that may help."""
+    """Commit a group's offsets inside the transaction of `producer` (O1), asking again where that may help.
+
+    expected: where the group must stand, by partition, -1 for nowhere (O5); None: anywhere
+    """
+    places = expected or {}
     items = (
         transactions_pb2.TxnCommitOffsetsRequest.Item(
             topic=tp.topic,
@@ -77,10 +77,11 @@ async def commit_offsets(
             offset=position.offset,
             leader_epoch=position.leader_epoch,
             metadata=position.metadata,
+            expected_offset=places.get(tp),
         )
         for tp, position in offsets.items()
     )
-    deadline = time.monotonic() + options.api_timeout_ms / 1000
+    deadline = control.clock.monotonic() + options.api_timeout_ms / 1000
     for part in in_parts(items, group.group_id):  # the marker publishes them together
         request = transactions_pb2.TxnCommitOffsetsRequest(
             transactional_id=transactional_id,
@@ -97,9 +98,9 @@ async def commit_offsets(
 async def _commit_part(
     control: Control, options: ClientOptions, request: transactions_pb2.TxnCommitOffsetsRequest, deadline: float
 ) -> None:
-    pause_s = 0.001
-    while True:
-        left_ms = (deadline - time.monotonic()) * 1000
+    backoff = Backoff(MARKERS_FIRST_MS, options.retry_backoff_max_ms)
+    for failures in itertools.count(1):
+        left_ms = (deadline - control.clock.monotonic()) * 1000
         response = await control.call(TXN_COMMIT_OFFSETS, request, timeout_ms=max(left_ms, 1))
         errors = [
             item_error(item.error, f"{item.topic}-{item.partition}") for item in response.items if item.error.code
@@ -107,10 +108,8 @@ async def _commit_part(
         if not errors:
             return
         fatal = next((error for error in errors if not isinstance(error, RetriableError)), None)
-        if fatal is not None or time.monotonic() + pause_s >= deadline:
+        if fatal is not None or not await backoff.pause(failures, control.clock, deadline):
             raise fatal or errors[0]
-        await asyncio.sleep(pause_s)
-        pause_s = min(pause_s * 2, options.retry_backoff_max_ms / 1000)
 
 
 _OF_A_TIMEOUT: Final = frozenset(
@@ -146,6 +145,7 @@ class TransactionCalls:
         self.is_two_phase = two_phase
         self._options = options
         self._control = control
+        self._now = control.clock.monotonic
         self._sender = sender
         self._flush = flush
         self._abandon = abandon
@@ -176,7 +176,7 @@ class TransactionCalls:
         with self._lock:
             self._manager.check_sending()
 
-    def part_failed(self, error: SemelError) -> None:
+    def scope_failed(self, error: SemelError) -> None:
         """A record failed for good."""
         with self._lock:
             self._manager.failed_part(self._explained(error))
@@ -207,8 +207,8 @@ class TransactionCalls:
         return self._prepared
 
     def _explained(self, error: SemelError) -> SemelError:
-        """Say that the timeout is behind it, where it must be: this instance may go on, as its abort will show (T9)."""
-        open_ms = (time.monotonic() - self._begun_at) * 1000
+        """Say that the timeout is behind it, where it must be: its abort will show whether it may continue (T9)."""
+        open_ms = (self._now() - self._begun_at) * 1000
         if error.code not in _OF_A_TIMEOUT or open_ms < self._timeout_ms or self.is_two_phase:
             return error
         return AbortTransactionError(f"{self._timed_out} ({error.message})", error.code)
@@ -221,7 +221,7 @@ class TransactionCalls:
         """Open a transaction. `initialize` must have run."""
         with self._lock:
             self._manager.begin()
-            self._begun_at = time.monotonic()
+            self._begun_at = self._now()
             self._is_counted = False
             self._offsets_sent = False
             self._partitions_sent.clear()
@@ -281,7 +281,7 @@ class TransactionCalls:
     def _end_span(self, outcome: str, error: BaseException | None = None) -> None:
         if not self._is_counted:
             self._is_counted = True
-            metrics.transaction_ended(outcome, time.monotonic() - self._ending_since)
+            metrics.transaction_ended(outcome, self._now() - self._ending_since)
         span, self._span = self._span, None
         if span is not None:
             span.set_attribute("semel.transaction.outcome", outcome)
@@ -303,6 +303,11 @@ class TransactionCalls:
             State.ABORTABLE,
             State.ABORTING,
         )
+
+    @property
+    def is_undecided(self) -> bool:
+        """Whether the commit was asked for, and its answer is not known."""
+        return self._manager.state is State.COMMITTING
 
     async def send_offsets(self, offsets: Mapping[TopicPartition, OffsetAndMetadata], group: GroupMetadata) -> None:
         """Commit offsets inside the transaction (O1). Raises `AbortTransactionError` when they can't be."""
@@ -355,11 +360,11 @@ class TransactionCalls:
             )
 
     async def commit(self, commits: CommitSource | None = None, token: CommitToken | None = None) -> bool:
-        """Flush, commit the offsets of `commits`, and decide. Safe to call again while the outcome is not known.
+        """Flush, commit the offsets of `commits`, and decide (E1). Safe to call again while the outcome is not known.
 
         Returns False where `token` had been committed before, so that this transaction was aborted (T13).
         """
-        self._ending_since = time.monotonic()
+        self._ending_since = self._now()
         with self._lock:
             if self._prepared is not None and commits is not None and commits is not self._commits:
                 raise UsageError("nothing can be added to a prepared transaction: give `commits` to the prepare")
@@ -422,7 +427,7 @@ class TransactionCalls:
 
     async def abort(self) -> None:
         """Drop everything that was not acknowledged, and abort. Safe to call again while it is not confirmed."""
-        self._ending_since = time.monotonic()
+        self._ending_since = self._now()
         with self._lock:
             tell = self._manager.begin_abort()
             self._on_change()
@@ -439,8 +444,8 @@ class TransactionCalls:
             try:
                 producer, _ = await self._end(commit=False)
             except (FencedError, AbortTransactionError) as error:
-                # A transaction that timed out was aborted and fenced by the coordinator. This instance may go on if no
-                # other one has come since: the coordinator knows, by what this one holds (KIP-360).
+                # A transaction that timed out was aborted and fenced by the coordinator. This instance may continue
+                # if no other one has come since: the coordinator knows, by what this one holds (KIP-360).
                 try:
                     producer = (await self._identity(self._manager.producer)).producer
                 except FencedError as fenced:

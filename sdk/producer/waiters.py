@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import threading
-import time
 from collections.abc import Callable
 
 from semel.protocol.errors import ErrorCode, RetriableError
 from semel.sdk.producer.accumulator import Accumulator
-from semel.sdk.transport.io_thread import IoThread
+from semel.sdk.transport.surroundings import ClientIo
 
 
 class Waiters:
@@ -21,7 +20,7 @@ class Waiters:
     def __init__(
         self,
         accumulator: Accumulator,
-        io: IoThread,
+        io: ClientIo,
         hurry: Callable[[], None],
         buffer_memory_bytes: int,
         max_block_ms: int,
@@ -40,16 +39,12 @@ class Waiters:
         """Wait on this thread until a record of this size would be taken. Raises `RetriableError` in the end."""
         if self._io.on_thread():
             raise self._no_room(0)
-        deadline = time.monotonic() + self._max_block_ms / 1000
         with self._room:
             self._room_threads += 1
             try:
                 self._io.call_soon(self._hurry)
-                while not self._accumulator.has_room(size_bytes) and not self._accumulator.gate_closed:
-                    left = deadline - time.monotonic()
-                    if left <= 0:
-                        raise self._no_room(self._max_block_ms)
-                    self._room.wait(left)
+                if not self._room.wait_for(lambda: self._may_continue(size_bytes), self._max_block_ms / 1000):
+                    raise self._no_room(self._max_block_ms)
             finally:
                 self._room_threads -= 1
 
@@ -58,12 +53,15 @@ class Waiters:
         try:
             async with asyncio.timeout(self._max_block_ms / 1000):
                 self._hurry()
-                while not self._accumulator.has_room(size_bytes) and not self._accumulator.gate_closed:
+                while not self._may_continue(size_bytes):
                     future = asyncio.get_running_loop().create_future()
                     self._room_futures.append(future)
                     await future
         except TimeoutError:
             raise self._no_room(self._max_block_ms) from None
+
+    def _may_continue(self, size_bytes: int) -> bool:
+        return self._accumulator.has_room(size_bytes) or self._accumulator.gate_closed
 
     def _no_room(self, waited_ms: int) -> RetriableError:
         return RetriableError(

@@ -14,9 +14,10 @@ from semel.protocol.api.shared_transactions import (
     SharedDescription,
     SharedWriter,
 )
+from semel.protocol.proto_conversions import decision_of, producer_message, producer_of
 from semel.protocol.v1 import shared_pb2
-from semel.sdk.transport.control import ABORT_SHARED, COMMIT_SHARED, DESCRIBE_SHARED, LEAVE_SHARED, OPEN_SHARED, Control
-from semel.sdk.transport.messages import decision_of, producer_message, producer_of
+from semel.sdk.transport.control import Control
+from semel.sdk.transport.rpcs import ABORT_SHARED, COMMIT_SHARED, DESCRIBE_SHARED, LEAVE_SHARED, OPEN_SHARED
 
 
 async def open_shared(control: Control, request: OpenSharedRequest) -> OpenSharedResponse:

@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import time
-import uuid
-from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping
+from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from types import TracebackType
-from typing import Any, Final, Self, TypeVar
+from typing import Any, Final, TypeVar
 
-from semel.protocol.api.groups import OffsetAndMetadata
+from semel.protocol.api.groups import GroupMetadata, OffsetAndMetadata
 from semel.protocol.api.shared_transactions import (
     NAME_BYTES_MAX,
     NO_SEQUENCE,
@@ -20,17 +17,30 @@ from semel.protocol.api.shared_transactions import (
     CommitSharedRequest,
     CommitSharedResponse,
     OpenSharedRequest,
+    OpenSharedResponse,
 )
-from semel.protocol.errors import AbortTransactionError, ErrorCode, FencedError, RetriableError, SemelError, UsageError
+from semel.protocol.errors import (
+    AbortTransactionError,
+    ErrorCode,
+    FatalError,
+    FencedError,
+    RetriableError,
+    SemelError,
+    UsageError,
+)
 from semel.protocol.ids import ProducerIdAndEpoch, TopicPartition
-from semel.sdk.producer.transaction import GroupMetadata
+from semel.protocol.int_bounds import INT64_MAX
+from semel.protocol.randomness import new_uuid
+from semel.sdk.producer.api import RecordSender
 from semel.sdk.producer.transaction_calls import commit_offsets
 from semel.sdk.shared.calls import abort_shared, commit_shared, open_shared
-from semel.sdk.shared.writer import SharedWriter, SharedWriterId
+from semel.sdk.shared.writer import SharedWriterId
 from semel.sdk.telemetry import metrics, tracing
-from semel.sdk.transport.arguments import as_offsets, check_payload
+from semel.sdk.transport.arguments import as_expected_offsets, as_offsets, check_payload
+from semel.sdk.transport.border import ends_tracebacks
 from semel.sdk.transport.client import ClientCore
-from semel.sdk.transport.options import ClientOptions, check_bool, check_int, check_name, checked_names
+from semel.sdk.transport.kafka_names import in_our_names
+from semel.sdk.transport.options import ClientOptions, check_bool, check_int, check_name, checked_names, option_names
 
 T = TypeVar("T")
 
@@ -57,12 +67,23 @@ class SharedCommit:
     decision: CommitDecision
 
 
+@dataclass(frozen=True, slots=True)
+class _MovedGroup:
+    """What a commit does to a group: where it goes, and where it must stand before (O5)."""
+
+    group: GroupMetadata
+    offsets: Mapping[TopicPartition, OffsetAndMetadata]
+    expected: Mapping[TopicPartition, int]
+
+
+@ends_tracebacks
 class SharedHandle:
-    """One attempt at a shared transaction, without a way to wait: what `semel.SharedTransaction` and its twin share."""
+    """One attempt at a shared transaction, without a way to wait: what the sync and the asyncio API share."""
 
     __slots__ = (
         "_bootstrap",
         "_client_options",
+        "_offset_writer",
         "_trace",
         "attempt",
         "committed",
@@ -77,7 +98,7 @@ class SharedHandle:
     @checked_names
     def __init__(
         self,
-        bootstrap: str,
+        bootstrap: str | Sequence[str] | None,
         key: str,
         *,
         token: str,
@@ -86,14 +107,15 @@ class SharedHandle:
         attempt: str | None = None,
         run: str | None = None,
         one_off: bool = False,
-        client_id: str = "semel-shared",
+        client_id: str = "semel",
         max_block_ms: int = 60_000,
         request_timeout_ms: int = 30_000,
-        connect_timeout_ms: int = 3_000,
+        connect_timeout_ms: int | None = None,
     ) -> None:
         """Make a handle without asking anybody: the first writer that joins opens the attempt. See `open`.
 
-        bootstrap:    the address of a node's gRPC listener, "host:port"; several with commas between
+        bootstrap:    the address of a node, "host:port", its gRPC port or its Kafka port, or several; None: what the
+                      environment variable SEMEL_BOOTSTRAP says, else localhost:9094
         key:          names a line of transactions that follow each other, such as a job's
         token:        names what is committed: the same each time that this piece of work is tried, such as its date
         sequence:     its place in the application's order, if there is one: larger than that of the last commit
@@ -103,7 +125,8 @@ class SharedHandle:
                       are over, also those that nobody had opened
         one_off:      nobody will ever use this key again: it is forgotten a quarter of an hour after its commit (the
                       node's commit.one.off.expiration.ms)
-        max_block_ms: how long one call may take, retries included
+        max_block_ms: how long one call may take, retries included, also while no node can be reached
+        connect_timeout_ms: how long to try where no node has ever answered, to fail early; None: max_block_ms
         """
         self._client_options = ClientOptions.checked(
             bootstrap,
@@ -115,16 +138,18 @@ class SharedHandle:
         self._bootstrap = ",".join(self._client_options.addresses)
         self.key = check_name("key", key, NAME_BYTES_MAX)
         self.token = check_name("token", token, NAME_BYTES_MAX)
-        self.sequence = None if sequence is None else check_int("sequence", sequence, 0, 2**63 - 1)
+        self.sequence = None if sequence is None else check_int("sequence", sequence, 0, INT64_MAX)
         self.timeout_ms = check_int("timeout_ms", timeout_ms, 1)
-        self.attempt = uuid.uuid4().hex if attempt is None else check_name("attempt", attempt, NAME_BYTES_MAX)
+        self.attempt = new_uuid().hex if attempt is None else check_name("attempt", attempt, NAME_BYTES_MAX)
         self.run = None if run is None else check_name("run", run, NAME_BYTES_MAX)
         self.one_off = check_bool("one_off", one_off)
         self.committed: CommitDecision | None = None
+        self._offset_writer: OpenSharedResponse | None = None
         self._trace = tracing.inject(()) if tracing.active() else ()
 
     def _writer_options(self, options: dict[str, Any]) -> dict[str, Any]:
         """Return the options of a writer's producer. Raises `UsageError` for those that the transaction decides."""
+        options = in_our_names("join()", option_names(RecordSender), options, {})
         for name in _DECIDED_BY_THE_TRANSACTION:
             if name in options:
                 raise UsageError(f"join() has no option {name!r}: the shared transaction decides it")
@@ -143,6 +168,7 @@ class SharedHandle:
         payload: bytes,
         offsets: Mapping[TopicPartition, OffsetAndMetadata | int] | None,
         group: GroupMetadata | str | None,
+        expected_offsets: Mapping[TopicPartition, int] | None,
     ) -> Callable[[ClientCore], Coroutine[Any, Any, SharedCommit]]:
         """Check what is to be committed, and return the call that does."""
         check_payload(payload)
@@ -153,7 +179,9 @@ class SharedHandle:
         committer = GroupMetadata(group) if isinstance(group, str) else group
         writers = self._named(members)
         positions = as_offsets(offsets or {})
-        return lambda client: self._commit(client, writers, payload, positions, committer)
+        expected = as_expected_offsets(expected_offsets or {}, positions)
+        moved = None if committer is None or not positions else _MovedGroup(committer, positions, expected)
+        return lambda client: self._commit(client, writers, payload, moved)
 
     def _named(self, members: Iterable[SharedWriterId]) -> list[ProducerIdAndEpoch]:
         writers = []
@@ -182,19 +210,18 @@ class SharedHandle:
         client: ClientCore,
         writers: list[ProducerIdAndEpoch],
         payload: bytes,
-        offsets: Mapping[TopicPartition, OffsetAndMetadata],
-        group: GroupMetadata | None,
+        moved: _MovedGroup | None,
     ) -> SharedCommit:
-        started = time.monotonic()
+        started = client.clock.monotonic()
         try:
             with self._settling():
-                done = await self._decide(client, writers, payload, offsets, group)
+                done = await self._decide(client, writers, payload, moved)
         except SemelError as error:
             outcome = "fenced" if isinstance(error, FencedError) else "failed"
-            metrics.transaction_ended(outcome, time.monotonic() - started)
+            metrics.transaction_ended(outcome, client.clock.monotonic() - started)
             raise
         outcome = "already_committed" if done.already_committed else "committed"
-        metrics.transaction_ended(outcome, time.monotonic() - started)
+        metrics.transaction_ended(outcome, client.clock.monotonic() - started)
         return done
 
     @contextmanager
@@ -223,11 +250,10 @@ class SharedHandle:
         client: ClientCore,
         writers: list[ProducerIdAndEpoch],
         payload: bytes,
-        offsets: Mapping[TopicPartition, OffsetAndMetadata],
-        group: GroupMetadata | None,
+        moved: _MovedGroup | None,
     ) -> SharedCommit:
-        if offsets and group is not None:
-            writers = [*writers, *await self._write_offsets(client, offsets, group)]
+        if moved is not None:
+            writers = [*writers, *await self._write_offsets(client, moved)]
         request = CommitSharedRequest(
             self.key,
             self.attempt,
@@ -248,29 +274,43 @@ class SharedHandle:
         self.committed = response.decision
         return SharedCommit(response.outcome is CommitOutcome.ALREADY_COMMITTED, response.decision)
 
-    async def _write_offsets(
-        self, client: ClientCore, offsets: Mapping[TopicPartition, OffsetAndMetadata], group: GroupMetadata
-    ) -> list[ProducerIdAndEpoch]:
+    async def _write_offsets(self, client: ClientCore, moved: _MovedGroup) -> list[ProducerIdAndEpoch]:
         """Commit the offsets as one more writer, so that the same decision publishes them. Returns whom to name."""
-        joined = await open_shared(client.control, self._open_request(writer=True))
+        # One writer for all calls: what a call before this one left pending is its own, and not in its way (O5).
+        joined = self._offset_writer or await open_shared(client.control, self._open_request(writer=True))
         if joined.producer is None:
             return []  # the token is committed, and its offsets with it
+        self._offset_writer = joined
         try:
             await commit_offsets(
-                client.control, client.options, joined.transactional_id, joined.producer, offsets, group
+                client.control,
+                client.options,
+                joined.transactional_id,
+                joined.producer,
+                moved.offsets,
+                moved.group,
+                moved.expected,
             )
-        except (RetriableError, FencedError):
+        except RetriableError:
             raise
         except SemelError as error:
-            raise AbortTransactionError(
-                f"offsets of group {group.group_id!r} can't be committed, so nothing was: {error.message}", error.code
-            ) from error
+            self._offset_writer = None
+            if isinstance(error, FencedError):
+                raise
+            message = f"offsets of group {moved.group.group_id!r} can't be committed, so nothing was: {error.message}"
+            if error.code is ErrorCode.INVALID_UPDATE_VERSION:
+                raise FatalError(message, error.code) from error  # another attempt would find the same
+            raise AbortTransactionError(message, error.code) from error
         return [joined.producer]
 
     async def _abort(self, client: ClientCore) -> None:
-        started = time.monotonic()
+        started = client.clock.monotonic()
         await abort_shared(client.control, AbortSharedRequest(self.key, self.attempt, self.one_off))
-        metrics.transaction_ended("aborted", time.monotonic() - started)
+        metrics.transaction_ended("aborted", client.clock.monotonic() - started)
+
+    def _lasting_client(self) -> ClientCore | None:
+        """Return a client of this process that outlives calls and writers, where somebody keeps one."""
+        return None
 
     def _open_request(self, *, writer: bool) -> OpenSharedRequest:
         return OpenSharedRequest(
@@ -291,108 +331,3 @@ class SharedHandle:
     def __repr__(self) -> str:
         state = ", committed" if self.committed is not None else ""
         return f"SharedTransaction(key={self.key!r}, token={self.token!r}, attempt={self.attempt!r}{state})"
-
-
-class SharedTransaction(SharedHandle):
-    """A handle on one attempt at a transaction of many writers. Picklable: hand it to other processes.
-
-        shared = semel.SharedTransaction.open("localhost:9094", "nightly-import", token="2026-11-21")
-        members = pool.map(work, [(shared, part) for part in parts])   # each: join(), send, finish()
-        shared.commit(members)
-
-    All writers that the commit names take effect at the same moment; what any other one wrote, a crashed or a late one,
-    is aborted. A new attempt under the same key aborts and fences an older one that is still open.
-    """
-
-    __slots__ = ()
-
-    @classmethod
-    def open(
-        cls,
-        bootstrap: str,
-        key: str,
-        *,
-        token: str,
-        sequence: int | None = None,
-        timeout_ms: int = 300_000,
-        attempt: str | None = None,
-        **options: Any,
-    ) -> Self:
-        """Begin an attempt: abort and fence an older one of the same key, or learn that there is nothing to do.
-
-        Where `token` is committed already, `committed` is that decision, for example after a crash between the commit
-        and its answer. Arguments as in `SharedTransaction(...)`. Raises `FatalError` (INVALID_TXN_STATE) for a
-        `sequence` that is not after the last commit's.
-        """
-        shared = cls(bootstrap, key, token=token, sequence=sequence, timeout_ms=timeout_ms, attempt=attempt, **options)
-        shared.committed = shared._run(shared._open)
-        return shared
-
-    def join(self, **options: Any) -> SharedWriter:
-        """Join as a writer, in any process: the result sends as a `Producer` does, and `finish()` ends it.
-
-        options: of the producer, such as compression and linger_ms; not those that the transaction decides
-
-        Where the token is committed already, the writer's `committed` says so, and it takes no records. Raises
-        `FencedError` when another attempt has taken this one's place, or this one is decided.
-        """
-        request = self._open_request(writer=True)
-        client = self._lasting_client()
-        return SharedWriter(self._bootstrap, request, self._trace, client=client, **self._writer_options(options))
-
-    def commit(
-        self,
-        members: Iterable[SharedWriterId],
-        *,
-        payload: bytes = b"",
-        offsets: Mapping[TopicPartition, OffsetAndMetadata | int] | None = None,
-        group: GroupMetadata | str | None = None,
-    ) -> SharedCommit:
-        """Commit exactly what `members` wrote, and abort every other writer. Safe to repeat, also after a crash.
-
-        members: what the writers' `finish()` returned; may be empty
-        payload: up to 64 KiB that are recorded with the token; a repetition must bring the same
-        offsets: of the next records to read, committed for `group` by the same decision
-
-        Returns whether an earlier attempt had committed the token already. Raises `AbortTransactionError` when a member
-        is not open any more, so that nothing was committed (run it again, as a new attempt), `FencedError` when another
-        attempt has taken over (stop), `FatalError` when the token was committed with another payload or the sequence is
-        not after the last one, and `RetriableError` when the outcome could not be learnt: commit again, or ask
-        `Admin.commits`.
-        """
-        return self._run(self._committing(members, payload, offsets, group))
-
-    def abort(self) -> None:
-        """Abort the attempt with all its writers, also those that join late. Changes nothing once it is decided."""
-        self._run(self._abort)
-
-    def _lasting_client(self) -> ClientCore | None:
-        """Return a client of this process that outlives calls and writers, where somebody keeps one."""
-        return None
-
-    def _run(self, call: Callable[[ClientCore], Coroutine[Any, Any, T]]) -> T:
-        """Ask through a client that lives for this call: a handle has no thread or connection to lose in a fork."""
-        lasting = self._lasting_client()
-        if lasting is not None:
-            return lasting.run(call(lasting))
-        client = ClientCore("SharedTransaction", self._client_options)
-        try:
-            return client.run(call(client))
-        finally:
-            client.close()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        """Abort what was not committed. Nothing that is decided changes."""
-        if self.committed is not None:
-            return
-        try:
-            self.abort()
-        except SemelError as while_aborting:
-            if error is None:
-                raise
-            error.add_note(f"and the attempt could not be aborted: {while_aborting}")

@@ -5,11 +5,9 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Callable, Coroutine
-from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 from enum import Enum
-from types import TracebackType
-from typing import Any, Self
+from typing import Any
 
 from semel.protocol.api.shared_transactions import CommitDecision, LeaveSharedRequest, OpenSharedRequest
 from semel.protocol.errors import (
@@ -21,17 +19,14 @@ from semel.protocol.errors import (
     UsageError,
 )
 from semel.protocol.ids import NO_PRODUCER, NO_PRODUCER_ID
-from semel.sdk.producer.api import RecordSender
-from semel.sdk.producer.base import ProducerBase
-from semel.sdk.producer.core import Part, ProducerCore
+from semel.sdk.producer.core import ProducerCore, TransactionScope
 from semel.sdk.producer.sender import Sender
 from semel.sdk.producer.settings import ProducerOptions
 from semel.sdk.shared.calls import describe_shared, leave_shared, open_shared
-from semel.sdk.telemetry import tracing
 from semel.sdk.transport.client import ClientCore
 from semel.sdk.transport.control import Control
 
-_log = logging.getLogger(__name__)
+_log = logging.getLogger("semel.producer")
 
 _LEAVE_TIMEOUT_MS = 5_000
 """How long closing a writer may ask for its part to be aborted; the decision, or its timeout, does so besides."""
@@ -97,6 +92,7 @@ class SharedPart:
         self._lock = threading.RLock()
         self._state = _State.JOINING
         self._error: SemelError | None = None
+        self._is_explained = False
         self._producer = NO_PRODUCER
         self._wrote = False
         self.transactional_id = ""
@@ -128,7 +124,7 @@ class SharedPart:
             if self._state is not _State.OPEN:
                 raise UsageError(f"this writer is {self._state.value}; join again for another one")
 
-    def part_failed(self, error: SemelError) -> None:
+    def scope_failed(self, error: SemelError) -> None:
         """A record failed for good: this writer's part can't be committed any more."""
         self._move(_State.FAILED, only_from=(_State.OPEN, _State.FINISHING), error=error)
 
@@ -161,7 +157,10 @@ class SharedPart:
         """Wait until everything sent is acknowledged. Raises why the part can't be committed."""
         await self._flush()
         if self._error is not None:
-            self._error = await self._explained(self._error)
+            if self._error.code in _OF_THE_END and not self._is_explained:
+                self._error = await self._explained(self._error)
+                self._is_explained = True
+                _log.warning("not delivered: %s", self._error)
             raise self._error
 
     def identity(self) -> SharedWriterId:
@@ -194,8 +193,6 @@ class SharedPart:
 
     async def _explained(self, error: SemelError) -> SemelError:
         """Say who has ended this part: that decides what the caller should do."""
-        if error.code not in _OF_THE_END:
-            return error
         key, attempt = self._request.key, self._request.attempt
         try:
             found = await describe_shared(self._control, key)
@@ -225,137 +222,13 @@ class SharedWriterCore(ProducerCore):
         options = replace(options, sender=replace(options.sender, transactional=True))
         super().__init__(options, blocking=blocking, client=client)
 
-    def _make_part(self) -> Part:
+    def _tell_failure(self, error: SemelError) -> None:
+        """Say it once, when it is known who has ended the part: it comes for each partition, in a node's own words."""
+        if error.code not in _OF_THE_END:
+            super()._tell_failure(error)
+
+    def _make_scope(self) -> TransactionScope:
         self.shared = SharedPart(
             self._request, self.client.control, self.sender, self.flush, self.abandon, self.update_gate
         )
         return self.shared
-
-
-class SharedWriterBase(ProducerBase):
-    """A writer without a way to wait."""
-
-    _in_place_of_pickling = "it belongs to its process; pickle the SharedTransaction, and join in the other process"
-
-    def __init__(
-        self,
-        bootstrap: str,
-        request: OpenSharedRequest,
-        trace: tracing.Headers,
-        *,
-        client: ClientCore | None = None,
-        **options: Any,
-    ) -> None:
-        """Only `SharedTransaction.join` makes them: it also asks the coordinator for their identity.
-
-        trace:  the trace context of the handle, which sends inside the with-block are made in, unless there is another
-        client: to write through, which continues after this writer; None: one of its own
-        """
-        self._request = request
-        self._client = client
-        self._trace = trace
-        self._attached: AbstractContextManager[None] = nullcontext()
-        super().__init__(bootstrap, **options)
-
-    def _make_core(self, options: ProducerOptions) -> ProducerCore:
-        return SharedWriterCore(options, self._request, blocking=self._blocking, client=self._client)
-
-    @property
-    def _part(self) -> SharedPart:
-        assert isinstance(self._core, SharedWriterCore)
-        return self._core.shared
-
-    @property
-    def committed(self) -> CommitDecision | None:
-        """The decision, where the token was committed before this writer joined: then there is nothing to write."""
-        return self._part.committed
-
-    @property
-    def transactional_id(self) -> str | None:
-        """The name that the coordinator has given this writer; it shows in `semel txn list`."""
-        return self._part.transactional_id or None
-
-    def _begin_trace(self) -> None:
-        self._attached = tracing.attached(tracing.context_of(self._trace))
-        self._attached.__enter__()
-
-    def _end_trace(self) -> None:
-        self._attached.__exit__(None, None, None)
-        self._attached = nullcontext()
-
-    def _finished(self) -> SharedWriterId:
-        if not self._part.has_finished:
-            raise UsageError("this writer was closed before it finished, so it counts for nothing; join again")
-        return self._part.identity()
-
-    def __repr__(self) -> str:
-        return f"SharedWriter(key={self._request.key!r}, attempt={self._request.attempt!r})"
-
-
-class SharedWriter(SharedWriterBase, RecordSender):
-    """Writes in a shared transaction, as a `Producer` does, under an identity of its own. Made by `join()`.
-
-        with shared.join() as writer:
-            writer.send("orders", value, key=key)
-            member = writer.finish()
-
-    What it wrote counts when the committer names `member`. A writer that is closed, or dies, without `finish()` counts
-    for nothing. Thread-safe; belongs to the process that made it.
-    """
-
-    def __init__(
-        self,
-        bootstrap: str,
-        request: OpenSharedRequest,
-        trace: tracing.Headers,
-        *,
-        client: ClientCore | None = None,
-        **options: Any,
-    ) -> None:
-        super().__init__(bootstrap, request, trace, client=client, **options)
-        try:
-            self._core.client.run(self._part.join())
-        except BaseException:
-            self.close()
-            raise
-
-    def flush(self, timeout: float | None = None) -> None:
-        """Wait until everything sent before is acknowledged, for up to `timeout` seconds (None: delivery_timeout_ms).
-
-        Raises `RetriableError` (REQUEST_TIMED_OUT) when it takes longer, and what `finish` raises once this writer's
-        part can't be committed any more.
-        """
-        self._core.check_open()
-        self._core.client.run(self._part.flush(), None if timeout is None else timeout * 1000)
-
-    def finish(self) -> SharedWriterId:
-        """Flush, close, and return what the committer is to name. The same again when called again.
-
-        Raises `AbortTransactionError` when something was not written, or the part timed out (join again, and write it
-        again), `FencedError` when a newer attempt has taken over, or this one was decided without this writer (stop).
-        """
-        if not self._core.is_closed:
-            self._core.client.run(self._part.finish())
-            self.close()
-        return self._finished()
-
-    def close(self, timeout: float | None = None) -> None:
-        """Close. Without `finish()` before, what was written is aborted. Does nothing the second time."""
-        self._dropped.detach()
-        self._core.close(timeout)
-
-    def __enter__(self) -> Self:
-        self._core.check_open()
-        self._begin_trace()
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self._end_trace()
-        try:
-            self.close()
-        except SemelError as while_closing:
-            if error is None:
-                raise
-            error.add_note(f"and closing the writer failed: {while_closing}")

@@ -14,6 +14,7 @@ from sqlalchemy.engine import Engine, make_url
 from tenacity import Retrying, retry_if_exception, stop_after_delay, wait_random_exponential
 
 from semel.protocol.errors import ErrorCode, FatalError, RetriableError, UsageError
+from semel.protocol.extras import install_command
 
 T = TypeVar("T")
 
@@ -24,7 +25,7 @@ _DRIVERS: Final = {
     "mysql": "mysql+pymysql",
     "mariadb": "mariadb+pymysql",
 }
-_EXTRAS: Final = {POSTGRESQL: "semel[postgresql]", MYSQL: "semel[mysql]", "mariadb": "semel[mysql]"}
+_EXTRAS: Final = {POSTGRESQL: "postgresql", MYSQL: "mysql", "mariadb": "mysql"}
 
 LOCK_TIMEOUT_S: Final = 5
 """How long a statement waits for a row that another session has locked, before the whole transaction is tried again."""
@@ -193,7 +194,7 @@ def failed(database: Database, error: BaseException) -> FatalError:
     return FatalError(f"the database {database.location} refuses: {first_line(error)}")
 
 
-def told(database: Database, error: sa.exc.SQLAlchemyError) -> RetriableError | FatalError:
+def to_semel_error(database: Database, error: sa.exc.SQLAlchemyError) -> RetriableError | FatalError:
     """Return what to raise for an error of work that is not tried again here."""
     return (unavailable if database.verdict(error) is Verdict.TRANSIENT else failed)(database, error)
 
@@ -230,8 +231,8 @@ def _engine(url: str | sa.URL) -> Engine:
     try:
         return sa.create_engine(parsed, hide_parameters=True, **options)  # rows do not belong into logs
     except ModuleNotFoundError as error:
-        package = _EXTRAS.get(backend, error.name)
-        raise UsageError(f"{backend} needs the Python package {error.name}: pip install '{package}'") from None
+        command = install_command(_EXTRAS[backend]) if backend in _EXTRAS else f"pip install {error.name}"
+        raise UsageError(f"{backend} needs the Python package {error.name}: {command}") from None
     except exc.NoSuchModuleError:
         raise UsageError(f"{backend} is not supported: use SQLite, PostgreSQL, MySQL or MariaDB") from None
 

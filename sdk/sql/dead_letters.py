@@ -15,18 +15,13 @@ import sqlalchemy as sa
 from semel.protocol.errors import ErrorCode, FatalError, RetriableError, SemelError, UsageError
 from semel.protocol.record_decoder import Record
 from semel.sdk.admin.api import Admin
+from semel.sdk.pipeline.dead_letters import dead_letter_headers
+from semel.sdk.sql.database import Database
 from semel.sdk.sql.outbox import Outbox
-from semel.sdk.sql.outbox_table import as_row
+from semel.sdk.sql.outbox_table import OutboxTable, as_row
 
 _log = logging.getLogger("semel.sql")
 
-HEADER_REASON: Final = "semel.error.reason"
-HEADER_TOPIC: Final = "semel.source.topic"
-HEADER_PARTITION: Final = "semel.source.partition"
-HEADER_OFFSET: Final = "semel.source.offset"
-HEADER_TIMESTAMP: Final = "semel.source.timestamp"
-HEADER_GROUP: Final = "semel.source.group"
-REASON_CHARS_MAX: Final = 1_000
 CHECK_MS: Final = 5_000
 """How long the node is asked, at the start, whether the topic is there."""
 
@@ -34,10 +29,20 @@ CHECK_MS: Final = 5_000
 class DeadLetters:
     """The dead letters of one group: puts them into their outbox, and relays it on a thread."""
 
-    def __init__(self, outbox: Outbox, topic: str, group: str) -> None:
-        self.outbox = outbox
-        outbox.drains = True
-        outbox.own_topic = topic
+    def __init__(
+        self,
+        bootstrap: str,
+        database: Database,
+        table: str,
+        schema: str | None,
+        topic: str,
+        group: str,
+        retry_timeout_ms: int,
+    ) -> None:
+        self.table = OutboxTable(table, schema)
+        self.outbox = Outbox(bootstrap, database.engine, table=table, schema=schema, retry_timeout_ms=retry_timeout_ms)
+        self.outbox.drains = True
+        self.outbox.own_topic = topic
         self._topic = topic
         self._group = group
         self._thread: threading.Thread | None = None
@@ -47,18 +52,10 @@ class DeadLetters:
         """Insert records with the reasons why they can't become rows."""
         rows: list[dict[str, Any]] = []
         for record, reason in poison:
-            headers: list[tuple[str, bytes | str | None]] = [
-                *record.headers,
-                (HEADER_REASON, reason[:REASON_CHARS_MAX]),
-                (HEADER_TOPIC, record.topic),
-                (HEADER_PARTITION, str(record.partition)),
-                (HEADER_OFFSET, str(record.offset)),
-                (HEADER_TIMESTAMP, str(record.timestamp_ms)),
-                (HEADER_GROUP, self._group),
-            ]
+            headers = dead_letter_headers(record, reason, self._group)
             rows.append(as_row(self._topic, record.value, record.key, headers, None))
         if rows:
-            connection.execute(self.outbox.table.insert(), rows)
+            connection.execute(self.table.rows.insert(), rows)
 
     @property
     def set_aside(self) -> int:
@@ -67,7 +64,7 @@ class DeadLetters:
 
     def take_back(self, connection: sa.Connection) -> None:
         """Let those be relayed that sinks of other groups have set aside, because this topic was not there."""
-        self.outbox._table.take_back(connection, self._topic)
+        self.table.take_back(connection, self._topic)
 
     def is_topic_there(self, bootstrap: str) -> bool:
         """Raise `UsageError` where the topic is not there. False: a node that is away is not waited for."""

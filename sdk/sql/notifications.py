@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import logging
-import threading
 import zlib
+from collections.abc import Callable
 from typing import Any
 
 import sqlalchemy as sa
@@ -34,8 +34,8 @@ class Notifications:
         self._channel = channel_of(table)
         self._connection: Any = None
 
-    def wait(self, seconds: float, stopping: threading.Event) -> None:
-        """Return when somebody has notified, or after so long."""
+    def wait(self, seconds: float, pause: Callable[[float], None]) -> None:
+        """Return when somebody has notified, or after so long; `pause` waits where this can't listen."""
         try:
             if self._connection is None:
                 connection = self._engine.raw_connection()
@@ -49,7 +49,7 @@ class Notifications:
         except Exception as error:
             _log.info("not listening for rows of the outbox, looking for them: %s", first_line(error))
             self.close()
-            stopping.wait(seconds)
+            pause(seconds)
 
     def close(self) -> None:
         """Stop listening."""

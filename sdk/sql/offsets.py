@@ -1,7 +1,7 @@
 """The table of offsets: how far the rows of a database have come in each partition, and who may continue (E3, O4).
 
-A row belongs to whoever claimed it last: a claim raises its `epoch`. What is written with an older epoch, or does not
-begin where the row says, is refused by one UPDATE, which also locks the row until its transaction ends.
+A row belongs to the instance that claimed it last: a claim raises its `epoch`. What is written with an older epoch,
+or does not begin where the row says, is refused by one UPDATE, which also locks the row until its transaction ends.
 """
 
 from __future__ import annotations
@@ -15,9 +15,9 @@ import sqlalchemy as sa
 from sqlalchemy import exc
 from sqlalchemy.dialects import mysql
 
+from semel.protocol.api.groups import GroupMetadata
 from semel.protocol.errors import AbortTransactionError, ErrorCode, FatalError, UsageError
 from semel.protocol.ids import TopicPartition
-from semel.sdk.producer.transaction import GroupMetadata
 from semel.sdk.sql.database import Database
 
 OFFSETS_TABLE: Final = "semel_offsets"
@@ -99,7 +99,7 @@ class OffsetsTable:
         first_position: int,
         member: GroupMetadata,
     ) -> OffsetRow | None:
-        """Take a partition over from whoever had it when `seen` was read; None where somebody else was quicker.
+        """Take a partition over from its owner when `seen` was read; None where another was quicker.
 
         The position is read once more, under the lock: until now its former owner could write.
         `first_position` is where to begin with a partition that has no row.

@@ -1,9 +1,9 @@
 """The outbox: rows that an application inserts in its own transactions, relayed into topics exactly once (E3, E5).
 
 Commit n of the relay is one transaction of the node: the rows, and a token with their ids. Only then the rows are
-deleted (or marked) and `settled` becomes n, in one transaction of the database. So whoever comes after a crash asks for
-the last commit: it is settled, or its number is one more, and then its ids say what is to be deleted. A relay that was
-replaced can't commit, because its successor has the same transactional id.
+deleted (or marked) and `settled` becomes n, in one transaction of the database. So the next relay after a crash asks
+for the last commit: it is settled, or its number is one more, and then its ids say what is to be deleted. A relay that
+was replaced can't commit, because its successor has the same transactional id.
 """
 
 from __future__ import annotations
@@ -13,9 +13,8 @@ import math
 import os
 import secrets
 import socket
-import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from types import TracebackType
 from typing import Any, Final, Self
 
@@ -33,9 +32,19 @@ from semel.protocol.errors import (
     SemelError,
     UsageError,
 )
+from semel.sdk.pipeline.stopping import stopped_by_signals
 from semel.sdk.producer.api import Producer
 from semel.sdk.producer.serialization import HeadersArgument, header_pairs
-from semel.sdk.sql.database import PAUSE_MAX_S, POSTGRESQL, Database, Verdict, failed, first_line, told, unavailable
+from semel.sdk.sql.database import (
+    PAUSE_MAX_S,
+    POSTGRESQL,
+    Database,
+    Verdict,
+    failed,
+    first_line,
+    to_semel_error,
+    unavailable,
+)
 from semel.sdk.sql.notifications import Notifications, notify
 from semel.sdk.sql.outbox_table import (
     ROWS_MAX,
@@ -49,6 +58,8 @@ from semel.sdk.sql.outbox_table import (
 )
 from semel.sdk.telemetry import tracing
 from semel.sdk.transport.arguments import check_seconds
+from semel.sdk.transport.border import ends_tracebacks
+from semel.sdk.transport.kafka_names import in_our_names
 from semel.sdk.transport.options import (
     NotPicklable,
     check_bool,
@@ -64,6 +75,8 @@ _log = logging.getLogger("semel.sql")
 
 NAME_BYTES_MAX: Final = 200
 FIRST_POLL_S: Final = 0.01
+LOOK_S: Final = 0.05
+"""How often a pause looks whether to stop."""
 _REFUSED: Final = frozenset(
     {
         ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
@@ -89,6 +102,7 @@ class _DeposedError(Exception):
     """Another relay has taken over."""
 
 
+@ends_tracebacks
 class Outbox(NotPicklable):
     """An outbox table, and its relay into topics.
 
@@ -102,7 +116,8 @@ class Outbox(NotPicklable):
         with semel.sql.Outbox("localhost:9094", "postgresql://shop@/shop") as outbox:
             outbox.run()
 
-    bootstrap:         the gRPC address of a node, or several
+    bootstrap:         the address of a node, or several: its gRPC port (9094) or its Kafka port (9092); None:
+                       what the environment variable SEMEL_BOOTSTRAP says, else localhost:9094
     database:          a URL, or a SQLAlchemy `Engine`
     table, schema:     where the rows are; `<table>_relay` is beside it
     name:              names this outbox on the node, whose transactional id is made of it; None: a name is drawn once,
@@ -113,7 +128,7 @@ class Outbox(NotPicklable):
     poll_interval_ms:  the longest pause between looks at the table while nothing comes
     notify:            PostgreSQL: `add` notifies (NOTIFY) and relays listen, so that rows need not wait for a look
     lease_ms:          after how long without a sign of life another relay takes over
-    retry_timeout_ms:  for how long `run` tries on when the database or the node does not answer
+    retry_timeout_ms:  for how long `run` retries when the database or the node does not answer
     producer:          further options of the `Producer`, such as {"compression": "zstd"}
     """
 
@@ -123,7 +138,7 @@ class Outbox(NotPicklable):
     @checked_names
     def __init__(
         self,
-        bootstrap: str,
+        bootstrap: str | Sequence[str] | None,
         database: str | sa.URL | Engine,
         *,
         table: str = "semel_outbox",
@@ -140,8 +155,7 @@ class Outbox(NotPicklable):
         producer: Mapping[str, Any] | None = None,
     ) -> None:
         """Check the options; nothing connects yet. Raises `UsageError`."""
-        parse_bootstrap(bootstrap)
-        self._bootstrap = bootstrap
+        self._bootstrap = ",".join(parse_bootstrap(bootstrap))
         self._name = None if name is None else check_name("name", name, NAME_BYTES_MAX)
         self._set_aside = check_bool("set_aside_refused", set_aside_refused)
         self._rows_max = check_int("rows_max", rows_max, 1, ROWS_MAX)
@@ -158,7 +172,7 @@ class Outbox(NotPicklable):
                 f"option notify is PostgreSQL's; {self._database.kind} is looked at every poll_interval_ms"
             )
         self._me = f"{socket.gethostname()}/{os.getpid()}/{secrets.token_hex(4)}"
-        self._stopping = threading.Event()
+        self._is_stopped = False
         self._notifications: Notifications | None = None
         self._producer: Producer | None = None
         self._epoch = 0
@@ -203,7 +217,8 @@ class Outbox(NotPicklable):
     ) -> None:
         """Add a record in the caller's transaction: it is relayed if that commits.
 
-        connection: a `Connection` or `Session` of SQLAlchemy, in the transaction of what the record tells of
+        connection: a `Connection` or `Session` of SQLAlchemy (asyncio: an `AsyncConnection`, an `AsyncSession`, or that
+                    of a `Sink`), in the transaction of what the record tells of
         value, key, headers, partition: as for `Producer.send`
 
         Raises `UsageError` for what can't be sent and where there is no table, and what the database raises.
@@ -225,21 +240,28 @@ class Outbox(NotPicklable):
         if self._notify:
             notify(connection, self._table.rows.fullname)
 
-    # relaying
+    # --- Relaying -----------------------------------------------------------------------------------------------------
 
-    def run(self, idle_timeout_s: float | None = None) -> None:
-        """Relay until `stop`; or, with `idle_timeout_s`, until nothing came for so long while this relay was working.
+    def run(self, idle_timeout_s: float | None = None, *, handle_signals: bool = True) -> None:
+        """Relay until `stop`, SIGTERM or Ctrl-C; with `idle_timeout_s`, until nothing came for so long while it worked.
 
-        Where another relay is working, waits for its end. Raises `FatalError` for what repeating does not help, such
+        handle_signals: stop for SIGTERM and SIGINT, where this is the main thread and they have no other handler
+
+        Where it is stopped, the transaction under way is finished and committed, and this returns. While another relay
+        works, this one waits. Raises `FatalError` for what repeating does not help, such
         as a row for a topic that does not exist, and `RetriableError` when retry_timeout_ms was not enough.
         """
         check_seconds("idle_timeout_s", idle_timeout_s)
         self._check_usable()
-        self._check_tables()
+        with stopped_by_signals(lambda _: self.stop(), is_wanted=check_bool("handle_signals", handle_signals)):
+            self._check_tables()
+            self._run(idle_timeout_s)
+
+    def _run(self, idle_timeout_s: float | None) -> None:
         failing_since: float | None = None
         idle_since = math.inf
         pause_s = FIRST_POLL_S
-        while not self._stopping.is_set():
+        while not self._is_stopped:
             try:
                 relayed = self._go_on()
             except (_DeposedError, FencedError) as error:
@@ -250,16 +272,16 @@ class Outbox(NotPicklable):
                 since = failing_since or time.monotonic()
                 self._judge(error, time.monotonic() - since)
                 if failing_since is None:
-                    _log.warning("outbox %s: trying on: %s", self.table.fullname, first_line(error))
+                    _log.warning("outbox %s: retrying: %s", self.table.fullname, first_line(error))
                 failing_since = since
                 self._step_down()
                 self._counts["retries"] += 1
-                self._stopping.wait(min(PAUSE_MAX_S, max(0.1, (time.monotonic() - since) / 4)))
+                self._pause(min(PAUSE_MAX_S, max(0.1, (time.monotonic() - since) / 4)))
                 continue
             failing_since = None
             now = time.monotonic()
             if relayed is None:  # standing by
-                self._stopping.wait(min(self._lease_s / 4, 1.0))
+                self._pause(min(self._lease_s / 4, 1.0))
                 idle_since, pause_s = math.inf, FIRST_POLL_S
             elif relayed:
                 idle_since, pause_s = math.inf, FIRST_POLL_S
@@ -283,7 +305,7 @@ class Outbox(NotPicklable):
 
     def stop(self) -> None:
         """Let `run` return once the transaction under way has ended. From any thread, or a signal handler."""
-        self._stopping.set()
+        self._is_stopped = True
 
     @property
     def is_working(self) -> bool:
@@ -300,7 +322,7 @@ class Outbox(NotPicklable):
             with self._database.begin() as connection:
                 self._table.check(self._database, connection)
         except sa.exc.SQLAlchemyError as error:
-            raise told(self._database, error) from error
+            raise to_semel_error(self._database, error) from error
 
     def _judge(self, error: Exception, failing_s: float) -> None:
         """Raise an error that is not to be tried again, or not any more."""
@@ -351,7 +373,7 @@ class Outbox(NotPicklable):
         self._settle(number, ids)
 
     def _settle(self, number: int, ids: list[int]) -> None:
-        """Delete or mark what commit `number` has relayed. A failure is made good by whoever takes over."""
+        """Delete or mark what commit `number` has relayed. A failure is made good by the next one."""
         with self._database.begin() as connection:
             if not self._table.settle(connection, number, ids):
                 raise _DeposedError
@@ -385,7 +407,7 @@ class Outbox(NotPicklable):
         self._limit = self._rows_max
         return True
 
-    # whose turn it is
+    # --- Whose turn it is ---------------------------------------------------------------------------------------------
 
     def _take_over(self) -> bool:
         """Become the relay if there is no other; settle what the one before has left."""
@@ -448,15 +470,21 @@ class Outbox(NotPicklable):
         if producer is not None:
             _close(producer)
 
+    def _pause(self, seconds: float) -> None:
+        """Wait so long, or until it is to stop: a handler of a signal can't wake who waits."""
+        end = time.monotonic() + seconds
+        while not self._is_stopped and (left := end - time.monotonic()) > 0:
+            time.sleep(min(left, LOOK_S))
+
     def _wait(self, seconds: float) -> None:
         if self._notify and self._notifications is None:
             self._notifications = Notifications(self._database.engine, self._table.rows.fullname)
         if self._notifications is not None:
-            self._notifications.wait(seconds, self._stopping)
+            self._notifications.wait(seconds, self._pause)
         else:
-            self._stopping.wait(seconds)
+            self._pause(seconds)
 
-    # life
+    # --- Life ---------------------------------------------------------------------------------------------------------
 
     def _check_usable(self) -> None:
         if self._closed:
@@ -500,7 +528,7 @@ def create_tables(database: Database, tables: tuple[sa.Table, ...]) -> None:
         for table in tables:
             _create_table(database, table)
     except sa.exc.SQLAlchemyError as error:
-        raise told(database, error) from error
+        raise to_semel_error(database, error) from error
 
 
 def _create_table(database: Database, table: sa.Table) -> None:
@@ -523,7 +551,7 @@ def ddl(database: Database, tables: tuple[sa.Table, ...]) -> str:
 
 
 def _producer_options(options: Mapping[str, Any] | None) -> dict[str, Any]:
-    given = dict(options or {})
+    given = in_our_names("producer", option_names(Producer), options or {}, {})
     for name in ("transactional_id", "two_phase", "acks", "idempotent", "key_serializer", "value_serializer"):
         if name in given:
             raise UsageError(f"option producer can't set {name}: the outbox needs it as it is")

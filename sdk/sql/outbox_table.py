@@ -113,14 +113,14 @@ class OutboxTable:
             check_columns(connection, table, "call create_tables() once, or ddl() for your own migrations")
             database.require_transactions(connection, table)
 
-    # the application's side
+    # --- The application's side ---------------------------------------------------------------------------------------
 
     def add(self, connection: Executes, rows: Sequence[dict[str, Any]]) -> None:
         """Insert rows as `as_row` makes them."""
         if rows:
             connection.execute(self.rows.insert(), rows)
 
-    # the relay's side
+    # --- The relay's side ---------------------------------------------------------------------------------------------
 
     def read(self, connection: sa.Connection, rows_max: int, bytes_max: int) -> list[OutboxRow]:
         """Return the next rows to relay, in the order of ids: at least one where there is one, whatever its size.

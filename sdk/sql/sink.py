@@ -4,10 +4,7 @@ from __future__ import annotations
 
 import logging
 import time
-import weakref
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import Future
-from contextlib import contextmanager
 from types import TracebackType
 from typing import Any, Final, Self
 
@@ -25,17 +22,21 @@ from semel.protocol.errors import (
 from semel.protocol.ids import TopicPartition
 from semel.sdk.consumer.api import Consumer
 from semel.sdk.consumer.batch import Batch
-from semel.sdk.sql.database import IDLE_TIMEOUT_MS, Database, Verdict, first_line, told
+from semel.sdk.pipeline.dead_letters import check_dead_letter_topic
+from semel.sdk.pipeline.stopping import stopped_by_signals
+from semel.sdk.sql.database import IDLE_TIMEOUT_MS, Database, Verdict, first_line, to_semel_error
 from semel.sdk.sql.dead_letters import DeadLetters
 from semel.sdk.sql.offsets import OFFSETS_TABLE, OffsetsTable, Step
-from semel.sdk.sql.outbox import Outbox, create_tables, ddl
-from semel.sdk.sql.places import Places
-from semel.sdk.sql.pump import Pump
-from semel.sdk.sql.sink_options import OPTIONS_ELSEWHERE, SinkOptions, check_dead_letter_topic, consumer_options
+from semel.sdk.sql.outbox import create_tables, ddl
+from semel.sdk.sql.partition_claims import PartitionClaims
+from semel.sdk.sql.sink_options import OPTIONS_ELSEWHERE, SinkOptions, consumer_options
+from semel.sdk.sql.sink_run import SinkRun
+from semel.sdk.sql.sink_state import SinkState
 from semel.sdk.sql.target import MappingFunction, TargetTable
 from semel.sdk.telemetry import tracing
 from semel.sdk.transport.arguments import check_seconds, check_topics
-from semel.sdk.transport.options import NotPicklable, check_int, check_text, checked_names
+from semel.sdk.transport.border import context_edge, ends_tracebacks
+from semel.sdk.transport.options import NotPicklable, check_bool, check_int, check_text, checked_names, parse_bootstrap
 
 _log = logging.getLogger("semel.sql")
 
@@ -44,10 +45,9 @@ POLL_S: Final = 0.1
 BATCH_RECORDS: Final = 5_000
 ASK_S: Final = 30.0
 """How long the loop of a user's own waits to learn whether a commit took effect."""
-GROUP_COMMIT_S: Final = 1.0
-"""How often the group is told how far the database is, for tools that show lag."""
 
 
+@ends_tracebacks
 class Sink(NotPicklable):
     """Writes the records of topics into a database, each exactly once, as a member of a group.
 
@@ -68,7 +68,8 @@ class Sink(NotPicklable):
                 with sink.transaction(batch) as connection:
                     connection.execute(...)
 
-    bootstrap:         the gRPC address of a node, or several
+    bootstrap:         the address of a node, or several: its gRPC port (9094) or its Kafka port (9092); None:
+                       what the environment variable SEMEL_BOOTSTRAP says, else localhost:9094
     database:          a URL, or a SQLAlchemy `Engine`
     group, topics:     what to read, shared with the group's other sinks
     table, schema:     what to write to
@@ -81,7 +82,7 @@ class Sink(NotPicklable):
                        or "error". The group's offsets are never read
     rows_max, bytes_max, linger_ms: a transaction is written when it has so many rows or bytes, or after so long.
                        Twice as much is buffered, then the sink stops reading until the database has caught up
-    retry_timeout_ms:  for how long to try on when the database does not answer
+    retry_timeout_ms:  for how long to retry when the database does not answer
     idle_timeout_ms:   after how long without a statement PostgreSQL and MariaDB end a transaction, so that a frozen
                        process does not hold its locks for ever; longer than what you do between statements
     offsets_table, dead_letters_table: the sink's own tables, beside `table`; see `create_tables`
@@ -94,7 +95,7 @@ class Sink(NotPicklable):
     @checked_names
     def __init__(
         self,
-        bootstrap: str | Sequence[str],
+        bootstrap: str | Sequence[str] | None,
         database: str | sa.URL | Engine,
         *,
         group: str,
@@ -117,7 +118,7 @@ class Sink(NotPicklable):
         consumer: Mapping[str, Any] | None = None,
     ) -> None:
         """Check the options; nothing connects yet. Raises `UsageError`."""
-        self.options = SinkOptions.checked(
+        options = SinkOptions.checked(
             table=table,
             schema=schema,
             mapping=mapping,
@@ -132,113 +133,87 @@ class Sink(NotPicklable):
         )
         further = consumer_options(consumer)
         topics = check_topics(topics)
-        self.database = Database(database, check_int("idle_timeout_ms", idle_timeout_ms, 1_000))
-        self.offsets = OffsetsTable(check_text("group", group), check_text("offsets_table", offsets_table), schema)
-        self._bootstrap = bootstrap if isinstance(bootstrap, str) else ",".join(bootstrap)
-        self.dead_letters: DeadLetters | None = None
+        target = Database(database, check_int("idle_timeout_ms", idle_timeout_ms, 1_000))
+        offsets = OffsetsTable(check_text("group", group), check_text("offsets_table", offsets_table), schema)
+        self._bootstrap = ",".join(parse_bootstrap(bootstrap))
+        dead_letters = None
         if dead_letter_topic is not None:
             if mapping is None:
                 raise UsageError("dead_letter_topic is for run(): give table and mapping, too")
             dead_letter_topic = check_dead_letter_topic(dead_letter_topic, topics)
-            outbox = Outbox(
+            dead_letters = DeadLetters(
                 self._bootstrap,
-                self.database.engine,
-                table=check_text("dead_letters_table", dead_letters_table),
-                schema=schema,
-                retry_timeout_ms=retry_timeout_ms,
+                target,
+                check_text("dead_letters_table", dead_letters_table),
+                schema,
+                dead_letter_topic,
+                group,
+                retry_timeout_ms,
             )
-            self.dead_letters = DeadLetters(outbox, dead_letter_topic, group)
-        self._pump: Pump | None = None
-        self.places = Places(
-            self.database,
-            self.offsets,
-            offset_reset,
-            self.options.retry_timeout_s,
-            self._before_going,
-        )
+        self._running: SinkRun | None = None
+        claims = PartitionClaims(target, offsets, offset_reset, options.retry_timeout_s, self._before_going)
         # Where its own lookup begins does not matter, the database decides: but it must not fail for "error".
         reset = "latest" if offset_reset == "latest" else "earliest"
-        self.consumer = Consumer(
-            bootstrap, group=group, topics=topics, listener=self.places, offset_reset=reset, **further
-        )
-        self.places.consumer = self.consumer
-        self.counts = dict.fromkeys(
-            ("records", "rows", "transactions", "dead_letters", "skipped", "retries", "refused"), 0
-        )
+        reading = Consumer(bootstrap, group=group, topics=topics, listener=claims, offset_reset=reset, **further)
+        claims.consumer = reading
+        self._state = SinkState(options, target, offsets, dead_letters, claims, reading)
         self._target: TargetTable | None = None
-        self._steps: weakref.WeakKeyDictionary[Batch, dict[TopicPartition, Step]] = weakref.WeakKeyDictionary()
-        self._written: dict[TopicPartition, int] = {}
-        self._telling: Future[None] | None = None
-        self._tell_at = 0.0
-        self._stopped = False
         self._entered = False
         self._closed = False
 
-    # tables
+    # --- Tables -------------------------------------------------------------------------------------------------------
 
     def create_tables(self) -> None:
         """Create the sink's own tables where they are missing: offsets, and dead letters if it has a topic for them."""
-        create_tables(self.database, self._tables)
+        create_tables(self._state.database, self._tables)
 
     def ddl(self) -> str:
         """Return the statements that create the sink's own tables, for migrations."""
-        return ddl(self.database, self._tables)
+        return ddl(self._state.database, self._tables)
 
     @property
     def _tables(self) -> tuple[sa.Table, ...]:
-        more = () if self.dead_letters is None else self.dead_letters.outbox._table.tables
-        return (self.offsets.table, *more)
+        state = self._state
+        return (state.offsets.table, *(() if state.dead_letters is None else state.dead_letters.table.tables))
 
-    # your own SQL
+    # --- Your own SQL -------------------------------------------------------------------------------------------------
 
     def batches(self, max_records: int = BATCH_RECORDS, timeout_s: float | None = None) -> Iterator[Batch]:
         """Yield batch after batch; ends after `stop`, or when none comes for `timeout_s` seconds (None: never).
 
-        Raises what `Consumer.poll` raises, `RetriableError` when the database could not be asked for positions within
-        retry_timeout_ms, and `FatalError` where it and the topic do not fit together.
+        Raises what `Consumer.batches` raises, `RetriableError` when the database could not be asked for positions
+        within retry_timeout_ms, and `FatalError` where it and the topic do not fit together.
         """
-        check_int("max_records", max_records, 1)
-        check_seconds("timeout_s", timeout_s)
-        idle_since = time.monotonic()
-        while not self._stopped:
-            batch = self.poll(POLL_S if timeout_s is None else min(POLL_S, timeout_s), max_records)
+        for batch in polls(self, max_records, timeout_s):
             if batch is not None:
                 yield batch
-                idle_since = time.monotonic()
-            elif self.places.is_waiting:
-                idle_since = time.monotonic()
-            elif timeout_s is not None and time.monotonic() - idle_since >= timeout_s:
-                return
 
     def poll(self, timeout_s: float, max_records: int = BATCH_RECORDS) -> Batch | None:
         """Return the next records, or None. Also where partitions come and go, and are claimed in the database."""
         self._check_usable()
-        self._tell_group()
-        self.places.go_on()
-        batch = self.consumer.poll(min(timeout_s, 0.02) if self.places.is_waiting else timeout_s, max_records)
-        if batch is not None:
-            self._steps[batch] = self.places.steps_of(batch)
-        return batch
+        return self._state.poll(timeout_s, max_records)
 
-    @contextmanager
+    @context_edge
     def transaction(self, batch: Batch) -> Iterator[sa.Connection]:
         """Give a connection in a transaction that holds the offsets of `batch`: what is executed commits with them.
 
-        The block's end commits, an exception rolls back, and the records come again. Raises `AbortTransactionError`
-        when nothing took effect: another member has the partitions, or the database gave up on the transaction
-        (deadlock, restart). Raises `RetriableError` when the commit was not answered and the database could not be
-        asked. After either, continue with the loop: the records come again if and only if they are not in the database.
+        The block's end commits, an exception rolls back, and the records are returned again. Raises
+        `AbortTransactionError` when nothing took effect: another member has the partitions, or the database gave up on
+        the transaction (deadlock, restart). Raises `RetriableError` when the commit was not answered and the database
+        could not be asked. After either, continue with the loop: the records are returned
+        again if, and only if, they are not in the database.
         """
         self._check_usable()
         steps = self._take_steps(batch)
-        span = self._span(batch)
+        state = self._state
+        span = state.span(batch)
         is_committing = False
         try:
             with (
                 tracing.attached(None if span is None else tracing.context_with(span)),
-                self.database.begin() as connection,
+                state.database.begin() as connection,
             ):
-                if not self.offsets.advance(connection, steps):
+                if not state.offsets.advance(connection, steps):
                     raise FatalError(f"{batch!r} is in the database already, and nobody here has written it")
                 yield connection
                 is_committing = True
@@ -249,16 +224,16 @@ class Sink(NotPicklable):
         else:
             if span is not None:
                 tracing.end_span(span)
-            self._wrote(steps, len(batch))
+            state.wrote(steps, len(batch))
 
     def _take_steps(self, batch: Batch) -> dict[TopicPartition, Step]:
         """Return what writing a batch does to the positions. Raises where it may not be written any more."""
-        steps = self._steps.pop(batch, None) if isinstance(batch, Batch) else None
+        steps = self._state.steps.pop(batch, None) if isinstance(batch, Batch) else None
         if steps is None:
             raise UsageError(
                 "transaction() takes a batch that this sink returned, once: for batch in sink.batches(): ..."
             )
-        if not all(self.places.is_ours(tp, step) for tp, step in steps.items()):
+        if not all(self._state.claims.is_ours(tp, step) for tp, step in steps.items()):
             self._give_back(batch, steps)
             raise AbortTransactionError(
                 f"nothing was written: partitions of {batch!r} have gone to another member, or were claimed again; go "
@@ -272,14 +247,15 @@ class Sink(NotPicklable):
         self, batch: Batch, steps: Mapping[TopicPartition, Step], error: BaseException, *, is_committing: bool
     ) -> None:
         """A transaction has raised: find out what came of it, and raise what the caller is to know."""
-        is_transient = isinstance(error, Exception) and self.database.verdict(error) is Verdict.TRANSIENT
+        state = self._state
+        is_transient = isinstance(error, Exception) and state.database.verdict(error) is Verdict.TRANSIENT
         if is_committing and is_transient:
             try:
-                has_committed = self.database.retried(
+                has_committed = state.database.retried(
                     lambda: self._has_committed(steps),
-                    timeout_s=min(self.options.retry_timeout_s, ASK_S),
+                    timeout_s=min(state.options.retry_timeout_s, ASK_S),
                     is_over=lambda: False,
-                    on_retry=self._note_retry,
+                    on_retry=state.note_retry,
                 )
             except SemelError as unknown:
                 self._give_back(batch, steps)
@@ -290,7 +266,7 @@ class Sink(NotPicklable):
                     "read again, here or elsewhere, if and only if they are not in the database"
                 ) from error
             if has_committed:
-                self._wrote(steps, len(batch))
+                state.wrote(steps, len(batch))
                 return
         self._give_back(batch, steps)
         if is_transient:
@@ -302,63 +278,28 @@ class Sink(NotPicklable):
 
     def _has_committed(self, steps: Mapping[TopicPartition, Step]) -> bool:
         """Ask under the rows' locks, so that a commit that is still under way has ended."""
-        with self.database.engine.connect() as connection:
-            # Whoever can take the steps now has not taken them; they are rolled back with the connection's end.
-            return not self.offsets.advance(connection, steps)
+        with self._state.database.engine.connect() as connection:
+            # A run that can take the steps now has not taken them before; the end of the connection rolls them back.
+            return not self._state.offsets.advance(connection, steps)
 
     def _give_back(self, batch: Batch, steps: Mapping[TopicPartition, Step]) -> None:
-        """The database says from where records come again, of this batch and of later ones of its partitions."""
-        self.counts["refused"] += 1
+        """The database says where reading continues, for this batch and for later ones of its partitions."""
         batch.rewind()
-        self.places.ask_again(steps)
+        self._state.refused(steps)
 
-    def _wrote(self, steps: Mapping[TopicPartition, Step], records: int) -> None:
-        self.counts["records"] += records
-        self.counts["transactions"] += 1
-        self._written.update({tp: step.next_position for tp, step in steps.items()})
+    # --- A table ------------------------------------------------------------------------------------------------------
 
-    def _note_retry(self) -> None:
-        self.counts["retries"] += 1
+    def run(self, idle_timeout_s: float | None = None, *, handle_signals: bool = True) -> None:
+        """Write the table until `stop`, SIGTERM or Ctrl-C; or, with `idle_timeout_s`, until nothing came for so long.
 
-    def _span(self, batch: Sequence[Any]) -> Any:
-        if not tracing.active():
-            return None
-        topics = {record.topic for record in batch}
-        return tracing.start_span(
-            "process",
-            topics.pop() if len(topics) == 1 else "",
-            kind="consumer",
-            client_id=self.consumer._core.client.options.client_id,
-            links=(record.headers for record in batch if record.headers),
-            batch__message_count=len(batch),
-            consumer__group__name=self.offsets.group,
-        )
+        handle_signals: stop for SIGTERM and SIGINT, where this is the main thread and they have no other handler
 
-    # the group, for tools that show lag
-
-    def _tell_group(self) -> None:
-        """Commit to the group, now and then, what the database has. Nothing depends on it."""
-        now = time.monotonic()
-        if not self._written or now < self._tell_at or (self._telling is not None and not self._telling.done()):
-            return
-        self._tell_at = now + GROUP_COMMIT_S
-        written, self._written = self._written, {}
-        ours = self.consumer.assignment()
-        mine = {tp: offset for tp, offset in written.items() if tp in ours}
-        try:
-            if mine:
-                self._telling = self.consumer.commit_async(mine, callback=_ignore)
-        except SemelError as error:
-            _log.debug("the group was not told of %s: %s", mine, error)
-
-    # a table
-
-    def run(self, idle_timeout_s: float | None = None) -> None:
-        """Write the table until `stop`; or, with `idle_timeout_s`, until nothing came for so long.
-
-        Raises `FatalError` for a record that can't become a row, where there is no dead_letter_topic, and for what
-        repeating does not help; `RetriableError` when retry_timeout_ms was not enough; `FencedError` when another
-        instance has this static member's place. What was written is written once, whatever is raised.
+        Where it is stopped, the transaction under way is finished and committed, and this returns. While no node
+        answers it waits, with a warning each few seconds. Raises `FatalError` for a record that can't become a row,
+        where there is no dead_letter_topic, and for what repeating does not help; `RetriableError` when
+        retry_timeout_ms was not enough; `UnreachableError` where idle_timeout_s was over before any node had answered;
+        `FencedError` when another instance has this static member's place. What was written is written once, whatever
+        is raised.
         """
         check_seconds("idle_timeout_s", idle_timeout_s)
         self._check_usable()
@@ -367,24 +308,26 @@ class Sink(NotPicklable):
                 "run() writes a table: give table and mapping, and use the sink in a with-block; for SQL of your own, "
                 "loop over sink.batches()"
             )
-        assert self.options.mapping is not None
-        self._pump = Pump(self, self._target, self.options.mapping)
-        try:
-            self._pump.run(idle_timeout_s)
-        finally:
-            pump, self._pump = self._pump, None
-            pump.close()
+        mapping = self._state.options.mapping
+        assert mapping is not None
+        with stopped_by_signals(lambda _: self.stop(), is_wanted=check_bool("handle_signals", handle_signals)):
+            self._running = SinkRun(self._state, self._target, mapping)
+            try:
+                self._running.run(idle_timeout_s)
+            finally:
+                current, self._running = self._running, None
+                current.close()
 
     @property
     def is_stopped(self) -> bool:
-        return self._stopped
+        return self._state.is_stopped
 
     def stop(self) -> None:
         """Let `run`, or `batches`, end after the transaction under way. From any thread, or a signal handler.
 
-        What was read and is not written is read again by whoever comes next.
+        What was read and is not written is read again by the next run.
         """
-        self._stopped = True
+        self._state.is_stopped = True
 
     def statistics(self) -> dict[str, int]:
         """Return what was done, and what is buffered.
@@ -394,20 +337,21 @@ class Sink(NotPicklable):
         mapped to nothing; retries: of the database; refused: transactions that came to nothing; claims: partitions
         taken over; buffered_records and buffered_bytes: read, and not written yet.
         """
-        records, size = (0, 0) if self._pump is None else self._pump.buffered()
+        state = self._state
+        records, size = (0, 0) if self._running is None else self._running.buffered()
         return {
-            **self.counts,
-            "dead_letters_set_aside": 0 if self.dead_letters is None else self.dead_letters.set_aside,
-            "claims": self.places.claims,
+            **state.counts,
+            "dead_letters_set_aside": 0 if state.dead_letters is None else state.dead_letters.set_aside,
+            "claims": state.claims.claims,
             "buffered_records": records,
             "buffered_bytes": size,
         }
 
     def _before_going(self, going: frozenset[TopicPartition]) -> None:
-        if self._pump is not None:
-            self._pump.let_go(going)
+        if self._running is not None:
+            self._running.let_go(going)
 
-    # life
+    # --- Life ---------------------------------------------------------------------------------------------------------
 
     def _check_usable(self) -> None:
         if self._closed:
@@ -417,22 +361,22 @@ class Sink(NotPicklable):
 
     def _open(self) -> None:
         """Look at everything once, so that what is wrong is told before anything is read."""
-        options = self.options
-        letters = self.dead_letters
+        options, letters = self._state.options, self._state.dead_letters
+        database, offsets = self._state.database, self._state.offsets
         try:
-            with self.database.begin() as connection:
-                self.offsets.check(self.database, connection)
+            with database.begin() as connection:
+                offsets.check(database, connection)
                 if letters is not None:
-                    letters.outbox._table.check(self.database, connection)
+                    letters.table.check(database, connection)
             if options.table is not None:
                 self._target = TargetTable(
-                    self.database, options.table, options.schema, options.mode, options.key, options.columns
+                    database, options.table, options.schema, options.mode, options.key, options.columns
                 )
             if letters is not None and letters.is_topic_there(self._bootstrap):
-                with self.database.begin() as connection:
+                with database.begin() as connection:
                     letters.take_back(connection)
         except sa.exc.SQLAlchemyError as error:
-            raise told(self.database, error) from error
+            raise to_semel_error(database, error) from error
         if letters is not None:
             letters.start()
 
@@ -441,20 +385,20 @@ class Sink(NotPicklable):
         if self._closed:
             return
         self._closed = True
-        self._stopped = True
+        state = self._state
+        state.is_stopped = True
         try:
             if self._entered:
-                self._tell_at = 0.0
-                self._tell_group()
+                state.tell_group(at_once=True)
         except SemelError as error:
             _log.debug("the group was not told: %s", error)
-        self.places.close()
+        state.claims.close()
         try:
-            self.consumer.close()
+            state.consumer.close()
         finally:
-            if self.dead_letters is not None:
-                self.dead_letters.close()
-            self.database.dispose()
+            if state.dead_letters is not None:
+                state.dead_letters.close()
+            state.database.dispose()
 
     def __enter__(self) -> Self:
         if self._closed:
@@ -478,9 +422,20 @@ class Sink(NotPicklable):
             error.add_note(f"and closing the sink failed: {while_closing}")
 
     def __repr__(self) -> str:
-        return f"<Sink of group {self.offsets.group!r} into {self.database.location}>"
+        return f"<Sink of group {self._state.offsets.group!r} into {self._state.database.location}>"
 
 
-def _ignore(error: SemelError | None) -> None:
-    if error is not None:
-        _log.debug("the group was not told how far the database is: %s", error)
+def polls(sink: Sink, max_records: int, timeout_s: float | None) -> Iterator[Batch | None]:
+    """Yield what each poll returns. None takes up to POLL_S: so long an asyncio caller that is cancelled waits."""
+    check_int("max_records", max_records, 1)
+    check_seconds("timeout_s", timeout_s)
+    claims = sink._state.claims
+    idle_since = time.monotonic()
+    while not sink.is_stopped:
+        batch = sink.poll(POLL_S if timeout_s is None else min(POLL_S, timeout_s), max_records)
+        yield batch
+        if batch is not None or claims.is_waiting:
+            idle_since = time.monotonic()
+        elif timeout_s is not None and time.monotonic() - idle_since >= timeout_s:
+            sink._state.check_found()
+            return

@@ -9,6 +9,7 @@ from typing import Any, Final
 from semel.protocol.errors import UsageError
 from semel.sdk.consumer.api import Consumer
 from semel.sdk.sql.target import MappingFunction, Mode
+from semel.sdk.transport.kafka_names import in_our_names
 from semel.sdk.transport.options import check_callable, check_choice, check_int, check_text, option_names
 
 _NOT_FOR_SINKS: Final = {
@@ -77,7 +78,7 @@ class SinkOptions:
 
 def consumer_options(given: Mapping[str, Any] | None) -> dict[str, Any]:
     """Return further options for the sink's consumer. Raises `UsageError` for those that a sink decides."""
-    options = dict(given or {})
+    options = in_our_names("consumer", option_names(Consumer), given or {}, {})
     for name, reason in _NOT_FOR_SINKS.items():
         if name in options:
             raise UsageError(f"option consumer can't set {name}: {reason}")
@@ -91,17 +92,6 @@ def _elsewhere() -> dict[str, str]:
 
 
 OPTIONS_ELSEWHERE: Final = _elsewhere()
-
-
-def check_dead_letter_topic(topic: object, topics: Sequence[str]) -> str:
-    """Return where dead letters go. Raises `UsageError` for a topic that is read: each would come back for ever."""
-    name = check_text("dead_letter_topic", topic)
-    if name in topics:
-        raise UsageError(
-            f"dead_letter_topic {name!r} is among the topics that the sink reads: a dead letter would come back and "
-            "become another one, for ever; name a topic of their own"
-        )
-    return name
 
 
 def _names(key: object) -> tuple[str, ...]:

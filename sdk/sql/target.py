@@ -113,7 +113,7 @@ class TargetTable:
         if columns is not None:
             self._check_declared(columns)
 
-    # the schema
+    # --- The schema ---------------------------------------------------------------------------------------------------
 
     def _check_key(self, key: Sequence[str]) -> tuple[str, ...]:
         named = self.table.fullname
@@ -175,7 +175,7 @@ class TargetTable:
                 "columns does not have"
             )
 
-    # rows
+    # --- Rows ---------------------------------------------------------------------------------------------------------
 
     def mapped(self, record: Record, mapping: MappingFunction) -> Mapped:
         """Return what a record changes, checked; a record that can't be mapped or does not fit comes as poison."""
@@ -225,7 +225,7 @@ class TargetTable:
         if missing:
             raise PoisonError(f"the row lacks {', '.join(sorted(missing))}, which are NOT NULL or the key")
 
-    # writing
+    # --- Writing ------------------------------------------------------------------------------------------------------
 
     def write(self, connection: sa.Connection, items: Sequence[Mapped]) -> None:
         """Write the changes of records, in order. Raises what the driver raises."""

@@ -18,7 +18,7 @@ from typing import Final
 from semel.runtime.telemetry.otel_environment import exporter_class, exporters_asked_for
 from semel.sdk.telemetry import metrics, tracing
 
-_log = logging.getLogger(__name__)
+_log = logging.getLogger("semel.client")
 
 FLUSH_TIMEOUT_S: Final = 3.0
 """How long the end of a piece of work may wait for a collector."""
@@ -43,7 +43,7 @@ def start_from_environment() -> bool:
 def flush(*, wait: bool = True) -> None:
     """Export what there is, for processes that may end at any time. Waits a moment if it is to, and never raises.
 
-    The exporters try on beyond that, on a thread. Where a collector has been too slow once, nobody waits for it again
+    The exporters retry beyond that, on a thread. Where a collector has been too slow once, nobody waits for it again
     until it has been quick.
     """
     global _flushing, _was_slow

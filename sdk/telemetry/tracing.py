@@ -137,15 +137,6 @@ def start_span(
     )
 
 
-def current_context() -> Context | None:
-    """Return the caller's trace context, to be used on another thread; None without an SDK."""
-    if not active():
-        return None
-    from opentelemetry.context import get_current
-
-    return get_current()
-
-
 def if_none_is_current(context: Context | None) -> Context | None:
     """Return `context` to be attached where no span is current; None where one is, which then stays."""
     if context is None:
@@ -193,7 +184,7 @@ def inside(span: Span, base: Context | None = None) -> Iterator[None]:
     try:
         with attached(context_with(span, base)):
             yield
-    except GeneratorExit:  # whoever iterates has had enough
+    except GeneratorExit:  # the caller has had enough
         end_span(span)
         raise
     except BaseException as error:

@@ -9,29 +9,27 @@ import itertools
 import os
 import uuid
 from collections.abc import Callable, Coroutine, Mapping
-from enum import Enum
 from functools import cached_property
 from types import TracebackType
 from typing import Any, Final, Self, TypeVar
 
 from semel.broker.config.node_config import SETTINGS, attribute_of
 from semel.broker.config.sources import LoadedConfig, load_config
-from semel.broker.handlers.topics import create_topics, delete_topics
-from semel.broker.node import Node
+from semel.broker.handlers.topics.changes import create_topics, delete_topics
+from semel.broker.node import Listener, Node
 from semel.protocol.api.groups import OffsetFetchRequest
 from semel.protocol.api.topics import IsolationLevel, NewTopic
 from semel.protocol.api.transactions import DescribeTransactionRequest, InitProducerIdRequest
 from semel.protocol.errors import ErrorCode, RetriableError, SemelError, UsageError, error_for
-from semel.protocol.ids import OFFSETS_TOPIC, TRANSACTIONS_TOPIC, TopicPartition
+from semel.protocol.ids import TopicPartition
 from semel.protocol.record_decoder import Record
 from semel.runtime.inline_executor import InlineExecutor
 from semel.runtime.simulated_storage import SimulatedStorage
-from semel.sdk.testing.aio_broker import AioBroker
+from semel.sdk.embedded.hosted_node import HostedNode
 from semel.sdk.testing.clock import BrokerClock
 from semel.sdk.testing.fault import Fault
-from semel.sdk.testing.hosted_node import HostedNode
 from semel.sdk.testing.interceptor import FaultInterceptor, Loss
-from semel.sdk.testing.memory_data import FOLDER, MemoryData
+from semel.sdk.testing.memory_data import FOLDER, MemoryData, Unsynced
 from semel.sdk.testing.stored_records import partitions_of, read_records
 
 DEFAULTS: Final[Mapping[str, object]] = {
@@ -47,6 +45,9 @@ DEFAULTS: Final[Mapping[str, object]] = {
 }
 """What a test's broker has other than a node: free ports, few internal partitions, sessions as short as wanted."""
 
+START_TIMEOUT_S: Final = 30.0
+STOP_GRACE_MS: Final = 20
+"""Requests that are still in flight after it wait for others: a join, or a paused partition."""
 _OWN_SETTINGS: Final = ("data.dir", "metadata.url")
 _FENCE_TIMEOUT_MS: Final = 60_000
 _PAUSE_S: Final = 0.001
@@ -54,17 +55,6 @@ _FENCE_PATIENCE_S: Final = 30.0
 _MARKERS_PATIENCE_S: Final = 5.0
 
 _Result = TypeVar("_Result")
-
-
-class Unsynced(Enum):
-    """What becomes of bytes that the broker had written and not synced when it was killed (D1)."""
-
-    LOST = "lost"
-    """A power cut that takes all of them: what remains is exactly what was promised."""
-    KEPT = "kept"
-    """A killed process: the operating system still has them. What the process held in memory is gone."""
-    TORN = "torn"
-    """A power cut that takes some of them, pages in any order, as the broker's `seed` says."""
 
 
 class Broker:
@@ -84,7 +74,7 @@ class Broker:
     def __init__(self, *, frozen_clock: bool = False, seed: int = 0, **settings: object) -> None:
         """Nothing runs before `start`, or `with`.
 
-        frozen_clock: the broker's time stands still but for `advance`: no timeout, retention or expiry on its own
+        frozen_clock: the broker's time is frozen but for `advance`: no timeout, retention or expiry on its own
         seed:         of what chance decides, which is what remains of `Unsynced.TORN`
         settings:     of the node, with underscores for dots: `num_partitions=3`; docs/configuration.md has them all
 
@@ -92,7 +82,7 @@ class Broker:
         """
         self._values: dict[str, object] = dict(DEFAULTS)
         for attribute, value in settings.items():
-            name = _setting_name(attribute)
+            name = setting_name(attribute)
             if name in _OWN_SETTINGS:
                 raise UsageError(f"{name} is not for tests: this broker keeps everything in memory")
             self._values[name] = value
@@ -117,8 +107,18 @@ class Broker:
         if self._data is None:
             self._data = self._make_data()
         self._interceptor.revive()
-        hosted = HostedNode(self._config(), self._data.storage, self._clock, self._interceptor, InlineExecutor())
-        hosted.start()
+        hosted = HostedNode(
+            self._config(),
+            name="semel-test-broker",
+            listeners=(Listener.KAFKA, Listener.GRPC),
+            storage=self._data.storage,
+            clock=self._clock,
+            executor=InlineExecutor(),
+            interceptor=self._interceptor,
+            stop_grace_ms=STOP_GRACE_MS,
+            on_started=self._interceptor.started,
+        )
+        hosted.start(START_TIMEOUT_S)
         self._hosted = hosted
         self._values["grpc.listen"] = str(hosted.node.grpc_address)
         self._values["kafka.listen"] = str(hosted.node.kafka_address)
@@ -128,7 +128,7 @@ class Broker:
         self._end(lambda hosted: hosted.stop())
 
     def kill(self, unsynced: Unsynced = Unsynced.LOST) -> None:
-        """Stop as SIGKILL or a power cut does: nobody is told, nothing is flushed. The data stays for `start`.
+        """Stop as SIGKILL or a power cut does: nobody learns of it, nothing is flushed. The data stays for `start`.
 
         Faults of the network, the disk and of partitions end with it; those of commits and produce stay.
         """
@@ -137,7 +137,12 @@ class Broker:
         power = unsynced is not Unsynced.KEPT
         torn = unsynced is Unsynced.TORN
         storage = self._running_storage()
-        self._end(lambda hosted: hosted.kill(lambda: storage.crash(power=power, torn=torn)))
+
+        def crash() -> None:
+            self._interceptor.die()
+            storage.crash(power=power, torn=torn)
+
+        self._end(lambda hosted: hosted.kill(crash))
 
     def restart(self, unsynced: Unsynced = Unsynced.LOST) -> None:
         """`kill` and `start`."""
@@ -252,26 +257,25 @@ class Broker:
         uncommitted: bool = False,
         partition: int | None = None,
         at_least: int = 0,
-        timeout: float = 10.0,
+        timeout_s: float = 10.0,
     ) -> list[Record]:
         """Return what a consumer of committed records would read from the topic's start, by partition and offset.
 
         uncommitted: also what open and aborted transactions wrote (read_uncommitted)
-        at_least:    wait until there are so many, for up to `timeout` seconds
+        at_least:    wait until there are so many, for up to `timeout_s` seconds
 
         Reads past the listeners, so no fault of the network hides anything. Raises `TimeoutError`, and `SemelError`
         (UNKNOWN_TOPIC_OR_PARTITION).
         """
         isolation = IsolationLevel.READ_UNCOMMITTED if uncommitted else IsolationLevel.READ_COMMITTED
         return self._run(
-            lambda node: read_records(node, topic, partition, isolation, at_least, timeout), timeout_s=timeout + 30
+            lambda node: read_records(node, topic, partition, isolation, at_least, timeout_s), timeout_s=timeout_s + 30
         )
 
     def committed_offsets(self, group: str) -> dict[TopicPartition, int]:
         """Return what a group has committed; empty for a group that has not."""
 
         async def fetch(node: Node) -> dict[TopicPartition, int]:
-            await node.internal_topic_ready(OFFSETS_TOPIC)
             found = await node.groups.fetch_offsets(OffsetFetchRequest(group, None, require_stable=False))
             return {tp: one.offset for tp, one in found.offsets.items() if one.offset >= 0}
 
@@ -300,13 +304,13 @@ class Broker:
         self._clock.advance(ms=ms)
         node.transactions.run_due_timers()
         node.groups.run_due_timers()
-        upkeep = node.logs.upkeep
+        maintenance = node.logs.maintenance
         for duty in (
-            upkeep.flush,
-            upkeep.check_retention,
-            upkeep.compact_logs,
-            upkeep.expire_producers,
-            upkeep.delete_folders,
+            maintenance.flush,
+            maintenance.check_retention,
+            maintenance.compact_logs,
+            maintenance.expire_producers,
+            maintenance.delete_folders,
         ):
             await duty()
         # What was aborted for being late shall be seen as aborted; a paused partition keeps its markers.
@@ -337,13 +341,12 @@ class Broker:
         return self._plan(Loss.PRODUCE_ANSWER, topic, times)
 
     def fence_producer(self, transactional_id: str) -> None:
-        """Fence whoever uses a transactional id, as its next instance does: what it has open is aborted (T5).
+        """Fence the user of a transactional id, as its next instance does: what it has open is aborted (T5).
 
         Raises `SemelError` (TRANSACTIONAL_ID_NOT_FOUND) where nobody has used it.
         """
 
         async def fence(node: Node) -> None:
-            await node.internal_topic_ready(TRANSACTIONS_TOPIC)
             await node.transactions.describe(DescribeTransactionRequest(transactional_id))
             async with asyncio.timeout(_FENCE_PATIENCE_S):
                 while True:
@@ -357,7 +360,7 @@ class Broker:
         self._run(fence)
 
     def pause_partition(self, topic: str, partition: int | None = None) -> Fault:
-        """Let a partition, or all of a topic's, stand still: who produces waits, who fetches finds nothing.
+        """Block a partition, or all of a topic's: who produces waits, who fetches finds nothing.
 
         A transaction commits and its markers wait, so its records appear when the fault is taken back. Producers wait
         as long as their own timeouts say. What was appended meanwhile is in the log, and may survive a kill.
@@ -399,7 +402,7 @@ class Broker:
         self.refuse_connections().remove()
 
     def limit_disk(self, free_bytes: int) -> Fault:
-        """Leave the disk so many free bytes: beyond them, producers are told KAFKA_STORAGE_ERROR."""
+        """Leave the disk so many free bytes: beyond them, producers get KAFKA_STORAGE_ERROR."""
         if free_bytes < 0:
             raise UsageError(f"a disk has 0 free bytes or more: {free_bytes}")
         storage = self._running_storage()
@@ -499,6 +502,85 @@ class Broker:
         return hosted.run(work(hosted.node), timeout_s)
 
 
-def _setting_name(attribute: str) -> str:
+class AioBroker:
+    """What `async with semel.testing.Broker()` gives, and `Broker.aio`. Arguments and errors are those of `Broker`.
+
+    Faults are planted and taken back within a millisecond or so, so they are not here: `sync` is the `Broker` itself,
+    and `with broker.sync.drop_commit_answer() as dropped:` is right in a coroutine, too.
+    """
+
+    def __init__(self, broker: Broker) -> None:
+        self.sync = broker
+
+    @property
+    def bootstrap(self) -> str:
+        return self.sync.bootstrap
+
+    @property
+    def kafka(self) -> str:
+        return self.sync.kafka
+
+    async def start(self) -> None:
+        await asyncio.to_thread(self.sync.start)
+
+    async def stop(self) -> None:
+        await asyncio.to_thread(self.sync.stop)
+
+    async def kill(self, unsynced: Unsynced = Unsynced.LOST) -> None:
+        await asyncio.to_thread(self.sync.kill, unsynced)
+
+    async def restart(self, unsynced: Unsynced = Unsynced.LOST) -> None:
+        await self.kill(unsynced)
+        await self.start()
+
+    async def reset(self) -> None:
+        await asyncio.to_thread(self.sync.reset)
+
+    async def close(self) -> None:
+        await asyncio.to_thread(self.sync.close)
+
+    async def create_topic(
+        self, name: str | None = None, *, partitions: int = 1, configs: Mapping[str, str] | None = None
+    ) -> str:
+        return await asyncio.to_thread(self.sync.create_topic, name, partitions=partitions, configs=configs)
+
+    async def delete_topic(self, name: str) -> None:
+        await asyncio.to_thread(self.sync.delete_topic, name)
+
+    async def topics(self) -> list[str]:
+        return await asyncio.to_thread(self.sync.topics)
+
+    async def records(
+        self,
+        topic: str,
+        *,
+        uncommitted: bool = False,
+        partition: int | None = None,
+        at_least: int = 0,
+        timeout_s: float = 10.0,
+    ) -> list[Record]:
+        return await asyncio.to_thread(
+            self.sync.records,
+            topic,
+            uncommitted=uncommitted,
+            partition=partition,
+            at_least=at_least,
+            timeout_s=timeout_s,
+        )
+
+    async def committed_offsets(self, group: str) -> dict[TopicPartition, int]:
+        return await asyncio.to_thread(self.sync.committed_offsets, group)
+
+    async def advance(self, seconds: float) -> None:
+        await asyncio.to_thread(self.sync.advance, seconds)
+
+    async def fence_producer(self, transactional_id: str) -> None:
+        await asyncio.to_thread(self.sync.fence_producer, transactional_id)
+
+    async def disconnect(self) -> None:
+        await asyncio.to_thread(self.sync.disconnect)
+
+
+def setting_name(attribute: str) -> str:
     """Return the setting that a keyword names; one that there isn't is left for the configuration to refuse."""
     return next((name for name in SETTINGS if attribute_of(name) == attribute), attribute)

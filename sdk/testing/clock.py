@@ -1,4 +1,4 @@
-"""The broker's clock in a test: it runs with the machine's, or stands still, and moves forward when told to."""
+"""The broker's clock in a test: it runs with the machine's, or is frozen, and `advance` moves it."""
 
 from __future__ import annotations
 
@@ -11,10 +11,6 @@ class BrokerClock:
     def __init__(self, *, frozen: bool = False) -> None:
         self._frozen_ms = _machine_ms() if frozen else None
         self._moved_ms = 0
-
-    @property
-    def is_frozen(self) -> bool:
-        return self._frozen_ms is not None
 
     def now_ms(self) -> int:
         return (_machine_ms() if self._frozen_ms is None else self._frozen_ms) + self._moved_ms

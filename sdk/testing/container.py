@@ -1,20 +1,14 @@
-"""`SemelContainer`: a node in a container, for tests with testcontainers (`pip install 'semel[testcontainers]'`)."""
+"""`SemelContainer`: a node in a container, for tests with testcontainers (the extra `testcontainers`)."""
 
 from __future__ import annotations
 
 import time
-from typing import Any, Final
+from typing import Any, Final, Self
 
 import grpc
 from grpc_health.v1 import health_pb2, health_pb2_grpc
-
-try:
-    from testcontainers.core.container import DockerContainer
-    from testcontainers.core.waiting_utils import WaitStrategy, WaitStrategyTarget
-except ImportError as error:  # pragma: no cover
-    raise ImportError("SemelContainer needs testcontainers: pip install 'semel[testcontainers]'") from error
-
-from typing import Self
+from testcontainers.core.container import DockerContainer
+from testcontainers.core.waiting_utils import WaitStrategy, WaitStrategyTarget
 
 KAFKA_PORT: Final = 9092
 GRPC_PORT: Final = 9094

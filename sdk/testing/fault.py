@@ -34,11 +34,11 @@ class Fault:
         """Whether it can still happen: it was not taken back, and not all its times are used up."""
         return self._is_planted
 
-    def wait(self, count: int = 1, *, timeout: float = 10.0) -> None:
-        """Wait until `count` requests or answers were lost. Raises `TimeoutError` after `timeout` seconds."""
+    def wait(self, count: int = 1, *, timeout_s: float = 10.0) -> None:
+        """Wait until `count` requests or answers were lost. Raises `TimeoutError` after `timeout_s` seconds."""
         with self._changed:
-            if not self._changed.wait_for(lambda: self._count >= count, timeout):
-                raise TimeoutError(f"{self.what}: happened {self._count} times in {timeout} s, not {count}")
+            if not self._changed.wait_for(lambda: self._count >= count, timeout_s):
+                raise TimeoutError(f"{self.what}: happened {self._count} times in {timeout_s} s, not {count}")
 
     def remove(self) -> None:
         """Take it back. Does nothing where it was used up or taken back before."""

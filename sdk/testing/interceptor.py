@@ -16,6 +16,7 @@ import grpc
 from google.protobuf.message import DecodeError
 
 from semel.broker.listeners.kafka.registry import LATER, Answer, Api, Later, RequestContext
+from semel.broker.node import Node
 from semel.protocol.ids import TopicId, TopicPartition
 from semel.protocol.kafka.api import ApiKey, Buffer, Part
 from semel.protocol.kafka.messages import parse_request
@@ -62,6 +63,10 @@ class FaultInterceptor:
 
     # --- What the broker tells it -------------------------------------------------------------------------------------
 
+    def started(self, node: Node) -> None:
+        """A broker has started, on its event loop."""
+        self.topic_name = node.metadata.topic_name
+
     def die(self) -> None:
         """The broker is killed: nothing may answer any more."""
         self._is_dead = True
@@ -88,7 +93,7 @@ class FaultInterceptor:
         return any(plan.fault is fault for plan in self._plans)
 
     def hold(self, partitions: Collection[TopicPartition]) -> None:
-        """Hold back the answers to whoever produces to these: those that the paused partition itself does not."""
+        """Hold back the answers to producers of these: those that the paused partition itself does not."""
         for tp in partitions:
             self._held.setdefault(tp, [])
 
@@ -182,7 +187,7 @@ class FaultInterceptor:
 
         return replace(api, handle=handle)
 
-    # --- gRPC ---------------------------------------------------------------------------------------------------------
+    # --- GRPC ---------------------------------------------------------------------------------------------------------
 
     def grpc_interceptors(self) -> Sequence[grpc.aio.ServerInterceptor[Any, Any]]:
         return (_GrpcInterceptor(self.grpc_call),)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import sqlite3
 import uuid
+from enum import Enum
 from typing import Final
 
 from semel.protocol.errors import FatalError
@@ -15,6 +16,17 @@ MEMORY_DATABASES: Final = ("vfs=memdb", "mode=memory&cache=shared")
 """SQLite's ways to share a database in memory: from 3.36 on, and before."""
 
 FOLDER: Final = "/data"
+
+
+class Unsynced(Enum):
+    """What becomes of bytes that the broker had written and not synced when it was killed (D1)."""
+
+    LOST = "lost"
+    """A power cut that takes all of them: what remains is exactly what was promised."""
+    KEPT = "kept"
+    """A killed process: the operating system still has them. What the process held in memory is gone."""
+    TORN = "torn"
+    """A power cut that takes some of them, pages in any order, as the broker's `seed` says."""
 
 
 class MemoryData:

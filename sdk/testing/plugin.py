@@ -37,7 +37,7 @@ class ReadTopic(Protocol):
     """What the fixtures `semel_committed` and `semel_uncommitted` give."""
 
     def __call__(
-        self, topic: str, *, partition: int | None = None, at_least: int = 0, timeout: float = 10.0
+        self, topic: str, *, partition: int | None = None, at_least: int = 0, timeout_s: float = 10.0
     ) -> list[semel.Record]: ...
 
 

@@ -8,6 +8,7 @@ from semel.protocol.api.groups import OffsetAndMetadata
 from semel.protocol.api.shared_transactions import PAYLOAD_BYTES_MAX
 from semel.protocol.errors import UsageError
 from semel.protocol.ids import TopicPartition
+from semel.protocol.int_bounds import INT64_MAX
 from semel.sdk.transport.options import check_int, check_text
 
 Offsets = Mapping[TopicPartition, OffsetAndMetadata | int]
@@ -58,6 +59,25 @@ def check_partitions(partitions: object) -> list[TopicPartition]:
     return [check_partition(partition) for partition in partitions]
 
 
+def as_expected_offsets(
+    expected: Mapping[TopicPartition, int], offsets: Mapping[TopicPartition, OffsetAndMetadata]
+) -> dict[TopicPartition, int]:
+    """Return where a group must stand for a commit of `offsets`, -1 for nowhere. Raises `UsageError`."""
+    if not isinstance(expected, Mapping):
+        raise UsageError(
+            f'expected_offsets takes a mapping such as {{TopicPartition("orders", 0): 42}}, not {expected!r}'
+        )
+    checked = {}
+    for partition, place in expected.items():
+        tp = check_partition(partition)
+        if tp not in offsets:
+            raise UsageError(
+                f"expected_offsets names {tp}, and offsets does not: the group is moved in the partitions of offsets"
+            )
+        checked[tp] = check_int(f"expected offset of {tp}", place, -1, INT64_MAX)
+    return checked
+
+
 def as_offsets(offsets: Offsets) -> dict[TopicPartition, OffsetAndMetadata]:
     """Return offsets given as numbers or whole, all whole. Raises `UsageError`."""
     if not isinstance(offsets, Mapping):
@@ -65,6 +85,6 @@ def as_offsets(offsets: Offsets) -> dict[TopicPartition, OffsetAndMetadata]:
     whole = {}
     for tp, place in offsets.items():
         if not isinstance(place, OffsetAndMetadata):
-            place = OffsetAndMetadata(check_int(f"offset of {tp}", place, 0, 2**63 - 1))
+            place = OffsetAndMetadata(check_int(f"offset of {tp}", place, 0, INT64_MAX))
         whole[check_partition(tp)] = place
     return whole

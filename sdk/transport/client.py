@@ -6,11 +6,13 @@ from collections.abc import Coroutine
 from typing import Any, TypeVar
 
 from semel.protocol.compiled import warn_if_interpreted
+from semel.runtime.clock import Clock
 from semel.sdk.transport.cluster import Cluster
 from semel.sdk.transport.connection import Connections
 from semel.sdk.transport.control import Control
-from semel.sdk.transport.io_thread import IoThread
+from semel.sdk.transport.in_process import find_link
 from semel.sdk.transport.options import ClientOptions
+from semel.sdk.transport.surroundings import surroundings
 
 T = TypeVar("T")
 
@@ -18,14 +20,20 @@ T = TypeVar("T")
 class ClientCore:
     """The shared core of Producer, Consumer and Admin, sync or asyncio. Nothing connects before the first use."""
 
-    def __init__(self, owner: str, options: ClientOptions) -> None:
-        """`owner` names the client in messages, for example "Producer"."""
+    def __init__(self, owner: str, options: ClientOptions, clock: Clock | None = None) -> None:
+        """`owner` names the client in messages, for example "Producer".
+
+        clock: where everything in the client reads the time; None: that of its surroundings, so the machine's
+        """
         warn_if_interpreted()
         self.options = options
-        self.io = IoThread(owner)
-        self.control = Control(options)
-        self.cluster = Cluster(self.control, options)
-        self.connections = Connections(options, self.cluster.data_address)
+        here = surroundings()
+        self.clock: Clock = here.clock if clock is None else clock
+        self.io = here.make_io(owner)
+        link = find_link(options.addresses)
+        self.control = Control(options, self.clock, link)
+        self.cluster = Cluster(self.control, options, self.clock)
+        self.connections = Connections(options, self.clock, self.cluster.data_address, link)
 
     def run(self, coroutine: Coroutine[Any, Any, T], timeout_ms: float | None = None) -> T:
         """Run `coroutine` on the IO thread and wait for it; see `IoThread.run`."""

@@ -6,64 +6,32 @@ The knowledge is an immutable snapshot, replaced as a whole, so any thread may r
 from __future__ import annotations
 
 import asyncio
-import time
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from types import MappingProxyType
-from uuid import UUID
 
+from semel.protocol.api.metadata import NodeDescription
+from semel.protocol.api.topics import PartitionDescription, TopicDescription
 from semel.protocol.errors import ErrorCode, FatalError, RetriableError, SemelError
-from semel.protocol.ids import TopicId, TopicPartition
+from semel.protocol.ids import NO_LEADER, TopicId, TopicPartition
+from semel.protocol.proto_conversions import partition_of, told_topic_id
 from semel.protocol.v1 import metadata_pb2
-from semel.sdk.transport.control import GET_METADATA, Control, item_error
+from semel.runtime.clock import Clock
+from semel.sdk.transport.control import Control, item_error
 from semel.sdk.transport.options import ClientOptions
-
-NO_LEADER = -1
-
-
-@dataclass(frozen=True, slots=True)
-class NodeInfo:
-    """A node's addresses."""
-
-    node_id: int
-    kafka_host: str
-    kafka_port: int
-    grpc_host: str
-    grpc_port: int
-    rack: str = ""
-
-
-@dataclass(frozen=True, slots=True)
-class PartitionInfo:
-    """A partition's place. `leader_id` is NO_LEADER where it has none now."""
-
-    partition: int
-    leader_id: int
-    leader_epoch: int
-    replicas: tuple[int, ...] = ()
-    isr: tuple[int, ...] = ()
-
-
-@dataclass(frozen=True, slots=True)
-class TopicInfo:
-    """A topic and its partitions, by number from 0."""
-
-    name: str
-    topic_id: TopicId
-    is_internal: bool
-    partitions: tuple[PartitionInfo, ...]
+from semel.sdk.transport.rpcs import GET_METADATA
 
 
 @dataclass(frozen=True, slots=True)
 class ClusterSnapshot:
-    """All that was known at one time."""
+    """All that was known at one time. `updated`: when, by the client's monotonic clock."""
 
     cluster_id: str = ""
-    nodes: Mapping[int, NodeInfo] = field(default_factory=lambda: MappingProxyType({}))
-    topics: Mapping[str, TopicInfo] = field(default_factory=lambda: MappingProxyType({}))
+    nodes: Mapping[int, NodeDescription] = field(default_factory=lambda: MappingProxyType({}))
+    topics: Mapping[str, TopicDescription] = field(default_factory=lambda: MappingProxyType({}))
     updated: float = float("-inf")
 
-    def leader(self, tp: TopicPartition) -> PartitionInfo | None:
+    def leader(self, tp: TopicPartition) -> PartitionDescription | None:
         """Return a partition's place if it is known and has a leader."""
         topic = self.topics.get(tp.topic)
         if topic is None or not 0 <= tp.partition < len(topic.partitions):
@@ -79,9 +47,10 @@ class ClusterSnapshot:
 class Cluster:
     """Keeps the snapshot. All methods but the properties run on the IO thread."""
 
-    def __init__(self, control: Control, options: ClientOptions) -> None:
+    def __init__(self, control: Control, options: ClientOptions, clock: Clock) -> None:
         self._control = control
         self._options = options
+        self._now = clock.monotonic
         self._snapshot = ClusterSnapshot()
         self._wanted: set[str] = set()
         self._running: asyncio.Task[ClusterSnapshot] | None = None
@@ -95,7 +64,7 @@ class Cluster:
     @property
     def is_stale(self) -> bool:
         """Whether what is known is older than metadata_max_age_ms."""
-        return time.monotonic() - self._snapshot.updated > self._options.metadata_max_age_ms / 1000
+        return self._now() - self._snapshot.updated > self._options.metadata_max_age_ms / 1000
 
     def data_address(self, node_id: int) -> tuple[str, int]:
         """Return host and port of a node's Kafka listener. Raises `RetriableError` for an unknown node."""
@@ -104,7 +73,9 @@ class Cluster:
             raise RetriableError(f"node {node_id} is not in the metadata (yet)", ErrorCode.BROKER_NOT_AVAILABLE)
         return node.kafka_host, node.kafka_port
 
-    def apply_leader(self, tp: TopicPartition, leader_id: int, leader_epoch: int, node: NodeInfo | None = None) -> None:
+    def apply_leader(
+        self, tp: TopicPartition, leader_id: int, leader_epoch: int, node: NodeDescription | None = None
+    ) -> None:
         """Take a newer leader from an answer's CurrentLeader hint (KIP-951)."""
         old = self._snapshot
         topic = old.topics.get(tp.topic)
@@ -113,9 +84,9 @@ class Cluster:
         if topic.partitions[tp.partition].leader_epoch >= leader_epoch:
             return
         info = topic.partitions[tp.partition]
-        changed = PartitionInfo(tp.partition, leader_id, leader_epoch, info.replicas, info.isr)
+        changed = PartitionDescription(tp.partition, leader_id, leader_epoch, info.replicas, info.isr)
         partitions = (*topic.partitions[: tp.partition], changed, *topic.partitions[tp.partition + 1 :])
-        topics = {**old.topics, topic.name: TopicInfo(topic.name, topic.topic_id, topic.is_internal, partitions)}
+        topics = {**old.topics, topic.name: TopicDescription(topic.name, topic.topic_id, topic.is_internal, partitions)}
         nodes = old.nodes if node is None else MappingProxyType({**old.nodes, node.node_id: node})
         self._snapshot = ClusterSnapshot(old.cluster_id, nodes, MappingProxyType(topics), old.updated)
 
@@ -135,7 +106,16 @@ class Cluster:
             self._running.add_done_callback(self._asked)
         return await asyncio.shield(self._running)
 
-    async def topic(self, name: str, *, timeout_ms: float | None = None, allow_auto_create: bool = False) -> TopicInfo:
+    async def look_up(self, topics: Iterable[str]) -> ClusterSnapshot:
+        """Ask once where the partitions of `topics` are, without asking for them again later."""
+        names = sorted(topics)
+        response = await self._control.call(GET_METADATA, metadata_pb2.GetMetadataRequest(topics=names))
+        self._merge(response)
+        return self._snapshot
+
+    async def topic(
+        self, name: str, *, timeout_ms: float | None = None, allow_auto_create: bool = False
+    ) -> TopicDescription:
         """Return a topic, asking for it where it is not known.
 
         Raises `FatalError` (UNKNOWN_TOPIC_OR_PARTITION) when there is no such topic, `RetriableError` when the cluster
@@ -156,7 +136,9 @@ class Cluster:
         self._wanted.add(name)
         return found
 
-    async def all_topics(self, *, include_internal: bool = False, timeout_ms: float | None = None) -> list[TopicInfo]:
+    async def all_topics(
+        self, *, include_internal: bool = False, timeout_ms: float | None = None
+    ) -> list[TopicDescription]:
         """Return every topic of the cluster, by name."""
         request = metadata_pb2.GetMetadataRequest(all_topics=True, include_internal=include_internal)
         response = await self._control.call(GET_METADATA, request, timeout_ms=timeout_ms)
@@ -177,7 +159,7 @@ class Cluster:
 
     def _merge(self, response: metadata_pb2.GetMetadataResponse) -> None:
         nodes = {
-            node.node_id: NodeInfo(
+            node.node_id: NodeDescription(
                 node.node_id, node.kafka_host, node.kafka_port, node.grpc_host, node.grpc_port, node.rack
             )
             for node in response.nodes
@@ -190,31 +172,25 @@ class Cluster:
                 continue
             topics[topic.name] = _newer(topics.get(topic.name), _topic_info(topic))
         self._snapshot = ClusterSnapshot(
-            response.cluster_id, MappingProxyType(nodes), MappingProxyType(topics), time.monotonic()
+            response.cluster_id, MappingProxyType(nodes), MappingProxyType(topics), self._now()
         )
 
 
-def _topic_info(topic: metadata_pb2.Topic) -> TopicInfo:
+def _topic_info(topic: metadata_pb2.Topic) -> TopicDescription:
     partitions = {
-        one.partition: PartitionInfo(
-            one.partition,
-            one.leader_id if not one.error.code else NO_LEADER,
-            one.leader_epoch,
-            tuple(one.replicas),
-            tuple(one.isr),
-        )
+        one.partition: partition_of(one) if not one.error.code else replace(partition_of(one), leader_id=NO_LEADER)
         for one in topic.partitions
     }
     count = max(partitions, default=-1) + 1
-    return TopicInfo(
+    return TopicDescription(
         topic.name,
-        TopicId(UUID(bytes=topic.topic_id)) if len(topic.topic_id) == 16 else TopicId(UUID(int=0)),
+        told_topic_id(topic),
         topic.is_internal,
-        tuple(partitions.get(number, PartitionInfo(number, NO_LEADER, -1)) for number in range(count)),
+        tuple(partitions.get(number, PartitionDescription(number, NO_LEADER, -1)) for number in range(count)),
     )
 
 
-def _newer(old: TopicInfo | None, new: TopicInfo) -> TopicInfo:
+def _newer(old: TopicDescription | None, new: TopicDescription) -> TopicDescription:
     """Keep of two answers the leader with the higher epoch: answers of different nodes may cross (KIP-320)."""
     if old is None or old.topic_id != new.topic_id:
         return new
@@ -224,7 +200,7 @@ def _newer(old: TopicInfo | None, new: TopicInfo) -> TopicInfo:
         else place
         for place in new.partitions
     )
-    return TopicInfo(new.name, new.topic_id, new.is_internal, partitions)
+    return TopicDescription(new.name, new.topic_id, new.is_internal, partitions)
 
 
 def _unknown_topic(name: str) -> FatalError:

@@ -6,6 +6,7 @@ A result is a `concurrent.futures.Future`: sync code waits for it, asyncio code 
 from __future__ import annotations
 
 import asyncio
+import inspect
 import os
 import threading
 from collections.abc import Callable, Coroutine
@@ -27,6 +28,11 @@ class _Thread(threading.Thread):
 def on_any_io_thread() -> bool:
     """Whether the caller runs on the IO thread of any client: in a callback."""
     return isinstance(threading.current_thread(), _Thread)
+
+
+def overdue(timeout_ms: float) -> RetriableError:
+    """Return what a caller gets whose call took longer than it would wait."""
+    return RetriableError(f"no result within {timeout_ms:.0f} ms; try again", ErrorCode.REQUEST_TIMED_OUT)
 
 
 class IoThread:
@@ -84,10 +90,12 @@ class IoThread:
     def submit(self, coroutine: Coroutine[Any, Any, T]) -> Future[T]:
         """Run `coroutine` on the IO thread; cancelling the result cancels it. Raises `UsageError` as `check` does."""
         try:
-            loop = self.loop
-            return asyncio.run_coroutine_threadsafe(coroutine, loop)
+            return asyncio.run_coroutine_threadsafe(coroutine, self.loop)
         except BaseException:
-            coroutine.close()
+            # A Ctrl-C may fall in here, when the other thread runs it already: then it is not ours to close.
+            if inspect.getcoroutinestate(coroutine) == inspect.CORO_CREATED:
+                with suppress(ValueError):
+                    coroutine.close()
             raise
 
     def run(self, coroutine: Coroutine[Any, Any, T], timeout_ms: float | None = None) -> T:
@@ -106,12 +114,10 @@ class IoThread:
         try:
             return future.result(None if timeout_ms is None else timeout_ms / 1000)
         except FutureTimeoutError:
-            if future.done():
+            if timeout_ms is None or future.done():
                 raise
             future.cancel()
-            raise RetriableError(
-                f"no result within {timeout_ms:.0f} ms; try again", ErrorCode.REQUEST_TIMED_OUT
-            ) from None
+            raise overdue(timeout_ms) from None
         except BaseException:
             future.cancel()
             raise

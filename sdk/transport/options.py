@@ -5,12 +5,17 @@ from __future__ import annotations
 import difflib
 import functools
 import inspect
+import os
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar, NoReturn, ParamSpec, TypeVar
+from typing import Any, ClassVar, Final, NoReturn, ParamSpec, TypeVar, cast
 
 from semel.protocol.errors import UsageError
+from semel.protocol.int_bounds import INT32_MAX
+from semel.runtime.backoff import Backoff
+from semel.sdk.transport.in_process import SCHEME
+from semel.sdk.transport.kafka_names import advice_for, in_our_names
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -29,31 +34,90 @@ class NotPicklable:
 
 
 def checked_names(function: Callable[P, R]) -> Callable[P, R]:
-    """Decorate a function with keyword options, so that an unknown one is refused with the nearest right name."""
+    """Decorate a constructor, so that it takes Kafka's names of its options, and refuses what it does not know."""
+    parameters = inspect.signature(function).parameters
     known = [
         name
-        for name, parameter in inspect.signature(function).parameters.items()
+        for name, parameter in parameters.items()
         if parameter.kind in (parameter.KEYWORD_ONLY, parameter.POSITIONAL_OR_KEYWORD) and name != "self"
     ]
+    names, places = frozenset(known), list(parameters)
+
+    positional = sum(parameter.kind is parameter.POSITIONAL_OR_KEYWORD for parameter in parameters.values())
 
     @functools.wraps(function)
     def checked(*args: P.args, **kwargs: P.kwargs) -> R:
-        for name in kwargs:
+        if places[0] == "self" and len(args) > 1:
+            _check_places(type(args[0]).__name__, known, args[1:], kwargs, positional - 1)
+        if names.issuperset(kwargs):
+            return function(*args, **kwargs)
+        owner = type(args[0]).__name__ if function.__name__ == "__init__" else f"{function.__name__}()"
+        options = in_our_names(owner, known, kwargs, dict(zip(places, args, strict=False)))
+        for name in options:
             if name not in known:
-                is_class = function.__name__ == "__init__" and args
-                owner = type(args[0]).__name__ if is_class else function.__qualname__
-                elsewhere = getattr(args[0], "_options_elsewhere", {}) if is_class else {}
-                advice = elsewhere.get(name) or nearest(name, known)
+                elsewhere = getattr(args[0] if args else None, "_options_elsewhere", {})
+                advice = elsewhere.get(name) or advice_for(name, known) or nearest(name, known)
                 raise UsageError(f"{owner} has no option {name!r}; {advice}")
-        return function(*args, **kwargs)
+        return cast(Callable[..., R], function)(*args, **options)
 
+    checked.takes_kafka_names = True  # type: ignore[attr-defined]
     return checked
+
+
+def _check_places(
+    client: str, known: Sequence[str], given: tuple[object, ...], by_name: Mapping[str, Any], most: int
+) -> None:
+    """Refuse what other clients take by place: topics, or all settings in one mapping."""
+    first = given[0]
+    if isinstance(first, Mapping):
+        raise UsageError(f"{client} takes settings as options, under the same names: {client}(**settings)")
+    is_topic = isinstance(first, str) and bool(first) and ":" not in first
+    if is_topic and "topics" in known and "topics" not in by_name and "pattern" not in by_name:
+        topics = [text for text in given if isinstance(text, str)] if len(given) > most else [first]
+        raise UsageError(
+            f"the first argument of {client} is the address of a node, HOST:PORT, not {first!r}; give topics by name: "
+            f"{client}(bootstrap, ..., topics={topics!r})"
+        )
+    if len(given) > most:
+        raise UsageError(
+            f"{client} takes {' and '.join(known[:most])} by place and everything else by name: "
+            f"{client}({', '.join(known[:most])}, {known[most]}=...)"
+        )
+
+
+def misnamed(function: Callable[..., Any], args: Sequence[object], given: Mapping[str, Any]) -> UsageError | None:
+    """Return what to raise for a call with arguments that a method does not have; None where it has them all."""
+    if hasattr(function, "takes_kafka_names"):
+        return None  # it has looked at them itself
+    parameters = inspect.signature(function).parameters.values()
+    if any(one.kind is one.VAR_KEYWORD for one in parameters):
+        return None
+    known = [one.name for one in parameters if one.name != "self"]
+    unknown = next((name for name in given if name not in known), None)
+    if unknown is None:
+        return None
+    name = f"{type(args[0]).__name__}.{function.__name__}" if args else function.__name__
+    in_seconds = f"{unknown.removesuffix('_ms')}_s"
+    if not known:
+        advice = "it takes none"
+    elif unknown.endswith("_ms") and in_seconds in known:
+        value = given[unknown]
+        seconds = f"{value / 1000:g}" if isinstance(value, (int, float)) else "..."
+        advice = f"what a call waits for is in seconds: {in_seconds}={seconds}"
+    else:
+        advice = nearest(unknown, known)
+    return UsageError(f"{name}() has no argument {unknown!r}; {advice}")
+
+
+DEFAULT_BOOTSTRAP: Final = "localhost:9094"
+BOOTSTRAP_VARIABLE: Final = "SEMEL_BOOTSTRAP"
+"""The environment variable that says where the cluster is, where a program does not."""
 
 
 def option_names(kind: type) -> list[str]:
     """Return the names of the options that a class takes."""
     parameters = inspect.signature(kind).parameters.values()
-    return [parameter.name for parameter in parameters if parameter.kind is parameter.KEYWORD_ONLY]
+    return [one.name for one in parameters if one.kind in (one.KEYWORD_ONLY, one.POSITIONAL_OR_KEYWORD)]
 
 
 def nearest(name: str, known: Sequence[str]) -> str:
@@ -62,7 +126,7 @@ def nearest(name: str, known: Sequence[str]) -> str:
     return f"did you mean {close[0]!r}?" if close else f"it has: {', '.join(known)}"
 
 
-def check_int(name: str, value: object, minimum: int, maximum: int = 2**31 - 1) -> int:
+def check_int(name: str, value: object, minimum: int, maximum: int = INT32_MAX) -> int:
     """Return `value` if it is an integer between the bounds, both included. Raises `UsageError`."""
     if isinstance(value, bool) or not isinstance(value, int):
         raise UsageError(f"option {name} must be an integer, not {type(value).__name__} {value!r}")
@@ -108,20 +172,28 @@ def check_callable(name: str, value: Any) -> Any:
 
 
 def check_choice(name: str, value: object, choices: Sequence[str]) -> str:
-    """Return `value` if it is one of `choices`. Raises `UsageError` with the nearest one."""
+    """Return `value` if it is one of `choices`. Raises `UsageError` with the nearest one and all others."""
     if not isinstance(value, str) or value not in choices:
         close = difflib.get_close_matches(str(value).lower(), choices, n=1, cutoff=0.5)
-        advice = f"did you mean {close[0]!r}?" if close else f"use one of: {', '.join(choices)}"
-        raise UsageError(f"option {name} can't be {value!r}; {advice}")
+        advice = f"did you mean {close[0]!r}? " if close else ""
+        raise UsageError(f"option {name} can't be {value!r}; {advice}use one of: {', '.join(choices)}")
     return value
 
 
 def parse_bootstrap(bootstrap: object) -> tuple[str, ...]:
-    """Return the gRPC addresses, each "host:port", of text with commas or a sequence of text. Raises `UsageError`.
+    """Return the addresses of nodes, each "host:port", of text with commas or a sequence of text. Raises `UsageError`.
+
+    None: those that the environment variable SEMEL_BOOTSTRAP gives, else localhost:9094.
 
     >>> parse_bootstrap("localhost:9094, [::1]:9094")
     ('localhost:9094', '[::1]:9094')
     """
+    where = "bootstrap"
+    if bootstrap is None:
+        bootstrap = os.environ.get(BOOTSTRAP_VARIABLE) or DEFAULT_BOOTSTRAP
+        where = f"the environment variable {BOOTSTRAP_VARIABLE}, since no bootstrap is given:"
+    if isinstance(bootstrap, str) and bootstrap.startswith(SCHEME):
+        return (bootstrap,)  # also one with a comma: it is a path
     if isinstance(bootstrap, str):
         parts = [part.strip() for part in bootstrap.split(",") if part.strip()]
     elif isinstance(bootstrap, Sequence) and all(isinstance(part, str) for part in bootstrap):
@@ -130,14 +202,16 @@ def parse_bootstrap(bootstrap: object) -> tuple[str, ...]:
         raise UsageError(
             f'bootstrap must be text such as "localhost:9094", not {type(bootstrap).__name__} {bootstrap!r}'
         )
+    if len(parts) == 1 and parts[0].startswith(SCHEME):
+        return (parts[0],)
     if not parts:
-        raise UsageError('bootstrap is empty; give the address of a node\'s gRPC listener, such as "localhost:9094"')
+        raise UsageError(f'{where} is empty; give the address of a node, such as "localhost:9094"')
     for part in parts:
         found = _ADDRESS.match(part)
         if found is None or not 0 < int(found["port"]) < 65536:
             raise UsageError(
-                f"bootstrap address {part!r} is not HOST:PORT; give the address of a node's gRPC listener, "
-                'such as "localhost:9094"'
+                f"{where} address {part!r} is not HOST:PORT; give the address of a node, its gRPC port or its Kafka "
+                'port, such as "localhost:9094"'
             )
     return tuple(parts)
 
@@ -148,7 +222,7 @@ class ClientOptions:
 
     api_timeout_ms:           how long one call of the API may take, retries included
     request_timeout_ms:       how long one attempt at one node may take
-    connect_timeout_ms:       how long to try where no node has ever answered: it is more likely a wrong address
+    connect_timeout_ms:       how long to try where no node has ever answered; None: as long as the call may take
     retry_backoff_ms:         the first pause before a retry; doubles up to retry_backoff_max_ms, with jitter
     metadata_max_age_ms:      when what is known about topics and nodes is asked for again
     connection_in_flight_max: how many requests may wait for their answer on one data connection
@@ -158,11 +232,15 @@ class ClientOptions:
     client_id: str = "semel"
     api_timeout_ms: int = 60_000
     request_timeout_ms: int = 30_000
-    connect_timeout_ms: int = 3_000
+    connect_timeout_ms: int | None = None
     retry_backoff_ms: int = 20
     retry_backoff_max_ms: int = 1_000
     metadata_max_age_ms: int = 300_000
     connection_in_flight_max: int = 64
+
+    @property
+    def backoff(self) -> Backoff:
+        return Backoff(self.retry_backoff_ms, self.retry_backoff_max_ms)
 
     @classmethod
     def checked(cls, bootstrap: object, **options: Any) -> ClientOptions:
@@ -170,6 +248,6 @@ class ClientOptions:
         for name, value in options.items():
             if name == "client_id":
                 check_text(name, value)
-            else:
+            elif name != "connect_timeout_ms" or value is not None:
                 check_int(name, value, 1)
         return cls(parse_bootstrap(bootstrap), **options)

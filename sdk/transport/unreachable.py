@@ -1,4 +1,4 @@
-"""Why a node can't be reached, in words for whoever gave the address: what gRPC says of it, and what listens there."""
+"""Why a node can't be reached, for the person who gave the address: what gRPC says, and what listens there."""
 
 from __future__ import annotations
 
@@ -7,10 +7,6 @@ from enum import Enum
 from typing import Final
 
 from semel.protocol.errors import ErrorCode, RetriableError
-from semel.sdk.transport.connection import ConnectionLostError, connect
-
-PROBE_TIMEOUT_MS: Final = 1_000
-"""How long to wait for what listens at an address to say that it speaks the Kafka protocol."""
 
 
 class Trouble(Enum):
@@ -21,33 +17,64 @@ class Trouble(Enum):
     NO_ROUTE = "there is no way to {target}: {details}. Is the address right, and the network up?"
     SILENT = (
         "{target} does not answer: it is not there, something on the way drops what is sent to it, or what listens "
-        "there does not speak gRPC. Is this the node's gRPC address?"
+        "there is no node of Semel. Is this a node's address?"
     )
-    HTTP_1 = "{target} is an HTTP server, but no gRPC listener. Is this the node's gRPC address (port 9094 by default)?"
+    HTTP_1 = (
+        "{target} is an HTTP server, but no gRPC listener. Is this a node's address (port 9094 or 9092 by default)?"
+    )
     NOT_GRPC = (
-        "something listens on {target}, but it does not speak gRPC. Is this the node's gRPC address (port 9094 by "
-        "default)?"
+        "something listens on {target}, but it speaks neither gRPC nor Kafka's protocol. Is this a node's address "
+        "(port 9094 or 9092 by default)?"
+    )
+    HANGS_UP = (
+        "{target} accepts connections and closes them: it speaks neither gRPC nor Kafka's protocol, or it is a proxy "
+        "whose node is not running. Is this a node's address (port 9094 or 9092 by default), and is the node running?"
     )
     KAFKA = (
-        "{target} is a node's Kafka listener, and clients of Semel begin at its gRPC listener: give that address (port "
-        "9094 by default; `semel serve` prints both when it is ready)"
+        "{target} speaks Kafka's protocol, and did not say where its node serves gRPC ({details}): a node that is "
+        "starting answers soon; if this is a Kafka broker and not a Semel node, give the address of a Semel node"
     )
-    OTHER = "the node at {target} can't be reached ({details}); is it running, and is this its gRPC address?"
+    FOREIGN = (
+        "{target} is a Kafka broker, not a Semel node: Semel's own clients need a node of Semel (`semel serve` starts "
+        "one, and prints its addresses). Is the address right? Kafka's clients work with both"
+    )
+    OTHER = "the node at {target} can't be reached ({details}); is it running, and is the address right?"
 
     @property
     def may_be_another_protocol(self) -> bool:
-        return self in (Trouble.SILENT, Trouble.NOT_GRPC)
+        return self in (Trouble.SILENT, Trouble.NOT_GRPC, Trouble.HANGS_UP)
 
+    @property
+    def says_wrong_address(self) -> bool:
+        """Whether waiting does not help: there is no such host, or what answers is no node of Semel."""
+        return self in (Trouble.UNKNOWN_HOST, Trouble.HTTP_1, Trouble.NOT_GRPC, Trouble.FOREIGN)
+
+    @property
+    def in_short(self) -> str:
+        """What to say of the address, in a line of a log."""
+        return _IN_SHORT[self]
+
+
+_IN_SHORT: Final = {
+    Trouble.REFUSED: "refuses connections",
+    Trouble.UNKNOWN_HOST: "can't be resolved",
+    Trouble.NO_ROUTE: "can't be reached: there is no way to it",
+    Trouble.SILENT: "does not answer",
+    Trouble.HTTP_1: "is an HTTP server",
+    Trouble.NOT_GRPC: "speaks neither gRPC nor Kafka's protocol",
+    Trouble.HANGS_UP: "closes each connection",
+    Trouble.KAFKA: "is starting: it does not say yet where it serves gRPC",
+    Trouble.FOREIGN: "is a Kafka broker, not a Semel node",
+    Trouble.OTHER: "can't be reached",
+}
 
 _SIGNS: Final = (
     (re.compile(r"connection refused", re.IGNORECASE), Trouble.REFUSED),
     (re.compile(r"lookup failed|resolving|resolution|name not found", re.IGNORECASE), Trouble.UNKNOWN_HOST),
     (re.compile(r"no route to host|unreachable", re.IGNORECASE), Trouble.NO_ROUTE),
     (re.compile(r"http1\.x", re.IGNORECASE), Trouble.HTTP_1),
-    (
-        re.compile(r"parsing HTTP/2|failed to connect.*(socket closed|connection reset)", re.IGNORECASE),
-        Trouble.NOT_GRPC,
-    ),
+    (re.compile(r"parsing HTTP/2", re.IGNORECASE), Trouble.NOT_GRPC),
+    (re.compile(r"failed to connect.*(socket closed|connection reset)", re.IGNORECASE), Trouble.HANGS_UP),
     (re.compile(r"timed out|timeout", re.IGNORECASE), Trouble.SILENT),
 )
 """gRPC has one status for all of these, and says in words which. They differ from version to version: where none is
@@ -58,9 +85,10 @@ _CODE: Final = ErrorCode.NETWORK_EXCEPTION
 
 
 class UnreachableError(RetriableError):
-    """A call did not reach a node: it had no effect. `trouble` says why."""
+    """No node could be reached: the call had no effect. The message says which address was tried, and what it did."""
 
     trouble: Trouble = Trouble.OTHER
+    address: str = ""
 
 
 def unreachable(target: str, details: str) -> UnreachableError:
@@ -76,15 +104,15 @@ def trouble_at(target: str, trouble: Trouble, details: str = "") -> UnreachableE
     host = target.rpartition(":")[0].strip("[]")
     error = UnreachableError(trouble.value.format(target=target, host=host, details=details), _CODE)
     error.trouble = trouble
+    error.address = target
     return error
 
 
-async def speaks_kafka(target: str) -> bool:
-    """Say whether a Kafka listener answers at "host:port": the address most often given in place of the gRPC one."""
-    host, _, port = target.rpartition(":")
-    try:
-        connection = await connect(host.strip("[]"), int(port), client_id="semel", timeout_ms=PROBE_TIMEOUT_MS)
-    except ConnectionLostError:
-        return False
-    connection.close()
-    return True
+def from_kafka_listener(error: UnreachableError, kafka: str) -> UnreachableError:
+    """Return the error of a gRPC address that the Kafka listener at `kafka` named, with where it comes from."""
+    explained = UnreachableError(
+        f"{error.message} (the address is what the node at {kafka} gives as its own for gRPC: grpc.advertised)", _CODE
+    )
+    explained.trouble = error.trouble
+    explained.address = error.address
+    return explained

@@ -1,4 +1,4 @@
-"""`make demo-spark`: the ETL job on real flights, in the face of crashes, written exactly once and at least once."""
+"""`make demo-spark`: the ETL job on real flights, under crashes, written exactly once and at least once."""
 
 from __future__ import annotations
 

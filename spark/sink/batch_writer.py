@@ -2,7 +2,7 @@
 
 With the options txnAppId and txnVersion a write is one of a line, and repeating it writes nothing: that is what makes
 `foreachBatch` exactly-once (see `semel.spark.foreach_batch`). Any other write has a key of its own that nobody can
-repeat, and the node forgets it a while after.
+repeat, and the node forgets it a while after. `write` runs in a task, all else on the driver.
 """
 
 from __future__ import annotations
@@ -15,19 +15,13 @@ from pyspark.sql.datasource import DataSourceArrowWriter, WriterCommitMessage
 
 from semel.protocol.errors import UsageError
 from semel.spark.sink.checkpoint import Checkpoint
+from semel.spark.sink.decide import abort_batch, commit_batch
 from semel.spark.sink.decision_payload import BatchRecord
+from semel.spark.sink.identity import BatchIdentity, attempt_name, batch_identity, fresh_nonce
 from semel.spark.sink.limits import check_transaction_timeout
 from semel.spark.sink.options import SinkOptions
 from semel.spark.sink.schema import check_sink_schema
-from semel.spark.sink.shared_commit import (
-    BatchIdentity,
-    abort_batch,
-    attempt_name,
-    batch_identity,
-    commit_batch,
-    fresh_nonce,
-    write_rows,
-)
+from semel.spark.sink.write import write_rows
 from semel.spark.telemetry import BatchTrace
 
 if TYPE_CHECKING:
@@ -78,7 +72,10 @@ class SemelBatchWriter(DataSourceArrowWriter):
     def commit(self, messages: list[WriterCommitMessage | None]) -> None:
         source = None
         if self._is_one_of_many and self._options.checkpoint and self._options.wants_source_range:
-            source = Checkpoint(self._options.checkpoint).source_range(self._options.version)
+            checkpoint = Checkpoint(self._options.checkpoint)
+            if self._options.run_id:  # of foreachBatch: then it is the query's id
+                checkpoint.check_query(self._options.app_id)
+            source = checkpoint.source_range(self._options.version)
         record = BatchRecord(self._shape, source)
         commit_batch(messages, self._identity, self._attempt, self._options, record, self._trace)
 

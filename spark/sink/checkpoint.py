@@ -1,7 +1,8 @@
 """Reads from a query's checkpoint which query it is of, and what source offsets a batch covers.
 
 Spark writes `offsets/<batch id>` before the tasks of a batch run: a line with the version of the format, one with
-metadata, and one for each source with the offset at which the batch ends. `metadata` holds the query's id.
+metadata, and one for each source with the offset at which the batch ends. `metadata` holds the query's id. Runs on
+the driver.
 """
 
 from __future__ import annotations
@@ -10,14 +11,14 @@ import hashlib
 import json
 import logging
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
-from urllib.parse import unquote
 
 from semel.protocol.errors import FatalError, UsageError
 from semel.protocol.ids import TopicPartition
+from semel.spark.first_start import first_start
 from semel.spark.options import offsets_from_json, without_secrets
 
 if TYPE_CHECKING:
@@ -27,6 +28,13 @@ _log = logging.getLogger("semel.spark")
 
 _SCHEMES: Final = {"s3a": "s3", "s3n": "s3"}
 _FILE_BYTES_MAX: Final = 64 << 20
+
+_OWN_FILE: Final = "semel-query-id"
+_checked: Final[set[tuple[str, str]]] = set()
+"""Checkpoints and queries that this process has compared: neither changes while a query runs."""
+
+_OFFSET: Final = "a source's offset"
+_NOWHERE: Final = -1
 
 _NONE_FINDS: Final = (
     "set option sourceRange to 'none' (then of a checkpoint that was rolled back it is noticed where batches are gone "
@@ -61,16 +69,19 @@ class SourceRange:
 
     def group_offsets(self) -> dict[TopicPartition, int] | None:
         """Return the ends of those sources whose offsets have Kafka's shape; None where none has it."""
-        found: dict[TopicPartition, int] | None = None
-        for line in self.ends:
-            with suppress(ValueError, UsageError):
-                value = json.loads(_offset_in(line))
-                if isinstance(value, dict):
-                    offsets = offsets_from_json(value, "a source's offset")
-                    found = found or {}
-                    for tp, offset in offsets.items():
-                        found[tp] = min(offset, found.get(tp, offset))  # a topic that two sources read
-        return found
+        return _lowest(offsets_from_json(value, _OFFSET) for value in _in_kafkas_shape(self.ends))
+
+    def group_starts(self) -> dict[TopicPartition, int]:
+        """Return where a group must stand for the ends to be committed (O5): where those sources start, else nowhere.
+
+        The first batch has no batch before it that says so. Semel's source says it with the batch's end.
+        """
+        starts = _lowest(
+            [offsets_from_json(value, _OFFSET) for value in _in_kafkas_shape(self.starts)]
+            if self.starts
+            else [first_start(value, _OFFSET) or {} for value in _in_kafkas_shape(self.ends)]
+        )
+        return {tp: (starts or {}).get(tp, _NOWHERE) for tp in self.group_offsets() or {}}
 
 
 class Checkpoint:
@@ -86,6 +97,44 @@ class Checkpoint:
             return str(json.loads(self._read("metadata"))["id"])
         except (ValueError, KeyError, TypeError):
             raise FatalError(f"{self.location}/metadata does not hold a query's id: is this a checkpoint?") from None
+
+    def check_query(self, query_id: str) -> None:
+        """Refuse to continue a checkpoint under another query's id: its decisions would not be found under this one.
+
+        Spark makes a new id where the file `metadata` is lost. So the sink keeps the id in a file of its own.
+        """
+        if (self.location, query_id) in _checked:
+            return
+        path = f"{self._folder}/{_OWN_FILE}"
+        try:
+            with self._files.open_input_stream(path) as stream:
+                known = stream.read(_FILE_BYTES_MAX).decode(errors="replace").strip()
+        except FileNotFoundError:
+            known = query_id
+            self._keep(path, query_id)
+        except OSError as error:
+            _log.warning("%s can't be read: %s", path, without_secrets(str(error)))
+            return  # the offsets of the batch are read next, and where that fails, too, it is an error
+        if known != query_id:
+            raise FatalError(
+                f"{self.location} is the checkpoint of query {known}, and Spark now runs it as query {query_id}: the "
+                "file metadata in it was lost, and Spark has made another. What is committed was committed under the "
+                "first id, so the last batch could be written twice. Nothing was written. Restore metadata, or "
+                f'write {{"id":"{known}"}} into {self.location}/metadata and delete .metadata.crc beside it, and '
+                "start the query again"
+            )
+        _checked.add((self.location, query_id))
+
+    def _keep(self, path: str, query_id: str) -> None:
+        try:
+            with self._files.open_output_stream(path) as stream:
+                stream.write(query_id.encode())
+        except OSError as error:
+            _log.warning(
+                "%s can't be written: %s. Should the checkpoint's file metadata ever be lost, the sink will not notice",
+                path,
+                without_secrets(str(error)),
+            )
 
     def source_range(self, batch_id: int) -> SourceRange:
         """Return what a batch covers. Raises `FatalError` where the checkpoint does not say."""
@@ -129,6 +178,26 @@ class Checkpoint:
         return data
 
 
+def _in_kafkas_shape(lines: Iterable[str]) -> Iterator[dict[str, Any]]:
+    """Yield the offsets of those sources that have one for each partition of a topic."""
+    for line in lines:
+        with suppress(ValueError, UsageError):
+            value = json.loads(_offset_in(line))
+            if isinstance(value, dict):
+                offsets_from_json(value, _OFFSET)
+                yield value
+
+
+def _lowest(of_sources: Iterable[Mapping[TopicPartition, int]]) -> dict[TopicPartition, int] | None:
+    """Return the offsets of all sources: the lowest of a partition that several read. None where there is no source."""
+    found: dict[TopicPartition, int] | None = None
+    for offsets in of_sources:
+        found = found or {}
+        for tp, offset in offsets.items():
+            found[tp] = min(offset, found.get(tp, offset))
+    return found
+
+
 def _offset_in(line: str) -> str:
     """Return the offset of a line of either format."""
     return re.sub(r"^[\w-]+:", "", line)
@@ -151,6 +220,13 @@ def _canonical(line: str) -> str:
         return line
 
 
+def _literal(rest: str) -> str:
+    """Return a URI without its scheme in such a way that pyarrow takes its path as Spark does: as it is written."""
+    found = re.fullmatch(r"(//[^/]*)?([^?]*)(.*)", rest, re.DOTALL)
+    assert found is not None
+    return f"{found[1] or ''}{found[2].replace('%', '%25')}{found[3]}"
+
+
 def _file_system(location: str) -> tuple[pyarrow.fs.FileSystem, str]:
     import pyarrow as pa
     import pyarrow.fs
@@ -160,9 +236,9 @@ def _file_system(location: str) -> tuple[pyarrow.fs.FileSystem, str]:
         return pyarrow.fs.LocalFileSystem(), location.rstrip("/")
     scheme = _SCHEMES.get(found[1].lower(), found[1].lower())
     if scheme == "file":
-        return pyarrow.fs.LocalFileSystem(), unquote(re.sub(r"^/+", "/", found[2])).rstrip("/")
+        return pyarrow.fs.LocalFileSystem(), re.sub(r"^/+", "/", found[2]).rstrip("/")
     try:
-        files, folder = pyarrow.fs.FileSystem.from_uri(f"{scheme}:{found[2]}")
+        files, folder = pyarrow.fs.FileSystem.from_uri(f"{scheme}:{_literal(found[2])}")
     except (pa.ArrowInvalid, pa.ArrowNotImplementedError, OSError) as error:
         raise FatalError(
             f"the checkpoint {without_secrets(location)} is in a file system that pyarrow can't reach: "

@@ -1,5 +1,8 @@
-"""What is recorded with the decision on a batch: which sink it was, and what it had read. So a replay is told from a
-second sink of the same name, and from a batch that another past of the checkpoint has given the same number."""
+"""What is recorded with the decision on a batch: which sink it was, and what it had read. Runs on the driver.
+
+So a replay is told from a second sink of the same name, and from a batch that another past of the checkpoint has given
+the same number.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""`foreachBatch` that is exactly-once: several sinks in one query, and output modes that Spark gives no Python sink."""
+"""`foreachBatch` that is exactly-once: several sinks in one query, and output modes that Spark gives no Python sink.
+
+Runs on the driver.
+"""
 
 from __future__ import annotations
 
@@ -8,6 +11,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Final, Literal
 
 from semel.protocol.errors import UsageError
+from semel.spark.session import use_session
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -55,6 +59,7 @@ def write_batch(
     writer = writer.option("txnRunId", run_id).option("sourceRange", source_range)
     if checkpoint:
         writer = writer.option("checkpointLocation", checkpoint)
+    use_session(frame.sparkSession)  # the function may write each sink in a thread of its own
     with _once_in_a_run(query_id, run_id, sink, batch_id):
         writer.save()
 

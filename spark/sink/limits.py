@@ -1,4 +1,4 @@
-"""What only a node can say of the sink's options, asked on the driver before any task has worked for nothing."""
+"""What only a node can say of the sink's options, asked before any task has worked for nothing. Runs on the driver."""
 
 from __future__ import annotations
 

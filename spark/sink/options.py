@@ -8,8 +8,9 @@ from typing import Final
 
 from semel.protocol.compression import Compression
 from semel.protocol.errors import UsageError
+from semel.protocol.int_bounds import INT32_MAX
 from semel.spark.clients import Address
-from semel.spark.options import BOOTSTRAP, INT32_MAX, KAFKA_BOOTSTRAP, OptionReader, redacted, without_secrets
+from semel.spark.options import BOOTSTRAP, KAFKA_BOOTSTRAP, OptionReader, redacted, without_secrets
 
 _KNOWN: Final = (
     BOOTSTRAP,
@@ -87,7 +88,6 @@ class SinkOptions:
         reader.finish()
         reader.check_security()
         _check_guarantees(reader)
-        grpc, kafka = reader.addresses()
         app_id = reader.text("txnAppId")
         version = reader.integer("txnVersion", -1, minimum=0)
         if bool(app_id) != (version != -1):
@@ -101,9 +101,8 @@ class SinkOptions:
         if group and not wants_source_range:
             raise UsageError("kafka.group.id commits what the checkpoint says was read, and sourceRange is 'none'")
         return cls(
-            address=Address.checked(
-                grpc,
-                kafka,
+            address=Address(
+                reader.addresses(),
                 client_id=reader.text("kafka.client.id") or "semel-spark-sink",
                 request_timeout_ms=reader.integer("kafka.request.timeout.ms", 30_000, maximum=INT32_MAX) or 0,
                 api_timeout_ms=reader.integer("kafka.max.block.ms", 60_000, maximum=INT32_MAX) or 0,

@@ -1,4 +1,4 @@
-"""Which columns the sink takes. Checked on the driver, before any task runs."""
+"""Which columns the sink takes, checked before any task runs. Runs on the driver."""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""The streaming sink: `df.writeStream.format("semel")`. Each batch is one shared transaction with one decision."""
+"""The streaming sink: `df.writeStream.format("semel")`. Each batch is one shared transaction with one decision.
+
+`write` runs in a task, `commit` and `abort` on the driver, and the constructor in both.
+"""
 
 from __future__ import annotations
 
@@ -11,22 +14,13 @@ from pyspark.sql.datasource import DataSourceStreamArrowWriter, WriterCommitMess
 
 from semel.protocol.errors import FatalError, UsageError
 from semel.spark.sink.checkpoint import Checkpoint
+from semel.spark.sink.decide import abort_batch, abort_of_this_driver, commit_batch
 from semel.spark.sink.decision_payload import BatchRecord
+from semel.spark.sink.identity import A_QUERY_ID, BatchIdentity, app_of, attempt_name, batch_identity, fresh_nonce
 from semel.spark.sink.limits import check_transaction_timeout
 from semel.spark.sink.options import SinkOptions
 from semel.spark.sink.schema import check_sink_schema
-from semel.spark.sink.shared_commit import (
-    A_QUERY_ID,
-    BatchIdentity,
-    SinkMessage,
-    abort_batch,
-    abort_of_this_driver,
-    attempt_name,
-    batch_identity,
-    commit_batch,
-    fresh_nonce,
-    write_rows,
-)
+from semel.spark.sink.write import SinkMessage, write_rows
 from semel.spark.telemetry import BatchTrace
 
 if TYPE_CHECKING:
@@ -83,9 +77,12 @@ class SemelStreamWriter(DataSourceStreamArrowWriter):
 
     def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
         source = None
-        if self._options.wants_source_range:
-            source = Checkpoint(self._options.checkpoint).source_range(batchId)
         identity = self._identity(messages, batchId)
+        if self._options.wants_source_range:
+            checkpoint = Checkpoint(self._options.checkpoint)
+            if identity is not None:
+                checkpoint.check_query(app_of(identity, self._options.sink_name))
+            source = checkpoint.source_range(batchId)
         if identity is not None:
             record = BatchRecord(self._shape, source)
             commit_batch(messages, identity, attempt_name("", self._nonce), self._options, record, self._trace)

@@ -35,7 +35,7 @@ class SourceOffsets:
         self._options = options
 
     def partitions(self, *, skip_missing: bool = False) -> list[TopicPartition]:
-        """Return what there is to read now, in order. A topic that is not there is an error, or is left out."""
+        """Return what there is to read now, in order. What is not there is an error, or is left out with a warning."""
         return self._with_retries(lambda: self._partitions(skip_missing))
 
     def earliest(self, partitions: Iterable[TopicPartition]) -> Found:
@@ -56,10 +56,21 @@ class SourceOffsets:
             return self._committed(partitions)
         if bound.kind is BoundKind.TIMESTAMP:
             return self._by_timestamp(bound, dict.fromkeys(partitions, bound.timestamp_ms))
-        _check_all_named(bound, partitions)
+        named = self._without_gone(bound, partitions)
+        _check_all_named(bound, named, partitions)
         if bound.kind is BoundKind.TIMESTAMPS:
-            return self._by_timestamp(bound, bound.by_partition)
-        return self._by_offset(bound.by_partition)
+            return self._by_timestamp(bound, named)
+        return self._by_offset(named)
+
+    def _without_gone(self, bound: Bound, partitions: list[TopicPartition]) -> Mapping[TopicPartition, int]:
+        """Return what an option names, without what the source reads and is gone, where it may pass that over."""
+        if self._options.fail_on_data_loss:
+            return bound.by_partition
+        return {
+            tp: value
+            for tp, value in bound.by_partition.items()
+            if tp in partitions or not self._options.selection.takes(tp)
+        }
 
     def _partitions(self, skip_missing: bool) -> list[TopicPartition]:
         selection = self._options.selection
@@ -86,6 +97,9 @@ class SourceOffsets:
         for topic in topics:
             numbers = selection.assigned.get(topic.name) if selection.assigned else range(len(topic.partitions))
             for number in numbers or ():
+                if number >= len(topic.partitions) and skip_missing:
+                    _log.warning("there is no %s-%s to read now (failOnDataLoss is false)", topic.name, number)
+                    continue
                 if number >= len(topic.partitions):
                     raise UsageError(
                         f"option assign names partition {number} of topic {topic.name!r}, which has "
@@ -174,9 +188,9 @@ class SourceOffsets:
         return ask()
 
 
-def _check_all_named(bound: Bound, partitions: list[TopicPartition]) -> None:
-    missing = sorted(set(partitions) - bound.by_partition.keys())
-    strangers = sorted(bound.by_partition.keys() - set(partitions))
+def _check_all_named(bound: Bound, named: Mapping[TopicPartition, int], partitions: list[TopicPartition]) -> None:
+    missing = sorted(set(partitions) - named.keys())
+    strangers = sorted(named.keys() - set(partitions))
     if missing:
         raise UsageError(
             f"option {bound.option} leaves out {', '.join(map(str, missing))}: it must name every partition that is "

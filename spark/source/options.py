@@ -14,10 +14,10 @@ from typing import Final
 from semel.protocol.api.topics import IsolationLevel
 from semel.protocol.errors import UsageError
 from semel.protocol.ids import TopicPartition
+from semel.protocol.int_bounds import INT32_MAX
 from semel.spark.clients import Address
 from semel.spark.options import (
     BOOTSTRAP,
-    INT32_MAX,
     KAFKA_BOOTSTRAP,
     OptionReader,
     millis,
@@ -99,6 +99,12 @@ class Selection:
     topics: tuple[str, ...] = ()
     pattern: str = ""
     assigned: Mapping[str, list[int]] = field(default_factory=dict)
+
+    def takes(self, tp: TopicPartition) -> bool:
+        """Whether a partition is among what is read, where there is such a partition."""
+        if self.pattern:
+            return re.fullmatch(self.pattern, tp.topic) is not None
+        return tp.topic in self.topics or tp.partition in self.assigned.get(tp.topic, ())
 
 
 @dataclass(frozen=True)
@@ -189,10 +195,8 @@ class SourceOptions:
 
 
 def _address(reader: OptionReader, group: str) -> Address:
-    grpc, kafka = reader.addresses()
-    return Address.checked(
-        grpc,
-        kafka,
+    return Address(
+        reader.addresses(),
         client_id=reader.text("kafka.client.id") or group or reader.text("groupIdPrefix") or "semel-spark-source",
         request_timeout_ms=reader.integer("kafka.request.timeout.ms", 30_000, maximum=INT32_MAX) or 0,
         api_timeout_ms=reader.integer("kafka.default.api.timeout.ms", 60_000, maximum=INT32_MAX) or 0,
@@ -255,9 +259,12 @@ def _bound(reader: OptionReader, names: tuple[str, str, str], default: BoundKind
             if timestamp_ms < 0:
                 raise UsageError(f"option {many} has {timestamp_ms} for {tp}; give milliseconds since 1970")
         return Bound(BoundKind.TIMESTAMPS, many, by_partition=timestamps)
-    word = reader.text(offsets).lower()
+    text = reader.text(offsets)
     for kind in (BoundKind.EARLIEST, BoundKind.LATEST, BoundKind.COMMITTED):
-        if word == kind.value:
+        if text.lower() == kind.value:
             return Bound(kind, offsets)
+    if reader.has(offsets) and not text.startswith("{"):
+        words = "earliest, latest or committed" if names is _STARTS else "latest"
+        raise UsageError(f'option {offsets} is {text!r}; it can be {words}, or JSON: {{"topic": {{"0": 23, "1": -2}}}}')
     given = reader.parsed(offsets, partition_values)
     return Bound(default, offsets) if given is None else Bound(BoundKind.OFFSETS, offsets, by_partition=given)

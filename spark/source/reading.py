@@ -128,6 +128,8 @@ class _RangeFetcher:
         while True:
             try:
                 answer = await self._ask(position)
+                if answer is None:
+                    return self._pass_over_gone(position)
                 if answer.error is ErrorCode.OFFSET_OUT_OF_RANGE:
                     return await self._skip_lost(position)
                 if answer.error is not ErrorCode.NONE:
@@ -156,14 +158,18 @@ class _RangeFetcher:
         is_committed = self._options.isolation is IsolationLevel.READ_COMMITTED
         return answer.last_stable_offset if is_committed else answer.high_watermark
 
-    async def _ask(self, position: int) -> FetchPartitionResponse:
+    async def _ask(self, position: int) -> FetchPartitionResponse | None:
+        """Return what the leader answers; None where the partition is gone, and it may be passed over."""
         client, what, options = self._client, self._what, self._options
         place = client.cluster.snapshot.leader(what.tp)
         if place is None:
             await client.cluster.refresh([what.topic])
             place = client.cluster.snapshot.leader(what.tp)
-            if place is None and what.topic not in client.cluster.snapshot.topics:
-                raise data_loss(f"topic {what.topic!r} is gone, offsets {position} to {what.end} of {what.tp} with it")
+            topic = client.cluster.snapshot.topics.get(what.topic)
+            if topic is None or what.partition >= len(topic.partitions):
+                if options.fail_on_data_loss:
+                    raise data_loss(self._gone(position))
+                return None
             if place is None:
                 raise RetriableError(f"{what.tp} has no leader now", ErrorCode.LEADER_NOT_AVAILABLE)
         connection = await client.connections.get(place.leader_id)
@@ -189,6 +195,14 @@ class _RangeFetcher:
             raise RetriableError(f"node {place.leader_id} said nothing about {what.tp}")
         return response.partitions[0]
 
+    def _gone(self, position: int) -> str:
+        what = self._what
+        return f"{what.tp} is gone, offsets {position} to {what.end} with it"
+
+    def _pass_over_gone(self, position: int) -> _Fetched:
+        _log.warning("%s; going on without it (failOnDataLoss is false)", self._gone(position))
+        return _Fetched(position, self._what.end, [])
+
     def _take(self, position: int, answer: FetchPartitionResponse) -> _Fetched | None:
         if answer.records is None or not len(answer.records):
             return None
@@ -212,7 +226,7 @@ class _RangeFetcher:
     async def _skip_lost(self, position: int) -> _Fetched:
         """The log does not reach from `position` on any more: an error, or on to where it starts."""
         what, options = self._what, self._options
-        places = await list_offsets(self._client.control, {what.tp: EARLIEST_TIMESTAMP}, options.isolation)
+        places = await list_offsets(self._client, {what.tp: EARLIEST_TIMESTAMP}, options.isolation)
         start = places[what.tp].offset
         message = f"offset {position} of {what.tp} is not in the log, which starts at {start}"
         if options.fail_on_data_loss:

@@ -22,6 +22,7 @@ from pyspark.sql.streaming.datasource import (
 
 from semel.protocol.ids import TopicPartition
 from semel.spark.clients import client_for
+from semel.spark.first_start import first_start, with_first_start
 from semel.spark.options import offsets_from_json, offsets_to_json
 from semel.spark.source.offset_ranges import OffsetRange, limited, split
 from semel.spark.source.offsets import SourceOffsets
@@ -46,6 +47,7 @@ class SemelStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._options = SourceOptions.parse(options, is_stream=True)
         check_schema(schema, with_headers=self._options.include_headers)
         self._offsets = SourceOffsets(self._options)
+        self._initial: dict[str, Any] | None = None
         self._latest: dict[TopicPartition, int] | None = None
         self._target: dict[TopicPartition, int] | None = None
         self._last_batch_at: float | None = None
@@ -54,7 +56,8 @@ class SemelStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return f"SemelStreamReader({self._options.selection})"
 
     def initialOffset(self) -> dict[str, Any]:
-        return offsets_to_json(self._offsets.resolve(self._options.start, self._offsets.partitions()))
+        self._initial = offsets_to_json(self._offsets.resolve(self._options.start, self._partitions()))
+        return self._initial
 
     def getDefaultReadLimit(self) -> ReadLimit:
         if self._options.max_offsets_per_trigger is not None:
@@ -77,6 +80,9 @@ class SemelStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if not isinstance(limit, ReadAllAvailable) and self._is_too_little(begin, latest):
             return start
         end = limited(begin, latest, limit.max_rows) if isinstance(limit, ReadMaxRows) else dict(latest)
+        if start == self._initial:
+            self._last_batch_at = time.monotonic()
+            return with_first_start(offsets_to_json(end), start)
         if end == offsets_from_json(start, _CHECKPOINT):
             return start  # Spark compares text: the same offsets in the same order, as another source wrote them
         self._last_batch_at = time.monotonic()
@@ -96,9 +102,19 @@ class SemelStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
         begin, until = offsets_from_json(start, _CHECKPOINT), offsets_from_json(end, _CHECKPOINT)
+        kept = first_start(end, _CHECKPOINT)
+        if kept is not None and first_start(start, _CHECKPOINT) is None:
+            # The first batch: where it is repeated, Spark has asked for its start again, which may be elsewhere by now.
+            # A later batch may have the same end, where there was nothing new, but then its start is that end, too.
+            begin = kept
         for tp in sorted(begin.keys() - until.keys()):
             self._report_loss(f"{tp} is gone, from offset {begin[tp]} on")
         added = until.keys() - begin.keys()
+        if added and not self._options.fail_on_data_loss:
+            # Planned as new, and deleted before the batch was repeated. Nobody can say any more where they start.
+            for tp in sorted(added.difference(self._partitions())):
+                self._report_loss(f"the new {tp} is gone, up to offset {until.pop(tp)}")
+            added &= until.keys()
         for tp, first in self._offsets.earliest(added).items():
             if first > 0:
                 self._report_loss(f"the new {tp} starts at offset {first}, not at 0")
@@ -121,8 +137,11 @@ class SemelStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """Nothing: the process ends with the query."""
 
     def _find_latest(self) -> dict[TopicPartition, int]:
+        return self._offsets.latest(self._partitions())
+
+    def _partitions(self) -> list[TopicPartition]:
         # A topic that is gone is reported, as lost data, where the batch is planned.
-        return self._offsets.latest(self._offsets.partitions(skip_missing=not self._options.fail_on_data_loss))
+        return self._offsets.partitions(skip_missing=not self._options.fail_on_data_loss)
 
     def _report_loss(self, what: str) -> None:
         if self._options.fail_on_data_loss:

@@ -14,7 +14,8 @@ if TYPE_CHECKING:
     from semel import aio
     from semel import sql as sql
     from semel import testing as testing
-    from semel.protocol.api.groups import OffsetAndMetadata
+    from semel.broker.start_errors import NodeStartError
+    from semel.protocol.api.groups import GroupMetadata, OffsetAndMetadata
     from semel.protocol.api.shared_transactions import CommitDecision
     from semel.protocol.errors import (
         AbortTransactionError,
@@ -27,16 +28,24 @@ if TYPE_CHECKING:
     )
     from semel.protocol.ids import TopicPartition
     from semel.protocol.record_decoder import Record
+    from semel.runtime.setting import ConfigError
     from semel.sdk.admin.api import Admin
-    from semel.sdk.consumer.api import Consumer
+    from semel.sdk.consumer.api import Consumer, RebalanceListener
     from semel.sdk.consumer.batch import Batch
+    from semel.sdk.consumer.deserialization import DeserializationError
     from semel.sdk.consumer.fetched import UnreadableBatchError
-    from semel.sdk.consumer.listener import RebalanceListener
-    from semel.sdk.producer.api import Producer
+    from semel.sdk.embedded.api import EmbeddedLog
+    from semel.sdk.embedded.api import open as open  # noqa: A004
+    from semel.sdk.pipeline.failures import RecordFailedError
+    from semel.sdk.pipeline.progress import RunStatistics
+    from semel.sdk.pipeline.records import ProducerRecord
+    from semel.sdk.producer.api import Producer, Transaction
     from semel.sdk.producer.delivery import Delivery, RecordMetadata
-    from semel.sdk.producer.transaction import CommitSource, GroupMetadata, PreparedTransaction, Transaction
-    from semel.sdk.shared.transaction import SharedCommit, SharedTransaction
-    from semel.sdk.shared.writer import SharedWriter, SharedWriterId
+    from semel.sdk.producer.transaction import CommitSource, PreparedTransaction
+    from semel.sdk.shared.api import SharedTransaction, SharedWriter
+    from semel.sdk.shared.transaction import SharedCommit
+    from semel.sdk.shared.writer import SharedWriterId
+    from semel.sdk.transport.unreachable import UnreachableError
 
 __all__ = [
     "AbortTransactionError",
@@ -44,19 +53,26 @@ __all__ = [
     "Batch",
     "CommitDecision",
     "CommitSource",
+    "ConfigError",
     "Consumer",
     "Delivery",
+    "DeserializationError",
+    "EmbeddedLog",
     "ErrorCode",
     "FatalError",
     "FencedError",
     "GroupMetadata",
+    "NodeStartError",
     "OffsetAndMetadata",
     "PreparedTransaction",
     "Producer",
+    "ProducerRecord",
     "RebalanceListener",
     "Record",
+    "RecordFailedError",
     "RecordMetadata",
     "RetriableError",
+    "RunStatistics",
     "SemelError",
     "SharedCommit",
     "SharedTransaction",
@@ -64,6 +80,7 @@ __all__ = [
     "SharedWriterId",
     "TopicPartition",
     "Transaction",
+    "UnreachableError",
     "UnreadableBatchError",
     "UsageError",
     "aio",
@@ -75,34 +92,49 @@ _MODULES = {
     "Batch": "sdk.consumer.batch",
     "CommitDecision": "protocol.api.shared_transactions",
     "CommitSource": "sdk.producer.transaction",
+    "ConfigError": "runtime.setting",
     "Consumer": "sdk.consumer.api",
     "Delivery": "sdk.producer.delivery",
+    "DeserializationError": "sdk.consumer.deserialization",
+    "EmbeddedLog": "sdk.embedded.api",
     "ErrorCode": "protocol.errors",
     "FatalError": "protocol.errors",
     "FencedError": "protocol.errors",
-    "GroupMetadata": "sdk.producer.transaction",
+    "GroupMetadata": "protocol.api.groups",
+    "NodeStartError": "broker.start_errors",
     "OffsetAndMetadata": "protocol.api.groups",
     "PreparedTransaction": "sdk.producer.transaction",
     "Producer": "sdk.producer.api",
-    "RebalanceListener": "sdk.consumer.listener",
+    "ProducerRecord": "sdk.pipeline.records",
+    "RebalanceListener": "sdk.consumer.api",
     "Record": "protocol.record_decoder",
+    "RecordFailedError": "sdk.pipeline.failures",
     "RecordMetadata": "sdk.producer.delivery",
     "RetriableError": "protocol.errors",
+    "RunStatistics": "sdk.pipeline.progress",
     "SemelError": "protocol.errors",
     "SharedCommit": "sdk.shared.transaction",
-    "SharedTransaction": "sdk.shared.transaction",
-    "SharedWriter": "sdk.shared.writer",
+    "SharedTransaction": "sdk.shared.api",
+    "SharedWriter": "sdk.shared.api",
     "SharedWriterId": "sdk.shared.writer",
     "TopicPartition": "protocol.ids",
-    "Transaction": "sdk.producer.transaction",
+    "Transaction": "sdk.producer.api",
+    "UnreachableError": "sdk.transport.unreachable",
     "UnreadableBatchError": "sdk.consumer.fetched",
     "UsageError": "protocol.errors",
+    "open": "sdk.embedded.api",
 }
+_OF_A_NODE = frozenset({"EmbeddedLog", "NodeStartError", "open"})
 _SUBMODULES = frozenset({"aio", "sql", "testing"})
 
 
 def __getattr__(name: str) -> Any:
-    if name in _MODULES:
+    if name in _OF_A_NODE:
+        from semel.protocol.extras import imports_of_extra
+
+        with imports_of_extra("node", f"semel.{name}"):
+            value = getattr(importlib.import_module(f"semel.{_MODULES[name]}"), name)
+    elif name in _MODULES:
         value = getattr(importlib.import_module(f"semel.{_MODULES[name]}"), name)
     elif name in _SUBMODULES:
         value = importlib.import_module(f"semel.{name}")
@@ -115,4 +147,4 @@ def __getattr__(name: str) -> Any:
 
 
 def __dir__() -> list[str]:
-    return sorted([*globals(), *__all__])
+    return sorted([*__all__, *_SUBMODULES, "__doc__", "__file__", "__name__", "__path__", "__version__"])

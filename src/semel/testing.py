@@ -10,26 +10,31 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from semel.sdk.testing.aio_broker import AioBroker
-    from semel.sdk.testing.broker import Broker, Unsynced
+    from semel.sdk.testing.broker import AioBroker, Broker
+    from semel.sdk.testing.cluster import Cluster
     from semel.sdk.testing.container import SemelContainer
     from semel.sdk.testing.fault import Fault
+    from semel.sdk.testing.memory_data import Unsynced
 
-__all__ = ["AioBroker", "Broker", "Fault", "SemelContainer", "Unsynced"]
+__all__ = ["AioBroker", "Broker", "Cluster", "Fault", "SemelContainer", "Unsynced"]
 
 _MODULES = {
-    "AioBroker": "aio_broker",
+    "AioBroker": "broker",
     "Broker": "broker",
+    "Cluster": "cluster",
     "Fault": "fault",
     "SemelContainer": "container",
-    "Unsynced": "broker",
+    "Unsynced": "memory_data",
 }
 
 
 def __getattr__(name: str) -> Any:
     if name not in _MODULES:
         raise AttributeError(f"module 'semel.testing' has no attribute {name!r}")
-    value = getattr(importlib.import_module(f"semel.sdk.testing.{_MODULES[name]}"), name)
+    from semel.protocol.extras import imports_of_extra
+
+    with imports_of_extra("testcontainers" if name == "SemelContainer" else "node", f"semel.testing.{name}"):
+        value = getattr(importlib.import_module(f"semel.sdk.testing.{_MODULES[name]}"), name)
     globals()[name] = value
     return value
 

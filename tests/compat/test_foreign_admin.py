@@ -44,7 +44,7 @@ def partitions_of(live: LiveNode) -> dict[str, int]:
     return {name: len(topic.partitions) for name, topic in live.node.metadata.image.topics.items()}
 
 
-# --- confluent-kafka --------------------------------------------------------------------------------------------------
+# --- Confluent-kafka --------------------------------------------------------------------------------------------------
 
 
 def confluent_admin(live: LiveNode) -> confluent.AdminClient:
@@ -143,7 +143,7 @@ def test_confluent_offsets_and_the_cluster(live: LiveNode) -> None:
     assert error.name() == "ELECTION_NOT_NEEDED"
 
 
-# --- kafka-python -----------------------------------------------------------------------------------------------------
+# --- Kafka-python -----------------------------------------------------------------------------------------------------
 
 
 def test_kafka_python_administers(live: LiveNode) -> None:
@@ -173,7 +173,7 @@ def test_kafka_python_administers(live: LiveNode) -> None:
         client.close()
 
 
-# --- aiokafka ---------------------------------------------------------------------------------------------------------
+# --- Aiokafka ---------------------------------------------------------------------------------------------------------
 
 
 def with_aiokafka(live: LiveNode, test: Callable[[aiokafka.admin.AIOKafkaAdminClient], Awaitable[None]]) -> None:

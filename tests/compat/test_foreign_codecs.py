@@ -182,7 +182,7 @@ def test_several_batches_in_one_buffer_are_read_by_others(codec: Any) -> None:
         assert read in (RECORDS, RECORDS[:3])
 
 
-# librdkafka
+# --- librdkafka -------------------------------------------------------------------------------------------------------
 
 
 class MockBroker:

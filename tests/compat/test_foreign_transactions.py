@@ -102,7 +102,7 @@ def writer(place: Place) -> Iterator[Callable[..., Writer]]:
             each.close()
 
 
-# -- what one client writes, all clients read
+# --- What one client writes, all clients read -------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("client", WRITERS)
@@ -184,7 +184,7 @@ def test_P3_a_producer_that_the_partition_has_forgotten_goes_on(
     assert READERS["confluent"](place, [tp], True) == {tp: expected}
 
 
-# -- zombies and timeouts
+# --- Zombies and timeouts ---------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("successor", ["confluent", "semel"])
@@ -230,7 +230,7 @@ def test_T9_a_transaction_past_its_timeout_is_aborted_and_its_producer_fenced(
     assert READERS["semel"](place, [tp], True) == {tp: [b"in time"]}
 
 
-# -- consume, transform, produce
+# --- Consume, transform, produce --------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("client", WRITERS)
@@ -301,7 +301,7 @@ def test_O4_offsets_of_a_generation_that_is_over_are_refused(
     assert place.committed(group) == {}
 
 
-# -- operators
+# --- Operators --------------------------------------------------------------------------------------------------------
 
 
 def test_an_operator_lists_describes_and_aborts_transactions(place: Place, writer: Callable[..., Writer]) -> None:
@@ -366,10 +366,10 @@ def test_transactions_of_several_clients_on_one_partition_do_not_touch_each_othe
 
 
 def test_a_transaction_without_data_ends_and_an_empty_one_too(place: Place) -> None:
-    producer = confluent_kafka.Producer(
-        {"bootstrap.servers": place.kafka, "transactional.id": place.name()}, logger=QUIET
-    )
+    name = place.name()
+    producer = confluent_kafka.Producer({"bootstrap.servers": place.kafka, "transactional.id": name}, logger=QUIET)
     producer.init_transactions(30)
     for end in (producer.commit_transaction, producer.abort_transaction) * 2:
         producer.begin_transaction()
         end(30)
+        place.settled(name)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import subprocess
 import sys
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -35,6 +36,32 @@ def values_in(broker: Broker, topic: str, count: int) -> list[bytes | None]:
     return [record.value for record in broker.records(topic, at_least=count)]
 
 
+def test_E1_the_first_page_handles_each_order_once() -> None:
+    orders = [b"a", b"b", b"c"]
+    done: list[bytes | None] = []
+
+    def stop_when_done(consumer: semel.Consumer) -> None:
+        def watch() -> None:
+            try:
+                done.extend(record.value for record in broker.records("enriched", at_least=3, timeout_s=120))
+            finally:
+                consumer.stop()
+
+        threading.Thread(target=watch).start()
+
+    with Broker() as broker:
+        for topic in ("orders", "enriched"):
+            broker.create_topic(topic, partitions=1)
+        with semel.Producer(broker.bootstrap) as producer:
+            for order in orders:
+                producer.send("orders", order)
+        code = example("index.md", "consumer.run").replace("localhost:9094", broker.bootstrap)
+        run = "    consumer.run(enriched)"
+        assert run in code
+        exec(code.replace(run, f"    watched(consumer)\n{run}"), {"watched": stop_when_done})
+    assert done == [b"A", b"B", b"C"]
+
+
 @pytest.mark.slow
 def test_T13_a_topic_is_copied_once_however_often_the_copying_is_started(tmp_path: Path) -> None:
     program = tmp_path / "copy_topic.py"
@@ -52,28 +79,37 @@ def test_T13_a_topic_is_copied_once_however_often_the_copying_is_started(tmp_pat
         assert values_in(new, "orders", 2_400) == [b"%d" % number for number in range(2_400)]
 
 
-def test_E1_a_record_that_always_fails_goes_to_the_dead_letters_with_its_transaction() -> None:
-    def enrich(value: bytes) -> bytes:
-        return b"%d" % (int(value) * 2)
-
+def test_E1_the_pipeline_of_the_page_sends_each_result_once_and_what_fails_to_the_dead_letters() -> None:
     with Broker() as broker:
-        process = names_in(example("how-to/pipelines.md", "orders-dead"), broker)["process"]
+        program = example("how-to/pipelines.md", "def enriched").replace(
+            'dead_letter_topic="orders-dead")', 'dead_letter_topic="orders-dead", retries=0, idle_timeout_s=2)'
+        )
+        run = names_in(program, broker)["run"]
         for topic in ("orders", "enriched", "orders-dead"):
             broker.create_topic(topic, partitions=1)
         with semel.Producer(broker.bootstrap) as producer:
-            for value in (b"1", b"two", b"3"):
+            for value in (b'{"id":1}', b"two", b'{"id":3}'):
                 producer.send("orders", value)
-        with (
-            semel.Producer(broker.bootstrap, transactional_id="enrich-0") as producer,
-            semel.Consumer(broker.bootstrap, group="enrich", topics=["orders"]) as consumer,
-        ):
-            seen = 0
-            while seen < 3:
-                for batch in consumer.batches(timeout_s=2):
-                    process(producer, batch, enrich)
-                    seen += len(batch)
-        assert values_in(broker, "enriched", 2) == [b"2", b"6"]
+        assert run("0").dead_letters == 1
+        assert run("0").records == 0
+        assert values_in(broker, "enriched", 2) == [b'{"id":1,"checked":true}', b'{"id":3,"checked":true}']
         assert values_in(broker, "orders-dead", 1) == [b"two"]
+
+
+def test_a_serializer_of_confluent_is_wrapped_as_the_page_says() -> None:
+    from confluent_kafka.serialization import StringDeserializer, StringSerializer
+
+    names: dict[str, Any] = {}
+    exec(example("how-to/pipelines.md", "for_semel"), names)
+    with Broker() as broker:
+        broker.create_topic("orders", partitions=1)
+        serializer = names["for_semel"](StringSerializer(), "orders")
+        deserializer = names["for_semel"](StringDeserializer(), "orders")
+        with semel.Producer(broker.bootstrap, value_serializer=serializer) as producer:
+            producer.send("orders", "Å")
+        options = {"group": "g", "topics": ["orders"], "value_deserializer": deserializer}
+        with semel.Consumer(broker.bootstrap, **options) as consumer:
+            assert next(iter(consumer)).value == "Å"
 
 
 def test_E5_work_with_a_name_is_done_once() -> None:

@@ -1,4 +1,4 @@
-"""Links between the pages lead somewhere, as they are written: to a file, and to a heading of it."""
+"""Links between the pages lead somewhere, as they are written; columns of tables have names."""
 
 from __future__ import annotations
 
@@ -18,6 +18,7 @@ PAGES = sorted(
 FENCE = re.compile(r"^( *)(```+|~~~+).*?^\1\2\s*$", re.DOTALL | re.MULTILINE)
 LINK = re.compile(r"(?<!!)\[[^\]]*\]\(([^)\s]+)\)")
 HEADING = re.compile(r"^#{1,6} +(.+?) *$", re.MULTILINE)
+COLUMNS = re.compile(r"^(\|.*\|) *\n\|(?: *:?-+:? *\|)+ *$", re.MULTILINE)
 
 
 def prose_of(page: Path) -> str:
@@ -60,3 +61,11 @@ def test_the_check_itself_finds_what_is_broken(tmp_path: Path) -> None:
     )
     assert list(links_of(page)) == ["#one-two", "gone.md"]
     assert anchors_of(page) == {"one-two"}
+
+
+@pytest.mark.parametrize(
+    "page", [page for page in PAGES if "bench" not in page.parts], ids=lambda page: str(page.relative_to(ROOT))
+)
+def test_every_column_of_a_table_has_a_name(page: Path) -> None:
+    headers = COLUMNS.findall(FENCE.sub("", page.read_text()))
+    assert not [header for header in headers if any(not cell.strip() for cell in header.strip("|").split("|"))]

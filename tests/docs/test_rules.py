@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 from itertools import chain
 from pathlib import Path
 
@@ -68,6 +69,64 @@ def test_a_rule_without_a_proof_is_noticed(monkeypatch: pytest.MonkeyPatch) -> N
     monkeypatch.setattr(made_parts, "proofs", lambda: {**known, "R99": []})
     with pytest.raises(AssertionError, match="R99"):
         test_every_rule_has_a_proof_and_every_proof_a_rule()
+
+
+def holders_of(page: str) -> dict[str, str]:
+    """What the page says of who holds each rule."""
+    chapters, _, _ = page.partition("## Not yet\n")
+    row = re.compile(rf"^\| ([{made_parts.RULE_LETTERS}]\d+) \| [^|]+ \| ([^|]+) \|$", re.MULTILINE)
+    return dict(row.findall(chapters))
+
+
+def faults_of_holder(rule: str, holder: str) -> Iterator[str]:
+    """What is wrong with an entry. Its names in code are files, and after each file what is in it."""
+    named = re.findall(r"`([^`]+)`", holder)
+    files = [ROOT / name for name in named if name.endswith(".py")]
+    if not re.match(r"(Not built: )?`[\w/]+\.py`", holder):
+        yield f"{rule}: does not begin with a file"
+    if len(files) > 3:
+        yield f"{rule}: {len(files)} files do not say which one decides"
+    text = ""
+    for name in named:
+        if name.endswith(".py"):
+            path = ROOT / name
+            text = path.read_text() if path.is_file() else ""
+            if not text:
+                yield f"{rule}: there is no file {name}"
+            elif not re.search(rf"\b{rule}\b", text):
+                yield f"{rule}: {name} does not name it"
+        elif not re.search(rf"\b{re.escape(name)}\b", text):
+            yield f"{rule}: the file before it has no {name}"
+
+
+def test_every_rule_says_which_file_holds_it_and_that_file_names_the_rule() -> None:
+    rules, coming = rules_of(RULES)
+    holders = holders_of(RULES)
+    assert holders.keys() == rules
+    assert {rule for rule, holder in holders.items() if holder.startswith("Not built")} <= coming.keys()
+    assert not [fault for rule, holder in holders.items() for fault in faults_of_holder(rule, holder)]
+
+
+@pytest.mark.parametrize(
+    ("holder", "fault"),
+    [
+        ("`runtime/shards.py` (`_park`)", "there is no file runtime/shards.py"),
+        ("`runtime/clock.py`", "runtime/clock.py does not name it"),
+        ("`runtime/shard.py` (`_parking`)", "the file before it has no _parking"),
+        ("the shard: `runtime/shard.py`", "does not begin with a file"),
+    ],
+)
+def test_a_holder_that_does_not_hold_is_noticed(holder: str, fault: str) -> None:
+    assert list(faults_of_holder("T2", "`runtime/shard.py` (`_park`)")) == []
+    assert f"T2: {fault}" in list(faults_of_holder("T2", holder))
+
+
+def test_a_rule_without_a_holder_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
+    without = re.sub(r"^(\| D5 \| [^|]+ \|)[^|]+\|$", r"\1", RULES, flags=re.MULTILINE)
+    assert without != RULES
+    monkeypatch.setitem(globals(), "RULES", without)
+    with pytest.raises(AssertionError, match="D5"):
+        test_every_rule_says_which_file_holds_it_and_that_file_names_the_rule()
 
 
 def test_chapters_of_the_rules_are_where_links_lead() -> None:

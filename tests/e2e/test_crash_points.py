@@ -14,6 +14,7 @@ import pytest
 from crashing_node import COUNT
 from longer_runs import given
 from one_transaction import GROUP, TOPIC, TRANSACTIONAL_ID
+from sound_data import wrong_in
 
 import semel
 from semel.cli.demo.processes import NodeProcess
@@ -48,7 +49,7 @@ class World:
         return self.crashing(folder, point)
 
     def crashing(self, folder: Path, point: int, like: NodeProcess | None = None) -> NodeProcess:
-        program = (str(SUPPORT / "crashing_node.py"), str(point), str(folder / "count"))
+        program = (str(SUPPORT / "nodes" / "crashing_node.py"), str(point), str(folder / "count"))
         node = NodeProcess(folder / "data", program=program, settings=SETTINGS)
         if like is not None:
             node.take_place_of(like)
@@ -60,7 +61,7 @@ class World:
 
 
 def run_client(bootstrap: str, value: str) -> subprocess.Popen[str]:
-    command = [sys.executable, str(SUPPORT / "one_transaction.py"), bootstrap, value]
+    command = [sys.executable, str(SUPPORT / "transactions" / "one_transaction.py"), bootstrap, value]
     return subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
 
 
@@ -121,6 +122,7 @@ def test_T3_D1_a_node_that_dies_at_any_change_of_its_disk_keeps_transactions_who
         node.start()
         client = run_client(node.bootstrap, "second")
         node.wait_for_end(60)
+        assert not wrong_in(node.data_dir), f"point {point}: it is as a crash leaves it, and not damaged"
         survivor = NodeProcess(world.folder / name / "data", settings=SETTINGS)
         survivor.take_place_of(node)
         survivor.start()
@@ -136,6 +138,7 @@ def test_T3_D1_a_node_that_dies_at_any_change_of_its_disk_keeps_transactions_who
         node.start()
         client = run_client(node.bootstrap, "second")
         node.wait_for_end(60)
+        assert not wrong_in(node.data_dir), f"point {point}: it is as a crash leaves it, and not damaged"
         client.kill()
         steps = client.communicate()[0].splitlines()
         dies_again = world.crashing(world.folder / name, 1 + point % 7, like=node)

@@ -140,7 +140,7 @@ def network(tmp_path: Path) -> Iterator[Network]:
         yield made
 
 
-# -- the older protocol, as confluent-kafka speaks it
+# --- The older protocol, as confluent-kafka speaks it -----------------------------------------------------------------
 
 
 @pytest.mark.parametrize("key", KEYS[:2] + KEYS[4:], ids=lambda key: key.name)
@@ -170,27 +170,33 @@ def test_T8_a_batch_of_confluent_kafka_that_arrives_after_its_transaction_enters
 
 def test_T8_a_batch_that_confluent_kafka_gave_up_opens_nothing_when_it_arrives_at_last(network: Network) -> None:
     """KAFKA-12671: without verification it would open a transaction that nobody ends."""
-    network.start_producer(**{"message.timeout.ms": 1_000, "transaction.timeout.ms": 60_000})
+    network.start_producer(**{"message.timeout.ms": 5_000})
+    network.transact(b"0")  # it is connected, so that the batch is sent before its time is over
     network.proxy.decide = every(ApiKey.PRODUCE, Fate.HOLD)
     network.producer.begin_transaction()
     network.producer.produce("a", b"given up", partition=0)
     with pytest.raises(confluent_kafka.KafkaException):
         network.producer.commit_transaction(60)
+    network.end(commit=False)  # the rule still holds: a retry that got through would be the batch itself
     network.proxy.decide = passing
-    network.end(commit=False)
     network.settled()
     late = network.proxy.kept[0]
     assert network.produced(network.proxy.deliver(late), late) in REFUSED
     network.settled()
-    for tp in (
-        B,
-        A,
-    ):  # also amid the next transaction, in another partition and in its own: librdkafka took a new epoch
-        network.producer.begin_transaction()
-        network.send(b"next", tp)
-        assert network.produced(network.proxy.deliver(late), late) in REFUSED
-        network.end()
-    assert network.read() == [[b"next"], [b"next"]]
+    network.producer.begin_transaction()
+    network.send(b"next", B)  # a transaction that has the other partition
+    assert network.produced(network.proxy.deliver(late), late) in REFUSED
+    network.end()
+    network.producer.begin_transaction()
+    network.send(b"next", A)  # and one that has its own
+    end = network.partition(A).log_end_offset
+    answered = network.produced(network.proxy.deliver(late), late)
+    # Mostly librdkafka took a new epoch. Where the batch timed out between two attempts it took none, and its next
+    # batch has the same number: then the late one is answered as a repetition of that.
+    assert answered in REFUSED or answered is ErrorCode.NONE
+    assert network.partition(A).log_end_offset == end
+    network.end()
+    assert network.read() == [[b"0", b"next"]] * 2
 
 
 def test_T7_an_end_that_is_repeated_between_transactions_changes_nothing(network: Network) -> None:
@@ -305,7 +311,7 @@ def test_T7_T8_other_clients_through_such_a_network(network: Network, client: st
         producer.close()
 
 
-# -- an epoch for each transaction, as newer clients speak it
+# --- An epoch for each transaction, as newer clients speak it ---------------------------------------------------------
 
 
 def newer(network: Network, test: Callable[[Kafka], Awaitable[None]]) -> None:
@@ -323,7 +329,7 @@ def newer(network: Network, test: Callable[[Kafka], Awaitable[None]]) -> None:
 
 
 async def until_known(call: Callable[[], Awaitable[Any]]) -> Any:
-    """Come again where that is what the node says, or where the connection ended."""
+    """Retry where that is what the node says, or where the connection ended."""
     while True:
         with suppress(OSError, asyncio.IncompleteReadError):
             found = await call()

@@ -6,7 +6,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-SCRIPT = Path(__file__).parents[1] / "support" / "interpreted_pipeline.py"
+SCRIPT = Path(__file__).parents[1] / "support" / "protocol" / "interpreted_pipeline.py"
 
 
 def test_E1_T8_an_interpreted_node_refused_every_transaction() -> None:

@@ -26,7 +26,7 @@ PARTITIONS = 4
 APPENDERS = 8
 TOPIC_ID = TopicId(UUID(int=99))
 LOG_CONFIG = LogConfig(segment_bytes=20_000, retention_ms=-1)
-CONFIG = LogManagerConfig(min_free_bytes=0, journal_flush_bytes=60_000)
+CONFIG = LogManagerConfig(disk_min_free_bytes=0, journal_flush_bytes=60_000)
 
 
 def open_logs(folder: str) -> LogManager:
@@ -40,7 +40,7 @@ async def append_until_killed(folder: str, run: str) -> None:
     logs = open_logs(folder)
     for number in range(PARTITIONS):
         logs.create_partition(TopicPartition("t", number), TOPIC_ID, LOG_CONFIG)
-    background = asyncio.create_task(logs.upkeep.run())
+    background = asyncio.create_task(logs.maintenance.run())
 
     async def append(appender: int) -> None:
         number = appender % PARTITIONS

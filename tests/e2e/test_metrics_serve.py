@@ -54,4 +54,4 @@ def test_the_help_tells_of_the_ready_line_as_it_is() -> None:
     """What stood in square brackets was taken for markup, and left out."""
     command = [sys.executable, "-P", "-m", "semel.cli", "serve", "--help"]
     told = subprocess.run(command, capture_output=True, text=True, timeout=WAIT_S, check=True).stdout
-    assert '"metrics HOST:PORT" comes before' in told
+    assert 'With --metrics, "metrics HOST:PORT" stands before "data"' in " ".join(told.split())

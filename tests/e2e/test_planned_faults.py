@@ -97,7 +97,7 @@ def test_E1_a_pipeline_under_planned_faults_transforms_each_value_once() -> None
                 feeding = threading.Thread(target=feed, args=(broker, done * VALUES_A_FAULT))
                 feeding.start()
                 broker.records(
-                    "out", at_least=done * VALUES_A_FAULT + chance.randrange(VALUES_A_FAULT // 2), timeout=WAIT_S
+                    "out", at_least=done * VALUES_A_FAULT + chance.randrange(VALUES_A_FAULT // 2), timeout_s=WAIT_S
                 )
                 FAULTS_BY_NAME[name](broker, chance)
                 threading.Event().wait(chance.uniform(0, 0.3))
@@ -105,7 +105,7 @@ def test_E1_a_pipeline_under_planned_faults_transforms_each_value_once() -> None
                 if broker.failure is not None:
                     broker.restart()
                 feeding.join(WAIT_S)
-                broker.records("out", at_least=(done + 1) * VALUES_A_FAULT, timeout=WAIT_S)
+                broker.records("out", at_least=(done + 1) * VALUES_A_FAULT, timeout_s=WAIT_S)
         finally:
             stop.set()
             for instance in instances:

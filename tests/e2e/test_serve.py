@@ -131,7 +131,7 @@ def test_a_second_process_is_refused(tmp_path: Path) -> None:
     with serving(tmp_path) as node:
         code, errors = refused(["--data-dir", str(tmp_path), *ANY_PORTS])
         assert code == 3
-        assert re.fullmatch(r"semel serve: the data folder .* is in use by another process\. .*--data-dir.*\n", errors)
+        assert re.fullmatch(r"semel serve: the data directory .* is in use by process \d+\. .*--data-dir.*\n", errors)
         assert node.topics() == set()
 
 
@@ -174,6 +174,24 @@ def test_a_port_in_use_is_named(tmp_path: Path, listener: str) -> None:
         pass
 
 
+@pytest.mark.parametrize("listener", ["--kafka", "--grpc", "--metrics"])
+def test_a_port_in_use_costs_no_data_directory(tmp_path: Path, listener: str) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        address = f"127.0.0.1:{taken.getsockname()[1]}"
+        code, errors = refused(["--data-dir", str(tmp_path / "new"), *ANY_PORTS, listener, address])
+    assert (code, address in errors) == (5, True), errors
+    assert "opened the logs" not in errors
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_second_process_with_the_same_ports_hears_that_the_directory_is_in_use(tmp_path: Path) -> None:
+    with serving(tmp_path) as node:
+        ports = ["--kafka", f"127.0.0.1:{node.kafka_port}", "--grpc", node.grpc_address]
+        code, errors = refused(["--data-dir", str(tmp_path), *ports])
+        assert (code, "in use by process" in errors) == (3, True), errors
+        assert node.topics() == set()
+
+
 @pytest.mark.parametrize(
     ("arguments", "variables", "code", "said"),
     [
@@ -199,6 +217,7 @@ def test_what_it_does_not_start_with(
     assert "secret" not in errors
 
 
+@pytest.mark.damages_data("the metadata is removed, and an empty one made in its place")
 def test_lost_metadata_is_not_taken_for_an_empty_cluster(tmp_path: Path) -> None:
     with serving(tmp_path) as node:
         node.create("a")
@@ -218,6 +237,7 @@ def test_a_folder_of_another_node_is_refused(tmp_path: Path) -> None:
     assert "belongs to node 1" in errors
 
 
+@pytest.mark.damages_data("the file that says whose directory it is is overwritten")
 def test_damaged_properties_of_the_folder_are_named(tmp_path: Path) -> None:
     with serving(tmp_path / "data") as node:
         node.end(signal.SIGTERM)
@@ -264,12 +284,12 @@ def test_settings_can_be_seen_with_their_sources(tmp_path: Path) -> None:
         text=True,
         timeout=60,
         check=True,
-        env=environment(SEMEL_METADATA_URL="postgresql://u:secret@h/d"),
+        env=environment(SEMEL_METADATA_URL="postgresql://u:hunter2@h/d"),
     )
     assert "num.partitions = 7  # file\n" in done.stdout
     assert "node.id = 4  # flag\n" in done.stdout
     assert "metadata.url = (hidden)  # environment\n" in done.stdout
-    assert "secret" not in done.stdout
+    assert "hunter2" not in done.stdout
 
 
 def test_help_teaches_where_settings_come_from() -> None:

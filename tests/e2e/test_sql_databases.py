@@ -91,7 +91,7 @@ def test_E3_O4_a_successor_waits_for_a_transaction_that_has_begun_and_goes_on_af
             connection.execute(sa.text("INSERT INTO log VALUES (0)"))
             thread = threading.Thread(target=lambda: taken.append(next(new.batches())))
             thread.start()
-            wait_until(lambda: new.places.is_waiting)
+            wait_until(lambda: new._state.claims.is_waiting)
             thread.join(0.5)
             assert not taken, "the successor did not wait for the lock"
         thread.join(PATIENCE_S)

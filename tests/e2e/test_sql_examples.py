@@ -63,7 +63,7 @@ def shop(tmp_path: Path) -> Iterator[Shop]:
             for topic in ("orders", "orders-dead"):
                 admin.create_topic(topic, partitions=1)
         made = Shop(tmp_path, node)
-        made.sql("CREATE TABLE orders (id VARCHAR(20) PRIMARY KEY, amount INTEGER NOT NULL, city VARCHAR(50))")
+        subprocess.run([sys.executable, "shop_tables.py"], cwd=tmp_path, check=True)
         try:
             yield made
         finally:
@@ -94,13 +94,12 @@ def test_topic_into_table(shop: Shop) -> None:
     assert shop.sql("SELECT * FROM orders") == [("a", 1, "Rome")]
 
 
-def test_sql_of_ones_own(shop: Shop) -> None:
-    shop.sql("CREATE TABLE totals (amount INTEGER NOT NULL)")
-    shop.sql("INSERT INTO totals VALUES (0)")
+@pytest.mark.parametrize("program", ["totals.py", "totals_aio.py"])
+def test_sql_of_ones_own(shop: Shop, program: str) -> None:
     with semel.Producer(shop.node.bootstrap) as producer:
         for amount in range(100):
             producer.send("orders", json.dumps({"amount": amount}))
-    process = shop.start("totals.py")
+    process = shop.start(program)
     wait_until(lambda: shop.sql("SELECT amount FROM totals") == [(4950,)], process)
     assert shop.end(process) == ""
 

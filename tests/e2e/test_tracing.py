@@ -15,7 +15,7 @@ from otlp_receiver import OtlpReceiver, Span
 import semel
 from semel.cli.demo.processes import NodeProcess
 
-SUPPORT = Path(__file__).parent.parent / "support"
+SUPPORT = Path(__file__).parent.parent / "support" / "telemetry"
 WAIT_S = 120
 
 
@@ -181,7 +181,7 @@ def check_the_three_traces(receiver: OtlpReceiver) -> None:
     assert [span.attributes["semel.transaction.outcome"] for span in (shop, enrich, total)] == ["committed"] * 3
     assert [span.attributes["semel.transaction.partitions"] for span in (shop, enrich, total)] == [1] * 3
     assert [span.attributes["semel.transaction.records"] for span in (shop, enrich, total)] == [1] * 3
-    # What was handed out, and fetched for it, stands beside these traces, and is linked to them.
+    # What was returned, and fetched for it, stands beside these traces, and is linked to them.
     for topic, group in (("orders", "enrich"), ("totals", "report")):
         (poll,) = receiver.spans(f"poll {topic}", messaging__consumer__group__name=group)
         assert linked(receiver, poll) == f"create {topic}"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import fnmatch
 import tomllib
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -72,10 +72,7 @@ def chosen(faults: Sequence[Fault], patterns: Iterable[str]) -> list[Fault]:
 def _fault(name: str, area: str, entry: dict[str, Any]) -> Fault:
     if unknown := entry.keys() - _KEYS:
         raise ValueError(f"{', '.join(sorted(unknown))} is none of {', '.join(sorted(_KEYS))}")
-    edits = entry.get("edits", [])
-    if bool(edits) == ("place" in entry):
-        raise ValueError("it needs place, old and new, or edits that have these")
-    edits = edits or [{key: entry[key] for key in ("place", "old", "new")}]
+    edits = edits_of(entry)
     tests, lives = tuple(entry.get("tests", ())), entry.get("lives")
     if not tests and not lives:
         raise ValueError("it names no test that notices it, and does not say why it lives")
@@ -84,7 +81,16 @@ def _fault(name: str, area: str, entry: dict[str, Any]) -> Fault:
         area,
         entry["fault"],
         tuple(entry.get("rules", ())),
-        tuple(Edit(**each) for each in edits),
+        edits,
         tests,
         lives,
     )
+
+
+def edits_of(entry: Mapping[str, Any]) -> tuple[Edit, ...]:
+    """Return what an entry's `place`, `old` and `new` say, or its `edits`. Raises `ValueError`, `KeyError`."""
+    edits = entry.get("edits", [])
+    if bool(edits) == ("place" in entry):
+        raise ValueError("it needs place, old and new, or edits that have these")
+    edits = edits or [{key: entry[key] for key in ("place", "old", "new")}]
+    return tuple(Edit(**each) for each in edits)

@@ -26,7 +26,7 @@ class TestIndex:
         self._names: dict[Path, frozenset[str]] = {}
 
     def resolve(self, test_id: str) -> str:
-        """Return the id as of today, `unit/test_x.py::test_y` or `...::TestX::test_y`, with its `[parameters]`."""
+        """Return the current id, `unit/test_x.py::test_y` or `...::TestX::test_y`, with its `[parameters]`."""
         file, _, rest = test_id.partition("::")
         name, bracket, parameters = rest.partition("[")
         path = self._tests / file

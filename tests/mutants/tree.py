@@ -11,18 +11,20 @@ from typing import Final
 
 from mutants.edits import Edit, Sources, apply
 
-_LEFT_OUT: Final = shutil.ignore_patterns(
-    ".git", ".venv", "build", "dist", "node_modules", "*.so", "*.egg-info", ".*_cache", ".hypothesis", "semel-data"
-)
-"""Compiled modules are left out, too: all runs interpreted, so that a fault can be in any module."""
+_LEFT_OUT: Final = (
+    ".git", ".venv", "build", "dist", "node_modules", "*.egg-info", ".*_cache", ".hypothesis", "semel-data"
+)  # fmt: skip
+_COMPILED: Final = "*.so"
 
 
 class Tree:
     """One copy. The files that Python has compiled come along, by the times of their sources."""
 
-    def __init__(self, checkout: Path, root: Path) -> None:
+    def __init__(self, checkout: Path, root: Path, *, compiled: bool = False) -> None:
+        """compiled: take the compiled modules along. Without them all runs interpreted, and a fault can be anywhere."""
         self.root = root
-        shutil.copytree(checkout, root, symlinks=True, ignore=_LEFT_OUT)
+        left_out = _LEFT_OUT if compiled else (*_LEFT_OUT, _COMPILED)
+        shutil.copytree(checkout, root, symlinks=True, ignore=shutil.ignore_patterns(*left_out))
         self._package = root / "src" / "semel"
 
     @contextmanager

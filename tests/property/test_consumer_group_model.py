@@ -17,7 +17,7 @@ from longer_runs import given
 from semel.group_coordinator.assignor import range as range_assignor
 from semel.group_coordinator.assignor.subscription import MemberSubscription
 from semel.group_coordinator.config import GroupConfig
-from semel.group_coordinator.consumer.group import ConsumerGroup
+from semel.group_coordinator.consumer.members import ConsumerGroupData
 from semel.group_coordinator.consumer.topics import Topic, Topics
 from semel.group_coordinator.records.consumer_state import ConsumerGroupState
 from semel.protocol.api.consumer_groups import (
@@ -86,7 +86,7 @@ class ConsumerGroupModel(RuleBasedStateMachine):
         member = Member(f"m-{self.last_id}", GROUP, wish, regex, instance, self.assignor)
         self.clients.append(member)
 
-    def group(self) -> ConsumerGroup | None:
+    def group(self) -> ConsumerGroupData | None:
         return self.driver.machine.consumer_group(GROUP)
 
     def client(self, number: int) -> Member:
@@ -104,7 +104,7 @@ class ConsumerGroupModel(RuleBasedStateMachine):
                 member.reconcile()
         self.driver.advance(BEAT_MS)
 
-    # What happens
+    # --- What happens -------------------------------------------------------------------------------------------------
 
     @precondition(lambda self: self.clients)
     @rule(number=st.integers(0, 7), reconciles=st.booleans())
@@ -135,6 +135,14 @@ class ConsumerGroupModel(RuleBasedStateMachine):
         request = self.sent[-1 - number % min(len(self.sent), 12)]
         group = self.group()
         current = None if group is None else group.currents.get(request.member_id)
+        if (
+            current is None
+            and request.member_epoch == 0
+            and any(client.member_id == request.member_id and client.held for client in self.clients)
+        ):
+            # A join that is a whole session late takes the member back at an epoch that its client may have itself, if
+            # the group was deleted meanwhile. KIP-848 has nothing that tells the two apart.
+            return
         if current is None or request.member_epoch != current.epoch:
             self.driver.call(request)
 
@@ -199,7 +207,7 @@ class ConsumerGroupModel(RuleBasedStateMachine):
         self.driver.reload()
         assert self.driver.machine.durable_state() == before
 
-    # What must hold
+    # --- What must hold -----------------------------------------------------------------------------------------------
 
     @invariant()
     def G2_no_partition_has_two_owners(self) -> None:
@@ -245,7 +253,7 @@ class ConsumerGroupModel(RuleBasedStateMachine):
         assert replayed(compacted(self.driver.log, keep_tombstones=False)).durable_state() == state
 
     def teardown(self) -> None:
-        """The noise ends: whoever is there comes to have its share, and the group to rest."""
+        """The noise ends: each member gets its share, and the group comes to rest."""
         if not hasattr(self, "driver"):
             return
         self.clients = [client for client in self.clients if not client.fenced]

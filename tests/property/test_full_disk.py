@@ -12,7 +12,6 @@ import pytest
 from simulated_folder import Node, batch, read_all
 
 from semel.broker.log.config import LogConfig
-from semel.broker.log.journal import JournalConfig
 from semel.broker.logs.config import LogManagerConfig
 from semel.broker.logs.partition import Partition
 from semel.protocol.api.topics import IsolationLevel
@@ -35,7 +34,10 @@ class Run:
         self.node = Node(
             SimulatedStorage(seed),
             LogManagerConfig(
-                min_free_bytes=0, journal=JournalConfig(file_bytes=600, buffer_bytes_max=300, direct_write_bytes=200)
+                disk_min_free_bytes=0,
+                journal_file_bytes=600,
+                journal_buffer_max_bytes=300,
+                journal_direct_write_bytes=200,
             ),
         )
         self.node.executor = InlineExecutor()
@@ -108,7 +110,7 @@ class Run:
 
     async def flush(self) -> None:
         try:
-            await self.node.logs.upkeep.flush()
+            await self.node.logs.maintenance.flush()
         except OSError:
             assert self.node.storage.free_bytes("/data") < 1 << 20
 

@@ -107,7 +107,7 @@ class MigrationModel(RuleBasedStateMachine):
         else:
             self.classics.append(Classic(self.protocol, instance))
 
-    # Clients
+    # --- Clients ------------------------------------------------------------------------------------------------------
 
     def step(self, client: Classic | Member) -> None:
         if client.fenced:
@@ -183,7 +183,7 @@ class MigrationModel(RuleBasedStateMachine):
             if computes:
                 self.driver.compute_all()
 
-    # What happens
+    # --- What happens -------------------------------------------------------------------------------------------------
 
     @precondition(lambda self: self.everybody())
     @rule(number=st.integers(0, 7), count=st.integers(1, 4))
@@ -247,7 +247,7 @@ class MigrationModel(RuleBasedStateMachine):
         if self.driver.machine.consumer_group(GROUP) is not None:
             assert self.driver.machine.durable_state() == before
 
-    # What must hold
+    # --- What must hold -----------------------------------------------------------------------------------------------
 
     @invariant()
     def G2_no_partition_has_two_owners(self) -> None:

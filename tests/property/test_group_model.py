@@ -110,7 +110,7 @@ class GroupModel(RuleBasedStateMachine):
         self.next_value = 0
         self.live_on(rounds)
 
-    # Clients
+    # --- Clients ------------------------------------------------------------------------------------------------------
 
     def send(self, request: object) -> Ticket:
         self.sent.append(request)
@@ -197,7 +197,7 @@ class GroupModel(RuleBasedStateMachine):
         assert client.ticket is not None
         return self.driver.answers.get(client.ticket)
 
-    # Rules
+    # --- Rules --------------------------------------------------------------------------------------------------------
 
     @precondition(lambda self: len(self.clients) < 4)
     @rule(static=st.booleans())
@@ -346,7 +346,7 @@ class GroupModel(RuleBasedStateMachine):
         else:
             self.written = []
 
-    # What must hold
+    # --- What must hold -----------------------------------------------------------------------------------------------
 
     @invariant()
     def offsets_are_what_was_committed(self) -> None:

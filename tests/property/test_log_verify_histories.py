@@ -16,16 +16,17 @@ from damaged_folder import photograph
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from log_model import NOW, make_batch
+from registered_writer import let_write
 
 from semel.broker.inspection.findings import Severity
-from semel.broker.inspection.metadata_copy import METADATA_FILE
 from semel.broker.inspection.verify import verify
 from semel.broker.log.config import CleanupPolicy, LogConfig
 from semel.broker.logs.config import LogManagerConfig
 from semel.broker.logs.manager import LogManager
 from semel.broker.logs.partition import Partition
+from semel.broker.metadata.chain import START
 from semel.broker.metadata.changes import ClusterCreated, PartitionState, TopicCreated
-from semel.broker.metadata.store import MetadataStore, sqlite_url
+from semel.broker.metadata.store import METADATA_FILE, MetadataStore, sqlite_url
 from semel.protocol.ids import ProducerIdAndEpoch, TopicPartition, new_topic_id
 from semel.runtime.clock import ManualClock
 from semel.runtime.disk_storage import DiskStorage
@@ -56,16 +57,16 @@ class History:
         self.logs.create_partition(TP, TOPIC_ID, config)
         store = MetadataStore(sqlite_url(str(folder / METADATA_FILE)))
         store.create()
-        lease = store.acquire_lease("test", duration_ms=1_000_000, now_ms=NOW)
+        writer = let_write(sqlite_url(str(folder / METADATA_FILE)))
         policy = ",".join(each.value for each in config.cleanup_policy)
         topic = TopicCreated("t", TOPIC_ID, (PartitionState(0, 0, (0,), (0,)),), {"cleanup.policy": policy})
-        store.append([ClusterCreated(self.logs.cluster_id), topic], after=0, lease=lease, now_ms=NOW)
+        store.append([ClusterCreated(self.logs.cluster_id), topic], after=START, writer=writer, now_ms=NOW)
         store.close()
 
     def start(self) -> LogManager:
         logs = LogManager(
             DiskStorage(), str(self.folder), self.clock,
-            LogManagerConfig(min_free_bytes=0, producer_id_expiration_ms=20_000), executor=InlineExecutor(),
+            LogManagerConfig(disk_min_free_bytes=0, producer_id_expiration_ms=20_000), executor=InlineExecutor(),
         )  # fmt: skip
         logs.open(lambda tp, topic_id: self.config)
         return logs
@@ -80,22 +81,22 @@ class History:
         chance = self.chance
         self.clock.advance(ms=chance.randrange(2_000))
         what = chance.random()
-        upkeep = self.logs.upkeep
+        maintenance = self.logs.maintenance
         if what < 0.75:
             self.write()
         elif what < 0.80:
-            await upkeep.flush()
+            await maintenance.flush()
         elif what < 0.84:
-            await upkeep.flush()
-            await (upkeep.compact_logs() if self.config.is_compacted else upkeep.check_retention())
+            await maintenance.flush()
+            await (maintenance.compact_logs() if self.config.is_compacted else maintenance.check_retention())
         elif what < 0.87 and not self.config.is_compacted:
-            await upkeep.flush()
+            await maintenance.flush()
             log = self.partition.log
             log.delete_records(chance.randint(log.log_start_offset, log.log_end_offset))
-            upkeep.log_start_moved(self.partition)
+            maintenance.log_start_moved(self.partition)
         elif what < 0.90:
             self.clock.advance(ms=30_000)
-            await upkeep.expire_producers()
+            await maintenance.expire_producers()
         elif what < 0.93:
             self.leader_epoch += 1
         else:

@@ -22,7 +22,6 @@ from hypothesis import HealthCheck, event, given, settings
 from hypothesis import strategies as st
 
 from semel.broker.log.config import LogConfig
-from semel.broker.log.journal import JournalConfig
 from semel.broker.log.producer_state import REMEMBERED_BATCHES
 from semel.broker.logs.config import LogManagerConfig
 from semel.broker.logs.manager import LogManager
@@ -45,8 +44,11 @@ ROUNDS_MAX = 1_000
 TOPIC_ID = TopicId(UUID(int=77))
 LOG_CONFIG = LogConfig(segment_bytes=3000, index_interval_bytes=200, file_delete_delay_ms=0, retention_ms=-1)
 CONFIG = LogManagerConfig(
-    journal=JournalConfig(file_bytes=1000, buffer_bytes_max=1500, direct_write_bytes=700, inline_sync_bytes_max=2500),
-    min_free_bytes=0,
+    journal_file_bytes=1000,
+    journal_buffer_max_bytes=1500,
+    journal_direct_write_bytes=700,
+    journal_inline_sync_max_bytes=2500,
+    disk_min_free_bytes=0,
 )
 
 Op: TypeAlias = tuple[Any, ...]
@@ -196,7 +198,7 @@ class World:
             self.turn()
         raise AssertionError("it never ends")
 
-    # --- what can happen ----------------------------------------------------------------------------------------------
+    # --- What can happen ----------------------------------------------------------------------------------------------
 
     def append(self, number: int, producer_id: int, size: int, count: int, transactional: bool) -> None:
         """Send the producer's next batch, or again what it got no answer for (P1)."""
@@ -359,13 +361,13 @@ class World:
         assert partition.delete_records(before) == before
 
     def retain(self) -> None:
-        self.loop.run_until_complete(self.logs.upkeep.check_retention())
+        self.loop.run_until_complete(self.logs.maintenance.check_retention())
         self.clock.advance(ms=10)
 
     def flush(self) -> None:
         """Begin to flush; later turns continue with it."""
         if self.flushing is None:
-            self.flushing = self.loop.create_task(self.logs.upkeep.flush())
+            self.flushing = self.loop.create_task(self.logs.maintenance.flush())
         self.turns()
 
     def restart(self) -> None:
@@ -400,7 +402,7 @@ class World:
         self.logs.open(lambda tp, topic_id: LOG_CONFIG)
         self.check_recovered(lost_power=lost_power)
 
-    # --- what must hold -----------------------------------------------------------------------------------------------
+    # --- What must hold -----------------------------------------------------------------------------------------------
 
     def check_recovered(self, *, lost_power: bool) -> None:
         for number, model in enumerate(self.models):
@@ -429,10 +431,10 @@ class World:
             self.check_state(partition, model)
 
     def adopt_attempt(self, model: PartitionModel, found: dict[int, bytes], *, lost_power: bool) -> None:
-        """Take up the batch whose append was cut short, if it reached the log.
+        """Note the batch whose append was cut short, if it reached the log.
 
-        One that was refused and taken back comes again where the power went before that was on the disk: its error,
-        KAFKA_STORAGE_ERROR, promises nothing, and whoever repeats it finds a duplicate.
+        One that was refused and taken back is there again where the power went before that was on the disk: its error,
+        KAFKA_STORAGE_ERROR, promises nothing, and a producer that repeats it finds a duplicate.
         """
         attempts = [model.attempt]
         model.attempt = None

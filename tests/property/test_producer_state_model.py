@@ -10,7 +10,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from semel.broker.log.producer_snapshot import decode_snapshot, encode_snapshot
+from semel.broker.log.producer_snapshot import decode_snapshot, encode_packed
 from semel.broker.log.producer_state import MAX_SEQUENCE, MarkerVerdict, ProducerState
 from semel.protocol.api.transactions import TransactionVersion
 from semel.protocol.errors import ErrorCode, SemelError
@@ -301,7 +301,9 @@ class ProducerStateMachine(RuleBasedStateMachine):
     def restart_from_a_snapshot(self) -> None:
         """P7: nothing is lost on the way through the file. What was decided is below the high watermark then."""
         restored = ProducerState(TP)
-        restored.restore(decode_snapshot(encode_snapshot(self.state), now_ms=0), self.state.end_offset)
+        restored.restore(
+            decode_snapshot(encode_packed(each.packed() for each in self.state), now_ms=0), self.state.end_offset
+        )
         assert restored == self.state
         assert [entry.active_ms for entry in restored] == [entry.active_ms for entry in self.state]
         self.state = restored

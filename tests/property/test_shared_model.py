@@ -106,7 +106,7 @@ class SharedWorld(RuleBasedStateMachine):
 
     @initialize(record_bytes_max=st.sampled_from([700, 900_000]))
     def a_batch_of_records_holds_so_much(self, record_bytes_max: int) -> None:
-        self.shard = TxnShard(config=TransactionConfig(record_bytes_max=record_bytes_max))
+        self.shard = TxnShard(config=TransactionConfig(transaction_record_max_bytes=record_bytes_max))
 
     def _has_opened(self, attempt: Attempt) -> None:
         """Something was opened or committed for this attempt: its run was not over, and the one before is now."""
@@ -115,7 +115,7 @@ class SharedWorld(RuleBasedStateMachine):
             self.runs_over.update({self.last_run} - {""})
             self.last_run = attempt.run
 
-    # -- drivers
+    # --- Drivers ------------------------------------------------------------------------------------------------------
 
     @rule(again=st.booleans(), new_run=st.booleans(), data=st.data())
     def a_driver_starts(self, again: bool, new_run: bool, data: st.DataObject) -> None:
@@ -218,7 +218,7 @@ class SharedWorld(RuleBasedStateMachine):
         except IllegalTransitionError:
             raise
         except SemelError:
-            assert before is None, "T13: whoever asks about a batch that is decided is told"
+            assert before is None, "T13: a question about a decided batch is answered"
             return
         assert before in (None, response.decision), "a batch is decided once"
         self.decided[token] = response.decision
@@ -244,7 +244,7 @@ class SharedWorld(RuleBasedStateMachine):
             writer.broken = True
             self.shard.submit(LeaveSharedRequest(KEY, writer.attempt.name, writer.producer))
 
-    # -- the world
+    # --- The world ----------------------------------------------------------------------------------------------------
 
     @precondition(lambda self: self.shard.effects)
     @rule(data=st.data())
@@ -278,7 +278,7 @@ class SharedWorld(RuleBasedStateMachine):
     def the_coordinator_crashes(self) -> None:
         self.shard.reload(epoch=self.shard.epoch + 1)
 
-    # -- what must hold
+    # --- What must hold -----------------------------------------------------------------------------------------------
 
     @invariant()
     def history_is_what_was_answered(self) -> None:

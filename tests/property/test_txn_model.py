@@ -26,7 +26,7 @@ from semel.protocol.api.transactions import (
     TxnMarker,
 )
 from semel.protocol.errors import ErrorCode, SemelError
-from semel.protocol.ids import MAX_PRODUCER_EPOCH, NO_PRODUCER, ProducerIdAndEpoch, TopicPartition
+from semel.protocol.ids import MAX_PRODUCER_EPOCH, NO_PRODUCER, ProducerIdAndEpoch, TopicPartition, new_topic_id
 from semel.runtime.machine import TICK, CoordinatorRecord, Ticket
 from semel.txn_coordinator.effects import PRODUCER_ID_NEEDED, MarkersWritten, SendMarkers, WithProducerId
 from semel.txn_coordinator.machine import TransactionMachine
@@ -42,6 +42,7 @@ from semel.txn_coordinator.state import (
 
 V1, V2 = TransactionVersion.V1, TransactionVersion.V2
 ID = "enrich-0"
+TOPIC_ID = new_topic_id()
 PARTITIONS = [TopicPartition("enriched", number) for number in range(3)]
 START_MS = 1_700_000_000_000
 TIMEOUT_MS = 1_000
@@ -165,7 +166,7 @@ class TransactionWorld(RuleBasedStateMachine):
             self.machine.replay(self.log[0], 0, None, START_MS)
             self.committed = 1
 
-    # -- the shard
+    # --- The shard ----------------------------------------------------------------------------------------------------
 
     def submit(self, request: Any, on_answer: Callable[[Any], None]) -> None:
         """Handle, append, replay; the answer comes with the commit. As ShardRuntime does."""
@@ -191,7 +192,7 @@ class TransactionWorld(RuleBasedStateMachine):
             self.release()
 
     def check_come_again(self, request: Any, response: Any) -> None:
-        """Nobody is told to come again who is fenced, whatever comes of what is pending (T7)."""
+        """No fenced producer is told to retry, whatever comes of what is pending (T7)."""
         txn = self.stored()
         if not isinstance(request, AddPartitionsToTxnRequest | EndTxnRequest) or not isinstance(response, SemelError):
             return
@@ -258,7 +259,7 @@ class TransactionWorld(RuleBasedStateMachine):
         for effect in self.machine.loaded(self.now_ms).effects:
             self.start_sending(effect)
 
-    # -- markers
+    # --- Markers ------------------------------------------------------------------------------------------------------
 
     def start_sending(self, effect: SendMarkers) -> None:
         assert any(
@@ -335,7 +336,7 @@ class TransactionWorld(RuleBasedStateMachine):
         txn = self.stored()
         return txn is not None and txn.state in PREPARED and txn.last_update_ms == effect.decided_ms
 
-    # -- producers
+    # --- Producers ----------------------------------------------------------------------------------------------------
 
     @rule(version=st.sampled_from([V1, V2]))
     def start_producer(self, version: TransactionVersion) -> None:
@@ -378,7 +379,8 @@ class TransactionWorld(RuleBasedStateMachine):
 
     def write_to(self, producer: Producer, tp: TopicPartition, delayed: bool = False) -> None:
         self.next_value += 1
-        request = AddPartitionsToTxnRequest(ID, producer.producer, (tp,), version=producer.version)
+        topic_ids = {tp.topic: TOPIC_ID} if self.next_value % 3 else {}  # some come from nodes that know none
+        request = AddPartitionsToTxnRequest(ID, producer.producer, (tp,), version=producer.version, topic_ids=topic_ids)
         sent = Sent(request, producer, producer.current, tp, self.next_value)
         if delayed and producer.version is V2:
             # Given up by its producer, it arrives whenever it does. (In the older protocol sequence numbers see to it.)
@@ -513,7 +515,7 @@ class TransactionWorld(RuleBasedStateMachine):
             assert sent.transaction not in self.answers, "a batch joined after the end (T6)"
 
     def check_answer(self, sent: Sent, answer: Any) -> None:
-        """What may be answered at all, whoever hears it."""
+        """What may be answered at all, and to whom."""
         if isinstance(answer, SemelError):
             assert answer.code in {
                 ErrorCode.CONCURRENT_TRANSACTIONS,
@@ -564,7 +566,7 @@ class TransactionWorld(RuleBasedStateMachine):
         producer.wrote = False
         producer.ending = None
 
-    # -- time and operators
+    # --- Time and operators -------------------------------------------------------------------------------------------
 
     @rule(ms=st.sampled_from([0, 1, TIMEOUT_MS // 2, TIMEOUT_MS, 8 * 24 * 3600 * 1000]))
     def wait(self, ms: int) -> None:
@@ -576,7 +578,7 @@ class TransactionWorld(RuleBasedStateMachine):
         if deadline_ms is not None and deadline_ms <= self.now_ms:
             self.disturbances += 1
             txn = self.stored()
-            self.replacements += txn is not None and txn.state not in OPEN  # it expires: whoever held it begins again
+            self.replacements += txn is not None and txn.state not in OPEN  # it expires: its holder begins again
             self.submit(TICK, lambda answer: None)
 
     @rule()
@@ -588,7 +590,7 @@ class TransactionWorld(RuleBasedStateMachine):
         self.replacements += 1
         self.submit(AbortTransactionRequest(ID), answered)
 
-    # -- what must hold
+    # --- What must hold -----------------------------------------------------------------------------------------------
 
     @invariant()
     def state_is_what_replay_gives(self) -> None:

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
+from sound_data import sound_data, sound_module_data, sound_session_data  # noqa: F401  (fixtures)
 
 import semel
 from semel.cli.demo.processes import NodeProcess

@@ -14,7 +14,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from spark_cluster import Cluster, Driver, family, is_alive, send, wait_until
+from longer_runs import given
+from spark_cluster import Cluster, Driver, LocalCluster, family, is_alive, send, wait_until
 from spark_query import read_table, settled_values
 
 import semel
@@ -73,10 +74,12 @@ class Job:
             rows_per_batch=ROWS_PER_BATCH,
         )
 
-    def start_batch_write(self, *holds: str) -> None:
-        """Write the same rows as one batch query."""
+    def start_batch_write(self, *holds: str, shuffled: bool = False) -> None:
+        """Write the same rows as one batch query; `shuffled`: as the second stage of it."""
         self._holds = holds
-        self._driver.tell("write", rows=ROWS, write=self.topic, folder=str(self._folder), holds=holds)
+        self._driver.tell(
+            "write", rows=ROWS, write=self.topic, folder=str(self._folder), holds=holds, shuffled=shuffled
+        )
 
     def held(self, name: str) -> dict[str, Any]:
         """Wait until an attempt stands where it is to stand; return its processes."""
@@ -190,6 +193,20 @@ def test_E2_a_batch_write_survives_a_killed_worker_process_and_a_killed_executor
     assert (committed["0-0-0"], committed["0-1-0"], len(committed)) == (0, 0, 2)
 
 
+def test_E2_a_stage_is_run_again_because_its_input_went_with_an_executor(job: Job) -> None:
+    """What a task of the second stage reads is on both executors. A stage that is run again counts attempts from 0."""
+    job.start_batch_write("0-0-0-joining", "0-1-0-joining", shuffled=True)
+    held = {partition: job.held(f"0-{partition}-0-joining") for partition in (0, 1)}
+    assert held[0]["executor"] != held[1]["executor"]
+    send([held[0]["executor"]], signal.SIGKILL)
+    wait_until(lambda: not is_alive(held[0]["executor"]), "the executor is dead")
+    job.let_all_go()
+    job.end_batch_write()
+    again = job.outcome("0-0-0")
+    assert again["executor"] != held[0]["executor"]
+    assert not job.has_outcome("0-0-1"), "the task alone was tried again, not its stage"
+
+
 def test_E2_an_executor_that_is_stopped_and_goes_on_after_the_decision_is_refused(job: Job) -> None:
     job.start("1-0-0-writing")
     zombie = job.held("1-0-0-writing")
@@ -267,3 +284,26 @@ def test_E2_speculation_each_row_is_there_once_whichever_copy_of_a_task_wins(
         "2-0-1": rows,
     }
     assert written["2-0-0"] == 0
+
+
+@pytest.mark.skipif(given("SEMEL_SPARK_LONG", "0") != "1", reason="takes a minute: `make test-spark` runs it")
+def test_E2_in_a_local_cluster_an_executor_is_killed_in_every_batch(
+    spark_environment: Mapping[str, str], bootstrap: str, new_topic: NewTopic, tmp_path: Path
+) -> None:
+    """While it writes, while it reads, and when it has written all and its message is not on its way yet."""
+    cluster = LocalCluster(tmp_path / "cluster", spark_environment)
+    with Driver(cluster, bootstrap, tmp_path / "driver") as driver:
+        job = Job(driver, bootstrap, new_topic, tmp_path)
+        places = ["0-0-0-writing", "1-1-0-reading", "2-0-0-written"]
+        job.start(*places)
+        for place in places:
+            attempt, _, where = place.rpartition("-")
+            victim = job.held(place)
+            lost = 0 if where == "reading" else job.wait_written_by(attempt)
+            send([victim["executor"]], signal.SIGKILL)
+            wait_until(lambda pid=victim["executor"]: not is_alive(pid), "the executor is dead")
+            retry = job.outcome(f"{attempt[:-1]}1")
+            assert (retry["rows"], retry["executor"] != victim["executor"]) == (ROWS_PER_BATCH // 2, True)
+            assert job.written_by()[attempt] >= lost
+        job.end()
+    assert {place.rpartition("-")[0] for place in places}.isdisjoint(job.written_by("read_committed"))

@@ -13,11 +13,11 @@ from semel.protocol.ids import TopicPartition
 from semel.sdk.telemetry import tracing
 from semel.spark.sink.checkpoint import Checkpoint, SourceRange
 from semel.spark.sink.decision_payload import BatchRecord, Repeats, SinkShape
+from semel.spark.sink.identity import BatchIdentity, attempt_name, batch_identity, fresh_nonce, handle
 from semel.spark.sink.options import SinkOptions
-from semel.spark.sink.shared_commit import BatchIdentity, attempt_name, batch_identity, fresh_nonce, handle
 from semel.spark.telemetry import BatchTrace
 
-# -- the checkpoint
+# --- The checkpoint ---------------------------------------------------------------------------------------------------
 
 
 def write_offsets(folder: Path, batch_id: int, *lines: str) -> None:
@@ -79,7 +79,7 @@ def test_a_checkpoint_that_can_not_be_read_is_said_with_the_way_round(tmp_path: 
         Checkpoint(str(tmp_path)).source_range(0)
 
 
-# -- traces
+# --- Traces -----------------------------------------------------------------------------------------------------------
 
 
 def test_a_trace_goes_on_where_the_application_began_it() -> None:
@@ -95,7 +95,7 @@ def test_a_trace_goes_on_where_the_application_began_it() -> None:
     assert BatchTrace.fresh().in_task(task).context() is None
 
 
-# -- what a batch is called
+# --- What a batch is called -------------------------------------------------------------------------------------------
 
 RUN = "6e0b2f52-9a4b-4b44-9a1c-1f3a3f0c1c6a"
 

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.spark
 
 NewTopic = Callable[..., str]
-DRIVER = Path(__file__).parent.parent / "support" / "spark_driver.py"
+DRIVER = Path(__file__).parent.parent / "support" / "spark" / "spark_driver.py"
 
 
 def fill(bootstrap: str, topic: str, values: list[str], partitions: int = 2) -> None:
@@ -149,10 +149,9 @@ def test_E2_a_stream_whose_tasks_die_and_whose_batch_is_repeated_writes_each_row
         return query
 
     query = run()
-    assert [progress["sources"][0]["endOffset"] for progress in query.recentProgress] == [
-        json.dumps({topic: {"0": 30, "1": 30}}),
-        json.dumps({topic: {"0": 50, "1": 50}}),
-    ]
+    ends = [json.loads(progress["sources"][0]["endOffset"]) for progress in query.recentProgress]
+    assert [end.get(topic) for end in ends] == [{"0": 30, "1": 30}, {"0": 50, "1": 50}]
+    assert [len(end) for end in ends] == [2, 1], "the first one says where the batch began, too"
     assert Counter(settled_values(bootstrap, target)) == Counter(values)
     assert forget_last_commit(tmp_path) == 1
     run()
@@ -242,6 +241,52 @@ def test_E2_foreach_batch_in_update_mode_and_with_two_sinks_is_exactly_once(
     run()
     assert sorted(settled_values(bootstrap, totals)) == [f"k{number}=2" for number in range(7)]
     assert sorted(settled_values(bootstrap, raw)) == [f"k{number}" for number in range(7)]
+
+
+def test_O5_E2_a_batch_whose_second_sink_fails_is_in_both_once_after_its_next_run(
+    spark: SparkSession, bootstrap: str, new_topic: NewTopic, tmp_path: Path
+) -> None:
+    """The first sink is committed, with the group's offsets; the batch is repeated for the second one's sake."""
+    read, first, second = new_topic(), new_topic(), new_topic()
+    group = f"group-{read}"
+    fill(bootstrap, read, ["a", "b" * 2_000], partitions=1)
+    runs: list[int] = []
+
+    def both(frame: DataFrame, batch_id: int) -> None:
+        runs.append(batch_id)
+        for name, topic in (("first", first), ("second", second)):
+            options = {"bootstrap": bootstrap, "topic": topic, "kafka.group.id": group}
+            write_batch(frame, batch_id, name, options, checkpoint=str(tmp_path))
+        if len(runs) == 2:
+            raise OSError("the function fails after both")
+
+    def run() -> None:
+        (
+            spark.readStream.format("semel")
+            .options(bootstrap=bootstrap, subscribe=read, startingOffsets="earliest")
+            .load()
+            .select("value")
+            .writeStream.foreachBatch(both)
+            .option("checkpointLocation", str(tmp_path))
+            .trigger(availableNow=True)
+            .start()
+            .awaitTermination()
+        )
+
+    with semel.Admin(bootstrap) as admin:
+        admin.alter_topic_configs(second, changes={"max.message.bytes": "1000"})
+        with pytest.raises(Exception, match=rf"(?s){second}.*max\.message\.bytes"):
+            run()
+        assert (len(settled_values(bootstrap, first)), settled_values(bootstrap, second)) == (2, [])
+        assert admin.group_offsets(group)[TopicPartition(read, 0)].offset == 2
+        admin.alter_topic_configs(second, remove=["max.message.bytes"])
+    with pytest.raises(Exception, match="fails after both"):
+        run()
+    fill(bootstrap, read, ["c"], partitions=1)
+    run()
+    assert runs == [0, 0, 0, 1]
+    for topic in (first, second):
+        assert sorted(settled_values(bootstrap, topic)) == ["a", "b" * 2_000, "c"]
 
 
 def test_a_query_moves_here_with_the_checkpoint_of_the_kafka_source(

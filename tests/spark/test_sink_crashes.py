@@ -21,8 +21,9 @@ import semel
 from semel.cli.demo.processes import NodeProcess
 from semel.protocol.errors import FatalError, FencedError, RetriableError, UsageError
 from semel.protocol.ids import TopicPartition
-from semel.sdk.shared.transaction import SharedTransaction
-from semel.spark.sink.shared_commit import SinkMessage, handle
+from semel.sdk.shared.api import SharedTransaction
+from semel.spark.sink.identity import handle
+from semel.spark.sink.write import SinkMessage
 
 NewTopic = Callable[..., str]
 
@@ -125,9 +126,9 @@ def test_E2_a_zombie_that_writes_on_after_the_decision_is_refused(query: Query, 
 
 
 def test_a_task_that_is_refused_while_it_still_sends_hears_who_has_ended_its_part(
-    query: Query, bootstrap: str, topic: str
+    query: Query, bootstrap: str, topic: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """It was told to call InitProducerId, as a node answers: nothing that a user of Spark can do."""
+    """It was told to call InitProducerId, as a node answers, in its log too: nothing that a user of Spark can do."""
     query.source = source(bootstrap=bootstrap, topic=topic, sourceRange="none", kafka__batch__size="1")
     query.commit(query.run_tasks(0, ["earlier"]), 0)
     plan = query.planned()
@@ -142,6 +143,10 @@ def test_a_task_that_is_refused_while_it_still_sends_hears_who_has_ended_its_par
     with pytest.raises(FencedError, match="committed without this writer"):
         query.run_task(plan, 1, goes_on_and_on())
     assert held(bootstrap, topic) == ["earlier", "row"]
+    assert "InitProducerId" not in caplog.text
+    said = [record.getMessage() for record in caplog.records if "not delivered" in record.getMessage()]
+    assert len(said) == 1
+    assert "committed without this writer" in said[0]
 
 
 def test_E2_an_execution_that_fails_is_aborted_and_the_next_run_writes_the_batch(

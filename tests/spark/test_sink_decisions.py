@@ -16,12 +16,13 @@ from spark_query import VALUES, Query, settled_values, source, task, values
 import semel
 from semel.protocol.errors import AbortTransactionError, FatalError, RetriableError, UsageError
 from semel.protocol.ids import TopicPartition
-from semel.sdk.shared.transaction import SharedTransaction
+from semel.sdk.shared.api import SharedTransaction
 from semel.spark import foreach_batch, write_batch
 from semel.spark.options import redacted, without_secrets
 from semel.spark.sink.checkpoint import Checkpoint, SourceRange
 from semel.spark.sink.decision_payload import BatchRecord, Repeats, SinkShape
-from semel.spark.sink.shared_commit import SinkMessage, driver_name
+from semel.spark.sink.identity import driver_name
+from semel.spark.sink.write import SinkMessage
 
 NewTopic = Callable[..., str]
 QUERY_ID, RUN_ID = "sql.streaming.queryId", "spark.jobGroup.id"
@@ -52,7 +53,7 @@ def write_once(bootstrap: str, topic: str, app_id: str, version: int, schema: St
     writer.commit([message])
 
 
-# -- two sinks of one name
+# --- Two sinks of one name --------------------------------------------------------------------------------------------
 
 
 def test_two_sinks_of_one_name_lost_the_seconds_rows_in_the_run_after_a_restart(
@@ -81,7 +82,7 @@ class FakeBatch:
     """A frame in foreachBatch, as far as `write_batch` looks. `save` says what a write does."""
 
     def __init__(self, query_id: str, run_id: str, save: Callable[[], None] = lambda: None) -> None:
-        self.sparkSession = mock.Mock()
+        self.sparkSession = mock.Mock(_jvm=None)
         self.sparkSession.sparkContext.getLocalProperty.side_effect = {QUERY_ID: query_id, RUN_ID: run_id}.get
         self.write = mock.Mock()
         for name in ("format", "mode", "options", "option"):
@@ -164,7 +165,7 @@ def test_what_is_recorded_is_compared_by_what_it_says(tmp_path: Path) -> None:
     assert new.repeats(b'{"start":[],"end":["a:8","0:{\\"t\\": {\\"0\\": 5}}"]}') is Repeats.OTHER_RANGE
 
 
-# -- sinks without a checkpoint
+# --- Sinks without a checkpoint ---------------------------------------------------------------------------------------
 
 
 def test_a_sink_that_is_not_told_its_checkpoint_swallowed_a_rollback(bootstrap: str, topic: str) -> None:
@@ -217,7 +218,7 @@ def test_a_sink_without_source_range_needs_no_checkpoint_that_can_be_read(bootst
     assert sorted(settled_values(bootstrap, topic)) == ["again", "kept"]
 
 
-# -- offsets of the group
+# --- Offsets of the group ---------------------------------------------------------------------------------------------
 
 
 def log_v2(folder: Path, batch_id: int, *lines: str) -> None:
@@ -270,7 +271,7 @@ def test_a_group_for_which_there_are_no_offsets_was_only_warned_of(
     assert settled_values(bootstrap, topic) == []
 
 
-# -- executions that are left open
+# --- Executions that are left open ------------------------------------------------------------------------------------
 
 
 def open_attempt(bootstrap: str, query: Query, topic: str) -> str:
@@ -300,7 +301,7 @@ def test_a_streams_batch_of_which_no_task_told_stayed_open_until_its_timeout(
     assert settled_values(bootstrap, topic) == []
 
 
-# -- time
+# --- Time -------------------------------------------------------------------------------------------------------------
 
 
 def test_a_batch_that_takes_too_long_is_said_with_the_option_that_helps(
@@ -342,7 +343,7 @@ def test_a_timeout_that_the_node_does_not_allow_is_said_by_the_options_name(
         query.run_task(plan, 0, [values("row")])
 
 
-# -- secrets
+# --- Secrets ----------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(

@@ -28,7 +28,7 @@ from semel.sdk.telemetry import setup as telemetry
 from semel.spark.telemetry import BatchTrace, Names, batch_deciding, task_writing
 
 NewTopic = Callable[..., str]
-DRIVER = Path(__file__).parent.parent / "support" / "spark_traced_driver.py"
+DRIVER = Path(__file__).parent.parent / "support" / "spark" / "spark_traced_driver.py"
 TRACE_ID, APPLICATION = "0af7651916cd43dd8448eb211c80319c", "b7ad6b7169203331"
 ROWS = FIRST + SECOND
 
@@ -165,7 +165,7 @@ def check_consumer(sends: list[Span], bootstrap: str, topic: str, monkeypatch: p
         assert tracing.extract(record.headers) is not None
 
 
-# -- in this process, step by step
+# --- In this process, step by step ------------------------------------------------------------------------------------
 
 
 @pytest.fixture

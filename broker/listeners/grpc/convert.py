@@ -7,11 +7,13 @@ from typing import Any, TypeVar
 from uuid import UUID
 
 from semel.broker.listeners.grpc.errors import item_error
+from semel.protocol.api.groups import OffsetAndMetadata, OffsetCommitRequest
 from semel.protocol.api.metadata import TopicResult
 from semel.protocol.api.topics import IsolationLevel, TopicDescription
 from semel.protocol.errors import UsageError
 from semel.protocol.ids import NO_PRODUCER, ProducerIdAndEpoch, TopicId, TopicPartition
-from semel.protocol.v1 import common_pb2, metadata_pb2
+from semel.protocol.proto_conversions import producer_of
+from semel.protocol.v1 import common_pb2, groups_pb2, metadata_pb2, transactions_pb2
 from semel.runtime.turns import in_turns
 
 _Value = TypeVar("_Value")
@@ -35,13 +37,6 @@ async def filled(response: _Message, items: Any, made: Iterable[Any]) -> _Messag
     return response
 
 
-def by_topic(partitions: Iterable[TopicPartition]) -> list[common_pb2.TopicPartitions]:
-    numbers: dict[str, list[int]] = {}
-    for tp in partitions:
-        numbers.setdefault(tp.topic, []).append(tp.partition)
-    return [common_pb2.TopicPartitions(topic=topic, partitions=found) for topic, found in numbers.items()]
-
-
 async def unique_items(pairs: Iterable[tuple[TopicPartition, _Value]]) -> Mapping[TopicPartition, _Value]:
     """Return the items by partition. Raises `UsageError` where a partition comes twice: which one would count?"""
     found: dict[TopicPartition, _Value] = {}
@@ -52,16 +47,27 @@ async def unique_items(pairs: Iterable[tuple[TopicPartition, _Value]]) -> Mappin
     return found
 
 
-def producer_of(message: common_pb2.Producer) -> ProducerIdAndEpoch:
-    return ProducerIdAndEpoch(message.producer_id, message.producer_epoch)
+async def offset_commit(
+    request: groups_pb2.CommitOffsetsRequest | transactions_pb2.TxnCommitOffsetsRequest,
+) -> OffsetCommitRequest:
+    """Return what is to be committed, without the transaction. Raises `UsageError` where a partition comes twice."""
+    return OffsetCommitRequest(
+        group_id=request.group_id,
+        generation_id=request.generation_id,
+        member_id=request.member_id,
+        group_instance_id=request.group_instance_id or None,
+        offsets=await unique_items(
+            (
+                TopicPartition(item.topic, item.partition),
+                OffsetAndMetadata(item.offset, item.leader_epoch, item.metadata),
+            )
+            for item in request.items
+        ),
+    )
 
 
 def optional_producer(message: common_pb2.Producer, present: bool) -> ProducerIdAndEpoch:
     return producer_of(message) if present else NO_PRODUCER
-
-
-def producer_message(producer: ProducerIdAndEpoch) -> common_pb2.Producer:
-    return common_pb2.Producer(producer_id=producer.producer_id, producer_epoch=producer.producer_epoch)
 
 
 def isolation_of(value: common_pb2.IsolationLevel) -> IsolationLevel:

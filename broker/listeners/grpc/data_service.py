@@ -11,13 +11,14 @@ from collections import deque
 from collections.abc import AsyncIterator, Callable
 from typing import Final
 
-from semel.broker.handlers.fetch import FetchHandler, FileRange, WaitingFetch
-from semel.broker.handlers.large_fetch import LargeFetch
-from semel.broker.handlers.produce import ProduceHandler
+from semel.broker.handlers.fetch.call import WaitingFetch
+from semel.broker.handlers.fetch.handler import FetchHandler
+from semel.broker.handlers.fetch.large import LargeFetch
+from semel.broker.handlers.produce.handler import ProduceHandler
 from semel.broker.listeners.grpc.convert import filled, isolation_of, unique_items
 from semel.broker.listeners.grpc.edge import Context, client_host
 from semel.broker.listeners.grpc.errors import item_error
-from semel.broker.listeners.grpc.fetch_places import FETCH_STREAMS_BYTES_MAX, FetchPlaces
+from semel.broker.listeners.grpc.fetch_budget import FETCH_STREAMS_BYTES_MAX, FetchBudget
 from semel.protocol.api.topics import IsolationLevel
 from semel.protocol.batch_header import read_header
 from semel.protocol.errors import ErrorCode, RetriableError
@@ -25,6 +26,7 @@ from semel.protocol.ids import ZERO_TOPIC_ID, TopicPartition
 from semel.protocol.kafka.fetch import FetchPartition, FetchPartitionResponse, FetchRequest, FetchResponse
 from semel.protocol.kafka.produce import PRODUCE_MAX_VERSION, ProducePartition, ProduceRequest, ProduceResponse
 from semel.protocol.v1 import data_pb2
+from semel.runtime.storage import FileRange
 from semel.runtime.turns import in_turns
 
 UNANSWERED_MAX: Final = 64
@@ -43,14 +45,14 @@ class DataService:
     def __init__(self, produce: ProduceHandler, fetch: FetchHandler) -> None:
         self._produce = produce
         self._fetch = fetch
-        self.places = FetchPlaces()
+        self.budget = FetchBudget()
         self._streams: set[_FetchStream] = set()
         self._stopping = asyncio.Event()
 
     def finish(self) -> None:
         """Begin no more: the node stops. What was begun is answered, and the streams end."""
         self._stopping.set()
-        self.places.stop()
+        self.budget.stop()
         for stream in self._streams:
             stream.wake()
 
@@ -134,7 +136,7 @@ class DataService:
         self, requests: AsyncIterator[data_pb2.FetchRequest], context: Context
     ) -> AsyncIterator[data_pb2.FetchResponse]:
         """Send what there is, as far as the credit goes, until the client has had enough."""
-        stream = _FetchStream(self._fetch, self.places, client_host(context))
+        stream = _FetchStream(self._fetch, self.budget, client_host(context))
         self._streams.add(stream)
         reading = asyncio.ensure_future(stream.read(requests))
         try:
@@ -177,11 +179,11 @@ class _StreamTurn:
 class _FetchStream:
     """Where one Fetch stream is: its partitions with their next offsets, and what it may still send."""
 
-    def __init__(self, handler: FetchHandler, places: FetchPlaces, host: str) -> None:
+    def __init__(self, handler: FetchHandler, budget: FetchBudget, host: str) -> None:
         self._handler = handler
-        self._places = places
+        self._budget = budget
         self._host = host
-        self._place_bytes = 0
+        self._reserved_bytes = 0
         self._wanted_bytes = RESPONSE_BYTES_MAX
         self._partitions: dict[TopicPartition, FetchPartition] = {}
         self._isolation = IsolationLevel.READ_UNCOMMITTED
@@ -273,28 +275,28 @@ class _FetchStream:
         return None if response is None else await self._response(response, partitions)
 
     def _found(self, response: FetchResponse) -> None:
-        """Take what has come after a wait. Without a place for it, it is read again once there is one."""
-        if not self._place_bytes:
-            self._place_bytes = self._places.take_now(self._host, RESPONSE_BYTES_MAX)
-        self._answered(response if self._place_bytes else None)
+        """Take what has come after a wait. Without bytes reserved for it, it is read again once there are."""
+        if not self._reserved_bytes:
+            self._reserved_bytes = self._budget.try_reserve(self._host, RESPONSE_BYTES_MAX)
+        self._answered(response if self._reserved_bytes else None)
 
     async def take(self, size: int = RESPONSE_BYTES_MAX) -> bool:
-        """Wait for a place for what is to be read. Returns whether there is one."""
-        self._place_bytes = await self._places.take(self._host, size)
-        return self._place_bytes > 0
+        """Reserve bytes for what is to be read, waiting for them. Returns whether there are any."""
+        self._reserved_bytes = await self._budget.reserve(self._host, size)
+        return self._reserved_bytes > 0
 
     def give_back(self) -> None:
-        """Let others have the place, where there is one."""
-        taken, self._place_bytes = self._place_bytes, 0
+        """Let others have the bytes, where any are reserved."""
+        taken, self._reserved_bytes = self._reserved_bytes, 0
         if taken:
-            self._places.give_back(self._host, taken)
+            self._budget.release(self._host, taken)
 
     async def _response(
         self, response: FetchResponse, partitions: dict[TopicPartition, FetchPartition]
     ) -> data_pb2.FetchResponse | None:
         """Return the message of an answer; None for nothing, or where the client has asked for other partitions."""
         size = sum([len(found.records) for found in response.partitions if found.records is not None])
-        if size > self._place_bytes and self._place_bytes < FETCH_STREAMS_BYTES_MAX:
+        if size > self._reserved_bytes and self._reserved_bytes < FETCH_STREAMS_BYTES_MAX:
             self._wanted_bytes = size  # a batch larger than a response
             return None
         message, spent = data_pb2.FetchResponse(), 0

@@ -23,6 +23,7 @@ from semel.broker.listeners.grpc.errors import ERROR_METADATA, status_message, s
 from semel.broker.listeners.grpc.malformed import Malformed
 from semel.broker.listeners.grpc.wire import WireCount
 from semel.protocol.api.clients import CLIENT_METADATA, ClientOrigin
+from semel.protocol.api.elsewhere import GO_TO_METADATA, ElsewhereError
 from semel.protocol.errors import ErrorCode, SemelError, UsageError
 from semel.runtime.caller import set_caller
 from semel.runtime.clock import Clock
@@ -31,6 +32,8 @@ from semel.runtime.limited_log import LimitedLog
 Context: TypeAlias = grpc.aio.ServicerContext[Any, Any]
 UnaryMethod: TypeAlias = Callable[[Any, Context], Awaitable[Any]]
 StreamMethod: TypeAlias = Callable[[AsyncIterator[Any], Context], AsyncIterator[Any]]
+Explain: TypeAlias = Callable[[Message, SemelError], SemelError]
+"""Makes of what a call is refused with what the caller is told."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,15 +58,17 @@ def service_handler(
     max_array_length: int,
     times: CallTimes | None = None,
     malformed: Malformed | None = None,
+    explain: Explain = lambda _request, error: error,
 ) -> grpc.GenericRpcHandler[Any, Any]:
     """Return the handler of a service whose method `GetMetadata` is `methods.get_metadata`, and so on for all.
 
-    `times`: where it is measured how long calls take. `malformed`: where messages are counted that are none.
+    `times`: where it is measured how long calls take. `malformed`: where messages are counted that are none. `explain`:
+    adds to refusals of calls what this node knows, such as who has what was asked for.
     """
     malformed = malformed or Malformed()
     handlers = {
         method.name: _method_handler(
-            method, getattr(methods, _snake_case(method.name)), max_array_length, times, malformed
+            method, getattr(methods, _snake_case(method.name)), max_array_length, times, malformed, explain
         )
         for method in service.methods
     }
@@ -75,7 +80,12 @@ def _snake_case(name: str) -> str:
 
 
 def _method_handler(
-    method: MethodDescriptor, call: Any, max_array_length: int, times: CallTimes | None, malformed: Malformed
+    method: MethodDescriptor,
+    call: Any,
+    max_array_length: int,
+    times: CallTimes | None,
+    malformed: Malformed,
+    explain: Explain,
 ) -> grpc.RpcMethodHandler[Any, Any]:
     request_class, response_class = GetMessageClass(method.input_type), GetMessageClass(method.output_type)
     check = _array_check(method, max_array_length)
@@ -89,7 +99,7 @@ def _method_handler(
         return grpc.stream_stream_rpc_method_handler(_stream(call, read), None, serialize)
     if times is not None:
         call = _timed(f"{method.containing_service.full_name}/{method.name}", call, times)
-    return grpc.unary_unary_rpc_method_handler(_unary(call, read), None, serialize)
+    return grpc.unary_unary_rpc_method_handler(_unary(call, read, explain), None, serialize)
 
 
 @dataclass(frozen=True, slots=True)
@@ -178,11 +188,14 @@ def _timed(name: str, call: UnaryMethod, times: CallTimes) -> UnaryMethod:
     return timed
 
 
-def _unary(call: UnaryMethod, read: _Reader) -> Any:
+def _unary(call: UnaryMethod, read: _Reader, explain: Explain) -> Any:
     async def answer(data: bytes, context: Context) -> Message:
         request = await read.request_of(data, context)
         del data
-        response: Message = await call(request, context)
+        try:
+            response: Message = await call(request, context)
+        except SemelError as error:
+            raise explain(request, error) from None
         return response
 
     async def handle(data: bytes, context: Context) -> Message:
@@ -242,7 +255,10 @@ async def _refuse(context: Context, error: Exception) -> None:
         return
     assert isinstance(error, SemelError)
     name = error.code.name if error.code is not ErrorCode.NONE else ErrorCode.UNKNOWN_SERVER_ERROR.name
-    await context.abort(status_of(error), status_message(error), ((ERROR_METADATA, name),))
+    trailers = [(ERROR_METADATA, name)]
+    if isinstance(error, ElsewhereError):
+        trailers.append((GO_TO_METADATA, error.go_to))
+    await context.abort(status_of(error), status_message(error), tuple(trailers))
 
 
 @contextmanager

@@ -10,7 +10,7 @@ from typing import Final
 
 import grpc
 
-from semel.protocol.errors import ErrorCode, FencedError, RetriableError, SemelError, error_for
+from semel.protocol.errors import ErrorCode, FencedError, RetriableError, SemelError
 from semel.protocol.v1 import common_pb2
 
 ERROR_METADATA: Final = "semel-error"
@@ -49,6 +49,7 @@ _STATUS: Final[Mapping[ErrorCode, grpc.StatusCode]] = {
     ErrorCode.GROUP_SUBSCRIBED_TO_TOPIC: grpc.StatusCode.FAILED_PRECONDITION,
     ErrorCode.TOPIC_DELETION_DISABLED: grpc.StatusCode.FAILED_PRECONDITION,
     ErrorCode.POLICY_VIOLATION: grpc.StatusCode.FAILED_PRECONDITION,
+    ErrorCode.INVALID_UPDATE_VERSION: grpc.StatusCode.FAILED_PRECONDITION,
 }
 
 _MESSAGES: Final[Mapping[ErrorCode, str]] = {
@@ -65,6 +66,7 @@ _MESSAGES: Final[Mapping[ErrorCode, str]] = {
     ErrorCode.PRODUCER_FENCED: "a newer producer with the same transactional id has taken over: this one must stop",
     ErrorCode.INVALID_TXN_STATE: "the transaction does not allow this now",
     ErrorCode.UNSTABLE_OFFSET_COMMIT: "a transaction with an offset of this partition is open: ask again shortly",
+    ErrorCode.INVALID_UPDATE_VERSION: "the group stands elsewhere than this commit expects: somebody else moved it",
     ErrorCode.OFFSET_METADATA_TOO_LARGE: "the metadata text is longer than offset.metadata.max.bytes",
     ErrorCode.UNKNOWN_MEMBER_ID: "the group does not know this member: join again",
     ErrorCode.FENCED_INSTANCE_ID: "another member with the same group.instance.id has taken over: this one must stop",
@@ -103,8 +105,3 @@ def item_error(code: ErrorCode, message: str | None = None) -> common_pb2.Error 
     if code is ErrorCode.NONE:
         return None
     return common_pb2.Error(code=int(code), name=code.name, message=message or message_of(code))
-
-
-def error_of(code: ErrorCode, message: str | None = None) -> SemelError:
-    """Return the exception for a code that came without one."""
-    return error_for(code, message or message_of(code))

@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from uuid import uuid4
 
 from semel.broker.handlers.offset_commit import commit_offsets
-from semel.broker.listeners.grpc.convert import filled, topic_partitions, unique_items
+from semel.broker.listeners.grpc.convert import filled, offset_commit, topic_partitions
 from semel.broker.listeners.grpc.edge import Context, client_host
 from semel.broker.listeners.grpc.errors import item_error
 from semel.broker.metadata.image import MetadataImage
 from semel.broker.services import Services
-from semel.group_coordinator.service import GroupService as GroupCoordinator
 from semel.protocol.api.groups import (
     DeleteGroupRequest,
     DescribeGroupRequest,
@@ -21,13 +19,10 @@ from semel.protocol.api.groups import (
     LeaveGroupRequest,
     ListGroupsRequest,
     MemberIdentity,
-    OffsetAndMetadata,
-    OffsetCommitRequest,
     OffsetDeleteRequest,
     OffsetFetchRequest,
     SyncGroupRequest,
 )
-from semel.protocol.ids import OFFSETS_TOPIC, TopicPartition
 from semel.protocol.v1 import common_pb2, groups_pb2
 from semel.runtime.turns import in_turns
 
@@ -54,14 +49,9 @@ class GroupService:
     def __init__(self, node: Services) -> None:
         self._node = node
 
-    async def _groups(self) -> GroupCoordinator:
-        await self._node.internal_topic_ready(OFFSETS_TOPIC)
-        return self._node.groups
-
     async def join_group(self, request: groups_pb2.JoinGroupRequest, context: Context) -> groups_pb2.JoinGroupResponse:
-        groups = await self._groups()
         protocols = [GroupProtocol(offer.name, offer.metadata) async for offer in in_turns(request.protocols)]
-        response = await groups.join(
+        response = await self._node.groups.join(
             JoinGroupRequest(
                 group_id=request.group_id,
                 member_id=request.member_id,
@@ -72,7 +62,6 @@ class GroupService:
                 rebalance_timeout_ms=request.rebalance_timeout_ms,
                 client_id=request.client_id,
                 client_host=client_host(context),
-                new_member_id=f"{request.group_instance_id or request.client_id}-{uuid4()}",
                 reason=request.reason,
             )
         )
@@ -95,8 +84,7 @@ class GroupService:
         )
 
     async def sync_group(self, request: groups_pb2.SyncGroupRequest, _context: Context) -> groups_pb2.SyncGroupResponse:
-        groups = await self._groups()
-        response = await groups.sync(
+        response = await self._node.groups.sync(
             SyncGroupRequest(
                 group_id=request.group_id,
                 generation_id=request.generation_id,
@@ -115,8 +103,7 @@ class GroupService:
         )
 
     async def heartbeat(self, request: groups_pb2.HeartbeatRequest, _context: Context) -> groups_pb2.HeartbeatResponse:
-        groups = await self._groups()
-        await groups.heartbeat(
+        await self._node.groups.heartbeat(
             HeartbeatRequest(
                 request.group_id, request.generation_id, request.member_id, request.group_instance_id or None
             )
@@ -126,12 +113,11 @@ class GroupService:
     async def leave_group(
         self, request: groups_pb2.LeaveGroupRequest, _context: Context
     ) -> groups_pb2.LeaveGroupResponse:
-        groups = await self._groups()
         members = [
             MemberIdentity(member.member_id, member.group_instance_id or None, member.reason)
             async for member in in_turns(request.members)
         ]
-        response = await groups.leave(LeaveGroupRequest(request.group_id, tuple(members)))
+        response = await self._node.groups.leave(LeaveGroupRequest(request.group_id, tuple(members)))
         return groups_pb2.LeaveGroupResponse(
             # A list of messages has no holes: success is an Error of code 0.
             errors=[item_error(error) or common_pb2.Error() for error in response.errors]
@@ -140,22 +126,7 @@ class GroupService:
     async def commit_offsets(
         self, request: groups_pb2.CommitOffsetsRequest, _context: Context
     ) -> groups_pb2.CommitOffsetsResponse:
-        response = await commit_offsets(
-            self._node,
-            OffsetCommitRequest(
-                group_id=request.group_id,
-                generation_id=request.generation_id,
-                member_id=request.member_id,
-                group_instance_id=request.group_instance_id or None,
-                offsets=await unique_items(
-                    (
-                        TopicPartition(item.topic, item.partition),
-                        OffsetAndMetadata(item.offset, item.leader_epoch, item.metadata),
-                    )
-                    for item in request.items
-                ),
-            ),
-        )
+        response = await commit_offsets(self._node, await offset_commit(request))
         message = groups_pb2.CommitOffsetsResponse()
         return await filled(
             message,
@@ -169,9 +140,10 @@ class GroupService:
     async def fetch_offsets(
         self, request: groups_pb2.FetchOffsetsRequest, _context: Context
     ) -> groups_pb2.FetchOffsetsResponse:
-        groups = await self._groups()
         partitions = None if request.all else await topic_partitions(request.topics)
-        response = await groups.fetch_offsets(OffsetFetchRequest(request.group_id, partitions, request.require_stable))
+        response = await self._node.groups.fetch_offsets(
+            OffsetFetchRequest(request.group_id, partitions, request.require_stable)
+        )
         message = groups_pb2.FetchOffsetsResponse()
         return await filled(
             message,
@@ -192,8 +164,7 @@ class GroupService:
     async def delete_offsets(
         self, request: groups_pb2.DeleteOffsetsRequest, _context: Context
     ) -> groups_pb2.DeleteOffsetsResponse:
-        groups = await self._groups()
-        response = await groups.delete_offsets(
+        response = await self._node.groups.delete_offsets(
             OffsetDeleteRequest(request.group_id, await topic_partitions(request.topics))
         )
         message = groups_pb2.DeleteOffsetsResponse()
@@ -209,9 +180,8 @@ class GroupService:
     async def list_groups(
         self, request: groups_pb2.ListGroupsRequest, _context: Context
     ) -> groups_pb2.ListGroupsResponse:
-        groups = await self._groups()
         listed = ListGroupsRequest(frozenset(request.states), frozenset(request.types))
-        response = await groups.list(listed, partial=True)
+        response = await self._node.groups.list(listed, partial=True)
         message = groups_pb2.ListGroupsResponse(unreadable=response.unreadable)
         return await filled(
             message,
@@ -230,8 +200,7 @@ class GroupService:
     async def describe_group(
         self, request: groups_pb2.DescribeGroupRequest, _context: Context
     ) -> groups_pb2.GroupDescription:
-        groups = await self._groups()
-        group = await groups.describe(DescribeGroupRequest(request.group_id))
+        group = await self._node.groups.describe(DescribeGroupRequest(request.group_id))
         return groups_pb2.GroupDescription(
             group_id=group.group_id,
             state=group.state,
@@ -255,6 +224,5 @@ class GroupService:
     async def delete_group(
         self, request: groups_pb2.DeleteGroupRequest, _context: Context
     ) -> groups_pb2.DeleteGroupResponse:
-        groups = await self._groups()
-        await groups.delete(DeleteGroupRequest(request.group_id))
+        await self._node.groups.delete(DeleteGroupRequest(request.group_id))
         return groups_pb2.DeleteGroupResponse()

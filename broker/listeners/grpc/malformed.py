@@ -1,4 +1,4 @@
-"""Messages of gRPC that are none: they are answered INVALID_ARGUMENT, counted, and told now and then.
+"""Malformed gRPC messages: they are answered INVALID_ARGUMENT, counted, and told now and then.
 
 The library would answer UNKNOWN and log a traceback for each, so messages come from it as bytes and are parsed here.
 """
@@ -15,7 +15,7 @@ from google.protobuf.message import DecodeError
 
 from semel.runtime.limited_log import LimitedLog
 
-logger = logging.getLogger("semel.grpc")
+_log = logging.getLogger("semel.grpc")
 
 Context: TypeAlias = "grpc.aio.ServicerContext[Any, Any]"
 
@@ -24,7 +24,7 @@ class Malformed:
     """Counts what could not be parsed on one listener, and what failed unexpectedly."""
 
     def __init__(self) -> None:
-        self.log: Final = LimitedLog(logger)
+        self.log: Final = LimitedLog(_log)
         self.messages = 0
 
     async def parse(self, parser: Callable[[bytes], Any], data: bytes, method: str, context: Context) -> Any:

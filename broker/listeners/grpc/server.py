@@ -12,29 +12,14 @@ from grpc_reflection.v1alpha._async import ReflectionServicer
 
 from semel.broker.config.node_config import NodeConfig
 from semel.broker.config.sources import Address
-from semel.broker.handlers.fetch import FetchHandler
-from semel.broker.handlers.produce import ProduceHandler
-from semel.broker.listeners.grpc.data_service import DataService
-from semel.broker.listeners.grpc.diagnostics_service import DiagnosticsService
-from semel.broker.listeners.grpc.edge import CallTimes, service_handler
-from semel.broker.listeners.grpc.group_service import GroupService
-from semel.broker.listeners.grpc.malformed import HardenedServer, Malformed
-from semel.broker.listeners.grpc.metadata_service import MetadataService
-from semel.broker.listeners.grpc.shared_service import SharedTransactionService
-from semel.broker.listeners.grpc.topic_service import TopicService
-from semel.broker.listeners.grpc.transaction_service import TransactionService
-from semel.broker.logs.open_files import open_files_limit, share_open_files
+from semel.broker.handlers.fetch.handler import FetchHandler
+from semel.broker.handlers.produce.handler import ProduceHandler
+from semel.broker.listeners.grpc.edge import CallTimes
+from semel.broker.listeners.grpc.malformed import HardenedServer
+from semel.broker.listeners.grpc.services import SemelServices
+from semel.broker.open_files import open_files_limit, share_open_files
 from semel.broker.services import Services
 from semel.broker.start_errors import NodeStartError, StartFailure
-from semel.protocol.v1 import (
-    data_pb2,
-    diagnostics_pb2,
-    groups_pb2,
-    metadata_pb2,
-    shared_pb2,
-    topics_pb2,
-    transactions_pb2,
-)
 
 if TYPE_CHECKING:
     from semel.broker.listeners.interception import Interceptor
@@ -44,6 +29,15 @@ _CLIENT_PING_INTERVAL_MS_MIN: Final = 10_000
 PARTITIONS_HEALTH: Final = "semel.partitions"
 """What health checks ask to know whether all partitions are online; the services serve meanwhile."""
 _METADATA_BYTES_MAX: Final = 64 << 10
+
+
+def not_bound(address: Address) -> NodeStartError:
+    """What to raise where the address can't be had: gRPC does not say why."""
+    return NodeStartError(
+        f"gRPC can't listen on {address}: the port is in use, or the host is not this machine's. "
+        "Choose another address (--grpc of `semel serve`, grpc= of semel.open()).",
+        StartFailure.ADDRESS,
+    )
 
 
 class GrpcListener:
@@ -59,13 +53,12 @@ class GrpcListener:
         times: CallTimes | None = None,
     ) -> None:
         """`produce` and `fetch` are those of the Kafka listener: all listeners of a node share them."""
-        self._times = times
-        self.malformed = Malformed()
+        self.services = SemelServices(node, produce, fetch, times)
+        self.malformed = self.services.malformed
         self.address = address
         """Where it listens; with the real port once it was started."""
         self._node = node
         self._interceptors = () if interceptor is None else tuple(interceptor.grpc_interceptors())
-        self._data = DataService(produce, fetch)
         self._health = HealthServicer()
         self._server: aio.Server | None = None
         self._names: list[str] = []
@@ -79,36 +72,19 @@ class GrpcListener:
             options=_options(config),
             maximum_concurrent_rpcs=config.grpc_max_concurrent_rpcs,
         )
-        services = (
-            (metadata_pb2, "MetadataService", MetadataService(self._node)),
-            (topics_pb2, "TopicService", TopicService(self._node)),
-            (groups_pb2, "GroupService", GroupService(self._node)),
-            (transactions_pb2, "TransactionService", TransactionService(self._node)),
-            (shared_pb2, "SharedTransactionService", SharedTransactionService(self._node)),
-            (diagnostics_pb2, "DiagnosticsService", DiagnosticsService(self._node)),
-            (data_pb2, "DataService", self._data),
-        )
         names = [reflection.SERVICE_NAME, health_pb2.DESCRIPTOR.services_by_name["Health"].full_name]
-        for module, name, methods in services:
-            service = module.DESCRIPTOR.services_by_name[name]
-            handler = service_handler(
-                service,
-                methods,
-                max_array_length=config.grpc_max_array_length,
-                times=self._times,
-                malformed=self.malformed,
-            )
+        for name, handler in self.services.handlers().items():
             server.add_generic_rpc_handlers((handler,))
-            names.append(service.full_name)
+            names.append(name)
         hardened: Any = HardenedServer(server, self.malformed)
         health_pb2_grpc.add_HealthServicer_to_server(self._health, hardened)
         reflection_pb2_grpc.add_ServerReflectionServicer_to_server(ReflectionServicer(names), hardened)
         try:
             port = server.add_insecure_port(str(self.address))
         except RuntimeError as error:
-            raise self._not_bound() from error
+            raise not_bound(self.address) from error
         if port == 0:
-            raise self._not_bound()
+            raise not_bound(self.address)
         self.address = Address(self.address.host, port)
         self._names = names
         self._server = server
@@ -128,19 +104,12 @@ class GrpcListener:
         for name in self._names:
             await self._health.set(name, health_pb2.HealthCheckResponse.SERVING)
 
-    def _not_bound(self) -> NodeStartError:
-        return NodeStartError(
-            f"gRPC can't listen on {self.address}: the port is in use, or the host is not this machine's. "
-            "Choose another with --grpc HOST:PORT.",
-            StartFailure.ADDRESS,
-        )
-
     async def stop(self, grace_s: float) -> None:
         """Take no new calls, give those in progress `grace_s` seconds, then cut them off."""
         server, self._server = self._server, None
         if server is not None:
             await self._health.enter_graceful_shutdown()
-            self._data.finish()
+            self.services.finish()
             await server.stop(grace_s)
             self.malformed.log.close()
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from semel.broker.listeners.grpc.convert import producer_message, producer_of
 from semel.broker.listeners.grpc.edge import Context
 from semel.broker.services import Services
 from semel.protocol.api.shared_transactions import (
@@ -15,9 +14,8 @@ from semel.protocol.api.shared_transactions import (
     LeaveSharedRequest,
     OpenSharedRequest,
 )
-from semel.protocol.ids import TRANSACTIONS_TOPIC
+from semel.protocol.proto_conversions import producer_message, producer_of
 from semel.protocol.v1 import shared_pb2
-from semel.txn_coordinator.service import TransactionService as TransactionCoordinator
 
 
 class SharedTransactionService:
@@ -26,15 +24,10 @@ class SharedTransactionService:
     def __init__(self, node: Services) -> None:
         self._node = node
 
-    async def _transactions(self) -> TransactionCoordinator:
-        await self._node.internal_topic_ready(TRANSACTIONS_TOPIC)
-        return self._node.transactions
-
     async def open_shared_transaction(
         self, request: shared_pb2.OpenSharedTransactionRequest, _context: Context
     ) -> shared_pb2.OpenSharedTransactionResponse:
-        transactions = await self._transactions()
-        response = await transactions.open_shared(
+        response = await self._node.transactions.open_shared(
             OpenSharedRequest(
                 request.key,
                 request.attempt,
@@ -55,8 +48,7 @@ class SharedTransactionService:
     async def commit_shared_transaction(
         self, request: shared_pb2.CommitSharedTransactionRequest, _context: Context
     ) -> shared_pb2.CommitSharedTransactionResponse:
-        transactions = await self._transactions()
-        response = await transactions.commit_shared(
+        response = await self._node.transactions.commit_shared(
             CommitSharedRequest(
                 request.key,
                 request.attempt,
@@ -76,22 +68,21 @@ class SharedTransactionService:
     async def abort_shared_transaction(
         self, request: shared_pb2.AbortSharedTransactionRequest, _context: Context
     ) -> shared_pb2.AbortSharedTransactionResponse:
-        transactions = await self._transactions()
-        await transactions.abort_shared(AbortSharedRequest(request.key, request.attempt, request.one_off))
+        await self._node.transactions.abort_shared(AbortSharedRequest(request.key, request.attempt, request.one_off))
         return shared_pb2.AbortSharedTransactionResponse()
 
     async def leave_shared_transaction(
         self, request: shared_pb2.LeaveSharedTransactionRequest, _context: Context
     ) -> shared_pb2.LeaveSharedTransactionResponse:
-        transactions = await self._transactions()
-        await transactions.leave_shared(LeaveSharedRequest(request.key, request.attempt, producer_of(request.producer)))
+        await self._node.transactions.leave_shared(
+            LeaveSharedRequest(request.key, request.attempt, producer_of(request.producer))
+        )
         return shared_pb2.LeaveSharedTransactionResponse()
 
     async def describe_shared_transaction(
         self, request: shared_pb2.DescribeSharedTransactionRequest, _context: Context
     ) -> shared_pb2.SharedTransactionDescription:
-        transactions = await self._transactions()
-        found = await transactions.describe_shared(DescribeSharedRequest(request.key))
+        found = await self._node.transactions.describe_shared(DescribeSharedRequest(request.key))
         return shared_pb2.SharedTransactionDescription(
             key=found.key,
             attempt=found.attempt,

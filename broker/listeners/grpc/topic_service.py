@@ -4,16 +4,20 @@ from __future__ import annotations
 
 from typing import Final
 
-from semel.broker.handlers import configs, topics
+from semel.broker.handlers import configs
 from semel.broker.handlers.delete_records import delete_records
 from semel.broker.handlers.list_offsets import list_offsets
+from semel.broker.handlers.newest import know_topics
+from semel.broker.handlers.topics import changes as topics
 from semel.broker.listeners.grpc.convert import filled, isolation_of, topic_message, unique_items
 from semel.broker.listeners.grpc.edge import Context
 from semel.broker.listeners.grpc.errors import item_error
+from semel.broker.listeners.grpc.whereabouts import address_of_other
 from semel.broker.services import Services
+from semel.protocol.api.elsewhere import elsewhere
 from semel.protocol.api.metadata import AlterConfigsRequest, ResourceType
 from semel.protocol.api.topics import ListOffsetsRequest, NewTopic
-from semel.protocol.errors import UsageError
+from semel.protocol.errors import ErrorCode, UsageError
 from semel.protocol.ids import TopicPartition
 from semel.protocol.v1 import topics_pb2
 from semel.runtime.turns import in_turns
@@ -64,7 +68,9 @@ class TopicService:
     async def describe_configs(
         self, request: topics_pb2.DescribeConfigsRequest, _context: Context
     ) -> topics_pb2.DescribeConfigsResponse:
-        kind = _resource_type(request.resource_type)
+        kind = self._resource_here(request)
+        if kind is ResourceType.TOPIC:
+            await know_topics(self._node, [request.resource_name])
         entries = configs.describe_configs(self._node, kind, request.resource_name, tuple(dict.fromkeys(request.names)))
         return topics_pb2.DescribeConfigsResponse(
             entries=[
@@ -93,7 +99,7 @@ class TopicService:
         await configs.alter_configs(
             self._node,
             AlterConfigsRequest(
-                _resource_type(request.resource_type),
+                self._resource_here(request),
                 request.resource_name,
                 dict(request.set),
                 removed,
@@ -147,6 +153,17 @@ class TopicService:
                 for tp, item in deleted.items()
             ),
         )
+
+    def _resource_here(
+        self, request: topics_pb2.DescribeConfigsRequest | topics_pb2.AlterConfigsRequest
+    ) -> ResourceType:
+        """Return what kind of resource has the settings. Each node answers for its own: raises who to ask instead."""
+        kind, name = _resource_type(request.resource_type), request.resource_name
+        if kind is ResourceType.BROKER and name.isdecimal() and len(name) < 11:
+            address = address_of_other(self._node, int(name))
+            if address:
+                raise elsewhere(ErrorCode.BROKER_NOT_AVAILABLE, f"node {name} answers for its own settings", address)
+        return kind
 
 
 def _resource_type(value: topics_pb2.ResourceType) -> ResourceType:

@@ -2,21 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from semel.broker.handlers.add_partitions import add_partitions
 from semel.broker.handlers.offset_commit import commit_offsets
-from semel.broker.listeners.grpc.convert import (
-    by_topic,
-    filled,
-    optional_producer,
-    producer_message,
-    producer_of,
-    topic_partitions,
-    unique_items,
-)
+from semel.broker.listeners.grpc.convert import filled, offset_commit, optional_producer, topic_partitions
 from semel.broker.listeners.grpc.edge import Context
 from semel.broker.listeners.grpc.errors import item_error
 from semel.broker.services import Services
-from semel.protocol.api.groups import OffsetAndMetadata, OffsetCommitRequest
 from semel.protocol.api.shared_transactions import NO_SEQUENCE
 from semel.protocol.api.transactions import (
     AbortTransactionRequest,
@@ -26,9 +19,10 @@ from semel.protocol.api.transactions import (
     InitProducerIdRequest,
     ListTransactionsRequest,
 )
-from semel.protocol.ids import TRANSACTIONS_TOPIC, TopicPartition
+from semel.protocol.ids import TopicPartition
+from semel.protocol.proto_conversions import by_topic, producer_message, producer_of
 from semel.protocol.v1 import transactions_pb2
-from semel.txn_coordinator.service import TransactionService as TransactionCoordinator
+from semel.runtime.turns import in_turns
 
 
 class TransactionService:
@@ -37,16 +31,10 @@ class TransactionService:
     def __init__(self, node: Services) -> None:
         self._node = node
 
-    async def _transactions(self) -> TransactionCoordinator:
-        await self._node.internal_topic_ready(TRANSACTIONS_TOPIC)
-        return self._node.transactions
-
     async def init_producer_id(
         self, request: transactions_pb2.InitProducerIdRequest, _context: Context
     ) -> transactions_pb2.InitProducerIdResponse:
-        # Idempotence alone needs no coordinator, so no topic is made for it.
-        transactions = await self._transactions() if request.transactional_id else self._node.transactions
-        response = await transactions.init_producer_id(
+        response = await self._node.transactions.init_producer_id(
             InitProducerIdRequest(
                 request.transactional_id or None,
                 request.transaction_timeout_ms,
@@ -84,22 +72,19 @@ class TransactionService:
     async def commit_offsets(
         self, request: transactions_pb2.TxnCommitOffsetsRequest, _context: Context
     ) -> transactions_pb2.TxnCommitOffsetsResponse:
+        asked = await offset_commit(request)
+        expected = {
+            TopicPartition(item.topic, item.partition): item.expected_offset
+            async for item in in_turns(request.items)
+            if item.HasField("expected_offset")
+        }
         response = await commit_offsets(
             self._node,
-            OffsetCommitRequest(
-                group_id=request.group_id,
-                generation_id=request.generation_id,
-                member_id=request.member_id,
-                group_instance_id=request.group_instance_id or None,
-                offsets=await unique_items(
-                    (
-                        TopicPartition(item.topic, item.partition),
-                        OffsetAndMetadata(item.offset, item.leader_epoch, item.metadata),
-                    )
-                    for item in request.items
-                ),
+            replace(
+                asked,
                 transactional_id=request.transactional_id,
                 producer=producer_of(request.producer),
+                expected=expected,
             ),
         )
         message = transactions_pb2.TxnCommitOffsetsResponse()
@@ -117,8 +102,7 @@ class TransactionService:
     async def end_transaction(
         self, request: transactions_pb2.EndTransactionRequest, _context: Context
     ) -> transactions_pb2.EndTransactionResponse:
-        transactions = await self._transactions()
-        response = await transactions.end_txn(
+        response = await self._node.transactions.end_txn(
             EndTxnRequest(
                 request.transactional_id,
                 producer_of(request.producer),
@@ -135,8 +119,7 @@ class TransactionService:
     async def list_transactions(
         self, request: transactions_pb2.ListTransactionsRequest, _context: Context
     ) -> transactions_pb2.ListTransactionsResponse:
-        transactions = await self._transactions()
-        response = await transactions.list(
+        response = await self._node.transactions.list(
             ListTransactionsRequest(
                 frozenset(request.states),
                 frozenset(request.producer_ids),
@@ -153,7 +136,11 @@ class TransactionService:
             message.items,
             (
                 transactions_pb2.ListTransactionsResponse.Item(
-                    transactional_id=found.transactional_id, producer_id=found.producer_id, state=found.state
+                    transactional_id=found.transactional_id,
+                    producer_id=found.producer_id,
+                    state=found.state,
+                    last_token=found.last_token,
+                    last_commit_ms=found.last_commit_ms,
                 )
                 for found in response.transactions
             ),
@@ -162,8 +149,7 @@ class TransactionService:
     async def describe_transaction(
         self, request: transactions_pb2.DescribeTransactionRequest, _context: Context
     ) -> transactions_pb2.TransactionDescription:
-        transactions = await self._transactions()
-        found = await transactions.describe(DescribeTransactionRequest(request.transactional_id))
+        found = await self._node.transactions.describe(DescribeTransactionRequest(request.transactional_id))
         return transactions_pb2.TransactionDescription(
             transactional_id=found.transactional_id,
             state=found.state,
@@ -178,6 +164,5 @@ class TransactionService:
     async def abort_transaction(
         self, request: transactions_pb2.AbortTransactionRequest, _context: Context
     ) -> transactions_pb2.AbortTransactionResponse:
-        transactions = await self._transactions()
-        await transactions.abort(AbortTransactionRequest(request.transactional_id))
+        await self._node.transactions.abort(AbortTransactionRequest(request.transactional_id))
         return transactions_pb2.AbortTransactionResponse()

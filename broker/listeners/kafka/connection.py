@@ -2,7 +2,7 @@
 
 Receiving. Small frames are read many at a time into a block and parsed where they lie; a frame that does not fit in the
 rest of its block gets a buffer of its own, into which the kernel writes, and which grows as its bytes come. Blocks are
-not used again: whoever keeps a view keeps it. An idle connection has none.
+not used again: it lives as long as a view of it. An idle connection has none.
 
 Memory (S2). A block is a connection's own; what goes beyond it, of large frames and of small ones that are not answered
 yet, is taken from the room that all connections share, and comes back with the answers or the end of the connection.
@@ -21,21 +21,26 @@ import fcntl
 import socket
 import sys
 import termios
-import time
 from bisect import bisect_left
 from collections import deque
-from typing import TYPE_CHECKING, Final
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Final, Protocol
 
+from semel.broker.listeners.acceptor import IN_PROCESS
 from semel.broker.listeners.kafka.large_frame import BLOCK_BYTES, LargeFrame
 from semel.broker.listeners.kafka.output import Output
-from semel.broker.listeners.kafka.registry import LATER, Api, RequestContext
+from semel.broker.listeners.kafka.registry import LATER, NO_PEER, Api, RequestContext
 from semel.protocol.kafka.api import ApiKey, RequestHeader, WireFormatError, parse_request_header
 from semel.runtime.telemetry.buckets import REQUEST_SECONDS
 
 if TYPE_CHECKING:
-    from semel.broker.listeners.kafka.listener import KafkaListener
-    from semel.broker.listeners.kafka.request_room import RoomClaim
+    from semel.broker.config.kafka_limits import KafkaLimits
+    from semel.broker.listeners.kafka.registry import ApiRegistry
+    from semel.broker.listeners.kafka.request_memory import MemoryClaim, RequestMemory
+    from semel.broker.services import Services
     from semel.broker.telemetry.recorders import RequestTimes
+    from semel.runtime.limited_log import LimitedLog
 
 TURN_S: Final = 0.005
 """So long one connection begins requests and sends answers before the others have their turn."""
@@ -46,21 +51,81 @@ _READ_BYTES_MIN: Final = 4 << 10
 _COVER_BYTES: Final = 256 << 10
 """The steps in which room is taken for small requests that are not answered yet."""
 PROGRESS_BYTES_MIN: Final = 16 << 10
-"""A request that brings less than this in `request_receive_timeout_ms` is given up."""
+"""A request that brings less than this in `kafka_request_receive_timeout_ms` is given up."""
 _NO_BLOCK: Final = bytearray()
 _NO_COUNT: Final = bytes(4)
+_HTTP_2: Final = int.from_bytes(b"PRI ", "big")
+"""How a client of gRPC begins, where a request's size is expected."""
 _DISCARDED: Final = memoryview(bytearray(4 << 10))
 """Where bytes go that nobody will look at."""
+
+
+class _Http2Error(WireFormatError):
+    """A client of Semel was given this port in place of the gRPC one: it comes back to ask for that, so none warns."""
+
+
+@dataclass(slots=True)
+class ConnectionCounters:
+    """What connections count, for all of a listener together."""
+
+    requests: list[int] = field(default_factory=lambda: [0] * 128)
+    received_bytes: int = 0
+    sent_bytes: int = 0
+    sendfile_bytes: int = 0
+    accepted_connections: int = 0
+    aborted_connections: int = 0
+    idle_connections_closed: int = 0
+    slow_connections: int = 0
+    crowding_connections: int = 0
+    out_of_memory_connections: int = 0
+
+
+class Listener(Protocol):
+    """What a connection needs of its listener."""
+
+    @property
+    def node(self) -> Services: ...
+
+    @property
+    def limits(self) -> KafkaLimits: ...
+
+    @property
+    def loop(self) -> asyncio.AbstractEventLoop: ...
+
+    @property
+    def counters(self) -> ConnectionCounters: ...
+
+    @property
+    def request_times(self) -> Sequence[RequestTimes] | None: ...
+
+    @property
+    def registry(self) -> ApiRegistry: ...
+
+    @property
+    def room(self) -> RequestMemory: ...
+
+    @property
+    def refusals(self) -> LimitedLog: ...
+
+    def connected(self, connection: KafkaConnection) -> bool:
+        """Accept a new connection. Returns whether it may stay."""
+        ...
+
+    def disconnected(self, connection: KafkaConnection) -> None: ...
+
+    def room_ran_out(self, connection: KafkaConnection, wanted: int) -> None:
+        """Say who holds the room that a request has to wait for, now and then."""
+        ...
 
 
 class KafkaConnection(asyncio.BufferedProtocol):
     """The protocol of one accepted socket."""
 
-    def __init__(self, listener: KafkaListener) -> None:
+    def __init__(self, listener: Listener) -> None:
         self._listener = listener
         self._limits = listener.limits
         self._loop = listener.loop
-        self._time = time.monotonic  # what the loop goes by, too
+        self._time = listener.loop.time
         self._node = listener.node
         self._statistics = listener.counters
         self._requests = listener.counters.requests
@@ -73,11 +138,13 @@ class KafkaConnection(asyncio.BufferedProtocol):
         self._descriptor = -1
         self.output: Output | None = None
         self.address = self.peer = ""
+        self.peer_node = NO_PEER
+        """The node at the other end, where it has proven to be one of this cluster."""
         self._view = memoryview(_NO_BLOCK)
         self._start = self._end = BLOCK_BYTES
         # A frame that has a buffer of its own, while it is being received.
         self._large: LargeFrame | None = None
-        self.claim: RoomClaim | None = None
+        self.claim: MemoryClaim | None = None
         self._waits_for_room = False
         # Bytes of small requests that are not answered, and how many of them there is room for.
         self._unanswered_bytes = 0
@@ -105,8 +172,8 @@ class KafkaConnection(asyncio.BufferedProtocol):
         assert isinstance(transport, asyncio.Transport)
         self._transport = transport
         address = transport.get_extra_info("peername")
-        self.address = str(address[0]) if isinstance(address, tuple) else ""
-        self.peer = f"{address[0]}:{address[1]}" if isinstance(address, tuple) else str(address)
+        self.address = str(address[0]) if isinstance(address, tuple) else IN_PROCESS
+        self.peer = f"{address[0]}:{address[1]}" if isinstance(address, tuple) else f"{IN_PROCESS}:0"
         self.output = Output(transport)
         own_socket, size = transport.get_extra_info("socket"), self._limits.socket_send_buffer_bytes
         self._descriptor = -1 if own_socket is None else own_socket.fileno()
@@ -184,7 +251,7 @@ class KafkaConnection(asyncio.BufferedProtocol):
     # --- Bytes to frames ----------------------------------------------------------------------------------------------
 
     def _go_on(self) -> None:
-        """Take up what has been received, begin what may begin, send what is answered."""
+        """Process what has been received, begin what may begin, send what is answered."""
         try:
             self._drop_answered()
             try:
@@ -202,7 +269,7 @@ class KafkaConnection(asyncio.BufferedProtocol):
         self._flush()
 
     def _go_on_with_large(self, large: LargeFrame) -> None:
-        """Take up a large frame that is complete, or room for more of it where it has filled what it has."""
+        """Process a large frame that is complete, or room for more of it where it has filled what it has."""
         if self._closing or large.received < large.capacity:
             return
         if large.received < large.size:
@@ -238,11 +305,13 @@ class KafkaConnection(asyncio.BufferedProtocol):
         """Take whole frames out of the block, as many as may be in flight, and begin them. Raises `WireFormatError`."""
         view = self._view
         start, end = self._start, self._end
-        in_flight_max = self._limits.max_in_flight_requests
+        in_flight_max = self._limits.kafka_max_in_flight_requests
         self._left_frames = True
         while end - start >= _SIZE_BYTES and self._in_flight < in_flight_max and not self._closing:
             size = int.from_bytes(view[start : start + _SIZE_BYTES], "big", signed=True)
             if size < 0 or size > self._limits.socket_request_max_bytes:
+                if size == _HTTP_2:
+                    raise _Http2Error("this is no gRPC listener")
                 raise WireFormatError(
                     f"a request of {size} bytes; 0 to {self._limits.socket_request_max_bytes} are taken "
                     "(socket.request.max.bytes)"
@@ -271,7 +340,7 @@ class KafkaConnection(asyncio.BufferedProtocol):
             self._left_frames
             and not self._waits_for_room
             and not self._closing
-            and self._in_flight < self._limits.max_in_flight_requests
+            and self._in_flight < self._limits.kafka_max_in_flight_requests
         )
 
     def _end_turn(self) -> None:
@@ -346,11 +415,11 @@ class KafkaConnection(asyncio.BufferedProtocol):
         self.abort(
             f"it held {self.unfinished_bytes} bytes of queued.max.request.bytes={limits.queued_max_request_bytes} for "
             "requests that did not continue, while others had to wait; the timeout is "
-            f"kafka.request.receive.timeout.ms={limits.request_receive_timeout_ms}"
+            f"kafka.request.receive.timeout.ms={limits.kafka_request_receive_timeout_ms}"
         )
 
     def _frame(self, frame: memoryview, reserved: int = 0) -> None:
-        """Take up one request, for which `reserved` bytes are held until it is answered. Raises `WireFormatError`."""
+        """Begin one request, for which `reserved` bytes are held until it is answered. Raises `WireFormatError`."""
         try:
             header = parse_request_header(frame)
             api = self._served(header)
@@ -394,7 +463,7 @@ class KafkaConnection(asyncio.BufferedProtocol):
             return False
         output = self.output
         assert output is not None
-        if output.queued_bytes > self._limits.output_max_bytes:
+        if output.queued_bytes > self._limits.kafka_output_max_bytes:
             self._held_by_output = True
             return False
         if not api.pipelined and self._waiting:
@@ -521,7 +590,7 @@ class KafkaConnection(asyncio.BufferedProtocol):
         except (OSError, RuntimeError) as error:
             self.abort(f"answer could not be sent: {error}")
             return
-        if self._held_by_output and output.queued_bytes <= self._limits.output_max_bytes:
+        if self._held_by_output and output.queued_bytes <= self._limits.kafka_output_max_bytes:
             self._held_by_output = False
             self._schedule_flush()
         elif (self._in_flight < before and self._frames) or self._may_split():
@@ -556,8 +625,8 @@ class KafkaConnection(asyncio.BufferedProtocol):
             self._waits_for_room
             or self._turn_is_over
             or self._closing
-            or self._in_flight >= self._limits.max_in_flight_requests
-            or output.queued_bytes > self._limits.output_max_bytes
+            or self._in_flight >= self._limits.kafka_max_in_flight_requests
+            or output.queued_bytes > self._limits.kafka_output_max_bytes
         )
         if pause != self._reading_paused and not transport.is_closing():
             self._reading_paused = pause
@@ -568,7 +637,7 @@ class KafkaConnection(asyncio.BufferedProtocol):
 
     def _refuse(self, error: WireFormatError) -> None:
         """Take nothing more from a peer that sent a malformed request; close once what came before it is answered."""
-        if not self._closing:
+        if not self._closing and not isinstance(error, _Http2Error):
             self._statistics.aborted_connections += 1
             self._listener.refusals.warning(
                 "closing connection: peer=%s reason=malformed request: %s", self.peer, error.message
@@ -616,7 +685,7 @@ class KafkaConnection(asyncio.BufferedProtocol):
         if number != self._frames_taken or received - before >= PROGRESS_BYTES_MIN:
             self._watched = (self._frames_taken, received, now)
             return False
-        return now - since >= self._limits.request_receive_timeout_ms / 1000
+        return now - since >= self._limits.kafka_request_receive_timeout_ms / 1000
 
     def let_go_of_block(self) -> None:
         """Hold no memory while nothing comes; the next bytes get a block."""

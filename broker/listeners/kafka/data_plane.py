@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from semel.broker.handlers.fetch import FetchHandler
-from semel.broker.handlers.produce import ProduceHandler
+from semel.broker.handlers.fetch.handler import FetchHandler
+from semel.broker.handlers.produce.handler import ProduceHandler
 from semel.broker.listeners.kafka.limits import entries_max
 from semel.broker.listeners.kafka.registry import LATER, Answer, Api, RequestContext
 from semel.protocol.errors import ErrorCode

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Mapping
-from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from typing import Any, Final, TypeVar
 
@@ -16,6 +15,7 @@ from semel.broker.listeners.kafka.limits import entries_max
 from semel.broker.listeners.kafka.registry import LARGE_BYTES, RequestContext
 from semel.protocol.kafka.api import ApiKey
 from semel.protocol.kafka.messages import build_response, parse_request
+from semel.runtime.threads import Threads
 from semel.runtime.turns import Turns
 
 _Result = TypeVar("_Result")
@@ -25,7 +25,7 @@ FREED_AT_ONCE: Final = 500
 LARGE_ENTRIES: Final = 200
 """The same of a response, in entries of its arrays."""
 
-_beside: Final = ThreadPoolExecutor(max_workers=1, thread_name_prefix="semel-large-messages")
+_beside: Final = Threads(1, "semel-large-messages")
 
 
 async def read_request(context: RequestContext, body: memoryview) -> Any:

@@ -13,8 +13,8 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Final
 
-from semel.broker.handlers.fetch import FileRange
 from semel.protocol.kafka.wire import Buffer, Part
+from semel.runtime.storage import FileRange
 
 SENDFILE_BYTES_MIN: Final = 256 << 10
 """Smaller ranges are read and written: see bench/RESULTS.md, "sendfile"."""

@@ -1,10 +1,10 @@
-"""The APIs that a Kafka listener serves. Each joins with a module of its own that makes an `Api` and registers it.
+"""What a Kafka API is, and which ones a listener serves: `all_apis.py` lists them, each made by a module of its own.
 
     LIST_GROUPS = Api(ApiKey.LIST_GROUPS, 0, 5, handle_list_groups)
 
     async def handle_list_groups(context: RequestContext, body: memoryview) -> bytes: ...
 
-An API that is not registered does not exist for clients: it is not advertised, and a request for it closes the
+An API that is not listed there does not exist for clients: it is not advertised, and a request for it closes the
 connection, as in Kafka.
 """
 
@@ -30,6 +30,7 @@ from semel.protocol.kafka.api import (
 )
 from semel.protocol.kafka.messages import is_prepared, prepare
 from semel.runtime.caller import set_caller
+from semel.runtime.threads import Threads
 from semel.runtime.turns import CallerGoneError, set_is_gone
 
 if TYPE_CHECKING:
@@ -37,6 +38,7 @@ if TYPE_CHECKING:
 
 _tasks: set[asyncio.Task[None]] = set()
 """Holds the tasks of requests in progress, which the event loop itself only refers to weakly."""
+_preparing: Final = Threads(2, "semel-messages")
 
 
 class Connection(Protocol):
@@ -44,6 +46,11 @@ class Connection(Protocol):
 
     @property
     def peer(self) -> str: ...
+
+    @property
+    def peer_node(self) -> int:
+        """The node at the other end, where it has proven to be one of this cluster; NO_PEER for clients."""
+        ...
 
     def answered(self, exclusive: bool) -> None:
         """An answer came for a request that had to wait."""
@@ -113,6 +120,11 @@ class RequestContext:
     def peer(self) -> str:
         return self._connection.peer
 
+    @property
+    def peer_node(self) -> int:
+        """The node that asks, where it has proven to be one of this cluster; NO_PEER for clients (S1)."""
+        return self._connection.peer_node
+
     def answer(self, parts: Sequence[Part] | None) -> None:
         """Give the answer of a request that began with LATER. Only the first counts."""
         if not self.answered:
@@ -161,6 +173,9 @@ Answer: TypeAlias = "Sequence[Part] | Later | None"
 Begin: TypeAlias = "Callable[[RequestContext, memoryview, int], Answer]"
 """Begins a request: called with the context, the frame, and the position in it where the body begins."""
 
+
+NO_PEER: Final = -1
+"""In place of a node's id: the other end is a client."""
 
 LARGE_BYTES: Final = 16 << 10
 """A request above this takes longer to read than a thread takes to be reached."""
@@ -213,7 +228,7 @@ class Api:
         set_is_gone(is_gone)
         try:
             if not is_prepared(self.key, context.api_version):
-                await asyncio.get_running_loop().run_in_executor(None, prepare, self.key, context.api_version)
+                await asyncio.get_running_loop().run_in_executor(_preparing, prepare, self.key, context.api_version)
             if len(body) <= LARGE_BYTES or self.waits_for_others:
                 await self._handle(context, body)
             else:

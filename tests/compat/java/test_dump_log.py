@@ -41,7 +41,7 @@ class Data:
 
     def files(self, pattern: str) -> list[Path]:
         found = sorted(self.folder.glob(pattern))
-        assert found, f"no {pattern} in the data folder"
+        assert found, f"no {pattern} in the data directory"
         return found
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -89,7 +90,9 @@ def test_input_that_breaks_off_says_how_far_it_got(run: Run) -> None:
     run("topic", "create", "broken", "--partitions", "1")
     plain = run("produce", "broken", "--key-separator", ":", stdin="a:1\nb:2\nnothing\n")
     assert plain.exit_code == ExitCode.USAGE
-    assert plain.stderr == "2 records had been sent to broken before this:\nsemel: -:3: no ':' between key and value\n"
+    assert plain.stderr == (
+        "2 records had been sent to broken before this:\nsemel: standard input, line 3: no ':' between key and value\n"
+    )
     whole = run("produce", "broken", "--key-separator", ":", "--transaction", "t", stdin="a:1\nnothing\n")
     assert whole.stderr.startswith("nothing was sent: the transaction is aborted\n")
     got = run("consume", "broken", "--from-beginning", "--timeout", "0.5")
@@ -117,7 +120,7 @@ def test_a_group_is_listed_described_and_reset(run: Run) -> None:
     run("consume", "grouped", "--group", "readers", "--from-beginning", "--max", "2")
     assert json.loads(run("group", "describe", "readers", "--json").stdout)["offsets"][0]["lag"] == 0
     assert "readers" in run("group", "list", "--state", "Empty").stdout
-    run("group", "reset", "readers", "--to", "earliest", "--yes")
+    run("group", "reset-offsets", "readers", "--to", "earliest", "--yes")
     assert json.loads(run("group", "describe", "readers", "--json").stdout)["offsets"][0]["lag"] == 2
 
 
@@ -138,9 +141,13 @@ def test_times_before_1970_are_before_all_records_not_the_end(run: Run) -> None:
     run("topic", "create", "times", "--partitions", "1")
     run("produce", "times", stdin="a\nb\n")
     for moment in ("1969-12-31T23:59:59.999+00:00", "1970-01-01T00:00:00+14:00", "0001-01-01"):
-        moved = run("group", "reset", "g", "--topic", "times", "--to", moment, "--dry-run", "--json")
+        moved = run(
+            "group", "reset-offsets", "g", "--topic", "times", "--to", moment, "--create", "--dry-run", "--json"
+        )
         assert moved.exit_code == 0, moved.output
-        assert json.loads(moved.stdout) == [{"topic": "times", "partition": 0, "offset": 0}]
+        assert json.loads(moved.stdout) == [
+            {"topic": "times", "partition": 0, "old": None, "offset": 0, "clamped_to": None}
+        ]
 
 
 def test_a_header_that_is_given_twice_is_sent_twice(run: Run) -> None:
@@ -167,7 +174,7 @@ def test_records_above_the_default_bound_can_be_sent_where_the_topic_takes_them(
         (("topic", "create", "t", "--partitions", "0"), "1 or more"),
         (("topic", "delete-records", "t", "--before", "1"), "orders:0"),
         (("group", "list", "--state", "Stabel"), "the states are Empty"),
-        (("group", "reset", "g", "--to", "soon", "--partition", "t:0"), "ISO 8601"),
+        (("group", "reset-offsets", "g", "--to", "soon", "--partition", "t:0"), "ISO 8601"),
         (("group", "list", "--state", "Reconcilin"), "Reconciling"),
         (("topic", "create", "t", "-c", "retention.ms=1", "-c", "retention.ms=2"), "retention.ms twice: 1 and 2"),
         (("produce", "t", "--header", "x"), "NAME=VALUE"),
@@ -279,7 +286,9 @@ def test_ctrl_c_in_the_midst_of_producing_says_what_was_sent(
         process.send_signal(signal.SIGINT)
         code, said = ended(process)
         assert code == ExitCode.INTERRUPTED
-        expected = "nothing was sent: the transaction is aborted" if arguments else "1 record had been sent to midst-0"
+        expected = (
+            "nothing was sent: the transaction is aborted" if arguments else "interrupted; sent to midst-0: 1 record"
+        )
         assert said.startswith(expected)
         assert "Traceback" not in said
         if arguments:
@@ -307,7 +316,30 @@ def test_ctrl_c_while_the_node_takes_nothing_does_not_wait_for_it() -> None:
         process.send_signal(signal.SIGINT)
         code, said = ended(process)
     assert code == ExitCode.INTERRUPTED
-    assert "1 record had been sent to full before this" in said
+    assert "interrupted; sent to full: 1 record" in said
+
+
+def test_a_partition_that_the_topic_does_not_have_is_no_missing_topic(run: Run) -> None:
+    """It said to create the topic, which there was."""
+    run("topic", "create", "narrow", "--partitions", "3")
+    done = run("produce", "narrow", "--partition", "7", stdin="x\n")
+    assert done.exit_code == ExitCode.REFUSED
+    assert (
+        "has partitions 0 to 2, not 7. Choose one of them, or add some with `semel topic add-partitions" in done.stderr
+    )
+
+
+def test_an_empty_format_is_refused(run: Run) -> None:
+    done = run("consume", "anything", "--format", "")
+    assert done.exit_code == ExitCode.USAGE
+    assert "--format takes value" in done.stderr
+
+
+def test_the_settings_of_a_node_may_be_read_in_part() -> None:
+    """`semel serve --settings | head -1` was an error."""
+    command = f"set -o pipefail; {sys.executable} -P -m semel.cli serve --settings | head -1"
+    done = subprocess.run(["bash", "-c", command], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == (0, "")
 
 
 def test_a_line_that_is_no_json_is_named(run: Run, tmp_path: Path) -> None:
@@ -366,3 +398,103 @@ def test_an_offline_partition_does_not_hide_the_others_from_describe(tmp_path: P
         assert [one["committed"] for one in found] == [2, 2, 2]
         with semel.Admin(live.bootstrap) as admin, pytest.raises(semel.RetriableError, match="`semel doctor`"):
             admin.group_lag("readers")
+
+
+def test_a_topic_that_is_not_there_is_created_where_that_is_asked_for(run: Run) -> None:
+    refused = run("produce", "mistyped", stdin="a\n")
+    assert refused.exit_code == ExitCode.REFUSED
+    assert refused.stderr == (
+        "semel: there is no topic 'mistyped'. Give --create, or create it with `semel topic create mistyped "
+        "--partitions N` [UNKNOWN_TOPIC_OR_PARTITION]\n"
+    )
+    for more in ((), ("--transaction", "m")):
+        for stdin in ("a\n", ""):
+            also_refused = run("produce", "mistyped", *more, stdin=stdin)
+            assert (also_refused.exit_code, also_refused.stderr) == (ExitCode.REFUSED, refused.stderr), (more, stdin)
+    made = run("produce", "made", "--create", stdin="a\n")
+    assert (made.exit_code, made.stderr) == (0, "created topic made with 1 partition\nsent 1 record to made\n")
+    again = run("produce", "made", "--create", stdin="b\n")
+    assert (again.exit_code, again.stderr) == (0, "sent 1 record to made\n")
+    assert run("produce", "no name", "--create", stdin="b\n").exit_code != 0
+
+
+def test_what_has_begun_nothing_says_nothing_of_what_was_sent(run: Run) -> None:
+    """It said that 0 records had been sent before a wrong option."""
+    run("topic", "create", "begun", "--partitions", "1")
+    for arguments in (("no such file",), ("--key-separator", ""), ("--transaction", "t9", "no such file")):
+        refused = run("produce", "begun", *arguments, stdin="a\n")
+        assert refused.exit_code == ExitCode.USAGE
+        assert "sent" not in refused.stderr
+    json_input = run("produce", "begun", "--format", "json", stdin="{\n")
+    assert json_input.stderr.startswith("semel: standard input, line 1: not JSON: ")
+    wrong = run("produce", "begun", "--compression", "zip", stdin="")
+    assert wrong.exit_code == ExitCode.USAGE
+    assert all(f"'{name}'" in wrong.stderr for name in ("none", "gzip", "snappy", "lz4", "zstd"))
+
+
+def test_an_error_of_a_topic_names_it_once(run: Run) -> None:
+    run("topic", "create", "once", "--partitions", "1")
+    assert run("topic", "create", "once").stderr == "semel: topic once already exists [TOPIC_ALREADY_EXISTS]\n"
+    gone = run("topic", "delete", "never", "--yes").stderr
+    assert gone.count("never") == 1
+    assert run("topic", "delete-records", "once:0", "--before", "9").stderr.count("once-0") == 1
+
+
+def test_a_group_that_does_not_exist_is_reset_only_where_it_is_to_be_created(run: Run) -> None:
+    """A typo made a group."""
+    run("topic", "create", "resets", "--partitions", "1")
+    for options in (("--yes",), ("--dry-run",)):
+        refused = run("group", "reset-offsets", "typo", "--to", "latest", "--topic", "resets", *options)
+        assert (refused.exit_code, refused.stdout) == (ExitCode.REFUSED, "")
+        assert "there is no group 'typo'" in refused.stderr
+        assert "--create" in refused.stderr
+    assert "typo" not in run("group", "list").stdout
+    made = run("group", "reset-offsets", "meant", "--to", "latest", "--topic", "resets", "--create", "--yes")
+    assert made.exit_code == 0, made.stderr
+    assert "meant" in run("group", "list").stdout
+
+
+def test_offsets_outside_of_the_log_are_said_to_be_clamped_and_the_old_ones_are_shown(run: Run) -> None:
+    run("topic", "create", "clamped", "--partitions", "1")
+    run("produce", "clamped", stdin="a\nb\nc\n")
+    run("topic", "delete-records", "clamped:0", "--before", "1")
+    reset = ("group", "reset-offsets", "clamping", "--partition", "clamped:0", "--create", "--yes", "--to")
+    first = run(*reset, "2").stdout.splitlines()
+    assert [line.split() for line in first] == [
+        ["topic", "partition", "old", "new", "note"],
+        ["clamped", "0", "-", "2"],
+    ]
+    for to, old, new, note in (
+        ("1999", 2, 3, "1999 is not in the log: set to its end"),
+        ("0", 3, 1, "0 is not in the log: set to its start"),
+        ("0s", 1, 3, "no record is that new: set to the end"),
+        ("earliest", 3, 1, ""),
+    ):
+        shown = run(*reset, to).stdout.splitlines()[1].split(maxsplit=4)
+        assert shown == ["clamped", "0", str(old), str(new), *([note] if note else [])]
+    found = json.loads(run(*reset, "1999", "--json").stdout)
+    assert found == [{"topic": "clamped", "partition": 0, "old": 1, "offset": 3, "clamped_to": "end"}]
+    dry = run(*reset, "earliest", "--dry-run")
+    assert dry.stderr == "nothing was changed (--dry-run)\n"
+    assert json.loads(run("group", "describe", "clamping", "--json").stdout)["offsets"][0]["committed"] == 3
+
+
+@pytest.mark.parametrize(
+    ("group", "old", "new", "arguments"),
+    [
+        ("topic", "grow", "add-partitions", ("renamed", "--partitions", "2")),
+        ("group", "reset", "reset-offsets", ("nobody", "--topic", "renamed", "--to", "latest", "--create", "--yes")),
+    ],
+)
+def test_a_command_that_was_renamed_is_found_by_its_old_name_which_no_help_lists(
+    run: Run, group: str, old: str, new: str, arguments: tuple[str, ...]
+) -> None:
+    run("topic", "create", "renamed", "--partitions", "1", "--if-not-exists")
+    done = run(group, old, *arguments)
+    told = f"semel: `semel {group} {old}` is called `semel {group} {new}` now; the next version has no `{old}`\n"
+    assert (done.exit_code, done.stderr) == (0, told)
+    again = run(group, new, *arguments)
+    assert "is called" not in again.stderr
+    listed = re.findall(r"^\W*([a-z-]+)  ", run(group, "--help").stdout, re.MULTILINE)
+    assert new in listed
+    assert old not in listed

@@ -14,7 +14,7 @@ import pytest
 from grpc_health.v1 import health_pb2
 from running_node import create_topic, running_node
 
-from semel.broker.handlers.topics import delete_topics
+from semel.broker.handlers.topics.changes import delete_topics
 from semel.cli.common import ExitCode
 from semel.cli.health import SERVICE
 

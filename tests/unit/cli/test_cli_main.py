@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 import importlib
+import re
 import subprocess
 import sys
+from typing import Any
 
+import made_parts
 import pytest
+import typer
 from typer.main import get_command
 from typer.testing import CliRunner
 
-from semel.cli.main import COMMANDS, SUMMARIES, app
+from semel.cli.commands import COMMANDS, SUMMARIES
+from semel.cli.main import app
 
 
 @pytest.mark.parametrize("name", COMMANDS)
@@ -55,6 +60,44 @@ def test_every_command_has_help_with_an_example(path: tuple[str, ...]) -> None:
         assert f"semel {' '.join(path)} " in result.stdout.partition("Example")[2], "no example"
 
 
+@pytest.mark.parametrize("width", [60, 80, 200])
+@pytest.mark.parametrize("path", paths(), ids=" ".join)
+def test_examples_stand_on_a_line_each_however_narrow_the_terminal(path: tuple[str, ...], width: int) -> None:
+    """One was wrapped between an option and its value: it could not be copied."""
+    command: Any = get_command(app)
+    for name in path:
+        command = command.get_command(None, name)
+    if hasattr(command, "commands") or not path:
+        return
+    examples = [line.strip() for line in command.epilog.partition("\b\n")[2].splitlines()]
+    assert all("semel" in line for line in examples)
+    shown = CliRunner().invoke(app, [*path, "--help"], terminal_width=width, env={"COLUMNS": str(width)}).stdout
+    assert [line.strip() for line in shown.splitlines()][-len(examples) :] == examples
+
+
+def test_the_page_of_commands_has_the_examples_unwrapped_and_no_marks() -> None:
+    page = made_parts.commands()
+    assert "\b" not in page
+    assert "```text\nready: kafka HOST:PORT grpc HOST:PORT data DIR\n```" in page
+    assert "\n$ semel topic create orders --partitions 6 --config retention.ms=86400000\n" in page
+
+
+def test_no_command_has_an_option_whose_value_is_not_named_in_its_help() -> None:
+    """`--compression <str>` said nothing of what it takes."""
+    unnamed = []
+    for path in paths():
+        command: Any = get_command(app)
+        for name in path:
+            command = command.get_command(None, name)
+        for parameter in getattr(command, "params", []):
+            record = parameter.get_help_record(typer.Context(command))
+            if record is None or parameter.param_type_name != "option":
+                continue
+            if re.search(r"<(str|int|float|path)|<list.(str|int)", record[0].lower()):
+                unnamed.append((" ".join(path), record[0]))
+    assert not unnamed
+
+
 def test_help_loaded_grpc_and_the_client_library() -> None:
     """Half a second went into modules that a help text does not need."""
     code = f"""
@@ -66,7 +109,8 @@ for path in {paths()!r}:
         main()
     except SystemExit as end:
         assert not end.code, (path, end.code)
-    heavy = [name for name in sys.modules if name.startswith(("grpc", "google.protobuf", "semel.sdk", "sqlalchemy"))]
+    ours = ("grpc", "google.protobuf", "semel.sdk", "sqlalchemy", "rich.")
+    heavy = [name for name in sys.modules if name.startswith(ours)]
     assert not heavy, (path, heavy)
 """
     subprocess.run([sys.executable, "-P", "-c", code], check=True, capture_output=True, text=True, timeout=60)

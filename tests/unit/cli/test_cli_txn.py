@@ -11,8 +11,11 @@ from typer.testing import CliRunner, Result
 
 import semel
 from semel.cli.main import app
-from semel.sdk.transport.control import GET_METADATA, Control, Rpc
+from semel.sdk.transport.control import Control
+from semel.sdk.transport.rpcs import GET_METADATA, Rpc
 from semel.testing import Broker
+
+MOMENT = r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ"
 
 
 def test_a_shared_transaction_shows_its_writers_and_commits() -> None:
@@ -38,14 +41,43 @@ def test_a_shared_transaction_shows_its_writers_and_commits() -> None:
         semel.SharedTransaction.open(node.bootstrap, "import", token="day 2").commit([], payload=b"\xff" * 9)
         shown = run("txn", "describe", "import").stdout
         assert "import has nothing open\n" in shown
-        assert "  last commit token day 2, " in shown
+        assert re.search(rf"  last commit token day 2, {MOMENT} \(.* ago\)\n", shown)
         rows = run("txn", "commits", "import").stdout.splitlines()
-        assert re.fullmatch(r"day 1 +1 .* +1 +rows 1-9 *", rows[-2])
+        assert re.fullmatch(rf"day 1 +1 +{MOMENT} +1 +rows 1-9 *", rows[-2])
         assert re.fullmatch(r"day 2 +2?\S+ .* +0 +9 bytes *", rows[-1])
         first, second = json.loads(run("txn", "commits", "import", "--json").stdout)
         assert (first["token"], first["sequence"], first["writers"]) == ("day 1", 1, 1)
         assert (second["token"], second["sequence"], second["payload_base64"]) == ("day 2", None, "////////////")
         assert run("txn", "describe", "nobody").exit_code != 0
+
+
+def test_T13_a_repetition_does_not_hide_the_commit_that_it_repeats() -> None:
+    def run(*arguments: str) -> Result:
+        return CliRunner().invoke(app, list(arguments), env={"SEMEL_BOOTSTRAP": node.bootstrap, "COLUMNS": "200"})
+
+    with Broker() as node:
+        run("topic", "create", "orders", "--partitions", "1")
+        for token in (None, "day 1", "day 1"):
+            with (
+                semel.Producer(node.bootstrap, transactional_id="importer") as producer,
+                producer.transaction(token=token) as txn,
+            ):
+                txn.send("orders", b"x")
+            if token is None:
+                assert "committed" not in run("txn", "describe", "importer").stdout
+                (row,) = json.loads(run("txn", "list", "--json").stdout)
+                assert (row["last_token"], row["last_commit_ms"]) == (None, None)
+        shown = run("txn", "describe", "importer").stdout
+        assert shown.startswith("importer is CompleteAbort\n")
+        assert re.search(rf"\n  committed  token day 1, {MOMENT} \(.* ago\)\n", shown)
+        described = json.loads(run("txn", "describe", "importer", "--json").stdout)
+        (commit,) = json.loads(run("txn", "commits", "importer", "--json").stdout)
+        assert described["last_commit"] == commit
+        assert re.search(rf"importer +\d+ +CompleteAbort +day 1 +{MOMENT}\b", run("txn", "list").stdout)
+        (row,) = json.loads(run("txn", "list", "--json").stdout)
+        assert (row["state"], row["last_token"], row["last_commit_ms"]) == (
+            "CompleteAbort", "day 1", commit["decided_ms"]
+        )  # fmt: skip
 
 
 def test_a_shared_attempt_that_is_stuck_is_found_and_aborted_by_its_key() -> None:

@@ -188,7 +188,7 @@ def test_a_group_that_lags_and_one_that_nobody_reads_for(node: LiveNode) -> None
         consumer.commit()
         lagging = found(node, lag_records=1)["group-lagging"]
         assert "group 'slow-readers' is 7 records behind, 7 of them in in-0" in lagging.what
-        assert "Stable with 1 members" in lagging.what
+        assert "Stable with 1 member" in lagging.what
         for text in lagging.commands:
             follow(node, text)
         assert "group-lagging" not in found(node)
@@ -213,7 +213,7 @@ def test_a_group_that_rebalances_again_and_again(node: LiveNode) -> None:
     assert "group-rebalancing" not in found(node, rebalances=99)
 
 
-def test_what_topics_are_set_to_is_mended_by_the_command(node: LiveNode) -> None:
+def test_what_topics_are_set_to_is_fixed_by_the_command(node: LiveNode) -> None:
     run(node, "topic", "create", "odd", "--config", "retention.ms=1000", "--config", "min.insync.replicas=2")
     kinds = found(node)
     assert {"retention-short", "min-insync-impossible"} <= set(kinds)
@@ -229,6 +229,9 @@ def test_sections_and_limits_bound_what_is_printed(node: LiveNode) -> None:
     shown = run(node, "doctor", "--section", "settings", "--limit", "1")
     assert shown.stdout.count("WARNING") == 1
     assert "more about settings (--limit)" in shown.stdout
+    said = [line for line in shown.stdout.splitlines() if line.startswith(("  why", "  fix"))]
+    assert said
+    assert all(line[8] == " " != line[9] for line in said), "not in one column"
     assert json.loads(run(node, "doctor", "--section", "settings", "--limit", "1", "--json").stdout)["left_off"] >= 2
     assert run(node, "doctor", "--section", "nothing").exit_code == 2
     for number in range(3):
@@ -243,6 +246,20 @@ def test_commands_name_the_node_where_it_is_not_the_usual_one(node: LiveNode) ->
         commands = [text for one in json.loads(shown.stdout)["findings"] for text in one["commands"]]
         assert f"semel txn abort elsewhere --yes --bootstrap {node.bootstrap}" in commands
         run(node, "txn", "abort", "elsewhere", "--yes")
+
+
+def test_finish_leaves_alone_what_is_open_or_was_never_there(node: LiveNode) -> None:
+    with left_open(node, "at-work"):
+        refused = run(node, "txn", "finish", "at-work", "--yes")
+        assert refused.exit_code == 1
+        assert "at-work is not finished: unless it ends before, it times out at" in refused.stderr
+        assert "`semel txn abort at-work --yes`" in refused.stderr
+        assert '"Ongoing"' in run(node, "txn", "describe", "at-work", "--json").stdout
+        run(node, "txn", "abort", "at-work", "--yes")
+    unknown = run(node, "txn", "finish", "nobody")
+    assert (unknown.exit_code, "the log has nothing about 'nobody'" in unknown.stderr) == (1, True)
+    for wrong in ((), ("x", "--partition", "out:0"), ("--partition", "out:0")):
+        assert run(node, "txn", "finish", *wrong).exit_code == 2
 
 
 def test_the_asyncio_client_has_the_same_calls(node: LiveNode) -> None:
@@ -269,7 +286,7 @@ def test_no_node_is_another_exit_code() -> None:
     assert CliRunner().invoke(app, ["doctor", "--bootstrap", "127.0.0.1:1"]).exit_code == 3
 
 
-# --- Nodes that are damaged ------------------------------------------------------------------------------------------
+# --- Nodes that are damaged -------------------------------------------------------------------------------------------
 
 
 def test_a_transaction_hangs_once_its_coordinator_has_lost_its_log(tmp_path: Path) -> None:
@@ -294,7 +311,17 @@ def test_a_transaction_hangs_once_its_coordinator_has_lost_its_log(tmp_path: Pat
         assert committed(node, OUT) == [b"before"]
         wrong = run(node, "txn", "abort", "--partition", "out:0", "--start-offset", "0", "--yes")
         assert "no transaction that begins at offset 0 is open on out-0" in wrong.stderr
+        declined = CliRunner().invoke(
+            app, shlex.split(hanging.commands[0])[1:-1], "n\n", {"SEMEL_BOOTSTRAP": node.bootstrap}
+        )
+        assert declined.exit_code == 1
+        assert "no coordinator knows the transaction at offset 1 of out-0" in declined.stderr
+        assert "will never be read" in declined.stdout
+        refused = run(node, *shlex.split(hanging.commands[0])[1:], "--as", "commit")
+        assert "is known to no coordinator" in refused.stderr
+        assert "hanging-transaction" in found(node)
         for text in hanging.commands:
+            assert text.startswith("semel txn finish ")
             assert "of producer" in follow(node, text).stdout
         assert "hanging-transaction" not in found(node)
         assert committed(node, OUT) == [b"before", b"after"]
@@ -334,10 +361,11 @@ def test_T3_T7_a_decided_transaction_that_has_lost_a_marker_is_ended_as_it_was_d
             assert refused.exit_code == 1
             assert f"its {'commit' if commits else 'abort'} is decided" in refused.stderr
         assert committed(node, TopicPartition("pay", 0)) == ([b"debit"] if commits else [])
-        for text in missing.commands:
+        for text in missing.commands if commits else ("semel txn finish pay",):
             assert f"is {'committed' if commits else 'aborted'}" in follow(node, text).stdout
         assert "marker-missing" not in found(node)
         assert committed(node, credit) == ([b"credit"] if commits else [])
+        assert run(node, "txn", "finish", "pay").stdout == "no partition lacks a marker of pay\n"
         assert "all partitions have its markers" in run(node, "txn", "why", "pay").stdout
     finally:
         node.stop()
@@ -407,7 +435,7 @@ def test_groups_are_listed_as_far_as_they_can_be_read(tmp_path: Path) -> None:
         run(node, "topic", "create", "in", "--partitions", "1")
         names = [f"group-{number}" for number in range(6)]
         for name in names:
-            run(node, "group", "reset", name, "--topic", "in", "--to", "latest", "--yes")
+            run(node, "group", "reset-offsets", name, "--topic", "in", "--to", "latest", "--create", "--yes")
         assert [one["group"] for one in json.loads(run(node, "group", "list", "--json").stdout)] == names
         # A group's record of a version that this one does not know.
         newer = bytearray(encode_batch([(0, b"\x00\x02\x00\x01g", b"\x00\x63", ())]))
@@ -500,7 +528,7 @@ ENDANGERED = {
 }
 
 
-def test_settings_that_endanger_exactly_once_are_mended_by_the_commands(tmp_path: Path) -> None:
+def test_settings_that_endanger_exactly_once_are_fixed_by_the_commands(tmp_path: Path) -> None:
     with LiveNode(tmp_path / "wrong", **ENDANGERED) as node:
         wrong = [one for one in found(node).values() if one.kind.section.value == "settings"]
     assert {one.subject.replace(".", "_") for one in wrong} == set(ENDANGERED)

@@ -66,6 +66,11 @@ def test_a_pipelines_transaction_from_its_beginning_to_its_markers(node: LiveNod
         until(lambda: "complete" in sentences(node, "enrich-0")[-2])
         story = sentences(node, "enrich-0")
     text = "\n".join(story)
+    assert (
+        run(node, "txn", "why", "enrich-0")
+        .stdout.splitlines()[0]
+        .endswith("; data has its records' time, by the producer's clock")
+    )
     assert story[0].startswith("initialised by enricher at 127.0.0.1 (producer ")
     assert "epoch 0, timeout 1 min 0 s) in out-0\n  out-0: data at offset 0\n" in text
     assert "added more-0\n  more-0: data at offset 0\n" in text
@@ -141,7 +146,7 @@ def test_a_shared_transaction_tells_of_all_its_writers(node: LiveNode) -> None:
     text = "\n".join(sentences(node, "import"))
     assert f"attempt {shared.attempt!r} was opened, for token 'day 1', sequence 1" in text
     assert f"token 'day 1' was recorded as committed for attempt {shared.attempt!r}, 1 writer, sequence 1" in text
-    assert text.count(": initialised by semel-shared at 127.0.0.1") == 2
+    assert text.count(": initialised by semel at 127.0.0.1") == 2
     assert "which took its place, so abort was decided" in text
     assert text.count("forgotten: nothing of it is left in the coordinator") == 2
     by_token = sentences(node, "import", "--token", "day 1")
@@ -182,8 +187,8 @@ def test_what_compaction_has_taken_away_is_said(tmp_path: Path) -> None:
             before = json.loads(run(node, "txn", "why", "old", "--json").stdout)
 
             async def compact() -> int:
-                await node.node.logs.upkeep.flush()
-                return await node.node.logs.upkeep.compact_logs()
+                await node.node.logs.maintenance.flush()
+                return await node.node.logs.maintenance.compact_logs()
 
             until(lambda: node.run(compact) > 0)
             after = json.loads(run(node, "txn", "why", "old", "--json").stdout)
@@ -194,7 +199,7 @@ def test_what_compaction_has_taken_away_is_said(tmp_path: Path) -> None:
     assert after["events"][-1]["client_id"] == "elder"
 
 
-# --- Sentences, from made-up records --------------------------------------------------------------------------------
+# --- Sentences, from made-up records ----------------------------------------------------------------------------------
 
 
 def event(offset: int, state: str, **changed: object) -> TransactionEvent:
@@ -271,6 +276,8 @@ def test_writes_stand_with_their_transaction_and_others_apart() -> None:
         event(1, "PrepareAbort", producer_epoch=1, partitions=(OUT,), partitions_total=1),
         writes=(mine, marker, earlier),
     )
+    assert [step.has_record_time for step in story.steps] == [False, True, False, False, False]
+    assert "records' time" not in told(event(0, "Ongoing"), writes=(marker,)).title
     assert [step.text for step in story.steps][1:] == [
         "  out-0: data at offsets 10 to 12",
         "abort was decided, as its producer asked, after 1 ms (epoch 1 from here on)",

@@ -170,7 +170,7 @@ def test_large_groups_with_unequal_subscriptions_are_assigned_within_the_effort(
     assert len(assignments["member-000"]) == max(loads)
 
 
-# From what members say to what assignors are given
+# --- From what members say to what assignors are given ----------------------------------------------------------------
 
 
 def joined(name: str, protocol: str, said: Subscription, *, given: str = "", version: int = 3) -> GroupMember:

@@ -9,7 +9,7 @@ from consumer_member import Member, partitions, topics
 from group_driver import GroupDriver, commit, compacted, fetch, replayed
 
 from semel.group_coordinator.config import GroupConfig
-from semel.group_coordinator.consumer.group import ConsumerGroup
+from semel.group_coordinator.consumer.members import ConsumerGroupData
 from semel.group_coordinator.consumer.membership import consumer_key
 from semel.group_coordinator.consumer.reconciliation import next_assignment
 from semel.group_coordinator.records.consumer_schemas import current_record, decode_current
@@ -53,7 +53,7 @@ def settle(driver: GroupDriver, *members: Member) -> None:
             beat(driver, member)
 
 
-def group_of(driver: GroupDriver) -> ConsumerGroup:
+def group_of(driver: GroupDriver) -> ConsumerGroupData:
     group = driver.machine.consumer_group(GROUP)
     assert group is not None
     return group
@@ -256,7 +256,7 @@ def test_G2_a_partition_is_freed_by_its_members_word_alone(
 
 def test_G2_a_release_frees_a_partition_only_where_it_is_the_releasing_members() -> None:
     """The log may bring the new holder's record before the one in which the old holder lets go."""
-    group = ConsumerGroup(GROUP)
+    group = ConsumerGroupData(GROUP)
     p0 = partitions("orders", 0)
     for member_id, assigned in (("old", p0), ("new", p0), ("old", frozenset[TopicIdPartition]())):
         record = current_record(GROUP, member_id, MemberAssignment(1, 0, MemberState.STABLE, assigned))
@@ -281,7 +281,7 @@ def test_a_group_takes_no_more_than_its_size() -> None:
     assert list(group_of(driver).details) == ["m-1"]
 
 
-# Static members
+# --- Static members ---------------------------------------------------------------------------------------------------
 
 
 def test_G4_a_static_member_that_comes_back_has_its_partitions_without_a_new_epoch() -> None:
@@ -340,10 +340,10 @@ def test_a_static_member_that_stays_away_is_removed_after_its_session() -> None:
     assert len(first.held) == 4
 
 
-# Topics
+# --- Topics -----------------------------------------------------------------------------------------------------------
 
 
-def test_topics_that_come_grow_and_go_are_assigned_anew() -> None:
+def test_topics_that_come_grow_and_go_are_reassigned() -> None:
     driver = driver_with(orders=2)
     member = Member("m-1", GROUP, names=("orders", "payments"))
     settle(driver, member)
@@ -405,7 +405,7 @@ def test_the_assignor_most_members_ask_for_is_taken() -> None:
     assert [topic.name for topic in description.members[0].assignment] == ["a", "b"]
 
 
-# Offsets
+# --- Offsets ----------------------------------------------------------------------------------------------------------
 
 
 def test_O4_commits_are_fenced_by_the_member_epoch() -> None:
@@ -485,7 +485,7 @@ def test_groups_are_listed_by_type() -> None:
     assert [each.group_id for each in driver.ask(ListGroupsRequest(types=frozenset({"Consumer"}))).groups] == ["g"]
 
 
-# Restarts
+# --- Restarts ---------------------------------------------------------------------------------------------------------
 
 
 def test_a_reload_in_the_middle_of_a_move_goes_on_where_it_was() -> None:
@@ -502,7 +502,7 @@ def test_a_reload_in_the_middle_of_a_move_goes_on_where_it_was() -> None:
     check_replay(driver)
 
 
-def test_after_a_reload_members_have_their_timeouts_anew() -> None:
+def test_after_a_reload_the_timeouts_of_members_restart() -> None:
     driver = driver_with(orders=4)
     first, second = Member("m-1", GROUP), Member("m-2", GROUP)
     beat(driver, first)
@@ -513,7 +513,7 @@ def test_after_a_reload_members_have_their_timeouts_anew() -> None:
     assert not group_of(driver).details
 
 
-def test_a_member_in_a_state_of_a_newer_version_must_begin_anew() -> None:
+def test_a_member_in_a_state_of_a_newer_version_must_start_over() -> None:
     driver = driver_with(orders=2)
     member = Member("m-1", GROUP)
     settle(driver, member)

@@ -15,16 +15,17 @@ from consumer_member import Member, partitions, topics
 from group_driver import GroupDriver, assignment, compacted, replayed, subscription
 from held_executor import HeldExecutor
 from memory_log import MemoryLog
+from ready_topic import topic_is_ready
 
 from semel.group_coordinator.assignor import sticky
 from semel.group_coordinator.assignor.subscription import MemberSubscription
 from semel.group_coordinator.computations import PAUSE_FACTOR, Computed
 from semel.group_coordinator.config import GroupConfig
 from semel.group_coordinator.consumer.deferred_targets import Targets
-from semel.group_coordinator.consumer.group import ConsumerGroup
+from semel.group_coordinator.consumer.members import ConsumerGroupData
 from semel.group_coordinator.consumer.topics import Topics
+from semel.group_coordinator.coordinator import GroupCoordinator
 from semel.group_coordinator.records.consumer_state import ConsumerGroupState
-from semel.group_coordinator.service import GroupService
 from semel.protocol.api.consumer_groups import NO_PARTITIONS, ConsumerGroupHeartbeatResponse
 from semel.protocol.api.groups import (
     DeleteGroupRequest,
@@ -79,7 +80,7 @@ def assigned_group(*members: Member, config: GroupConfig | None = None, **counts
     return driver
 
 
-def group_of(driver: GroupDriver) -> ConsumerGroup:
+def group_of(driver: GroupDriver) -> ConsumerGroupData:
     group = driver.machine.consumer_group(GROUP)
     assert group is not None
     return group
@@ -91,7 +92,7 @@ def check_replay(driver: GroupDriver) -> None:
     assert replayed(compacted(driver.log), driver.config).durable_state() == state
 
 
-# When
+# --- When -------------------------------------------------------------------------------------------------------------
 
 
 def test_S3_a_large_group_is_assigned_beside_the_loop() -> None:
@@ -217,7 +218,7 @@ def test_S3_after_a_restart_the_next_heartbeat_has_the_target_computed() -> None
     assert beat(driver, member).assignment == ALL
 
 
-# Meanwhile
+# --- Meanwhile --------------------------------------------------------------------------------------------------------
 
 
 def test_S3_meanwhile_members_keep_their_epoch_and_what_they_have() -> None:
@@ -432,7 +433,7 @@ def test_S3_a_classic_assignment_that_cannot_be_computed_is_refused() -> None:
     assert decode_assignment(driver.synced(again)).partitions
 
 
-# The shell
+# --- The shell --------------------------------------------------------------------------------------------------------
 
 
 class NoTransactions:
@@ -452,9 +453,10 @@ class World:
         self.logs = {number: MemoryLog() for number in range(3)}
         self.executor = HeldExecutor()
         self.topics: Topics = topics(orders=COUNT)
-        self.service = GroupService(
-            partition_count=3,
+        self.service = GroupCoordinator(
+            partition_count=lambda: 3,
             open_log=self.logs.__getitem__,
+            topic_ready=topic_is_ready,
             transactions=NoTransactions(),
             clock=ManualClock(),
             config=config_with(group_consumer_assignment_interval_ms=0),
@@ -462,7 +464,7 @@ class World:
             executor=self.executor,
         )
 
-    async def load(self) -> GroupService:
+    async def load(self) -> GroupCoordinator:
         for number in self.logs:
             await self.service.load(number, 0)
         return self.service

@@ -1,4 +1,4 @@
-"""The classic group protocol on the group machine: joins, syncs, heartbeats, leaves, timeouts, static members."""
+"""The classic group protocol on the group machine: states, syncs, heartbeats, leaves, timeouts, restarts."""
 
 from __future__ import annotations
 
@@ -6,19 +6,16 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from group_driver import GROUP, GroupDriver, assignment, commit, subscription
+from group_driver import GROUP, GroupDriver, assignment, commit, state, subscription
 
-from semel.group_coordinator.classic.group import GENERATION_MAX
 from semel.group_coordinator.classic.state import LEGAL_PREDECESSORS, GroupState, state_diagram
 from semel.group_coordinator.config import GroupConfig
 from semel.group_coordinator.effects import GroupEventKind
-from semel.group_coordinator.timers import Timers
 from semel.protocol.api.groups import (
     DeleteGroupRequest,
     DescribeGroupRequest,
     HeartbeatRequest,
     HeartbeatResponse,
-    JoinGroupResponse,
     LeaveGroupRequest,
     ListGroupsRequest,
     MemberIdentity,
@@ -27,17 +24,12 @@ from semel.protocol.api.groups import (
 from semel.protocol.consumer_protocol import decode_assignment
 from semel.protocol.errors import ErrorCode
 from semel.protocol.ids import TopicPartition
-from semel.runtime.machine import CoordinatorRecord, Ticket
+from semel.runtime.machine import CoordinatorRecord
 
 DOCS = Path(__file__).parents[3] / "docs" / "groups.md"
 
 
-def state(driver: GroupDriver, group_id: str = GROUP) -> GroupState | None:
-    group = driver.machine.group(group_id)
-    return None if group is None else group.state
-
-
-# States
+# --- States -----------------------------------------------------------------------------------------------------------
 
 
 def test_G1_legal_moves_are_kafkas_table() -> None:
@@ -68,242 +60,7 @@ def test_docs_show_the_state_table() -> None:
     assert f"```mermaid\n{state_diagram()}\n```" in DOCS.read_text()
 
 
-# Joining
-
-
-def test_dynamic_member_gets_its_id_first() -> None:
-    driver = GroupDriver()
-    response = driver.ask(driver.join_request())
-    assert response.error is ErrorCode.MEMBER_ID_REQUIRED
-    assert response.member_id
-    assert state(driver) is GroupState.EMPTY
-    assert not driver.log
-
-
-def test_old_client_joins_without_the_first_round() -> None:
-    driver = GroupDriver()
-    response = driver.joined(driver.call(driver.join_request(known_id=False)))
-    assert response.leader_id == response.member_id
-    assert response.generation_id == 1
-
-
-def test_first_member_leads_and_is_stable_after_its_sync() -> None:
-    driver = GroupDriver()
-    member_id, ticket = driver.begin_join()
-    response = driver.joined(ticket)
-    assert (response.generation_id, response.leader_id, response.member_id) == (1, member_id, member_id)
-    assert (response.protocol_type, response.protocol_name) == ("consumer", "range")
-    assert [member.member_id for member in response.members] == [member_id]
-    assert state(driver) is GroupState.COMPLETING_REBALANCE
-    assert not driver.log, "nothing is stored before there is an assignment"
-    assert driver.synced(driver.sync(response, {member_id: assignment(0, 1)})) == assignment(0, 1)
-    assert state(driver) is GroupState.STABLE
-    assert len(driver.log) == 1
-
-
-def test_promised_member_id_that_nobody_takes_up_is_forgotten_with_its_group() -> None:
-    driver = GroupDriver()
-    member_id = driver.get_member_id(session_ms=10_000)
-    driver.advance(10_000)
-    assert state(driver) is None
-    assert driver.refusal(driver.join_request(member_id)) is ErrorCode.UNKNOWN_MEMBER_ID
-
-
-def test_pending_member_holds_up_a_rebalance_until_its_session_ends() -> None:
-    driver = GroupDriver()
-    [first] = driver.stable_group()
-    driver.get_member_id(session_ms=10_000)
-    again = driver.call(driver.join_request(first.member_id))
-    assert driver.is_waiting(again)
-    driver.advance(10_000)
-    assert driver.joined(again).generation_id == 2
-
-
-def test_second_member_starts_a_rebalance() -> None:
-    driver = GroupDriver()
-    [first] = driver.stable_group()
-    second, second_ticket = driver.begin_join()
-    assert state(driver) is GroupState.PREPARING_REBALANCE
-    assert driver.refusal(driver.heartbeat(first)) is ErrorCode.REBALANCE_IN_PROGRESS
-    first_ticket = driver.call(driver.join_request(first.member_id))
-    follower, leader = driver.joined(second_ticket), driver.joined(first_ticket)
-    assert leader.generation_id == follower.generation_id == 2
-    assert leader.leader_id == follower.leader_id == first.member_id
-    assert {member.member_id for member in leader.members} == {first.member_id, second}
-    assert follower.members == ()
-
-
-def test_rebalance_removes_members_that_do_not_join_in_time() -> None:
-    driver = GroupDriver()
-    leader, follower = driver.stable_group(2, rebalance_ms=20_000, session_ms=1_800_000)
-    _, ticket = driver.begin_join(rebalance_ms=20_000, session_ms=1_800_000)
-    again = driver.call(driver.join_request(follower.member_id, rebalance_ms=20_000, session_ms=1_800_000))
-    driver.advance(19_999)
-    assert driver.is_waiting(ticket)
-    driver.advance(1)
-    assert driver.joined(ticket).generation_id == leader.generation_id + 1
-    assert driver.joined(again).leader_id != leader.member_id
-    assert driver.refusal(driver.heartbeat(leader)) is ErrorCode.UNKNOWN_MEMBER_ID
-
-
-def test_initial_rebalance_waits_for_more_members() -> None:
-    driver = GroupDriver(GroupConfig(group_initial_rebalance_delay_ms=3_000))
-    _, first = driver.begin_join()
-    driver.advance(2_000)
-    _, second = driver.begin_join()
-    driver.advance(1_000)
-    assert driver.is_waiting(first), "a member that came in meanwhile extends the wait"
-    driver.advance(3_000)
-    assert driver.joined(first).generation_id == driver.joined(second).generation_id == 1
-
-
-def test_initial_rebalance_never_waits_longer_than_the_rebalance_timeout() -> None:
-    driver = GroupDriver(GroupConfig(group_initial_rebalance_delay_ms=3_000))
-    _, first = driver.begin_join(rebalance_ms=8_000)
-    for _ in range(3):
-        driver.advance(2_500)
-        driver.begin_join(rebalance_ms=8_000)
-    driver.advance(500)
-    assert driver.joined(first).generation_id == 1
-
-
-def test_new_member_that_vanished_while_it_waited_is_dropped_after_five_minutes() -> None:
-    driver = GroupDriver()
-    [first] = driver.stable_group(rebalance_ms=1_800_000, session_ms=1_800_000)
-    _, ticket = driver.begin_join(rebalance_ms=1_800_000, session_ms=1_800_000)
-    driver.advance(299_999)
-    assert driver.is_waiting(ticket)
-    driver.advance(1)
-    assert driver.code(ticket) is ErrorCode.UNKNOWN_MEMBER_ID
-    assert driver.joined(driver.call(driver.join_request(first.member_id))).generation_id == 2
-
-
-def test_protocol_with_most_votes_among_common_ones_is_chosen() -> None:
-    driver = GroupDriver(GroupConfig(group_initial_rebalance_delay_ms=1_000))
-    data = subscription("orders")
-    tickets = [
-        driver.begin_join(protocols=dict.fromkeys(names, data))[1]
-        for names in (("range", "sticky", "roundrobin"), ("sticky", "range"), ("roundrobin", "sticky", "range"))
-    ]
-    driver.advance(2_000)
-    chosen = {driver.joined(ticket).protocol_name for ticket in tickets}
-    assert chosen == {"sticky"}, "not all offer roundrobin, so its voter's next choice counts"
-
-
-@pytest.mark.parametrize(
-    "kwargs",
-    [
-        {"protocols": {"roundrobin": b""}},
-        {"protocol_type": "connect"},
-        {"protocols": {}},
-    ],
-)
-def test_member_with_nothing_in_common_is_refused(kwargs: dict[str, object]) -> None:
-    driver = GroupDriver()
-    driver.stable_group()
-    assert driver.refusal(driver.join_request(**kwargs)) is ErrorCode.INCONSISTENT_GROUP_PROTOCOL  # type: ignore[arg-type]
-
-
-def test_protocol_named_twice_is_refused() -> None:
-    driver = GroupDriver()
-    request = driver.join_request()
-    request = replace(request, protocols=request.protocols * 2)
-    assert driver.refusal(request) is ErrorCode.INCONSISTENT_GROUP_PROTOCOL
-    assert state(driver) is None
-
-
-def test_empty_group_takes_another_protocol_type() -> None:
-    driver = GroupDriver()
-    [member] = driver.stable_group()
-    driver.ask(driver.leave(member.member_id))
-    assert state(driver) is GroupState.EMPTY
-    _, ticket = driver.begin_join(protocol_type="connect", protocols={"default": b"x"})
-    assert driver.joined(ticket).protocol_type == "connect"
-
-
-def test_unknown_member_id_is_refused() -> None:
-    driver = GroupDriver()
-    driver.stable_group()
-    assert driver.refusal(driver.join_request("nobody")) is ErrorCode.UNKNOWN_MEMBER_ID
-    assert driver.refusal(driver.join_request("nobody", group="other")) is ErrorCode.UNKNOWN_MEMBER_ID
-
-
-def test_follower_that_joins_again_unchanged_gets_the_same_generation() -> None:
-    driver = GroupDriver()
-    leader, follower = driver.stable_group(2)
-    again = driver.ask(driver.join_request(follower.member_id))
-    assert again.generation_id == leader.generation_id
-    assert state(driver) is GroupState.STABLE
-
-
-def test_leader_that_joins_again_forces_a_rebalance() -> None:
-    driver = GroupDriver()
-    leader, follower = driver.stable_group(2)
-    ticket = driver.call(driver.join_request(leader.member_id))
-    assert state(driver) is GroupState.PREPARING_REBALANCE
-    driver.call(driver.join_request(follower.member_id))
-    assert driver.joined(ticket).generation_id == leader.generation_id + 1
-
-
-def test_member_that_changes_its_metadata_forces_a_rebalance() -> None:
-    driver = GroupDriver()
-    leader, follower = driver.stable_group(2)
-    changed = {"range": subscription("orders", "returns")}
-    ticket = driver.call(driver.join_request(follower.member_id, protocols=changed))
-    response = driver.joined(driver.call(driver.join_request(leader.member_id)))
-    assert driver.joined(ticket).generation_id == leader.generation_id + 1
-    metadata = {member.member_id: member.metadata for member in response.members}
-    assert metadata[follower.member_id] == changed["range"]
-
-
-def test_lost_join_answer_is_given_again_while_the_assignment_is_awaited() -> None:
-    driver = GroupDriver()
-    member_id, ticket = driver.begin_join()
-    assert driver.joined(driver.call(driver.join_request(member_id))) == driver.joined(ticket)
-
-
-def test_later_join_of_a_member_sends_its_waiting_one_away() -> None:
-    driver = GroupDriver()
-    [first] = driver.stable_group()
-    member_id, ticket = driver.begin_join()
-    again = driver.call(driver.join_request(member_id))
-    assert driver.code(ticket) is ErrorCode.REBALANCE_IN_PROGRESS
-    driver.call(driver.join_request(first.member_id))
-    assert driver.joined(again).generation_id == 2
-
-
-def test_group_max_size_bounds_members_and_promises() -> None:
-    driver = GroupDriver(GroupConfig(group_max_size=2))
-    driver.stable_group(2)
-    assert driver.refusal(driver.join_request()) is ErrorCode.GROUP_MAX_SIZE_REACHED
-    driver = GroupDriver(GroupConfig(group_max_size=2))
-    driver.get_member_id()
-    driver.get_member_id()
-    assert driver.refusal(driver.join_request()) is ErrorCode.GROUP_MAX_SIZE_REACHED
-
-
-def test_group_above_a_lowered_bound_loses_the_last_to_join_again() -> None:
-    driver = GroupDriver()
-    members = driver.stable_group(3)
-    driver.config = GroupConfig(group_max_size=2)
-    driver.reload()
-    assert state(driver) is GroupState.PREPARING_REBALANCE
-    tickets = [driver.call(driver.join_request(member.member_id)) for member in members]
-    assert driver.code(tickets[2]) is ErrorCode.GROUP_MAX_SIZE_REACHED
-    assert driver.joined(tickets[0]).generation_id == members[0].generation_id + 1
-    assert driver.joined(tickets[1]).generation_id == members[0].generation_id + 1
-
-
-def test_generation_begins_again_after_the_largest_number() -> None:
-    driver = GroupDriver()
-    [member] = driver.stable_group()
-    group = driver.machine.group(GROUP)
-    assert group is not None
-    group.generation_id = GENERATION_MAX
-    assert driver.joined(driver.call(driver.join_request(member.member_id))).generation_id == 1
-
-
-# Syncing
+# --- Syncing ----------------------------------------------------------------------------------------------------------
 
 
 def test_followers_wait_for_the_leaders_assignment() -> None:
@@ -444,7 +201,7 @@ def test_assignment_too_large_to_store_is_refused_and_rebalanced() -> None:
     assert state(driver) is GroupState.PREPARING_REBALANCE
 
 
-# Heartbeats and sessions
+# --- Heartbeats and sessions ------------------------------------------------------------------------------------------
 
 
 def test_heartbeats_keep_a_member_and_silence_removes_it() -> None:
@@ -490,7 +247,7 @@ def test_member_that_waits_for_others_is_not_timed_out() -> None:
     assert other.is_waiting(waiting)
 
 
-# Leaving
+# --- Leaving ----------------------------------------------------------------------------------------------------------
 
 
 def test_leave_starts_a_rebalance_and_the_last_one_empties_the_group() -> None:
@@ -557,157 +314,7 @@ def test_reasons_of_any_length_do_not_fill_the_log() -> None:
     assert len(details[0]) <= 1_024
 
 
-# Static members (KIP-345)
-
-
-def test_G4_static_member_returns_without_a_rebalance() -> None:
-    driver = GroupDriver()
-    leader, follower = driver.stable_group(2, instances=True)
-    for old, instance, partition in ((follower, "instance-1", 1), (leader, "instance-0", 0)):
-        driver.advance(9_000)
-        for other, name in ((leader, "instance-0"), (follower, "instance-1")):
-            if other is not old:
-                group = driver.machine.group(GROUP)
-                assert group is not None
-                current = replace(other, member_id=group.static_members[name])
-                driver.ask(driver.heartbeat(current, instance=name))
-        returned = driver.ask(driver.join_request(instance=instance))
-        assert returned.generation_id == leader.generation_id
-        assert returned.member_id != old.member_id
-        assert returned.skip_assignment is (old is leader)
-        assert driver.synced(driver.sync(returned, instance=instance)) == assignment(partition)
-        assert state(driver) is GroupState.STABLE
-        assert driver.refusal(driver.heartbeat(old, instance=instance)) is ErrorCode.FENCED_INSTANCE_ID
-        assert driver.ask(driver.heartbeat(returned, instance=instance)) == HeartbeatResponse()
-
-
-def test_G4_a_returned_leader_that_cannot_skip_its_assignment_is_told_of_another_leader() -> None:
-    driver = GroupDriver()
-    leader, _ = driver.stable_group(2, instances=True)
-    request = replace(driver.join_request(instance="instance-0"), supports_skip_assignment=False)
-    returned = driver.ask(request)
-    assert (returned.leader_id, returned.members) == (leader.member_id, ())
-    assert not returned.skip_assignment
-    assert returned.member_id != leader.member_id
-    assert returned.generation_id == leader.generation_id
-    assert driver.synced(driver.sync(returned, instance="instance-0")) == assignment(0)
-
-
-def test_G4_assignment_survives_the_coordinator_in_between() -> None:
-    driver = GroupDriver()
-    _, follower = driver.stable_group(2, instances=True)
-    driver.reload()
-    returned = driver.ask(driver.join_request(instance="instance-1"))
-    driver.reload()
-    assert driver.synced(driver.sync(returned, instance="instance-1")) == assignment(1)
-    assert driver.refusal(driver.heartbeat(follower, instance="instance-1")) is ErrorCode.FENCED_INSTANCE_ID
-
-
-def half_moved_group() -> tuple[GroupDriver, JoinGroupResponse, JoinGroupResponse]:
-    """Two static members between the halves of a cooperative move: taken from the first, given to nobody yet."""
-    driver = GroupDriver()
-
-    def join(instance: str, member_id: str = "", *owned: int) -> Ticket:
-        metadata = subscription("orders", owned=[TopicPartition("orders", number) for number in owned])
-        protocols = {"cooperative-sticky": metadata}
-        return driver.call(driver.join_request(member_id, instance=instance, protocols=protocols))
-
-    first = driver.joined(join("a"))
-    driver.synced(driver.sync(first, instance="a", partition_counts={"orders": 2}))
-    waiting = join("b")
-    first = driver.joined(join("a", first.member_id, 0, 1))
-    second = driver.joined(waiting)
-    assert driver.synced(driver.sync(first, instance="a", partition_counts={"orders": 2})) == assignment(0)
-    assert driver.synced(driver.sync(second, instance="b")) == assignment()
-    assert state(driver) is GroupState.STABLE
-    return driver, first, second
-
-
-def test_G4_static_member_that_died_before_it_gave_up_partitions_comes_back_to_a_rebalance() -> None:
-    driver, _, second = half_moved_group()
-    metadata = {"cooperative-sticky": subscription("orders")}
-    returned = driver.call(driver.join_request(instance="a", protocols=metadata))
-    assert driver.refusal(driver.heartbeat(second, instance="b")) is ErrorCode.REBALANCE_IN_PROGRESS
-    other = driver.call(driver.join_request(second.member_id, instance="b", protocols=metadata))
-    members = {"a": driver.joined(returned), "b": driver.joined(other)}
-    leader, follower = sorted(members, key=lambda name: members[name].member_id != members[name].leader_id)
-    given = [driver.synced(driver.sync(members[leader], instance=leader, partition_counts={"orders": 2}))]
-    given.append(driver.synced(driver.sync(members[follower], instance=follower)))
-    assert sorted(given) == [assignment(0), assignment(1)], "a revoked partition was left without an owner"
-
-
-def test_G3_a_coordinator_that_knows_only_the_log_finishes_a_cooperative_move() -> None:
-    driver, first, second = half_moved_group()
-    driver.reload()
-    for member, instance in ((first, "a"), (second, "b")):
-        assert driver.refusal(driver.heartbeat(member, instance=instance)) is ErrorCode.REBALANCE_IN_PROGRESS
-
-
-def test_static_member_is_replaced_with_its_waiting_calls() -> None:
-    driver = GroupDriver()
-    [first] = driver.stable_group(instances=True)
-    _, ticket = driver.begin_join(instance="other")
-    again = driver.call(driver.join_request(instance="other"))
-    assert driver.code(ticket) is ErrorCode.FENCED_INSTANCE_ID
-    driver.call(driver.join_request(first.member_id, instance="instance-0"))
-    follower = driver.joined(again)
-    waiting = driver.sync(follower, instance="other")
-    replacement = driver.call(driver.join_request(instance="other"))
-    assert driver.code(waiting) is ErrorCode.FENCED_INSTANCE_ID
-    assert state(driver) is GroupState.PREPARING_REBALANCE, "the leader knows the old id only"
-    driver.call(driver.join_request(first.member_id, instance="instance-0"))
-    assert driver.joined(replacement).generation_id == 3
-
-
-def test_static_member_with_other_topics_or_protocol_causes_a_rebalance() -> None:
-    for protocols in ({"range": subscription("returns")}, {"sticky": subscription("orders")}):
-        driver = GroupDriver()
-        both = {"range": subscription("orders"), "sticky": subscription("orders")}
-        leader, _ = driver.stable_group(2, instances=True, protocols=both)
-        ticket = driver.call(driver.join_request(instance="instance-1", protocols=protocols))
-        assert state(driver) is GroupState.PREPARING_REBALANCE
-        driver.call(driver.join_request(leader.member_id, instance="instance-0", protocols=both))
-        assert driver.joined(ticket).generation_id == leader.generation_id + 1
-
-
-def test_static_member_is_removed_only_by_its_session_timeout() -> None:
-    driver = GroupDriver()
-    leader, follower = driver.stable_group(2, instances=True, session_ms=120_000, rebalance_ms=20_000)
-    ways = {"session_ms": 120_000, "rebalance_ms": 20_000}
-    ticket = driver.call(driver.join_request(leader.member_id, instance="instance-0", **ways))  # type: ignore[arg-type]
-    driver.advance(20_000)
-    response = driver.joined(ticket)
-    assert {member.group_instance_id for member in response.members} == {"instance-0", "instance-1"}
-    driver.sync(response, {follower.member_id: assignment(1)}, instance="instance-0")
-    driver.advance(30_000)
-    driver.ask(driver.heartbeat(response, instance="instance-0"))
-    returned = driver.ask(driver.join_request(instance="instance-1", **ways))  # type: ignore[arg-type]
-    assert driver.synced(driver.sync(returned, instance="instance-1")) == assignment(1)
-    driver.advance(119_000)
-    driver.ask(driver.heartbeat(response, instance="instance-0"))
-    driver.advance(1_000)
-    assert driver.refusal(driver.heartbeat(returned, instance="instance-1")) is ErrorCode.UNKNOWN_MEMBER_ID
-
-
-def test_rebalance_with_only_absent_static_members_waits_for_their_sessions() -> None:
-    driver = GroupDriver()
-    leader, _ = driver.stable_group(2, instances=True, session_ms=50_000, rebalance_ms=20_000)
-    driver.call(driver.join_request(leader.member_id, instance="instance-0", session_ms=50_000, rebalance_ms=20_000))
-    driver.ask(driver.leave(leader.member_id))
-    assert state(driver) is GroupState.PREPARING_REBALANCE
-    driver.advance(20_000)
-    assert state(driver) is GroupState.PREPARING_REBALANCE
-    driver.advance(30_000)
-    assert state(driver) is GroupState.EMPTY
-
-
-def test_promised_member_id_cannot_be_taken_up_as_an_instance() -> None:
-    driver = GroupDriver()
-    member_id = driver.get_member_id()
-    assert driver.refusal(driver.join_request(member_id, instance="x")) is ErrorCode.UNKNOWN_MEMBER_ID
-
-
-# Restart
+# --- Restart ----------------------------------------------------------------------------------------------------------
 
 
 def test_reload_keeps_the_generation_and_gives_members_a_session_to_be_heard_of() -> None:
@@ -748,7 +355,7 @@ def test_records_of_unknown_kinds_are_passed_over() -> None:
     assert driver.ask(ListGroupsRequest()).groups == ()
 
 
-# Groups as a whole
+# --- Groups as a whole ------------------------------------------------------------------------------------------------
 
 
 def test_list_filters_by_state_and_type() -> None:
@@ -810,7 +417,7 @@ def test_events_tell_what_happened() -> None:
     ]
 
 
-# Configuration and timers
+# --- Configuration ----------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -828,22 +435,3 @@ def test_events_tell_what_happened() -> None:
 def test_wrong_configuration_is_refused(wrong: dict[str, int]) -> None:
     with pytest.raises(ValueError, match=next(iter(wrong)).replace("_", r"\.")):
         GroupConfig(**wrong)
-
-
-def test_timers_keep_one_entry_however_often_a_deadline_moves() -> None:
-    timers: Timers[str] = Timers()
-    for now in range(1_000):
-        timers.schedule("a", now + 100)
-    timers.schedule("b", 50)
-    assert len(timers._heap) <= 3
-    assert timers.pop_due(49) is None
-    assert timers.pop_due(50) == "b"
-    assert timers.pop_due(1_098) is None
-    assert timers.next_deadline_ms() == 1_099
-    timers.schedule("a", 7)
-    assert timers.pop_due(7) == "a"
-    timers.schedule("c", 5)
-    timers.cancel("c")
-    assert timers.next_deadline_ms() is None
-    assert len(timers) == 0
-    assert "a" not in timers

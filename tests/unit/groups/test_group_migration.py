@@ -209,6 +209,32 @@ def test_a_consumer_group_becomes_a_classic_one_when_its_last_newer_member_leave
     check_replay(driver)
 
 
+def test_S2_a_group_that_moves_gives_back_what_it_held_by_the_other_protocol() -> None:
+    driver, classic, member = upgraded()
+    machine = driver.machine
+    newer = machine.consumer_group(GROUP)
+    assert newer is not None
+    assert machine.held.members == newer.held_bytes == sum(newer.bytes_of(each) for each in newer.details)
+    driver.ask(member.leave_request())
+    driver.run_due()
+    group = machine.group(GROUP)
+    assert group is not None
+    assert machine.held.members == group.held_bytes
+    classic.round()
+    driver.ask(classic.leave())
+    driver.call(member.request())
+    driver.ask(member.leave_request())
+    driver.get_member_id()
+    group = machine.group(GROUP)
+    assert group is not None
+    assert machine.held.members == group.held_bytes
+    # The log knows nothing of this classic group, so no tombstone ends it.
+    driver.ask(member.request())
+    newer = machine.consumer_group(GROUP)
+    assert newer is not None
+    assert machine.held.members == newer.held_bytes
+
+
 def test_the_last_newer_member_that_falls_silent_moves_the_group_back_too() -> None:
     driver, classic, member = upgraded()
     for _ in range(10):

@@ -17,7 +17,7 @@ from group_driver import (
 
 from semel.group_coordinator.classic.state import GroupState
 from semel.group_coordinator.config import GroupConfig
-from semel.group_coordinator.deletion import DELETED_AT_ONCE_MAX
+from semel.group_coordinator.deletion import DELETED_AT_ONCE_MAX, GROUP_AT_ONCE_MAX
 from semel.group_coordinator.records.schemas import (
     GroupMetadataKey,
     OffsetCommitKey,
@@ -60,7 +60,7 @@ def error(driver: GroupDriver, partition: TopicPartition) -> ErrorCode:
     return code
 
 
-# Committing
+# --- Committing -------------------------------------------------------------------------------------------------------
 
 
 def test_simple_consumer_commits_without_a_group() -> None:
@@ -163,7 +163,7 @@ def test_commit_while_the_assignment_is_awaited() -> None:
     driver.ask(replace(plain, transactional_id="txn", producer=PRODUCER))
 
 
-# Transactions
+# --- Transactions -----------------------------------------------------------------------------------------------------
 
 
 def test_O1_offsets_wait_for_their_marker() -> None:
@@ -315,7 +315,7 @@ def test_T8_commit_verified_before_a_marker_is_refused_after_it() -> None:
     assert driver.ask(BeginVerification(ProducerIdAndEpoch(4001, 4))) is not None, "not under another epoch"
 
 
-# Expiry (KIP-211)
+# --- Expiry (KIP-211) -------------------------------------------------------------------------------------------------
 
 
 def retention(minutes: int = 60) -> GroupConfig:
@@ -442,7 +442,7 @@ def test_old_values_with_an_expiry_of_their_own_keep_it() -> None:
     assert driver.ask(fetch()).offsets == {}
 
 
-# Deletion
+# --- Deletion ---------------------------------------------------------------------------------------------------------
 
 
 def test_delete_offsets_of_topics_that_nobody_subscribes_to() -> None:
@@ -503,21 +503,31 @@ def test_large_deletions_take_several_batches_and_answer_at_the_end() -> None:
 
 
 MANY = {TopicPartition("orders", number): 1 for number in range(2 * DELETED_AT_ONCE_MAX + 50)}
+TOO_MANY = {TopicPartition("orders", number): 1 for number in range(2 * GROUP_AT_ONCE_MAX + 50)}
+
+
+def test_O1_a_group_goes_with_all_its_offsets_in_one_batch() -> None:
+    """A crash finds all of them or none: with a part of them, consumers would skip or repeat in the rest."""
+    driver = GroupDriver()
+    driver.ask(commit(dict(list(TOO_MANY.items())[: GROUP_AT_ONCE_MAX - 1])))
+    driver.batches.clear()
+    assert driver.ask(DeleteGroupRequest(GROUP)) == DeleteGroupResponse()
+    assert driver.batches == [GROUP_AT_ONCE_MAX]
 
 
 def test_S3_a_group_with_many_offsets_is_deleted_a_part_at_a_time_and_the_group_last() -> None:
     driver = GroupDriver()
-    driver.ask(commit(MANY))
+    driver.ask(commit(TOO_MANY))
     begin = len(driver.log)
     driver.batches.clear()
     deleting = driver.call(DeleteGroupRequest(GROUP))
     assert driver.is_waiting(deleting)
     driver.run_due()
     assert driver.result(deleting) == DeleteGroupResponse()
-    assert driver.batches == [DELETED_AT_ONCE_MAX, DELETED_AT_ONCE_MAX, 51]
+    assert driver.batches == [GROUP_AT_ONCE_MAX, GROUP_AT_ONCE_MAX, 51]
     keys = [decode_key(entry.record.key) for entry in driver.log[begin:] if entry.record is not None]
     assert keys[-1] == GroupMetadataKey(GROUP)
-    assert {key.partition for key in keys[:-1] if isinstance(key, OffsetCommitKey)} == set(MANY)
+    assert {key.partition for key in keys[:-1] if isinstance(key, OffsetCommitKey)} == set(TOO_MANY)
     assert driver.machine.group(GROUP) is None
 
 
@@ -540,7 +550,7 @@ def test_S3_offsets_of_a_deleted_topic_and_those_that_expire_go_a_part_at_a_time
 def test_S3_nobody_uses_a_group_of_which_a_part_is_deleted() -> None:
     """A member that joined now would find half of the offsets, and begin elsewhere in the other half."""
     driver = GroupDriver()
-    driver.ask(commit(MANY))
+    driver.ask(commit(TOO_MANY))
     driver.ask(commit({P0: 7}, group="other"))
     deleting = driver.call(DeleteGroupRequest(GROUP))
     join = driver.join_request("")

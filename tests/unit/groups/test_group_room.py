@@ -79,7 +79,7 @@ def test_S2_the_bound_is_of_all_partitions_of_the_groups_topic() -> None:
     message_of(driver, driver.join_request(protocols=large(1_000), group="other"))
 
 
-def test_S2_members_give_back_what_they_held_and_whoever_is_in_may_stay() -> None:
+def test_S2_members_give_back_what_they_held_and_existing_members_may_stay() -> None:
     driver = GroupDriver(GroupConfig(group_members_max_bytes=60_000))
     (first, second) = driver.stable_group(2, protocols=large(15_000))
     full = driver.machine.held.members

@@ -62,7 +62,6 @@ OFFSET_VALUE = [
     ("commitTimestamp", "int64", "0+"),
     ("expireTimestamp", "int64", "1"),
 ]
-GROUP_KEY = [("group", "string", "0+")]
 MEMBER = [
     ("memberId", "string", "0+"),
     ("groupInstanceId", "string", "3+"),
@@ -248,7 +247,7 @@ def test_record_sizes_are_upper_bounds() -> None:
     assert len(batch) <= sum(map(record_size_bytes, records)) + 61
 
 
-# The consumer protocol
+# --- The consumer protocol --------------------------------------------------------------------------------------------
 
 PARTITIONS = (TopicPartition("orders", 0), TopicPartition("orders", 2), TopicPartition("returns", 1))
 

@@ -13,6 +13,7 @@ from consumer_member import REBALANCE_MS, partitions, topic_id
 from counted_turns import every_look_takes_a_millisecond, rounds_of_the_loop
 from group_driver import GroupDriver
 from memory_log import MemoryLog
+from ready_topic import topic_is_ready
 
 from semel.group_coordinator.consumer import pattern_matches
 from semel.group_coordinator.consumer.pattern_matches import (
@@ -22,7 +23,7 @@ from semel.group_coordinator.consumer.pattern_matches import (
     PatternMatches,
 )
 from semel.group_coordinator.consumer.topics import PatternsNeededError, Topic, Topics
-from semel.group_coordinator.service import GroupService
+from semel.group_coordinator.coordinator import GroupCoordinator
 from semel.protocol.api.consumer_groups import (
     JOIN_EPOCH,
     ConsumerGroupHeartbeatRequest,
@@ -311,7 +312,8 @@ def test_S3_what_the_clock_does_meanwhile_takes_nothing_from_members_whose_topic
         with pytest.raises(PatternsNeededError):
             driver.ask(stays(first.member_epoch))
         driver.advance(2)
-        machine_group = driver.machine._consumers.groups["enrich"]
+        machine_group = driver.machine.consumer_group("enrich")
+        assert machine_group is not None
         assert list(machine_group.details) == ["m1"]
         assert machine_group.target("m1") == partitions("orders", 0)
         await known.match("orders.*")
@@ -329,7 +331,8 @@ def test_topics_that_do_not_concern_a_group_begin_no_epoch_when_the_clock_remove
         driver = GroupDriver(topics=known.topics)
         driver.ask(heartbeat())
         driver.ask(heartbeat("m2", topic_regex="pay.*"))
-        group = driver.machine._consumers.groups["enrich"]
+        group = driver.machine.consumer_group("enrich")
+        assert group is not None
         driver.ask(stays(group.currents["m1"].epoch))
         known.have("orders", "other")
         driver.topics = known.topics
@@ -360,13 +363,14 @@ def test_offsets_of_topics_that_may_match_are_not_deleted() -> None:
     run(test())
 
 
-def serving(test: Callable[[GroupService, Known], Coroutine[Any, Any, None]]) -> None:
+def serving(test: Callable[[GroupCoordinator, Known], Coroutine[Any, Any, None]]) -> None:
     async def main() -> None:
         known = Known("orders", "payments")
         logs = {number: MemoryLog() for number in range(2)}
-        service = GroupService(
-            partition_count=2,
+        service = GroupCoordinator(
+            partition_count=lambda: 2,
             open_log=logs.__getitem__,
+            topic_ready=topic_is_ready,
             transactions=NoTransactions(),
             clock=known.clock,
             topics=lambda: known.topics,
@@ -383,7 +387,7 @@ def serving(test: Callable[[GroupService, Known], Coroutine[Any, Any, None]]) ->
 
 
 def test_S3_the_shell_matches_what_the_machine_needs() -> None:
-    async def test(service: GroupService, known: Known) -> None:
+    async def test(service: GroupCoordinator, known: Known) -> None:
         first = await service.consumer_heartbeat(heartbeat())
         assert first.assignment == partitions("orders", 0)
         known.have("orders", "orders-eu", "payments")
@@ -394,7 +398,7 @@ def test_S3_the_shell_matches_what_the_machine_needs() -> None:
 
 
 def test_S2_a_flood_of_expressions_is_refused_and_members_stay() -> None:
-    async def test(service: GroupService, known: Known) -> None:
+    async def test(service: GroupCoordinator, known: Known) -> None:
         first = await service.consumer_heartbeat(heartbeat())
         known.have("orders", "payments", *LONG_NAMES)
         codes = []

@@ -17,11 +17,11 @@ from counted_turns import every_look_takes_a_millisecond, rounds_of_the_loop
 from kafka_node import until
 from running_node import batch, create_topic, run_with_node, running_node
 
-from semel.broker.handlers.large_fetch import PART
+from semel.broker.handlers.fetch.large import PART
 from semel.broker.listeners.grpc import edge
 from semel.broker.listeners.grpc.data_service import RESPONSE_BYTES_MAX, DataService, _produce_response
 from semel.broker.listeners.grpc.edge import REQUEST_BYTES_MAX, Context
-from semel.broker.listeners.grpc.fetch_places import FetchPlaces
+from semel.broker.listeners.grpc.fetch_budget import FetchBudget
 from semel.broker.listeners.grpc.group_service import GroupService
 from semel.broker.listeners.grpc.malformed import Malformed
 from semel.broker.listeners.grpc.metadata_service import MetadataService
@@ -352,7 +352,7 @@ async def append(node: Node, *sizes: int) -> None:
 
 def data_of(node: Node) -> DataService:
     assert node._grpc is not None
-    return node._grpc._data
+    return node._grpc.services.data
 
 
 PEER = cast(Context, Peer())
@@ -365,23 +365,23 @@ def test_S2_fetch_streams_that_nobody_reads_hold_no_more_than_their_places(tmp_p
         await create_topic(node, "a")
         await append(node, 900_000, 900_000)
         data = data_of(node)
-        places = data.places = FetchPlaces(4 * RESPONSE_BYTES_MAX)
+        budget = data.budget = FetchBudget(4 * RESPONSE_BYTES_MAX)
         streams: list[Any] = [data.fetch(asks(to_fetch(0)), PEER) for _ in range(8)]
         reads = [asyncio.ensure_future(anext(stream)) for stream in streams]
-        await until(lambda: sum(read.done() for read in reads) == 2 and places.waiting == 6)
-        assert places.used_bytes == 2 * RESPONSE_BYTES_MAX, "one address has half"
+        await until(lambda: sum(read.done() for read in reads) == 2 and budget.waiting == 6)
+        assert budget.used_bytes == 2 * RESPONSE_BYTES_MAX, "one address has half"
         await streams[0].aclose()
         await until(lambda: sum(read.done() for read in reads) == 3)
         for read, stream in zip(reads, streams, strict=True):
             read.cancel()
             await asyncio.wait([read])
             await stream.aclose()
-        assert (places.used_bytes, places.waiting) == (0, 0)
+        assert (budget.used_bytes, budget.waiting) == (0, 0)
         waits: Any = data.fetch(asks(to_fetch(0), to_fetch(0)), PEER)
         assert (await anext(waits)).items[0].record_batches
-        assert places.used_bytes == RESPONSE_BYTES_MAX
+        assert budget.used_bytes == RESPONSE_BYTES_MAX
         await waits.aclose()
-        assert places.used_bytes == 0
+        assert budget.used_bytes == 0
 
     run_with_node(tmp_path, test)
 
@@ -432,17 +432,17 @@ def test_S2_a_few_addresses_do_not_take_all_places_of_fetch_streams() -> None:
     """Two had half of them each, and a third one waited for ever."""
 
     async def test() -> None:
-        places = FetchPlaces(64)
+        budget = FetchBudget(64)
         held = {}
         for host in "abcd":
             held[host] = 0
-            while places.take_now(host, 1):
+            while budget.try_reserve(host, 1):
                 held[host] += 1
         assert held == {"a": 32, "b": 16, "c": 8, "d": 4}
-        waiting = asyncio.ensure_future(places.take("a", 1))
+        waiting = asyncio.ensure_future(budget.reserve("a", 1))
         await asyncio.sleep(0)
-        assert (places.waiting, places.take_now("e", 2)) == (1, 2), "who waits for its own share is in nobody's way"
-        places.give_back("a", 32)
+        assert (budget.waiting, budget.try_reserve("e", 2)) == (1, 2), "who waits for its own share is in nobody's way"
+        budget.release("a", 32)
         assert await waiting == 1
 
     asyncio.run(test())
@@ -452,22 +452,22 @@ def test_S2_an_address_that_holds_nothing_reads_where_many_others_never_do() -> 
     """Eight addresses had all places, and everybody else waited for ever."""
 
     async def test() -> None:
-        places = FetchPlaces(64)
+        budget = FetchBudget(64)
         for number in range(40):
-            while places.take_now(f"stranger-{number}", 4 if number else 1):
+            while budget.try_reserve(f"stranger-{number}", 4 if number else 1):
                 pass
-        assert 64 <= places.used_bytes <= 128
-        waiting = asyncio.ensure_future(places.take("stranger-0", 1))
-        large = asyncio.ensure_future(places.take("large", 20))
+        assert 64 <= budget.used_bytes <= 128
+        waiting = asyncio.ensure_future(budget.reserve("stranger-0", 1))
+        large = asyncio.ensure_future(budget.reserve("large", 20))
         await asyncio.sleep(0)
-        others = [places.take_now(f"new-{number}", 1) for number in range(128 - places.used_bytes)]
+        others = [budget.try_reserve(f"new-{number}", 1) for number in range(128 - budget.used_bytes)]
         assert others.count(1) == len(others)
-        late = asyncio.ensure_future(places.take("late", 1))
+        late = asyncio.ensure_future(budget.reserve("late", 1))
         await asyncio.sleep(0)
-        assert places.waiting == 3
-        places.give_back("new-0", 1)
+        assert budget.waiting == 3
+        budget.release("new-0", 1)
         assert await asyncio.wait_for(late, 60) == 1, "neither the share of a stranger nor a large place is in its way"
-        places.stop()
+        budget.stop()
         assert [await waiting, await large] == [0, 0]
 
     asyncio.run(test())
@@ -481,10 +481,10 @@ def test_S2_a_large_fetch_reads_with_a_place_and_waits_without_one(
     async def test(node: Node) -> None:
         await create_topic(node, "a", PART + 1)
         data, reads = data_of(node), list[int]()
-        places, read = data.places, data._fetch.read
+        budget, read = data.budget, data._fetch.read
 
         def watched(*args: Any) -> None:
-            reads.append(places.used_bytes)
+            reads.append(budget.used_bytes)
             read(*args)
 
         monkeypatch.setattr(data._fetch, "read", watched)
@@ -492,46 +492,46 @@ def test_S2_a_large_fetch_reads_with_a_place_and_waits_without_one(
         answer = asyncio.ensure_future(anext(stream))
         await until(lambda: len(data._fetch._waiting) == 1)
         assert reads == [RESPONSE_BYTES_MAX] * 2
-        await until(lambda: places.used_bytes == 0)
-        others = [f"/other-{number}" for number in range(2 * places._bytes_max // RESPONSE_BYTES_MAX)]
-        assert all(places.take_now(other, RESPONSE_BYTES_MAX) for other in others)
+        await until(lambda: budget.used_bytes == 0)
+        others = [f"/other-{number}" for number in range(2 * budget._bytes_max // RESPONSE_BYTES_MAX)]
+        assert all(budget.try_reserve(other, RESPONSE_BYTES_MAX) for other in others)
         await append(node, 10)
-        await until(lambda: places.waiting == 1)
+        await until(lambda: budget.waiting == 1)
         assert len(reads) == 2, "it reads when it has a place"
-        places.give_back(others[0], RESPONSE_BYTES_MAX)
+        budget.release(others[0], RESPONSE_BYTES_MAX)
         assert (await answer).items[0].record_batches
-        assert reads[2:] == [places._bytes_max * 2] * 2
+        assert reads[2:] == [budget._bytes_max * 2] * 2
         await stream.aclose()
-        assert places.used_bytes == RESPONSE_BYTES_MAX * (len(others) - 1)
+        assert budget.used_bytes == RESPONSE_BYTES_MAX * (len(others) - 1)
 
     run_with_node(tmp_path, test)
 
 
 def test_S2_places_of_fetch_streams_are_given_in_order() -> None:
     async def test() -> None:
-        places, given = FetchPlaces(10), list[str]()
+        budget, given = FetchBudget(10), list[str]()
 
         async def take(host: str, size: int) -> int:
-            taken = await places.take(host, size)
+            taken = await budget.reserve(host, size)
             given.append(host)
             return taken
 
-        assert places.take_now("a", 5) == 5
-        assert not places.take_now("a", 1)
-        assert places.take_now("b", 3) == 3
+        assert budget.try_reserve("a", 5) == 5
+        assert not budget.try_reserve("a", 1)
+        assert budget.try_reserve("b", 3) == 3
         large, small, gone = (asyncio.ensure_future(take(*each)) for each in (("c", 99), ("d", 1), ("e", 1)))
         await asyncio.sleep(0)
-        assert (places.waiting, places.take_now("f", 1)) == (3, 0), "a large one is not overtaken"
+        assert (budget.waiting, budget.try_reserve("f", 1)) == (3, 0), "a large one is not overtaken"
         gone.cancel()
-        places.give_back("a", 5)
-        places.give_back("b", 3)
+        budget.release("a", 5)
+        budget.release("b", 3)
         assert await large == 10
-        places.give_back("c", 10)
+        budget.release("c", 10)
         assert await small == 1
         assert given == ["c", "d"]
-        waiting = asyncio.ensure_future(places.take("a", 10))
+        waiting = asyncio.ensure_future(budget.reserve("a", 10))
         await asyncio.sleep(0)
-        places.stop()
+        budget.stop()
         assert await waiting == 0
 
     asyncio.run(test())

@@ -17,9 +17,9 @@ from opentelemetry import trace
 from running_node import batch, channel_to, create_topic, running_node
 
 from semel.broker.listeners.grpc import metadata_service
-from semel.broker.listeners.grpc.errors import ERROR_METADATA, error_of, item_error, status_message, status_of
+from semel.broker.listeners.grpc.errors import ERROR_METADATA, item_error, message_of, status_message, status_of
 from semel.broker.node import Node
-from semel.protocol.errors import ErrorCode, FatalError
+from semel.protocol.errors import ErrorCode, FatalError, error_for
 from semel.protocol.ids import OFFSETS_TOPIC, TopicPartition
 from semel.protocol.v1 import (
     common_pb2,
@@ -251,7 +251,7 @@ def test_a_transaction_from_its_producer_to_its_end(tmp_path: Path) -> None:
         with pytest.raises(grpc.aio.AioRpcError) as error:
             await txn.AbortTransaction(transactions_pb2.AbortTransactionRequest(transactional_id="zz"))
         assert refused(error) == (grpc.StatusCode.NOT_FOUND, "TRANSACTIONAL_ID_NOT_FOUND")
-        # Until the markers are written, everything about the id is told to come again (T7).
+        # Until the markers are written, everything about the id is told to retry (T7).
         asked_again = transactions_pb2.DescribeTransactionRequest(transactional_id="t")
         while (await txn.DescribeTransaction(asked_again)).state != "CompleteCommit":
             pass
@@ -396,7 +396,7 @@ def test_every_code_has_a_status_and_a_message() -> None:
         if code is ErrorCode.NONE:
             assert item_error(code) is None
             continue
-        error = error_of(code)
+        error = error_for(code, message_of(code))
         assert status_of(error) is not grpc.StatusCode.OK
         item = item_error(code)
         assert item is not None

@@ -14,10 +14,9 @@ from running_node import batch, channel_to, create_topic, running_node
 from semel.broker.listeners.grpc.data_service import UNANSWERED_MAX
 from semel.broker.listeners.grpc.errors import ERROR_METADATA
 from semel.broker.node import Node
-from semel.protocol.api.topics import IsolationLevel
 from semel.protocol.api.transactions import AbortTransactionRequest, InitProducerIdRequest
 from semel.protocol.batch_header import iter_batches
-from semel.protocol.ids import TRANSACTIONS_TOPIC, TopicPartition
+from semel.protocol.ids import TopicPartition
 from semel.protocol.record_decoder import decode_records
 from semel.protocol.v1 import common_pb2, data_pb2, data_pb2_grpc
 
@@ -213,7 +212,7 @@ def test_a_wrong_request_ends_the_stream(tmp_path: Path) -> None:
 
 def test_L3_an_aborted_transaction_is_named(tmp_path: Path) -> None:
     async def test(node: Node, data: data_pb2_grpc.DataServiceAsyncStub) -> None:
-        await node.internal_topic_ready(TRANSACTIONS_TOPIC)
+        await node.transactions.topic_ready()
         producer = (await node.transactions.init_producer_id(InitProducerIdRequest("t", 60_000))).producer
         request = to_produce(b"aborted")
         request.transactional_id = "t"
@@ -238,7 +237,7 @@ def test_L3_an_aborted_transaction_is_named(tmp_path: Path) -> None:
         assert [(each.producer_id, each.first_offset) for each in item.aborted_transactions] == [
             (producer.producer_id, 0)
         ]
-        assert partition.read(0, max_bytes=1, isolation=IsolationLevel.READ_COMMITTED).last_stable_offset == 3
+        assert partition.last_stable_offset == 3
         call.cancel()
 
     with_data(tmp_path, test)

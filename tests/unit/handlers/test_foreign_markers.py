@@ -14,12 +14,13 @@ from kafka_node import KafkaClient, batch, close_clients, until
 from kafka_transactions import GROUP, ID, PRODUCE_NEWER, PRODUCE_OLDER, A, B, Kafka, next_of
 from running_node import create_topic, running_node
 
-from semel.broker.diagnostics import asked_abort
+from semel.broker.diagnostics import client_abort
 from semel.broker.diagnostics.hanging import end_hanging
 from semel.broker.diagnostics.snapshot import take_snapshot
 from semel.broker.handlers.write_txn_markers import LocalMarkerWriter
 from semel.broker.log.config import AppendOrigin
 from semel.broker.logs.partition import Partition
+from semel.broker.metadata.changes import PartitionChanged
 from semel.protocol.api.diagnostics import HangingEnd, Severity
 from semel.protocol.api.topics import IsolationLevel
 from semel.protocol.api.transactions import DescribeTransactionRequest, TransactionVersion, TxnMarker
@@ -104,7 +105,7 @@ async def state_of(kafka: Kafka) -> str:
     return (await kafka.node.transactions.describe(DescribeTransactionRequest(ID))).state
 
 
-# -- what a client asks for
+# --- What a client asks for -------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("version", [1, 2])
@@ -167,7 +168,7 @@ def test_S1_T3_a_clients_abort_is_the_coordinators_own_in_all_partitions(
 
 @pytest.mark.parametrize("commit", [True, False])
 def test_S1_nothing_is_written_ahead_for_producers_to_come(tmp_path: Path, commit: bool) -> None:
-    """A marker for an id not yet given out stopped whoever was given it."""
+    """A marker for an id not yet given out stopped the producer that got the id later."""
 
     async def test(kafka: Kafka) -> None:
         first = await kafka.begin()
@@ -219,11 +220,11 @@ def test_T3_T7_a_decision_whose_markers_are_pending_is_kept(
         monkeypatch.setattr(LocalMarkerWriter, "_write", write_when_let)
         producer = await opened(kafka, A, B)
         assert isinstance(await kafka.end(producer, commit=commit), ProducerIdAndEpoch)
-        monkeypatch.setattr(asked_abort, "COMPLETION_TIMEOUT_S", 0)
+        monkeypatch.setattr(client_abort, "COMPLETION_TIMEOUT_S", 0)
         refused = await kafka.mark(producer, A, commit=False)
         assert refused == [ErrorCode.INVALID_TXN_STATE if commit else ErrorCode.REQUEST_TIMED_OUT]
         assert partition(kafka).log_end_offset == 1
-        monkeypatch.setattr(asked_abort, "COMPLETION_TIMEOUT_S", 30)
+        monkeypatch.setattr(client_abort, "COMPLETION_TIMEOUT_S", 30)
         if not commit:
             asked = asyncio.ensure_future(kafka.mark(producer, A, commit=False))
             await until(lambda: ID in kafka.node.transactions._completions)
@@ -283,7 +284,7 @@ def test_T7_a_decided_transaction_whose_marker_is_lost_is_not_aborted(
     assert "semel txn finish --partition a:0 --start-offset 0 --yes" in caplog.text
 
 
-# -- folders in which a client's marker is (P9)
+# --- Folders in which a client's marker is (P9) -----------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("restarted", [False, True])
@@ -329,14 +330,18 @@ def test_P9_a_decision_that_was_stuck_by_a_forged_marker_gets_through_at_the_sta
     async def stick(kafka: Kafka) -> None:
         producer = await opened(kafka, A, B)
         poison(kafka, producer)
-        monkeypatch.setattr(LocalMarkerWriter, "_forged_epoch", lambda *_: None)  # as older nodes did
+
+        async def none(*_: object) -> dict[TopicPartition, int]:
+            return {}
+
+        monkeypatch.setattr(LocalMarkerWriter, "_forged_epochs", none)  # as older nodes did
         assert isinstance(await kafka.end(producer), ProducerIdAndEpoch)
         await until(lambda: kafka.node.transactions.pending_markers() == 0)
         assert await kafka.init() is ErrorCode.CONCURRENT_TRANSACTIONS
         monkeypatch.undo()
 
     async def start(kafka: Kafka) -> None:
-        await kafka.node.internal_topic_ready(TRANSACTIONS_TOPIC)
+        await kafka.node.transactions.topic_ready()
         await kafka.settled()
         assert await state_of(kafka) == TransactionState.COMPLETE_COMMIT.label
         assert isinstance(await kafka.init(), ProducerIdAndEpoch)
@@ -384,8 +389,8 @@ def test_P9_the_producer_epoch_of_a_forged_marker_does_not_count(tmp_path: Path)
 def test_P9_O1_a_forged_marker_among_offsets_is_overruled(tmp_path: Path) -> None:
     async def test(kafka: Kafka) -> None:
         producer = await kafka.begin()
-        tp = kafka.node.groups.offsets_partition(GROUP)
         assert await kafka.add_offsets(producer) is ErrorCode.NONE
+        tp = kafka.node.groups.offsets_partition(GROUP)
         poison(kafka, producer, tp)
         assert await kafka.commit_offset(producer, 5) is ErrorCode.NONE
         assert isinstance(await kafka.end(producer), ProducerIdAndEpoch)
@@ -408,7 +413,7 @@ def test_P9_the_doctor_names_forged_markers_until_they_are_overruled(tmp_path: P
         poison(kafka, STRANGER, B)
 
     async def test(kafka: Kafka) -> None:
-        await kafka.node.internal_topic_ready(TRANSACTIONS_TOPIC)
+        await kafka.node.transactions.topic_ready()
         described = await kafka.node.transactions.describe(DescribeTransactionRequest(ID))
         dump = f"semel log dump {kafka.node.config.data_dir}"
         strangers = (f"a-1, producer {STRANGER.producer_id}", (f"{dump}/a-1 --transactional",))
@@ -470,5 +475,27 @@ def test_S1_no_client_sets_the_epoch_by_the_other_calls(tmp_path: Path) -> None:
             with pytest.raises(FatalError, match="does not hang"):
                 await end_hanging(kafka.node, A, 0, end, unknown_elsewhere=True)
         assert partition(kafka).log_end_offset == 1
+
+    with_node(tmp_path, test)
+
+
+def test_P9_a_replaced_coordinator_overrules_nobody_also_where_the_metadata_lags(tmp_path: Path) -> None:
+    """A later coordinator's epoch, of which this node has not heard yet, looked like one that nobody ever had."""
+
+    async def test(kafka: Kafka) -> None:
+        producer = await opened(kafka, A, B)
+        metadata, transactions = kafka.node.metadata, kafka.node.transactions
+        place = TopicPartition(TRANSACTIONS_TOPIC, transactions.partition_for(ID))
+        before = metadata.image
+        topic, state = before.topics[TRANSACTIONS_TOPIC], before.partition(place)
+        assert state is not None
+        later = replace(state, leader_epoch=1, partition_epoch=state.partition_epoch + 1)
+        await metadata.change(lambda _: [PartitionChanged(topic.name, topic.topic_id, place.partition, later)])
+        metadata.image = before
+        offset = partition(kafka).append_marker(producer, 1, committed=True)
+        assert offset is not None
+        late = TxnMarker(producer, 0, False, (A,), coordinator=place.partition)
+        assert await LocalMarkerWriter(kafka.node).write_markers(late) == {A: ErrorCode.TRANSACTION_COORDINATOR_FENCED}
+        assert partition(kafka).log_end_offset == offset + 1
 
     with_node(tmp_path, test)

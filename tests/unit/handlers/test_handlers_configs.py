@@ -114,7 +114,7 @@ def test_wrong_changes_are_refused_and_change_nothing(
 ) -> None:
     async def test(node: Node) -> None:
         await create_topic(node, "a")
-        await node.internal_topic_ready(OFFSETS_TOPIC)
+        await node.groups.topic_ready()
         sequence = node.metadata.image.sequence
         with pytest.raises(SemelError, match=said) as caught:
             await alter_configs(node, request_)

@@ -8,11 +8,10 @@ from pathlib import Path
 import pytest
 from kafka_node import NODE_ID, FakeNode, KafkaClient, batch, run_with_listener, turns, until
 
-from semel.broker.handlers import fetch as fetch_module
-from semel.broker.handlers import large_fetch
-from semel.broker.handlers.fetch import FileRange
-from semel.broker.handlers.fetch_sessions import OF_ONE_MAX, FetchSessions, next_epoch
-from semel.broker.listeners.kafka.limits import KafkaLimits
+from semel.broker.config.kafka_limits import KafkaLimits
+from semel.broker.handlers.fetch import handler as fetch_module
+from semel.broker.handlers.fetch import large as large_fetch
+from semel.broker.handlers.fetch.sessions import OF_ONE_MAX, FetchSessions, next_epoch
 from semel.broker.listeners.kafka.listener import KafkaListener
 from semel.broker.logs.partition import Partition
 from semel.protocol.api.topics import IsolationLevel
@@ -28,6 +27,7 @@ from semel.protocol.kafka.fetch import (
     ForgottenPartition,
 )
 from semel.protocol.record_decoder import decode_records
+from semel.runtime.storage import FileRange
 
 COMMITTED = IsolationLevel.READ_COMMITTED
 FOREVER_MS = 3_600_000
@@ -132,7 +132,7 @@ def test_refusals_by_version(tmp_path: Path) -> None:
             ErrorCode.UNKNOWN_LEADER_EPOCH,
             ErrorCode.NONE,
             ErrorCode.KAFKA_STORAGE_ERROR,
-            ErrorCode.KAFKA_STORAGE_ERROR,
+            ErrorCode.LEADER_NOT_AVAILABLE,
             ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
             ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
         ]
@@ -368,7 +368,7 @@ def in_txn(partition: Partition, producer: ProducerIdAndEpoch, sequence: int, *o
 
 
 def committed_values(item: FetchPartitionResponse) -> list[bytes | None]:
-    """What a read_committed client hands out, filtered as Kafka's consumer does."""
+    """What a read_committed client returns, filtered as Kafka's consumer does."""
     data = item.records
     assert isinstance(data, memoryview)
     assert item.aborted is not None

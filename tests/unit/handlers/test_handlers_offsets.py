@@ -22,7 +22,7 @@ from semel.protocol.api.topics import (
 from semel.protocol.api.transactions import InitProducerIdRequest
 from semel.protocol.batch_builder import encode_batch
 from semel.protocol.errors import ErrorCode
-from semel.protocol.ids import OFFSETS_TOPIC, TRANSACTIONS_TOPIC, TopicPartition
+from semel.protocol.ids import OFFSETS_TOPIC, TopicPartition
 
 TP = TopicPartition("a", 0)
 
@@ -101,7 +101,7 @@ def test_records_of_compacted_and_internal_topics_stay(tmp_path: Path) -> None:
     async def test(node: Node) -> None:
         await create_topic(node, "table", cleanup_policy="compact")
         await create_topic(node, "both", cleanup_policy="compact,delete")
-        await node.internal_topic_ready(OFFSETS_TOPIC)
+        await node.groups.topic_ready()
         table, both, internal = (TopicPartition(name, 0) for name in ("table", "both", OFFSETS_TOPIC))
         found = await delete_records(node, {table: 0, both: 0, internal: 0})
         assert found[table].error is ErrorCode.POLICY_VIOLATION
@@ -125,7 +125,7 @@ def test_offsets_of_unknown_partitions_are_refused_and_the_others_committed(tmp_
 
 def test_T8_offsets_join_their_transaction_by_the_coordinators_word(tmp_path: Path) -> None:
     async def test(node: Node) -> None:
-        await node.internal_topic_ready(TRANSACTIONS_TOPIC)
+        await node.transactions.topic_ready()
         producer = (await node.transactions.init_producer_id(InitProducerIdRequest("t", 60_000))).producer
         request = OffsetCommitRequest("g", -1, "", None, {TP: OffsetAndMetadata(4)}, "t", producer)
         assert (await commit_offsets(node, request)).errors == {TP: ErrorCode.NONE}

@@ -11,10 +11,11 @@ from pathlib import Path
 import pytest
 from kafka_node import FakeNode, KafkaClient, batch, run_with_listener, turns, until
 
-from semel.broker.handlers import produce as produce_module
-from semel.broker.handlers.verification import QUEUED_BATCHES_MAX
+from semel.broker.handlers.produce import handler as produce_module
+from semel.broker.handlers.produce.gate import QUEUED_BATCHES_MAX
 from semel.broker.listeners.kafka.listener import KafkaListener
 from semel.broker.log.config import CleanupPolicy, LogConfig, TimestampType
+from semel.broker.log.refused_batches import REMEMBERED_MS
 from semel.protocol.api.topics import IsolationLevel
 from semel.protocol.api.transactions import AddPartitionsToTxnRequest, TransactionVersion
 from semel.protocol.batch_builder import encode_batch
@@ -102,7 +103,7 @@ def test_topics_are_named_by_id_in_version_13(tmp_path: Path, acks: int) -> None
 
 
 @pytest.mark.parametrize("acks", [1, -1])
-def test_a_batch_for_a_topic_that_was_made_anew_is_refused(tmp_path: Path, acks: int) -> None:
+def test_a_batch_for_a_topic_that_was_created_again_is_refused(tmp_path: Path, acks: int) -> None:
     async def test(node: FakeNode, listener: KafkaListener) -> None:
         (old,) = node.create("t")
         first = node.metadata.topics["t"]
@@ -431,7 +432,12 @@ def test_T8_nothing_enters_that_was_not_added_to_the_transaction(tmp_path: Path,
         asked = node.transactions.requests
         assert len(asked) == 1, "one question for all partitions of a request"
         assert asked[0] == AddPartitionsToTxnRequest(
-            "tx", PRODUCER, (TP, TopicPartition("t", 1)), verify_only=True, version=TransactionVersion.V1
+            "tx",
+            PRODUCER,
+            (TP, TopicPartition("t", 1)),
+            verify_only=True,
+            version=TransactionVersion.V1,
+            topic_ids={"t": first.topic_id},
         )
         # Once the transaction is open here nothing is asked again.
         answer = await client.produce(request(in_txn(b"c", sequence=1), txn="tx", first=1), version)
@@ -645,7 +651,7 @@ def test_T8_a_coordinator_that_crashes_opens_the_gate_again(tmp_path: Path) -> N
 
 
 def test_T8_the_queue_behind_a_gate_is_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("semel.broker.handlers.verification.QUEUED_BATCHES_MAX", 2)
+    monkeypatch.setattr("semel.broker.handlers.produce.gate.QUEUED_BATCHES_MAX", 2)
     assert QUEUED_BATCHES_MAX > 5
 
     async def test(node: FakeNode, listener: KafkaListener) -> None:
@@ -729,3 +735,77 @@ def test_records_without_a_key_are_named_where_the_topic_is_compacted(tmp_path: 
         assert not answer.record_errors
 
     run_with_listener(test, str(tmp_path))
+
+
+def test_P2_no_batch_overtakes_the_first_of_a_new_producer_that_was_refused_for_now(tmp_path: Path) -> None:
+    """A partition takes any first sequence of a producer that it does not know: the second batch would have been it."""
+
+    def of(number: int, epoch: int = 0) -> bytes:
+        return batch(b"v", producer=ProducerIdAndEpoch(7, epoch), sequence=number)
+
+    async def test(node: FakeNode, listener: KafkaListener) -> None:
+        (partition,) = node.create("t")
+        client = await KafkaClient.connect(listener.port)
+
+        async def send(data: bytes) -> ErrorCode:
+            (code,) = codes(await client.produce(request(data, acks=-1)))
+            return code
+
+        partition.update_config(replace(partition.config, min_insync_replicas=2))
+        assert await send(of(1)) is ErrorCode.NOT_ENOUGH_REPLICAS
+        assert await send(of(0)) is ErrorCode.NOT_ENOUGH_REPLICAS
+        partition.update_config(replace(partition.config, min_insync_replicas=1))
+        assert await send(of(1)) is ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
+        assert await send(of(0)) is ErrorCode.NONE
+        assert await send(of(1)) is ErrorCode.NONE
+        assert partition.log_end_offset == 2
+
+    run_with_listener(test, str(tmp_path))
+
+
+def test_P2_a_producer_that_gives_its_first_batch_up_is_not_held_to_it(tmp_path: Path) -> None:
+    async def test(node: FakeNode, listener: KafkaListener) -> None:
+        (partition,) = node.create("t")
+        client = await KafkaClient.connect(listener.port)
+        whole, few = partition.config, replace(partition.config, min_insync_replicas=2)
+        for producer_id in (7, 8):
+            partition.update_config(few)
+            first = batch(b"v", producer=ProducerIdAndEpoch(producer_id, 0), sequence=0)
+            assert codes(await client.produce(request(first, acks=-1))) == [ErrorCode.NOT_ENOUGH_REPLICAS]
+            partition.update_config(whole)
+            epoch = 1 if producer_id == 7 else 0
+            if producer_id == 8:
+                node.clock.advance(ms=REMEMBERED_MS)  # type: ignore[attr-defined]
+            later = batch(b"v", producer=ProducerIdAndEpoch(producer_id, epoch), sequence=3 if epoch == 0 else 0)
+            assert codes(await client.produce(request(later, acks=-1))) == [ErrorCode.NONE]
+
+    run_with_listener(test, str(tmp_path))
+
+
+@pytest.mark.parametrize("version", [12, 13])
+def test_P2_no_batch_overtakes_one_that_came_before_its_partition(tmp_path: Path, version: int) -> None:
+    """In a cluster a client may know a new topic before the node that leads it has made its log."""
+
+    async def test(node: FakeNode, listener: KafkaListener) -> None:
+        (partition,) = node.create("t")
+        client = await KafkaClient.connect(listener.port)
+
+        async def send(number: int) -> ErrorCode:
+            data = batch(b"v", producer=ProducerIdAndEpoch(7, 0), sequence=number)
+            asked = by_id(node, ("t", 0, data), acks=-1) if version == 13 else request(data, acks=-1)
+            (code,) = codes(await client.produce(asked, version))
+            return code
+
+        topics, node.metadata.topics = node.metadata.topics, {}
+        del node.partitions[TP]
+        node.metadata.topics = topics if version == 13 else {}
+        assert await send(0) in _NOT_YET
+        node.metadata.topics = topics
+        node.partitions[TP] = partition
+        assert await send(1) is ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
+        assert [await send(number) for number in (0, 1)] == [ErrorCode.NONE] * 2
+
+    run_with_listener(test, str(tmp_path))
+
+
+_NOT_YET = (ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, ErrorCode.LEADER_NOT_AVAILABLE, ErrorCode.KAFKA_STORAGE_ERROR)

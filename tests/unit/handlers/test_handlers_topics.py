@@ -9,14 +9,14 @@ import pytest
 from running_node import batch, create_topic, run_with_node, running_node
 
 from semel.broker.handlers import metadata
-from semel.broker.handlers.topic_rules import check_topic_name, colliding_name, unified_names
-from semel.broker.handlers.topics import (
+from semel.broker.handlers.topics.changes import (
     TOPICS_PER_REQUEST_MAX,
     create_internal_topic,
     create_partitions,
     create_topics,
     delete_topics,
 )
+from semel.broker.handlers.topics.rules import check_topic_name, colliding_name, unified_names
 from semel.broker.node import Node
 from semel.protocol.api.groups import OffsetAndMetadata, OffsetCommitRequest, OffsetFetchRequest
 from semel.protocol.api.topics import NewTopic
@@ -115,7 +115,7 @@ def test_a_deleted_topic_takes_its_records_and_offsets_with_it(tmp_path: Path) -
         assert old is not None
         old.append(batch(b"x"))
         await old.wait_committed(0)
-        await node.internal_topic_ready(OFFSETS_TOPIC)
+        await node.groups.topic_ready()
         offsets = {tp: OffsetAndMetadata(1), kept: OffsetAndMetadata(7)}
         await node.groups.commit_offsets(OffsetCommitRequest("g", -1, "", None, offsets))
         gone, missing, internal = await delete_topics(node, ["a", "nope", OFFSETS_TOPIC])
@@ -172,8 +172,8 @@ def test_topics_grow_and_never_shrink(tmp_path: Path) -> None:
 
 def test_internal_topics_are_made_once_compacted_and_with_their_own_partitions(tmp_path: Path) -> None:
     async def test(node: Node) -> None:
-        await asyncio.gather(*(node.internal_topic_ready(OFFSETS_TOPIC) for _ in range(5)))
-        await node.internal_topic_ready(TRANSACTIONS_TOPIC)
+        await asyncio.gather(*(node.groups.topic_ready() for _ in range(5)))
+        await node.transactions.topic_ready()
         offsets, transactions = (node.metadata.image.topics[name] for name in (OFFSETS_TOPIC, TRANSACTIONS_TOPIC))
         assert (len(offsets.partitions), len(transactions.partitions)) == (3, 2)
         partition = node.partition(TopicPartition(OFFSETS_TOPIC, 2))
@@ -190,9 +190,10 @@ def test_the_number_of_partitions_of_an_internal_topic_outlives_its_setting(tmp_
 
     async def main() -> None:
         async with running_node(tmp_path, offsets_topic_num_partitions=3) as node:
-            await node.internal_topic_ready(OFFSETS_TOPIC)
+            await node.groups.topic_ready()
         async with running_node(tmp_path, offsets_topic_num_partitions=9) as node:
-            assert node.groups.partition_count == 3
+            # the group's hash is 48: its place among 9 would be 3
+            assert node.groups.offsets_partition("0").partition == 0
 
     asyncio.run(main())
 

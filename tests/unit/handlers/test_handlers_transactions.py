@@ -13,11 +13,11 @@ from running_node import batch, create_topic, run_with_node, running_node
 
 from semel.broker.handlers.add_partitions import add_partitions
 from semel.broker.handlers.offset_commit import commit_offsets
-from semel.broker.handlers.produce import ProduceHandler
-from semel.broker.handlers.topics import delete_topics
+from semel.broker.handlers.produce.handler import ProduceHandler
+from semel.broker.handlers.topics.changes import delete_topics
 from semel.broker.handlers.write_txn_markers import LocalMarkerWriter
 from semel.broker.log.journal import Journal, JournalConfig
-from semel.broker.logs.partition import Durability
+from semel.broker.logs.commit_tracker import CommitTracker
 from semel.broker.node import Node
 from semel.protocol.api.groups import OffsetAndMetadata, OffsetCommitRequest, OffsetFetchRequest
 from semel.protocol.api.transactions import (
@@ -28,7 +28,7 @@ from semel.protocol.api.transactions import (
     TxnMarker,
 )
 from semel.protocol.errors import ErrorCode
-from semel.protocol.ids import OFFSETS_TOPIC, TRANSACTIONS_TOPIC, ProducerIdAndEpoch, TopicPartition
+from semel.protocol.ids import OFFSETS_TOPIC, ProducerIdAndEpoch, TopicPartition
 from semel.protocol.kafka.produce import ProducePartition, ProduceRequest
 from semel.runtime.simulated_storage import SimulatedStorage
 
@@ -38,7 +38,7 @@ with_node = partial(run_with_node, topics={"a": 2})
 
 
 async def begin(node: Node, transactional_id: str = "t") -> ProducerIdAndEpoch:
-    await node.internal_topic_ready(TRANSACTIONS_TOPIC)
+    await node.transactions.topic_ready()
     request = InitProducerIdRequest(transactional_id, 60_000)
     return (await node.transactions.init_producer_id(request)).producer
 
@@ -137,7 +137,7 @@ def test_markers_say_for_each_partition_how_it_went(tmp_path: Path) -> None:
             missing: ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
             TopicPartition("a", 1): ErrorCode.NONE,
         }
-        assert (writer.partition_exists(TP), writer.partition_exists(missing)) == (True, False)
+        assert await writer.deleted((TP, missing), {}) == {missing}
 
     with_node(tmp_path, test)
 
@@ -153,10 +153,10 @@ def test_O1_T3_a_repeated_marker_counts_when_the_first_one_is_durable() -> None:
             node.storage,
             "/n/journal",
             clock=node.clock,
-            config=JournalConfig(inline_sync_bytes_max=0),
+            config=JournalConfig(journal_inline_sync_max_bytes=0),
             executor=executor,
         )
-        node.durability = Durability(node.journal)
+        node.commits = CommitTracker(node.journal)
         (partition,) = node.create("a")
         writer = LocalMarkerWriter(node)  # type: ignore[arg-type]
         marker = TxnMarker(ProducerIdAndEpoch(7, 1), 3, True, (TP,))

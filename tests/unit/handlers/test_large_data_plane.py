@@ -9,9 +9,10 @@ import pytest
 from counted_turns import every_look_takes_a_millisecond, rounds_of_the_loop
 from kafka_node import FakeNode, KafkaClient, batch, run_with_listener, until
 
-from semel.broker.handlers import fetch as fetch_module
-from semel.broker.handlers import large_fetch, large_produce
-from semel.broker.handlers import produce as produce_module
+from semel.broker.handlers.fetch import handler as fetch_module
+from semel.broker.handlers.fetch import large as large_fetch
+from semel.broker.handlers.produce import handler as produce_module
+from semel.broker.handlers.produce import large as large_produce
 from semel.broker.listeners.kafka.limits import entries_max
 from semel.broker.listeners.kafka.listener import KafkaListener
 from semel.protocol.errors import ErrorCode
@@ -93,6 +94,7 @@ def test_a_client_that_leaves_ends_its_large_requests(tmp_path: Path) -> None:
         await until(lambda: partitions[0].log_end_offset == 1)
         await other.close()
         await until(lambda: not listener.produce.large_requests)
+        assert [one.log_end_offset for one in partitions] == [1] * PARTS, "a request that has begun is done to its end"
 
     run_with_listener(test, str(tmp_path))
 

@@ -6,10 +6,12 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
+from chained_changes import chained
 from running_node import create_topic, run_with_node
 
-from semel.broker.handlers import metadata, topics
-from semel.broker.handlers.topics import (
+from semel.broker.handlers import metadata
+from semel.broker.handlers.topics import changes as topics
+from semel.broker.handlers.topics.changes import (
     TOPICS_PER_CHANGE_MAX,
     MorePartitions,
     create_partitions_of_many,
@@ -81,7 +83,7 @@ def test_S2_an_image_is_made_once_for_all_changes_that_come_together(monkeypatch
 
     monkeypatch.setattr(MetadataImage, "__init__", counted)
     changes = [TopicCreated(name, new_topic_id(), ()) for name in NAMES]
-    image = EMPTY_IMAGE.apply_all(enumerate(changes, 1))
+    image = EMPTY_IMAGE.apply_all(chained(changes))
     assert set(image.topics) == set(NAMES)
     assert len(made) == 1
 

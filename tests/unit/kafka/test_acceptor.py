@@ -11,17 +11,16 @@ from pathlib import Path
 import pytest
 from kafka_node import FakeNode, KafkaClient, batch, run_with_listener, turns, until
 
+from semel.broker.config.kafka_limits import KafkaLimits, parse_connection_overrides
 from semel.broker.config.node_config import NodeConfig
-from semel.broker.config.setting import ConfigError
 from semel.broker.config.sources import check_config
 from semel.broker.listeners import acceptor as acceptor_module
 from semel.broker.listeners.acceptor import Acceptor
-from semel.broker.listeners.kafka.limits import KafkaLimits
 from semel.broker.listeners.kafka.listener import KafkaListener
-from semel.broker.logs.open_files import share_open_files, warn_of_few_open_files
-from semel.broker.parts_config import kafka_limits
+from semel.broker.open_files import share_open_files, warn_of_few_open_files
 from semel.protocol.errors import ErrorCode
 from semel.protocol.kafka.produce import ProducePartition, ProduceRequest
+from semel.runtime.setting import ConfigError
 
 
 async def is_served(client: KafkaClient) -> bool:
@@ -113,7 +112,7 @@ def test_S2_connections_of_one_address_are_bounded(tmp_path: Path, caplog: pytes
         await until(lambda: listener.statistics().connections == 1)
         assert await is_served(await KafkaClient.connect(listener.port))
 
-    run_with_listener(test, str(tmp_path), limits=KafkaLimits(max_connections_per_address=2))
+    run_with_listener(test, str(tmp_path), limits=KafkaLimits(kafka_max_connections_per_ip=2))
     assert "reason=more than kafka.max.connections.per.ip=2 of this address" in caplog.text
 
 
@@ -123,7 +122,7 @@ def test_S2_an_address_may_have_a_bound_of_its_own(tmp_path: Path) -> None:
         assert await is_served(await KafkaClient.connect(listener.port))
         assert await (await KafkaClient.connect(listener.port)).closed()
 
-    run_with_listener(test, str(tmp_path), limits=KafkaLimits(max_connections_overrides={"127.0.0.1": 1}))
+    run_with_listener(test, str(tmp_path), limits=KafkaLimits(kafka_max_connections_overrides=("127.0.0.1:1",)))
 
 
 def test_a_connection_that_can_not_be_served_is_not_counted(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
@@ -177,7 +176,7 @@ def test_S2_no_listener_can_take_the_files_of_the_logs_or_of_another(
 
 def test_overrides_of_addresses_are_read() -> None:
     config = NodeConfig(kafka_max_connections_overrides=("10.0.0.7:500", "[::1]:3"))
-    assert kafka_limits(config).max_connections_overrides == {"10.0.0.7": 500, "::1": 3}
+    assert parse_connection_overrides(config.kafka_max_connections_overrides) == {"10.0.0.7": 500, "::1": 3}
     for wrong in ("10.0.0.7", "host:5", "10.0.0.7:x", "10.0.0.7:-1"):
         with pytest.raises(ConfigError, match=r"is not ADDRESS:COUNT"):
             check_config(NodeConfig(data_dir="d", kafka_max_connections_overrides=(wrong,)))

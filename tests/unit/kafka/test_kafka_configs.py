@@ -326,7 +326,7 @@ def test_alter_configs_replaces_all_that_was_given(tmp_path: Path, version: int)
 
 def test_what_coordinators_need_of_their_topics_is_not_replaced(tmp_path: Path) -> None:
     async def test(node: Node) -> None:
-        await node.internal_topic_ready(OFFSETS_TOPIC)
+        await node.groups.topic_ready()
         configs = [{"name": "segment.bytes", "value": "1000"}]
         resources = [{"resource_type": TOPIC, "resource_name": OFFSETS_TOPIC, "configs": configs}]
         response = await call(

@@ -511,7 +511,7 @@ def test_O2_pending_offsets_are_unstable_for_those_who_ask(tmp_path: Path) -> No
     async def test(node: Node) -> None:
         await create_topic(node, "t")
         await commit(node, {0: 1})
-        await node.internal_topic_ready(TRANSACTIONS_TOPIC)
+        await node.transactions.topic_ready()
         begun = await node.transactions.init_producer_id(InitProducerIdRequest("p", 60_000))
         offsets = {TopicPartition("t", 0): OffsetAndMetadata(9)}
         pending = OffsetCommitRequest(GROUP, -1, "", None, offsets, "p", begun.producer)

@@ -12,10 +12,10 @@ from pathlib import Path
 import pytest
 from kafka_node import FakeNode, KafkaClient, batch, buffers, run_with_listener, turns, until
 
+from semel.broker.config.kafka_limits import KafkaLimits
 from semel.broker.listeners.kafka import connection as connection_module
 from semel.broker.listeners.kafka.connection import KafkaConnection
 from semel.broker.listeners.kafka.large_frame import BLOCK_BYTES, LargeFrame
-from semel.broker.listeners.kafka.limits import KafkaLimits
 from semel.broker.listeners.kafka.listener import KafkaListener
 from semel.broker.listeners.kafka.output import PIECE_BYTES, Output
 from semel.broker.listeners.kafka.registry import LATER, Answer, Api, RequestContext
@@ -206,7 +206,7 @@ def test_S2_a_request_that_does_not_come_is_given_up(
         await until(lambda: listener.statistics().reserved_bytes == 0)
 
     limits = KafkaLimits(
-        socket_request_max_bytes=1 << 20, queued_max_request_bytes=3 << 20, request_receive_timeout_ms=100
+        socket_request_max_bytes=1 << 20, queued_max_request_bytes=3 << 20, kafka_request_receive_timeout_ms=100
     )
     run_with_listener(test, str(tmp_path), limits=limits)
     assert "a request came too slowly" in caplog.text
@@ -266,7 +266,7 @@ def test_S2_room_that_is_kept_from_others_is_given_up(tmp_path: Path, caplog: py
         await until(lambda: listener.statistics().crowding_connections > 0)
 
     limits = KafkaLimits(
-        socket_request_max_bytes=1 << 20, queued_max_request_bytes=3 << 20, request_receive_timeout_ms=100
+        socket_request_max_bytes=1 << 20, queued_max_request_bytes=3 << 20, kafka_request_receive_timeout_ms=100
     )
     run_with_listener(test, str(tmp_path), limits=limits)
     assert "while others had to wait" in caplog.text
@@ -450,7 +450,7 @@ def test_what_had_to_wait_for_places_in_flight_goes_on_without_new_bytes(tmp_pat
         for number in range(total):
             assert await client.receive() == struct.pack(">i", number)
 
-    run_with_listener(test, str(tmp_path), limits=KafkaLimits(max_in_flight_requests=4))
+    run_with_listener(test, str(tmp_path), limits=KafkaLimits(kafka_max_in_flight_requests=4))
 
 
 class Taker(asyncio.Transport):

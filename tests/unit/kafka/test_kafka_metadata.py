@@ -119,7 +119,7 @@ def test_all_topics_none_and_some_are_told_apart_by_version(tmp_path: Path) -> N
     async def test(node: Node) -> None:
         await create_topic(node, "b")
         await create_topic(node, "a")
-        await node.internal_topic_ready(OFFSETS_TOPIC)
+        await node.groups.topic_ready()
         everything = [OFFSETS_TOPIC, "a", "b"]
         assert [topic.name for topic in (await ask(node, 0, [])).topics] == everything
         for version in range(1, 14):
@@ -226,7 +226,7 @@ def test_a_partition_whose_directory_is_gone_has_no_leader_and_the_others_have(t
     async def test(node: Node) -> None:
         await create_topic(node, "a", 2)
         shutil.rmtree(tmp_path / "data" / "a-1")
-        await node.logs.upkeep.flush()
+        await node.logs.maintenance.flush()
         (topic,) = (await ask(node, 13, [{"name": "a"}])).topics
         assert [(each.error_code, each.leader_id, each.offline_replicas) for each in topic.partitions] == [
             (ErrorCode.NONE, 1, ()),

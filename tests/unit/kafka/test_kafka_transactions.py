@@ -67,7 +67,7 @@ def with_node(
     asyncio.run(main())
 
 
-# -- both protocols, from beginning to end
+# --- Both protocols, from beginning to end ----------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("commit", [True, False], ids=["commit", "abort"])
@@ -149,7 +149,7 @@ def test_T8_a_batch_of_the_older_protocol_needs_its_partition_added_first(tmp_pa
     with_node(tmp_path, test)
 
 
-# -- producer ids
+# --- Producer ids -----------------------------------------------------------------------------------------------------
 
 
 def test_producer_ids_without_a_transactional_id_differ_and_need_no_coordinator(tmp_path: Path) -> None:
@@ -258,7 +258,7 @@ def test_KIP939_a_node_that_does_not_allow_two_phase_commit_refuses_it(tmp_path:
     with_node(tmp_path, test)
 
 
-# -- the codes of each version
+# --- The codes of each version ----------------------------------------------------------------------------------------
 
 
 def test_a_fenced_producer_is_told_in_the_code_that_its_version_knows(tmp_path: Path) -> None:
@@ -366,7 +366,7 @@ def test_T5_T7_who_was_fenced_hears_so_at_once_though_markers_are_on_their_way(t
         amid = await refusals(kafka, old)
         told = {ErrorCode.PRODUCER_FENCED, ErrorCode.INVALID_PRODUCER_EPOCH}
         assert {code for _, code in amid} == told, amid
-        assert await kafka.init() is ErrorCode.CONCURRENT_TRANSACTIONS, "its successor comes again"
+        assert await kafka.init() is ErrorCode.CONCURRENT_TRANSACTIONS, "its successor retries"
         gate.set()
         await kafka.settled()
         assert await refusals(kafka, old) == amid
@@ -388,7 +388,7 @@ def test_T11_an_end_without_a_transaction(tmp_path: Path) -> None:
     with_node(tmp_path, test)
 
 
-# -- partitions
+# --- Partitions -------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("version", range(4))
@@ -417,8 +417,8 @@ def test_T8_a_node_verifies_and_adds_for_several_transactions_at_once(tmp_path: 
         abortable, none = ErrorCode.TRANSACTION_ABORTABLE, ErrorCode.NONE
         asked = [(ID, producer, True, [A, B]), ("other", other, True, [A])]
         assert await kafka.add_as_node(*asked, version=version) == {ID: [none, abortable], "other": [abortable]}
+        await kafka.node.groups.topic_ready()
         group = kafka.node.groups.offsets_partition(GROUP)
-        await kafka.node.internal_topic_ready(OFFSETS_TOPIC)
         added = [(ID, producer, False, [B]), ("other", other, False, [A, group]), ("none", other, False, [A])]
         assert await kafka.add_as_node(*added, version=version) == {
             ID: [none],
@@ -442,14 +442,14 @@ def test_more_transactions_than_are_asked_about_side_by_side_are_all_answered(tm
     with_node(tmp_path, test)
 
 
-# -- offsets
+# --- Offsets ----------------------------------------------------------------------------------------------------------
 
 
 def test_O4_offsets_of_a_member_are_fenced_and_those_of_clients_that_cannot_say_who_they_are_let_through(
     tmp_path: Path,
 ) -> None:
     async def test(kafka: Kafka) -> None:
-        await kafka.node.internal_topic_ready(OFFSETS_TOPIC)
+        await kafka.node.groups.topic_ready()
         joined = await kafka.node.groups.join(MEMBER)
         producer = await kafka.begin()
         assert await kafka.add_offsets(producer) is ErrorCode.NONE
@@ -482,7 +482,7 @@ def test_what_a_transactional_commit_of_offsets_refuses(tmp_path: Path, version:
     with_node(tmp_path, test)
 
 
-# -- what operators see (their markers: test_foreign_markers.py)
+# --- What operators see (their markers: test_foreign_markers.py) ------------------------------------------------------
 
 
 def test_describe_producers_says_what_is_wrong_with_a_partition(tmp_path: Path) -> None:

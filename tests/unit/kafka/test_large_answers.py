@@ -21,15 +21,15 @@ from semel.broker.listeners.kafka.apis import consumer_group_describe
 from semel.broker.listeners.kafka.registry import LARGE_BYTES
 from semel.broker.log.producer_state import ProducerEntry
 from semel.broker.node import Node
-from semel.group_coordinator import service as group_service
+from semel.group_coordinator import coordinator as group_coordinator
 from semel.group_coordinator.offsets.table import OffsetTable
 from semel.protocol.errors import ErrorCode, UsageError
-from semel.protocol.ids import OFFSETS_TOPIC, TRANSACTIONS_TOPIC, TopicPartition
+from semel.protocol.ids import TopicPartition
 from semel.protocol.kafka.api import ApiKey
 from semel.protocol.kafka.entities import load_entity
 from semel.runtime.keys import java_string_hash
 from semel.runtime.turns import TURN_SECONDS
-from semel.txn_coordinator import service as txn_service
+from semel.txn_coordinator import coordinator as txn_coordinator
 from semel.txn_coordinator.config import TRANSACTIONAL_ID_BYTES_MAX
 
 MANY = 200
@@ -188,8 +188,8 @@ def test_S3_a_request_with_many_entries_and_a_short_answer_is_worked_on_in_turns
     key, version, values = WORKED_ON_IN_TURNS[asked]
 
     async def test(node: Node) -> None:
-        for topic in (OFFSETS_TOPIC, TRANSACTIONS_TOPIC):
-            await node.internal_topic_ready(topic)
+        await node.groups.topic_ready()
+        await node.transactions.topic_ready()
         await ask(node, key, version, **values)  # what is made or loaded on the way is there from now on
         nothing_is_beside_the_loop(monkeypatch)
         every_look_takes_a_millisecond(monkeypatch)
@@ -235,7 +235,7 @@ def test_S3_large_requests_of_seldom_apis_are_read_beside_the_loop(
 def test_S3_filters_of_lists_are_looked_through_once_and_only_names_that_there_are_reach_the_shards(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(txn_service, "UNKNOWN_STATES_MAX", 3)
+    monkeypatch.setattr(txn_coordinator, "UNKNOWN_STATES_MAX", 3)
     submitted: list[Any] = []
 
     def noted(submit: Callable[..., Any]) -> Callable[..., Any]:
@@ -246,8 +246,8 @@ def test_S3_filters_of_lists_are_looked_through_once_and_only_names_that_there_a
         return noting
 
     async def test(node: Node) -> None:
-        for topic in (OFFSETS_TOPIC, TRANSACTIONS_TOPIC):
-            await node.internal_topic_ready(topic)
+        await node.groups.topic_ready()
+        await node.transactions.topic_ready()
         await join(node, "g")
         for runtime in (node.groups._runtime, node.transactions._runtime):
             monkeypatch.setattr(runtime, "submit", noted(runtime.submit))
@@ -273,7 +273,7 @@ def test_S3_filters_of_lists_are_looked_through_once_and_only_names_that_there_a
 
 
 def test_S3_all_offsets_of_a_group_are_fetched_in_parts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(group_service, "FETCHED_AT_ONCE_MAX", 10)
+    monkeypatch.setattr(group_coordinator, "FETCHED_AT_ONCE_MAX", 10)
     fetched: list[int] = []
     fetch = OffsetTable.fetch
 
@@ -343,7 +343,7 @@ def test_S2_the_hashes_of_long_keys_are_not_kept() -> None:
 
 def test_S2_a_history_is_not_looked_for_by_a_key_that_is_too_long(tmp_path: Path) -> None:
     async def test(node: Node) -> None:
-        await node.internal_topic_ready(TRANSACTIONS_TOPIC)
+        await node.transactions.topic_ready()
         longest = "é" * (TRANSACTIONAL_ID_BYTES_MAX // 2) + "e"
         assert (await read_history(node, longest)).events == ()
         with pytest.raises(UsageError, match="at most 32767 bytes, not 32768"):

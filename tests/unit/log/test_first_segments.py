@@ -26,7 +26,7 @@ async def started(config: LogConfig = CONFIG, count: int = 10) -> tuple[Node, Pa
     partition = node.create(TP, config)
     for number in range(count):
         await append(partition, batch(size=60, sequence=number))
-    await node.logs.upkeep.flush()
+    await node.logs.maintenance.flush()
     assert len(partition.log.segments) > 3
     return node, partition
 
@@ -114,9 +114,9 @@ def test_D6_what_was_deleted_in_order_is_no_loss(how: str, caplog: pytest.LogCap
         if how == "DeleteRecords":
             partition.delete_records(6)
         if how == "compaction":
-            assert await node.logs.upkeep.compact_logs() == 1
+            assert await node.logs.maintenance.compact_logs() == 1
         else:
-            assert await node.logs.upkeep.check_retention() > 0
+            assert await node.logs.maintenance.check_retention() > 0
         assert partition.log.size_bytes < before
         start = partition.log_start_offset
         await node.logs.close()
@@ -134,8 +134,8 @@ def test_D6_a_kill_after_retention_and_before_its_note_is_no_loss(caplog: pytest
     async def run() -> None:
         config = replace(CONFIG, retention_bytes=300)
         node, partition = await started(config)
-        await node.logs.upkeep._write_log_starts()
-        assert await node.logs.upkeep.check_retention() > 0
+        await node.logs.maintenance._write_log_starts()
+        assert await node.logs.maintenance.check_retention() > 0
         start = partition.log_start_offset
         node.storage.crash(power=False)
         assert node.start(config).recovery.damage == ()

@@ -16,7 +16,7 @@ from kafka_node import FakeNode, KafkaClient, run_with_listener, turns, until
 from lying_batches import LIES, NOW_MS, record, sealed
 from running_node import channel_to, create_topic, running_node
 
-from semel.broker.handlers import batch_checks
+from semel.broker.handlers.produce import batch_checks
 from semel.broker.listeners.kafka.listener import KafkaListener
 from semel.broker.log import append_validation
 from semel.broker.log.append_validation import RefusedRecordsError, UncompressedLimits, check_batch

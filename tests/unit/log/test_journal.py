@@ -21,7 +21,12 @@ from semel.runtime.simulated_storage import SimulatedStorage
 
 TOPIC = TopicId(UUID(int=7))
 FOLDER = "/d/journal"
-SMALL = JournalConfig(file_bytes=600, buffer_bytes_max=400, direct_write_bytes=200, unsynced_bytes_max=1 << 20)
+SMALL = JournalConfig(
+    journal_file_bytes=600,
+    journal_buffer_max_bytes=400,
+    journal_direct_write_bytes=200,
+    journal_unsynced_max_bytes=1 << 20,
+)
 
 
 def new_storage(seed: int = 0) -> SimulatedStorage:
@@ -96,7 +101,7 @@ def test_D1_nothing_is_durable_before_the_sync() -> None:
     async def run() -> None:
         storage = new_storage()
         executor = HeldExecutor()
-        config = JournalConfig(inline_sync_bytes_max=0)
+        config = JournalConfig(journal_inline_sync_max_bytes=0)
         journal = new_journal(storage, config, executor=executor)
         first = asyncio.create_task(journal.wait_durable(journal.append(TOPIC, 0, 0, [b"first"])))
         await turn()
@@ -150,7 +155,7 @@ def test_sync_now_waits_for_the_sync_that_runs() -> None:
         may_run = threading.Event()
         with ThreadPoolExecutor(1) as executor:
             executor.submit(may_run.wait, 30)
-            journal = new_journal(storage, JournalConfig(inline_sync_bytes_max=0), executor=executor)
+            journal = new_journal(storage, JournalConfig(journal_inline_sync_max_bytes=0), executor=executor)
             journal.append(TOPIC, 0, 0, [b"a"])
             await turn()
             journal.append(TOPIC, 0, 1, [b"b"])
@@ -171,7 +176,12 @@ def test_D1_file_written_during_its_own_sync_and_then_rolled_is_synced_again() -
     async def run() -> None:
         storage = new_storage()
         executor = HeldExecutor()
-        config = JournalConfig(file_bytes=600, buffer_bytes_max=400, direct_write_bytes=200, inline_sync_bytes_max=0)
+        config = JournalConfig(
+            journal_file_bytes=600,
+            journal_buffer_max_bytes=400,
+            journal_direct_write_bytes=200,
+            journal_inline_sync_max_bytes=0,
+        )
         journal = new_journal(storage, config, executor=executor)
         waits = [asyncio.ensure_future(journal.wait_durable(journal.append(TOPIC, 0, 0, [b"a"])))]
         await turn()
@@ -193,7 +203,9 @@ def test_D1_file_written_during_its_own_sync_and_then_rolled_is_synced_again() -
 
 def test_unsynced_bytes_are_bounded() -> None:
     storage = new_storage()
-    config = JournalConfig(buffer_bytes_max=1000, direct_write_bytes=1000, unsynced_bytes_max=10_000)
+    config = JournalConfig(
+        journal_buffer_max_bytes=1000, journal_direct_write_bytes=1000, journal_unsynced_max_bytes=10_000
+    )
     journal = new_journal(storage, config)
     for n in range(1000):
         journal.append(TOPIC, 0, n, [bytes(100)])
@@ -256,7 +268,9 @@ def test_D2_damage_to_what_was_acknowledged_is_loud_and_names_the_way_out() -> N
     journal.close()
     (name,) = storage.list_folder(FOLDER)
     storage.corrupt(f"{FOLDER}/{name}", FILE_HEADER_BYTES + ENTRY_HEADER_BYTES + 150, b"X")
-    with pytest.raises(FatalError, match=r"Restore the file from a backup.* move the folder /d/journal away") as caught:
+    with pytest.raises(
+        FatalError, match=r"Restore the file from a backup.* move the directory /d/journal away"
+    ) as caught:
         replayed(storage)
     assert name in str(caught.value)
     with pytest.raises(FatalError):
@@ -464,7 +478,7 @@ def test_D1_failed_sync_in_the_thread_fails_the_waiters_too() -> None:
         executor = HeldExecutor()
         failures: list[SemelError] = []
         journal = new_journal(
-            storage, JournalConfig(inline_sync_bytes_max=0), executor=executor, on_failure=failures.append
+            storage, JournalConfig(journal_inline_sync_max_bytes=0), executor=executor, on_failure=failures.append
         )
         wait = asyncio.create_task(journal.wait_durable(journal.append(TOPIC, 0, 0, [b"x"])))
         await turn()
@@ -473,6 +487,37 @@ def test_D1_failed_sync_in_the_thread_fails_the_waiters_too() -> None:
         with pytest.raises(RetriableError):
             await wait
         assert len(failures) == 1
+        journal.close()
+
+    asyncio.run(run())
+
+
+@pytest.mark.parametrize("in_thread", [True, False])
+def test_D1_a_sync_that_fails_with_another_error_than_the_disks_closes_the_journal_too(in_thread: bool) -> None:
+    """The files of that sync are in no later one, which would say that they are durable."""
+
+    async def run() -> None:
+        storage = new_storage()
+        executor = HeldExecutor()
+        failures: list[SemelError] = []
+        config = JournalConfig(journal_inline_sync_max_bytes=0 if in_thread else 1 << 20)
+        journal = new_journal(storage, config, executor=executor, on_failure=failures.append)
+        storage.fail_next("sync", MemoryError())
+        position = journal.append(TOPIC, 0, 0, [b"x"])
+        waiting = asyncio.ensure_future(journal.wait_durable(position))
+        if in_thread:
+            await turn()
+            executor.run()
+        else:
+            with pytest.raises(RetriableError, match=r"could not be synced: MemoryError\(\)"):
+                journal.sync_now()
+        await turn()
+        assert waiting.done()
+        assert isinstance(waiting.exception(), RetriableError)
+        assert len(failures) == 1
+        with pytest.raises(RetriableError, match="restart"):
+            journal.append(TOPIC, 0, 1, [b"y"])
+        assert journal.durable_position == 0
         journal.close()
 
     asyncio.run(run())
@@ -534,7 +579,7 @@ def test_a_sync_that_fails_for_want_of_room_closes_the_journal_for_good() -> Non
 
 def test_a_journal_file_that_a_full_disk_could_not_begin_is_begun_later() -> None:
     storage = new_storage()
-    journal = new_journal(storage, JournalConfig(file_bytes=120))
+    journal = new_journal(storage, JournalConfig(journal_file_bytes=120))
     for number in range(3):
         journal.append(TOPIC, 0, number, [b"x" * 100])
         journal.sync_now()
@@ -576,10 +621,10 @@ def test_closed_journal_takes_nothing() -> None:
 @pytest.mark.parametrize(
     "bad",
     [
-        {"file_bytes": 10},
-        {"direct_write_bytes": 0},
-        {"buffer_bytes_max": 10, "direct_write_bytes": 20},
-        {"unsynced_bytes_max": 10},
+        {"journal_file_bytes": 10},
+        {"journal_direct_write_bytes": 0},
+        {"journal_buffer_max_bytes": 10, "journal_direct_write_bytes": 20},
+        {"journal_unsynced_max_bytes": 10},
     ],
 )
 def test_config_that_cannot_work_is_refused(bad: dict[str, int]) -> None:

@@ -247,7 +247,7 @@ def test_D4_markers_stay_while_needed_and_go_after_the_horizon() -> None:
 
     end = clean(log)
     assert markers() == [1, 3], "their data was there in this round"
-    # As a recovery would find it: whoever checks the log misses no entry for an abort that is there.
+    # As a recovery would find it: a check of the log misses no entry for an abort that is there.
     assert [(one.producer_id, one.last_offset) for one in log.aborted_transactions(0, log.log_end_offset)] == [(1, 3)]
     for round_number, now_ms in enumerate((NOW, NOW + 999, NOW + 1000)):
         put(log, f"r{round_number}", "1")
@@ -330,14 +330,14 @@ def test_small_segments_are_put_together() -> None:
     log = open_log(SimulatedStorage(), CONFIG)
     for n in range(200):
         put(log, f"key-{n % 5}", str(n))
-    count = log.segment_count
+    count = len(log.segments)
     end = clean(log)
-    assert log.segment_count == count, "full ones are not put together before they are clean"
+    assert len(log.segments) == count, "full ones are not put together before they are clean"
     put(log, "key-0", "last")
     roll(log)
     clean(log, first_dirty_offset=end)
-    assert log.segment_count < count / 4
-    assert len([name for name in log.storage.list_folder("data/t-0") if name.endswith(".log")]) == log.segment_count
+    assert len(log.segments) < count / 4
+    assert len([name for name in log.storage.list_folder("data/t-0") if name.endswith(".log")]) == len(log.segments)
 
 
 def test_a_round_gives_up_when_the_log_changes_under_it() -> None:

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import base64
+import contextlib
 import json
 import random
 import shutil
+import sqlite3
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +23,7 @@ from semel.broker.inspection.batch_dump import find_batch
 from semel.broker.inspection.dump import Dump
 from semel.broker.inspection.dump_options import Decoder, DumpOptions
 from semel.broker.inspection.internal_topics import decode_internal
+from semel.broker.inspection.metadata_copy import rows
 from semel.broker.inspection.text import line_of
 from semel.broker.log.producer_snapshot import decode_snapshot
 from semel.cli.main import app
@@ -325,7 +328,7 @@ def test_the_command_prints_lines_or_json_and_says_that_a_node_runs(tmp_path: Pa
                 CliRunner().invoke, app, ["log", "dump", str(tmp_path / "data"), "--records"]
             )
             assert result.exit_code == 0, result.output
-            assert "a node has" in result.stderr
+            assert "a node is running on" in result.stderr
             assert '"k" = "v"' in result.stdout
             assert "topic-created" not in result.stderr
 
@@ -334,7 +337,17 @@ def test_the_command_prints_lines_or_json_and_says_that_a_node_runs(tmp_path: Pa
     entries = [json.loads(line) for line in shown.stdout.splitlines()]
     changes = [entry for entry in entries if entry["kind"] == "metadata-change"]
     assert {"cluster-created", "topic-created"} <= {entry["change"] for entry in changes}
-    assert "a node has" not in shown.stderr
+    assert "a node is running on" not in shown.stderr
+    (here,) = [entry for entry in entries if entry["kind"] == "metadata-node"]
+    (registered,) = [entry for entry in changes if entry["change"] == "broker-registered"]
+    assert here["node_id"] == registered["payload"]["node_id"]
+    assert here["broker_epoch"] == registered["sequence"]
+    # A database of an older version has no such table, and is no damage.
+    path = tmp_path / "data" / "metadata.sqlite"
+    with contextlib.closing(sqlite3.connect(path)) as connection:
+        connection.execute("DROP TABLE semel_nodes")
+        connection.commit()
+    assert "node" not in {row.table for row in rows(str(path))}
 
 
 def test_the_command_s_exit_code_says_that_something_is_damaged(made: Path, tmp_path: Path) -> None:
@@ -353,7 +366,7 @@ def test_the_command_s_exit_code_says_that_something_is_damaged(made: Path, tmp_
         (["."], "no files that belong to a node's logs"),
         (["strange.txt"], "is no file of a node by its name"),
         (["strange.txt", "--offset", "3", "--to", "4"], "--offset is one offset"),
-        (["strange.txt", "--from", "5", "--to", "4"], "is behind"),
+        (["strange.txt", "--from", "5", "--to", "4"], "is after"),
         (["strange.txt", "--partition", "orders"], "TOPIC:NUMBER"),
     ],
 )

@@ -74,8 +74,7 @@ def read_all(log: PartitionLog, offset: int = 0, upto: int | None = None, max_by
         found = log.read(offset, max_bytes, upto)
         if found.size == 0:
             return records
-        assert found.file is not None
-        data = found.file.read_at(found.size, found.position)
+        data = found.read()
         assert len(data) == found.size
         headers = list(iter_batches(data))
         assert sum(header.size_bytes for header in headers) == found.size, "whole batches"
@@ -106,7 +105,7 @@ def test_appends_are_read_back_at_any_offset_and_size() -> None:
         assert read_header(result.appended[0]).base_offset == result.base_offset
     end = sum(counts)
     assert log.log_end_offset == end
-    assert log.segment_count > 5
+    assert len(log.segments) > 5
     assert [record.offset for record in read_all(log)] == list(range(end))
     for offset in range(0, end, 7):
         for max_bytes in (1, 300, 1 << 20):
@@ -314,7 +313,7 @@ def test_L3_aborted_transactions_are_found_across_segments() -> None:
             result = append(log, producer=producer, sequence=sequences[producer_id], transactional=True)
             sequences[producer_id] += 1
             open_since.setdefault(producer_id, result.base_offset)
-    assert log.segment_count > 3
+    assert len(log.segments) > 3
     stable = log.first_unstable_offset(log.log_end_offset)
     assert stable == min(open_since.values())
     for first in range(0, stable, 5):
@@ -352,20 +351,20 @@ def test_lookups_by_timestamp() -> None:
 def test_segments_roll_by_size_age_full_index_and_relative_offset() -> None:
     storage = SimulatedStorage()
     log = open_log(storage, LogConfig(segment_bytes=1000))
-    while log.segment_count == 1:
+    while len(log.segments) == 1:
         append(log)
     assert next(iter(log.segments)).size <= 1000
     log = PartitionLog.open(storage, "a", TP, TOPIC_ID, LogConfig(segment_ms=1000), now_ms=NOW)
     append(log, timestamp_ms=NOW)
     append(log, timestamp_ms=NOW + 1000)
-    assert log.segment_count == 1
+    assert len(log.segments) == 1
     append(log, timestamp_ms=NOW + 1001)
-    assert log.segment_count == 2
+    assert len(log.segments) == 2
     config = LogConfig(segment_index_bytes=36, index_interval_bytes=0)
     log = PartitionLog.open(storage, "b", TP, TOPIC_ID, config, now_ms=NOW)
     for n in range(20):
         append(log, timestamp_ms=NOW + n)
-    assert log.segment_count > 3
+    assert len(log.segments) > 3
     for segment in log.segments:
         assert segment.offsets.size_bytes <= 36
         assert segment.times.size_bytes <= 36
@@ -373,7 +372,7 @@ def test_segments_roll_by_size_age_full_index_and_relative_offset() -> None:
     for base in (0, 1 << 31, (1 << 31) + 1, 1 << 33):
         log.replay_append(base, encode_batch([(NOW, b"k", b"v", ())], base_offset=base), now_ms=NOW)
     assert [record.offset for record in read_all(log)] == [0, 1 << 31, (1 << 31) + 1, 1 << 33]
-    assert log.segment_count == 4
+    assert len(log.segments) == 4
     with refused(ErrorCode.RECORD_LIST_TOO_LARGE):
         append(open_log(SimulatedStorage(), LogConfig(segment_bytes=100)), size=200)
 
@@ -482,9 +481,9 @@ def test_retention_by_age_size_and_start_never_beyond_the_high_watermark() -> No
     assert 4000 <= log.size_bytes < 6000
     start = log.segments.base_offsets[1] + 1
     log.delete_records(start)
-    count = log.segment_count
+    count = len(log.segments)
     assert log.delete_old_segments(NOW, log.log_end_offset) == 1
-    assert (log.segment_count, log.log_start_offset) == (count - 1, start)
+    assert (len(log.segments), log.log_start_offset) == (count - 1, start)
     kept = PartitionLog.open(
         storage, "k", TP, TOPIC_ID, replace(SMALL, cleanup_policy=frozenset({CleanupPolicy.COMPACT}), retention_ms=0),
         now_ms=NOW,
@@ -501,8 +500,7 @@ def test_a_read_outlives_the_deletion_of_its_segment() -> None:
     found = log.read(0, 500, 100)
     log.delete_old_segments(NOW + 100_000_000, log.log_end_offset)
     log.delete_old_segments(NOW + 200_000_000, log.log_end_offset)
-    assert found.file is not None
-    assert read_header(found.file.read_at(found.size, found.position)).base_offset == 0
+    assert read_header(found.read()).base_offset == 0
 
 
 def test_a_full_disk_refuses_and_keeps_everything() -> None:

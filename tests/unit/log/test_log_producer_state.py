@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from semel.broker.log.producer_snapshot import CorruptSnapshotError, decode_snapshot, encode_snapshot
+from semel.broker.log.producer_snapshot import CorruptSnapshotError, decode_snapshot, encode_packed
 from semel.broker.log.producer_state import MAX_SEQUENCE, MarkerVerdict, ProducerState
 from semel.broker.log.verification import Verifications
 from semel.protocol.api.transactions import TransactionVersion
@@ -346,7 +346,7 @@ def test_P7_a_snapshot_holds_the_whole_state() -> None:
     append(state, -1, producer_id=9, coordinator=True, transactional=True)
     state.apply_marker(ProducerIdAndEpoch(9, 1), 3, True, state.end_offset, 5, 5)
     state.end_offset += 1
-    data = encode_snapshot(state)
+    data = encode_packed(each.packed() for each in state)
     restored = ProducerState(TP)
     restored.restore(decode_snapshot(data, now_ms=0), state.end_offset)
     assert restored == state

@@ -57,7 +57,7 @@ def test_a_clean_start_reads_only_what_follows_the_last_index_entries(monkeypatc
     aborted = sum(storage.open(f"{FOLDER}/{name}").size() for name in names if name.endswith(".txnindex"))
     reads = CountedReads(monkeypatch)
     log = open_log(storage, SMALL_SEGMENTS, clean=True)
-    segments = log.segment_count
+    segments = len(log.segments)
     largest = max(header.size_bytes for header, _ in batches)
     # Entries are this far apart, give or take a batch, and the last batch follows.
     assert reads.bytes["log"] <= segments * (SMALL_SEGMENTS.index_interval_bytes + 2 * largest)
@@ -72,6 +72,39 @@ def test_a_clean_start_reads_only_what_follows_the_last_index_entries(monkeypatc
     log.truncate_to(log.log_end_offset - 1, now_ms=NOW)
     monkeypatch.undo()
     assert dump(log) == expected
+
+
+def test_D1_what_is_appended_to_a_segment_while_it_is_flushed_is_synced_by_the_next_flush() -> None:
+    """The segment was rolled before that flush ended, which took it for synced. A power cut lost its last batches."""
+    storage = storage_with_folder()
+    log = open_log(storage, SMALL_SEGMENTS)
+    log.flush()
+    log.append(make_batch([(b"k", b"before")]), leader_epoch=0, now_ms=NOW)
+    work = log.begin_flush()
+    work.run()
+    log.append(make_batch([(b"k", b"meanwhile")]), leader_epoch=0, now_ms=NOW)
+    log.roll(NOW)
+    assert log.end_flush(work) == 1
+    log.append(make_batch([(b"k", b"after")]), leader_epoch=0, now_ms=NOW)
+    assert log.flush() == 3
+    expected = dump(log)
+    storage.crash(power=True, torn=False)
+    assert dump(open_log(storage, SMALL_SEGMENTS, recovery_point=3)) == expected
+
+
+def test_R3_a_replica_is_cut_where_synced_records_are_gone_and_keeps_no_offsets_for_them() -> None:
+    """It was cut to follow its leader, and the power went before the next flush noted that less is synced now."""
+    storage = storage_with_folder()
+    log = open_log(storage, SMALL_SEGMENTS)
+    for value in (b"1", b"2", b"3"):
+        log.append(make_batch([(b"k", value)]), leader_epoch=0, now_ms=NOW)
+    assert log.flush() == 3
+    log.truncate_to(1, now_ms=NOW)
+    log.flush()
+    storage.crash(power=True, torn=False)
+    replica = open_log(storage, SMALL_SEGMENTS, recovery_point=3, is_only_replica=False)
+    assert (replica.log_end_offset, replica.recovered_damage) == (1, "")
+    assert [header.record_count for header, _ in read_batches(replica)] == [1]
 
 
 def test_D1_a_killed_process_loses_nothing_that_was_appended() -> None:
@@ -96,7 +129,8 @@ def test_D2_a_broken_batch_and_all_behind_it_are_cut_and_nothing_before() -> Non
         segment = log.segments.from_offset(offset)[0]
         kept = [data for header, data in batches if header.last_offset < found.first_offset]
         storage.crash(power=False)
-        storage.corrupt(segment.path(".log"), found.position + 40, b"\xff\x00\xff")
+        assert found.records is not None
+        storage.corrupt(segment.path(".log"), found.records.position + 40, b"\xff\x00\xff")
         again = open_log(storage, SMALL_SEGMENTS)
         assert [data for _, data in read_batches(again)] == kept
         assert again.log_end_offset == found.first_offset
@@ -171,7 +205,7 @@ def test_recovery_reads_only_from_the_recovery_point(monkeypatch: pytest.MonkeyP
     assert dump(again) == expected
 
 
-def test_L3_indexes_that_recovery_built_anew_below_the_recovery_point_are_synced_with_it() -> None:
+def test_L3_indexes_that_recovery_rebuilt_below_the_recovery_point_are_synced_with_it() -> None:
     """A second power cut took the list of aborted transactions of a segment whose snapshot the first one had torn."""
     storage = SimulatedStorage()
     log = open_log(storage, SMALL_SEGMENTS)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
 import shutil
 import sqlite3
 from collections.abc import Awaitable, Callable
@@ -23,8 +24,11 @@ from semel.broker.inspection.log_check import LogCheck, WalkedLog
 from semel.broker.inspection.verify import Report, verify
 from semel.broker.log.checkpoints import write_checkpoint, write_epochs
 from semel.broker.log.config import AppendOrigin, LogConfig
-from semel.broker.log.producer_snapshot import decode_snapshot, encode_snapshot
-from semel.broker.node import METADATA_FILE, Node
+from semel.broker.log.producer_snapshot import decode_snapshot, encode_packed
+from semel.broker.logs.data_folder import CLEAN_FILE
+from semel.broker.metadata.changes import PartitionState, TopicCreated, TopicDeleted
+from semel.broker.metadata.store import METADATA_FILE, MetadataStore, sqlite_url
+from semel.broker.node import Node
 from semel.cli.main import app
 from semel.group_coordinator.records.schemas import OffsetCommitKey, encode_offset_key
 from semel.protocol.batch_builder import encode_batch
@@ -173,7 +177,7 @@ def test_P7_a_snapshot_that_is_not_what_the_log_says_is_found(folder: Path) -> N
     path = max((folder / "large-0").glob("*.snapshot"))
     entries = decode_snapshot(path.read_bytes(), now_ms=NOW)
     entries[0].epoch += 1
-    path.write_bytes(encode_snapshot(entries))
+    path.write_bytes(encode_packed(each.packed() for each in entries))
     assert not start_copy(folder, folder.parent / "started").warnings
     found = only(check(folder), Check.PRODUCER_SNAPSHOT)
     assert found.severity is Severity.ERROR
@@ -184,7 +188,7 @@ def test_P7_a_snapshot_that_is_not_what_the_log_says_is_found(folder: Path) -> N
 def test_P7_a_snapshot_that_forgot_an_expired_producer_is_right(folder: Path) -> None:
     path = max((folder / "large-0").glob("*.snapshot"))
     entries = [one for one in decode_snapshot(path.read_bytes(), now_ms=NOW) if one.transaction_first_offset >= 0]
-    path.write_bytes(encode_snapshot(entries))
+    path.write_bytes(encode_packed(each.packed() for each in entries))
     assert check(folder).is_whole
 
 
@@ -197,7 +201,7 @@ def test_leader_epochs_that_are_not_the_batches_are_found(folder: Path) -> None:
 
 def test_leader_epochs_that_a_start_after_a_kill_does_not_build_again_are_found(tmp_path: Path) -> None:
     manager = make_folder(tmp_path / "live")
-    asyncio.run(manager.upkeep.flush())
+    asyncio.run(manager.maintenance.flush())
     shutil.copytree(tmp_path / "live", tmp_path / "data")
     manager._abandon()
     assert not wrong(check(tmp_path / "data"))
@@ -247,7 +251,7 @@ def test_D1_an_acknowledged_entry_of_the_journal_that_is_damaged_refuses_the_sta
     assert "held records that were acknowledged" in report.refusal
 
 
-# --- Transactions and coordinators -----------------------------------------------------------------------------------
+# --- Transactions and coordinators ------------------------------------------------------------------------------------
 
 
 def folder_with(
@@ -273,8 +277,10 @@ def folder_with(
     return path
 
 
-def state(number: TransactionState, *, epoch: int = 0, partitions: set[TopicPartition] | None = None) -> Any:
-    txn = TransactionMetadata("etl", 7, epoch, 60_000, number, NOW, frozenset(partitions or ()))
+def state(
+    number: TransactionState, *, epoch: int = 0, partitions: set[TopicPartition] | None = None, attempt: str = ""
+) -> Any:
+    txn = TransactionMetadata("etl", 7, epoch, 60_000, number, NOW, frozenset(partitions or ()), attempt=attempt)
     return encode_key("etl"), encode_value(txn)
 
 
@@ -291,7 +297,7 @@ def test_T8_a_hanging_transaction_is_found_with_the_command_that_ends_it(tmp_pat
     found = only(check(folder_with(tmp_path / "data", records)), Check.TRANSACTIONS)
     assert (found.severity, found.path, found.offset) == (Severity.ERROR, "orders-0", 0)
     assert ("'etl' in the state Empty" in found.what) is known
-    assert "semel txn abort --partition orders:0 --start-offset 0" in found.command
+    assert "semel txn finish --partition orders:0 --start-offset 0" in found.command
 
 
 def test_T3_T7_a_committed_transaction_that_lacks_a_marker_is_to_be_finished_not_aborted(tmp_path: Path) -> None:
@@ -323,6 +329,30 @@ def test_T1_a_move_that_the_table_does_not_have_is_found(tmp_path: Path) -> None
     assert found.offset == 2
 
 
+@pytest.mark.parametrize("decided", [TransactionState.PREPARE_COMMIT, TransactionState.PREPARE_ABORT])
+@pytest.mark.parametrize("attempt", ["first", ""], ids=["of a shared transaction", "of a producer"])
+def test_T12_a_shared_writer_is_removed_with_its_completion_and_no_other_id_is(
+    tmp_path: Path, decided: TransactionState, attempt: str
+) -> None:
+    records = [
+        state(TransactionState.ONGOING, partitions={ORDERS}, attempt=attempt),
+        state(decided, epoch=1, partitions={ORDERS}, attempt=attempt),
+        (encode_key("etl"), None),
+    ]
+    report = check(folder_with(tmp_path / "data", records, opens=False))
+    if attempt:
+        assert report.is_whole, wrong(report)
+    else:
+        assert f"is removed in the state {decided.label}" in only(report, Check.COORDINATOR).what
+
+
+@pytest.mark.parametrize("attempt", ["first", ""])
+def test_T1_an_id_that_is_removed_while_its_transaction_is_open_is_found(tmp_path: Path, attempt: str) -> None:
+    records = [state(TransactionState.ONGOING, partitions={ORDERS}, attempt=attempt), (encode_key("etl"), None)]
+    found = only(check(folder_with(tmp_path / "data", records, opens=False)), Check.COORDINATOR)
+    assert "is removed in the state Ongoing" in found.what
+
+
 def test_T3_a_decision_whose_markers_are_missing_is_a_note_because_a_start_writes_them(tmp_path: Path) -> None:
     records = [
         state(TransactionState.ONGOING, partitions={ORDERS}),
@@ -342,7 +372,7 @@ def test_a_coordinator_s_record_that_cannot_be_read_is_an_error(tmp_path: Path, 
     assert "COORDINATOR_NOT_AVAILABLE" in found.on_start
 
 
-# --- With a node's metadata ------------------------------------------------------------------------------------------
+# --- With a node's metadata -------------------------------------------------------------------------------------------
 
 
 def with_node(folder: Path, work: Callable[[Node], Awaitable[None]]) -> Path:
@@ -413,8 +443,60 @@ def test_folders_that_the_metadata_does_not_know_or_misses_are_found(tmp_path: P
     found = {one.path: one for one in wrong(verify(str(data))) if one.check is Check.FOLDERS}
     assert found["orders-0"].severity is Severity.ERROR
     assert found["orders-0"].on_start == "keeps it offline"
-    assert "deletes the folder" in found["stray-0"].on_start
+    assert "deletes the directory" in found["stray-0"].on_start
     assert photograph(data) == before, "SQLite leaves files beside what it reads"
+
+
+def test_folders_of_a_topic_whose_deletion_was_cut_short_are_a_note(tmp_path: Path) -> None:
+    """The metadata knows of the deletion: nothing is lost, and the next start ends it."""
+
+    async def delete(node: Node) -> None:
+        await write_some(node)
+        shutil.copytree(tmp_path / "data" / "orders-0", tmp_path / "orders-0")
+        image = node.metadata.image
+        topic = image.topic("orders")
+        assert topic is not None
+        await node.metadata.change(lambda _: [TopicDeleted(topic.name, topic.topic_id)])
+
+    data = with_node(tmp_path, delete)
+    for left in [*data.glob("orders-*.*-delete"), *data.glob("orders-0")]:
+        shutil.rmtree(left)
+    shutil.copytree(tmp_path / "orders-0", data / "orders-0")
+    (data / CLEAN_FILE).unlink()
+    report = verify(str(data))
+    assert wrong(report) == []
+    [note] = [one for one in report.findings.found if one.path == "orders-0"]
+    assert (note.severity, note.check, note.on_start) == (Severity.NOTE, Check.LEFTOVERS, "removes it")
+
+
+def test_partitions_whose_creation_was_cut_short_are_a_note(tmp_path: Path) -> None:
+    """Nobody was answered, nothing was in them, and the next start makes them. It said "damaged"."""
+
+    data = with_node(tmp_path, write_some)
+    store = MetadataStore(sqlite_url(str(data / METADATA_FILE)))
+    (session,) = store.sessions(now_ms=2**40)
+    topic = TopicCreated("wide", new_topic_id(), tuple(PartitionState(1, 0, (1,), (1,)) for _ in range(3)))
+    store.append([topic], after=store.load().position, writer=session.writer, now_ms=2**40)
+    store.close()
+    (data / CLEAN_FILE).unlink(missing_ok=True)
+    report = verify(str(data))
+    assert wrong(report) == []
+    notes = [one for one in report.findings.found if one.path.startswith("wide-")]
+    assert {(one.severity, one.on_start) for one in notes} == {(Severity.NOTE, "makes it, empty")}
+    assert len(notes) == 3
+
+
+def test_a_link_to_itself_keeps_no_folder_from_being_looked_at(folder: Path) -> None:
+    """The command ended with the system's message, and no report."""
+    (folder / "strange").symlink_to("strange")
+    assert wrong(check(folder)) == []
+
+
+def test_a_pipe_in_place_of_the_metadata_s_write_ahead_log_is_an_error(tmp_path: Path) -> None:
+    """The command ended with the system's message."""
+    data = with_node(tmp_path, write_some)
+    os.mkfifo(data / f"{METADATA_FILE}-wal")
+    assert "named pipe" in only(verify(str(data)), Check.METADATA).what
 
 
 @pytest.mark.parametrize("how", ["missing", "garbage", "rows"])
@@ -449,7 +531,7 @@ def test_the_command_says_what_and_what_next_and_its_exit_code_is_the_verdict(tm
     result = runner.invoke(app, ["log", "verify", str(data)])
     assert result.exit_code == 1
     assert "checksum" in result.stdout
-    assert "restore the folder from a backup" in result.stdout
+    assert "restore the directory from a backup" in result.stdout
     shown = runner.invoke(app, ["log", "verify", str(data), "--json"])
     document = json.loads(shown.stdout)
     assert shown.exit_code == 1
@@ -466,11 +548,14 @@ def test_a_path_may_be_relative_and_have_dots(folder: Path, monkeypatch: pytest.
     for path in ("data", "./data/", "data/../data"):
         assert {one.path for one in wrong(verify(path, needs_metadata=False))} == expected
     monkeypatch.chdir(folder)
-    assert {one.path for one in wrong(verify(".", needs_metadata=False))} == expected
+    for path in (".", "../data", "../../" + folder.parent.name + "/data"):
+        assert {one.path for one in wrong(verify(path, needs_metadata=False))} == expected
+    monkeypatch.chdir(folder / "small-0")
+    assert {one.path for one in wrong(verify("..", needs_metadata=False))} == expected
 
 
 def test_the_command_refuses_what_is_no_data_folder(tmp_path: Path) -> None:
-    for path, words in ((tmp_path, "no node's data folder"), (tmp_path / "none", "is no folder")):
+    for path, words in ((tmp_path, "no node's data directory"), (tmp_path / "none", "is not a directory")):
         with pytest.raises(UsageError, match=words):
             verify(str(path))
         result = CliRunner().invoke(app, ["log", "verify", str(path)])
@@ -501,6 +586,32 @@ def test_a_partition_that_has_another_topic_s_id_is_a_finding(folder: Path) -> N
     metadata = folder / "small-0" / "partition.metadata"
     metadata.write_text(f"version: 0\ntopic_id: {format_topic_id(new_topic_id())}\n")
     assert "had no partition 0" in only(check(folder), Check.FOLDERS).what
+
+
+@pytest.mark.parametrize("kind", SPECIAL)
+@pytest.mark.parametrize(
+    "which",
+    ["small-1/00000000000000000001.snapshot", "small-1/00000000000000000007.snapshot.tmp", ".kafka_cleanshutdown"],
+)
+def test_D2_what_a_start_passes_over_is_a_note(folder: Path, which: str, kind: str) -> None:
+    """It was an error that a start keeps the partition offline, which it does not."""
+    (folder / which).unlink(missing_ok=True)
+    make_special(folder / which, kind)
+    report = check(folder)
+    assert wrong(report) == []
+    [note] = [one for one in report.findings.found if one.path == which and one.check is Check.FOLDERS]
+    assert note.what == f"it is {SPECIAL[kind]}, and a file belongs there"
+    logs = open_logs(folder)
+    assert list(logs.offline) == []
+    assert note.on_start == ("leaves it" if os.path.lexists(folder / which) else "removes it")
+    asyncio.run(logs.close())
+
+
+@pytest.mark.parametrize("name", [".lock", ".semel.lock"])
+def test_D2_a_pipe_in_place_of_a_lock_s_file_is_an_error(folder: Path, name: str) -> None:
+    (folder / name).unlink(missing_ok=True)
+    os.mkfifo(folder / name)
+    assert "named pipe" in " ".join(one.what for one in wrong(check(folder)) if one.severity is Severity.ERROR)
 
 
 @pytest.mark.parametrize("which", [*PLACES, "recovery-point-offset-checkpoint", "meta.properties", "metadata.sqlite"])

@@ -84,7 +84,7 @@ def test_S2_there_is_room_again_when_producer_ids_expired() -> None:
 
 def test_S2_producer_ids_are_bounded_over_all_partitions_and_a_deleted_one_makes_room() -> None:
     async def run() -> None:
-        node = Node(config=LogManagerConfig(min_free_bytes=0, producer_ids_max=6))
+        node = Node(config=LogManagerConfig(disk_min_free_bytes=0, producer_ids_max=6))
         node.start()
         other = TopicPartition("orders", 1)
         logs = [node.create(tp).log for tp in (FIRST, other)]
@@ -162,8 +162,8 @@ def filled(storage: SimulatedStorage, config: LogConfig = SEGMENTS) -> Partition
 
 def fill_segment(log: PartitionLog) -> Iterator[int]:
     """Append until the log rolls."""
-    count, sequence = log.segment_count, log.log_end_offset
-    while log.segment_count == count:
+    count, sequence = len(log.segments), log.log_end_offset
+    while len(log.segments) == count:
         yield append(log, 1000 + sequence)
         sequence += 1
 
@@ -236,7 +236,7 @@ def test_P7_retention_keeps_what_no_snapshot_tells_of_yet() -> None:
     known = len(log.producer_state)
     later = NOW + 10_000
     log.delete_old_segments(later, log.log_end_offset)
-    log.recovery_point = log.log_end_offset
+    log.local.recovery_point = log.log_end_offset
     log.delete_old_segments(later, log.log_end_offset)
     storage.crash(power=False)
     again = open_log(storage, log.config, recovery_point=log.recovery_point)
@@ -256,9 +256,9 @@ def test_retention_of_all_records_waits_only_for_the_next_flush() -> None:
         log.flush()
         node.get().advance_high_watermark(log.log_end_offset)
         node.clock.advance(ms=NOW + 10_000)
-        await node.logs.upkeep.check_retention()
-        await node.logs.upkeep.flush()
-        await node.logs.upkeep.check_retention()
+        await node.logs.maintenance.check_retention()
+        await node.logs.maintenance.flush()
+        await node.logs.maintenance.check_retention()
         assert (log.log_start_offset, log.size_bytes) == (log.log_end_offset, 0)
         await node.logs.close()
         node.start(config)
@@ -277,7 +277,7 @@ def test_S3_large_snapshots_take_a_bounded_share_of_the_log() -> None:
             append(log, number, sequence)
         sequence += 1
         log.flush()
-    assert log.segment_count > 50
+    assert len(log.segments) > 50
     kept = snapshots(storage)
     sizes = [storage.open(f"{FOLDER}/{offset:020d}.snapshot").size() for offset in kept]
     assert sum(sizes[1:-1]) <= log.size_bytes / 4

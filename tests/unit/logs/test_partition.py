@@ -10,8 +10,9 @@ import pytest
 from semel.broker.log.config import AppendOrigin, LogConfig
 from semel.broker.log.journal import Journal
 from semel.broker.log.partition_log import PartitionLog
+from semel.broker.logs.commit_tracker import CommitTracker
 from semel.broker.logs.disk_space import DiskSpace
-from semel.broker.logs.partition import HIGH_WATERMARK, Durability, Partition
+from semel.broker.logs.partition import HIGH_WATERMARK, Partition
 from semel.protocol.api.topics import EARLIEST_TIMESTAMP, LATEST_TIMESTAMP, MAX_TIMESTAMP, IsolationLevel
 from semel.protocol.batch_builder import encode_batch
 from semel.protocol.batch_header import iter_batches
@@ -41,7 +42,7 @@ class Place:
             else None
         )
         self.space = DiskSpace(self.storage, "/d", 1000)
-        self.durability = Durability(self.journal, self.space)
+        self.commits = CommitTracker(self.journal, self.space)
         self.partitions: list[Partition] = []
         self.moved: list[Partition] = []
 
@@ -53,7 +54,7 @@ class Place:
     def partition(self) -> Partition:
         tp = TopicPartition("t", len(self.partitions))
         log = PartitionLog.open(self.storage, f"/d/{tp}", tp, new_topic_id(), self.config, now_ms=0, clean=True)
-        partition = Partition(log, self.durability, self.clock, leader_epoch=3, on_log_start_moved=self.moved.append)
+        partition = Partition(log, self.commits, self.clock, leader_epoch=3, on_log_start_moved=self.moved.append)
         self.partitions.append(partition)
         return partition
 
@@ -95,7 +96,8 @@ def test_D1_L2_nothing_is_committed_or_seen_before_the_sync() -> None:
     assert answers == [None]
     assert partition.high_watermark == 3
     found = partition.read(0, max_bytes=1000)
-    assert (found.first_offset, found.next_offset, found.high_watermark, found.log_start_offset) == (0, 3, 3, 0)
+    assert (found.first_offset, found.next_offset) == (0, 3)
+    assert (partition.high_watermark, partition.log_start_offset) == (3, 0)
     assert [record.value for record in decode_records(found.read())] == [b"v0", b"v1", b"v2"]
     assert next(iter(iter_batches(found.read()))).leader_epoch == 3
 
@@ -409,7 +411,7 @@ def test_failed_write_to_the_log_appends_nothing_and_the_next_one_goes_on() -> N
     assert partition.high_watermark == 2
 
 
-def test_log_that_cannot_be_mended_takes_its_partition_offline() -> None:
+def test_log_that_cannot_be_fixed_takes_its_partition_offline() -> None:
     place = Place()
     partition = place.partition()
     answers: list[SemelError | None] = []
@@ -443,7 +445,7 @@ def test_nearly_full_disk_refuses_clients_and_lets_transactions_end() -> None:
 def test_journal_beyond_its_bound_refuses_clients() -> None:
     place = Place()
     partition = place.partition()
-    place.durability.journal_bytes_max = 100
+    place.commits.journal_max_bytes = 100
     partition.append(batch(10))
     with pytest.raises(RetriableError, match="more than its bound of 100"):
         partition.append(batch())
@@ -478,16 +480,16 @@ def test_the_reserve_of_the_disk_counts_the_journal_too(
 def test_flush_is_wanted_after_so_many_bytes() -> None:
     place = Place()
     wanted: list[int] = []
-    durability = Durability(place.journal, flush_bytes=200, on_flush_wanted=lambda: wanted.append(1))
-    place.durability = durability
+    commits = CommitTracker(place.journal, flush_bytes=200, on_flush_wanted=lambda: wanted.append(1))
+    place.commits = commits
     partition = place.partition()
     for _ in range(10):
         partition.append(batch())
     assert wanted == [1]
-    assert list(durability.dirty) == [partition]
-    assert durability.flush_begins() == [partition]
-    assert not durability.flush_wanted
-    assert not durability.dirty
+    assert list(commits.dirty) == [partition]
+    assert commits.flush_begins() == [partition]
+    assert not commits.flush_wanted
+    assert not commits.dirty
 
 
 def test_R3_truncation_drops_what_is_not_committed_and_its_waiters() -> None:

@@ -12,7 +12,7 @@ from counted_turns import every_look_takes_a_millisecond, rounds_of_the_loop
 from kafka_node import until
 from running_node import create_topic, run_with_node
 
-from semel.broker.handlers.topics import delete_topics
+from semel.broker.handlers.topics.changes import delete_topics
 from semel.broker.logs.data_folder import PartitionOffsets
 from semel.broker.logs.disk_thread import DiskThread
 from semel.broker.logs.manager import LogManager
@@ -63,7 +63,7 @@ def test_S3_upkeep_looks_at_many_partitions_in_turns(
 ) -> None:
     async def test(node: Node) -> None:
         await create_topic(node, "wide", partitions=WIDE)
-        upkeep = node.logs.upkeep
+        maintenance = node.logs.maintenance
 
         async def at_once(_: DiskThread, work: Any, *arguments: Any) -> Any:
             return work(*arguments)
@@ -74,9 +74,9 @@ def test_S3_upkeep_looks_at_many_partitions_in_turns(
             async def nothing() -> None:
                 pass
 
-            monkeypatch.setattr(upkeep, "_write_log_starts", nothing)
+            monkeypatch.setattr(maintenance, "_write_log_starts", nothing)
         async with clock_of_looks():
-            _, rounds = await rounds_of_the_loop(getattr(upkeep, duty)())
+            _, rounds = await rounds_of_the_loop(getattr(maintenance, duty)())
         assert rounds >= ROUNDS
         assert all(node.partition(TopicPartition("wide", number)) is not None for number in range(WIDE))
 
@@ -101,10 +101,10 @@ def test_S3_the_starts_of_logs_are_not_written_for_each_deleted_partition_that_h
             known(self, *arguments)
 
         monkeypatch.setattr(PartitionOffsets, "write", noted)
-        await until(lambda: not node.logs.upkeep._log_starts_moved)
+        await until(lambda: not node.logs.maintenance._log_starts_moved)
         walks = 0
         await delete_topics(node, ["wide"])
-        assert not node.logs.upkeep._log_starts_moved
+        assert not node.logs.maintenance._log_starts_moved
         assert walks == 0
 
         moved = TopicPartition("moved", 0)

@@ -10,25 +10,28 @@ from pathlib import Path
 import grpc
 import pytest
 from running_node import SMALL, batch, channel_to, create_topic, running_node
+from special_files import make_special
 
 from semel.broker.config.node_config import NodeConfig
-from semel.broker.config.setting import ConfigError
 from semel.broker.config.sources import LoadedConfig
 from semel.broker.handlers.configs import alter_configs
-from semel.broker.handlers.topics import create_topics
-from semel.broker.logs.maintenance import LogUpkeep
+from semel.broker.handlers.topics.changes import create_topics
+from semel.broker.inspection.findings import Severity
+from semel.broker.inspection.verify import verify
+from semel.broker.logs.maintenance import LogMaintenance
 from semel.broker.metadata.changes import Change, ConfigsChanged, PartitionState, TopicCreated, TopicDeleted
-from semel.broker.metadata.store import MetadataStore, sqlite_url
-from semel.broker.node import METADATA_FILE, Node
+from semel.broker.metadata.store import METADATA_FILE, MetadataStore, sqlite_url
+from semel.broker.node import Node
 from semel.broker.start_errors import NodeStartError, StartFailure
 from semel.cli.serve import _stop_on_signals
 from semel.protocol.api.groups import OffsetAndMetadata, OffsetCommitRequest, OffsetFetchRequest
 from semel.protocol.api.metadata import AlterConfigsRequest, ResourceType
 from semel.protocol.api.topics import NewTopic
 from semel.protocol.errors import ErrorCode, SemelError
-from semel.protocol.ids import OFFSETS_TOPIC, TopicPartition, new_topic_id
+from semel.protocol.ids import TopicPartition, new_topic_id
 from semel.protocol.v1 import groups_pb2, groups_pb2_grpc
 from semel.runtime.disk_storage import DiskStorage
+from semel.runtime.setting import ConfigError
 from semel.runtime.storage import StorageFile
 
 TP = TopicPartition("a", 0)
@@ -38,8 +41,8 @@ def write_metadata(folder: Path, *changes: Change) -> None:
     """Write changes as a node would that was killed before it could do anything else about them."""
     store = MetadataStore(sqlite_url(str(folder / "data" / METADATA_FILE)))
     image = store.load()
-    lease = store.acquire_lease("node 1", duration_ms=1, now_ms=0)
-    store.append(changes, after=image.sequence, lease=lease, now_ms=0)
+    (session,) = store.sessions(now_ms=0)
+    store.append(changes, after=image.position, writer=session.writer, now_ms=0)
     store.close()
 
 
@@ -82,7 +85,7 @@ def test_a_log_that_can_not_be_made_is_offline_and_made_at_the_next_start(tmp_pa
     asyncio.run(main())
 
 
-def test_D3_a_node_whose_folder_is_lost_does_not_begin_anew_in_an_empty_one(
+def test_D3_a_node_whose_directory_is_lost_does_not_start_over_in_an_empty_one(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     """With the metadata in a database of its own it started with a warning, and gave old offsets to new records."""
@@ -103,7 +106,7 @@ def test_D3_a_node_whose_folder_is_lost_does_not_begin_anew_in_an_empty_one(
             ) as error:
                 await Node.start(config)
             assert error.value.failure is StartFailure.DATA_FOLDER
-            for advice in (str(tmp_path / "data"), "restore the folder", "new node.id"):
+            for advice in (str(tmp_path / "data"), "restore the directory", "new node.id"):
                 assert advice in error.value.message
         (tmp_path / "data").rename(tmp_path / "refused")
         (tmp_path / "elsewhere").rename(tmp_path / "data")
@@ -113,7 +116,7 @@ def test_D3_a_node_whose_folder_is_lost_does_not_begin_anew_in_an_empty_one(
         caplog.clear()
         node = await Node.start(config, accept_data_loss=True)
         assert "what this node held is given up: a-0" in caplog.text
-        assert "1 log not in the data folder" in caplog.text
+        assert "1 log not in the data directory" in caplog.text
         assert node.partition(TP) is not None
         assert node.metadata.image.cluster_id == cluster_id
         await node.stop()
@@ -138,7 +141,7 @@ def test_committed_offsets_survive_a_restart(tmp_path: Path) -> None:
     async def main() -> None:
         async with running_node(tmp_path) as node:
             await create_topic(node, "a")
-            await node.internal_topic_ready(OFFSETS_TOPIC)
+            await node.groups.topic_ready()
             await node.groups.commit_offsets(OffsetCommitRequest("g", -1, "", None, {TP: OffsetAndMetadata(3)}))
         async with running_node(tmp_path) as node:
             # The coordinators have read their logs before the listeners accept: nothing has to be waited for.
@@ -290,11 +293,11 @@ def test_a_background_task_that_fails_is_told_with_its_own_error(
 ) -> None:
     """It said "unhandled errors in a TaskGroup (1 sub-exception)", and nothing of the error."""
 
-    async def broken(self: LogUpkeep) -> None:
+    async def broken(self: LogMaintenance) -> None:
         raise ValueError("the cleaner broke")
 
     async def main() -> None:
-        monkeypatch.setattr(LogUpkeep, "_run_cleaner", broken)
+        monkeypatch.setattr(LogMaintenance, "_run_cleaner", broken)
         async with running_node(tmp_path) as node:
             failure = await asyncio.wait_for(node.failed, 30)
         assert failure.message == "the background task 'maintain the logs' failed: ValueError: the cleaner broke"
@@ -320,5 +323,31 @@ def test_a_second_signal_ends_the_process_at_once(monkeypatch: pytest.MonkeyPatc
         assert codes == [130]
         for number in (signal.SIGTERM, signal.SIGINT):
             asyncio.get_running_loop().remove_signal_handler(number)
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize("suffix", ["", "-wal", "-shm", "-journal"])
+@pytest.mark.parametrize("kind", ["pipe", "directory", "link to nothing"])
+def test_what_is_in_place_of_the_metadata_s_file_is_named_with_the_next_step(
+    tmp_path: Path, kind: str, suffix: str
+) -> None:
+    """SQLite says "disk I/O error", or waits for ever. `semel log verify` said that all is well."""
+
+    async def main() -> None:
+        async with running_node(tmp_path):
+            pass
+        path = tmp_path / "data" / f"{METADATA_FILE}{suffix}"
+        path.unlink(missing_ok=True)
+        if kind == "directory":
+            path.mkdir()
+        else:
+            make_special(path, kind)
+        errors = [one for one in verify(str(tmp_path / "data")).findings if one.severity is Severity.ERROR]
+        assert path.name in [one.path for one in errors]
+        with pytest.raises(NodeStartError, match=rf"{path} is a (named pipe|directory|symb).*Move it away") as caught:
+            async with running_node(tmp_path):
+                pass
+        assert caught.value.failure is StartFailure.METADATA
 
     asyncio.run(main())

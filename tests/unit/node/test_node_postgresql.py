@@ -10,7 +10,8 @@ from postgresql_server import postgresql_server, postgresql_url  # noqa: F401  (
 from running_node import SMALL, create_topic, running_node
 
 from semel.broker.config.node_config import NodeConfig
-from semel.broker.node import METADATA_FILE, Node
+from semel.broker.metadata.store import METADATA_FILE
+from semel.broker.node import Node
 from semel.broker.start_errors import NodeStartError, StartFailure
 
 pytestmark = pytest.mark.postgresql

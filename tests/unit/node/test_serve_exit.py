@@ -103,7 +103,7 @@ main()
 
 CHECKS_FOR_EVER = """
 import time
-from semel.broker.handlers import batch_checks
+from semel.broker.handlers.produce import batch_checks
 from semel.cli.main import main
 
 

@@ -27,7 +27,7 @@ def made() -> SimpleNamespace:
     return SimpleNamespace(edits=edits, kept_list=kept_list, named_tests=named_tests)
 
 
-# --- The list of today -------------------------------------------------------------------------------------------
+# --- The current list -------------------------------------------------------------------------------------------------
 
 
 def test_every_kept_fault_applies_exactly_once_to_todays_sources(made: SimpleNamespace) -> None:
@@ -56,7 +56,7 @@ def test_every_kept_fault_names_tests_that_exist_and_rules_that_are_written_down
     assert not troubles, "\n".join(troubles)
 
 
-# --- Edits -------------------------------------------------------------------------------------------------------
+# --- Edits ------------------------------------------------------------------------------------------------------------
 
 SOURCE = '''
 class Machine:
@@ -146,7 +146,7 @@ def test_an_edit_that_makes_no_python_is_refused(edited: SimpleNamespace) -> Non
         edited.apply("parts.machine:Machine.stop", "for each in self.all:\n    each.end()", "continue")
 
 
-# --- The list's form ---------------------------------------------------------------------------------------------
+# --- The list's form --------------------------------------------------------------------------------------------------
 
 ENTRY = '[X1]\nfault = "F."\nplace = "m:f"\nold = "1"\nnew = "2"\ntests = ["unit/test_a.py::test_a"]\n'
 
@@ -200,7 +200,7 @@ def test_a_test_that_has_moved_is_found_unless_there_are_two(made: SimpleNamespa
             index.resolve(gone)
 
 
-# --- The runner --------------------------------------------------------------------------------------------------
+# --- The runner -------------------------------------------------------------------------------------------------------
 
 TOTAL = """
 def total(values):

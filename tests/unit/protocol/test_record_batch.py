@@ -355,7 +355,7 @@ def test_the_uncompressed_size_is_bounded(codec: Any) -> None:
                 decode(batch, max_uncompressed_bytes=999_000)
 
 
-# Building
+# --- Building ---------------------------------------------------------------------------------------------------------
 
 
 def test_a_builder_refuses_what_cannot_be_written_and_stays_whole(codec: Any) -> None:
@@ -443,7 +443,7 @@ def test_levels_reach_the_codec(codec: Any) -> None:
         codec.encode_batch(values, compression=Compression.SNAPPY, level=1)
 
 
-# Rewriting, for compaction
+# --- Rewriting, for compaction ----------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("compression", [None, *Compression])

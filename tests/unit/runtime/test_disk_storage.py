@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+from special_files import SPECIAL, make_special
 
 from semel.runtime.disk_storage import DiskStorage
 from semel.runtime.simulated_storage import SimulatedStorage
@@ -227,3 +228,41 @@ def test_a_failed_sync_names_what_was_to_be_synced(tmp_path: Path, monkeypatch: 
     with pytest.raises(OSError, match=rf"Input/output error: '{tmp_path}'"):
         DiskStorage().sync_folder(str(tmp_path))
     file.close()
+
+
+@pytest.mark.parametrize("kind", ["directory", "file", "link to a file", *SPECIAL])
+def test_D6_what_stands_by_the_name_of_a_temporary_file_keeps_nothing_from_being_written(
+    tmp_path: Path, kind: str
+) -> None:
+    """It failed every flush; or a link was followed, and the file that it led to, a log, was overwritten."""
+    path, in_the_way = str(tmp_path / "checkpoint"), tmp_path / "checkpoint.tmp"
+    victim = tmp_path / "log"
+    victim.write_bytes(b"acknowledged")
+    if kind == "directory":
+        in_the_way.mkdir()
+    elif kind == "file":
+        in_the_way.write_bytes(b"left by a crash, and longer than what comes")
+        in_the_way.chmod(0o400)
+    elif kind == "link to a file":
+        in_the_way.symlink_to(victim)
+    else:
+        make_special(in_the_way, kind)
+    for data in (b"first", b"second"):
+        write_whole(DiskStorage(), path, data)
+        assert read_whole(DiskStorage(), path, size_bytes_max=100) == data
+        assert not os.path.islink(path)
+    assert victim.read_bytes() == b"acknowledged"
+    assert os.path.lexists(in_the_way) is (kind == "directory"), "a directory is not ours to remove"
+    left = {"checkpoint", "log"} | ({"checkpoint.tmp"} if kind == "directory" else set())
+    assert {one.name for one in tmp_path.iterdir()} - {"pipe"} == left
+
+
+@pytest.mark.parametrize("kind", ["link to nothing", "link to itself"])
+def test_no_file_is_made_where_a_link_leads(tmp_path: Path, kind: str) -> None:
+    make_special(tmp_path / "log", kind)
+    storage = DiskStorage()
+    assert storage.exists(str(tmp_path / "log"))
+    for create in (False, True):
+        with pytest.raises(OSError, match="it is a symbolic link that leads nowhere, and a file belongs there"):
+            storage.open(str(tmp_path / "log"), create=create)
+    assert [one.name for one in tmp_path.iterdir()] == ["log"]

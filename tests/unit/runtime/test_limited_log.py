@@ -34,7 +34,7 @@ def test_a_peer_that_misbehaves_on_purpose_fills_no_disk(caplog: pytest.LogCaptu
     ]
 
 
-def test_the_next_period_begins_anew(caplog: pytest.LogCaptureFixture) -> None:
+def test_the_next_period_starts_at_zero(caplog: pytest.LogCaptureFixture) -> None:
     async def run() -> None:
         log = await filled(0.01, 3)
         await until(lambda: len(caplog.records) == 3)

@@ -13,11 +13,14 @@ from memory_log import MemoryLog
 from semel.protocol.api.transactions import TransactionVersion
 from semel.protocol.batch_builder import encode_batch
 from semel.protocol.errors import ErrorCode, FatalError, FencedError, RetriableError
-from semel.protocol.ids import ProducerIdAndEpoch
+from semel.protocol.ids import ProducerIdAndEpoch, TopicPartition
 from semel.runtime import shard
 from semel.runtime.clock import ManualClock
+from semel.runtime.invariants import BrokenInvariantError
 from semel.runtime.machine import DEFERRED, CoordinatorRecord, Result, Tick, Ticket
-from semel.runtime.shard import ShardRuntime, ShardState
+from semel.runtime.read_barrier import ONE_NODE
+from semel.runtime.shard import MOVES, Shard, ShardState
+from semel.runtime.shard_runtime import ShardRuntime
 
 
 @dataclass(frozen=True)
@@ -86,6 +89,8 @@ class Dictionary:
     def replay(self, record: CoordinatorRecord, offset: int, producer: ProducerIdAndEpoch | None, now_ms: int) -> None:
         if record.key == b"poison" and self.poisonous:
             raise RuntimeError("a bug")
+        if record.key == b"deadline":
+            self.deadline_ms = int(record.value or b"0")
         if producer is None:
             self.values[record.key] = record.value
         else:
@@ -380,6 +385,36 @@ def test_a_tick_comes_when_the_machines_deadline_has_passed() -> None:
     run(scenario())
 
 
+def test_S2_a_tick_that_a_full_disk_refuses_is_tried_again_ever_more_rarely(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The log kept the deadline, so the tick was due again as soon as the log was read, without end."""
+    tried = 0
+
+    async def scenario() -> None:
+        it = await Fixture().loaded()
+        append = it.log.append_batch
+
+        def refuse(batch: bytearray) -> int:
+            nonlocal tried
+            tried += 1
+            raise RetriableError("disk full", ErrorCode.KAFKA_STORAGE_ERROR)
+
+        await it.runtime.submit(0, Put(b"deadline", b"%d" % (it.clock.now_ms() - 1)))
+        monkeypatch.setattr(it.log, "append_batch", refuse)
+        for _ in range(100):
+            await settle()
+        assert 1 <= tried <= 10
+        accepted = asyncio.Event()
+
+        def accept(batch: bytearray) -> int:
+            accepted.set()
+            return append(batch)
+
+        monkeypatch.setattr(it.log, "append_batch", accept)
+        await accepted.wait()
+
+    run(scenario())
+
+
 def test_a_partition_that_is_given_up_answers_its_waiters_and_refuses_new_ones() -> None:
     async def scenario() -> None:
         it = await Fixture().loaded()
@@ -420,7 +455,7 @@ def test_a_log_that_cannot_be_read_is_said_once_and_its_callers_are_told(
         [record] = caplog.records
         assert record.levelname == "ERROR"
         assert record.exc_info is None
-        for word in ("__toy-0", "offset 1", "restore the folder", "from a backup"):
+        for word in ("__toy-0", "offset 1", "restore the directory", "from a backup"):
             assert word in record.getMessage()
         it.log.batches[1] = base_offset, good
         while it.runtime.state(0) is not ShardState.ACTIVE:  # noqa: ASYNC110 - it ends on its own
@@ -454,5 +489,90 @@ def test_requests_while_loading_are_told_to_come_again() -> None:
             await it.runtime.submit(0, Get(b"k"))
         assert refused.value.code is ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
         await loading
+
+    run(scenario())
+
+
+RULE = "what is replayed is in the log, behind what was replayed before"
+
+
+@pytest.mark.parametrize(("offset", "numbers"), [(0, "offset=0, count=1, replayed_offset=1"), (2, "log_end_offset=2")])
+def test_a_record_that_is_not_in_the_log_is_not_replayed(offset: int, numbers: str) -> None:
+    async def scenario() -> None:
+        it = await Fixture().loaded()
+        await it.runtime.submit(0, Put(b"a", b"1"))
+        await it.runtime.submit(0, Put(b"b", b"2"))
+        with pytest.MonkeyPatch.context() as patched:
+            patched.setattr(it.log, "append_batch", lambda batch: offset)
+            with pytest.raises(FatalError, match=f"__toy-0: broken invariant: {RULE}.*{numbers}"):
+                await it.runtime.submit(0, Put(b"a", b"3"))
+        await settle()
+        assert it.runtime.state(0) is ShardState.ACTIVE, "built again from the log"
+        assert await it.runtime.submit(0, Get(b"a")) == b"1"
+
+    run(scenario())
+
+
+def test_a_marker_that_is_not_in_the_log_is_not_replayed() -> None:
+    async def scenario() -> None:
+        it = await Fixture().loaded()
+        await it.runtime.submit(0, Put(b"k", b"v", PRODUCER))
+        with pytest.MonkeyPatch.context() as patched:
+            patched.setattr(it.log, "append_marker", lambda *what, forged_epoch: 7)
+            with pytest.raises(FatalError, match=f"broken invariant: {RULE}.*offset=7"):
+                await asyncio.wait_for(it.runtime.write_marker(0, PRODUCER, 0, True, TransactionVersion.V1), 30)
+        await settle()
+        with pytest.raises(FatalError, match="no b'k'"):
+            await it.runtime.submit(0, Get(b"k"))
+
+    run(scenario())
+
+
+def test_a_shard_that_has_read_more_than_its_log_holds_stays_closed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(shard, "RELOAD_PAUSE_S", 0.0)
+
+    async def scenario() -> None:
+        it = await Fixture().loaded()
+        for n in range(3):
+            await it.runtime.submit(0, Put(b"k%d" % n, b"v"))
+        it.log.log_end_offset = 2
+        await asyncio.wait_for(asyncio.ensure_future(it.runtime.load(0, leader_epoch=0)), 30)
+        with pytest.raises(
+            RetriableError, match=r"nothing is replayed that is not in the log.*next_offset=3"
+        ) as caught:
+            await it.runtime.submit(0, Get(b"k0"))
+        assert caught.value.code is ErrorCode.COORDINATOR_NOT_AVAILABLE
+        it.runtime.close()
+
+    run(scenario())
+
+
+@pytest.mark.parametrize("state", ShardState)
+@pytest.mark.parametrize("to", ShardState)
+def test_a_shard_changes_its_state_as_the_table_says(state: ShardState, to: ShardState) -> None:
+    it = Fixture()
+    shard = Shard(TopicPartition("__toy", 0), it.log, Dictionary, lambda effects: None, it.clock, ONE_NODE, 0)
+    shard._state = state
+    if to in MOVES[state]:
+        shard._move_to(to)
+        assert shard.state is to
+    else:
+        with pytest.raises(BrokenInvariantError, match="as MOVES says"):
+            shard._move_to(to)
+        assert shard.state is state
+
+
+def test_what_is_closed_stays_closed() -> None:
+    """Also where its log was being read: what follows the last pause would have opened it again."""
+
+    async def scenario() -> None:
+        it = Fixture()
+        loading = asyncio.ensure_future(it.runtime.load(0, leader_epoch=0))
+        await asyncio.sleep(0)
+        [shard] = it.runtime._shards.values()
+        it.runtime.close()
+        await asyncio.gather(loading, return_exceptions=True)
+        await settle()
+        assert shard.state is ShardState.CLOSED
 
     run(scenario())

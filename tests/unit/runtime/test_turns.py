@@ -8,7 +8,7 @@ import contextvars
 import pytest
 from counted_turns import every_look_takes_a_millisecond, rounds_of_the_loop
 
-from semel.runtime.turns import TURN_SECONDS, CallerGoneError, Turns, in_turns, set_is_gone
+from semel.runtime.turns import TURN_SECONDS, CallerGoneError, Turns, call_in_turn, in_turns, set_is_gone
 
 LOOKS_PER_TURN = round(TURN_SECONDS * 1000)
 
@@ -110,6 +110,23 @@ def test_cancelled_work_leaves_the_turn_to_the_next(monkeypatch: pytest.MonkeyPa
         return await other
 
     assert asyncio.run(main()) == list(range(20 * LOOKS_PER_TURN))
+
+
+def test_S3_of_callbacks_that_are_due_together_one_is_called_in_a_round() -> None:
+    """Each may take long: the timers of many partitions ring at the same moment."""
+
+    async def main() -> list[int]:
+        rounds: list[int] = []
+        now = 0
+        for _ in range(5):
+            call_in_turn(lambda: rounds.append(now))
+        while len(rounds) < 5:
+            await asyncio.sleep(0)
+            now += 1
+        return rounds
+
+    rounds = asyncio.run(main())
+    assert len(set(rounds)) == 5
 
 
 def test_short_work_does_not_wait() -> None:

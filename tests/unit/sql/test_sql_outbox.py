@@ -140,7 +140,9 @@ def test_ids_are_never_used_twice_or_a_row_would_pass_for_one_relayed_before(
         assert connection.execute(sa.text("SELECT id FROM semel_outbox")).scalar_one() == 4
 
 
-def test_rows_of_a_commit_are_settled_once_whoever_comes_late(node: LiveNode, engine: sa.Engine, topic: str) -> None:
+def test_rows_of_a_commit_are_settled_once_though_a_relay_comes_late(
+    node: LiveNode, engine: sa.Engine, topic: str
+) -> None:
     """A relay that was replaced wakes up and settles what its successor has settled: by now ids may name other rows."""
     table = OutboxTable("semel_outbox")
     add(engine, topic, "one", "two")

@@ -39,7 +39,7 @@ class Bank(TxnShard):
     """With shorthands for one two-phase producer."""
 
     def __init__(self) -> None:
-        super().__init__(config=TransactionConfig(two_phase_commit_enable=True))
+        super().__init__(config=TransactionConfig(transaction_two_phase_commit_enable=True))
 
     def init(self, *, keep: bool = False, two_phase: bool = True) -> InitProducerIdResponse:
         response: InitProducerIdResponse = self.submit(

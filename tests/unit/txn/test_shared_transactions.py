@@ -308,7 +308,7 @@ def test_an_attempt_that_names_another_token_is_refused(shard: Shared) -> None:
 
 
 def test_writers_of_one_attempt_are_bounded() -> None:
-    shard = Shared(config=TransactionConfig(shared_writers_max=2))
+    shard = Shared(config=TransactionConfig(shared_transaction_max_writers=2))
     shard.join("a")
     shard.join("a")
     error = shard.refusal(shard.join, "a")
@@ -319,7 +319,7 @@ def test_writers_of_one_attempt_are_bounded() -> None:
 
 
 def test_a_decision_too_large_for_one_batch_is_refused_and_nothing_happens() -> None:
-    shard = Shared(config=TransactionConfig(record_bytes_max=1_000))
+    shard = Shared(config=TransactionConfig(transaction_record_max_bytes=1_000))
     writers = [shard.join("a") for _ in range(10)]
     for writer in writers:
         shard.write(writer, P0)
@@ -332,7 +332,7 @@ def test_a_decision_too_large_for_one_batch_is_refused_and_nothing_happens() -> 
 
 def crowd(*, ticks: int = 0) -> tuple[Shared, list[ProducerIdAndEpoch], list[ProducerIdAndEpoch]]:
     """A commit of two writers, and 20 losers, of which only some fit into the decision's batch."""
-    shard = Shared(config=TransactionConfig(record_bytes_max=1_500))
+    shard = Shared(config=TransactionConfig(transaction_record_max_bytes=1_500))
     named, losers = [shard.join("a") for _ in range(2)], [shard.join("a") for _ in range(20)]
     for writer in (*named, *losers):
         shard.write(writer, P0)
@@ -349,7 +349,7 @@ def test_T12_losers_that_the_decision_has_no_room_for_do_not_make_it_fail() -> N
     assert shard.machine.next_deadline_ms() == 0, "the rest at once"
     shard.tick()
     assert shard.markers_sent() == {each.producer_id: each in named for each in (*named, *losers)}
-    assert max(map(size_of, shard.batches)) <= shard.config.record_bytes_max, "in bounded pieces"
+    assert max(map(size_of, shard.batches)) <= shard.config.transaction_record_max_bytes, "in bounded pieces"
     shard.write_all_markers()
     assert shard.describe().writers == ()
     deadline_ms = shard.machine.next_deadline_ms()
@@ -383,7 +383,7 @@ def test_T12_losers_left_by_a_decision_can_neither_commit_nor_harm_the_next_atte
 
 
 def test_superseding_more_writers_than_one_batch_holds_leaves_none_that_could_commit() -> None:
-    shard = Shared(config=TransactionConfig(record_bytes_max=1_000))
+    shard = Shared(config=TransactionConfig(transaction_record_max_bytes=1_000))
     old = [shard.join("a") for _ in range(10)]
     for writer in old:
         shard.write(writer, P0)

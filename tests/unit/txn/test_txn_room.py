@@ -6,7 +6,12 @@ import pytest
 from txn_shard import TxnShard
 
 from semel.protocol.api.shared_transactions import CommitSharedRequest, OpenSharedRequest
-from semel.protocol.api.transactions import AddPartitionsToTxnRequest, EndTxnRequest, InitProducerIdRequest
+from semel.protocol.api.transactions import (
+    AddPartitionsToTxnRequest,
+    DescribeTransactionRequest,
+    EndTxnRequest,
+    InitProducerIdRequest,
+)
 from semel.protocol.errors import ErrorCode, SemelError
 from semel.protocol.ids import ProducerIdAndEpoch, TopicPartition
 from semel.txn_coordinator.config import TransactionConfig
@@ -18,7 +23,7 @@ ROOM = 100 * FIRST_BYTES
 
 def full_shard(*, known: int = 3) -> TxnShard:
     """A shard in which strangers have taken all that new ids may take, after a few others came."""
-    shard = TxnShard(config=TransactionConfig(transactional_ids_bytes_max=ROOM))
+    shard = TxnShard(config=TransactionConfig(transactional_ids_max_bytes=ROOM))
     for number in range(known):
         init(shard, f"known-{number}")
     fill_up(shard)
@@ -66,10 +71,12 @@ def test_S2_known_ids_continue_when_new_ones_are_refused() -> None:
         add(shard, "known-0", producer, 5)
         shard.submit(EndTxnRequest("known-0", producer, committed=True))
         shard.write_markers()
+        described = shard.submit(DescribeTransactionRequest("known-0"))
+        assert described.state == "CompleteCommit"
 
 
 def test_S2_a_known_key_of_shared_transactions_gets_writers_when_new_ones_are_refused() -> None:
-    shard = TxnShard(config=TransactionConfig(transactional_ids_bytes_max=ROOM))
+    shard = TxnShard(config=TransactionConfig(transactional_ids_max_bytes=ROOM))
     shard.submit(CommitSharedRequest("etl", "a0", "0", (), b"", 0))
     fill_up(shard)
     writer = shard.submit(OpenSharedRequest("etl", "a1", "1", TIMEOUT_MS, 1)).producer
@@ -101,7 +108,7 @@ def test_S2_a_commit_of_a_shared_transaction_counts_what_it_is_remembered_by() -
 
 
 def test_S2_a_full_history_takes_a_commit_because_an_older_one_goes() -> None:
-    config = TransactionConfig(transactional_ids_bytes_max=ROOM, commit_history_max=2)
+    config = TransactionConfig(transactional_ids_max_bytes=ROOM, commit_history_max=2)
     shard = TxnShard(config=config)
     for batch in range(2):
         shard.submit(CommitSharedRequest("etl", f"a{batch}", str(batch), (), bytes(10_000), batch))
@@ -114,7 +121,7 @@ def test_S2_a_full_history_takes_a_commit_because_an_older_one_goes() -> None:
 
 def test_S2_strangers_that_fill_what_is_left_do_not_stop_a_known_id() -> None:
     """They made ids while there was room, and filled it to the last byte with commits by token."""
-    shard = TxnShard(config=TransactionConfig(transactional_ids_bytes_max=ROOM))
+    shard = TxnShard(config=TransactionConfig(transactional_ids_max_bytes=ROOM))
     for name in ("honest", *(f"stranger-{number}" for number in range(20))):
         init(shard, name)
     for number in range(20):
@@ -164,8 +171,8 @@ def test_S2_what_is_forgotten_is_given_back() -> None:
 def test_S2_what_all_partitions_hold_counts() -> None:
     shard = TxnShard()
     others = [0]
-    config = TransactionConfig(transactional_ids_bytes_max=ROOM)
-    shard.machine = type(shard.machine)(0, 3, config, None, lambda: Held(shard.machine.held.sum().bytes + others[0], 0))
+    config = TransactionConfig(transactional_ids_max_bytes=ROOM)
+    shard.machine = type(shard.machine)(0, 3, config, lambda: Held(shard.machine.held.sum().bytes + others[0], 0))
     init(shard, "one")
     others[0] = ROOM
     assert code_of(shard, InitProducerIdRequest("two", TIMEOUT_MS)) is ErrorCode.POLICY_VIOLATION

@@ -6,6 +6,7 @@ import struct
 from contextlib import suppress
 from dataclasses import replace
 from typing import Any
+from uuid import UUID
 
 import pytest
 from hypothesis import given
@@ -15,7 +16,7 @@ from semel.protocol.api.clients import ClientOrigin
 from semel.protocol.api.transactions import TransactionVersion
 from semel.protocol.corruption import CorruptDataError
 from semel.protocol.errors import ErrorCode, FatalError, SemelError, UsageError
-from semel.protocol.ids import TopicPartition
+from semel.protocol.ids import TopicId, TopicPartition
 from semel.protocol.trace_context import TraceContext, TransactionTrace
 from semel.runtime.keys import java_string_hash, partition_for_key
 from semel.txn_coordinator.schemas import decode_key, decode_value, encode_key, encode_value
@@ -187,6 +188,30 @@ def test_value_version_1_golden() -> None:
     assert decode_value("enrich-0", golden) == ONGOING
 
 
+def test_R8_a_topics_id_is_a_tagged_field_that_older_readers_step_over() -> None:
+    topic_id = TopicId(UUID(bytes=bytes(range(16))))
+    txn = replace(ONGOING, topic_ids={"a": topic_id})
+    golden = bytes.fromhex(
+        "0001"
+        "0102030405060708"
+        "1112"
+        "0000ea60"
+        "01"
+        "03"
+        "02" "61" "03" "00000000" "00000002" "01" "904e" "10" "000102030405060708090a0b0c0d0e0f"
+        "02" "62" "02" "00000001" "00"
+        "2122232425262728"
+        "3132333435363738"
+        "01" "02" "02" "0002"
+    )  # fmt: skip
+    assert encode_value(txn) == golden
+    assert decode_value("enrich-0", golden) == txn
+    assert decode_value("enrich-0", encode_value(ONGOING)).topic_ids == {}, "what is on disks has none"
+    assert encode_value(txn, version=0) == encode_value(ONGOING, version=0)
+    with pytest.raises(FatalError, match="has 15 bytes"):
+        decode_value("enrich-0", golden.replace(b"\x10\x00\x01", b"\x0f\x01"))
+
+
 def test_value_of_an_empty_state_has_null_partitions() -> None:
     txn = TransactionMetadata("t", 1, 0, 1000, TransactionState.EMPTY, 7)
     assert encode_value(txn, version=0)[17:21] == b"\xff\xff\xff\xff"
@@ -284,6 +309,20 @@ def test_a_state_or_tag_that_makes_no_sense_is_refused() -> None:
         decode_value("t", value)
     with pytest.raises(FatalError, match="instead of 2"):
         decode_value("t", encode_value(ONGOING)[:-5] + b"\x01\x02\x01\x02")
+
+
+def test_T1_the_fence_is_never_stored() -> None:
+    for state in (TransactionState.PREPARE_EPOCH_FENCE, TransactionState.DEAD):
+        with pytest.raises(AssertionError, match="never stored"):
+            encode_value(replace(ONGOING, state=state))
+
+
+def test_tagged_fields_of_others_do_no_harm() -> None:
+    txn = TransactionMetadata("enrich-0", 5, 4, 60_000, TransactionState.EMPTY, 0, version=TransactionVersion.V2)
+    value = encode_value(txn)
+    assert value.endswith(b"\x01\x02\x02\x00\x02"), "one tagged field: the client's version"
+    extended = value[:-5] + b"\x03\x02\x02\x00\x02\x04\x02\x00\x09" + b"\xa0\x9c\x01\x04abcd"
+    assert decode_value("enrich-0", extended) == txn
 
 
 def test_a_client_version_of_the_future_bumps_epochs() -> None:

@@ -92,7 +92,7 @@ def test_E4_a_decision_nobody_called_for_by_a_trace_is_below_where_its_transacti
     assert parent(only(exporter)) == (7, 70)
 
 
-def test_E4_after_a_crash_the_tree_is_mended_under_the_same_parent(
+def test_E4_after_a_crash_the_tree_continues_under_the_same_parent(
     spans: TransactionSpans, exporter: InMemorySpanExporter
 ) -> None:
     shard = TxnShard()

@@ -1,12 +1,11 @@
 """AddOffsetsToTxn, versions 0 to 4 (KIP-98): the older protocol's way to commit a group's offsets in a transaction.
 
 It adds the partition of `__consumer_offsets` where the group lives; TxnOffsetCommit then writes to it. Before version 2
-a fenced producer is told INVALID_PRODUCER_EPOCH.
+a fenced producer gets INVALID_PRODUCER_EPOCH.
 """
 
 from __future__ import annotations
 
-from semel.broker.handlers.add_partitions import add_offsets
 from semel.broker.listeners.kafka.apis.coordinator_errors import coordinator_code
 from semel.broker.listeners.kafka.apis.transaction_codes import TransactionCodes
 from semel.broker.listeners.kafka.registry import Api, RequestContext
@@ -23,8 +22,7 @@ async def handle_add_offsets_to_txn(context: RequestContext, body: memoryview) -
     request = parse_request(ApiKey.ADD_OFFSETS_TO_TXN, version, body)
     code = ErrorCode.NONE
     try:
-        await add_offsets(
-            context.node,
+        await context.node.groups.add_to_transaction(
             request.transactional_id,
             ProducerIdAndEpoch(request.producer_id, request.producer_epoch),
             request.group_id,

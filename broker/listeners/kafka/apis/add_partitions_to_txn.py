@@ -2,7 +2,7 @@
 
 A client adds partitions to its own transaction before it writes to them. A node asks for several transactions at once:
 with `verify_only` whether their partitions are in them (T8), without it to add them on behalf of a client whose
-transactions have an epoch each. Before version 2 a fenced producer is told INVALID_PRODUCER_EPOCH.
+transactions have an epoch each. Before version 2 a fenced producer gets INVALID_PRODUCER_EPOCH.
 """
 
 from __future__ import annotations
@@ -10,8 +10,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from semel.broker.handlers.add_partitions import add_partitions, verify_partitions
-from semel.broker.listeners.kafka.apis.in_slices import in_slices
+from semel.broker.handlers.add_partitions import add_partitions
+from semel.broker.listeners.kafka.apis.bounded_concurrency import bounded_concurrency
 from semel.broker.listeners.kafka.apis.transaction_codes import TransactionCodes
 from semel.broker.listeners.kafka.large_messages import read_request, write_response
 from semel.broker.listeners.kafka.registry import Api, RequestContext
@@ -43,7 +43,7 @@ async def handle_add_partitions_to_txn(context: RequestContext, body: memoryview
             ),
         )
         return await write_response(context, results_by_topic_v3_and_below=await _results(topics, errors, version))
-    outcomes = await in_slices(request.transactions, lambda item: _outcome_of_node(context.node, item))
+    outcomes = await bounded_concurrency(request.transactions, lambda item: _outcome_of_node(context.node, item))
     return await write_response(
         context,
         results_by_transaction=[
@@ -71,7 +71,7 @@ async def _outcome(node: Services, request: AddPartitionsToTxnRequest) -> _Error
     """What became of each partition; a refusal of the whole request is one of all its partitions."""
     try:
         if request.verify_only:
-            return (await verify_partitions(node, request)).errors
+            return (await node.transactions.verify(request)).errors
         by_a_node = request.version >= TransactionVersion.V2
         return (await add_partitions(node, request, offsets_allowed=by_a_node)).errors
     except SemelError as error:

@@ -1,6 +1,6 @@
 """AlterConfigs, versions 0 to 2 (KIP-133): replaces all settings that resources were given.
 
-What a request does not name goes back to its default. Clients of today use IncrementalAlterConfigs.
+What a request does not name goes back to its default. Current clients use IncrementalAlterConfigs.
 """
 
 from __future__ import annotations

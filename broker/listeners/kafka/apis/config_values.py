@@ -6,10 +6,10 @@ from collections.abc import Mapping
 from enum import IntEnum
 from typing import Final
 
-from semel.broker.config.setting import ValueType
 from semel.broker.config.sources import Source
 from semel.protocol.api.metadata import ALL_NODES, ConfigEntry, ResourceType
 from semel.protocol.errors import UsageError
+from semel.runtime.setting import ValueType
 
 
 class KafkaResourceType(IntEnum):

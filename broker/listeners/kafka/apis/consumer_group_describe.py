@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final
 
+from semel.broker.listeners.kafka.apis.bounded_concurrency import bounded_concurrency
 from semel.broker.listeners.kafka.apis.coordinator_errors import coordinator_code
-from semel.broker.listeners.kafka.apis.in_slices import in_slices
 from semel.broker.listeners.kafka.authorized_operations import GROUP_OPERATIONS
 from semel.broker.listeners.kafka.large_messages import read_request, write_response
 from semel.broker.listeners.kafka.registry import Api, RequestContext
@@ -21,7 +21,6 @@ from semel.protocol.api.consumer_groups import (
     DescribedTopic,
 )
 from semel.protocol.errors import ErrorCode, SemelError
-from semel.protocol.ids import OFFSETS_TOPIC
 from semel.protocol.kafka.api import ApiKey
 from semel.protocol.kafka.messages import Values
 
@@ -57,7 +56,7 @@ async def handle_consumer_group_describe(context: RequestContext, body: memoryvi
     # Each group once: a short request could otherwise have the same group written out without end.
     asked = list(dict.fromkeys(request.group_ids))
     room = _Room()
-    groups = await in_slices(asked, lambda group_id: _describe(context, group_id, operations, room))
+    groups = await bounded_concurrency(asked, lambda group_id: _describe(context, group_id, operations, room))
     return await write_response(context, groups=groups)
 
 
@@ -65,7 +64,6 @@ async def _describe(context: RequestContext, group_id: str, operations: int, roo
     if room.is_used_up:
         return _no_room(group_id)
     try:
-        await context.node.internal_topic_ready(OFFSETS_TOPIC)
         group = await context.node.groups.describe_consumers(ConsumerGroupDescribeRequest(group_id))
     except SemelError as error:
         return {"group_id": group_id, "error_code": coordinator_code(error), "error_message": error.message}

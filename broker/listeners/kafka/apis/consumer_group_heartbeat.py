@@ -7,19 +7,17 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from typing import Any, Final
-from uuid import uuid4
 
 from semel.broker.listeners.kafka.apis.coordinator_errors import client_host, coordinator_code
 from semel.broker.listeners.kafka.large_messages import read_request, write_response
 from semel.broker.listeners.kafka.registry import Api, RequestContext
 from semel.protocol.api.consumer_groups import (
-    JOIN_EPOCH,
     ConsumerGroupHeartbeatRequest,
     Partitions,
     TopicIdPartition,
 )
 from semel.protocol.errors import SemelError
-from semel.protocol.ids import OFFSETS_TOPIC, TopicId
+from semel.protocol.ids import TopicId
 from semel.protocol.kafka.api import ApiKey
 from semel.protocol.kafka.messages import Values, to_ms
 
@@ -30,7 +28,6 @@ async def handle_consumer_group_heartbeat(context: RequestContext, body: memoryv
     version = context.api_version
     request = await read_request(context, body)
     names = request.subscribed_topic_names
-    makes_id = version < FIRST_VERSION_WITH_REGEX and not request.member_id and request.member_epoch == JOIN_EPOCH
     heartbeat = ConsumerGroupHeartbeatRequest(
         group_id=request.group_id,
         member_id=request.member_id,
@@ -44,10 +41,9 @@ async def handle_consumer_group_heartbeat(context: RequestContext, body: memoryv
         owned=None if request.topic_partitions is None else _owned(request.topic_partitions),
         client_id=context.client_id or "",
         client_host=client_host(context.peer),
-        new_member_id=str(uuid4()) if makes_id else "",
+        needs_member_id=version < FIRST_VERSION_WITH_REGEX,
     )
     try:
-        await context.node.internal_topic_ready(OFFSETS_TOPIC)
         response = await context.node.groups.consumer_heartbeat(heartbeat)
     except SemelError as error:
         return await write_response(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from semel.broker.handlers.topics import MorePartitions, create_partitions_of_many
+from semel.broker.handlers.topics.changes import MorePartitions, create_partitions_of_many
 from semel.broker.listeners.kafka.apis.deadline import within
 from semel.broker.listeners.kafka.large_messages import read_request, write_response
 from semel.broker.listeners.kafka.registry import Api, RequestContext

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from semel.broker.handlers.configs import topic_entries
-from semel.broker.handlers.topics import create_topics
+from semel.broker.handlers.topics.changes import create_topics
 from semel.broker.listeners.kafka.apis.config_values import config_source
 from semel.broker.listeners.kafka.apis.deadline import within
 from semel.broker.listeners.kafka.large_messages import read_request, write_response

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from semel.broker.handlers.topics import delete_topics
+from semel.broker.handlers.topics.changes import delete_topics
 from semel.broker.listeners.kafka.apis.deadline import within
 from semel.broker.listeners.kafka.large_messages import read_request, write_response
 from semel.broker.listeners.kafka.registry import Api, RequestContext

@@ -1,7 +1,7 @@
 """DescribeCluster, versions 0 to 2 (KIP-700): the nodes and the controller.
 
-From version 1 on a client says whether it wants brokers or controllers (KIP-919). This listener speaks for brokers. No
-node is ever fenced without being gone, so that version 2's question for fenced ones adds none.
+From version 1 on a client says whether it wants brokers or controllers (KIP-919). This listener speaks for brokers.
+Nodes that are fenced are in version 2 alone, where it asks for them: they would be sent what nobody answers.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from semel.protocol.kafka.messages import build_response, parse_request
 
 _BROKERS: Final = 1
 _CONTROLLERS: Final = 2
+FENCED_MIN_VERSION: Final = 2
 
 
 async def handle_describe_cluster(context: RequestContext, body: memoryview) -> bytes:
@@ -32,13 +33,21 @@ async def handle_describe_cluster(context: RequestContext, body: memoryview) -> 
 
 
 def _nodes(context: RequestContext, request: Any) -> dict[str, Any]:
-    cluster = metadata.cluster(context.node)
+    cluster, fenced = metadata.cluster(context.node), metadata.fenced_nodes(context.node)
+    has_fenced = getattr(request, "include_fenced_brokers", False)
     return {
         "cluster_id": cluster.cluster_id,
         "controller_id": cluster.controller_id,
         "brokers": [
-            {"broker_id": each.node_id, "host": each.kafka_host, "port": each.kafka_port, "rack": each.rack or None}
+            {
+                "broker_id": each.node_id,
+                "host": each.kafka_host,
+                "port": each.kafka_port,
+                "rack": each.rack or None,
+                **({"is_fenced": each.node_id in fenced} if context.api_version >= FENCED_MIN_VERSION else {}),
+            }
             for each in cluster.nodes
+            if has_fenced or each.node_id not in fenced
         ],
         "cluster_authorized_operations": (
             CLUSTER_OPERATIONS if request.include_cluster_authorized_operations else NOT_ASKED_FOR

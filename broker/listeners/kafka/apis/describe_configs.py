@@ -9,7 +9,8 @@ from __future__ import annotations
 from typing import Any
 
 from semel.broker.handlers.configs import describe_configs
-from semel.broker.listeners.kafka.apis.config_values import config_source, config_type, resource_of
+from semel.broker.handlers.newest import know_topics
+from semel.broker.listeners.kafka.apis.config_values import KafkaResourceType, config_source, config_type, resource_of
 from semel.broker.listeners.kafka.large_messages import read_request, write_response
 from semel.broker.listeners.kafka.registry import Api, RequestContext
 from semel.broker.services import Services
@@ -21,6 +22,8 @@ from semel.runtime.turns import in_turns
 
 async def handle_describe_configs(context: RequestContext, body: memoryview) -> bytes:
     request = await read_request(context, body)
+    topics = [each.resource_name for each in request.resources if each.resource_type == KafkaResourceType.TOPIC]
+    await know_topics(context.node, topics)
     with_documentation = getattr(request, "include_documentation", False)
     return await write_response(
         context,

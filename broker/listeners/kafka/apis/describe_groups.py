@@ -7,14 +7,13 @@ from __future__ import annotations
 
 from typing import Final
 
+from semel.broker.listeners.kafka.apis.bounded_concurrency import bounded_concurrency
 from semel.broker.listeners.kafka.apis.coordinator_errors import coordinator_code
-from semel.broker.listeners.kafka.apis.in_slices import in_slices
 from semel.broker.listeners.kafka.large_messages import read_request, write_response
 from semel.broker.listeners.kafka.registry import Api, RequestContext
 from semel.group_coordinator.classic.state import GroupState
 from semel.protocol.api.groups import DescribeGroupRequest, GroupDescription
 from semel.protocol.errors import ErrorCode, SemelError
-from semel.protocol.ids import OFFSETS_TOPIC
 from semel.protocol.kafka.api import ApiKey
 from semel.protocol.kafka.messages import Values
 
@@ -30,13 +29,12 @@ async def handle_describe_groups(context: RequestContext, body: memoryview) -> b
     with_operations = version >= 3 and request.include_authorized_operations
     operations = GROUP_OPERATIONS if with_operations else OPERATIONS_NOT_ASKED
     asked = list(dict.fromkeys(request.groups))
-    groups = await in_slices(asked, lambda group_id: _describe(context, group_id, operations))
+    groups = await bounded_concurrency(asked, lambda group_id: _describe(context, group_id, operations))
     return await write_response(context, groups=groups)
 
 
 async def _describe(context: RequestContext, group_id: str, operations: int) -> Values:
     try:
-        await context.node.internal_topic_ready(OFFSETS_TOPIC)
         group = await context.node.groups.describe(DescribeGroupRequest(group_id))
     except SemelError as error:
         return {"group_id": group_id, "error_code": coordinator_code(error), "error_message": error.message}

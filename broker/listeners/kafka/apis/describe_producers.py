@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from semel.broker.handlers.partitions import partition_of
+from semel.broker.handlers.partitions.lookup import partition_of
 from semel.broker.listeners.kafka.large_messages import read_request, write_response
 from semel.broker.listeners.kafka.registry import Api, RequestContext
 from semel.broker.services import Services

@@ -1,8 +1,9 @@
 """DescribeQuorum, versions 0 to 2 (KIP-595, KIP-836, KIP-853): who keeps the log of the metadata, and how far it is.
 
-The metadata is an ordered log of changes in a SQL database, written by whoever holds the controller's lease. Told in
-Kafka's words, that node is the quorum's one voter and its leader; the lease's epoch is the leader's, and the number of
-changes is the log's end. The database's own replicas, if it has any, are its operator's business and not shown here.
+The metadata is an ordered log of changes in a SQL database, written by the node that holds the controller's lease.
+In Kafka's words, that node is the quorum's one voter and its leader; the lease's epoch is the leader's, and the
+number of changes is the log's end. The database's own replicas, if it has any, are its operator's business and
+not shown here.
 """
 
 from __future__ import annotations

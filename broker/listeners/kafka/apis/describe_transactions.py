@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from typing import Any
 
-from semel.broker.listeners.kafka.apis.in_slices import in_slices
+from semel.broker.listeners.kafka.apis.bounded_concurrency import bounded_concurrency
 from semel.broker.listeners.kafka.large_messages import read_request, write_response
 from semel.broker.listeners.kafka.registry import Api, RequestContext
 from semel.broker.services import Services
 from semel.protocol.api.transactions import DescribeTransactionRequest
 from semel.protocol.errors import ErrorCode, SemelError
-from semel.protocol.ids import NO_PRODUCER_EPOCH, NO_PRODUCER_ID, NO_TIMESTAMP, TRANSACTIONS_TOPIC
+from semel.protocol.ids import NO_PRODUCER_EPOCH, NO_PRODUCER_ID, NO_TIMESTAMP
 from semel.protocol.kafka.api import ApiKey
 
 
@@ -18,7 +18,7 @@ async def handle_describe_transactions(context: RequestContext, body: memoryview
     request = await read_request(context, body)
     return await write_response(
         context,
-        transaction_states=await in_slices(
+        transaction_states=await bounded_concurrency(
             list(dict.fromkeys(request.transactional_ids)), lambda name: _state(context.node, name)
         ),
     )
@@ -26,9 +26,6 @@ async def handle_describe_transactions(context: RequestContext, body: memoryview
 
 async def _state(node: Services, transactional_id: str) -> dict[str, Any]:
     try:
-        if node.metadata.topic(TRANSACTIONS_TOPIC) is None:
-            return _refusal(transactional_id, ErrorCode.TRANSACTIONAL_ID_NOT_FOUND)  # nobody had a transaction yet
-        await node.internal_topic_ready(TRANSACTIONS_TOPIC)
         found = await node.transactions.describe(DescribeTransactionRequest(transactional_id))
     except SemelError as error:
         return _refusal(transactional_id, error.code)

@@ -1,7 +1,7 @@
 """EndTxn, versions 0 to 5 (KIP-98, KIP-890): commits or aborts; answered once the decision is durable (T3).
 
 From version 5 on the transaction ends with its epoch, and the answer names the producer id and epoch of the next one
-(T6). Before version 2 a fenced producer is told INVALID_PRODUCER_EPOCH.
+(T6). Before version 2 a fenced producer gets INVALID_PRODUCER_EPOCH.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from semel.broker.listeners.kafka.apis.transaction_codes import TransactionCodes
 from semel.broker.listeners.kafka.registry import Api, RequestContext
 from semel.protocol.api.transactions import EndTxnRequest, TransactionVersion
 from semel.protocol.errors import SemelError
-from semel.protocol.ids import NO_PRODUCER_EPOCH, NO_PRODUCER_ID, TRANSACTIONS_TOPIC, ProducerIdAndEpoch
+from semel.protocol.ids import NO_PRODUCER_EPOCH, NO_PRODUCER_ID, ProducerIdAndEpoch
 from semel.protocol.kafka.api import ApiKey
 from semel.protocol.kafka.messages import build_response, parse_request
 
@@ -23,7 +23,6 @@ async def handle_end_txn(context: RequestContext, body: memoryview) -> bytes:
     version = context.api_version
     request = parse_request(ApiKey.END_TXN, version, body)
     try:
-        await context.node.internal_topic_ready(TRANSACTIONS_TOPIC)
         answer = await context.node.transactions.end_txn(
             EndTxnRequest(
                 request.transactional_id,

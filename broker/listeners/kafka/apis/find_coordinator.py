@@ -18,7 +18,6 @@ from semel.protocol.errors import ErrorCode, SemelError, UsageError, error_for
 from semel.protocol.ids import OFFSETS_TOPIC, TRANSACTIONS_TOPIC
 from semel.protocol.kafka.api import ApiKey
 from semel.protocol.kafka.messages import Values
-from semel.runtime.keys import partition_for_key
 from semel.runtime.turns import in_turns
 
 KEY_TYPE_TOPICS: Final = {0: OFFSETS_TOPIC, 1: TRANSACTIONS_TOPIC}
@@ -56,7 +55,8 @@ async def _find(node: Services, key_type: int, keys: Sequence[str]) -> list[_Fou
         if topic is None:
             raise UsageError(f"there is no coordinator of key type {key_type}: 0 is a group's, 1 a transactional id's")
         if node.metadata.topic(topic) is None:
-            await node.internal_topic_ready(topic)
+            coordinator = node.groups if topic == OFFSETS_TOPIC else node.transactions
+            await coordinator.topic_ready()
         return [_of_key(node, topic, key) async for key in in_turns(keys)]
     except SemelError as error:
         return [_Found(key, error_code=coordinator_code(error), error_message=error.message) for key in keys]
@@ -66,12 +66,19 @@ def _of_key(node: Services, topic: str, key: str) -> _Found:
     image = node.metadata.topic(topic)
     if image is None:
         raise error_for(ErrorCode.COORDINATOR_NOT_AVAILABLE, f"{topic} is not there; try again")
-    number = partition_for_key(key, len(image.partitions))
+    number = _partition_for(node, topic, key)
     broker = node.metadata.image.brokers.get(image.partitions[number].leader)
-    if broker is None:
-        message = f"{topic}-{number} has no leader; try again"
+    if broker is None or broker.is_fenced:
+        message = f"{topic}-{number} has no leader that is alive; try again"
         return _Found(key, error_code=ErrorCode.COORDINATOR_NOT_AVAILABLE, error_message=message)
     return _Found(key, broker.node_id, broker.kafka_host, broker.kafka_port)
+
+
+def _partition_for(node: Services, topic: str, key: str) -> int:
+    """The coordinators' own rule: a writer of a shared transaction lives where its key does, not where its id would."""
+    if topic == OFFSETS_TOPIC:
+        return node.groups.offsets_partition(key).partition
+    return node.transactions.partition_for(key)
 
 
 FIND_COORDINATOR = Api(ApiKey.FIND_COORDINATOR, 0, 6, handle_find_coordinator)

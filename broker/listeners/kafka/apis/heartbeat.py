@@ -6,7 +6,6 @@ from semel.broker.listeners.kafka.apis.coordinator_errors import coordinator_cod
 from semel.broker.listeners.kafka.registry import Api, RequestContext
 from semel.protocol.api.groups import HeartbeatRequest
 from semel.protocol.errors import ErrorCode, SemelError
-from semel.protocol.ids import OFFSETS_TOPIC
 from semel.protocol.kafka.api import ApiKey
 from semel.protocol.kafka.messages import build_response, parse_request
 
@@ -16,7 +15,6 @@ async def handle_heartbeat(context: RequestContext, body: memoryview) -> bytes:
     request = parse_request(ApiKey.HEARTBEAT, version, body)
     group_instance_id = request.group_instance_id if version >= 3 else None
     try:
-        await context.node.internal_topic_ready(OFFSETS_TOPIC)
         await context.node.groups.heartbeat(
             HeartbeatRequest(request.group_id, request.generation_id, request.member_id, group_instance_id)
         )

@@ -1,7 +1,7 @@
 """InitProducerId, versions 0 to 6 (KIP-98, KIP-360, KIP-890, KIP-939): a producer id and its epoch.
 
-Version 3 names the producer id and epoch that the caller holds already. Before version 4 a fenced producer is told
-INVALID_PRODUCER_EPOCH. Version 6 keeps a prepared transaction for whoever has to end it.
+Version 3 names the producer id and epoch that the caller holds already. Before version 4 a fenced producer gets
+INVALID_PRODUCER_EPOCH. Version 6 keeps a prepared transaction for the caller that has to end it.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from semel.broker.listeners.kafka.apis.transaction_codes import TransactionCodes
 from semel.broker.listeners.kafka.registry import Api, RequestContext
 from semel.protocol.api.transactions import InitProducerIdRequest
 from semel.protocol.errors import SemelError
-from semel.protocol.ids import NO_PRODUCER, NO_PRODUCER_EPOCH, NO_PRODUCER_ID, TRANSACTIONS_TOPIC, ProducerIdAndEpoch
+from semel.protocol.ids import NO_PRODUCER, NO_PRODUCER_EPOCH, NO_PRODUCER_ID, ProducerIdAndEpoch
 from semel.protocol.kafka.api import ApiKey
 from semel.protocol.kafka.messages import build_response, parse_request, to_ms
 
@@ -26,11 +26,8 @@ async def handle_init_producer_id(context: RequestContext, body: memoryview) -> 
     held = NO_PRODUCER
     if version >= _HELD_MIN_VERSION:
         held = ProducerIdAndEpoch(request.producer_id, request.producer_epoch)
-    node = context.node
     try:
-        if request.transactional_id:
-            await node.internal_topic_ready(TRANSACTIONS_TOPIC)
-        answer = await node.transactions.init_producer_id(
+        answer = await context.node.transactions.init_producer_id(
             InitProducerIdRequest(
                 request.transactional_id,
                 to_ms(request.transaction_timeout),

@@ -6,14 +6,11 @@ leader cannot be told to skip its assignment (KIP-814).
 
 from __future__ import annotations
 
-from uuid import uuid4
-
 from semel.broker.listeners.kafka.apis.coordinator_errors import client_host, coordinator_code
 from semel.broker.listeners.kafka.large_messages import read_request, write_response
 from semel.broker.listeners.kafka.registry import Api, RequestContext
 from semel.protocol.api.groups import NO_GENERATION, GroupProtocol, JoinGroupRequest, JoinGroupResponse
 from semel.protocol.errors import SemelError
-from semel.protocol.ids import OFFSETS_TOPIC
 from semel.protocol.kafka.api import ApiKey
 from semel.protocol.kafka.messages import Values, to_ms
 
@@ -22,7 +19,6 @@ async def handle_join_group(context: RequestContext, body: memoryview) -> bytes:
     version = context.api_version
     request = await read_request(context, body)
     group_instance_id = request.group_instance_id if version >= 5 else None
-    client_id = context.client_id or ""
     joining = JoinGroupRequest(
         group_id=request.group_id,
         member_id=request.member_id,
@@ -31,15 +27,13 @@ async def handle_join_group(context: RequestContext, body: memoryview) -> bytes:
         protocols=tuple(GroupProtocol(offer.name, bytes(offer.metadata)) for offer in request.protocols),
         session_timeout_ms=to_ms(request.session_timeout),
         rebalance_timeout_ms=to_ms(request.rebalance_timeout) if version >= 1 else -1,
-        client_id=client_id,
+        client_id=context.client_id or "",
         client_host=client_host(context.peer),
-        new_member_id=f"{client_id if group_instance_id is None else group_instance_id}-{uuid4()}",
         require_known_member_id=version >= 4,
         reason=(request.reason if version >= 8 else None) or "",
         supports_skip_assignment=version >= 9,
     )
     try:
-        await context.node.internal_topic_ready(OFFSETS_TOPIC)
         values = _values(await context.node.groups.join(joining), version)
     except SemelError as error:
         values = {

@@ -9,7 +9,6 @@ from semel.broker.listeners.kafka.large_messages import read_request, write_resp
 from semel.broker.listeners.kafka.registry import Api, RequestContext
 from semel.protocol.api.groups import LeaveGroupRequest, MemberIdentity
 from semel.protocol.errors import SemelError
-from semel.protocol.ids import OFFSETS_TOPIC
 from semel.protocol.kafka.api import ApiKey
 
 FIRST_BATCHED_VERSION: Final = 3
@@ -20,7 +19,6 @@ async def handle_leave_group(context: RequestContext, body: memoryview) -> bytes
     request = await read_request(context, body)
     leaving = _leaving(request, version)
     try:
-        await context.node.internal_topic_ready(OFFSETS_TOPIC)
         errors = (await context.node.groups.leave(LeaveGroupRequest(request.group_id, leaving))).errors
     except SemelError as error:
         return await write_response(context, error_code=coordinator_code(error))

@@ -7,7 +7,6 @@ from semel.broker.listeners.kafka.large_messages import read_request, write_resp
 from semel.broker.listeners.kafka.registry import Api, RequestContext
 from semel.protocol.api.groups import ListGroupsRequest
 from semel.protocol.errors import SemelError
-from semel.protocol.ids import OFFSETS_TOPIC
 from semel.protocol.kafka.api import ApiKey
 from semel.runtime.turns import in_turns
 
@@ -19,10 +18,7 @@ async def handle_list_groups(context: RequestContext, body: memoryview) -> bytes
         frozenset(request.states_filter if version >= 4 else ()),
         frozenset(request.types_filter if version >= 5 else ()),
     )
-    if context.node.metadata.topic(OFFSETS_TOPIC) is None:
-        return await write_response(context)  # nobody had a group yet
     try:
-        await context.node.internal_topic_ready(OFFSETS_TOPIC)
         response = await context.node.groups.list(wanted)
     except SemelError as error:
         return await write_response(context, error_code=coordinator_code(error))

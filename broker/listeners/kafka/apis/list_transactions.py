@@ -7,12 +7,10 @@ from __future__ import annotations
 
 from semel.broker.listeners.kafka.large_messages import read_request, write_response
 from semel.broker.listeners.kafka.registry import Api, RequestContext
-from semel.protocol.api.transactions import ListTransactionsRequest, ListTransactionsResponse
+from semel.protocol.api.transactions import ListTransactionsRequest
 from semel.protocol.errors import SemelError
-from semel.protocol.ids import TRANSACTIONS_TOPIC
 from semel.protocol.kafka.api import ApiKey
 from semel.runtime.turns import in_turns
-from semel.txn_coordinator.service import known_states
 
 _DURATION_MIN_VERSION = 1
 _PATTERN_MIN_VERSION = 2
@@ -27,14 +25,8 @@ async def handle_list_transactions(context: RequestContext, body: memoryview) ->
         request.duration_filter if version >= _DURATION_MIN_VERSION else -1,
         (request.transactional_id_pattern or "") if version >= _PATTERN_MIN_VERSION else "",
     )
-    node = context.node
     try:
-        if node.metadata.topic(TRANSACTIONS_TOPIC) is None:
-            _, unknown = await known_states(asked.states)
-            found = ListTransactionsResponse((), unknown)
-        else:
-            await node.internal_topic_ready(TRANSACTIONS_TOPIC)
-            found = await node.transactions.list(asked)
+        found = await context.node.transactions.list(asked)
     except SemelError as error:
         return await write_response(context, error_code=error.code)
     return await write_response(

@@ -31,7 +31,7 @@ async def handle_metadata(context: RequestContext, body: memoryview) -> bytes:
     request = await read_request(context, body)
     node = context.node
     topics = list(await _topics(node, version, request))
-    cluster = metadata.cluster(node)
+    cluster, fenced = metadata.cluster(node), metadata.fenced_nodes(node)
     asks_of_topics = getattr(request, "include_topic_authorized_operations", False)
     asks_of_cluster = getattr(request, "include_cluster_authorized_operations", False)
     operations = TOPIC_OPERATIONS if asks_of_topics else NOT_ASKED_FOR
@@ -40,7 +40,11 @@ async def handle_metadata(context: RequestContext, body: memoryview) -> bytes:
         async for each in in_turns(topics)
     ]
     response = MetadataResponse(
-        [NodeEndpoint(each.node_id, each.kafka_host, each.kafka_port, each.rack or None) for each in cluster.nodes],
+        [
+            NodeEndpoint(each.node_id, each.kafka_host, each.kafka_port, each.rack or None)
+            for each in cluster.nodes
+            if each.node_id not in fenced
+        ],
         cluster.cluster_id,
         cluster.controller_id,
         told,

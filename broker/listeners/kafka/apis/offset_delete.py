@@ -7,7 +7,7 @@ from semel.broker.listeners.kafka.large_messages import read_request, write_resp
 from semel.broker.listeners.kafka.registry import Api, RequestContext
 from semel.protocol.api.groups import OffsetDeleteRequest
 from semel.protocol.errors import ErrorCode, SemelError
-from semel.protocol.ids import OFFSETS_TOPIC, TopicPartition
+from semel.protocol.ids import TopicPartition
 from semel.protocol.kafka.api import ApiKey
 
 
@@ -18,7 +18,6 @@ async def handle_offset_delete(context: RequestContext, body: memoryview) -> byt
     errors = {tp: ErrorCode.UNKNOWN_TOPIC_OR_PARTITION for tp in asked if image.partition(tp) is None}
     known = tuple(dict.fromkeys(tp for tp in asked if tp not in errors))
     try:
-        await context.node.internal_topic_ready(OFFSETS_TOPIC)
         response = await context.node.groups.delete_offsets(OffsetDeleteRequest(request.group_id, known))
         errors.update(response.errors)
     except SemelError as error:

@@ -10,14 +10,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
+from semel.broker.listeners.kafka.apis.bounded_concurrency import bounded_concurrency
 from semel.broker.listeners.kafka.apis.coordinator_errors import coordinator_code
-from semel.broker.listeners.kafka.apis.in_slices import in_slices
 from semel.broker.listeners.kafka.large_messages import read_request, write_response
 from semel.broker.listeners.kafka.registry import Api, RequestContext
 from semel.broker.services import Services
 from semel.protocol.api.groups import FetchedOffset, OffsetFetchRequest
 from semel.protocol.errors import ErrorCode, SemelError
-from semel.protocol.ids import NO_LEADER_EPOCH, OFFSETS_TOPIC, TopicPartition
+from semel.protocol.ids import NO_LEADER_EPOCH, TopicPartition
 from semel.protocol.kafka.api import ApiKey
 from semel.protocol.kafka.messages import Values, to_topic_id
 from semel.runtime.turns import in_turns
@@ -64,7 +64,7 @@ async def handle_offset_fetch(context: RequestContext, body: memoryview) -> byte
     asked: dict[str, Any] = {}
     for each in request.groups:
         asked.setdefault(each.group_id, each)
-    groups = await in_slices(
+    groups = await bounded_concurrency(
         list(asked.values()), lambda group: _fetch(node, _group(node, group, version), require_stable, version)
     )
     return await write_response(context, groups=groups)
@@ -101,7 +101,6 @@ async def _fetch(node: Services, group: _Group, require_stable: bool, version: i
             )
         )
     try:
-        await node.internal_topic_ready(OFFSETS_TOPIC)
         response = await node.groups.fetch_offsets(
             OffsetFetchRequest(group.group_id, partitions, require_stable, group.member_id, group.member_epoch)
         )

@@ -7,7 +7,6 @@ from semel.broker.listeners.kafka.large_messages import read_request, write_resp
 from semel.broker.listeners.kafka.registry import Api, RequestContext
 from semel.protocol.api.groups import SyncGroupRequest
 from semel.protocol.errors import ErrorCode, SemelError, error_for
-from semel.protocol.ids import OFFSETS_TOPIC
 from semel.protocol.kafka.api import ApiKey
 from semel.protocol.kafka.messages import Values
 
@@ -30,7 +29,6 @@ async def handle_sync_group(context: RequestContext, body: memoryview) -> bytes:
             raise error_for(
                 ErrorCode.INCONSISTENT_GROUP_PROTOCOL, "SyncGroup from version 5 on names the protocol and its type"
             )
-        await context.node.internal_topic_ready(OFFSETS_TOPIC)
         response = await context.node.groups.sync(syncing)
         values: Values = {
             "protocol_type": response.protocol_type,

@@ -8,10 +8,8 @@ from semel.broker.services import Services
 from semel.protocol.api.metadata import TopicResult
 from semel.protocol.api.topics import PartitionDescription
 from semel.protocol.errors import ErrorCode
-from semel.protocol.ids import INTERNAL_TOPICS, ZERO_TOPIC_ID, TopicPartition
+from semel.protocol.ids import INTERNAL_TOPICS, NO_LEADER, ZERO_TOPIC_ID, TopicPartition
 from semel.protocol.kafka.metadata import MetadataPartition, MetadataTopic
-
-NO_LEADER = -1
 
 
 def told_topic(
@@ -20,7 +18,7 @@ def told_topic(
     """Return a topic with the partitions given, or what is wrong with it."""
     return MetadataTopic(
         result.error,
-        # Whoever asks by an id that is unknown here gets no name.
+        # A caller that asks by an id that is unknown here gets no name.
         None if result.error is ErrorCode.UNKNOWN_TOPIC_ID else result.name,
         result.topic_id or ZERO_TOPIC_ID,
         result.name in INTERNAL_TOPICS,

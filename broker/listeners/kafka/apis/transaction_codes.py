@@ -1,7 +1,7 @@
 """Error codes of the transactional APIs, as each version of a request knows them.
 
-PRODUCER_FENCED came with KIP-588: older versions are told INVALID_PRODUCER_EPOCH, the same to their clients.
-TRANSACTION_ABORTABLE came with KIP-890: older versions are told INVALID_TXN_STATE.
+PRODUCER_FENCED came with KIP-588: older versions get INVALID_PRODUCER_EPOCH, the same to their clients.
+TRANSACTION_ABORTABLE came with KIP-890: older versions get INVALID_TXN_STATE.
 """
 
 from __future__ import annotations

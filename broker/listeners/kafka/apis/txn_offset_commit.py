@@ -2,7 +2,7 @@
 
 Version 3 names the group's member and generation, so that zombies are fenced (O4); older versions cannot, and are let
 through as from outside the group. Up to version 4 the offsets' partition must have been added with AddOffsetsToTxn,
-which is verified (T8); version 5 adds it. A fenced producer is told INVALID_PRODUCER_EPOCH in every version.
+which is verified (T8); version 5 adds it. A fenced producer gets INVALID_PRODUCER_EPOCH in every version.
 """
 
 from __future__ import annotations
@@ -81,7 +81,7 @@ async def _commit(request: Any, version: int) -> OffsetCommitRequest:
 
 def _code(code: ErrorCode, version: int) -> ErrorCode:
     if code is ErrorCode.CONCURRENT_TRANSACTIONS and version < _ADDS_MIN_VERSION:
-        # To these clients it is fatal, and yet all they need is to come again, to hear that they were fenced.
+        # To these clients it is fatal, and yet all they need is to retry, to hear that they were fenced.
         code = ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
     if code is ErrorCode.COORDINATOR_LOAD_IN_PROGRESS and version < _LOADING_MIN_VERSION:
         # Clients of these versions stop at it (KAFKA-7296).

@@ -11,8 +11,8 @@ import asyncio
 from collections.abc import Mapping
 from typing import Any, Final
 
-from semel.broker.diagnostics.asked_abort import abort_as_asked
-from semel.broker.listeners.kafka.apis.in_slices import in_slices
+from semel.broker.diagnostics.client_abort import abort_as_asked
+from semel.broker.listeners.kafka.apis.bounded_concurrency import bounded_concurrency
 from semel.broker.listeners.kafka.large_messages import read_request, write_response
 from semel.broker.listeners.kafka.registry import Api, RequestContext
 from semel.protocol.api.transactions import TransactionVersion
@@ -31,7 +31,7 @@ _NOT_THE_COORDINATOR: Final = frozenset(
 async def handle_write_txn_markers(context: RequestContext, body: memoryview) -> bytes:
     version = context.api_version
     request = await read_request(context, body)
-    outcomes = await in_slices(request.markers, lambda marker: _abort(context, marker, version))
+    outcomes = await bounded_concurrency(request.markers, lambda marker: _abort(context, marker, version))
     pairs = zip(request.markers, outcomes, strict=True)
     return await write_response(context, markers=[await _values(*pair) async for pair in in_turns(pairs)])
 
@@ -95,7 +95,7 @@ async def _abort_on(context: RequestContext, tp: TopicPartition, producer: Produ
 
 
 def _code(tp: TopicPartition, code: ErrorCode) -> ErrorCode:
-    # Kafka's tool knows leaders, not coordinators of groups: it is to look for the leader and come again.
+    # Kafka's tool knows leaders, not coordinators of groups: it is to look for the leader and retry.
     if tp.topic == OFFSETS_TOPIC and code in _NOT_THE_COORDINATOR:
         return ErrorCode.NOT_LEADER_OR_FOLLOWER
     return code

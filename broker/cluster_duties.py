@@ -1,0 +1,170 @@
+"""What the nodes of a cluster do about each other's lives: fence who is silent, let return who is heard of, and leave.
+
+The controller alone does it, which is the node that has the lease. It may be wrong about a node without harm: a node
+that is fenced in error loses what it leads, and nothing that was committed (R4). Whether a node is silent, the time of
+the metadata's database says, never a node's own clock.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Final
+
+from semel.broker.cluster_changes import ClusterChanges
+from semel.broker.controller.elections import nodes_fenced, nodes_unfenced
+from semel.broker.controller.membership import alive_nodes, stopping_nodes
+from semel.broker.controller.placement import with_more_replicas
+from semel.broker.controller.shutdown import StepDown, may_stop, step_down
+from semel.broker.metadata.changes import BrokerStopping, Change
+from semel.broker.metadata.image import MetadataImage
+from semel.broker.metadata.metadata import Metadata
+from semel.protocol.errors import SemelError
+from semel.protocol.ids import OFFSETS_TOPIC, TRANSACTIONS_TOPIC
+from semel.runtime.clock import Clock
+
+if TYPE_CHECKING:
+    from semel.broker.config.node_config import NodeConfig
+
+_log = logging.getLogger("semel.cluster")
+
+LEAVE_EVERY_S: Final = 0.05
+_NAMED_MAX: Final = 5
+
+
+class ClusterDuties:
+    """The duties of one node."""
+
+    def __init__(
+        self, metadata: Metadata, clock: Clock, config: Callable[[], NodeConfig], changes: ClusterChanges
+    ) -> None:
+        self._metadata = metadata
+        self._clock = clock
+        self._config = config
+        self._changes = changes
+        self.behind_max = 0
+        """How many changes the node lacks that is furthest behind, of those that live, as of its last heartbeat."""
+
+    async def run(self) -> None:
+        """Watch the other nodes until cancelled, whenever this node is the controller."""
+        is_blind = False
+        while True:
+            await asyncio.sleep(self._config().broker_heartbeat_interval_ms / 1000)
+            if self._metadata.controller_epoch < 0:
+                self.behind_max = 0
+                continue
+            try:
+                await self._watch()
+                is_blind = False
+            except SemelError as error:
+                if not is_blind:
+                    _log.warning("the other nodes can't be watched now, and this is tried again: %s", error.message)
+                is_blind = True
+
+    async def _watch(self) -> None:
+        config, now_s = self._config(), self._clock.monotonic()
+        sessions = {each.node_id: each for each in await self._metadata.silent_nodes(0)}
+        image = self._metadata.image
+        session_ms = config.broker_session_timeout_ms
+        # While the database was away nobody could be heard of: that is no silence.
+        reached_since = self._metadata.reached_since
+        may_judge = reached_since is not None and (now_s - reached_since) * 1000 >= session_ms
+        silent, heard = [], []
+        self.behind_max = max(
+            (image.sequence - one.seen_sequence for one in sessions.values() if one.silent_ms < session_ms), default=0
+        )
+        for node_id, broker in image.brokers.items():
+            session = sessions.get(node_id)
+            is_silent = session is None or session.broker_epoch != broker.epoch or session.silent_ms >= session_ms
+            if is_silent and not broker.is_fenced and node_id != config.node_id:
+                if may_judge or (session is not None and session.has_left):
+                    silent.append(node_id)
+            elif not is_silent and broker.is_fenced:
+                heard.append(node_id)
+        if silent:
+            _log.warning("%s dead: others lead what they led", _named(silent, "is", "are"))
+            await self._change(nodes_fenced, silent)
+            took_s = self._clock.monotonic() - now_s
+            for node_id in silent:
+                session = sessions.get(node_id)
+                if session is not None and not session.has_left:
+                    self._changes.failovers.record(session.silent_ms / 1000 + took_s)
+        if heard:
+            _log.info("%s heard of again", _named(heard, "was", "were"))
+            await self._change(nodes_unfenced, heard)
+        await self._grow_internal_topics()
+
+    async def _grow_internal_topics(self) -> None:
+        """Give coordinators' topics the replicas that are set, where they were made when there were fewer nodes."""
+        if self._more_replicas(self._metadata.image):
+            image = await self._metadata.change(self._more_replicas, as_controller=True)
+            _log.info("coordinators' topics get more replicas, by change %d of the metadata", image.sequence)
+
+    def _more_replicas(self, image: MetadataImage) -> list[Change]:
+        config = self._config()
+        alive = alive_nodes(image) - stopping_nodes(image)
+        nodes = [node_id for node_id in alive if image.brokers[node_id].peer_port]
+        changes: list[Change] = []
+        for name, factor in (
+            (OFFSETS_TOPIC, config.offsets_topic_replication_factor),
+            (TRANSACTIONS_TOPIC, config.transaction_state_log_replication_factor),
+        ):
+            topic = image.topic(name)
+            if topic is not None and min(len(one.replicas) for one in topic.partitions) < min(factor, len(nodes)):
+                changes += with_more_replicas(image, topic, factor, nodes)
+        return changes
+
+    async def _change(self, decision: Callable[..., list[Change]], node_ids: list[int]) -> None:
+        min_isr = self._config().min_insync_replicas
+        epochs = {node_id: self._metadata.image.brokers[node_id].epoch for node_id in node_ids}
+
+        def decide(image: MetadataImage) -> list[Change]:
+            # One that has registered again meanwhile is another run of the node, and was heard of.
+            same = [each for each in node_ids if each in image.brokers and image.brokers[each].epoch == epochs[each]]
+            return decision(image, same, default_min_isr=min_isr, stopping=stopping_nodes(image))
+
+        await self._metadata.change(decide, as_controller=True)
+
+    async def leave(self, patience_s: float) -> None:
+        """Have others lead what this node leads, and wait until they know it: as long as there is patience."""
+        config = self._config()
+        deadline = self._clock.monotonic() + patience_s
+        moved_at = 0
+        while True:
+            before = self._metadata.image.sequence
+            image = await self._metadata.change(self._changes_to_leave)
+            if image.sequence > before:
+                moved_at = image.sequence
+            image = await self._metadata.refresh()
+            seen = {
+                each.node_id: each.seen_sequence
+                for each in await self._metadata.silent_nodes(0)
+                if each.silent_ms < config.broker_session_timeout_ms
+            }
+            # Who is silent will not be asked either: it learns what has changed before anything else.
+            seen = {node_id: seen.get(node_id, image.sequence) for node_id in image.brokers}
+            step = self._step_down(image)
+            if may_stop(image, config.node_id, step, moved_at=moved_at, seen=seen):
+                return
+            if self._clock.monotonic() >= deadline:
+                led = ", ".join(map(str, step.waiting[:_NAMED_MAX])) or "nothing"
+                _log.warning("this node stops before all others can go on without it. It still leads %s", led)
+                return
+            await asyncio.sleep(LEAVE_EVERY_S)
+
+    def _changes_to_leave(self, image: MetadataImage) -> list[Change]:
+        here = image.brokers[self._config().node_id]
+        told: list[Change] = [] if here.is_stopping else [BrokerStopping(here.node_id, here.epoch)]
+        return [*told, *self._step_down(image).changes]
+
+    def _step_down(self, image: MetadataImage) -> StepDown:
+        config = self._config()
+        return step_down(
+            image, config.node_id, default_min_isr=config.min_insync_replicas, stopping=stopping_nodes(image)
+        )
+
+
+def _named(nodes: Sequence[int], one: str, many: str) -> str:
+    listed = ", ".join(map(str, nodes))
+    return f"node {listed} {one}" if len(nodes) == 1 else f"nodes {listed} {many}"

@@ -1,0 +1,88 @@
+"""Which replicas of a partition have every committed record: those in sync, and the eligible ones (KIP-966).
+
+A record is committed when every in-sync replica has it and they are at least min.insync.replicas (R1). So a replica
+that leaves when they become too few misses nothing until they are enough again: it stays eligible. That holds only if
+the high watermark goes by the same number as the decisions here. So a leader applies settings and in-sync sets in the
+order of the metadata's log, those of its own proposals too: it must not use the answer to one before what came before.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Sequence
+from dataclasses import replace
+from typing import Final
+
+from semel.broker.metadata.changes import PartitionChanged, PartitionState
+from semel.broker.metadata.image import MetadataImage, TopicImage
+
+MIN_ISR_SETTING: Final = "min.insync.replicas"
+
+
+def min_isr_of(topic: TopicImage, default: int) -> int:
+    """Return min.insync.replicas of a topic.
+
+    default: the nodes' own setting, where the topic has none. It must be the same on all nodes of a cluster
+    """
+    return int(topic.configs.get(MIN_ISR_SETTING, default))
+
+
+def alive_nodes(image: MetadataImage) -> frozenset[int]:
+    """Return the nodes that are registered and not fenced."""
+    return frozenset(node_id for node_id, broker in image.brokers.items() if not broker.is_fenced)
+
+
+def stopping_nodes(image: MetadataImage) -> frozenset[int]:
+    """Return the nodes that are about to stop."""
+    return frozenset(node_id for node_id, broker in image.brokers.items() if broker.is_stopping)
+
+
+def is_enough(state: PartitionState, isr: Collection[int], min_isr: int) -> bool:
+    """Say whether records are committed with the in-sync replicas `isr`. More than all replicas can't be asked for."""
+    return len(isr) >= max(1, min(min_isr, len(state.replicas)))
+
+
+def with_isr(
+    state: PartitionState,
+    isr: Sequence[int],
+    min_isr: int,
+    *,
+    lost: Collection[int] = (),
+    emptied: Collection[int] = (),
+) -> PartitionState:
+    """Return a state with other in-sync replicas, and the eligible ones that follow from it. Its epochs are as before.
+
+    lost: replicas that may lack records which they had
+    emptied: of these, the ones that have nothing
+    """
+    if is_enough(state, isr, min_isr):
+        return replace(state, isr=tuple(isr), elr=(), last_known_elr=())
+    complete = {*state.isr, *state.elr}
+    elr = tuple(each for each in state.replicas if each in complete and each not in isr and each not in lost)
+    known = {*complete, *state.last_known_elr}.difference(isr, elr, emptied)
+    last_known_elr = tuple(each for each in state.replicas if each in known)
+    return replace(state, isr=tuple(isr), elr=elr, last_known_elr=last_known_elr)
+
+
+def follows(before: PartitionState, draft: PartitionState, *, is_new_reign: bool = False) -> PartitionState:
+    """Return `draft` with the epochs that it has as the change after `before`; `before` itself where nothing changed.
+
+    is_new_reign: the leader begins again, though it may be the same node
+    """
+    if draft == before and not is_new_reign:
+        return before
+    begins = is_new_reign or draft.leader != before.leader
+    return replace(draft, leader_epoch=before.leader_epoch + begins, partition_epoch=before.partition_epoch + 1)
+
+
+def partitions_of(image: MetadataImage) -> Iterator[tuple[TopicImage, int, PartitionState]]:
+    """Go through all partitions."""
+    for topic in image.topics.values():
+        for number, state in enumerate(topic.partitions):
+            yield topic, number, state
+
+
+def changed(topic: TopicImage, number: int, after: PartitionState) -> list[PartitionChanged]:
+    """Return the change of a partition to `after`: none where that is its state already."""
+    if after is topic.partitions[number]:
+        return []
+    return [PartitionChanged(topic.name, topic.topic_id, number, after)]

@@ -1,0 +1,68 @@
+"""What a node tells about the cluster: its nodes, partitions that lack a leader or replicas, internal topics."""
+
+from __future__ import annotations
+
+from semel.broker.controller.membership import min_isr_of, partitions_of
+from semel.broker.handlers.topics.rules import internal_topic
+from semel.broker.metadata.image import TopicImage
+from semel.broker.services import Services
+from semel.protocol.api.diagnostics import InternalTopicFacts, NodeFacts, ReplicaFacts, ReplicationFacts
+from semel.protocol.ids import NO_LEADER, TopicPartition
+from semel.runtime.turns import Turns
+
+
+def node_facts(node: Services) -> tuple[NodeFacts, ...]:
+    return tuple(
+        NodeFacts(node_id, broker.is_fenced, broker.is_stopping)
+        for node_id, broker in sorted(node.metadata.image.brokers.items())
+    )
+
+
+async def replication_facts(node: Services, most: int) -> tuple[list[ReplicationFacts], int]:
+    """Return partitions without a leader, then those with the fewest replicas in sync, and how many there are."""
+    found: list[ReplicationFacts] = []
+    turns = Turns()
+    for topic, number, state in partitions_of(node.metadata.image):
+        await turns.give_way()
+        if state.leader != NO_LEADER and len(state.isr) == len(state.replicas):
+            continue
+        found.append(
+            ReplicationFacts(
+                TopicPartition(topic.name, number),
+                state.leader,
+                state.replicas,
+                state.isr,
+                state.elr,
+                state.last_known_elr,
+                min(min_isr_of(topic, node.config.min_insync_replicas), len(state.replicas)),
+                _missing(node, TopicPartition(topic.name, number)),
+            )
+        )
+    found.sort(key=lambda one: (one.leader != NO_LEADER, len(one.isr) - one.min_insync_replicas, one.partition))
+    return found[:most], len(found)
+
+
+def _missing(node: Services, tp: TopicPartition) -> tuple[ReplicaFacts, ...]:
+    """Return how far the replicas are that are not in sync: only the leader knows."""
+    partition = node.partition(tp)
+    leader = None if partition is None else partition.leader
+    if partition is None or leader is None:
+        return ()
+    told: list[ReplicaFacts] = []
+    for replica in leader.replicas:
+        if replica not in leader.isr:
+            known = leader.follower(replica)
+            lacks = -1 if known is None else max(partition.log_end_offset - known.end_offset, 0)
+            told.append(ReplicaFacts(replica, lacks))
+    return tuple(told)
+
+
+def internal_topic_facts(node: Services) -> tuple[InternalTopicFacts, ...]:
+    image = node.metadata.image
+    return tuple(_internal(node, topic) for topic in image.topics.values() if topic.is_internal)
+
+
+def _internal(node: Services, topic: TopicImage) -> InternalTopicFacts:
+    wanted = internal_topic(node.config, topic.name, len(node.metadata.image.brokers)).replication_factor
+    replicas = min(len(state.replicas) for state in topic.partitions)
+    return InternalTopicFacts(topic.name, replicas, wanted, min_isr_of(topic, node.config.min_insync_replicas))

@@ -1,0 +1,1 @@
+"""Fetch: a request on its way, large ones, sessions, and the fetches that wait."""

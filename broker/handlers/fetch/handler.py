@@ -1,0 +1,290 @@
+"""Fetch: reads committed batches, and waits for them where there are too few yet.
+
+Behaviour, by version of the request where it matters:
+- Readers see what is below the high watermark, read_committed what is below the last stable offset (L2), with every
+  aborted transaction that overlaps it (L3).
+- Partitions are read in the order of the request (of the session, KIP-227), up to `max_bytes` in all and each one's own
+  limit. The first batch found is returned even where it is larger than both (KIP-74).
+- With fewer than `min_bytes` and no error the answer waits up to `max_wait_ms`. A waiting fetch is woken by its
+  partitions; nothing polls. An append costs it one wake; in a turn of the loop it looks at the partitions that woke
+  it, once.
+- Topics are named by id from version 13 on: UNKNOWN_TOPIC_ID, INCONSISTENT_TOPIC_ID.
+- A leader epoch that the client knows (version 9 on) must be the current one: FENCED_LEADER_EPOCH,
+  UNKNOWN_LEADER_EPOCH. With the epoch it last read (version 12 on) it is told where its log parts from this one.
+- KAFKA_STORAGE_ERROR is sent from version 6 on, before it NOT_LEADER_OR_FOLLOWER.
+- A client that has to look for the leader is sent it, with its address, from version 16 on (KIP-951).
+- The preferred read replica is always -1: there is nothing nearer than the leader.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Final, Protocol
+
+from semel.broker.handlers.fetch.call import Done, FetchCall, Found, WaitingFetch
+from semel.broker.handlers.fetch.large import PART, FetchRoom, LargeFetch
+from semel.broker.handlers.fetch.partitions import (
+    TOPIC_ID_MIN_VERSION,
+    diverges,
+    find_partition,
+    known_code,
+    topic_name,
+)
+from semel.broker.handlers.fetch.sessions import FetchSessions
+from semel.broker.handlers.partitions.leader_hints import HINTED, current_leader, leader_endpoints
+from semel.protocol.api.topics import IsolationLevel
+from semel.protocol.errors import ErrorCode, SemelError
+from semel.protocol.ids import TopicPartition
+from semel.protocol.kafka.api import NodeEndpoint
+from semel.protocol.kafka.fetch import (
+    FETCH_MAX_VERSION,
+    FetchPartition,
+    FetchPartitionResponse,
+    FetchRequest,
+    FetchResponse,
+)
+from semel.runtime.storage import FileRange
+
+if TYPE_CHECKING:
+    from semel.broker.log.log_types import LogRange
+    from semel.broker.logs.partition import Partition
+    from semel.broker.services import Services
+    from semel.broker.telemetry.tracing import FetchSpans
+
+_log = logging.getLogger("semel.fetch")
+
+ENDPOINTS_MIN_VERSION: Final = 16
+
+INLINE_READ_BYTES_MAX: Final = 256 << 10
+"""Ranges up to this are read at once and sent with the fields around them; larger ones stay ranges of their file."""
+
+
+class FetchLimits(Protocol):
+    """The bounds that a fetch needs of a listener's limits."""
+
+    @property
+    def fetch_max_bytes(self) -> int: ...
+
+    @property
+    def max_incremental_fetch_session_cache_slots(self) -> int: ...
+
+    @property
+    def fetch_session_max_partitions(self) -> int: ...
+
+    @property
+    def fetch_session_min_idle_ms(self) -> int: ...
+
+
+class FetchHandler:
+    """Fetch for one node, with its sessions and all fetches that wait."""
+
+    def __init__(self, node: Services, limits: FetchLimits, spans: FetchSpans | None = None) -> None:
+        """`spans`: where fetches are traced."""
+        self.node = node
+        self.spans = spans
+        self._fetch_max_bytes = limits.fetch_max_bytes
+        self.sessions = FetchSessions(
+            sessions_max=limits.max_incremental_fetch_session_cache_slots,
+            partitions_max=limits.fetch_session_max_partitions,
+            min_idle_ms=limits.fetch_session_min_idle_ms,
+        )
+        self._waiting: dict[WaitingFetch, None] = {}
+        self._stopping = False
+        self.fetched_bytes = 0
+        self.fetched_records = 0
+
+    @property
+    def waiting(self) -> int:
+        """How many fetches wait for records."""
+        return len(self._waiting)
+
+    async def fetch(self, request: FetchRequest, version: int = FETCH_MAX_VERSION) -> FetchResponse:
+        """Return the answer when it is there. Cancelling stops the wait."""
+        answered: asyncio.Future[FetchResponse] = asyncio.get_running_loop().create_future()
+
+        def done(response: FetchResponse) -> None:
+            if not answered.done():
+                answered.set_result(response)
+
+        begun = self.begin(request, version, done)
+        if isinstance(begun, FetchResponse):
+            return begun
+        try:
+            return await answered
+        finally:
+            begun.cancel()
+
+    def begin(
+        self, request: FetchRequest, version: int, done: Done, room: FetchRoom | None = None
+    ) -> FetchResponse | WaitingFetch | LargeFetch:
+        """Return the answer, or the fetch that will call `done` with it unless it is cancelled.
+
+        `room` is what the caller has taken for the answer. A large fetch uses it; otherwise it stays the caller's.
+        """
+        now_ms = self.node.clock.now_ms()
+        context = self.sessions.open(request, uses_topic_ids=version >= TOPIC_ID_MIN_VERSION, now_ms=now_ms)
+        call = FetchCall(request, version, context, done, self._fetch_max_bytes)
+        call.begun_ms = now_ms
+        if context.error is not ErrorCode.NONE:
+            return self.response(call, [])
+        if len(context.partitions) > PART:
+            return LargeFetch(self, call, room)
+        found = self._read_all(call)
+        if self.is_enough(call, found):
+            return self.response(call, found.responses)
+        return self.wait(call, found.responses, lambda: self._complete(call))
+
+    def is_enough(self, call: FetchCall, found: Found) -> bool:
+        """Return whether a fetch is to be answered with what was found, and does not wait for more."""
+        return (
+            found.answer_now
+            or self._stopping
+            or call.request.max_wait_ms <= 0
+            or not found.responses
+            or found.read_bytes >= call.min_bytes
+        )
+
+    def wait(
+        self, call: FetchCall, responses: list[FetchPartitionResponse], enough: Callable[[], None]
+    ) -> WaitingFetch:
+        """Listen to a fetch's partitions, and call `enough` when there is enough to answer or the time is over."""
+        items: dict[Partition, FetchPartition] = {}
+        sizes: list[tuple[Partition, int]] = []
+        for item, response in zip(call.context.partitions, responses, strict=True):
+            partition = self.node.partition(
+                TopicPartition(topic_name(self.node, item, call.version) or "", item.partition)
+            )
+            if partition is not None:
+                items[partition] = item
+                if response.records is not None:
+                    sizes.append((partition, len(response.records)))
+        waiting = WaitingFetch(self, call, items, enough)
+        for partition, size in sizes:
+            waiting.note_available(partition, size)
+        self._waiting[waiting] = None
+        return waiting
+
+    def _complete(self, call: FetchCall) -> None:
+        """Read again and answer a fetch that waited."""
+        call.done(self.response(call, self._read_all(call).responses))
+
+    def forget(self, waiting: WaitingFetch) -> None:
+        self._waiting.pop(waiting, None)
+
+    def finish(self) -> None:
+        """Answer all waiting fetches with what there is, and let none wait any more: the node stops."""
+        self._stopping = True
+        for waiting in tuple(self._waiting):
+            waiting.complete_now()
+
+    def response(self, call: FetchCall, responses: list[FetchPartitionResponse]) -> FetchResponse:
+        """Return the answer of a fetch, which is finished with it."""
+        call.finished = True
+        self.fetched_records += call.records
+        if self.spans is not None and responses:
+            names = [topic_name(self.node, item, call.version) or "" for item in call.context.partitions]
+            self.spans.answered(responses, names, call.begun_ms)
+        error, session_id, told = call.context.answer(responses, self.node.clock.now_ms())
+        endpoints: list[NodeEndpoint] = []
+        if call.version >= ENDPOINTS_MIN_VERSION:
+            endpoints = leader_endpoints(self.node, {response.leader_id for response in told})
+        for response in told:
+            if response.records is not None:
+                self.fetched_bytes += len(response.records)
+        return FetchResponse(told, error, session_id, 0, endpoints)
+
+    # --- Reading ------------------------------------------------------------------------------------------------------
+
+    def _read_all(self, call: FetchCall) -> Found:
+        found = self.begin_reading(call)
+        self.read(call, found, call.context.partitions)
+        return found
+
+    def begin_reading(self, call: FetchCall) -> Found:
+        """Return what `read` fills. Reading may begin again from the first partition on."""
+        call.records = 0
+        return Found(min(max(call.request.max_bytes, 0), self._fetch_max_bytes))
+
+    def read(self, call: FetchCall, found: Found, partitions: Sequence[FetchPartition]) -> None:
+        """Read these partitions of a fetch."""
+        for item in partitions:
+            response = self._read_partition(item, call, min(max(item.max_bytes, 0), found.left), found.read_bytes == 0)
+            if response.error is not ErrorCode.NONE:
+                self._hint(item, response, call.version)
+            records = response.records
+            if records is not None:
+                assert isinstance(records, FileRange)
+                found.read_bytes += records.size
+                found.left = max(found.left - records.size, 0)
+                if records.size <= min(INLINE_READ_BYTES_MAX, found.inline_left):
+                    found.inline_left -= records.size
+                    self._read_inline(response, records, call.version)
+            if response.error is not ErrorCode.NONE or response.diverging_epoch != -1:
+                found.answer_now = True
+            found.responses.append(response)
+
+    def _hint(self, item: FetchPartition, response: FetchPartitionResponse, version: int) -> None:
+        """Name the leader to a client that has to look for it (KIP-951)."""
+        if version >= ENDPOINTS_MIN_VERSION and response.error in HINTED:
+            tp = TopicPartition(topic_name(self.node, item, version) or "", item.partition)
+            response.leader_id, response.leader_epoch = current_leader(self.node, tp)
+
+    def _read_inline(self, response: FetchPartitionResponse, records: FileRange, version: int) -> None:
+        try:
+            response.records = records.read()
+        except OSError as error:
+            _log.error("read failed: partition=%s-%d error=%s", response.topic, response.partition, error)
+            response.records = None
+            response.error = known_code(ErrorCode.KAFKA_STORAGE_ERROR, version)
+
+    def _read_partition(
+        self, item: FetchPartition, call: FetchCall, max_bytes: int, min_one_batch: bool
+    ) -> FetchPartitionResponse:
+        response = FetchPartitionResponse(item.topic, item.topic_id, item.partition, ErrorCode.NONE)
+        try:
+            partition = find_partition(self.node, item, call.version, response)
+            if response.error is not ErrorCode.NONE or partition is None or diverges(partition, item, response):
+                return response
+            found = partition.read(
+                item.fetch_offset, max_bytes=max_bytes, isolation=call.request.isolation, min_one_batch=min_one_batch
+            )
+        except SemelError as error:
+            response.error = known_code(error.code, call.version)
+            return response
+        except Exception:
+            _log.exception("read failed: topic=%s partition=%d", item.topic or item.topic_id, item.partition)
+            response.error = ErrorCode.UNKNOWN_SERVER_ERROR
+            return response
+        call.records += max(found.next_offset - item.fetch_offset, 0)
+        self._fill(response, partition, found, call.request.isolation)
+        return response
+
+    @staticmethod
+    def _fill(
+        response: FetchPartitionResponse, partition: Partition, found: LogRange, isolation: IsolationLevel
+    ) -> None:
+        response.high_watermark = partition.high_watermark
+        response.last_stable_offset = partition.last_stable_offset
+        response.log_start_offset = partition.log_start_offset
+        if isolation is IsolationLevel.READ_COMMITTED:
+            response.aborted = [(each.producer_id, each.first_offset) for each in found.aborted_transactions]
+        response.records = found.records
+
+    def readable_bytes(self, partition: Partition, item: FetchPartition, call: FetchCall) -> int:
+        """Return how much of a partition a waiting fetch could read now. Raises `SemelError` where it should answer."""
+        end = (
+            partition.last_stable_offset
+            if call.request.isolation is IsolationLevel.READ_COMMITTED
+            else partition.high_watermark
+        )
+        if partition.refused is not None:
+            raise partition.refused
+        if item.fetch_offset >= end:
+            return 0
+        if call.min_bytes <= 1:
+            return 1
+        return partition.read(
+            item.fetch_offset, max_bytes=max(item.max_bytes, 0), isolation=call.request.isolation, min_one_batch=True
+        ).size

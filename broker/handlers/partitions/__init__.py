@@ -1,0 +1,1 @@
+"""What every API about partitions needs: the partition, or who leads it."""

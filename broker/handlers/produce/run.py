@@ -1,0 +1,112 @@
+"""One Produce request on its way: answers arrive partition by partition, the last of them completes the response."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Protocol, TypeAlias
+
+from semel.broker.log.append_validation import CheckedBatch
+from semel.protocol.errors import ErrorCode, SemelError, error_for
+from semel.protocol.kafka.produce import ProducePartition, ProducePartitionResponse, ProduceRequest, ProduceResponse
+
+if TYPE_CHECKING:
+    from semel.broker.logs.partition import Partition
+
+Done = Callable[[ProduceResponse], None]
+
+Appended: TypeAlias = "tuple[ProducePartitionResponse, Partition | None, int, bool]"
+"""An answer, the partition and offset whose commit it has to wait for (if any), and whether it was a duplicate."""
+
+
+class Answers(Protocol):
+    """What a request needs of the handler."""
+
+    timed_out_requests: int
+
+    def refusal(self, item: ProducePartition, error: SemelError, version: int) -> ProducePartitionResponse:
+        """Count a refused batch, and return the answer to it."""
+        ...
+
+    def response(self, partitions: list[ProducePartitionResponse]) -> ProduceResponse:
+        """Return the whole answer."""
+        ...
+
+
+class ProduceRun:
+    """One request on its way: an answer for each partition, and how many are still to come."""
+
+    __slots__ = ("_done", "_loop", "_pending", "_responses", "_timer", "checked", "handler", "request", "version")
+
+    def __init__(self, handler: Answers, request: ProduceRequest, version: int, done: Done) -> None:
+        self.handler = handler
+        self.request = request
+        self.version = version
+        self.checked: dict[int, CheckedBatch] | None = None
+        """Batches that were checked before they can be appended, by their place."""
+        self._done: Done | None = done
+        self._responses: list[ProducePartitionResponse | None] = [None] * len(request.partitions)
+        self._pending = len(request.partitions)
+        self._timer: asyncio.TimerHandle | None = None
+        self._loop: asyncio.AbstractEventLoop | None = None
+
+    def settle(self, index: int, response: ProducePartitionResponse) -> None:
+        """Take the answer for one partition. Only the first counts."""
+        if self._responses[index] is not None:
+            return
+        self._responses[index] = response
+        self._pending -= 1
+        if self._pending == 0 and self._loop is not None:
+            self._finish()
+
+    def fail(self, index: int, error: SemelError) -> None:
+        """Answer one partition with an error."""
+        self.settle(index, self.handler.refusal(self.request.partitions[index], error, self.version))
+
+    def fail_all(self, code: ErrorCode, message: str) -> None:
+        for index in range(len(self._responses)):
+            if self._responses[index] is None:
+                self.fail(index, error_for(code, message))
+
+    def result(self) -> ProduceResponse | None:
+        """Return the response if it is complete; otherwise `done` is called with it later."""
+        if self._pending == 0:
+            return self._response()
+        self._loop = asyncio.get_running_loop()
+        return None
+
+    def take(self, index: int, appended: Appended) -> None:
+        """Take what became of one partition's batch; where it is to be waited for, answer once it is committed."""
+        answer, partition, offset, _ = appended
+        if partition is None:
+            self.settle(index, answer)
+            return
+
+        def committed(error: SemelError | None) -> None:
+            if error is None:
+                self.settle(index, answer)
+            else:
+                self.fail(index, error)
+
+        partition.when_committed(offset, committed)
+        if self._responses[index] is None and self._timer is None:
+            self._timer = asyncio.get_running_loop().call_later(max(self.request.timeout_ms, 0) / 1000, self._timed_out)
+
+    def _timed_out(self) -> None:
+        self._timer = None
+        self.handler.timed_out_requests += 1
+        self.fail_all(
+            ErrorCode.REQUEST_TIMED_OUT,
+            f"the batch was not durable within timeout_ms={self.request.timeout_ms}; it may still become so",
+        )
+
+    def _response(self) -> ProduceResponse:
+        return self.handler.response([response for response in self._responses if response is not None])
+
+    def _finish(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        done, self._done = self._done, None
+        if done is not None:
+            done(self._response())

@@ -1,0 +1,1 @@
+"""Creating, deleting and describing topics, and the rules for them."""

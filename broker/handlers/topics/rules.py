@@ -1,0 +1,100 @@
+"""What a topic may be called and how it may be set up: Kafka's rules, as far as they concern one node."""
+
+from __future__ import annotations
+
+import functools
+import re
+from collections.abc import Iterable, Mapping
+from typing import Final, NamedTuple
+
+from semel.broker.config.node_config import TOPIC_DEFAULTS, TOPIC_SETTINGS, NodeConfig, value_of
+from semel.broker.config.sources import unknown_setting
+from semel.broker.log.config import LogConfig
+from semel.protocol.errors import ErrorCode, UsageError
+from semel.protocol.ids import INTERNAL_TOPICS, OFFSETS_TOPIC
+
+NAME_LENGTH_MAX: Final = 249
+"""The folder `<topic>-<partition>` and a suffix for deletion must fit into a file name."""
+
+RESERVED_NAMES: Final = frozenset({"__cluster_metadata"})
+
+_NAME: Final = re.compile(r"[a-zA-Z0-9._-]+", re.ASCII)
+
+
+def check_topic_name(name: str) -> None:
+    """Raise `UsageError` (INVALID_TOPIC_EXCEPTION) for a name that Kafka refuses."""
+    shown = repr(name[: NAME_LENGTH_MAX + 1])
+    if not name:
+        wrong = "it is empty"
+    elif name in (".", ".."):
+        wrong = f"{shown} means a directory"
+    elif len(name) > NAME_LENGTH_MAX:
+        wrong = f"it has {len(name)} characters, more than {NAME_LENGTH_MAX}"
+    elif not _NAME.fullmatch(name):
+        wrong = f"{shown} has characters other than ASCII letters, digits, '.', '_' and '-'"
+    elif name in RESERVED_NAMES:
+        wrong = f"{shown} is reserved"
+    else:
+        return
+    raise UsageError(f"the topic's name is invalid: {wrong}", ErrorCode.INVALID_TOPIC_EXCEPTION)
+
+
+def unified_names(existing: Iterable[str]) -> dict[str, str]:
+    """Return topics by what names of metrics make of theirs: '.' and '_' can't be told apart there."""
+    return {name.replace(".", "_"): name for name in existing}
+
+
+def colliding_name(name: str, unified: Mapping[str, str]) -> str | None:
+    """Return a topic that differs from `name` only by '.' and '_'; `unified` is what `unified_names` returned."""
+    other = unified.get(name.replace(".", "_"))
+    return None if other == name else other
+
+
+def check_topic_configs(config: NodeConfig, configs: Mapping[str, str]) -> None:
+    """Raise `UsageError` (INVALID_CONFIG) for an unknown topic setting, a wrong value, or values that contradict."""
+    for name, text in configs.items():
+        known = TOPIC_SETTINGS.get(name)
+        if known is None:
+            raise unknown_setting(name, TOPIC_SETTINGS)
+        known.parse(text)
+    topic_log_config(config, configs)
+
+
+def topic_log_config(config: NodeConfig, configs: Mapping[str, str]) -> LogConfig:
+    """Return the settings of a topic's logs: its own over the node's."""
+    defaults = node_log_config(config)
+    return LogConfig.from_kafka(configs, defaults) if configs else defaults
+
+
+@functools.lru_cache(maxsize=4)
+def node_log_config(config: NodeConfig) -> LogConfig:
+    """Return the settings of the logs of a topic that has none of its own."""
+    return LogConfig.from_kafka(
+        {
+            topic_name: TOPIC_SETTINGS[topic_name].format(value_of(config, name))
+            for topic_name, name in TOPIC_DEFAULTS.items()
+        }
+    )
+
+
+class InternalTopic(NamedTuple):
+    """How an internal topic is created, on as many nodes as there are up to `replication_factor`."""
+
+    partitions: int
+    replication_factor: int
+    configs: Mapping[str, str]
+
+
+def internal_topic(config: NodeConfig, name: str, nodes: int) -> InternalTopic:
+    """Return how an internal topic is created where so many nodes can have replicas."""
+    assert name in INTERNAL_TOPICS
+    configs = {"cleanup.policy": "compact", "compression.type": "producer", "message.timestamp.type": "CreateTime"}
+    if name == OFFSETS_TOPIC:
+        configs["segment.bytes"] = str(config.offsets_topic_segment_bytes)
+        factor = min(config.offsets_topic_replication_factor, nodes)
+        return InternalTopic(config.offsets_topic_num_partitions, factor, configs)
+    configs["segment.bytes"] = str(config.transaction_state_log_segment_bytes)
+    factor = min(config.transaction_state_log_replication_factor, nodes)
+    if factor > 1:
+        configs["min.insync.replicas"] = str(min(config.transaction_state_log_min_isr, factor))
+    return InternalTopic(config.transaction_state_log_num_partitions, factor, configs)

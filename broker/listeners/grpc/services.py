@@ -1,0 +1,74 @@
+"""The services of semel.v1, ready to be served: by a gRPC server, or to clients in the node's own process."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import partial
+from typing import Any
+
+import grpc
+
+from semel.broker.handlers.fetch.handler import FetchHandler
+from semel.broker.handlers.produce.handler import ProduceHandler
+from semel.broker.listeners.grpc.data_service import DataService
+from semel.broker.listeners.grpc.diagnostics_service import DiagnosticsService
+from semel.broker.listeners.grpc.edge import CallTimes, service_handler
+from semel.broker.listeners.grpc.group_service import GroupService
+from semel.broker.listeners.grpc.malformed import Malformed
+from semel.broker.listeners.grpc.metadata_service import MetadataService
+from semel.broker.listeners.grpc.shared_service import SharedTransactionService
+from semel.broker.listeners.grpc.topic_service import TopicService
+from semel.broker.listeners.grpc.transaction_service import TransactionService
+from semel.broker.listeners.grpc.whereabouts import with_whereabouts
+from semel.broker.services import Services
+from semel.protocol.v1 import (
+    data_pb2,
+    diagnostics_pb2,
+    groups_pb2,
+    metadata_pb2,
+    shared_pb2,
+    topics_pb2,
+    transactions_pb2,
+)
+
+
+class SemelServices:
+    """What a node answers to the calls of semel.v1."""
+
+    def __init__(
+        self, node: Services, produce: ProduceHandler, fetch: FetchHandler, times: CallTimes | None = None
+    ) -> None:
+        """`produce` and `fetch` are those of the Kafka listener: all listeners of a node share them."""
+        self.malformed = Malformed()
+        self._node = node
+        self._times = times
+        self.data = DataService(produce, fetch)
+
+    def handlers(self) -> Mapping[str, grpc.GenericRpcHandler[Any, Any]]:
+        """Return the handlers of all services, by the services' full names."""
+        node = self._node
+        services = (
+            (metadata_pb2, "MetadataService", MetadataService(node)),
+            (topics_pb2, "TopicService", TopicService(node)),
+            (groups_pb2, "GroupService", GroupService(node)),
+            (transactions_pb2, "TransactionService", TransactionService(node)),
+            (shared_pb2, "SharedTransactionService", SharedTransactionService(node)),
+            (diagnostics_pb2, "DiagnosticsService", DiagnosticsService(node)),
+            (data_pb2, "DataService", self.data),
+        )
+        described = [(module.DESCRIPTOR.services_by_name[name], methods) for module, name, methods in services]
+        return {
+            service.full_name: service_handler(
+                service,
+                methods,
+                max_array_length=node.config.grpc_max_array_length,
+                times=self._times,
+                malformed=self.malformed,
+                explain=partial(with_whereabouts, node),
+            )
+            for service, methods in described
+        }
+
+    def finish(self) -> None:
+        """End the streams: the node stops."""
+        self.data.finish()

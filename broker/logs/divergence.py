@@ -1,0 +1,16 @@
+"""What a follower does about a log that is not its leader's (R3, KIP-101, KIP-279, KIP-595)."""
+
+from __future__ import annotations
+
+
+def cut_to_follow(diverging_end: int, own_end: int, log_end_offset: int) -> int:
+    """Return the offset to cut at, by epochs alone and never by high watermarks.
+
+    After the cut the follower asks again: the answer says where the logs part next, if they still do.
+
+    diverging_end: where the leader's largest epoch up to the one that was asked about ended in its log
+    own_end:       where the follower's largest epoch up to that one ended in its own
+    """
+    # Also where this log has an older epoch there: beyond the leader's end are only epochs that this log does not have,
+    # and beyond its own end only epochs that the leader does not have.
+    return min(own_end, diverging_end, log_end_offset)

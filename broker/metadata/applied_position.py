@@ -1,0 +1,111 @@
+"""The last change of the metadata that a node has applied, remembered in its data directory across restarts (R10).
+
+A small text file. It is written beside the changes, not before they are answered, and one write stands for all changes
+that came during the last. A file that is lost or damaged is no error: then there is nothing to compare with.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from concurrent.futures import Executor
+from contextlib import suppress
+from typing import Final, NamedTuple
+
+from semel.broker.metadata.chain import Position
+from semel.broker.metadata.image import MetadataImage
+from semel.runtime.storage import Storage, read_whole, write_whole
+from semel.runtime.threads import Threads
+
+_log = logging.getLogger(__name__)
+
+POSITION_FILE: Final = "metadata-position"
+_HEAD: Final = "semel metadata position 1"
+_BYTES_MAX: Final = 4096
+
+
+class Applied(NamedTuple):
+    """What is remembered: of which cluster, and how far its changes were applied."""
+
+    cluster_id: str
+    position: Position
+
+
+def read_applied(storage: Storage, path: str) -> Applied | None:
+    """Return what was remembered, or None, with a warning where the file can't be read."""
+    try:
+        text = read_whole(storage, path, size_bytes_max=_BYTES_MAX).decode("ascii")
+        head, cluster, sequence, digest = text.splitlines()
+        if head != _HEAD:
+            raise ValueError("it does not begin as such a file does")
+        return Applied(cluster, Position(int(sequence), bytes.fromhex(digest).hex()))
+    except FileNotFoundError:
+        return None
+    except (OSError, ValueError) as error:
+        _log.warning("%s can't be read, and is written again: %s", path, error)
+        return None
+
+
+class AppliedPosition:
+    """Writes the file. On the event loop."""
+
+    def __init__(self, storage: Storage, path: str, executor: Executor | None = None) -> None:
+        """`executor` writes; without one there is a thread for it."""
+        self.pause_s = 0.0
+        """How long to wait after a write before the next, for a disk that the changes themselves are written to."""
+        self._storage = storage
+        self._path = path
+        self._own = None if executor is not None else Threads(1, "semel-position")
+        self._executor = executor or self._own
+        self._noted: MetadataImage | None = None
+        self._written: MetadataImage | None = None
+        self._writing: asyncio.Task[None] | None = None
+        self._hurry = asyncio.Event()
+
+    def note(self, image: MetadataImage) -> None:
+        """Remember how far an image goes: soon, not at once."""
+        self._noted = image
+        if self._writing is None or self._writing.done():
+            self._writing = asyncio.get_running_loop().create_task(
+                self._write_all(), name="note the metadata's position"
+            )
+
+    async def flush(self) -> None:
+        """Write what is left now."""
+        self._hurry.set()
+        if self._writing is not None:
+            await asyncio.gather(self._writing, return_exceptions=True)
+        self._hurry.clear()
+
+    async def close(self) -> None:
+        """Write what is left, and let the thread go."""
+        await self.flush()
+        if self._own is not None:
+            self._own.shutdown()
+
+    def abandon(self) -> None:
+        """Write no more, as a killed process does."""
+        if self._writing is not None:
+            self._writing.cancel()
+        if self._own is not None:
+            self._own.shutdown(cancel_futures=True)
+
+    async def _write_all(self) -> None:
+        while self._noted is not self._written:
+            await self._write()
+            if self.pause_s:
+                with suppress(TimeoutError):
+                    await asyncio.wait_for(self._hurry.wait(), self.pause_s)
+
+    async def _write(self) -> None:
+        image = self._noted
+        assert image is not None
+        lines = (_HEAD, image.cluster_id, str(image.sequence), image.digest, "")
+        data = "\n".join(lines).encode("ascii")
+        try:
+            await asyncio.get_running_loop().run_in_executor(
+                self._executor, write_whole, self._storage, self._path, data
+            )
+        except OSError as error:
+            _log.warning("%s could not be written: %s; it is written again with the next change", self._path, error)
+        self._written = image

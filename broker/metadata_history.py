@@ -1,0 +1,89 @@
+"""Holds the metadata against what this node has applied before: it never goes back without an operator's word (R10).
+
+While the node runs, `Metadata` does so at every look at its database. Here it is done across restarts, by the position
+that the data directory remembers; and here are the words for both.
+"""
+
+from __future__ import annotations
+
+import logging
+from concurrent.futures import Executor
+
+from semel.broker.metadata.applied_position import POSITION_FILE, AppliedPosition, read_applied
+from semel.broker.metadata.chain import MetadataWentBackError
+from semel.broker.metadata.changes import Change
+from semel.broker.metadata.image import MetadataImage
+from semel.broker.metadata.metadata import Metadata
+from semel.broker.producer_ids import skipped_blocks
+from semel.broker.start_errors import NodeStartError, StartFailure
+from semel.runtime.storage import Storage
+
+_log = logging.getLogger("semel.metadata")
+
+OPTION = "--accept-metadata-loss"
+
+
+class MetadataHistory:
+    """Checks the metadata at a start, and remembers from then on how far it was applied."""
+
+    def __init__(
+        self, storage: Storage, data_dir: str, node_id: int, executor: Executor | None, *, accepts_loss: bool
+    ) -> None:
+        self._storage = storage
+        self._data_dir = data_dir
+        self._node_id = node_id
+        self._path = f"{data_dir}/{POSITION_FILE}"
+        self._accepts_loss = accepts_loss
+        self._applied = AppliedPosition(storage, self._path, executor)
+        self.loss_is_accepted = False
+        """Whether the metadata lacks what this node had applied, and the node continues all the same."""
+
+    async def check(self, metadata: Metadata) -> None:
+        """Raises `NodeStartError` where the metadata lacks what this node had applied, unless that is accepted."""
+        known = read_applied(self._storage, self._path)
+        # Another cluster's directory is refused later, in words of its own.
+        if known is not None and known.cluster_id == metadata.image.cluster_id:
+            try:
+                await metadata.confirm(known.position)
+            except MetadataWentBackError as error:
+                if not self._accepts_loss:
+                    raise NodeStartError(self.advice(error), StartFailure.METADATA) from error
+                _log.warning("%s. As %s says, the changes that are missing are given up", error.message, OPTION)
+                self.loss_is_accepted = True
+        if self._accepts_loss and not self.loss_is_accepted:
+            _log.warning("%s: the metadata has all that this node had applied, so nothing is given up", OPTION)
+
+    def changes_of_registration(self, image: MetadataImage) -> list[Change]:
+        """Return what is changed together with the registration: producer ids that lost changes may have given."""
+        return [skipped_blocks(image, self._node_id)] if self.loss_is_accepted else []
+
+    def follow(self, metadata: Metadata, *, pause_s: float) -> None:
+        """Remember from now on what is applied, with a pause between two writes.
+
+        Not before what was lost is dealt with, and the node has registered: a crash must find it again.
+        """
+        self._applied.pause_s = pause_s
+        self._applied.note(metadata.image)
+        metadata.add_listener(lambda _, image: self._applied.note(image))
+
+    def advice(self, error: MetadataWentBackError) -> str:
+        """Return what went wrong with the next steps."""
+        return (
+            f"{error.message}. Bring the database back with all of its changes (the server that has them, or a newer "
+            "copy), and start the node again. If they are gone for good, start it once with "
+            f"`semel serve --data-dir {self._data_dir} {OPTION}`: the node then continues from what the database has, "
+            "and sets aside the directories of partitions that it does not know"
+        )
+
+    async def went_back(self, error: MetadataWentBackError) -> MetadataWentBackError:
+        """Return the error that the node fails with, once the next start is sure to find out, too."""
+        await self._applied.flush()
+        return MetadataWentBackError(self.advice(error))
+
+    async def close(self) -> None:
+        """Write what is not written yet."""
+        await self._applied.close()
+
+    def abandon(self) -> None:
+        """Let everything go, as a killed process does."""
+        self._applied.abandon()

@@ -1,0 +1,101 @@
+"""What an operator may set about the nodes of a cluster among themselves."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from semel.protocol.int_bounds import INT32_MAX
+from semel.runtime.setting import PartConfig, setting
+
+
+@dataclass(frozen=True)
+class PeerConfig(PartConfig):
+    """Where the other nodes come in, and what proves that they are nodes of this cluster."""
+
+    peer_listen: str = setting(
+        "",
+        "HOST:PORT on which the other nodes of a cluster are served; needs metadata.url and cluster.secret.file. "
+        "Empty: the node runs alone. Port 0 takes a free one. What passes is not encrypted.",
+    )
+    peer_advertised: str = setting("", "HOST:PORT that the other nodes connect to. Empty: the address listened on.")
+    cluster_secret_file: str = setting(
+        "",
+        "A file with the secret that all nodes of the cluster share, 32 to 4,096 bytes, for example of `openssl rand "
+        "-base64 48`. Line breaks at its end do not count. Nobody but the node's user should be able to read it.",
+    )
+    peer_request_timeout_ms: int = setting(
+        10_000,
+        "How long a request to another node may take, connecting included. Then it is made again.",
+        unit="ms",
+        minimum=100,
+        maximum=600_000,
+    )
+    peer_handshake_timeout_ms: int = setting(
+        5_000,
+        "How long a connection of another node may take to prove that it has the secret. Then it is closed.",
+        unit="ms",
+        minimum=100,
+        maximum=600_000,
+    )
+    peer_max_connections: int = setting(
+        1_000,
+        "Connections of other nodes at once; each of them has up to three. One more is closed.",
+        minimum=1,
+        maximum=INT32_MAX,
+    )
+
+
+@dataclass(frozen=True)
+class ReplicationConfig(PartConfig):
+    """How followers fetch, when they count as in sync, and when a node counts as dead. Names are Kafka's."""
+
+    replica_lag_time_max_ms: int = setting(
+        30_000,
+        "A follower that has not had all of the leader's records for so long leaves the in-sync replicas.",
+        unit="ms",
+        minimum=100,
+        maximum=3_600_000,
+    )
+    replica_fetch_wait_max_ms: int = setting(
+        500,
+        "How long a leader may wait for more records before it answers a follower's fetch.",
+        unit="ms",
+        minimum=1,
+        maximum=60_000,
+    )
+    replica_fetch_max_bytes: int = setting(
+        1 << 20,
+        "Bytes of one partition that a follower fetches at once. A larger batch comes alone.",
+        unit="bytes",
+        minimum=1,
+        maximum=INT32_MAX,
+    )
+    replica_fetch_response_max_bytes: int = setting(
+        10 << 20,
+        "Bytes of all partitions that a follower fetches at once from one leader.",
+        unit="bytes",
+        minimum=1,
+        maximum=INT32_MAX,
+    )
+    replica_fetch_backoff_ms: int = setting(
+        100,
+        "How long a follower waits before it fetches again where that has failed.",
+        unit="ms",
+        minimum=1,
+        maximum=60_000,
+    )
+    broker_session_timeout_ms: int = setting(
+        2_000,
+        "A node of a cluster that has not been heard of for so long counts as dead: others lead what it led. By the "
+        "time of the metadata's database.",
+        unit="ms",
+        minimum=200,
+        maximum=600_000,
+    )
+    broker_heartbeat_interval_ms: int = setting(
+        400,
+        "How often a node of a cluster notes in the metadata's database that it lives.",
+        unit="ms",
+        minimum=50,
+        maximum=60_000,
+    )

@@ -1,0 +1,195 @@
+"""Fetches what one other node leads and this one follows: one request at a time, for all of these partitions (R1, R3).
+
+What an answer brings is appended, and counts here, before the next request says so: the leader takes the offset that is
+asked for as the end of what this replica has on its disk (D1).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Iterable, Mapping
+from typing import Final
+
+from semel.broker.logs.partition import Partition
+from semel.broker.peers.config import ReplicationConfig
+from semel.broker.peers.handshake import Role
+from semel.broker.peers.peers import Peers
+from semel.broker.peers.requests import FetchAsReplica
+from semel.broker.replication.following import Followed, next_fetch, take_in
+from semel.protocol.errors import ErrorCode, SemelError
+from semel.protocol.ids import TopicId, TopicPartition
+from semel.protocol.kafka.fetch import FetchPartition, FetchPartitionResponse, FetchRequest, FetchResponse
+
+_log = logging.getLogger("semel.replication")
+
+_MOVED: Final = frozenset(
+    {
+        ErrorCode.FENCED_LEADER_EPOCH,
+        ErrorCode.NOT_LEADER_OR_FOLLOWER,
+        ErrorCode.UNKNOWN_LEADER_EPOCH,
+        ErrorCode.UNKNOWN_TOPIC_ID,
+        ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
+        ErrorCode.LEADER_NOT_AVAILABLE,
+    }
+)
+"""One of the two nodes has older metadata than the other: both will have the same shortly."""
+PARTITIONS_PER_FETCH_MAX: Final = 2_000
+"""More take turns: one request stays within what a node reads and answers at once (S3)."""
+
+Behind = Callable[[Partition, int], None]
+"""Is called with a follower and the leader's start, which is past the follower's end."""
+
+
+class Fetcher:
+    """Follows the partitions that one node leads, in `run`."""
+
+    def __init__(
+        self,
+        node_id: int,
+        leader_id: int,
+        peers: Peers,
+        config: Callable[[], ReplicationConfig],
+        broker_epoch: Callable[[], int],
+        on_behind: Behind,
+    ) -> None:
+        """`broker_epoch` gives that of this node's registration."""
+        self.leader_id = leader_id
+        self._node_id = node_id
+        self._peers = peers
+        self._config = config
+        self._broker_epoch = broker_epoch
+        self._on_behind = on_behind
+        self._followed: dict[TopicPartition, Partition] = {}
+        self._paused: dict[TopicPartition, float] = {}
+        self._changed = asyncio.Event()
+        self._round = 0
+        self._is_failing = False
+        self.lag: dict[TopicPartition, int] = {}
+        """How many offsets each partition is behind its leader's high watermark, as of its last answer."""
+        self.failures = 0
+        """Requests that failed; one that was ended to ask for more is none."""
+
+    @property
+    def followed(self) -> Mapping[TopicPartition, Partition]:
+        return self._followed
+
+    def follow(self, partitions: Mapping[TopicPartition, Partition]) -> None:
+        """Follow these partitions from now on, and no others."""
+        if partitions == self._followed:
+            return
+        has_more = any(self._followed.get(tp) is not partition for tp, partition in partitions.items())
+        self._followed = dict(partitions)
+        for table in (self.lag, self._paused):
+            for tp in table.keys() - partitions.keys():
+                del table[tp]
+        if has_more:
+            self._changed.set()
+
+    async def run(self) -> None:
+        """Fetch until cancelled."""
+        while True:
+            self._changed.clear()
+            asked = self._next()
+            if not asked:
+                await self._pause(self._config().replica_fetch_backoff_ms / 1000 if self._followed else None)
+                continue
+            for partition, _ in asked:
+                await partition.all_durable()
+            response = await self._ask(asked)
+            if response is not None:
+                self._take_in(asked, response)
+
+    async def _pause(self, pause_s: float | None) -> None:
+        """Wait until there are other partitions, or the time is over."""
+        try:
+            async with asyncio.timeout(pause_s):
+                await self._changed.wait()
+        except TimeoutError:
+            pass
+
+    def _next(self) -> list[tuple[Partition, FetchPartition]]:
+        """Return what to ask for, in turns where it is much."""
+        now = asyncio.get_running_loop().time()
+        asked: list[tuple[Partition, FetchPartition]] = []
+        max_bytes = self._config().replica_fetch_max_bytes
+        for tp, partition in list(self._followed.items()):
+            if partition.leader is not None or partition.offline_error is not None or self._paused.get(tp, 0.0) > now:
+                continue
+            self._paused.pop(tp, None)
+            asked.append((partition, next_fetch(partition, max_bytes)))
+            if len(asked) == PARTITIONS_PER_FETCH_MAX:
+                for done, _ in asked:
+                    self._followed[done.tp] = self._followed.pop(done.tp)
+                break
+        return asked
+
+    def _wait_ms(self) -> int:
+        """Return how long the leader may wait: not while others pause that are to be asked for, too."""
+        wait_ms = self._config().replica_fetch_wait_max_ms
+        if self._paused:
+            left_s = min(self._paused.values()) - asyncio.get_running_loop().time()
+            wait_ms = min(wait_ms, max(round(left_s * 1000), 0))
+        return wait_ms
+
+    async def _ask(self, asked: Iterable[tuple[Partition, FetchPartition]]) -> FetchResponse | None:
+        """Return the answer, or None after a pause. A long wait ends where there is more to ask for."""
+        config = self._config()
+        request = FetchRequest(
+            [item for _, item in asked],
+            max_wait_ms=self._wait_ms(),
+            max_bytes=config.replica_fetch_response_max_bytes,
+            session_id=self._round,
+            replica_id=self._node_id,
+            replica_epoch=self._broker_epoch(),
+        )
+        asking = asyncio.ensure_future(self._peers.ask(self.leader_id, FetchAsReplica(request)))
+        changed = asyncio.ensure_future(self._changed.wait())
+        try:
+            await asyncio.wait((asking, changed), return_when=asyncio.FIRST_COMPLETED)
+            if not asking.done():
+                # The answers of a connection come in order: the next request would wait behind this one.
+                self._peers.hang_up(self.leader_id, Role.FETCHES)
+            response = await asking
+        except SemelError as error:
+            self._round = 0
+            if not changed.done():
+                self.failures += 1
+                if not self._is_failing:
+                    _log.info("node %d can't be fetched from, and is tried again: %s", self.leader_id, error.message)
+                self._is_failing = True
+                await self._pause(config.replica_fetch_backoff_ms / 1000)
+            return None
+        finally:
+            asking.cancel()
+            changed.cancel()
+        self._round = response.session_id
+        self._is_failing = False
+        return response
+
+    def _take_in(self, asked: Iterable[tuple[Partition, FetchPartition]], response: FetchResponse) -> None:
+        answers: dict[tuple[TopicId, int], FetchPartitionResponse] = {
+            (answer.topic_id, answer.partition): answer for answer in response.partitions
+        }
+        for partition, item in asked:
+            answer = answers.get((item.topic_id, item.partition))
+            if answer is None or self._followed.get(partition.tp) is not partition:
+                continue
+            try:
+                followed = take_in(partition, item, answer)
+            except SemelError as error:
+                _log.warning("%s can't follow node %d now: %s", partition.tp, self.leader_id, error.message)
+                self._pause_one(partition.tp)
+                continue
+            if followed is Followed.TAKEN_IN:
+                self.lag[partition.tp] = max(answer.high_watermark - partition.log_end_offset, 0)
+            elif followed is Followed.BEHIND:
+                self._on_behind(partition, answer.log_start_offset)
+            elif followed is Followed.REFUSED:
+                if answer.error not in _MOVED:
+                    _log.warning("node %d refused a fetch of %s: %s", self.leader_id, partition.tp, answer.error.name)
+                self._pause_one(partition.tp)
+
+    def _pause_one(self, tp: TopicPartition) -> None:
+        pause_s = self._config().replica_fetch_backoff_ms / 1000
+        self._paused[tp] = asyncio.get_running_loop().time() + pause_s

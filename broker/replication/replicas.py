@@ -1,0 +1,167 @@
+"""This node's replicas of partitions that other nodes have, too: their parts, their fetches, their in-sync sets.
+
+Parts come from the metadata alone, in the order of its changes, and only from metadata that knows of this run of the
+node: what it was before is over (R4, R5).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Iterable
+from contextlib import suppress
+from typing import Final
+
+from semel.broker.log.epochs_file import EpochsWrite
+from semel.broker.logs.partition import Partition
+from semel.broker.metadata.image import MetadataImage
+from semel.broker.peers.peers import Peers
+from semel.broker.replication.fetcher import Fetcher
+from semel.broker.replication.in_sync import InSyncProposals
+from semel.broker.replication.parts import take_part
+from semel.broker.services import Services
+from semel.protocol.errors import SemelError
+from semel.protocol.ids import NO_LEADER, TopicPartition
+from semel.runtime.turns import Turns
+
+_log = logging.getLogger("semel.replication")
+
+PROPOSE_EVERY_S: Final = 0.2
+
+
+class Replicas:
+    """What this node does about its replicas: `take_parts` when the metadata changes, `run` beside it."""
+
+    def __init__(self, node: Services, peers: Peers, incarnation: str) -> None:
+        """incarnation: that of this run's registration"""
+        self._node = node
+        self._node_id = node.config.node_id
+        self._peers = peers
+        self._incarnation = incarnation
+        self._fetchers: dict[int, Fetcher] = {}
+        self._tasks: dict[int, asyncio.Task[None]] = {}
+        self._restarts: set[asyncio.Task[None]] = set()
+        self._leaders: dict[TopicPartition, int] = {}
+        self._follows = True
+        self._stopped: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._proposals = InSyncProposals(
+            self._node_id, node.metadata, node.clock, lambda: (node.config, node.config.min_insync_replicas)
+        )
+
+    def is_known(self, image: MetadataImage) -> bool:
+        """Say whether an image has the registration of this run of the node."""
+        broker = image.brokers.get(self._node_id)
+        return broker is not None and broker.incarnation == self._incarnation
+
+    async def take_parts(self, wanted: Iterable[TopicPartition], image: MetadataImage) -> None:
+        """Lead or follow as an image says. The only replica of a partition leads since its log was opened."""
+        if not self.is_known(image):
+            return
+        notes: list[tuple[Partition, EpochsWrite]] = []
+        turns = Turns(ends_with_caller=False)
+        for tp in wanted:
+            state, partition = image.partition(tp), self._node.partition(tp)
+            topic = image.topic(tp.topic)
+            if state is None or partition is None or topic is None or partition.topic_id != topic.topic_id:
+                self._leaders.pop(tp, None)
+                continue
+            if partition.leader is not None and partition.leader.is_alone and state.replicas == (self._node_id,):
+                continue
+            note = take_part(partition, state, self._node_id, self._node.clock.monotonic())
+            if note is not None:
+                notes.append((partition, note))
+            if state.leader in (self._node_id, NO_LEADER):
+                self._leaders.pop(tp, None)
+            else:
+                self._leaders[tp] = state.leader
+            await turns.give_way()
+        self.assign()
+        await self._node.logs.note_epochs(notes)
+
+    def assign(self) -> None:
+        """Give each fetcher what it is to follow, of the partitions that are here."""
+        wanted: dict[int, dict[TopicPartition, Partition]] = {}
+        if self._follows:
+            for tp, leader_id in self._leaders.items():
+                partition = self._node.partition(tp)
+                if partition is not None and partition.leader is None:
+                    wanted.setdefault(leader_id, {})[tp] = partition
+        for leader_id in wanted.keys() - self._fetchers.keys():
+            self._fetchers[leader_id] = fetcher = Fetcher(
+                self._node_id,
+                leader_id,
+                self._peers,
+                lambda: self._node.config,
+                lambda: self._node.metadata.broker_epoch,
+                self._behind,
+            )
+            task = asyncio.get_running_loop().create_task(fetcher.run(), name=f"fetch from node {leader_id}")
+            task.add_done_callback(self._fetcher_ended)
+            self._tasks[leader_id] = task
+        for leader_id, fetcher in self._fetchers.items():
+            fetcher.follow(wanted.get(leader_id, {}))
+
+    def _fetcher_ended(self, task: asyncio.Task[None]) -> None:
+        if not task.cancelled() and not self._stopped.done():
+            self._stopped.set_exception(task.exception() or RuntimeError(f"the task {task.get_name()!r} ended"))
+
+    def _behind(self, partition: Partition, leader_start: int) -> None:
+        task = asyncio.get_running_loop().create_task(
+            self._restart(partition, leader_start), name=f"begin {partition.tp} again"
+        )
+        self._restarts.add(task)
+        task.add_done_callback(self._restarts.discard)
+        fetcher = self._fetchers[self._leaders[partition.tp]]
+        fetcher.follow({tp: one for tp, one in fetcher.followed.items() if tp != partition.tp})
+
+    async def _restart(self, partition: Partition, leader_start: int) -> None:
+        """Begin a log again where its leader's starts."""
+        tp = partition.tp
+        _log.warning(
+            "%s: this replica ends at %d and its leader starts at %d, so it begins again there",
+            tp, partition.log_end_offset, leader_start,
+        )  # fmt: skip
+        if self._node.partition(tp) is partition and partition.leader is None:
+            try:
+                await self._node.logs.restart_at(partition, leader_start)
+            except (SemelError, OSError) as error:
+                _log.error("%s could not be begun again: %s", tp, error)
+                return
+        await self.take_parts([tp], self._node.metadata.image)
+
+    async def run(self) -> None:
+        """Propose in-sync sets until cancelled. Raises what ended a fetcher."""
+        try:
+            while True:
+                with suppress(TimeoutError):
+                    async with asyncio.timeout(PROPOSE_EVERY_S):
+                        await asyncio.shield(self._stopped)
+                await self._proposals.propose(
+                    [one for one in self._node.logs.partitions() if one.leader is not None and not one.leader.is_alone]
+                )
+        finally:
+            await self.close()
+
+    def stop_following(self) -> None:
+        """Fetch nothing any more: a node that stops leaves the in-sync sets, and must not join them again."""
+        self._follows = False
+        self.assign()
+
+    async def close(self) -> None:
+        """End all fetches."""
+        if not self._stopped.done():
+            self._stopped.cancel()
+        tasks = [*self._tasks.values(), *self._restarts]
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+    @property
+    def lag(self) -> dict[TopicPartition, int]:
+        """How many offsets each follower is behind its leader's high watermark, as of its last fetch."""
+        return {tp: lag for fetcher in self._fetchers.values() for tp, lag in fetcher.lag.items()}
+
+    @property
+    def failed_fetches(self) -> dict[int, int]:
+        """How many fetches from each leader have failed since the start."""
+        return {leader_id: fetcher.failures for leader_id, fetcher in self._fetchers.items()}

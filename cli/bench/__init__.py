@@ -1,0 +1,1 @@
+"""`semel bench`: how fast a node, or a Kafka broker, takes and returns records."""

@@ -1,0 +1,45 @@
+"""Which commands `semel` has, where each lives, and what is said of it. A client install has this too."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Final
+
+PROGRAM: Final = (
+    "Semel: a transactional log in Kafka's formats: each record is written, and takes effect, exactly once."
+)
+EPILOG: Final = "`semel COMMAND --help` has the options of a command, and examples."
+
+COMMANDS: Final[Mapping[str, str]] = {
+    "serve": "semel.cli.serve",
+    "topic": "semel.cli.topic",
+    "produce": "semel.cli.produce",
+    "consume": "semel.cli.consume",
+    "group": "semel.cli.group",
+    "txn": "semel.cli.txn",
+    "doctor": "semel.cli.doctor",
+    "log": "semel.cli.log",
+    "metadata": "semel.cli.metadata",
+    "health": "semel.cli.health",
+    "bench": "semel.cli.bench.command",
+    "completion": "semel.cli.completion.command",
+    "demo": "semel.cli.demo.command",
+}
+"""Each module has `app`, a `typer.Typer`: one command, or a group of them."""
+
+SUMMARIES: Final[Mapping[str, str]] = {
+    "serve": "Run a node until SIGTERM or SIGINT (Ctrl-C).",
+    "topic": "Create, list, describe, configure and delete topics, and add partitions to them.",
+    "produce": "Send records from files or standard input. Ends when all of them are durable.",
+    "consume": "Print records as they arrive, until interrupted. With a group, what was printed is committed.",
+    "group": "List and describe groups, show their lag, reset their offsets, and delete them.",
+    "txn": "List and inspect transactions, and abort or finish those that block readers.",
+    "doctor": "Check nodes, transactions, groups, partitions, disks and settings, and say how to fix what is wrong.",
+    "log": "Print and check the files of a node's data directory. No node is needed.",
+    "metadata": "Move the metadata of a node to a database that other nodes can use.",
+    "health": "Ask a node once whether it is ready, and answer by the exit code: for containers and service managers.",
+    "bench": "Measure how fast a node, or a Kafka broker, takes and returns records.",
+    "completion": "Print a script that completes commands, options, topics and groups in your shell.",
+    "demo": "Run an exactly-once pipeline over real flights while its processes and the node are killed.",
+}
+"""What `semel --help` says of each, as the command's own help begins, so that it does not load them all."""

@@ -1,0 +1,1 @@
+"""Completion in shells: commands, options, choices, and names that a node has."""

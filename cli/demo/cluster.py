@@ -1,0 +1,207 @@
+"""The demo's cluster: three nodes, and what is done to them while the pipeline runs."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import subprocess
+import threading
+import time
+from collections import Counter
+from collections.abc import Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import Final
+
+from semel.cli.demo.database import DemoDatabase
+from semel.cli.demo.interrupted_link import InterruptedLink
+from semel.cli.demo.processes import NodeProcess, free_ports
+from semel.protocol.errors import SemelError
+from semel.sdk.admin.api import Admin
+from semel.sdk.producer.api import Producer
+
+NODES: Final = 3
+PROBE_TOPIC: Final = "probe"
+_DOWN_S: Final = 2.5
+"""So long a node stays away: its session is over by then."""
+_FROZEN_S: Final = 4.0
+_CUT_S: Final = 4.0
+_AWAY_S: Final = 3.0
+_HEAL_S: Final = 60.0
+STRIKES: Final = ("kill", "freeze", "cut", "database", "lose")
+SAYS: Final = {
+    "kill": "ended by SIGKILL",
+    "freeze": f"frozen for {_FROZEN_S:g} s",
+    "cut": f"cut off from the other nodes for {_CUT_S:g} s",
+    "database": f"the database was away for {_AWAY_S:g} s",
+    "lose": "lost its data directory for good",
+}
+
+
+class DemoNode(NodeProcess):
+    """One node of the cluster, whom the others reach by a link that can be cut."""
+
+    def __init__(self, folder: Path, node_id: int, url: str, secret: Path) -> None:
+        (peer_port,) = free_ports(1)
+        self.link = InterruptedLink(peer_port)
+        super().__init__(
+            folder / f"node-{node_id}",
+            settings=(
+                f"node.id={node_id}",
+                f"metadata.url={url}",
+                f"cluster.secret.file={secret}",
+                f"peer.listen=127.0.0.1:{peer_port}",
+                f"peer.advertised=127.0.0.1:{self.link.port}",
+                f"default.replication.factor={NODES}",
+                f"min.insync.replicas={NODES - 1}",
+            ),
+        )
+        self._log_path = folder / f"node-{node_id}.log"
+
+    def signal(self, number: signal.Signals) -> None:
+        if self._process is not None:
+            with suppress(ProcessLookupError):
+                self._process.send_signal(number)
+
+
+class DemoCluster:
+    """Three nodes as the demo sees them. What has been struck is mended in the background, before the next strike."""
+
+    def __init__(self, folder: Path) -> None:
+        folder.mkdir(parents=True, exist_ok=True)
+        binaries = DemoDatabase.find()
+        self.database = None if binaries is None else DemoDatabase(binaries)
+        url = f"sqlite:///{folder}/metadata.sqlite" if self.database is None else self.database.url
+        secret = folder / "cluster.secret"
+        secret.touch(mode=0o600)
+        secret.write_text(os.urandom(24).hex())
+        self.nodes = [DemoNode(folder, number, url, secret) for number in range(1, NODES + 1)]
+        self.strikes: Counter[str] = Counter()
+        self._mending: threading.Thread | None = None
+        self._failure: Exception | None = None
+
+    @property
+    def bootstrap(self) -> str:
+        return ",".join(node.bootstrap for node in self.nodes)
+
+    def start(self) -> None:
+        if self.database is not None:
+            self.database.make()
+        starts = [threading.Thread(target=self._start_one, args=(node,)) for node in self.nodes]
+        for start in starts:
+            start.start()
+        for start in starts:
+            start.join()
+        self._raise_failure()
+
+    def _start_one(self, node: NodeProcess) -> None:
+        try:
+            node.start()
+        except (SemelError, OSError) as error:
+            self._failure = error
+
+    def _raise_failure(self) -> None:
+        if self._failure is not None:
+            raise self._failure
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether nothing is struck now."""
+        return self._mending is None or not self._mending.is_alive()
+
+    def strike(self, what: str, number: int) -> bool:
+        """Do one of `STRIKES` to a node, unless another is still on its way. Returns whether it was done."""
+        self._raise_failure()
+        if not self.is_whole:
+            return False
+        if what == "database" and self.database is None:
+            what = "freeze"
+        self.strikes[what] += 1
+        node = self.nodes[number % NODES]
+        self._mending = threading.Thread(target=self._strike, args=(what, node), daemon=True)
+        self._mending.start()
+        return True
+
+    def _strike(self, what: str, node: DemoNode) -> None:
+        try:
+            if what in ("kill", "lose"):
+                node.kill()
+                if what == "lose":
+                    shutil.rmtree(node.data_dir)
+                time.sleep(_DOWN_S)
+                node.start()
+            elif what == "freeze":
+                node.signal(signal.SIGSTOP)
+                time.sleep(_FROZEN_S)
+                node.signal(signal.SIGCONT)
+            elif what == "cut":
+                node.link.cut()
+                time.sleep(_CUT_S)
+                node.link.heal()
+            elif self.database is not None:
+                self.database.kill()
+                time.sleep(_AWAY_S)
+                self.database.start()
+            self._wait_until_in_sync()
+        except (SemelError, OSError, subprocess.SubprocessError) as error:
+            self._failure = error
+
+    def _wait_until_in_sync(self) -> None:
+        """Let all replicas be in sync again: two nodes at once are more than three can lose."""
+        deadline = time.monotonic() + _HEAL_S
+        with Admin(self.bootstrap, api_timeout_ms=2_000) as admin:
+            while time.monotonic() < deadline:
+                with suppress(SemelError):
+                    topics = admin.topics()
+                    if all(len(one.isr) == len(one.replicas) for topic in topics for one in topic.partitions):
+                        return
+                time.sleep(0.2)
+
+    def log_tail(self) -> str:
+        return "\n".join(f"node {number}:\n{node.log_tail(8)}" for number, node in enumerate(self.nodes, start=1))
+
+    def stop(self) -> None:
+        if self._mending is not None:
+            self._mending.join(_HEAL_S)
+        stops = [threading.Thread(target=node.stop) for node in self.nodes]
+        for stop in stops:
+            stop.start()
+        for stop in stops:
+            stop.join()
+        for node in self.nodes:
+            node.link.close()
+        if self.database is not None:
+            self.database.remove()
+
+
+class Probe:
+    """Sends a record every so often, acknowledged by all replicas in sync, and notes how long each took."""
+
+    EVERY_S: Final = 0.05
+
+    def __init__(self, bootstrap: str) -> None:
+        self._bootstrap = bootstrap
+        self._stops = threading.Event()
+        self._thread = threading.Thread(target=self._run, daemon=True)
+        self.seconds: list[float] = []
+
+    def start(self) -> None:
+        self._thread.start()
+
+    def stop(self) -> None:
+        self._stops.set()
+        self._thread.join(_HEAL_S)
+
+    def _run(self) -> None:
+        with Producer(self._bootstrap, linger_ms=0) as producer:
+            while not self._stops.wait(self.EVERY_S):
+                begun = time.monotonic()
+                with suppress(SemelError):
+                    producer.send(PROBE_TOPIC, b"probe").result()
+                self.seconds.append(time.monotonic() - begun)
+
+
+def longest(seconds: Sequence[float], count: int = 3) -> list[float]:
+    """Return the longest ones, the longest first."""
+    return sorted(seconds, reverse=True)[:count]

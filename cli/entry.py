@@ -1,0 +1,23 @@
+"""Where the `semel` command begins: settles what signals do, and says what to install where only the clients are."""
+
+from __future__ import annotations
+
+import sys
+
+from semel.cli.signals import end_at_once_on_signals
+
+
+def main() -> None:
+    """Run the command line, or say what to install for it."""
+    end_at_once_on_signals()
+    from semel.protocol.extras import MissingExtraError, imports_of_extra  # after that: a Ctrl-C may fall into imports
+
+    try:
+        with imports_of_extra("node", "the command line"):
+            from semel.cli.main import main as run
+
+            run()
+    except MissingExtraError as error:
+        from semel.cli.client_install import answer
+
+        sys.exit(answer(sys.argv[1:], error))

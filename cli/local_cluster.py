@@ -1,0 +1,212 @@
+"""`semel serve --nodes 3`: a cluster on one machine, each node a process of its own under one supervisor.
+
+The metadata is one SQLite file, which all of them use. A node that dies is started again; Ctrl-C or SIGTERM stops all.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import ctypes
+import json
+import logging
+import os
+import secrets
+import signal
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from semel.broker.config.node_config import NodeConfig
+from semel.broker.config.sources import Address, LoadedConfig, Source, parse_address
+from semel.broker.metadata.store import sqlite_url
+from semel.runtime.setting import ConfigError
+
+_log = logging.getLogger("semel.cluster")
+
+NODES_MAX: Final = 9
+"""More on one machine share its cores and its disk, and bring nothing."""
+PORT_STEP: Final = 10
+"""From one node's port to the next one's: the Kafka and the gRPC port of a node are neighbours."""
+SECRET_FILE: Final = "cluster.secret"  # noqa: S105 (a file's name)
+METADATA_FILE: Final = "metadata.sqlite"
+_RESTART_S: Final = 0.5
+_RESTART_S_MAX: Final = 30.0
+_LINE_BYTES_MAX: Final = 1 << 20
+_PR_SET_PDEATHSIG: Final = 1
+
+
+@dataclass(frozen=True, slots=True)
+class LocalNode:
+    """One node: its number, and the settings that it does not share with the others."""
+
+    node_id: int
+    settings: Mapping[str, str]
+
+    def arguments(self) -> list[str]:
+        return [text for name, value in self.settings.items() for text in ("--set", f"{name}={value}")]
+
+
+def plan_nodes(loaded: LoadedConfig, count: int) -> list[LocalNode]:
+    """Return the nodes of a cluster on this machine, as the settings of one say. Raises `ConfigError`."""
+    config = loaded.config
+    if not 2 <= count <= NODES_MAX:
+        raise ConfigError(f"--nodes {count}: a cluster on one machine has 2 to {NODES_MAX} nodes")
+    folder = os.path.abspath(config.data_dir)
+    shared = {
+        "metadata.url": config.metadata_url or sqlite_url(f"{folder}/{METADATA_FILE}"),
+        "cluster.secret.file": config.cluster_secret_file or f"{folder}/{SECRET_FILE}",
+    }
+    replicas = min(count, 3)
+    defaults = {"default.replication.factor": replicas, "min.insync.replicas": max(1, replicas - 1)}
+    shared |= {name: str(value) for name, value in defaults.items() if loaded.source(name) is Source.DEFAULT}
+    return [
+        LocalNode(
+            config.node_id + number,
+            {
+                **shared,
+                "node.id": str(config.node_id + number),
+                "data.dir": f"{folder}/node-{config.node_id + number}",
+                "kafka.listen": _counted_up("kafka.listen", config.kafka_listen, number),
+                "grpc.listen": _counted_up("grpc.listen", config.grpc_listen, number),
+                "peer.listen": _counted_up("peer.listen", config.peer_listen or "127.0.0.1:0", number),
+                **_where_given(config, number),
+            },
+        )
+        for number in range(count)
+    ]
+
+
+def _where_given(config: NodeConfig, number: int) -> dict[str, str]:
+    given = {
+        "kafka.advertised": config.kafka_advertised,
+        "grpc.advertised": config.grpc_advertised,
+        "peer.advertised": config.peer_advertised,
+        "metrics.listen": config.metrics_listen,
+    }
+    return {name: _counted_up(name, text, number) for name, text in given.items() if text}
+
+
+def _counted_up(name: str, text: str, number: int) -> str:
+    host, port = parse_address(name, text)
+    return str(Address(host, port + PORT_STEP * number if port else 0))
+
+
+def make_shared_files(nodes: Sequence[LocalNode]) -> None:
+    """Make the directory that the nodes share, and the secret in it. Raises `OSError`."""
+    path = Path(nodes[0].settings["cluster.secret.file"])
+    path.parent.mkdir(parents=True, exist_ok=True)
+    if path.name == SECRET_FILE and not path.exists():
+        unfinished = path.with_name(f".{path.name}.{os.getpid()}")
+        descriptor = os.open(unfinished, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+        with os.fdopen(descriptor, "w") as file:
+            file.write(secrets.token_urlsafe(48) + "\n")
+        unfinished.rename(path)
+
+
+class LocalCluster:
+    """Runs the nodes until it is told to stop."""
+
+    def __init__(self, nodes: Sequence[LocalNode], arguments: Sequence[str], ready: Callable[[int, str], None]) -> None:
+        """arguments: what all nodes are given besides their own settings; ready: is called with each ready line"""
+        self._nodes = nodes
+        self._arguments = list(arguments)
+        self._ready = ready
+        self._processes: dict[int, asyncio.subprocess.Process] = {}
+        self._were_ready: set[int] = set()
+        self._stops = asyncio.Event()
+        self._failure = 0
+
+    async def run(self) -> int:
+        """Return the exit code: that of a node that could not start, else 0."""
+        keepers = [asyncio.get_running_loop().create_task(self._keep(node)) for node in self._nodes]
+        stop = asyncio.get_running_loop().create_task(self._stops.wait())
+        await asyncio.wait((stop, *keepers), return_when=asyncio.FIRST_COMPLETED)
+        self._stops.set()
+        for process in list(self._processes.values()):
+            with suppress(ProcessLookupError):
+                process.terminate()
+        await asyncio.gather(stop, *keepers)
+        return self._failure
+
+    def stop(self) -> None:
+        """Stop all nodes."""
+        self._stops.set()
+
+    async def _keep(self, node: LocalNode) -> None:
+        """Run a node, and start it again after it died. Returns when all are to stop."""
+        pause_s = _RESTART_S
+        while not self._stops.is_set():
+            begun = asyncio.get_running_loop().time()
+            code = await self._run(node)
+            if self._stops.is_set():
+                return
+            if node.node_id not in self._were_ready:
+                # It says itself what is wrong; another try would say the same.
+                self._failure = code if code > 0 else 1
+                return
+            if asyncio.get_running_loop().time() - begun > _RESTART_S_MAX:
+                pause_s = _RESTART_S
+            how = f"by {signal.Signals(-code).name}" if code < 0 else f"with exit code {code}"
+            _log.warning("node %d ended %s, and is started again in %g s", node.node_id, how, pause_s)
+            with suppress(TimeoutError):
+                async with asyncio.timeout(pause_s):
+                    await self._stops.wait()
+            pause_s = min(2 * pause_s, _RESTART_S_MAX)
+
+    async def _run(self, node: LocalNode) -> int:
+        process = await asyncio.create_subprocess_exec(
+            sys.executable, "-P", "-m", "semel.cli", "serve", *self._arguments, *node.arguments(),
+            stdin=asyncio.subprocess.DEVNULL,
+            stdout=asyncio.subprocess.PIPE,
+            stderr=asyncio.subprocess.PIPE,
+            limit=_LINE_BYTES_MAX,
+            start_new_session=True,  # so that Ctrl-C reaches this process alone
+            preexec_fn=_end_with_parent,
+        )  # fmt: skip
+        _log.info("node %d is process %d", node.node_id, process.pid)
+        self._processes[node.node_id] = process
+        if self._stops.is_set():
+            process.terminate()
+        assert process.stdout is not None
+        assert process.stderr is not None
+        await asyncio.gather(self._read_ready(node, process.stdout), _pass_on(node.node_id, process.stderr))
+        code = await process.wait()
+        del self._processes[node.node_id]
+        return code
+
+    async def _read_ready(self, node: LocalNode, stream: asyncio.StreamReader) -> None:
+        async for line in stream:
+            text = line.decode(errors="replace").rstrip("\n")
+            if text.startswith("ready: "):
+                self._were_ready.add(node.node_id)
+                self._ready(node.node_id, text.removeprefix("ready: "))
+
+
+async def _pass_on(node_id: int, stream: asyncio.StreamReader) -> None:
+    """Write a node's log lines to this process's standard error, each with the node's number."""
+    while True:
+        try:
+            line = await stream.readline()
+        except ValueError:  # longer than any line that a node writes
+            continue
+        if not line:
+            return
+        with suppress(OSError, ValueError):
+            sys.stderr.write(_with_node(node_id, line.decode(errors="replace")))
+            sys.stderr.flush()
+
+
+def _with_node(node_id: int, line: str) -> str:
+    if line.startswith("{"):
+        with suppress(ValueError):
+            return json.dumps({**json.loads(line), "node": node_id}) + "\n"
+    return f"node {node_id}: {line}"
+
+
+def _end_with_parent() -> None:
+    """Where the kernel can do it (Linux), a node is stopped when the supervisor dies."""
+    with suppress(OSError, AttributeError):
+        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)

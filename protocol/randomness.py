@@ -1,0 +1,34 @@
+"""Where ids, jitter and random orders come from: the operating system, or the seed of a simulated world.
+
+Nothing else draws, so that a run can be repeated from its seed (`tests/unit/project/test_seams.py`).
+"""
+
+from __future__ import annotations
+
+import random
+from contextvars import ContextVar
+from typing import Final
+from uuid import UUID
+
+_SYSTEM: Final = random.SystemRandom()
+_source: Final[ContextVar[random.Random | None]] = ContextVar("randomness", default=None)
+
+
+def source() -> random.Random:
+    """Return what to draw from. In a program: the operating system's generator, which nobody can foresee."""
+    return _source.get() or _SYSTEM
+
+
+def draw_from(generator: random.Random) -> None:
+    """Draw from `generator` in this context and those that are made from it (tasks, callbacks): for simulations."""
+    _source.set(generator)
+
+
+def new_uuid() -> UUID:
+    """Return a UUID that nobody else has (version 4)."""
+    return UUID(int=source().getrandbits(128), version=4)
+
+
+def new_token(size: int) -> str:
+    """Return `size` random bytes as hexadecimal digits."""
+    return source().randbytes(size).hex()

@@ -1,0 +1,274 @@
+"""What is found about a cluster: its nodes, leaders and replicas, and what nodes must agree in. Pure: facts in."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
+from typing import Final
+
+from semel.protocol.api.diagnostics import (
+    NodeSnapshot,
+    ReplicationFacts,
+    Severity,
+    Thresholds,
+    TopicFacts,
+)
+from semel.protocol.ids import NO_LEADER
+from semel.protocol.wording import command, counted, duration, listed
+from semel.sdk.diagnosis.commands import serve_command
+from semel.sdk.diagnosis.findings import KINDS, Cluster, Finding
+
+_LEADERLESS_MAX: Final = 20
+"""So many partitions without a leader are told one by one."""
+EQUAL_SETTINGS: Final = (
+    *("min.insync.replicas", "durability", "default.replication.factor"),
+    *("transaction.max.timeout.ms", "transactional.id.expiration.ms", "transaction.two.phase.commit.enable"),
+    *("producer.id.expiration.ms", "commit.history.expiration.ms", "offsets.retention.minutes"),
+    *("broker.session.timeout.ms", "replica.lag.time.max.ms"),
+)
+"""Settings that all nodes of a cluster must have alike: what they promise is the cluster's promise."""
+
+
+def fenced_nodes(cluster: Cluster) -> frozenset[int]:
+    node = cluster.newest
+    return frozenset() if node is None else frozenset(one.node_id for one in node.nodes if one.is_fenced)
+
+
+def node_findings(cluster: Cluster) -> Iterator[Finding]:
+    """Nodes that are taken for dead though they answer, and the want of a controller."""
+    fenced = fenced_nodes(cluster)
+    for node in cluster.nodes:
+        if node.node_id in fenced:
+            yield Finding(
+                KINDS["node-fenced"],
+                Severity.ERROR,
+                f"node {node.node_id}",
+                f"node {node.node_id} answers, and is fenced: the others have not heard of it in time",
+                happens="it returns on its own with its next heartbeat",
+                commands=(command("health"),),
+                node_id=node.node_id,
+            )
+    has_told = [node for node in cluster.nodes if node.nodes]
+    if has_told and not cluster.unreachable and not any(node.is_controller for node in has_told):
+        yield Finding(
+            KINDS["controller-missing"],
+            Severity.WARNING,
+            "the controller",
+            "no node is the controller now",
+            happens="a node takes the lease within seconds, if it reaches the metadata's database",
+            commands=(command("doctor", "--section", "coordinators"),),
+            node_id=has_told[0].node_id,
+        )
+
+
+# --- Partitions -------------------------------------------------------------------------------------------------------
+
+
+def replication_findings(cluster: Cluster) -> Iterator[Finding]:
+    """Partitions without a leader, with too few replicas in sync, and topics that were given too few."""
+    node = cluster.newest
+    if node is None:
+        return
+    without = [one for one in node.replication if one.leader == NO_LEADER]
+    for one in without[:_LEADERLESS_MAX]:
+        yield _leaderless(node, one)
+    more = len(without) - _LEADERLESS_MAX
+    if more > 0:
+        yield Finding(
+            KINDS["partition-leaderless"],
+            Severity.ERROR,
+            "partitions",
+            f"{counted(more, 'more partition')} without a leader",
+            node_id=node.node_id,
+        )
+    led = [one for one in node.replication if one.leader != NO_LEADER]
+    too_few = [one for one in led if len(one.isr) < one.min_insync_replicas]
+    if too_few:
+        names = tuple(f"{one.partition} ({len(one.isr)} of {one.min_insync_replicas})" for one in too_few)
+        yield Finding(
+            KINDS["partition-under-min-isr"],
+            Severity.ERROR,
+            str(too_few[0].partition),
+            f"{counted(len(too_few), 'partition')} with fewer in sync than min.insync.replicas: {listed(names)}",
+            happens="writes are admitted again as soon as enough replicas are in sync",
+            commands=(command("topic", "describe", too_few[0].partition.topic),),
+            node_id=node.node_id,
+        )
+    yield from _behind(cluster, node, led)
+    yield from _too_few_replicas(cluster, node)
+
+
+def _leaderless(node: NodeSnapshot, one: ReplicationFacts) -> Finding:
+    complete = tuple(replica for replica in one.replicas if replica in one.isr or replica in one.elr)
+    if complete and len(one.replicas) == 1:
+        cure = f"start {_nodes(complete, 'or')}, which has the only copy"
+        happens = f"it is led again as soon as {_nodes(complete, 'or')} is back"
+    elif complete:
+        cure = f"start {_nodes(complete, 'or')}: {'it has' if len(complete) == 1 else 'each has'} all committed records"
+        happens = f"it is led again as soon as {_nodes(complete, 'or')} is back"
+    else:
+        known = one.last_known_elr or one.replicas
+        cure = f"no replica is known to have all committed records; those of {_nodes(known, 'and')} may lack the fewest"
+        happens = "nothing: an operator has to elect one of them"
+    return Finding(
+        KINDS["partition-leaderless"],
+        Severity.ERROR,
+        str(one.partition),
+        f"{one.partition} has no leader: its replicas are on {_nodes(one.replicas, 'and')}; {cure}",
+        happens=happens,
+        commands=(command("topic", "describe", one.partition.topic),),
+        node_id=node.node_id,
+    )
+
+
+def _nodes(node_ids: Sequence[int], word: str) -> str:
+    if len(node_ids) == 1:
+        return f"node {node_ids[0]}"
+    return f"nodes {', '.join(map(str, node_ids[:-1]))} {word} {node_ids[-1]}"
+
+
+def _behind(cluster: Cluster, node: NodeSnapshot, led: Sequence[ReplicationFacts]) -> Iterator[Finding]:
+    """Each node whose replicas are not in sync, with what they lack by the word of their leaders."""
+    lacks = {
+        (one.partition, replica.node_id): replica.lacks
+        for each in cluster.nodes
+        for one in each.replication
+        for replica in one.missing
+    }
+    missing: defaultdict[int, list[ReplicationFacts]] = defaultdict(list)
+    for one in led:
+        for replica in one.replicas:
+            if replica not in one.isr:
+                missing[replica].append(one)
+    away = set(cluster.unreachable) | fenced_nodes(cluster)
+    for node_id, partitions in sorted(missing.items()):
+        names = tuple(
+            f"{one.partition}{_lacking(lacks.get((one.partition, node_id), -1), is_away=node_id in away)}"
+            for one in partitions
+        )
+        yield Finding(
+            KINDS["replicas-behind"],
+            Severity.WARNING,
+            f"node {node_id}",
+            f"{counted(len(partitions), 'replica')} on node {node_id} not in sync: {listed(names)}",
+            happens="they catch up when the node is back" if node_id in away else "they join once they have all",
+            commands=(command("topic", "describe", partitions[0].partition.topic),),
+            node_id=node.node_id,
+        )
+
+
+def _lacking(offsets: int, *, is_away: bool) -> str:
+    if is_away:
+        return ""
+    return " (has not fetched from its leader)" if offsets < 0 else f" (lacks {offsets} records)"
+
+
+def _too_few_replicas(cluster: Cluster, node: NodeSnapshot) -> Iterator[Finding]:
+    if len(node.nodes) <= 1:
+        return
+    single = sorted({topic.topic for each in cluster.nodes for topic in each.topics if topic.replicas == 1})
+    if single:
+        yield Finding(
+            KINDS["replication-factor-one"],
+            Severity.WARNING,
+            single[0],
+            f"{counted(len(single), 'topic')} with one replica, in a cluster of {len(node.nodes)} nodes: "
+            f"{listed(tuple(single))}",
+            commands=(command("topic", "describe", single[0]),),
+            node_id=node.node_id,
+        )
+    for topic in node.internal_topics:
+        if topic.replicas < topic.wanted:
+            yield Finding(
+                KINDS["internal-topic-replicas"],
+                Severity.WARNING,
+                topic.topic,
+                f"{topic.topic} has {counted(topic.replicas, 'replica')} of each partition, and {topic.wanted} are "
+                f"possible in a cluster of {len(node.nodes)} nodes",
+                commands=(command("topic", "describe", topic.topic),),
+                node_id=node.node_id,
+            )
+
+
+# --- What nodes must agree in -----------------------------------------------------------------------------------------
+
+
+def agreement_findings(cluster: Cluster, thresholds: Thresholds) -> Iterator[Finding]:
+    """Versions, settings and clocks that differ, and min.insync.replicas that leaves no room for a node's loss."""
+    if len(cluster.nodes) > 1:
+        yield from _versions(cluster)
+        yield from _settings(cluster)
+        yield from _clocks(cluster, thresholds)
+    yield from _no_room(cluster)
+
+
+def _by_value(values: dict[int, str]) -> str:
+    nodes: defaultdict[str, list[int]] = defaultdict(list)
+    for node_id, value in sorted(values.items()):
+        nodes[value].append(node_id)
+    return ", ".join(f"{value} on {_nodes(node_ids, 'and')}" for value, node_ids in nodes.items())
+
+
+def _versions(cluster: Cluster) -> Iterator[Finding]:
+    versions = {node.node_id: node.version or "an earlier version" for node in cluster.nodes}
+    if len(set(versions.values())) > 1:
+        yield Finding(
+            KINDS["versions-differ"],
+            Severity.WARNING,
+            "versions",
+            f"the nodes run different versions: {_by_value(versions)}",
+            node_id=cluster.nodes[0].node_id,
+        )
+
+
+def _settings(cluster: Cluster) -> Iterator[Finding]:
+    told = {node.node_id: {one.name: one.value for one in node.settings} for node in cluster.nodes}
+    for name in EQUAL_SETTINGS:
+        values = {node_id: settings[name] for node_id, settings in told.items() if name in settings}
+        if len(set(values.values())) <= 1:
+            continue
+        common = max(sorted(set(values.values())), key=list(values.values()).count)
+        others = [node for node in cluster.nodes if values.get(node.node_id, common) != common]
+        yield Finding(
+            KINDS["settings-differ"],
+            Severity.WARNING,
+            name,
+            f"{name} differs: {_by_value(values)}",
+            commands=tuple(serve_command(node, "--set", f"{name}={common}") for node in others),
+            node_id=others[0].node_id,
+        )
+
+
+def _clocks(cluster: Cluster, thresholds: Thresholds) -> Iterator[Finding]:
+    first, last = (choose(cluster.nodes, key=lambda node: node.now_ms) for choose in (min, max))
+    apart_ms = last.now_ms - first.now_ms
+    if apart_ms > thresholds.clock_ms:
+        yield Finding(
+            KINDS["clocks-apart"],
+            Severity.WARNING,
+            "clocks",
+            f"the clock of node {last.node_id} is {duration(apart_ms)} ahead of that of node {first.node_id}, as their "
+            "answers to one question say",
+            node_id=last.node_id,
+        )
+
+
+def _no_room(cluster: Cluster) -> Iterator[Finding]:
+    topics: dict[str, TopicFacts] = {topic.topic: topic for node in cluster.nodes for topic in node.topics}
+    tight = {name: one.replicas for name, one in topics.items() if one.replicas == one.min_insync_replicas}
+    node = cluster.newest
+    for internal in () if node is None else node.internal_topics:
+        if internal.replicas == internal.min_insync_replicas:
+            tight[internal.topic] = internal.replicas
+    tight = {name: replicas for name, replicas in sorted(tight.items()) if replicas > 1}
+    if tight:
+        first = next(iter(tight))
+        names = tuple(f"{name} ({replicas} of {replicas})" for name, replicas in tight.items())
+        yield Finding(
+            KINDS["min-insync-no-room"],
+            Severity.WARNING,
+            first,
+            f"{counted(len(tight), 'topic')} with min.insync.replicas equal to the number of replicas: {listed(names)}",
+            commands=(command("topic", "config", first, "--set", f"min.insync.replicas={tight[first] - 1}"),),
+            node_id=cluster.nodes[0].node_id,
+        )

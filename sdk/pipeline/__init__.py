@@ -1,0 +1,1 @@
+"""The loop of `Consumer.run`: handle records, send what comes of them, and commit both together."""

@@ -1,0 +1,105 @@
+"""`python -m simulation`: run seeds, and tell what fails as a story."""
+
+from __future__ import annotations
+
+import argparse
+import multiprocessing
+import os
+import sys
+import time
+from collections.abc import Iterator
+from functools import partial
+
+from simulation.runs import CLUSTER, ONE_NODE, run
+from simulation.scenario import Verdict
+from simulation.shrinking import shrink
+
+STORY_LINES = 60
+
+
+def main() -> int:
+    arguments = _parse()
+    if not os.environ.get("PYTHONHASHSEED", "").isdecimal():
+        # A set of texts has an order of its own in each process, unless it is told one.
+        os.environ["PYTHONHASHSEED"] = "0"
+        os.execv(sys.executable, [sys.executable, "-P", "-m", "simulation", *sys.argv[1:]])
+    if arguments.seed is not None:
+        return _one(arguments)
+    return _many(range(arguments.first, arguments.first + arguments.seeds), arguments)
+
+
+def _parse() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="simulation", description=__doc__)
+    parser.add_argument("--seeds", type=int, default=100, help="how many seeds to run (default: %(default)s)")
+    parser.add_argument("--first", type=int, default=0, help="the first of them (default: %(default)s)")
+    parser.add_argument("--seed", type=int, help="run this one seed, shorten its faults, and tell its story")
+    parser.add_argument("--whole", action="store_true", help="with --seed: do not shorten its faults")
+    parser.add_argument("--cluster", action="store_true", help="worlds with three nodes")
+    parser.add_argument("--workers", type=int, default=os.cpu_count() or 1, help="processes (default: one a core)")
+    parser.add_argument("--stop-at", type=int, default=5, help="stop after so many seeds that failed (default: 5)")
+    return parser.parse_args()
+
+
+def _world(arguments: argparse.Namespace) -> str:
+    return CLUSTER if arguments.cluster else ONE_NODE
+
+
+def _one(arguments: argparse.Namespace) -> int:
+    seed, world = arguments.seed, _world(arguments)
+    verdict = run(seed, world=world)
+    if verdict.is_clean:
+        print(f"seed {seed}: clean, {verdict.seconds:.1f} virtual seconds, {verdict.steps} steps, {verdict.digest:x}")
+        for fault in verdict.plan:
+            print(f"  {fault}")
+        return 0
+    if not arguments.whole:
+        verdict = shrink(verdict, lambda what: print(f"seed {seed}: {what}", file=sys.stderr), world=world)
+    _tell(verdict)
+    return 1
+
+
+def _tell(verdict: Verdict) -> None:
+    print(f"seed {verdict.seed} fails, with {len(verdict.plan)} faults:")
+    for at, what in verdict.story[-STORY_LINES:]:
+        print(f"  {at:9.3f} s  {what[:300]}")
+    for anomaly in verdict.anomalies[:10]:
+        print(f"  => {anomaly}")
+
+
+def _many(seeds: range, arguments: argparse.Namespace) -> int:
+    begun = last = time.monotonic()
+    done, virtual_s, steps, failed = 0, 0.0, 0, []
+    for verdict in _verdicts(seeds, arguments.workers, _world(arguments)):
+        done += 1
+        virtual_s += verdict.seconds
+        steps += verdict.steps
+        if not verdict.is_clean:
+            failed.append(verdict.seed)
+            print(f"seed {verdict.seed} fails: {verdict.anomalies[0]}"[:600], flush=True)
+            if len(failed) >= arguments.stop_at:
+                break
+        if time.monotonic() - last > 10.0:
+            last = time.monotonic()
+            print(f"{done} of {len(seeds)} seeds, {len(failed)} failed, {last - begun:.0f} s", file=sys.stderr)
+    real_s = time.monotonic() - begun
+    print(
+        f"{done} seeds, {len(failed)} failed; {virtual_s / 3600:.2f} virtual hours, {steps:,} steps in {real_s:.0f} s "
+        f"({virtual_s / real_s:.0f} virtual seconds a second)"
+    )
+    for seed in failed:
+        print(f"  make simulate SEED={seed}{' CLUSTER=1' if arguments.cluster else ''}")
+    return 1 if failed else 0
+
+
+def _verdicts(seeds: range, workers: int, world: str) -> Iterator[Verdict]:
+    run_one = partial(run, world=world)
+    if workers == 1:
+        yield from map(run_one, seeds)
+        return
+    # A fresh process after some seeds: what killed processes have left is not collected in between.
+    with multiprocessing.get_context("spawn").Pool(workers, maxtasksperchild=50) as pool:
+        yield from pool.imap_unordered(run_one, seeds)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,206 @@
+"""What must hold after every step of a world, whatever happens in it.
+
+The logs are followed batch by batch as the high watermark moves, and kept outside of the nodes: what was once below it
+stays, byte for byte, after any crash (D1, D3), offsets are never used again, sequences of a producer have no
+gap and no repetition (P1 to P3), the last stable offset is before every open transaction (L1), all markers of one
+transaction say the same (T3, T4), and what the journal counts as durable is on the disk (D1).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator
+from dataclasses import dataclass, field
+from operator import attrgetter
+from typing import TYPE_CHECKING
+
+from semel.broker.log.journal_format import FILE_HEADER_BYTES
+from semel.broker.logs.partition import Partition
+from semel.protocol.batch_header import BatchHeader, iter_batches
+from semel.protocol.control_records import decode_control
+from semel.protocol.ids import TopicId, TopicPartition
+from semel.protocol.record_decoder import decode_records
+from simulation.ledger import Ledger
+
+if TYPE_CHECKING:
+    from semel.broker.node import Node
+    from simulation.world import SimulatedNode
+
+_SEQUENCES = 2**31
+
+
+Markers = dict[tuple[int, int], tuple[str, str]]
+"""The first marker of each producer id and epoch, in all logs of a world, and where it is."""
+Finding = tuple[str, str]
+"""A rule, and how it was broken."""
+
+
+@dataclass(slots=True)
+class CommittedLog:
+    """One partition's log as far as it was ever committed, in whatever log it was seen first."""
+
+    end: int = 0
+    batches: dict[int, tuple[int, int, int]] = field(default_factory=dict)
+    """Checksum, next offset and leader epoch of each batch, by its base offset."""
+    sequences: dict[tuple[int, int], int] = field(default_factory=dict)
+    """The next sequence of each producer and epoch."""
+    epochs: dict[int, int] = field(default_factory=dict)
+    open: dict[int, int] = field(default_factory=dict)
+    """Where the open transaction of each producer id begins."""
+
+    def follow(self, partition: Partition, markers: Markers, several_an_epoch: Collection[int]) -> Iterator[Finding]:
+        """Take in what is committed in a log beyond what was seen, and yield what is wrong with it.
+
+        several_an_epoch: producer ids of which one epoch has several transactions
+        """
+        for header, data in batches_of(partition, self.end, partition.high_watermark):
+            if header.base_offset < self.end:
+                yield "D3", f"offset {header.base_offset} is used again, below {self.end}"
+                continue
+            self.batches[header.base_offset] = print_of(header)
+            self.end = header.next_offset
+            if header.producer_id < 0:
+                continue
+            place = f"{partition.tp}@{header.base_offset}"
+            producer = (header.producer_id, header.producer_epoch)
+            last_epoch = self.epochs.get(header.producer_id, -1)
+            if header.producer_epoch < last_epoch:
+                yield "P4", f"{place}: epoch {header.producer_epoch} after {last_epoch}"
+            self.epochs[header.producer_id] = max(last_epoch, header.producer_epoch)
+            if header.is_control:
+                kind = decode_control(decode_records(data, header.position)[0]).type.name
+                self.open.pop(header.producer_id, None)
+                if header.producer_id in several_an_epoch:
+                    continue  # whether such a transaction is torn is seen by its values alone
+                before = markers.setdefault(producer, (kind, place))
+                if before[0] != kind:
+                    yield "T4", f"{place}: {kind} of {producer}, and {before[0]} at {before[1]}"
+                continue
+            if header.is_transactional:
+                self.open.setdefault(header.producer_id, header.base_offset)
+            if header.base_sequence < 0:
+                continue  # offsets of a transaction, which the coordinator has written
+            expected = self.sequences.get(producer)
+            if expected is not None and header.base_sequence != expected:
+                yield "P2", f"{place}: sequence {header.base_sequence} of {producer}, not {expected}"
+            self.sequences[producer] = (header.last_sequence + 1) % _SEQUENCES
+
+    def missing_in(self, partition: Partition, begin: int, end: int) -> Iterator[tuple[int, str]]:
+        """Yield the committed batches from `begin` to `end` that a log does not have as they were, with what it has."""
+        begin = max(begin, partition.log_start_offset)
+        found = {header.base_offset: print_of(header) for header, _ in batches_of(partition, begin, end)}
+        for base, batch in self.batches.items():
+            if begin <= base < end and found.get(base) != batch:
+                yield base, f"the batch at {base} was {batch}, and is {found.get(base)}"
+
+
+@dataclass(slots=True)
+class _Followed(CommittedLog):
+    """The log of the only replica."""
+
+    rolled: int = 0
+    """Where the active segment begins: below it, compaction may have written batches of a compacted log again."""
+    generation: object = None
+    """The process whose log was compared last."""
+    topic_id: TopicId | None = None
+
+
+class LogWatch:
+    """Follows the logs of one node. `look` after every step."""
+
+    def __init__(self, node: SimulatedNode, ledger: Ledger) -> None:
+        self._node = node
+        self._ledger = ledger
+        self._followed: dict[TopicPartition, _Followed] = {}
+        self._markers: Markers = {}
+
+    @property
+    def batches(self) -> int:
+        return sum(len(known.batches) for known in self._followed.values())
+
+    def look(self) -> None:
+        node, process = self._node.node, self._node.process
+        if node is None or process is None or process.is_dead or self._node.storage.crashed or not node.is_serving:
+            return
+        self._look_at_journal(node)
+        for partition in node.logs.partitions():
+            self._look_at(partition, process)
+
+    def _look_at_journal(self, node: Node) -> None:
+        """What counts as durable is on the disk: on it rest answers, cuts, and what the next start calls damage."""
+        journal = node.logs._journal
+        if journal is None or journal.error is not None:
+            return
+        durable = journal.durable_position
+        file = max((one for one in journal._files if one.base <= durable), key=attrgetter("base"), default=None)
+        if file is None or file.base == durable:
+            return
+        on_disk = file.base + max(0, self._node.storage.synced_bytes(file.path) - FILE_HEADER_BYTES)
+        if on_disk < durable:
+            self._ledger.wrong("D1", f"{file.path} counts as durable up to {durable}, and its disk holds {on_disk}")
+
+    def _look_at(self, partition: Partition, process: object) -> None:
+        known = self._followed.get(partition.tp)
+        if known is None or known.topic_id != partition.topic_id:
+            known = self._followed[partition.tp] = _Followed(topic_id=partition.topic_id)
+        high_watermark = partition.high_watermark
+        is_started = known.generation is not process
+        if is_started:
+            known.generation = process
+            self._compare(partition, known)
+        # Also where nothing is new: what is below may be cleaned before the next look.
+        known.rolled = partition.log.segments.active.base_offset
+        if high_watermark == known.end and not is_started:
+            return
+        if high_watermark < known.end:
+            self._wrong("D3", partition, f"the high watermark went back from {known.end} to {high_watermark}")
+            return
+        if not (
+            partition.log_start_offset <= partition.last_stable_offset <= high_watermark <= partition.log_end_offset
+        ):
+            self._wrong(
+                "L1",
+                partition,
+                f"log start {partition.log_start_offset}, last stable offset {partition.last_stable_offset}, high "
+                f"watermark {high_watermark}, log end {partition.log_end_offset}",
+            )
+        if high_watermark > known.end:
+            for rule, detail in known.follow(partition, self._markers, self._ledger.several_an_epoch):
+                self._wrong(rule, partition, detail)
+        first_open = min(known.open.values(), default=high_watermark)
+        if partition.last_stable_offset > first_open:
+            self._wrong(
+                "L1",
+                partition,
+                f"the last stable offset {partition.last_stable_offset} is behind {first_open}, which is undecided",
+            )
+
+    def _compare(self, partition: Partition, known: _Followed) -> None:
+        """After a start: everything that was committed before is there, as it was."""
+        if partition.log_end_offset < known.end:
+            self._wrong("D1", partition, f"committed up to {known.end}, and ends at {partition.log_end_offset}")
+            return
+        if partition.high_watermark < known.end:
+            return  # `_look_at` says so
+        for base, difference in known.missing_in(partition, 0, known.end):
+            if not (base < known.rolled and partition.config.is_compacted):
+                self._wrong("D1", partition, f"{difference} after a start")
+
+    def _wrong(self, rule: str, partition: Partition, detail: str) -> None:
+        self._ledger.wrong(rule, f"{self._node.name} {partition.tp}: {detail}")
+
+
+def print_of(header: BatchHeader) -> tuple[int, int, int]:
+    """Return what tells a batch from any other at its offset."""
+    return header.crc, header.next_offset, header.leader_epoch
+
+
+def batches_of(partition: Partition, begin: int, end: int) -> Iterator[tuple[BatchHeader, bytes]]:
+    """Yield the headers of a log's batches between two offsets, each with the bytes that it is in."""
+    while begin < end:
+        found = partition.log.read(begin, 1 << 20, end, True)
+        data = found.read()
+        for header in iter_batches(data):
+            yield header, data
+        if found.next_offset <= begin:
+            return
+        begin = found.next_offset

@@ -1,0 +1,237 @@
+"""What must hold of replicas after every step of a world with several nodes, whatever happens in it.
+
+What any high watermark has ever covered is kept outside of the nodes, batch by batch. No replica has anything else
+there below its own high watermark (R3, D3), and those who may lead lack nothing of it: the leader and the others in
+sync, and who is eligible (R1, R4, R5). Nobody is in sync by what an earlier start of its node has fetched (R5), one
+node leads in an epoch (R4), and followers hear nothing of an epoch that is not on its leader's disk (R7).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Final
+
+from semel.broker.logs.leader_state import NOT_HEARD
+from semel.broker.logs.partition import Partition
+from semel.broker.metadata.changes import PartitionState
+from semel.broker.metadata.image import EMPTY_IMAGE, MetadataImage
+from semel.protocol.ids import TopicId, TopicPartition
+from simulation.checks import CommittedLog, Markers
+
+if TYPE_CHECKING:
+    from semel.broker.node import Node
+    from simulation.ledger import Ledger
+    from simulation.world import SimulatedNode, World
+
+Place = tuple[TopicId, int]
+
+_ON_DISK: Final = "disk"
+
+
+@dataclass(slots=True)
+class _Seen:
+    """What was seen of one replica. run, epoch: since when; compared: up to where its log was compared with what was
+    committed; noted: the last epoch that its disk was seen to have.
+    """
+
+    run: object
+    epoch: int
+    compared: int = 0
+    high_watermark: int = 0
+    noted: int = -1
+
+
+@dataclass(slots=True)
+class _Replicated:
+    """One partition, of all nodes."""
+
+    tp: TopicPartition
+    committed: CommittedLog = field(default_factory=CommittedLog)
+    seen: dict[int, _Seen] = field(default_factory=dict)
+    leaders: dict[int, str] = field(default_factory=dict)
+    """The process that led in each epoch."""
+
+
+class ReplicaWatch:
+    """Follows the logs of all nodes. `look` after every step."""
+
+    def __init__(self, world: World, nodes: dict[int, SimulatedNode], ledger: Ledger) -> None:
+        self._world = world
+        self._nodes = nodes
+        self._ledger = ledger
+        self._partitions: dict[Place, _Replicated] = {}
+        self._markers: Markers = {}
+        self._transactions = -1
+        self.image: MetadataImage = EMPTY_IMAGE
+        """What the database says now."""
+
+    @property
+    def batches(self) -> int:
+        return sum(len(known.committed.batches) for known in self._partitions.values())
+
+    def running(self) -> dict[int, Node]:
+        """Return the nodes that can be looked at, by their ids."""
+        return {
+            node_id: one.node
+            for node_id, one in self._nodes.items()
+            if one.node is not None
+            and one.process is not None
+            and not one.process.is_dead
+            and not one.storage.crashed
+            and one.node.is_serving
+        }
+
+    def replicas(self) -> Iterator[tuple[_Replicated, PartitionState, dict[int, Partition]]]:
+        """Go through the partitions of all topics, each with its replicas that can be looked at."""
+        logs = {
+            node_id: {(one.topic_id, one.tp.partition): one for one in node.logs.partitions()}
+            for node_id, node in self.running().items()
+        }
+        for topic in self.image.topics.values():
+            for number, state in enumerate(topic.partitions):
+                place = topic.topic_id, number
+                known = self._partitions.get(place)
+                if known is None:
+                    known = self._partitions[place] = _Replicated(TopicPartition(topic.name, number))
+                here = {
+                    node_id: one
+                    for node_id, partitions in logs.items()
+                    if (one := partitions.get(place)) is not None and one.offline_error is None
+                }
+                yield known, state, here
+
+    def look(self) -> None:
+        self._read_database()
+        for known, state, here in self.replicas():
+            # A leader's high watermark comes first: what it covers is what the others must have.
+            for one in sorted(here.values(), key=lambda one: (one.leader is None, -one.high_watermark)):
+                if one.high_watermark > known.committed.end:
+                    for rule, detail in known.committed.follow(one, self._markers, self._ledger.several_an_epoch):
+                        self._wrong(rule, known, 0, detail)
+            for node_id, one in here.items():
+                self._look_at(known, state, node_id, one)
+
+    def look_closely(self) -> None:
+        """Compare all that is committed with all logs once more."""
+        for known, _, _ in self.replicas():
+            for seen in known.seen.values():
+                seen.compared = 0
+        self.look()
+
+    def _read_database(self) -> None:
+        database = self._world.database
+        if database.transactions != self._transactions:
+            self._transactions = database.transactions
+            changes = database.store_of_the_judge().changes_after(self.image.position)
+            if changes:
+                self.image = self.image.apply_all(changes)
+                self._transactions = database.transactions
+
+    def _look_at(self, known: _Replicated, state: PartitionState, node_id: int, one: Partition) -> None:
+        node = self._nodes[node_id]
+        seen = known.seen.get(node_id)
+        if seen is None or seen.run is not node.process:
+            seen = known.seen[node_id] = _Seen(node.process, one.leader_epoch)
+        if seen.epoch != one.leader_epoch:
+            seen.epoch, seen.compared = one.leader_epoch, 0
+        if one.high_watermark < seen.high_watermark:
+            self._wrong(
+                "R1", known, node_id, f"the high watermark {seen.high_watermark} went back to {one.high_watermark}"
+            )
+        seen.high_watermark = one.high_watermark
+        committed = known.committed
+        is_complete = self._must_be_complete(state, node_id)
+        if is_complete and one.durable_end < committed.end:
+            self._wrong(
+                "R4" if state.leader == node_id else "R5",
+                known,
+                node_id,
+                f"it counts to {one.durable_end} (of {one.log_end_offset}), and {committed.end} is committed; {state}",
+            )
+        end = committed.end if is_complete else min(one.high_watermark, committed.end)
+        if one.log_end_offset < seen.compared:
+            self._wrong("R3", known, node_id, f"cut to {one.log_end_offset}, and {seen.compared} was committed in it")
+        elif end > seen.compared:
+            for _, difference in committed.missing_in(one, seen.compared, end):
+                self._wrong("R3", known, node_id, f"{difference} here; {state}")
+            seen.compared = end
+        if one.leader is not None and not one.leader.is_alone:
+            self._look_at_leader(known, state, node_id, one)
+
+    def _must_be_complete(self, state: PartitionState, node_id: int) -> bool:
+        """Say whether a node's log must have all that is committed: it is in sync, or eligible.
+
+        Where power may take what is not on the disk, that holds of the run that has registered.
+        """
+        if node_id not in state.isr and node_id not in state.elr:
+            return False
+        node, broker = self._nodes[node_id].node, self.image.brokers.get(node_id)
+        if node is None or broker is None:
+            return False
+        return node.config.durability == _ON_DISK or broker.epoch == node.metadata.broker_epoch
+
+    def _look_at_leader(self, known: _Replicated, state: PartitionState, node_id: int, one: Partition) -> None:
+        leader, node = one.leader, self._nodes[node_id]
+        assert leader is not None
+        assert node.process is not None
+        process = known.leaders.setdefault(leader.leader_epoch, node.process.name)
+        if process != node.process.name:
+            self._wrong("R4", known, node_id, f"it leads epoch {leader.leader_epoch} that {process} has led")
+        is_current = (leader.leader_epoch, leader.partition_epoch) == (state.leader_epoch, state.partition_epoch)
+        heard = [(other, follower) for other in state.replicas if (follower := leader.follower(other)) is not None]
+        if is_current and state.leader != node_id:
+            self._wrong("R4", known, node_id, f"it leads, and the metadata says {state}")
+        for other, follower in heard if is_current else ():
+            broker = self.image.brokers[other]
+            if other in state.isr and follower.broker_epoch not in (NOT_HEARD, broker.epoch):
+                self._wrong(
+                    "R5",
+                    known,
+                    node_id,
+                    f"node {other} is in sync by fetches of epoch {follower.broker_epoch}, and has {broker.epoch}",
+                )
+        was_heard = any(follower.broker_epoch != NOT_HEARD and follower.end_offset > 0 for _, follower in heard)
+        if was_heard and leader.begin_offset > 0:  # before the first epoch is nothing to tell of
+            self._look_at_note(known, node_id, leader.leader_epoch)
+
+    def _look_at_note(self, known: _Replicated, node_id: int, epoch: int) -> None:
+        """An epoch of which followers have heard where the last one ended is on the disk."""
+        seen = known.seen[node_id]
+        if seen.noted >= epoch:
+            return
+        seen.noted = epoch
+        content = self._nodes[node_id].storage.durable_bytes(f"/data/{known.tp}/leader-epoch-checkpoint")
+        entries = [line.split() for line in (content or b"").decode().splitlines()[2:]]
+        if not any(int(noted) == epoch for noted, _ in entries):
+            self._wrong("R7", known, node_id, f"followers know of epoch {epoch}, and the disk has {entries}")
+
+    # --- The end ------------------------------------------------------------------------------------------------------
+
+    def is_settled(self) -> bool:
+        """Say whether all replicas of all partitions are in sync and have the same."""
+        return not self.what_is_unsettled()
+
+    def what_is_unsettled(self) -> str:
+        """Return what keeps the replicas from being settled, "" where nothing does."""
+        self._read_database()
+        if len(self.running()) < len(self._nodes):
+            return f"only the nodes {list(self.running())} are up"
+        for known, state, here in self.replicas():
+            ends = {node_id: (one.high_watermark, one.log_end_offset) for node_id, one in here.items()}
+            is_equal = set(ends) == set(state.replicas) and len({end for pair in ends.values() for end in pair}) == 1
+            if not is_equal or set(state.isr) != set(state.replicas):
+                return f"{known.tp}: {state}, with the high watermarks and ends {ends}"
+        return ""
+
+    def at_end(self) -> None:
+        """Compare all replicas, once nothing moves."""
+        self.look_closely()
+        for known, _, here in self.replicas():
+            for node_id, one in here.items():
+                if one.log_end_offset != known.committed.end:
+                    self._wrong("R3", known, node_id, f"it ends at {one.log_end_offset}, not {known.committed.end}")
+
+    def _wrong(self, rule: str, known: _Replicated, node_id: int, detail: str) -> None:
+        where = f"{self._nodes[node_id].name} " if node_id else ""
+        self._ledger.wrong(rule, f"{where}{known.tp}: {detail}")

@@ -1,0 +1,90 @@
+"""The metadata's database of a simulated world: SQLite in memory, which can be away, lose answers, and lose a tail."""
+
+from __future__ import annotations
+
+import random
+import sqlite3
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+import sqlalchemy as sa
+
+from semel.broker.metadata.database import MetadataUnavailableError
+from semel.broker.metadata.store import MetadataStore
+
+
+class SimulatedDatabase:
+    """Outlives every node. What fails is drawn for each transaction."""
+
+    def __init__(self, chance: random.Random) -> None:
+        self.chance = chance
+        self.is_away = False
+        self.cut_off: set[str] = set()
+        """The nodes that do not reach it."""
+        self.refused_share = 0.0
+        """How many transactions fail before they have an effect."""
+        self.lost_share = 0.0
+        """How many take effect, and say that they failed."""
+        self.transactions = 0
+        self.is_shared = False
+        """Whether nodes that start expect others on it: then they poll it, and have heartbeats."""
+        self.now_ms: Callable[[], int] | None = None
+        """The time of leases and heartbeats, where it is not what each node says."""
+        self._first = MetadataStore("sqlite://")
+        self.engine = self._first._engine
+        self._copies: list[bytes] = []
+
+    def store(self, node: str = "node") -> MetadataStore:
+        """Return a node's way to this database."""
+        return _Store(self, node)
+
+    def store_of_the_judge(self) -> MetadataStore:
+        """Return a way to this database that never fails."""
+        return self._first
+
+    def keep_copy(self) -> None:
+        """Remember the database as it is: a standby that gets no further."""
+        with self.engine.connect() as connection:
+            raw = connection.connection.driver_connection
+            assert isinstance(raw, sqlite3.Connection)
+            self._copies.append(raw.serialize())
+
+    def fail_over(self) -> None:
+        """Continue with the last copy: what was committed since is gone."""
+        if self._copies:
+            with self.engine.connect() as connection:
+                raw = connection.connection.driver_connection
+                assert isinstance(raw, sqlite3.Connection)
+                raw.deserialize(self._copies[-1])
+
+    def close(self) -> None:
+        self.engine.dispose()
+
+
+class _Store(MetadataStore):
+    def __init__(self, database: SimulatedDatabase, node: str) -> None:
+        super().__init__("sqlite://")
+        self._node = node
+        self._engine.dispose()
+        self._engine = database.engine
+        self._database = database
+        self.is_shared = database.is_shared
+
+    def close(self) -> None:
+        """The database stays."""
+
+    def _now(self, now_ms: int) -> sa.ColumnElement[int]:
+        time = self._database.now_ms
+        return super()._now(now_ms if time is None else time())
+
+    @contextmanager
+    def _transaction(self) -> Iterator[sa.Connection]:
+        database = self._database
+        database.transactions += 1
+        fate = database.chance.random()
+        if database.is_away or self._node in database.cut_off or fate < database.refused_share:
+            raise MetadataUnavailableError("the simulated database is away")
+        with super()._transaction() as connection:
+            yield connection
+        if fate > 1 - database.lost_share:
+            raise MetadataUnavailableError("the simulated database's answer was lost")

@@ -1,0 +1,391 @@
+"""Clients of Kafka's protocol in a world: connections, requests in real clients' versions, late repetitions."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, ClassVar, Final
+
+from kafka_calls import request_body
+from kio.serial import entity_reader
+
+from semel.protocol.errors import ErrorCode, RetriableError, SemelError
+from semel.protocol.ids import TopicId, TopicPartition
+from semel.protocol.kafka.api import ApiKey
+from semel.protocol.kafka.entities import load_entity
+from semel.runtime.kafka_client.connection import Connection, ConnectionLostError, connect
+from semel.sdk.transport.connection import dial_link
+from simulation.network import Link
+
+if TYPE_CHECKING:
+    from simulation.ledger import Ledger
+    from simulation.world import World
+
+REQUEST_TIMEOUT_MS: Final = 2_000
+
+RETRIED: Final = frozenset(
+    {
+        ErrorCode.COORDINATOR_LOAD_IN_PROGRESS,
+        ErrorCode.COORDINATOR_NOT_AVAILABLE,
+        ErrorCode.NOT_COORDINATOR,
+        ErrorCode.CONCURRENT_TRANSACTIONS,
+        ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
+        ErrorCode.UNKNOWN_TOPIC_ID,
+        ErrorCode.LEADER_NOT_AVAILABLE,
+        ErrorCode.NOT_LEADER_OR_FOLLOWER,
+        ErrorCode.REQUEST_TIMED_OUT,
+        ErrorCode.NETWORK_EXCEPTION,
+        ErrorCode.NOT_ENOUGH_REPLICAS,
+        ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND,
+        ErrorCode.KAFKA_STORAGE_ERROR,
+        ErrorCode.UNSTABLE_OFFSET_COMMIT,
+        ErrorCode.OFFSET_NOT_AVAILABLE,
+        ErrorCode.UNKNOWN_LEADER_EPOCH,
+        ErrorCode.FENCED_LEADER_EPOCH,
+        ErrorCode.BROKER_NOT_AVAILABLE,
+        ErrorCode.THROTTLING_QUOTA_EXCEEDED,
+    }
+)
+"""What real clients answer with the same request, a while later."""
+
+
+@dataclass(frozen=True, slots=True)
+class Dialect:
+    """The versions in which one client speaks, and what it does where clients differ.
+
+    bumps_itself:     an idempotent producer counts its epoch up without asking (Java), or asks for another id.
+    resends_together: batches are sent again side by side (librdkafka), or one at a time (Java).
+    is_newer:         transactions of version 2: no AddPartitionsToTxn, an epoch for each (KIP-890).
+    """
+
+    name: str
+    versions: Mapping[ApiKey, int]
+    bumps_itself: bool
+    resends_together: bool
+    is_newer: bool = False
+
+
+_GROUPS: Final = {
+    ApiKey.METADATA: 12,
+    ApiKey.OFFSET_FETCH: 9,
+    ApiKey.OFFSET_COMMIT: 9,
+    ApiKey.CONSUMER_GROUP_HEARTBEAT: 1,
+}
+
+LIBRDKAFKA: Final = Dialect(
+    "librdkafka",
+    {
+        **_GROUPS,
+        ApiKey.PRODUCE: 10,
+        ApiKey.FETCH: 11,
+        ApiKey.INIT_PRODUCER_ID: 4,
+        ApiKey.ADD_PARTITIONS_TO_TXN: 0,
+        ApiKey.ADD_OFFSETS_TO_TXN: 0,
+        ApiKey.TXN_OFFSET_COMMIT: 3,
+        ApiKey.END_TXN: 1,
+        ApiKey.JOIN_GROUP: 5,
+        ApiKey.SYNC_GROUP: 3,
+        ApiKey.HEARTBEAT: 3,
+        ApiKey.LEAVE_GROUP: 3,
+    },
+    bumps_itself=False,
+    resends_together=True,
+)
+JAVA_3: Final = Dialect(
+    "java 3",
+    {
+        **_GROUPS,
+        ApiKey.PRODUCE: 9,
+        ApiKey.FETCH: 15,
+        ApiKey.INIT_PRODUCER_ID: 4,
+        ApiKey.ADD_PARTITIONS_TO_TXN: 3,
+        ApiKey.ADD_OFFSETS_TO_TXN: 3,
+        ApiKey.TXN_OFFSET_COMMIT: 3,
+        ApiKey.END_TXN: 3,
+        ApiKey.JOIN_GROUP: 9,
+        ApiKey.SYNC_GROUP: 5,
+        ApiKey.HEARTBEAT: 4,
+        ApiKey.LEAVE_GROUP: 5,
+    },
+    bumps_itself=True,
+    resends_together=False,
+)
+JAVA_4: Final = Dialect(
+    "java 4",
+    {
+        **JAVA_3.versions,
+        ApiKey.PRODUCE: 12,
+        ApiKey.FETCH: 17,
+        ApiKey.INIT_PRODUCER_ID: 5,
+        ApiKey.ADD_OFFSETS_TO_TXN: 4,
+        ApiKey.TXN_OFFSET_COMMIT: 5,
+        ApiKey.END_TXN: 5,
+    },
+    bumps_itself=True,
+    resends_together=False,
+    is_newer=True,
+)
+DIALECTS: Final = (LIBRDKAFKA, JAVA_3, JAVA_4)
+
+
+class NewerInstanceError(SemelError):
+    """Another instance has this one's place, or its transaction timed out: a real client ends here."""
+
+    def __init__(self, message: str) -> None:
+        super().__init__(message, ErrorCode.PRODUCER_FENCED)
+
+
+@dataclass(slots=True)
+class Party:
+    """One life of a client program: what everything that it opens has in common."""
+
+    world: World
+    ledger: Ledger
+    name: str
+    place: str
+    chance: random.Random
+    dialect: Dialect
+
+    def wrong(self, kind: str, detail: str) -> None:
+        self.ledger.wrong(kind, f"{self.name} ({self.dialect.name}): {detail}")
+
+    @property
+    def nodes(self) -> tuple[str, ...]:
+        """The nodes of the world, in the order of their ids."""
+        return tuple(self.world.nodes)
+
+    def wire(self) -> Wire:
+        """Return a way to the node, or to all of them."""
+        return Wire(self) if len(self.nodes) == 1 else ClusterWire(self)
+
+    async def pause(self, longest_s: float = 0.2) -> None:
+        await asyncio.sleep(longest_s * (0.3 + 0.7 * self.chance.random()))
+
+
+class Wire:
+    """One connection to a node, opened when it is wanted, and again after it ended."""
+
+    leaders_change: ClassVar = False
+
+    def __init__(self, party: Party, node: str = "node") -> None:
+        self.party = party
+        self._link = Link(party.world.network, party.place, node)
+        self._connection: Connection | None = None
+
+    async def opened(self) -> Connection:
+        """Return the open connection. Raises `ConnectionLostError` after one attempt."""
+        if self._connection is None or not self._connection.is_open:
+            self._connection = None
+            name = self.party.name
+            self._connection = await connect(
+                self._link.name,
+                dial_link(self._link),
+                client_id=name,
+                in_flight_max=5,
+                timeout_ms=REQUEST_TIMEOUT_MS,
+            )
+        return self._connection
+
+    async def opened_to(self, tp: TopicPartition) -> Connection:
+        """Return the open connection to the leader of a partition. Raises `ConnectionLostError` after one attempt."""
+        return await self.opened()
+
+    def moved(self, tp: TopicPartition) -> None:
+        """Take note that a partition may have another leader than was known."""
+
+    def close(self) -> None:
+        if self._connection is not None:
+            self._connection.close()
+
+    async def call(
+        self, key: ApiKey, *, timeout_ms: float = REQUEST_TIMEOUT_MS, version: int | None = None, **values: Any
+    ) -> Any:
+        """Send one request and return kio's response. Raises `ConnectionLostError`, where its effect is unknown.
+
+        version: by default that of the client
+        """
+        if version is None:
+            version = self.party.dialect.versions[key]
+        body = request_body(key, version, **values)
+        connection = await self.opened()
+        await connection.wait_room()
+        answer = await connection.request(key, version, (body,), timeout_ms=timeout_ms)
+        return parsed(key, version, answer)
+
+
+@dataclass(frozen=True, slots=True)
+class Led:
+    """Who leads a partition, as far as a client knows. epoch: of that leader; node: its place"""
+
+    epoch: int
+    node: str
+
+
+class ClusterWire(Wire):
+    """Connections to all nodes. Leaders are found by the metadata of any node, as real clients do.
+
+    An answer with an older leader epoch than is known does not count: the node that gave it is behind (KIP-320).
+    """
+
+    leaders_change = True
+
+    def __init__(self, party: Party) -> None:
+        super().__init__(party)
+        self._wires = {node: Wire(party, node) for node in party.nodes}
+        self._names = dict(enumerate(party.nodes, start=1))
+        self._asked = party.chance.choice(party.nodes)
+        """The node that is asked for what any node can do."""
+        self.led: dict[TopicPartition, Led] = {}
+        self._stale: set[TopicPartition] = set()
+        self._ids: dict[str, TopicId] = {}
+
+    def to(self, node: str) -> Wire:
+        """Return the connection to one node."""
+        return self._wires[node]
+
+    async def opened(self) -> Connection:
+        try:
+            return await self._wires[self._asked].opened()
+        except ConnectionLostError:
+            self.ask_another()
+            raise
+
+    def ask_another(self) -> None:
+        """Ask another node from now on."""
+        self._asked = self.party.chance.choice([node for node in self.party.nodes if node != self._asked])
+
+    async def call(
+        self, key: ApiKey, *, timeout_ms: float = REQUEST_TIMEOUT_MS, version: int | None = None, **values: Any
+    ) -> Any:
+        try:
+            return await super().call(key, timeout_ms=timeout_ms, version=version, **values)
+        except ConnectionLostError:
+            self.ask_another()
+            raise
+
+    async def opened_to(self, tp: TopicPartition) -> Connection:
+        await self.find(tp)
+        try:
+            return await self._wires[self.led[tp].node].opened()
+        except ConnectionLostError:
+            self.moved(tp)
+            raise
+
+    def moved(self, tp: TopicPartition) -> None:
+        self._stale.add(tp)
+
+    async def find(self, *tps: TopicPartition) -> None:
+        """Ask for the metadata of partitions whose leader is not known now.
+
+        Raises `ConnectionLostError` where that is not known after one answer.
+        """
+        wanted = {tp.topic: None for tp in tps if tp in self._stale or tp not in self.led}
+        if wanted:
+            if self.party.chance.random() < 0.3:
+                self.ask_another()  # the one that was asked last may be behind for long
+            answer = await self.call(
+                ApiKey.METADATA,
+                topics=[{"name": topic, "topic_id": bytes(16)} for topic in wanted],
+                allow_auto_topic_creation=False,
+            )
+            for topic in answer.topics:
+                if not topic.error_code:
+                    self._learn(topic)
+        if any(tp in self._stale or tp not in self.led for tp in tps):
+            self.ask_another()
+            raise ConnectionLostError("nobody is known to lead the partition")
+
+    def _learn(self, topic: Any) -> None:
+        topic_id = TopicId(topic.topic_id)
+        if self._ids.setdefault(topic.name, topic_id) != topic_id:
+            self._ids[topic.name] = topic_id
+            self.led = {tp: led for tp, led in self.led.items() if tp.topic != topic.name}
+        for one in topic.partitions:
+            tp = TopicPartition(topic.name, one.partition_index)
+            known = self.led.get(tp)
+            node = self._names.get(one.leader_id)
+            if node is not None and (known is None or one.leader_epoch >= known.epoch):
+                self.led[tp] = Led(one.leader_epoch, node)
+                self._stale.discard(tp)
+
+    def close(self) -> None:
+        for wire in self._wires.values():
+            wire.close()
+
+
+def parsed(key: ApiKey, version: int, body: memoryview) -> Any:
+    response, _ = entity_reader(load_entity(key, version, "response"))(bytes(body), 0)
+    return response
+
+
+def code_of(value: Any) -> ErrorCode:
+    """Return our error code for kio's."""
+    return ErrorCode(int(value))
+
+
+class Echo:
+    """Repeats frames that were sent before, much later, on a connection of its own: what a network may do.
+
+    The answers are of no interest, and nothing may come of the repetition: that is for the checks to find.
+    """
+
+    def __init__(self, party: Party, share: float) -> None:
+        self._party = party
+        self._share = share
+        self._process = party.world.client(f"{party.name}.late") if share else None
+        self.repeated = 0
+
+    def sent(self, key: ApiKey, version: int, body: Sequence[Any], only_if: Callable[[], bool] | None = None) -> bool:
+        """A request has left: now and then it arrives again, where `only_if` holds then. Returns whether it may."""
+        process, party = self._process, self._party
+        if process is None or party.chance.random() >= self._share:
+            return False
+        frame = b"".join(bytes(part) for part in body)
+        delay_s = party.chance.choice((0.05, 1.0, 12.0)) * party.chance.random()
+
+        def repeat() -> None:
+            if only_if is None or only_if():
+                process.start(self.repeat(key, version, frame))
+
+        party.world.later(delay_s, repeat)
+        return True
+
+    async def repeat(self, key: ApiKey, version: int, frame: bytes) -> memoryview | None:
+        """Let a frame arrive once more, at any node. Returns its answer; None where it may be on its way yet."""
+        nodes = self._party.nodes
+        node = nodes[0] if len(nodes) == 1 else self._party.chance.choice(nodes)
+        try:
+            link = Link(self._party.world.network, self._party.place, node)
+            connection = await connect(
+                link.name,
+                dial_link(link),
+                client_id=self._party.name,
+                in_flight_max=1,
+                timeout_ms=REQUEST_TIMEOUT_MS,
+            )
+            self.repeated += 1
+            answer = await connection.request(key, version, (frame,), timeout_ms=REQUEST_TIMEOUT_MS)
+            connection.close()
+        except RetriableError:
+            return None
+        return answer
+
+
+async def learn_topic_ids(wire: Wire, *topics: str) -> dict[str, TopicId]:
+    """Ask for the metadata until it names the topics."""
+    while True:
+        try:
+            answer = await wire.call(
+                ApiKey.METADATA,
+                topics=[{"name": topic, "topic_id": bytes(16)} for topic in topics],
+                allow_auto_topic_creation=False,
+            )
+        except ConnectionLostError:
+            await wire.party.pause()
+            continue
+        found = {topic.name: TopicId(topic.topic_id) for topic in answer.topics if not topic.error_code}
+        if found.keys() >= set(topics):
+            return found
+        await wire.party.pause()

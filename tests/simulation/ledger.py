@@ -1,0 +1,58 @@
+"""What clients tried and were told, kept outside of their processes, so that their death does not lose it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from history import Anomaly, History, Outcome, Read, Send, Transaction, check
+
+
+class Ledger:
+    """The history of one world, in the order of what was tried."""
+
+    def __init__(self) -> None:
+        self._tried: list[tuple[str, tuple[Send, ...], bool]] = []
+        self._outcomes: dict[int, Outcome] = {}
+        self.reads: list[Read] = []
+        self.acknowledged: list[tuple[str, int, int, str]] = []
+        """Topic, partition and offset that a producer was answered for each value."""
+        self.several_an_epoch: set[int] = set()
+        """Producer ids of which one epoch has several transactions, as in version 1 of them."""
+        self.anomalies: list[Anomaly] = []
+        """What was found wrong on the way."""
+
+    def intend(self, worker: str, *sends: Send, is_ordered: bool = True) -> int:
+        self._tried.append((worker, sends, is_ordered))
+        return len(self._tried) - 1
+
+    def settle(self, number: int, outcome: Outcome) -> None:
+        known = self._outcomes.setdefault(number, outcome)
+        if known is not outcome:
+            self.wrong("two answers", f"{self._tried[number]} was answered as {known}, and then as {outcome}")
+
+    def outcome(self, number: int) -> Outcome:
+        return self._outcomes.get(number, Outcome.UNKNOWN)
+
+    def wrong(self, kind: str, detail: str) -> None:
+        self.anomalies.append(Anomaly(kind, detail))
+
+    def check(self, source_end_offsets: dict[tuple[str, int], int]) -> list[Anomaly]:
+        """Judge everything, after the last reads."""
+        transactions = [
+            Transaction(worker, sends, self.outcome(number), is_ordered)
+            for number, (worker, sends, is_ordered) in enumerate(self._tried)
+        ]
+        return [
+            *self.anomalies,
+            *check(History(transactions, self.reads, source_end_offsets)),
+            *self._misplaced(),
+        ]
+
+    def _misplaced(self) -> Iterator[Anomaly]:
+        """A value stands where its producer was told, if it can be seen at all (P1)."""
+        read = {(one.topic, one.partition, offset): value for one in self.reads for offset, value in one.records}
+        places: dict[str, tuple[str, int, int]] = {value: place for place, value in read.items()}
+        for topic, partition, offset, value in self.acknowledged:
+            place = places.get(value, (topic, partition, offset))
+            if place != (topic, partition, offset):
+                yield Anomaly("misplaced", f"{value!r} was answered as {topic}-{partition}@{offset}, and is at {place}")

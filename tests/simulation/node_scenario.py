@@ -1,0 +1,180 @@
+"""Worlds with one node: clients of the SDK and of Kafka's protocol, transactions, a pipeline between topics."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import semel.aio
+from semel.broker.logs.partition import Partition
+from semel.protocol.api.groups import FetchedOffset
+from semel.protocol.errors import SemelError
+from semel.protocol.ids import TopicPartition
+from simulation.actors import (
+    INPUT,
+    OUTPUT,
+    Actor,
+    Asker,
+    Feeder,
+    HandTransformer,
+    Keeper,
+    Reader,
+    Sharer,
+    Transformer,
+    Writer,
+)
+from simulation.checks import LogWatch
+from simulation.kafka_actors import KafkaFeeder, KafkaReader, KafkaRemaker, KafkaTransformer, KafkaWriter
+from simulation.nemesis import Fault, Stage, draw_plan
+from simulation.scenario import BUSY_S, HEAL_S, Scenario
+from simulation.state_checks import StateChecks
+
+KAFKA_SHARES = (0.0, 0.5, 0.8)
+"""How many of a world's clients speak Kafka's protocol, and not the SDK's."""
+KEEPER_SHARE = 0.6
+"""How many worlds have somebody who commits the places of groups without members."""
+
+
+def _draw_settings(chance: random.Random) -> dict[str, Any]:
+    """Draw how the node keeps its logs: whether they are flushed, rolled and compacted while there are faults."""
+    segment_bytes = chance.choice((1_500, 5_000, 1 << 20))
+    return {
+        "journal_inline_sync_max_bytes": chance.choice((1, 1, 1 << 20)),
+        "journal_file_bytes": 1 << 16,
+        "journal_direct_write_bytes": chance.choice((200, 1 << 16)),
+        "log_flush_interval_ms": chance.choice((300, 2_000, 60_000)),
+        "log_segment_bytes": segment_bytes,
+        "offsets_topic_segment_bytes": segment_bytes,
+        "transaction_state_log_segment_bytes": segment_bytes,
+        "transaction_state_log_num_partitions": chance.choice((1, 2)),
+        "log_index_interval_bytes": chance.choice((100, 4_096)),
+        "log_cleaner_backoff_ms": chance.choice((1_000, 15_000)),
+    }
+
+
+class NodeScenario(Scenario):
+    def __init__(self, seed: int, plan: Sequence[Fault] | None) -> None:
+        super().__init__(seed)
+        world, chance = self.world, self.chance
+        self.node = world.add_node(**_draw_settings(chance))
+        world.executor.longest_s = chance.choice((0.004, 0.03, 0.2))
+        self.partitions = chance.randint(1, 3)
+        self.actors = self._cast()
+        self.ends: dict[tuple[str, int], int] = {}
+        """Where the input ended when all of it was transformed."""
+        self.watch = LogWatch(self.node, self.ledger)
+        self.states = StateChecks(world, self.node, self.ledger)
+        names = [actor.name for actor in self.actors]
+        drawn = draw_plan(chance, names, BUSY_S, 14)
+        self.plan = drawn if plan is None else tuple(plan)
+
+    def _cast(self) -> list[Actor]:
+        world, ledger, count, chance = self.world, self.ledger, self.partitions, self.chance
+        think_s = chance.choice((1.5, 3.0, 6.0))
+        kafka_share = chance.choice(KAFKA_SHARES)
+
+        def speaks_kafka() -> bool:
+            return chance.random() < kafka_share
+
+        cast: list[Actor] = [(KafkaFeeder if speaks_kafka() else Feeder)(world, ledger, "feeder", count, think_s)]
+        names = ("transformer-1", "transformer-2")
+        if speaks_kafka():
+            cast += [KafkaTransformer(world, ledger, name, count, think_s) for name in names]
+        else:
+            cast += [chance.choice((Transformer, HandTransformer))(world, ledger, name, count) for name in names]
+        cast.append((KafkaWriter if speaks_kafka() else Writer)(world, ledger, "writer", count, think_s))
+        if not speaks_kafka():
+            cast.append(Sharer(world, ledger, "sharer", count, 2 * think_s))
+        if speaks_kafka() and chance.random() < 0.4:
+            cast.append(KafkaRemaker(world, ledger, "remaker", count, think_s))
+        if speaks_kafka():
+            cast.append(KafkaReader(world, ledger, "reader", count, think_s))
+        else:
+            cast.append(Reader(world, ledger, "reader", {OUTPUT: count}))
+        writers = [actor for actor in cast if isinstance(actor, (Writer, Sharer))]
+        if writers:
+            cast.append(Asker(world, ledger, "asker", writers, think_s))
+        if chance.random() < KEEPER_SHARE:
+            cast.append(Keeper(world, ledger, "keeper", think_s))
+        return cast
+
+    @property
+    def batches(self) -> int:
+        return self.watch.batches
+
+    def _begin(self) -> bool:
+        self.node.start()
+        if not self._wait(lambda: self.node.is_up, 60.0, "the node starts"):
+            return False
+        self.world.do(self._prepare(), self.world.client("admin"))
+        return True
+
+    def _stage(self) -> Stage:
+        return Stage(self.world, self.actors)
+
+    def _look(self) -> None:
+        self.watch.look()
+
+    def _look_closely(self) -> None:
+        self.states.look()
+
+    async def _prepare(self) -> None:
+        async with semel.aio.Admin(self.world.address("admin")) as admin:
+            for topic in (INPUT, OUTPUT):
+                await admin.create_topic(topic, partitions=self.partitions)
+
+    def _finish(self) -> None:
+        """Let everybody come to an end, read everything once more, and judge."""
+        sources = [
+            actor for actor in self.actors if isinstance(actor, (Feeder, Writer, Sharer, KafkaFeeder, KafkaWriter))
+        ]
+        if not self._stop_all(sources):
+            return
+        judge = self.world.client("judge").start(self._all_is_transformed())
+        if not self._wait(judge.done, HEAL_S, "all of the input is transformed"):
+            return
+        judge.result()
+        if not self._stop_all(self.actors):
+            return
+        if not self._wait(self.states.is_settled, HEAL_S, "no transaction is left open"):
+            self.ledger.wrong("open", self.states.what_is_open())
+            return
+        self.states.at_end(self.actors)
+        self._judge()
+
+    async def _all_is_transformed(self) -> None:
+        """Wait until the group stands at the end of the input, which has no markers."""
+        async with semel.aio.Admin(self.world.address("judge")) as admin:
+            while True:
+                try:
+                    if self._is_at_end(await admin.group_offsets("transformers")):
+                        return
+                except SemelError as error:
+                    self.world.told(f"the judge has to ask again: {error.message}")
+                await asyncio.sleep(0.5)
+
+    def _is_at_end(self, offsets: Mapping[TopicPartition, FetchedOffset]) -> bool:
+        at = {tp: found.offset for tp, found in offsets.items()}
+        logs = self._logs_of(INPUT)
+        if not logs or any(at.get(one.tp, 0) != one.high_watermark for one in logs):
+            return False
+        # What a late message adds from here on is nobody's to transform.
+        self.ends = {(one.tp.topic, one.tp.partition): one.high_watermark for one in logs}
+        return True
+
+    def _logs_of(self, *topics: str) -> list[Partition]:
+        node = self.node.node
+        return [] if node is None else [one for one in node.logs.partitions() if one.tp.topic in topics]
+
+    def _judge(self) -> None:
+        final = Reader(self.world, self.ledger, "final", {INPUT: self.partitions, OUTPUT: self.partitions})
+        final.start()
+        partitions = self._logs_of(INPUT, OUTPUT)
+        if not self._wait(
+            lambda: all(final.stands_at(one.tp) >= one.high_watermark for one in partitions), HEAL_S, "the final read"
+        ):
+            return
+        found = self.ledger.check(self.ends)
+        self.ledger.anomalies[:] = found

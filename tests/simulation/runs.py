@@ -1,0 +1,42 @@
+"""Runs one seed in a process that other seeds have used before: nothing of them reaches it."""
+
+from __future__ import annotations
+
+import gc
+import logging
+import sys
+import warnings
+from collections.abc import Sequence
+from typing import Final
+
+from semel.protocol.kafka import messages
+from simulation.cluster_scenario import ClusterScenario
+from simulation.few_epochs import few_epochs
+from simulation.nemesis import Fault
+from simulation.node_scenario import NodeScenario
+from simulation.scenario import Verdict
+
+ONE_NODE: Final = "one node"
+CLUSTER: Final = "cluster"
+WORLDS: Final = {ONE_NODE: NodeScenario, CLUSTER: ClusterScenario}
+"""The kinds of worlds."""
+
+
+def run(seed: int, plan: Sequence[Fault] | None = None, world: str = ONE_NODE) -> Verdict:
+    """Run one world. `plan` takes the place of the faults that the seed draws."""
+    gc.disable()  # the collector would end what a killed process has left, at times of its own
+    logging.disable(logging.CRITICAL)
+    messages._prepared.clear()  # a node prepares what it speaks when it is first asked: in each world, as in a process
+    try:
+        with warnings.catch_warnings():
+            warnings.filterwarnings("ignore", "coroutine .* was never awaited")  # a killed process leaves some
+            with few_epochs(seed):
+                verdict = WORLDS[world](seed, plan).run()
+            sys.unraisablehook = lambda _: None  # what a killed process has left can't await in its `finally`
+            gc.collect()
+            return verdict
+    finally:
+        sys.unraisablehook = sys.__unraisablehook__
+        logging.disable(logging.NOTSET)
+        gc.freeze()  # what is left is not looked through again after the next seed
+        gc.enable()

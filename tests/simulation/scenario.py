@@ -1,0 +1,153 @@
+"""What the worlds of all seeds have in common: clients, faults, healing, and what comes of it."""
+
+from __future__ import annotations
+
+import random
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
+from typing import ClassVar
+
+from history import Anomaly
+
+from semel.runtime.simulated_storage import SimulatedCrash
+from simulation.actors import Actor
+from simulation.ledger import Ledger
+from simulation.loop import StuckError
+from simulation.nemesis import Fault, Stage
+from simulation.world import World
+
+BUSY_S = 15.0
+"""For how long there are faults."""
+HEAL_S = 300.0
+"""How long everybody may take to finish after that."""
+
+
+@dataclass(slots=True)
+class Verdict:
+    """What came of one seed."""
+
+    seed: int
+    plan: tuple[Fault, ...]
+    anomalies: list[Anomaly]
+    story: list[tuple[float, str]] = field(default_factory=list)
+    seconds: float = 0.0
+    steps: int = 0
+    digest: int = 0
+    """Equal for two runs that did the same."""
+    batches: int = 0
+
+    @property
+    def is_clean(self) -> bool:
+        return not self.anomalies
+
+
+class Scenario(ABC):
+    """One seed from its beginning to the verdict.
+
+    heal_s:      how long everybody may take to finish
+    look_steps:  after how many steps is checked what must hold at any time
+    state_steps: after how many steps what a node holds is compared with what is stored
+    """
+
+    heal_s: ClassVar = HEAL_S
+    look_steps: ClassVar = 16
+    state_steps: ClassVar = 64 * 16
+
+    def __init__(self, seed: int) -> None:
+        self.world = world = World(seed)
+        self.chance = random.Random(world.chance.getrandbits(64))
+        self.ledger = Ledger()
+        self.plan: tuple[Fault, ...] = ()
+        self.actors: list[Actor] = []
+
+    def run(self) -> Verdict:
+        world = self.world
+        try:
+            self._live()
+        except StuckError as error:
+            self.ledger.wrong("stuck", str(error))
+        finally:
+            verdict = Verdict(
+                world.seed,
+                self.plan,
+                [*self.ledger.anomalies, *(Anomaly("callback", error) for error in world.scheduler.errors)],
+                world.story,
+                world.scheduler.now,
+                world.scheduler.steps,
+                world.digest(),
+                self.batches,
+            )
+            self.close()
+        return verdict
+
+    def close(self) -> None:
+        self.world.close()
+
+    @property
+    @abstractmethod
+    def batches(self) -> int:
+        """How many batches were followed."""
+
+    @abstractmethod
+    def _begin(self) -> bool:
+        """Start the nodes and prepare them for the clients. Returns whether that was done."""
+
+    @abstractmethod
+    def _stage(self) -> Stage:
+        """Return where the faults happen."""
+
+    @abstractmethod
+    def _finish(self) -> None:
+        """Let everybody come to an end, and judge."""
+
+    @abstractmethod
+    def _look(self) -> None:
+        """Check what must hold at any time."""
+
+    def _look_closely(self) -> None:  # noqa: B027  # a look may be enough
+        """Check what takes longer."""
+
+    def _live(self) -> None:
+        world = self.world
+        if not self._begin():
+            return
+        begun = world.scheduler.now
+        for actor in self.actors:
+            actor.start()
+        stage = self._stage()
+        stage.carry_out([replace(fault, at_s=fault.at_s + begun) for fault in self.plan])
+        world.run_until(lambda: bool(self.ledger.anomalies), BUSY_S + 1.0, self._after_step)
+        if self.ledger.anomalies:
+            return
+        world.told("everything heals")
+        stage.heal()
+        self._finish()
+
+    def _after_step(self) -> None:
+        steps = self.world.scheduler.steps
+        if steps % self.look_steps:
+            return
+        with suppress(SimulatedCrash):  # a file that is opened to look counts as the write at which the disk crashes
+            self._look()
+            if steps % self.state_steps == 0:
+                self._look_closely()
+
+    def _wait(self, condition: Callable[[], object], within_s: float, what: str | Callable[[], str]) -> bool:
+        done = self.world.run_until(lambda: bool(self.ledger.anomalies or condition()), within_s, self._after_step)
+        if not done:
+            what = what if isinstance(what, str) else what()
+            self.ledger.wrong("not finished", f"{what} within {within_s:.0f} virtual seconds")
+        return done and not self.ledger.anomalies
+
+    def _stop_all(self, actors: Iterable[Actor]) -> bool:
+        """Let programs come to an end. Returns whether they did."""
+        actors = list(actors)
+        for actor in actors:
+            actor.stop()
+        return self._wait(
+            lambda: all(actor.is_done for actor in actors),
+            self.heal_s,
+            lambda: f"{[actor.name for actor in actors if not actor.is_done]} come to an end",
+        )

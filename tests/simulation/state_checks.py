@@ -1,0 +1,167 @@
+"""What a node holds in memory is what its logs and its database say: looked at now and then, and at the end.
+
+Producers are a replay of their log (P7), the metadata is the fold of its changes, committed offsets are a replay of
+`__consumer_offsets` (O1), tokens answer what was decided (T13), and nothing stays open once everybody is done.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable
+from typing import TYPE_CHECKING
+
+from history import Outcome
+
+from semel.broker.log.producer_state import ProducerState
+from semel.broker.log.replay import apply_batch
+from semel.broker.logs.partition import Partition
+from semel.broker.metadata.chain import START
+from semel.broker.metadata.image import EMPTY_IMAGE, encode_image
+from semel.group_coordinator.records.schemas import OffsetCommitKey, decode_key, decode_offset_value
+from semel.protocol.control_records import ControlType, decode_control
+from semel.protocol.ids import INTERNAL_TOPICS, OFFSETS_TOPIC
+from semel.protocol.record_decoder import decode_records
+from semel.txn_coordinator.commit_records import CommitKind
+from simulation.actors import Sharer, Writer
+from simulation.checks import batches_of
+
+if TYPE_CHECKING:
+    from semel.broker.node import Node
+    from simulation.actors import Actor
+    from simulation.ledger import Ledger
+    from simulation.world import SimulatedNode, World
+
+OffsetKey = tuple[str, str, int]
+
+
+class StateChecks:
+    """Compares what one node holds with what is stored."""
+
+    def __init__(self, world: World, node: SimulatedNode, ledger: Ledger) -> None:
+        self._world = world
+        self._node = node
+        self._ledger = ledger
+        self.looks = 0
+
+    def look(self) -> None:
+        """Compare what must be equal at any time."""
+        node, process = self._node.node, self._node.process
+        if node is None or process is None or process.is_dead or self._node.storage.crashed or not node.is_serving:
+            return
+        self.looks += 1
+        for partition in node.logs.partitions():
+            if partition.tp.topic not in INTERNAL_TOPICS and partition.offline_error is None:
+                self._producers(partition)
+        self._metadata(node)
+
+    def is_settled(self) -> bool:
+        """Say whether nothing is open any more: every log's readers may read all of it, no transaction is pending."""
+        node = self._node.node
+        return (
+            node is not None
+            and node.is_serving
+            and all(
+                one.last_stable_offset == one.high_watermark == one.log_end_offset for one in node.logs.partitions()
+            )
+            and not any(machine.open_transactions for machine in node.transactions.machines())
+        )
+
+    def what_is_open(self) -> str:
+        """Return what keeps a node from being settled."""
+        node = self._node.node
+        if node is None:
+            return "the node is down"
+        logs = [
+            f"{one.tp} is stable to {one.last_stable_offset} of {one.high_watermark} of {one.log_end_offset}"
+            for one in node.logs.partitions()
+            if not one.last_stable_offset == one.high_watermark == one.log_end_offset
+        ]
+        transactions = [
+            f"{name} is {txn.state.label}"
+            for machine in node.transactions.machines()
+            for name, txn in machine.open_transactions.items()
+        ]
+        return ", ".join(logs + transactions)
+
+    def at_end(self, actors: Iterable[Actor]) -> None:
+        """Compare what is equal once nothing moves."""
+        self.look()
+        node = self._node.node
+        if node is None:
+            return
+        self._offsets(node)
+        for actor in actors:
+            if isinstance(actor, Writer):
+                self._tokens(node, CommitKind.PRODUCER, actor.name, actor.tokens)
+            elif isinstance(actor, Sharer):
+                self._tokens(node, CommitKind.SHARED, actor.name, actor.tokens)
+
+    def _producers(self, partition: Partition) -> None:
+        replayed = ProducerState(partition.tp)
+        for header, data in batches_of(partition, partition.log_start_offset, partition.log_end_offset):
+            view = memoryview(data)[header.position : header.position + header.size_bytes]
+            apply_batch(replayed, header, view, 0)
+        live = partition.log.producer_state
+        if replayed != live:
+            self._wrong("P7", f"{partition.tp}: the log says {replayed}, and the node holds {live}")
+
+    def _metadata(self, node: Node) -> None:
+        image = node.metadata.image
+        stored = self._world.database.store_of_the_judge().changes_after(START)
+        folded = EMPTY_IMAGE.apply_all(
+            [(place, change) for place, change in stored if place.sequence <= image.sequence]
+        )
+        if (folded.digest, encode_image(folded)) != (image.digest, encode_image(image)):
+            self._wrong("R10", f"the changes make {encode_image(folded)}, and the node holds {encode_image(image)}")
+
+    def _offsets(self, node: Node) -> None:
+        held = {
+            (group, topic, number): offset
+            for machine in node.groups.machines()
+            for group, topic, number, offset in machine.committed_offsets()
+        }
+        stored: dict[OffsetKey, int] = {}
+        for partition in node.logs.partitions():
+            if partition.tp.topic == OFFSETS_TOPIC:
+                stored |= _folded_offsets(partition)
+        if stored != held:
+            self._wrong("O1", f"the log says that {stored} are committed, and the node {held}")
+
+    def _tokens(self, node: Node, kind: CommitKind, name: str, tokens: dict[str, list[int]]) -> None:
+        """Of each token at least the one attempt that was answered as committed is known, and none that was aborted."""
+        known: set[str] = set()
+        for machine in node.transactions.machines():
+            known.update(machine._history.of(kind, name))
+        for token, numbers in list(tokens.items())[-50:]:
+            outcomes = {self._ledger.outcome(number) for number in numbers}
+            if Outcome.COMMITTED in outcomes and token not in known:
+                self._wrong("T13", f"{token} of {name} was answered as committed, and is not known: {sorted(known)}")
+            if outcomes == {Outcome.ABORTED} and token in known:
+                self._wrong("T13", f"{token} of {name} was answered as aborted, and is known as committed")
+
+    def _wrong(self, rule: str, detail: str) -> None:
+        self._ledger.wrong(rule, f"{self._node.name}: {detail}")
+
+
+def _folded_offsets(partition: Partition) -> dict[OffsetKey, int]:
+    """Return the offsets that a partition of `__consumer_offsets` says are committed, read from nothing but its log."""
+    committed: dict[OffsetKey, tuple[int, int]] = {}
+    pending: defaultdict[int, dict[OffsetKey, tuple[int, int]]] = defaultdict(dict)
+    for header, data in batches_of(partition, partition.log_start_offset, partition.log_end_offset):
+        records = decode_records(data, header.position)
+        if header.is_control:
+            moved = pending.pop(header.producer_id, {})
+            if decode_control(records[0]).type is ControlType.COMMIT:
+                committed |= moved
+            continue
+        place = pending[header.producer_id] if header.is_transactional else committed
+        for record in records:
+            key = decode_key(record.key)
+            if not isinstance(key, OffsetCommitKey):
+                continue
+            name = (key.group_id, key.partition.topic, key.partition.partition)
+            if record.value is None:
+                place.pop(name, None)
+            else:
+                place[name] = (record.offset, decode_offset_value(record.value).offset)
+    return {name: offset for name, (_, offset) in committed.items()}

@@ -1,0 +1,82 @@
+"""Apache Kafka's own jars, for tests and benches against it: `kafka_jars.py [VERSION]` prints the folder they are in.
+
+Maven takes the broker, the clients and the tools of one release, with all they depend on, from where it is set up to
+take things from, checks its checksums, and copies them to build/java/VERSION. The second time nothing is fetched.
+Spark's connector to Kafka is taken in the same way, to build/java/spark-VERSION.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Mapping
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[3]
+POM = ROOT / "tests" / "compat" / "java" / "pom.xml"
+CONNECTOR_POM = ROOT / "tests" / "compat" / "java" / "spark-connector.xml"
+CACHE = ROOT / "build" / "java"
+
+NEWEST = "4.3.0"
+"""The newest release that this is tested with. 4.x needs Java 17 for brokers and tools."""
+OLDER = "3.9.2"
+"""The last line before 4.0: its clients still know protocols that 4.x dropped."""
+CONNECTOR = "4.2.0"
+"""Spark's connector to Kafka: the newest release on Maven Central when PySpark was at 4.3.0, which runs it."""
+JAVA_VERSION_MIN = 17
+MAVEN_TIMEOUT_S = 600
+
+
+class JavaMissingError(Exception):
+    """Java or Maven is not on this machine, or Maven could not fetch; the text says which, and what to do."""
+
+
+def java() -> str:
+    """Return the `java` to run: JAVA_HOME's, else the one on the path. Raises `JavaMissingError`."""
+    home = os.environ.get("JAVA_HOME")
+    found = shutil.which(f"{home}/bin/java") if home else shutil.which("java")
+    if found is None:
+        raise JavaMissingError(f"no Java found; install Java {JAVA_VERSION_MIN} or newer, or set JAVA_HOME")
+    words = subprocess.run([found, "-version"], capture_output=True, text=True, timeout=60, check=True).stderr.split()
+    version = next((word.strip('"') for word in words if word.startswith('"')), "0")
+    if int(version.split(".")[0].split("-")[0]) < JAVA_VERSION_MIN:
+        raise JavaMissingError(f"{found} is Java {version}; {JAVA_VERSION_MIN} or newer is needed")
+    return found
+
+
+def jars(version: str = NEWEST) -> Path:
+    """Return the folder with the jars of a release, fetched where they are missing. Raises `JavaMissingError`."""
+    return _fetched(f"Apache Kafka {version}", POM, version, {"kafka.version": version})
+
+
+def connector_jars(version: str = CONNECTOR) -> list[Path]:
+    """Return Spark's connector to Kafka and what it needs beside Spark's own jars. Raises `JavaMissingError`."""
+    what = f"Spark's connector to Kafka {version}"
+    return sorted(_fetched(what, CONNECTOR_POM, f"spark-{version}", {"connector.version": version}).glob("*.jar"))
+
+
+def _fetched(what: str, pom: Path, name: str, properties: Mapping[str, str]) -> Path:
+    folder = CACHE / name
+    if folder.is_dir():
+        return folder
+    maven = shutil.which("mvn")
+    if maven is None:
+        raise JavaMissingError(f"no Maven found to fetch {what} with; install it (Debian: apt install maven)")
+    CACHE.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=CACHE, prefix=f"{name}-") as taken:
+        command = [maven, "--quiet", "--batch-mode", "--strict-checksums", "--file", str(pom)]
+        command += [f"-D{key}={value}" for key, value in properties.items()]
+        command += ["dependency:copy-dependencies", f"-DoutputDirectory={taken}/jars"]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=MAVEN_TIMEOUT_S, check=False)
+        if done.returncode:
+            raise JavaMissingError(f"Maven could not fetch {what}:\n{done.stdout[-2000:]}")
+        if not folder.is_dir():  # another process may have been faster
+            Path(taken, "jars").rename(folder)
+    return folder
+
+
+if __name__ == "__main__":
+    print(jars(*sys.argv[1:2]))

@@ -1,0 +1,130 @@
+"""A cluster of `semel serve` processes on one SQLite file of metadata, to be killed, frozen and started again."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any
+
+from two_nodes import secret_file
+
+from semel.broker.metadata.store import sqlite_url
+
+READY = re.compile(r"ready: kafka (?P<kafka>127\.0\.0\.1:\d+) grpc (?P<grpc>127\.0\.0\.1:\d+) ")
+SETTINGS: dict[str, Any] = {
+    "broker.session.timeout.ms": 5_000,
+    "broker.heartbeat.interval.ms": 300,
+    "controller.lease.ms": 5_000,
+    "default.replication.factor": 3,
+    "disk.min.free.bytes": 0,
+    "group.initial.rebalance.delay.ms": 0,
+    "group.min.session.timeout.ms": 100,
+    "min.insync.replicas": 2,
+    "offsets.topic.num.partitions": 3,
+    "transaction.state.log.num.partitions": 3,
+}
+WITHIN_S = 90.0
+
+
+def wait_for(condition: Callable[[], object], what: str) -> None:
+    """Wait until a condition holds, or fail the test."""
+    deadline = time.monotonic() + WITHIN_S
+    while not condition():
+        assert time.monotonic() < deadline, f"waited in vain: {what}"
+        time.sleep(0.05)
+
+
+class NodeProcesses:
+    """Nodes by number. Each listens on the same ports after another start."""
+
+    def __init__(self, folder: Path, **settings: Any) -> None:
+        folder.mkdir(parents=True, exist_ok=True)
+        self._folder = folder
+        self._settings = {
+            **SETTINGS,
+            **settings,
+            "metadata.url": sqlite_url(str(folder / "cluster.sqlite")),
+            "cluster.secret.file": secret_file(folder),
+            "peer.listen": "127.0.0.1:0",
+        }
+        self._processes: dict[int, subprocess.Popen[str]] = {}
+        self.kafka: dict[int, str] = {}
+        self.grpc: dict[int, str] = {}
+
+    def start(self, *node_ids: int) -> None:
+        """Start nodes, all at once, and wait until they are ready."""
+        for node_id in node_ids:
+            self._spawn(node_id)
+        for node_id in node_ids:
+            process = self._processes[node_id]
+            assert process.stdout is not None
+            line = process.stdout.readline()
+            found = READY.match(line)
+            assert found, line + self.log(node_id)
+            self.kafka[node_id], self.grpc[node_id] = found["kafka"], found["grpc"]
+
+    def kill(self, node_id: int) -> None:
+        self._end(node_id, signal.SIGKILL)
+
+    def stop(self, node_id: int) -> None:
+        """End a node as an operator does, who lets it hand over what it leads."""
+        self._end(node_id, signal.SIGTERM)
+
+    def freeze(self, node_id: int) -> None:
+        """Let it be silent: its connections stay, and nothing is answered."""
+        self._processes[node_id].send_signal(signal.SIGSTOP)
+
+    def thaw(self, node_id: int) -> None:
+        self._processes[node_id].send_signal(signal.SIGCONT)
+
+    def log(self, node_id: int) -> str:
+        return (self._folder / f"node-{node_id}.log").read_text()
+
+    def close(self) -> None:
+        for process in self._processes.values():
+            process.kill()
+        for process in self._processes.values():
+            process.communicate(timeout=30)
+
+    def _spawn(self, node_id: int) -> None:
+        own = {
+            "node.id": node_id,
+            "data.dir": self._folder / f"node{node_id}",
+            "kafka.listen": self.kafka.get(node_id, "127.0.0.1:0"),
+            "grpc.listen": self.grpc.get(node_id, "127.0.0.1:0"),
+        }
+        settings = [text for name, value in (self._settings | own).items() for text in ("--set", f"{name}={value}")]
+        kept = {name: value for name, value in os.environ.items() if not name.startswith("SEMEL_")}
+        with (self._folder / f"node-{node_id}.log").open("a") as log:
+            self._processes[node_id] = subprocess.Popen(
+                [sys.executable, "-P", "-m", "semel.cli", "serve", *settings],
+                stdout=subprocess.PIPE,
+                stderr=log,
+                text=True,
+                env=kept,
+            )
+
+    def _end(self, node_id: int, number: signal.Signals) -> None:
+        process = self._processes.pop(node_id)
+        process.send_signal(number)
+        with suppress(ProcessLookupError):
+            process.send_signal(signal.SIGCONT)
+        process.communicate(timeout=60)
+
+
+@contextmanager
+def node_processes(folder: Path, count: int = 3, **settings: Any) -> Iterator[NodeProcesses]:
+    """Run a cluster of `count` nodes, numbered from 1."""
+    nodes = NodeProcesses(folder, **settings)
+    try:
+        nodes.start(*range(1, count + 1))
+        yield nodes
+    finally:
+        nodes.close()

@@ -1,0 +1,16 @@
+"""How long the long tests run: variables that are for the tests alone (tests/README.md).
+
+They are taken out of the environment as soon as they are read: nodes that the tests start take each SEMEL_ variable for
+a setting, and refuse those that are none.
+"""
+
+from __future__ import annotations
+
+import os
+
+_PREFIXES = ("SEMEL_CHAOS_", "SEMEL_CRASH_", "SEMEL_FUZZ_", "SEMEL_MODEL_", "SEMEL_SPARK_")
+_GIVEN = {name: os.environ.pop(name) for name in list(os.environ) if name.startswith(_PREFIXES)}
+
+
+def given(name: str, default: str) -> str:
+    return _GIVEN.get(name, default)

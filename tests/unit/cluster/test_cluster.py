@@ -1,0 +1,264 @@
+"""Three whole nodes on one metadata database: what one's death, return, silence and stop mean to the others."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from cluster import Cluster, cluster
+from kafka_calls import call
+
+from semel.broker.handlers.leadership import reassign
+from semel.broker.handlers.topics.changes import create_internal_topic, create_topics
+from semel.broker.start_errors import NodeStartError
+from semel.protocol.api.topics import NewTopic
+from semel.protocol.errors import ErrorCode
+from semel.protocol.ids import OFFSETS_TOPIC, TopicPartition
+from semel.protocol.kafka.api import ApiKey
+from semel.runtime.simulated_storage import SimulatedStorage
+
+T0 = TopicPartition("t", 0)
+
+
+def run(folder: Path, test: Callable[[Cluster], Awaitable[None]], **settings: Any) -> None:
+    async def main() -> None:
+        async with asyncio.timeout(180), cluster(folder, **settings) as three:
+            await test(three)
+
+    asyncio.run(main())
+
+
+def test_R1_D1_acknowledged_records_survive_each_leader_that_is_killed(tmp_path: Path) -> None:
+    async def test(three: Cluster) -> None:
+        await three.create("t", min_insync_replicas="2")
+        await three.in_sync(T0, 1, 2, 3)
+        written = {}
+        for round_ in range(2):
+            for number in range(5):
+                value = b"%d-%d" % (round_, number)
+                written[await three.produce(T0, value)] = value
+            killed = three.state(T0).leader
+            epoch = three.state(T0).leader_epoch
+            await three.kill(killed)
+            written[await three.produce(T0, b"after %d" % round_)] = b"after %d" % round_
+            assert three.state(T0).leader not in (killed, -1)
+            assert three.state(T0).leader_epoch > epoch
+            await three.start(killed)
+            await three.in_sync(T0, 1, 2, 3)
+        await three.until(
+            lambda: len({one.partition(T0).log_end_offset for one in three.nodes.values()}) == 1  # type: ignore[union-attr]
+        )
+        assert len(written) == 12
+        logs = [b"".join(data for _, data in three.values(node_id, T0)) for node_id in (1, 2, 3)]
+        assert logs[0] == logs[1] == logs[2]
+        for value in written.values():
+            assert logs[0].count(value) == 1
+
+    run(tmp_path, test)
+
+
+def test_R4_a_node_that_stops_hands_over_what_it_leads_before(tmp_path: Path) -> None:
+    async def test(three: Cluster) -> None:
+        await three.create("t", partitions=3, min_insync_replicas="2")
+        tps = [TopicPartition("t", number) for number in range(3)]
+        for tp in tps:
+            await three.produce(tp, b"1")
+            await three.in_sync(tp, 1, 2, 3)
+        seen: list[int] = []
+        watcher = three.nodes[2].metadata
+        watcher.add_listener(lambda _, image: seen.extend(one.leader for one in image.topics["t"].partitions))
+        await three.stop(1)
+        for tp in tps:
+            assert three.state(tp).leader in (2, 3)
+            assert three.leader(tp) is not None, "it knows before the other is gone"
+            await three.produce(tp, b"2")
+        assert -1 not in seen, "no partition was without a leader"
+        assert 1 not in three.state(tps[0]).isr
+        await three.start(1)
+        for tp in tps:
+            await three.in_sync(tp, 1, 2, 3)
+
+    run(tmp_path, test)
+
+
+def test_R5_a_node_that_is_not_heard_of_is_fenced_and_returns_when_it_is(tmp_path: Path) -> None:
+    async def test(three: Cluster) -> None:
+        await three.create("t", min_insync_replicas="2")
+        await three.in_sync(T0, 1, 2, 3)
+        silent = three.state(T0).leader
+        three.stores[silent].is_cut = True
+        others = {1, 2, 3} - {silent}
+        await three.until(lambda: three.state(T0).leader in others)
+        await three.produce(T0, b"without it")
+        three.stores[silent].is_cut = False
+        await three.in_sync(T0, 1, 2, 3)
+        node = three.nodes[silent]
+        await three.until(lambda: not node.metadata.image.brokers[silent].is_fenced)
+
+    run(tmp_path, test)
+
+
+def test_while_the_database_is_away_what_is_led_goes_on(tmp_path: Path) -> None:
+    async def test(three: Cluster) -> None:
+        await three.create("t", min_insync_replicas="2")
+        await three.in_sync(T0, 1, 2, 3)
+        before = three.state(T0)
+        for store in three.stores.values():
+            store.is_cut = True
+        for number in range(5):
+            await three.produce(T0, b"%d" % number)
+            await asyncio.sleep(0.5)
+        (refused,) = await asyncio.gather(create_topics(three.any(), [NewTopic("u", 1, 3)]), return_exceptions=True)
+        assert isinstance(refused, Exception)
+        for store in three.stores.values():
+            store.is_cut = False
+        await three.create("u")
+        assert three.state(T0) == before, "nobody is taken for dead because nobody could be heard of"
+
+    run(tmp_path, test)
+
+
+def test_a_follower_whose_next_record_is_deleted_at_the_leader_begins_again_there(tmp_path: Path) -> None:
+    async def test(three: Cluster) -> None:
+        await three.create("t")
+        await three.in_sync(T0, 1, 2, 3)
+        await three.produce(T0, b"0")
+        away = next(iter({1, 2, 3} - {three.state(T0).leader}))
+        await three.kill(away)
+        for number in range(1, 6):
+            await three.produce(T0, b"%d" % number)
+        leader = three.leader(T0)
+        assert leader is not None
+        partition = leader.partition(T0)
+        assert partition is not None
+        partition.delete_records(5)
+        await three.start(away)
+        await three.in_sync(T0, 1, 2, 3)
+        here = three.nodes[away].partition(T0)
+        assert here is not None
+        assert (here.log_start_offset, here.log_end_offset) == (5, 6)
+        assert three.values(away, T0) == three.values(leader.config.node_id, T0)
+
+    run(tmp_path, test)
+
+
+def test_a_log_of_two_replicas_is_made_and_led_where_the_metadata_says(tmp_path: Path) -> None:
+    async def test(three: Cluster) -> None:
+        (result,) = await create_topics(three.any(), [NewTopic("t", 6, 2)])
+        assert result.error is ErrorCode.NONE
+        for number in range(6):
+            tp = TopicPartition("t", number)
+            await three.produce(tp, b"v")
+            state = three.state(tp)
+            assert {node_id for node_id, node in three.nodes.items() if node.partition(tp)} == set(state.replicas)
+        leaders = [three.state(TopicPartition("t", number)).leader for number in range(6)]
+        assert {leaders.count(node_id) for node_id in (1, 2, 3)} == {2}
+
+    run(tmp_path, test)
+
+
+def test_a_node_without_peer_listen_and_a_cluster_keep_each_other_out(tmp_path: Path) -> None:
+    async def test(one: Cluster) -> None:
+        with pytest.raises(NodeStartError, match=r"node 1 runs on this metadata|is the controller"):
+            await one.start(2, peer_listen="", cluster_secret_file="")
+        del one.nodes[1]
+
+    async def alone(one: Cluster) -> None:
+        with pytest.raises(NodeStartError, match=r"node 1 runs alone on sqlite.*has no peer.listen"):
+            await one.start(2)
+
+    async def main() -> None:
+        async with cluster(tmp_path, 1) as one:
+            kept = one.nodes[1]
+            await test(one)
+            one.nodes[1] = kept
+        other = tmp_path / "other"
+        other.mkdir()
+        first = Cluster(other, {})
+        await first.start(1, peer_listen="", cluster_secret_file="")
+        try:
+            await alone(first)
+        finally:
+            await first.nodes[1].stop()
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize("lost", ["the partition's directory", "all"])
+def test_R4_what_a_node_has_lost_it_gets_from_the_others_and_never_leads_with(tmp_path: Path, lost: str) -> None:
+    """Two of three are down, so the third is no leader by itself; the one that comes back first has lost everything."""
+
+    async def test(three: Cluster) -> None:
+        await three.create("t", min_insync_replicas="2")
+        await three.in_sync(T0, 1, 2, 3)
+        for number in range(5):
+            await three.produce(T0, b"%d" % number)
+        other, first = sorted({1, 2, 3} - {three.state(T0).leader})
+        for node_id in (other, first):
+            await three.stop(node_id)
+        assert three.state(T0).elr == (first,), "with all that it had it would be elected"
+        last = three.state(T0).leader
+        before = three.values(last, T0)
+        await three.kill(last)
+        if lost == "all":
+            three.disks[first] = SimulatedStorage(99)
+        else:
+            three.disks[first].remove_tree(f"/data/{T0}")
+        await three.start(first)
+        await three.until(lambda: three.state(T0).leader != last)
+        assert three.state(T0).leader == -1, "the only one alive has nothing"
+        await three.start(last)
+        await three.start(other)
+        await three.in_sync(T0, 1, 2, 3)
+        for node_id in (1, 2, 3):
+            assert b"".join(data for _, data in three.values(node_id, T0)) == b"".join(data for _, data in before)
+
+    run(tmp_path, test)
+
+
+def test_a_topic_of_one_node_gets_replicas_on_the_nodes_that_come(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with asyncio.timeout(180), cluster(tmp_path, 1) as three:
+            first = three.nodes[1]
+            await create_internal_topic(first, OFFSETS_TOPIC)
+            await three.create("t", replicas=1)
+            offsets = [await three.produce(T0, b"%d" % number) for number in range(3)]
+            await three.start(2)
+            await three.start(3)
+            internal = TopicPartition(OFFSETS_TOPIC, 0)
+            await three.in_sync(internal, 1, 2, 3)
+            assert three.state(T0).replicas == (1,), "an operator says where those of topics are"
+            assert await reassign(three.nodes[3], {T0: (1, 2, 3)}) == {T0: None}
+            await three.in_sync(T0, 1, 2, 3)
+            assert three.state(T0).leader == 1
+            offsets.append(await three.produce(T0, b"3"))
+            await three.kill(1)
+            offsets.append(await three.produce(T0, b"4"))
+            assert offsets == [0, 1, 2, 3, 4]
+            refused = await reassign(three.nodes[3], {T0: (2, 3), TopicPartition("t", 9): (1,)})
+            assert [error.code for error in refused.values() if error is not None] == [
+                ErrorCode.INVALID_REPLICA_ASSIGNMENT,
+                ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
+            ]
+
+    asyncio.run(main())
+
+
+def test_clients_are_not_sent_to_a_node_that_is_taken_for_dead(tmp_path: Path) -> None:
+    async def test(three: Cluster) -> None:
+        await three.kill(2)
+        node = three.nodes[3]
+        await three.until(lambda: node.metadata.image.brokers[2].is_fenced)
+        port = node.kafka_address.port
+        answer = await call(port, ApiKey.METADATA, 12, topics=[], allow_auto_topic_creation=False)
+        assert sorted(one.node_id for one in answer.brokers) == [1, 3]
+        for asks_for_fenced, expected in ((False, {1: False, 3: False}), (True, {1: False, 2: True, 3: False})):
+            answer = await call(
+                port, ApiKey.DESCRIBE_CLUSTER, 2, endpoint_type=1, include_fenced_brokers=asks_for_fenced
+            )
+            assert {int(one.broker_id): one.is_fenced for one in answer.brokers} == expected
+
+    run(tmp_path, test)

@@ -1,0 +1,263 @@
+"""Every setting that is called dynamic takes effect while the node runs, as one node's and as all nodes' (KIP-226)."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+
+import pytest
+from kafka_calls import call
+from kafka_node import batch, until
+from running_node import create_topic, run_with_node
+
+from semel.broker.config.node_config import SETTINGS, TOPIC_DEFAULTS
+from semel.broker.handlers.configs import alter_configs
+from semel.broker.handlers.metadata import topics_by_name
+from semel.broker.log.config import AppendOrigin
+from semel.broker.logs.maintenance import LogMaintenance
+from semel.broker.node import Node
+from semel.protocol.api.metadata import ALL_NODES, AlterConfigsRequest, ResourceType
+from semel.protocol.errors import SemelError
+from semel.protocol.ids import ProducerIdAndEpoch, TopicPartition
+from semel.protocol.int_bounds import INT32_MAX
+from semel.protocol.kafka.api import ApiKey
+from semel.runtime.setting import ValueType
+
+A = TopicPartition("a", 0)
+IDLE = ProducerIdAndEpoch(9, 0)
+Set = Callable[[str | None], Awaitable[None]]
+"""Sets the setting in question to a text; None puts it back."""
+
+
+async def looks_for_logs_to_compact(node: Node, change: Set) -> None:
+    looked = asyncio.Event()
+
+    async def compact_logs() -> int:
+        looked.set()
+        return 0
+
+    node.logs.maintenance.compact_logs = compact_logs  # type: ignore[method-assign]
+    await change("1")
+    await looked.wait()
+    await change(None)
+    assert node.logs.config.log_cleaner_backoff_ms == INT32_MAX
+
+
+async def flushes(node: Node, change: Set) -> None:
+    assert node.logs.maintenance.flushes == 0
+    await change("100")
+    await until(lambda: node.logs.maintenance.flushes > 1)
+
+
+async def forgets_producers(node: Node, change: Set) -> None:
+    def append(tp: TopicPartition) -> None:
+        partition = node.partition(tp)
+        assert partition is not None
+        partition.append(bytearray(batch(b"x", producer=IDLE, sequence=0)), origin=AppendOrigin.COORDINATOR)
+
+    def known(tp: TopicPartition) -> bool:
+        partition = node.partition(tp)
+        assert partition is not None
+        return partition.log.producer_state.entry(IDLE.producer_id) is not None
+
+    append(A)
+    await node.logs.maintenance.expire_producers()
+    assert known(A)
+    await change("1")
+    await create_topic(node, "later")
+    later = TopicPartition("later", 0)
+    append(later)
+    while known(A) or known(later):  # the clock moves in milliseconds
+        await node.logs.maintenance.expire_producers()
+
+
+async def bounds_producers(node: Node, change: Set) -> None:
+    partition = node.partition(A)
+    assert partition is not None
+    partition.append(bytearray(batch(b"x", producer=IDLE, sequence=0)))
+    await change("1")
+    other = ProducerIdAndEpoch(IDLE.producer_id + 1, 0)
+    with pytest.raises(SemelError, match=r"producer\.ids\.[a-z.]*max=1"):
+        partition.append(bytearray(batch(b"x", producer=other, sequence=0)))
+    await change(None)
+    partition.append(bytearray(batch(b"x", producer=other, sequence=0)))
+
+
+def counts_connections(few: str, many: str) -> Callable[[Node, Set], Awaitable[None]]:
+    async def counts(node: Node, change: Set) -> None:
+        await _count_connections(node, change, few, many)
+
+    return counts
+
+
+async def _count_connections(node: Node, change: Set, few: str, many: str) -> None:
+    async def is_let_in() -> bool:
+        reader, writer = await asyncio.open_connection("127.0.0.1", node.kafka_address.port)
+        held.append(writer)
+        writer.write(b"\0\0\0\x0e\0\x12\0\0\0\0\0\x01\0\x04test")  # ApiVersions 0
+        try:
+            return len(await reader.read(4)) == 4
+        except ConnectionError:
+            return False
+
+    held: list[asyncio.StreamWriter] = []
+    try:
+        assert await is_let_in()
+        await change(few)
+        assert not await is_let_in()
+        await change(many)
+        assert await is_let_in()
+    finally:
+        for writer in held:
+            writer.close()
+
+
+async def creates_topics(node: Node, change: Set) -> None:
+    await change("false")
+    await topics_by_name(node, ["b"], allow_auto_create=True)
+    assert node.metadata.topic("b") is None
+    await change("true")
+    await topics_by_name(node, ["b"], allow_auto_create=True)
+    assert node.metadata.topic("b") is not None
+
+
+async def gives_partitions(node: Node, change: Set) -> None:
+    await change("3")
+    await create_topic(node, "b", -1)
+    found = node.metadata.topic("b")
+    assert found is not None
+    assert len(found.partitions) == 3
+
+
+async def bounds_partitions(node: Node, change: Set) -> None:
+    await change("1")
+    with pytest.raises(AssertionError, match=r"max\.partitions is 1"):
+        await create_topic(node, "b")
+    await change("5")
+    await create_topic(node, "b")
+
+
+async def bounds_answers(node: Node, change: Set) -> None:
+    async def described() -> int:
+        answer = await call(
+            node.kafka_address.port,
+            ApiKey.DESCRIBE_TOPIC_PARTITIONS,
+            0,
+            topics=[{"name": "wide"}],
+            response_partition_limit=100,
+            cursor=None,
+        )
+        return sum(len(topic.partitions) for topic in answer.topics)
+
+    await create_topic(node, "wide", 4)
+    await change("2")
+    assert await described() == 2
+    await change(None)
+    assert await described() == 4
+
+
+async def waits_at_the_end(node: Node, change: Set) -> None:
+    await change("7")
+    assert node.config.shutdown_grace_ms == 7, "the stop reads it when it begins"
+
+
+EFFECTS: dict[str, Callable[[Node, Set], Awaitable[None]]] = {
+    "log.cleaner.backoff.ms": looks_for_logs_to_compact,
+    "log.flush.interval.ms": flushes,
+    "producer.id.expiration.ms": forgets_producers,
+    "producer.ids.per.partition.max": bounds_producers,
+    "producer.ids.max": bounds_producers,
+    "max.connections": counts_connections("1", "10"),
+    "kafka.max.connections.per.ip": counts_connections("1", "10"),
+    "kafka.max.connections.overrides": counts_connections("127.0.0.1:1", "127.0.0.1:10,127.0.0.2:0"),
+    "auto.create.topics.enable": creates_topics,
+    "num.partitions": gives_partitions,
+    "max.partitions": bounds_partitions,
+    "max.request.partition.size.limit": bounds_answers,
+    "shutdown.grace.ms": waits_at_the_end,
+}
+
+AS_STARTED = {"log_cleaner_backoff_ms": INT32_MAX, "log_flush_interval_ms": INT32_MAX}
+
+
+def changes(node: Node, name: str, whose: str) -> Set:
+    async def change(text: str | None) -> None:
+        values, remove = ({}, (name,)) if text is None else ({name: text}, ())
+        await alter_configs(node, AlterConfigsRequest(ResourceType.BROKER, whose, values, remove))
+
+    return change
+
+
+@pytest.mark.parametrize("whose", ["1", ALL_NODES])
+@pytest.mark.parametrize("name", EFFECTS)
+def test_a_dynamic_setting_takes_effect_at_once(tmp_path: Path, name: str, whose: str) -> None:
+    async def test(node: Node) -> None:
+        async with asyncio.timeout(60):
+            await EFFECTS[name](node, changes(node, name, whose))
+
+    run_with_node(tmp_path, test, topics={"a": 1}, **AS_STARTED)
+
+
+OTHER = {
+    ValueType.BOOLEAN: "true",
+    ValueType.INT: "12345",
+    ValueType.LONG: "12345",
+    ValueType.DOUBLE: "0.25",
+}
+
+
+@pytest.mark.parametrize("whose", ["1", ALL_NODES])
+def test_dynamic_defaults_of_topics_reach_the_logs_that_there_are(tmp_path: Path, whose: str) -> None:
+    async def test(node: Node) -> None:
+        partition = node.partition(A)
+        assert partition is not None
+        for topic_name, name in TOPIC_DEFAULTS.items():
+            setting = SETTINGS[name]
+            assert setting.dynamic, name
+            before = partition.config
+            text = setting.choices[-1] if setting.choices else OTHER[setting.type]
+            await changes(node, name, whose)(text)
+            assert partition.config != before, f"{topic_name} of the topic"
+            await changes(node, name, whose)(None)
+            assert partition.config == before
+
+    run_with_node(tmp_path, test, topics={"a": 1})
+
+
+def test_every_dynamic_setting_is_tried() -> None:
+    dynamic = {setting.name for setting in SETTINGS.values() if setting.dynamic}
+    assert dynamic == {*EFFECTS, *TOPIC_DEFAULTS.values()}
+
+
+KAFKAS = (
+    *("log.cleaner.backoff.ms", "log.flush.interval.ms", "producer.id.expiration.ms", "max.connections"),
+    *("message.max.bytes", "log.retention.ms", "log.retention.bytes", "log.roll.ms", "log.segment.bytes"),
+    *("log.cleanup.policy", "log.cleaner.min.cleanable.ratio", "log.cleaner.delete.retention.ms"),
+    *("log.cleaner.min.compaction.lag.ms", "log.cleaner.max.compaction.lag.ms", "log.index.interval.bytes"),
+    *("log.index.size.max.bytes", "log.segment.delete.delay.ms", "log.message.timestamp.type"),
+    *("log.message.timestamp.before.max.ms", "log.message.timestamp.after.max.ms", "compression.type"),
+    "min.insync.replicas",
+)
+"""What Kafka 4 calls cluster-wide dynamic, of the settings that are here, too."""
+
+
+def test_what_kafka_calls_dynamic_is_dynamic() -> None:
+    assert [name for name in KAFKAS if not SETTINGS[name].dynamic] == []
+
+
+def test_a_dynamic_change_is_there_after_a_restart(tmp_path: Path) -> None:
+    async def change(node: Node) -> None:
+        for name, text in (("log.cleaner.backoff.ms", "777"), ("max.connections", "77")):
+            await changes(node, name, ALL_NODES)(text)
+
+    async def look(node: Node) -> None:
+        assert isinstance(node.logs.maintenance, LogMaintenance)
+        assert node.logs.config.log_cleaner_backoff_ms == node.config.log_cleaner_backoff_ms == 777
+        listener = node.kafka_listener
+        assert listener is not None
+        assert listener.limits == node.config
+        assert listener.limits.max_connections == 77
+
+    run_with_node(tmp_path, change)
+    run_with_node(tmp_path, look)

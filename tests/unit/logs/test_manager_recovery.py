@@ -1,0 +1,413 @@
+"""All logs of a node after a clean stop, a kill or a power cut; journal, flush and recovery point (D1, D2, D3)."""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import logging
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from held_executor import HeldExecutor
+from log_model import read_batches
+from simulated_folder import TP, Node, append, batch, read_all
+
+from semel.broker.logs.config import Durability, LogManagerConfig
+from semel.protocol.batch_builder import encode_batch
+from semel.protocol.errors import SemelError
+from semel.protocol.ids import TopicPartition
+from semel.runtime.simulated_storage import SimulatedCrash, SimulatedStorage
+from semel.runtime.storage import read_whole, write_whole
+
+
+async def turns_until(condition: Callable[[], bool]) -> None:
+    while not condition():  # noqa: ASYNC110  # everything that it waits for runs on this loop
+        await asyncio.sleep(0)
+
+
+def test_clean_stop_leaves_nothing_to_read_or_replay(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def run() -> None:
+        node = Node()
+        node.start()
+        for number in range(5):
+            await append(node.create(TopicPartition("orders", number)), batch(3, sequence=0))
+        await node.logs.close()
+        reads: list[str] = []
+        real = node.storage.open
+
+        def watched(path: str, *, create: bool = False) -> Any:
+            reads.append(path)
+            return real(path, create=create)
+
+        monkeypatch.setattr(node.storage, "open", watched)
+        report = node.start().recovery
+        assert (report.clean, report.partitions, report.journal_entries) == (True, 5, 0)
+        assert not [path for path in reads if path.endswith(".journal")]
+        assert not node.storage.exists("/data/.kafka_cleanshutdown")
+        partition = node.get(TopicPartition("orders", 3))
+        assert (partition.high_watermark, partition.log_end_offset) == (3, 3)
+        assert partition.append(batch(3, sequence=0)).duplicate, "P7"
+        await node.logs.close()
+
+    asyncio.run(run())
+
+
+def test_D1_killed_and_powerless_nodes_have_everything_acknowledged() -> None:
+    for seed in range(20):
+        for power in (False, True):
+
+            async def run(seed: int, power: bool) -> None:
+                node = Node(SimulatedStorage(seed))
+                node.start()
+                partitions = [node.create(TopicPartition("orders", number)) for number in range(3)]
+                for n in range(12):
+                    await append(partitions[n % 3], batch(2, size=n * 40 + 1))
+                    if n == 6:
+                        await node.logs.maintenance.flush()
+                expected = [read_all(partition) for partition in partitions]
+                node.storage.crash(power=power)
+                report = node.start().recovery
+                assert not report.clean
+                assert [read_all(node.get(TopicPartition("orders", number))) for number in range(3)] == expected
+                assert node.storage.list_folder("/data/journal") == [], "all is in the logs"
+                await node.logs.close()
+
+            asyncio.run(run(seed, power))
+
+
+def test_D1_the_journal_stays_until_the_recovered_logs_are_synced() -> None:
+    """A power cut at any moment of a recovery takes nothing: what only the journal has is there for the next one."""
+
+    async def run(point: int) -> bool:
+        node = Node(SimulatedStorage(point))
+        node.start()
+        partition = node.create()
+        for n in range(4):
+            await append(partition, batch(2, size=n * 40 + 1))
+        expected = read_all(partition)
+        node.storage.crash(power=True)
+        node.storage.crash_at(point)
+        try:
+            node.start()
+            recovered = True
+        except SimulatedCrash:
+            recovered = False
+        node.storage.crash(power=True)
+        node.start()
+        assert read_all(node.get()) == expected
+        await node.logs.close()
+        return recovered
+
+    assert not asyncio.run(run(1))
+    point = 2
+    while not asyncio.run(run(point)):
+        point += 1
+    assert point > 5
+
+
+def test_D1_acks_1_survives_a_killed_process_before_any_sync() -> None:
+    async def run() -> None:
+        node = Node()
+        node.start()
+        partition = node.create()
+        for _ in range(5):
+            partition.append(batch(), acks=1)
+        node.storage.crash(power=False)
+        node.start()
+        assert node.get().high_watermark == 5
+        await node.logs.close()
+
+    asyncio.run(run())
+
+
+def test_D1_D3_log_that_kept_older_bytes_gets_the_acknowledged_ones_back() -> None:
+    async def run() -> None:
+        node = Node()
+        node.start()
+        node.create()
+        await append(node.get(), batch(1, size=50))
+        await append(node.get(), batch(1, size=50))
+        expected = read_all(node.get())
+        # What a disk may hold that kept a write which had been taken back, and lost the one that came in its place.
+        other = bytearray(encode_batch([(1_700_000_000_000, b"k", b"x" * 50, ())], base_offset=1))
+        assert len(other) * 2 == len(expected)
+        node.storage.crash(power=False)
+        node.storage.corrupt("/data/orders-0/00000000000000000000.log", len(other), bytes(other))
+        report = node.start().recovery
+        assert report.restored_batches == 1
+        assert read_all(node.get()) == expected
+        await node.logs.close()
+
+    asyncio.run(run())
+
+
+def test_D2_torn_log_gets_its_bytes_from_the_journal() -> None:
+    async def run() -> None:
+        node = Node()
+        node.start()
+        node.create()
+        for _ in range(5):
+            await append(node.get())
+        expected = read_all(node.get())
+        node.storage.crash(power=False)
+        file = node.storage.open("/data/orders-0/00000000000000000000.log")
+        file.truncate(len(expected) - len(expected) // 5 * 3 + 7)
+        report = node.start().recovery
+        assert report.restored_batches == 3
+        assert read_all(node.get()) == expected
+        await node.logs.close()
+
+    asyncio.run(run())
+
+
+def test_D2_flushed_records_that_are_gone_are_a_loud_error(caplog: pytest.LogCaptureFixture) -> None:
+    async def run() -> None:
+        node = Node(config=LogManagerConfig(disk_min_free_bytes=0, journal_file_bytes=200))
+        node.start()
+        node.create()
+        for _ in range(3):
+            await append(node.get())
+        await node.logs.maintenance.flush()
+        await append(node.get())
+        node.storage.crash(power=False)
+        node.storage.open("/data/orders-0/00000000000000000000.log").truncate(0)
+        report = node.start().recovery
+        assert report.damage == ("orders-0: offsets 0 to 2 lost",)
+        assert report.restored_batches == 1
+        log = node.get().log
+        assert log.log_end_offset == 4, "none of their offsets is given to another record"
+        assert [one.record_count for one, _ in read_batches(log)] == [0, 1]
+        [error] = [each.getMessage() for each in caplog.records if each.levelname == "ERROR"]
+        assert "orders-0: the records at offsets 0 to 2 are lost" in error
+        assert node.logs.last_unclean.damage == report.damage[0]
+        await node.logs.close()
+        assert node.start().last_unclean.damage == report.damage[0], "until somebody has seen to it"
+        await node.logs.close()
+
+    asyncio.run(run())
+
+
+def test_flush_notes_the_recovery_point_and_cuts_the_journal() -> None:
+    async def run() -> None:
+        node = Node()
+        node.start()
+        node.create()
+        for _ in range(10):
+            await append(node.get())
+        assert node.logs.statistics().dirty_partitions == 1
+        before = node.logs.statistics().journal
+        assert before is not None
+        assert before.size_bytes > 0
+        await node.logs.maintenance.flush()
+        after = node.logs.statistics()
+        assert after.journal is not None
+        assert (after.journal.size_bytes, after.dirty_partitions, after.dirty_bytes, after.flushes) == (0, 0, 0, 1)
+        text = read_whole(node.storage, "/data/recovery-point-offset-checkpoint", size_bytes_max=1000)
+        assert text == b"0\n1\norders 0 10\n"
+        await append(node.get())
+        node.storage.crash(power=True)
+        assert node.start().recovery.journal_entries == 1
+        assert node.get().high_watermark == 11
+        await node.logs.close()
+
+    asyncio.run(run())
+
+
+@pytest.mark.parametrize("power", [False, True])
+def test_R3_D1_a_crash_does_not_bring_back_what_was_truncated(power: bool) -> None:
+    """The journal has those bytes, too, from before the truncation."""
+
+    async def run() -> None:
+        node = Node()
+        node.start(executor=HeldExecutor())
+        partition = node.create()
+        await append(partition)
+        partition.append(batch(key=b"of a deposed leader"))
+        assert partition.high_watermark == 1
+        assert partition.truncate_to(1)
+        kept = partition.append(batch(key=b"of the leader"))
+        await partition.wait_committed(kept.last_offset)
+        assert partition.truncate_to(2) is False
+        expected = read_all(partition)
+        node.storage.crash(power=power, torn=False)
+        node.start()
+        assert read_all(node.get()) == expected
+        assert b"deposed" not in expected
+        node.get().append(batch(key=b"of a deposed leader"))
+        assert node.get().truncate_to(2)
+        node.logs._journal.sync_now()  # type: ignore[union-attr]
+        node.storage.crash(power=power, torn=False)
+        node.start()
+        assert read_all(node.get()) == expected, "with nothing behind the truncation, too"
+        await node.logs.close()
+
+    asyncio.run(run())
+
+
+@pytest.mark.parametrize("held_calls", range(4))
+def test_D1_what_comes_while_a_flush_runs_stays_in_the_journal(held_calls: int) -> None:
+    """Whichever of its calls the disk is busy with: syncing the log, or writing one of the checkpoints."""
+
+    async def run() -> None:
+        node = Node()
+        executor = HeldExecutor()
+        node.start(executor=executor)
+        node.create()
+        await append(node.get())
+        flush = asyncio.create_task(node.logs.maintenance.flush())
+        for _ in range(held_calls):
+            await turns_until(lambda: bool(executor.held))
+            executor.run()
+        await turns_until(lambda: bool(executor.held))
+        await append(node.get())
+        while not flush.done():
+            await asyncio.sleep(0)
+            if executor.held:
+                executor.run()
+        await flush
+        assert node.logs.folder.recovery_points.get(TP) == 1, "only what was there before the flush is on the disk"
+        node.storage.crash(power=True, torn=False)
+        node.start()
+        assert node.get().high_watermark == 2
+        await node.logs.close()
+
+    asyncio.run(run())
+
+
+def test_D1_a_clean_mark_with_entries_in_the_journal_is_no_clean_stop() -> None:
+    async def run() -> None:
+        node = Node()
+        node.start()
+        node.create()
+        await append(node.get())
+        node.logs.folder.mark_clean()  # as from a stop before, whose removal a power cut took back
+        node.storage.crash(power=True, torn=False)
+        assert not node.start().recovery.clean
+        assert node.get().high_watermark == 1
+        await node.logs.close()
+
+    asyncio.run(run())
+
+
+def test_D2_without_a_journal_a_power_cut_after_the_start_is_no_clean_stop() -> None:
+    async def run() -> None:
+        node = Node(config=LogManagerConfig(disk_min_free_bytes=0, durability=Durability.OS.value))
+        node.start()
+        node.create()
+        await append(node.get())
+        await node.logs.close()
+        assert node.start().recovery.clean
+        await append(node.get())
+        node.storage.crash(power=True, torn=False)
+        assert not node.start().recovery.clean
+        await node.logs.close()
+
+    asyncio.run(run())
+
+
+def test_background_flushes_when_the_journal_has_grown_and_ends_when_cancelled() -> None:
+    async def run() -> None:
+        node = Node(config=LogManagerConfig(disk_min_free_bytes=0, journal_flush_bytes=2000))
+        node.start()
+        node.create()
+        task = asyncio.create_task(node.logs.maintenance.run())
+        await asyncio.sleep(0)
+        async with asyncio.timeout(60):
+            while node.logs.statistics().flushes < 3:
+                await append(node.get(), batch(5))
+                await asyncio.sleep(0)
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+        await node.logs.close()
+        assert node.start().recovery.clean
+        await node.logs.close()
+
+    asyncio.run(run())
+
+
+def test_durability_os_has_no_journal_and_replays_one_that_is_there() -> None:
+    async def run() -> None:
+        node = Node(SimulatedStorage(3))
+        node.start()
+        node.create()
+        for _ in range(4):
+            await append(node.get())
+        expected = read_all(node.get())
+        node.storage.crash(power=True)
+        node.config = LogManagerConfig(disk_min_free_bytes=0, durability=Durability.OS.value)
+        node.start()
+        assert read_all(node.get()) == expected
+        assert node.logs.statistics().journal is None
+        assert node.get().append(batch()).base_offset == 4
+        assert node.get().high_watermark == 5
+        await node.logs.maintenance.flush()
+        await node.logs.close()
+        assert node.start().recovery.clean
+        await node.logs.close()
+
+    asyncio.run(run())
+
+
+def test_damaged_checkpoint_costs_work_and_no_records(caplog: pytest.LogCaptureFixture) -> None:
+    async def run() -> None:
+        node = Node()
+        node.start()
+        node.create()
+        await append(node.get(), batch(5))
+        await node.logs.maintenance.flush()
+        node.storage.crash(power=False)
+        write_whole(node.storage, "/data/recovery-point-offset-checkpoint", b"rubbish")
+        with caplog.at_level(logging.WARNING):
+            node.start()
+        assert "recovery-point-offset-checkpoint is malformed" in caplog.text
+        assert node.get().high_watermark == 5
+        await node.logs.close()
+
+    asyncio.run(run())
+
+
+def test_a_recovery_writes_the_leader_epochs_that_it_found() -> None:
+    async def run() -> None:
+        node = Node()
+        node.start()
+        await append(node.create())
+        path = "/data/orders-0/leader-epoch-checkpoint"
+        assert not node.storage.exists(path)
+        node.storage.crash(power=False)
+        node.start()
+        assert read_whole(node.storage, path, size_bytes_max=1000) == b"0\n1\n0 0\n"
+        node.storage.crash(power=False)
+        node.start()
+        assert read_whole(node.storage, path, size_bytes_max=1000) == b"0\n1\n0 0\n"
+        await node.logs.close()
+
+    asyncio.run(run())
+
+
+def test_D1_many_logs_that_are_synced_side_by_side_after_a_kill_are_on_the_disk_before_the_journal_is_cut() -> None:
+    async def run() -> None:
+        node = Node()
+        node.start()
+        tps = [TopicPartition("orders", number) for number in range(40)]
+        for tp in tps:
+            await append(node.create(tp))
+        node.storage.crash(power=False)
+        node.start()
+        assert node.storage.list_folder("/data/journal") == []
+        node.storage.crash(power=True, torn=False)
+        node.start()
+        assert [node.get(tp).high_watermark for tp in tps] == [1] * 40
+        for tp in tps:
+            await append(node.get(tp))
+        node.storage.crash(power=False)
+        node.storage.fail_next("sync", OSError(errno.EIO, "I/O error"), path_part="orders-17/")
+        with pytest.raises(SemelError, match="orders-17 is offline, because syncing"):
+            node.start()
+        node.storage.crash(power=True, torn=False)
+        node.start()
+        assert [node.get(tp).high_watermark for tp in tps] == [2] * 40, "the journal was kept"
+        await node.logs.close()
+
+    asyncio.run(run())

@@ -1,0 +1,194 @@
+"""The metadata's image: every change and its replay are one function, and a snapshot is as good as the log."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+
+import pytest
+from chained_changes import chained
+from hypothesis import given
+from hypothesis import strategies as st
+
+from semel.broker.metadata.chain import Position
+from semel.broker.metadata.changes import (
+    KINDS,
+    BrokerFenced,
+    BrokerRegistered,
+    BrokerStopping,
+    BrokerUnfenced,
+    Change,
+    ClusterCreated,
+    ConfigsChanged,
+    MetadataCorruptError,
+    PartitionChanged,
+    PartitionsAdded,
+    PartitionState,
+    ProducerIdsAllocated,
+    TopicCreated,
+    TopicDeleted,
+    decode_change,
+    encode_change,
+)
+from semel.broker.metadata.image import EMPTY_IMAGE, MetadataImage, decode_image, encode_image
+from semel.protocol.ids import TopicPartition, new_topic_id
+
+STATE = PartitionState(leader=1, leader_epoch=0, replicas=(1,), isr=(1,))
+ORDERS, PAYMENTS = new_topic_id(), new_topic_id()
+
+CHANGES: list[Change] = [
+    ClusterCreated("cluster"),
+    BrokerRegistered(1, "a1", "dir", "127.0.0.1", 9092, "127.0.0.1", 9094, "rack"),
+    TopicCreated("orders", ORDERS, (STATE, STATE), {"retention.ms": "5"}),
+    TopicCreated("payments", PAYMENTS, (STATE,)),
+    PartitionsAdded("orders", ORDERS, 2, (STATE,)),
+    PartitionChanged("orders", ORDERS, 1, PartitionState(2, 1, (1, 2), (2,), 1)),
+    ConfigsChanged("TOPIC", "orders", {"retention.ms": None, "segment.bytes": "100"}),
+    ConfigsChanged("BROKER", "1", {"num.partitions": "3"}),
+    ProducerIdsAllocated(1, 0, 1000),
+    TopicDeleted("payments", PAYMENTS),
+    BrokerRegistered(2, "b1", "dir2", "b", 9092, "b", 9094, "", "peer", 9093, is_clean=False, durability="os"),
+    PartitionChanged("orders", ORDERS, 1, PartitionState(-1, 2, (1, 2), (), 2, (2,), (1,))),
+    BrokerFenced(1, 2),
+    BrokerStopping(1, 2),
+    BrokerFenced(2, 11),
+    BrokerUnfenced(2, 11),
+]
+
+
+def whole() -> MetadataImage:
+    return EMPTY_IMAGE.apply_all(chained(CHANGES))
+
+
+def test_every_kind_of_change_is_applied() -> None:
+    assert {type(change) for change in CHANGES} == set(KINDS.values())
+    image = whole()
+    assert image.sequence == len(CHANGES)
+    assert image.cluster_id == "cluster"
+    assert image.brokers[1].kafka_port == 9092
+    assert set(image.topics) == {"orders"}
+    assert image.topic_names == {ORDERS: "orders"}
+    assert image.topic_by_id(PAYMENTS) is None
+    assert image.topics["orders"].configs == {"segment.bytes": "100"}
+    assert len(image.topics["orders"].partitions) == image.partition_count == 3
+    assert image.partition(TopicPartition("orders", 1)) == PartitionState(-1, 2, (1, 2), (), 2, (2,), (1,))
+    assert [(broker.epoch, broker.is_fenced) for broker in image.brokers.values()] == [(2, True), (11, False)]
+    assert (image.brokers[2].peer_host, image.brokers[2].peer_port) == ("peer", 9093)
+    assert (image.brokers[2].is_clean, image.brokers[2].durability) == (False, "os")
+    assert image.partition(TopicPartition("orders", 3)) is None
+    assert image.partition(TopicPartition("orders", -1)) is None
+    assert image.broker_configs == {1: {"num.partitions": "3"}}
+    assert image.next_producer_id == 1000
+
+
+def test_an_image_never_changes() -> None:
+    before = EMPTY_IMAGE.apply_all(chained(CHANGES[:3]))
+    copy = decode_image(encode_image(before), before.digest)
+    before.apply_all(chained(CHANGES[3:], before.position))
+    assert before == copy
+    with pytest.raises(TypeError):
+        before.topics["x"] = before.topics["orders"]  # type: ignore[index]
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        before.sequence = 9  # type: ignore[misc]
+
+
+@pytest.mark.parametrize("change", CHANGES, ids=lambda change: type(change).__name__)
+def test_changes_are_read_back_as_they_were_written(change: Change) -> None:
+    kind, payload = encode_change(change)
+    assert decode_change(kind, payload) == change
+    json.loads(payload)
+
+
+@given(st.integers(0, len(CHANGES)))
+def test_a_snapshot_and_the_rest_of_the_log_give_the_same_image(cut: int) -> None:
+    before = EMPTY_IMAGE.apply_all(chained(CHANGES[:cut]))
+    snapshot = decode_image(encode_image(before), before.digest)
+    assert snapshot.apply_all(chained(CHANGES[cut:], snapshot.position)) == whole()
+
+
+@pytest.mark.parametrize(
+    ("image", "change", "sequence"),
+    [
+        (EMPTY_IMAGE, ClusterCreated("x"), 2),
+        (EMPTY_IMAGE, ClusterCreated("x"), 0),
+        (EMPTY_IMAGE, TopicDeleted("orders", ORDERS), 1),
+        (EMPTY_IMAGE, ConfigsChanged("TOPIC", "orders", {}), 1),
+        (whole(), TopicDeleted("orders", PAYMENTS), len(CHANGES) + 1),
+        (whole(), PartitionsAdded("orders", ORDERS, 2, (STATE,)), len(CHANGES) + 1),
+        (whole(), PartitionChanged("orders", ORDERS, 0, STATE), len(CHANGES) + 1),
+        (whole(), BrokerFenced(3, 1), len(CHANGES) + 1),
+        (whole(), BrokerFenced(2, 10), len(CHANGES) + 1),
+        (whole(), BrokerUnfenced(1, 11), len(CHANGES) + 1),
+    ],
+)
+def test_R5_a_change_that_does_not_follow_is_refused(image: MetadataImage, change: Change, sequence: int) -> None:
+    """A gap, a topic of another id, a partition epoch that is not the next, a node's former start: none may slip in."""
+    with pytest.raises(MetadataCorruptError):
+        image.apply(change, Position(sequence, ""))
+
+
+@pytest.mark.parametrize(
+    ("kind", "payload"),
+    [
+        ("topic-exploded", "{}"),
+        ("topic-created", "["),
+        ("topic-created", "{}"),
+        ("topic-created", '{"name":"x","topic_id":"short","partitions":[],"configs":{}}'),
+        ("topic-created", '{"name":"x","topic_id":"AAAAAAAAAAAAAAAAAAAAAA","partitions":[[1]],"configs":{}}'),
+        ("topic-created", '{"name":"x","topic_id":"AAAAAAAAAAAAAAAAAAAAAA","partitions":[[1,0,[1],[1],0,[2]]]}'),
+    ],
+)
+def test_damaged_changes_are_named(kind: str, payload: str) -> None:
+    with pytest.raises(MetadataCorruptError, match=kind):
+        decode_change(kind, payload)
+
+
+@pytest.mark.parametrize("payload", ["", "{}", '{"format":2}', encode_image(whole())[:-5]])
+def test_damaged_snapshots_are_named(payload: str) -> None:
+    with pytest.raises(MetadataCorruptError, match="snapshot"):
+        decode_image(payload, "")
+
+
+OLD_REGISTRATION = (
+    '{"directory_id":"dir","grpc_host":"127.0.0.1","grpc_port":9094,"incarnation":"a1",'
+    '"kafka_host":"127.0.0.1","kafka_port":9092,"node_id":1,"rack":"rack"}'
+)
+OLD_PARTITION = '{"name":"orders","partition":1,"state":[2,1,[1,2],[2],1],"topic_id":"AAAAAAAAAAAAAAAAAAAAAQ"}'
+OLD_SNAPSHOT = (
+    '{"broker_configs":{},"brokers":[' + OLD_REGISTRATION + '],"cluster_id":"c","format":1,"next_producer_id":7,'
+    '"sequence":3,"topics":[["orders","AAAAAAAAAAAAAAAAAAAAAQ",[[1,0,[1],[1],0]],{"retention.ms":"5"}]]}'
+)
+
+
+@pytest.mark.parametrize(
+    ("kind", "payload"), [("broker-registered", OLD_REGISTRATION), ("partition-changed", OLD_PARTITION)]
+)
+def test_R10_what_an_older_version_wrote_is_written_with_the_same_bytes(kind: str, payload: str) -> None:
+    """Digests are made of them."""
+    assert encode_change(decode_change(kind, payload)) == (kind, payload)
+
+
+def test_an_older_entry_has_the_defaults_of_the_fields_that_it_lacks() -> None:
+    registered = decode_change("broker-registered", OLD_REGISTRATION)
+    assert isinstance(registered, BrokerRegistered)
+    assert registered == CHANGES[1]
+    assert (registered.peer_host, registered.peer_port) == ("", 0)
+    assert (registered.is_clean, registered.durability) == (True, "disk")
+    changed = decode_change("partition-changed", OLD_PARTITION)
+    assert isinstance(changed, PartitionChanged)
+    assert (changed.state.elr, changed.state.last_known_elr) == ((), ())
+
+
+def test_an_older_snapshot_is_read_and_written_as_it_was() -> None:
+    image = decode_image(OLD_SNAPSHOT, "digest")
+    assert (image.brokers[1].epoch, image.brokers[1].is_fenced) == (0, False)
+    assert encode_image(image) == OLD_SNAPSHOT
+    fenced = image.apply(decode_change(*encode_change(BrokerFenced(1, 0))), Position(4, ""))
+    assert fenced.brokers[1].is_fenced, "a node that has not started since has the broker epoch 0"
+
+
+def test_R5_a_registration_has_its_place_in_the_log_as_epoch_and_lifts_the_fence() -> None:
+    image = whole()
+    again = image.apply(BrokerRegistered(1, "a2", "dir", "h", 1, "h", 2), Position(image.sequence + 1, ""))
+    assert (again.brokers[1].epoch, again.brokers[1].is_fenced) == (image.sequence + 1, False)
+    assert decode_image(encode_image(again), "").brokers == again.brokers

@@ -1,0 +1,98 @@
+"""What nodes ask each other: read back as it was, and Kafka's own messages for everybody else."""
+
+from __future__ import annotations
+
+import pytest
+
+from semel.protocol.api.transactions import AddPartitionsToTxnRequest, TransactionVersion, TxnMarker
+from semel.protocol.errors import ErrorCode
+from semel.protocol.ids import ProducerIdAndEpoch, TopicPartition, new_topic_id
+from semel.protocol.kafka.api import ApiKey
+from semel.protocol.kafka.entities import load_entity
+from semel.protocol.kafka.entity_reader import entity_reader
+from semel.protocol.kafka.messages import build_response, parse_request
+from semel.protocol.kafka.node_messages import (
+    build_marker_results,
+    build_markers,
+    build_transaction_results,
+    build_transactions,
+    parse_marker_results,
+    parse_markers,
+    parse_transaction_results,
+    parse_transactions,
+)
+from semel.protocol.kafka.wire import WireFormatError, WireReader
+from semel.protocol.trace_context import TraceContext
+
+A0, A1, B0 = TopicPartition("a", 0), TopicPartition("a", 1), TopicPartition("b", 0)
+PRODUCER = ProducerIdAndEpoch(1 << 40, 7)
+IDS = {"a": new_topic_id()}
+
+MARKERS = [
+    TxnMarker(PRODUCER, 5, True, (A0, A1, B0), TransactionVersion.V2, 3, IDS),
+    TxnMarker(ProducerIdAndEpoch(9, 0), 6, False, (B0,), TransactionVersion.V1),
+]
+TRANSACTIONS = [
+    AddPartitionsToTxnRequest("t", PRODUCER, (A0, B0), topic_ids=IDS, trace=TraceContext(1, 2, 1)),
+    AddPartitionsToTxnRequest("t", PRODUCER, (A1,), verify_only=True, version=TransactionVersion.V1),
+]
+ERRORS = [{A0: ErrorCode.NONE, A1: ErrorCode.NOT_LEADER_OR_FOLLOWER, B0: ErrorCode.REQUEST_TIMED_OUT}, {}]
+
+
+def test_what_was_built_is_read() -> None:
+    markers = parse_markers(build_markers(MARKERS))
+    assert markers == MARKERS
+    assert [each.topic_ids for each in markers] == [IDS, {}]
+    transactions = parse_transactions(build_transactions(TRANSACTIONS))
+    assert transactions == TRANSACTIONS
+    assert [each.topic_ids for each in transactions] == [IDS, {}]
+    results = list(zip((1, 2), ERRORS, strict=True))
+    assert parse_marker_results(build_marker_results(results)) == results
+    named = list(zip(("x", "x"), ERRORS, strict=True))
+    assert parse_transaction_results(build_transaction_results(named)) == named
+
+
+def test_kafkas_own_readers_read_the_requests() -> None:
+    request = parse_request(ApiKey.WRITE_TXN_MARKERS, 2, build_markers(MARKERS))
+    first = request.markers[0]
+    assert (first.producer_id, first.producer_epoch, first.transaction_result) == (*PRODUCER, True)
+    assert (first.coordinator_epoch, first.transaction_version) == (5, 2)
+    assert [(topic.name, topic.partition_indexes) for topic in first.topics] == [("a", (0, 1)), ("b", (0,))]
+    request = parse_request(ApiKey.ADD_PARTITIONS_TO_TXN, 5, build_transactions(TRANSACTIONS))
+    assert [each.verify_only for each in request.transactions] == [False, True]
+    assert [topic.partitions for topic in request.transactions[0].topics] == [(0,), (0,)]
+
+
+def test_kafkas_own_messages_are_the_answers() -> None:
+    ours = build_marker_results([(7, ERRORS[0])])
+    topics = [
+        {"name": "a", "partitions": [{"partition_index": 0, "error_code": 0}, {"partition_index": 1, "error_code": 6}]},
+        {"name": "b", "partitions": [{"partition_index": 0, "error_code": 7}]},
+    ]
+    assert ours == build_response(ApiKey.WRITE_TXN_MARKERS, 2, markers=[{"producer_id": 7, "topics": topics}])
+    response = entity_reader(load_entity(ApiKey.ADD_PARTITIONS_TO_TXN, 5, "response"))(
+        WireReader(build_transaction_results([("t", ERRORS[0])]))
+    )
+    [transaction] = response.results_by_transaction
+    assert transaction.transactional_id == "t"
+    assert [len(topic.results_by_partition) for topic in transaction.topic_results] == [2, 1]
+
+
+@pytest.mark.parametrize(
+    "whole", [build_markers(MARKERS), build_transactions(TRANSACTIONS)], ids=["markers", "transactions"]
+)
+def test_a_message_that_is_cut_is_refused(whole: bytes) -> None:
+    parse = parse_markers if whole == build_markers(MARKERS) else parse_transactions
+    for size in range(len(whole)):
+        with pytest.raises(WireFormatError):
+            parse(whole[:size])
+
+
+def test_a_count_that_the_message_can_not_hold_takes_no_room() -> None:
+    for parse in (parse_markers, parse_transactions, parse_marker_results):
+        with pytest.raises(WireFormatError):
+            parse(b"\xff\xff\xff\xff\x0f" + bytes(20))
+        with pytest.raises(WireFormatError, match="null"):
+            parse(b"\x00")
+    with pytest.raises(WireFormatError, match="entries"):
+        parse_markers(build_markers(MARKERS), 4)

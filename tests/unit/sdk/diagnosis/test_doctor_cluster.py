@@ -1,0 +1,137 @@
+"""The rules of `semel doctor` about several nodes, with made-up facts."""
+
+from __future__ import annotations
+
+import shlex
+from dataclasses import replace
+
+import pytest
+from doctor_cluster_facts import BEHIND, CLUSTER_CASES, REPLICATED, T1, WHOLE, three
+from doctor_facts import TOPIC, settings_with
+from typer.testing import CliRunner
+
+from semel.broker.diagnostics.snapshot import TOLD_SETTINGS
+from semel.cli.main import app
+from semel.protocol.api.diagnostics import NodeFacts, NodeSnapshot, ReplicaFacts, Severity, Thresholds
+from semel.protocol.ids import NO_LEADER, TopicPartition
+from semel.protocol.plain_messages import from_message, to_message
+from semel.protocol.v1 import diagnostics_pb2
+from semel.sdk.diagnosis.cluster_rules import EQUAL_SETTINGS
+from semel.sdk.diagnosis.findings import Cluster, Finding
+from semel.sdk.diagnosis.rules import diagnose
+
+
+def findings(nodes: tuple[NodeSnapshot, ...], unreachable: dict[int, str] | None = None) -> dict[str, Finding]:
+    found = diagnose(Cluster(nodes, unreachable or {}), Thresholds()).findings
+    by_kind = {one.kind.name: one for one in found}
+    assert len(by_kind) == len(found), "each kind once"
+    return by_kind
+
+
+def test_a_healthy_cluster_has_no_findings() -> None:
+    assert findings(three()) == {}
+
+
+@pytest.mark.parametrize("name", CLUSTER_CASES)
+def test_each_kind_is_found_alone(name: str) -> None:
+    severity, nodes = CLUSTER_CASES[name]
+    (found,) = findings(nodes).values()
+    assert (found.kind.name, found.severity) == (name, severity)
+
+
+@pytest.mark.parametrize("name", CLUSTER_CASES)
+def test_each_command_is_one_that_there_is(name: str) -> None:
+    runner = CliRunner()
+    for text in findings(CLUSTER_CASES[name][1])[name].commands:
+        words = shlex.split(text)
+        shown = runner.invoke(app, [*words[1:], "--help"])
+        assert shown.exit_code == 0, (text, shown.output)
+        assert all(word.partition("=")[0] in shown.output for word in words if word.startswith("--")), text
+
+
+@pytest.mark.parametrize("name", CLUSTER_CASES)
+def test_facts_survive_the_wire(name: str) -> None:
+    for facts in CLUSTER_CASES[name][1]:
+        data = to_message(facts, diagnostics_pb2.NodeSnapshot()).SerializeToString()
+        assert from_message(diagnostics_pb2.NodeSnapshot.FromString(data), NodeSnapshot) == facts
+
+
+def test_every_setting_that_must_be_equal_is_told() -> None:
+    assert set(EQUAL_SETTINGS) <= set(TOLD_SETTINGS)
+
+
+def test_a_partition_without_a_leader_names_the_node_that_brings_it_back() -> None:
+    lost = replace(WHOLE, leader=NO_LEADER, isr=(), elr=(2,))
+    found = findings(three(replication=(lost,)), {2: "connection refused"})["partition-leaderless"]
+    assert "start node 2: it has all committed records" in found.what
+    assert "nodes 1, 2 and 3" in found.what
+    only = replace(lost, replicas=(3,), isr=(3,), elr=())
+    assert "start node 3, which has the only copy" in findings(three(replication=(only,)))["partition-leaderless"].what
+    two = replace(lost, elr=(2, 3))
+    assert "start nodes 2 or 3: each has all" in findings(three(replication=(two,)))["partition-leaderless"].what
+
+
+def test_a_partition_that_no_start_brings_back_says_which_replicas_may_lack_the_fewest() -> None:
+    lost = replace(WHOLE, leader=NO_LEADER, isr=(), elr=(), last_known_elr=(3,))
+    found = findings(three(replication=(lost,)))["partition-leaderless"]
+    assert "those of node 3 may lack the fewest" in found.what
+    assert found.happens.startswith("nothing")
+    assert "UNCLEAN" in found.kind.fix
+    assert "lost" in found.kind.fix
+
+
+def test_what_a_replica_lacks_is_told_by_its_leader_where_another_knows_newer_metadata() -> None:
+    """The newest metadata says who is in sync; the leader alone knows how far the others are."""
+    newest, leader, third = three()
+    newest = replace(newest, replication=(replace(BEHIND, leader=2, isr=(1, 2), missing=()),))
+    leader = replace(leader, replication=(replace(BEHIND, leader=2, missing=(ReplicaFacts(3, 77),)),))
+    found = findings((newest, leader, third))["replicas-behind"]
+    assert "orders-1 (lacks 77 records)" in found.what
+    assert found.subject == "node 3"
+
+
+def test_replicas_of_a_node_that_is_away_are_one_finding_beside_that_of_the_node() -> None:
+    nodes = (NodeFacts(1), NodeFacts(2), NodeFacts(3, is_fenced=True, is_stopping=True))
+    more = tuple(replace(BEHIND, partition=TopicPartition("orders", number)) for number in range(8))
+    found = findings(three(nodes=nodes, replication=more)[:2], {3: "connection refused"})
+    assert set(found) == {"node-unreachable", "replicas-behind"}
+    assert "8 replicas on node 3" in found["replicas-behind"].what
+    assert "lacks" not in found["replicas-behind"].what
+    assert "it was stopped" in found["node-unreachable"].what
+    assert "until it is back" in found["node-unreachable"].happens
+
+
+def test_older_metadata_of_another_node_is_not_believed() -> None:
+    newest, second, third = three()
+    second = replace(second, nodes=(NodeFacts(1), NodeFacts(2), NodeFacts(3, is_fenced=True)), replication=(BEHIND,))
+    assert findings((newest, second, third)) == {}
+
+
+def test_settings_that_differ_have_the_command_for_the_node_that_is_alone_with_its_value() -> None:
+    found = findings(three(settings=settings_with(min_insync_replicas="1")))["settings-differ"]
+    assert found.what == "min.insync.replicas differs: 1 on node 1, 2 on nodes 2 and 3"
+    assert found.commands == ("semel serve --data-dir /var/lib/semel --set min.insync.replicas=2",)
+
+
+def test_a_topic_that_three_nodes_tell_of_is_one_finding() -> None:
+    impossible = tuple(
+        replace(node, topics=(replace(REPLICATED, min_insync_replicas=5, retention_ms=60_000),)) for node in three()
+    )
+    assert set(findings(impossible)) == {"min-insync-impossible", "retention-short"}
+
+
+def test_a_single_node_is_not_asked_for_more_replicas() -> None:
+    (alone, *_) = three(nodes=(NodeFacts(1),), topics=(TOPIC,))
+    assert findings((alone,)) == {}
+
+
+def test_many_partitions_without_a_leader_are_told_up_to_a_bound() -> None:
+    lost = [
+        replace(WHOLE, partition=TopicPartition("t", number), leader=NO_LEADER, isr=(), elr=(2,))
+        for number in range(30)
+    ]
+    found = diagnose(Cluster(three(replication=tuple(lost)))).findings
+    assert len(found) == 21
+    assert any("10 more partitions without a leader" in one.what for one in found)
+    assert all(one.severity is Severity.ERROR for one in found)
+    assert T1.topic not in {one.subject for one in found}
