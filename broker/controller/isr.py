@@ -104,10 +104,13 @@ def _decide(
     if error is not ErrorCode.NONE:
         named = f"the in-sync replicas of {topic.name}-{one.partition} stay {list(state.isr)}: {message}"
         return IsrResult(one.topic_id, one.partition, error, named, state)
-    if set(one.isr) != set(state.isr):
-        isr = [each for each in state.replicas if each in one.isr]
-        state = follows(state, with_isr(state, isr, min_isr_of(topic, default_min_isr)))
-        decided[place] = state
+    isr = state.isr
+    if set(one.isr) != set(isr):
+        isr = tuple(each for each in state.replicas if each in one.isr)
+    # Also for the same set: where it is enough by the setting of now, nobody else is eligible any more.
+    after = follows(state, with_isr(state, isr, min_isr_of(topic, default_min_isr)))
+    if after is not state:
+        decided[place] = state = after
         changes.append(PartitionChanged(topic.name, topic.topic_id, one.partition, state))
     return IsrResult(one.topic_id, one.partition, ErrorCode.NONE, state=state)
 

@@ -1,9 +1,9 @@
 """Which replicas of a partition have every committed record: those in sync, and the eligible ones (KIP-966).
 
 A record is committed when every in-sync replica has it and they are at least min.insync.replicas (R1). So a replica
-that leaves when they become too few misses nothing until they are enough again: it stays eligible. That holds only if
-the high watermark goes by the same number as the decisions here. So a leader applies settings and in-sync sets in the
-order of the metadata's log, those of its own proposals too: it must not use the answer to one before what came before.
+that leaves when they become too few misses nothing until they are enough again: it stays eligible. The leader may know
+another min.insync.replicas than whoever decided that, so it commits nothing while any replica is eligible, and asks to
+end that once enough are in sync by its own setting (`LeaderState.has_min_isr`, `LeaderState.wanted_isr`).
 """
 
 from __future__ import annotations

@@ -60,6 +60,7 @@ class LeaderState:
         "_proofs",
         "_proposed",
         "begin_offset",
+        "elr",
         "is_alone",
         "isr",
         "leader_epoch",
@@ -80,14 +81,19 @@ class LeaderState:
         min_isr: int,
         begin_offset: int,
         now_s: float,
+        elr: Collection[int] = (),
     ) -> None:
-        """`min_isr`: min.insync.replicas, which counts up to the number of replicas (KIP-966)."""
+        """`min_isr`: min.insync.replicas, which counts up to the number of replicas (KIP-966).
+
+        elr: replicas out of sync that may still be elected
+        """
         assert node_id in isr, "a leader is in sync with itself"
         self.node_id = node_id
         self.leader_epoch = leader_epoch
         self.partition_epoch = partition_epoch
         self.replicas = tuple(replicas)
         self.isr = tuple(isr)
+        self.elr = tuple(elr)
         self.begin_offset = begin_offset
         self.min_isr = min_isr
         self._followers = {
@@ -118,7 +124,15 @@ class LeaderState:
 
     @property
     def has_min_isr(self) -> bool:
-        """Whether enough replicas are in sync for anything to be committed (R2)."""
+        """Whether enough replicas are in sync for anything to be committed (R2).
+
+        Never while another may be elected that is not in sync: it would lack what is committed now (R4). Whoever
+        decided on that may have known another min.insync.replicas than this leader does.
+        """
+        return not self.elr and self._are_enough
+
+    @property
+    def _are_enough(self) -> bool:
         return len(self.isr) >= min(self.min_isr, len(self.replicas))
 
     def committed_end(self, own_end: int) -> int:
@@ -176,7 +190,8 @@ class LeaderState:
 
         A follower joins once it has all that is committed and all from before this epoch, in a fetch of its present
         start, while it is `usable`: a node that is registered under that broker epoch, not fenced, and stays. One that
-        had not all for `lag_max_s` leaves.
+        had not all for `lag_max_s` leaves. The same set is asked for where it is enough by the setting of now, and
+        others are still eligible: they are not any more once the answer is there.
         """
         if self.is_asking:
             return None
@@ -191,7 +206,7 @@ class LeaderState:
                 and usable.get(node) == follower.broker_epoch
             ):
                 wanted.append(node)
-        if set(wanted) == set(self.isr):
+        if set(wanted) == set(self.isr) and not (self.elr and self._are_enough):
             return None
         self._proposed = tuple(wanted)
         return WantedIsr(
@@ -202,12 +217,21 @@ class LeaderState:
         """Take note that a proposal was refused, for sure: it has changed nothing and never will."""
         self._proposed = None
 
-    def changed(self, isr: Collection[int], replicas: Collection[int], partition_epoch: int, *, now_s: float) -> None:
+    def changed(
+        self,
+        isr: Collection[int],
+        replicas: Collection[int],
+        partition_epoch: int,
+        *,
+        now_s: float,
+        elr: Collection[int] = (),
+    ) -> None:
         """Take over what the metadata says within this epoch. A proposal made for an earlier state is settled by it."""
         if partition_epoch <= self.partition_epoch:
             return
         assert self.node_id in isr, "a leader is in sync with itself"
-        self.isr, self.replicas, self.partition_epoch = tuple(isr), tuple(replicas), partition_epoch
+        self.isr, self.elr, self.replicas = tuple(isr), tuple(elr), tuple(replicas)
+        self.partition_epoch = partition_epoch
         self._proposed = None
         for node in self.isr:
             if node != self.node_id and node not in self._followers:

@@ -219,10 +219,12 @@ class Partition:
             _call(callback, self._refusal())
         self._notify()
 
-    def isr_changed(self, isr: Collection[int], replicas: Collection[int], partition_epoch: int) -> None:
+    def isr_changed(
+        self, isr: Collection[int], replicas: Collection[int], partition_epoch: int, elr: Collection[int] = ()
+    ) -> None:
         """Take over a new in-sync set of the epoch that is led here."""
         if self._leader is not None:
-            self._leader.changed(isr, replicas, partition_epoch, now_s=self._clock.monotonic())
+            self._leader.changed(isr, replicas, partition_epoch, now_s=self._clock.monotonic(), elr=elr)
             self._commit()
 
     def fetched_by(self, node: int, broker_epoch: int, offset: int) -> bool:

@@ -114,14 +114,17 @@ class InSyncProposals:
 
     def _answered(self, proposal: _Proposal, result: IsrResult, decided_on: int) -> None:
         """Where it was accepted, or did not follow, the metadata's change says what holds, in its turn."""
-        if result.error is ErrorCode.NONE:
+        state = result.state
+        is_same = state is not None and state.partition_epoch == proposal.wanted.partition_epoch
+        if result.error is ErrorCode.NONE and not is_same:
             _log.info("%s: in sync are now the nodes %s", proposal.partition.tp, _listed(proposal.wanted.isr))
             return
         unclear_after = proposal.unclear_after
-        refused_for_good = result.error is ErrorCode.INELIGIBLE_REPLICA or result.error is ErrorCode.INVALID_REQUEST
+        refused_for_good = is_same or result.error in (ErrorCode.INELIGIBLE_REPLICA, ErrorCode.INVALID_REQUEST)
         if refused_for_good and (unclear_after is None or decided_on > unclear_after):
-            _log.info("%s: the nodes %s are not taken as in sync: %s", proposal.partition.tp,
-                      _listed(proposal.wanted.isr), result.message)  # fmt: skip
+            if result.message:
+                _log.info("%s: the nodes %s are not taken as in sync: %s", proposal.partition.tp,
+                          _listed(proposal.wanted.isr), result.message)  # fmt: skip
             leader = proposal.partition.leader
             if leader is not None and not _is_settled(proposal):
                 leader.refused()

@@ -21,7 +21,7 @@ def take_part(partition: Partition, state: PartitionState, node_id: int, now_s: 
         and partition.leader_epoch == state.leader_epoch
         and partition.leader.node_id == node_id  # the only replica leads without an id until it gets others
     ):
-        partition.isr_changed(state.isr, state.replicas, state.partition_epoch)
+        partition.isr_changed(state.isr, state.replicas, state.partition_epoch, state.elr)
         return None
     leader = LeaderState(
         node_id,
@@ -32,5 +32,6 @@ def take_part(partition: Partition, state: PartitionState, node_id: int, now_s: 
         min_isr=partition.config.min_insync_replicas,
         begin_offset=partition.log_end_offset,
         now_s=now_s,
+        elr=state.elr,
     )
     return partition.lead(leader)

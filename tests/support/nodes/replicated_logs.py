@@ -128,8 +128,8 @@ class ReplicatedLogs:
 
     def __init__(self, seed: int) -> None:
         self.random = random.Random(seed)
-        self.min_isr = self.random.choice([1, 2])
-        self.log_config = LogConfig(segment_bytes=self.random.choice([300, 1 << 20]), min_insync_replicas=self.min_isr)
+        self.min_isrs = self.random.choice([(1,), (2,), (1, 2), (1, 2, 3)])
+        self.segment_bytes = self.random.choice([300, 1 << 20])
         self.topic_id = new_topic_id()
         self.images: list[MetadataImage] = [EMPTY_IMAGE]
         self.messages: list[Message] = []
@@ -141,10 +141,18 @@ class ReplicatedLogs:
         for machine in self.machines.values():
             self.start(machine)
         state = PartitionState(1, 0, NODES, NODES)
-        configs = {"min.insync.replicas": str(self.min_isr)}
-        self.commit([TopicCreated(TP.topic, self.topic_id, (state,), configs)])
+        self.commit([TopicCreated(TP.topic, self.topic_id, (state,), {})])
         for machine in self.machines.values():
             machine.apply(len(self.images) - 1)
+
+    @property
+    def min_isr(self) -> int:
+        """min.insync.replicas as one node knows it just now: after a change, some have the old one and some the new."""
+        return self.random.choice(self.min_isrs)
+
+    @property
+    def log_config(self) -> LogConfig:
+        return LogConfig(segment_bytes=self.segment_bytes, min_insync_replicas=self.min_isr)
 
     @property
     def image(self) -> MetadataImage:
@@ -179,6 +187,7 @@ class ReplicatedLogs:
             (3, self.step_fence),
             (4, self.step_unfence),
             (2, self.step_checkpoint),
+            (2, self.step_setting),
         ]
         # Some worlds are all crashes and elections, others all fetches: chance alone would make them all alike.
         weights = [weight * self.random.choice([0.3, 1, 1, 3]) for weight, _ in kinds]
@@ -209,6 +218,12 @@ class ReplicatedLogs:
         machine = self.a_machine(lambda one: True)
         if machine is not None and machine.logs is not None:
             machine.logs.folder.high_watermarks.write({TP: (self.topic_id, machine.partition.high_watermark)})
+
+    def step_setting(self) -> None:
+        """A node hears of another min.insync.replicas."""
+        machine = self.a_machine(lambda one: True)
+        if machine is not None:
+            machine.partition.update_config(self.log_config)
 
     def step_fetch(self) -> None:
         """A follower asks for what comes next, once all that it has is on its disk."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -11,11 +12,15 @@ import pytest
 from cluster import Cluster, cluster
 from kafka_calls import call
 
+from semel.broker.handlers.configs import alter_configs
 from semel.broker.handlers.leadership import reassign
 from semel.broker.handlers.topics.changes import create_internal_topic, create_topics
+from semel.broker.metadata.changes import Change, PartitionChanged
+from semel.broker.metadata.image import MetadataImage
 from semel.broker.start_errors import NodeStartError
+from semel.protocol.api.metadata import ALL_NODES, AlterConfigsRequest, ResourceType
 from semel.protocol.api.topics import NewTopic
-from semel.protocol.errors import ErrorCode
+from semel.protocol.errors import ErrorCode, UsageError
 from semel.protocol.ids import OFFSETS_TOPIC, TopicPartition
 from semel.protocol.kafka.api import ApiKey
 from semel.runtime.simulated_storage import SimulatedStorage
@@ -260,5 +265,60 @@ def test_clients_are_not_sent_to_a_node_that_is_taken_for_dead(tmp_path: Path) -
                 port, ApiKey.DESCRIBE_CLUSTER, 2, endpoint_type=1, include_fenced_brokers=asks_for_fenced
             )
             assert {int(one.broker_id): one.is_fenced for one in answer.brokers} == expected
+
+    run(tmp_path, test)
+
+
+def test_R4_a_lower_min_insync_replicas_ends_the_eligibility_of_those_that_are_away(tmp_path: Path) -> None:
+    async def test(three: Cluster) -> None:
+        await three.create("t", min_insync_replicas="3")
+        await three.in_sync(T0, 1, 2, 3)
+        leader = three.state(T0).leader
+        away = next(iter({1, 2, 3} - {leader}))
+        await three.kill(away)
+        await three.until(lambda: three.state(T0).elr == (away,))
+        await alter_configs(
+            three.nodes[leader], AlterConfigsRequest(ResourceType.TOPIC, "t", {"min.insync.replicas": "2"})
+        )
+        assert three.state(T0).elr == (), "decided with the setting itself"
+        await three.produce(T0, b"with two in sync")
+
+    run(tmp_path, test)
+
+
+def test_R4_a_leader_commits_nothing_while_a_replica_is_eligible_by_another_setting_and_asks_to_end_that(
+    tmp_path: Path,
+) -> None:
+    async def test(three: Cluster) -> None:
+        await three.create("t", min_insync_replicas="2")
+        await three.in_sync(T0, 1, 2, 3)
+        leader = three.leader(T0)
+        assert leader is not None
+        away = next(iter({1, 2, 3} - {three.state(T0).leader}))
+        await three.kill(away)
+        await three.until(lambda: away not in three.state(T0).isr)
+        await three.produce(T0, b"it lacks this")
+        topic_id = leader.metadata.image.topics["t"].topic_id
+
+        def by_another_setting(image: MetadataImage) -> list[Change]:
+            state = image.partition(T0)
+            assert state is not None
+            after = replace(state, elr=(away,), partition_epoch=state.partition_epoch + 1)
+            return [PartitionChanged("t", topic_id, 0, after)]
+
+        await leader.metadata.change(by_another_setting)
+        await three.produce(T0, b"and this")
+        assert three.state(T0).elr == (), "nothing is committed before"
+
+    run(tmp_path, test)
+
+
+def test_min_insync_replicas_of_one_node_alone_is_refused(tmp_path: Path) -> None:
+    async def test(three: Cluster) -> None:
+        change = AlterConfigsRequest(ResourceType.BROKER, "1", {"min.insync.replicas": "2"})
+        with pytest.raises(UsageError, match="must be the same on all nodes") as refused:
+            await alter_configs(three.nodes[1], change)
+        assert refused.value.code is ErrorCode.INVALID_CONFIG
+        await alter_configs(three.nodes[1], replace(change, resource_name=ALL_NODES))
 
     run(tmp_path, test)

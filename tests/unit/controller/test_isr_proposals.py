@@ -128,3 +128,11 @@ def test_each_proposal_succeeds_or_fails_for_itself_and_each_sees_those_before_i
 def test_a_proposal_of_what_is_already_so_writes_nothing() -> None:
     decision = decide_isr(image_of(ALL), 1, 1, [proposed(EPOCHS)], default_min_isr=1)
     assert (decision.changes, decision.results[0].error, decision.results[0].state) == ([], ErrorCode.NONE, ALL)
+
+
+def test_R5_the_same_set_again_ends_eligibility_where_it_is_enough_by_the_setting_of_now() -> None:
+    stuck = replace(ALONE, elr=(2,), last_known_elr=(3,))
+    decision = decide_isr(image_of(stuck, min_isr=1), 1, 1, [proposed({1: 1})], default_min_isr=1)
+    assert decision.results[0].state == replace(ALONE, partition_epoch=8)
+    still = decide_isr(image_of(stuck, min_isr=2), 1, 1, [proposed({1: 1})], default_min_isr=1)
+    assert (still.changes, still.results[0].state) == ([], stuck)

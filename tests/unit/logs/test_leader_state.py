@@ -10,7 +10,9 @@ from semel.broker.logs.leader_state import LeaderState, WantedIsr
 ME, B, C = 1, 2, 3
 
 
-def leading(isr: tuple[int, ...] = (ME, B, C), *, min_isr: int = 2, begin: int = 10) -> LeaderState:
+def leading(
+    isr: tuple[int, ...] = (ME, B, C), *, min_isr: int = 2, begin: int = 10, elr: tuple[int, ...] = ()
+) -> LeaderState:
     return LeaderState(
         ME,
         leader_epoch=5,
@@ -20,6 +22,7 @@ def leading(isr: tuple[int, ...] = (ME, B, C), *, min_isr: int = 2, begin: int =
         min_isr=min_isr,
         begin_offset=begin,
         now_s=0.0,
+        elr=elr,
     )
 
 
@@ -144,3 +147,25 @@ def test_R3_a_log_is_cut_where_the_epoch_ended_in_both() -> None:
     assert cut_to_follow(10, 8, 12) == 8
     assert cut_to_follow(6, 8, 12) == 6
     assert cut_to_follow(10, 8, 7) == 7
+
+
+def test_R4_nothing_is_committed_while_another_may_be_elected_that_is_not_in_sync() -> None:
+    """Who decided that had another min.insync.replicas: what is committed now would be lost with its election."""
+    leader = leading((ME, B), min_isr=1, elr=(C,))
+    fetch(leader, B, 30)
+    assert leader.committed_end(30) == 0
+    assert not leader.has_min_isr
+    leader.changed((ME, B), (ME, B, C), 8, now_s=0.0, elr=())
+    assert leader.committed_end(30) == 30
+    leader.changed((ME, B), (ME, B, C), 9, now_s=0.0, elr=(C,))
+    assert leader.committed_end(30) == 0
+
+
+def test_R5_a_leader_asks_that_nobody_else_stays_eligible_where_enough_are_in_sync() -> None:
+    leader = leading((ME, B), min_isr=2, elr=(C,))
+    fetch(leader, B, 30)
+    assert ask(leader) == WantedIsr(5, 7, {ME: 99, B: 100})
+    assert ask(leader) is None, "one at a time"
+    too_few = leading((ME, B), min_isr=3, elr=(C,))
+    fetch(too_few, B, 30)
+    assert ask(too_few) is None

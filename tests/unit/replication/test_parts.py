@@ -260,3 +260,39 @@ def test_a_fetch_that_nothing_happens_to_is_answered_when_its_time_is_over() -> 
         assert (answer.error, answer.records) == (ErrorCode.NONE, None)
 
     asyncio.run(main())
+
+
+def test_all_who_wait_until_a_followers_log_is_on_the_disk_go_on() -> None:
+    """One fetcher waits while the leader changes, and that of the next leader begins to wait as well."""
+
+    scene = Scene()
+    scene.append()
+    assert scene.fetch(scene.third) is Followed.TAKEN_IN  # outside the loop, where nothing syncs until the test does
+
+    async def test() -> None:
+        waiting = [asyncio.ensure_future(scene.third.partition.all_durable()) for _ in range(2)]
+        await asyncio.sleep(0)
+        assert not any(one.done() for one in waiting), "its record is not on the disk yet"
+        scene.third.sync()
+        async with asyncio.timeout(20):
+            await asyncio.gather(*waiting)
+
+    asyncio.run(test())
+
+
+def test_one_who_gives_up_waiting_for_the_disk_leaves_the_other_waiting() -> None:
+    scene = Scene()
+    scene.append()
+    assert scene.fetch(scene.third) is Followed.TAKEN_IN
+
+    async def test() -> None:
+        gone, stays = (asyncio.ensure_future(scene.third.partition.all_durable()) for _ in range(2))
+        await asyncio.sleep(0)
+        gone.cancel()
+        await asyncio.sleep(0)
+        assert gone.cancelled()
+        scene.third.sync()
+        async with asyncio.timeout(20):
+            await stays
+
+    asyncio.run(test())
