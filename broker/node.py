@@ -548,6 +548,7 @@ class Node:
             snapshot_changes=config.metadata_snapshot_changes,
             is_shared=store.is_shared and not in_folder,
             heartbeat_ms=config.broker_heartbeat_interval_ms if self.is_clustered else None,
+            away_ms=_silence_of_all_ms(config) if self.is_clustered else None,
             on_went_back=self._metadata_went_back,
             on_deposed=self._deposed,
         )
@@ -1003,3 +1004,9 @@ def _causes(error: BaseException) -> Iterator[str]:
         yield error.message
     else:
         yield f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
+
+
+def _silence_of_all_ms(config: NodeConfig) -> int:
+    """Return after how long without an answer from the database nobody can have been heard of, so nobody is dead."""
+    session_ms = config.broker_session_timeout_ms
+    return max(session_ms - 2 * config.broker_heartbeat_interval_ms, session_ms // 2)

@@ -424,19 +424,29 @@ class LogManager:
     async def restart_at(self, partition: Partition, offset: int) -> Partition:
         """Begin a follower's log again at `offset`: what it needs next is deleted at its leader. It has no part then.
 
-        A crash on the way leaves no log, or an empty one, which is begun again. Raises `SemelError` and `OSError`.
+        A crash on the way leaves no log, or an empty one, which is begun again. Raises `SemelError` and `OSError`: then
+        the partition is offline, and `bring_back` brings it.
         """
-        tp, topic_id, config = partition.tp, partition.topic_id, partition.config
-        self.delete_partition(tp)
-        self.folder.log_starts.note(tp, offset)
+        wanted = NewPartition(partition.tp, partition.topic_id, partition.config, partition.leader_epoch)
+        tp, topic_id = wanted.tp, wanted.topic_id
 
         def make() -> None:
             for error in self.folder.make_log_folders([(tp, topic_id)], keep_starts=True).values():
                 raise error
 
-        await self._thread.run(make)
-        log = self._opener.open_log(tp, topic_id, clean=True, start=offset, config=config)
-        return self._add(log)
+        is_gone = is_made = False
+        try:
+            self.delete_partition(tp)
+            is_gone = True
+            self.folder.log_starts.note(tp, offset)
+            await self._thread.run(make)
+            is_made = True
+            return self._add(self._opener.open_log(tp, topic_id, clean=True, start=offset, config=wanted.log_config))
+        except (SemelError, OSError) as error:
+            has_files = is_made or not is_gone
+            failed = self._opener.failed(tp, topic_id, error, wanted.leader_epoch) if has_files else None
+            self._opener.take_offline([failed or self._not_made(wanted, error)])
+            raise
 
     # --- Offline partitions -------------------------------------------------------------------------------------------
 

@@ -69,6 +69,7 @@ class Metadata:
         snapshot_changes: int,
         is_shared: bool = False,
         heartbeat_ms: int | None = None,
+        away_ms: int | None = None,
         on_went_back: Callable[[MetadataWentBackError], Awaitable[None]] | None = None,
         on_deposed: Callable[[NodeDeposedError], None] | None = None,
     ) -> None:
@@ -76,6 +77,7 @@ class Metadata:
 
         is_shared:    whether other nodes may use the store too: only then it is polled, and has heartbeats
         heartbeat_ms: how often; without it as often as the lease is renewed, three times in its length
+        away_ms:      the database counts as away after so long without an answer, also where none has failed
         on_went_back: awaited once, when the database turns out to lack what was applied here, before a caller hears it
         on_deposed:   called once, when this node was started again elsewhere
         """
@@ -87,6 +89,7 @@ class Metadata:
         self._snapshot_changes = snapshot_changes
         self._is_shared = is_shared
         self._heartbeat_s = (lease_ms / 3 if heartbeat_ms is None else heartbeat_ms) / 1000
+        self._away_s = float("inf") if away_ms is None else away_ms / 1000
         self._on_went_back = on_went_back
         self._on_deposed = on_deposed
         self._over: MetadataWentBackError | NodeDeposedError | None = None
@@ -102,7 +105,7 @@ class Metadata:
         self._executor = Threads(1, "semel-metadata")
         self._is_silent = False
         self.reached_since: float | None = None
-        """Since when each look at the database has succeeded, by the monotonic clock; None while they fail."""
+        """Since when the database has answered, by the monotonic clock; None while it does not."""
         self.reached_at = clock.monotonic()
         """When a look at the database succeeded last, by the monotonic clock."""
         self.failed_heartbeats = 0
@@ -523,9 +526,10 @@ class Metadata:
             if self._end(error) and self._on_deposed is not None:
                 self._on_deposed(error)
             raise
-        self.reached_at = self._clock.monotonic()
-        if self.reached_since is None:
-            self.reached_since = self.reached_at
+        now_s = self._clock.monotonic()
+        if self.reached_since is None or now_s - self.reached_at > self._away_s:
+            self.reached_since = now_s
+        self.reached_at = now_s
         return result
 
     def _end(self, error: MetadataWentBackError | NodeDeposedError) -> bool:

@@ -13,6 +13,7 @@ from contextlib import suppress
 from typing import Final
 
 from semel.broker.log.epochs_file import EpochsWrite
+from semel.broker.logs.offline import message_of
 from semel.broker.logs.partition import Partition
 from semel.broker.metadata.image import MetadataImage
 from semel.broker.peers.peers import Peers
@@ -125,8 +126,10 @@ class Replicas:
             try:
                 await self._node.logs.restart_at(partition, leader_start)
             except (SemelError, OSError) as error:
-                _log.error("%s could not be begun again: %s", tp, error)
+                _log.error("%s could not be begun again, and this is tried again: %s", tp, message_of(error))
                 return
+            if self._node.metadata.image.topic_by_id(partition.topic_id) is None:
+                self._node.logs.delete_partition(tp)  # its topic was deleted meanwhile
         await self.take_parts([tp], self._node.metadata.image)
 
     async def run(self) -> None:

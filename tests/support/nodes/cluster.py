@@ -4,6 +4,7 @@ database that can be cut."""
 from __future__ import annotations
 
 import asyncio
+import threading
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
@@ -36,12 +37,24 @@ WITHIN_S = 60.0
 
 
 class CutStore(MetadataStore):
-    """A node's way to the database; `is_cut` fails each transaction before it begins."""
+    """A node's way to the database; `is_cut` fails each transaction before it begins, and `hang` holds it back."""
 
     is_cut = False
 
+    def __init__(self, url: str, *, timeout_ms: int) -> None:
+        super().__init__(url, timeout_ms=timeout_ms)
+        self._may_go = threading.Event()
+        self._may_go.set()
+
+    def hang(self) -> None:
+        self._may_go.clear()
+
+    def go_on(self) -> None:
+        self._may_go.set()
+
     @contextmanager
     def _transaction(self) -> Iterator[sa.Connection]:
+        self._may_go.wait(WITHIN_S)
         if self.is_cut:
             raise MetadataUnavailableError("the way to the database is cut")
         with super()._transaction() as connection:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 from collections.abc import Awaitable, Callable
 from dataclasses import replace
 from pathlib import Path
@@ -126,6 +127,27 @@ def test_while_the_database_is_away_what_is_led_goes_on(tmp_path: Path) -> None:
     run(tmp_path, test)
 
 
+def test_a_database_that_hangs_and_fails_nothing_makes_nobody_dead(tmp_path: Path) -> None:
+    async def test(three: Cluster) -> None:
+        await three.create("t", min_insync_replicas="2")
+        await three.in_sync(T0, 1, 2, 3)
+        before = three.state(T0)
+        controller = next(node for node in three.nodes.values() if node.metadata.controller_epoch >= 0)
+        others = [store for number, store in three.stores.items() if three.nodes[number] is not controller]
+        for store in three.stores.values():
+            store.hang()
+        await asyncio.sleep(3.5)  # longer than a session
+        three.stores[controller.config.node_id].go_on()
+        reached_at = controller.metadata.reached_at
+        await three.until(lambda: controller.metadata.reached_at > reached_at + 0.5)
+        for store in others:
+            store.go_on()
+        await three.until(lambda: all(node.metadata.reached_at > reached_at + 5 for node in three.nodes.values()))
+        assert three.state(T0) == before
+
+    run(tmp_path, test)
+
+
 def test_a_follower_whose_next_record_is_deleted_at_the_leader_begins_again_there(tmp_path: Path) -> None:
     async def test(three: Cluster) -> None:
         await three.create("t")
@@ -146,6 +168,31 @@ def test_a_follower_whose_next_record_is_deleted_at_the_leader_begins_again_ther
         assert here is not None
         assert (here.log_start_offset, here.log_end_offset) == (5, 6)
         assert three.values(away, T0) == three.values(leader.config.node_id, T0)
+
+    run(tmp_path, test)
+
+
+@pytest.mark.parametrize("step", ["rename", "make_folder", "create"])
+def test_a_log_that_could_not_be_begun_again_at_first_comes_once_the_disk_takes_it(tmp_path: Path, step: str) -> None:
+    async def test(three: Cluster) -> None:
+        await three.create("t")
+        await three.in_sync(T0, 1, 2, 3)
+        away = next(iter({1, 2, 3} - {three.state(T0).leader}))
+        await three.kill(away)
+        for number in range(6):
+            await three.produce(T0, b"%d" % number)
+        leader = three.leader(T0)
+        assert leader is not None
+        partition = leader.partition(T0)
+        assert partition is not None
+        partition.delete_records(5)
+        three.disks[away].fail_next(step, OSError(errno.ENOSPC, "no space left"), path_part="/t-0", times=2)
+        await three.start(away)
+        await three.in_sync(T0, 1, 2, 3)
+        here = three.nodes[away].partition(T0)
+        assert here is not None
+        assert (here.log_start_offset, here.log_end_offset) == (5, 6)
+        assert not len(three.nodes[away].logs.offline)
 
     run(tmp_path, test)
 
