@@ -15,7 +15,7 @@ from semel.broker.handlers.produce import handler as produce_module
 from semel.broker.handlers.produce.gate import QUEUED_BATCHES_MAX
 from semel.broker.listeners.kafka.listener import KafkaListener
 from semel.broker.log.config import CleanupPolicy, LogConfig, TimestampType
-from semel.broker.log.refused_batches import REMEMBERED_MS
+from semel.broker.logs.leader_state import LeaderState
 from semel.protocol.api.topics import IsolationLevel
 from semel.protocol.api.transactions import AddPartitionsToTxnRequest, TransactionVersion
 from semel.protocol.batch_builder import encode_batch
@@ -216,6 +216,29 @@ def test_acks_all_times_out_and_the_batch_stays(tmp_path: Path) -> None:
         assert codes(answer) == [ErrorCode.REQUEST_TIMED_OUT]
         assert partition.log_end_offset == 1
         never[0](None)  # type: ignore[operator]  # a commit that comes later changes nothing
+
+    run_with_listener(test, str(tmp_path))
+
+
+def test_T3_a_transactional_batch_with_acks_1_waits_for_the_followers(tmp_path: Path) -> None:
+    """At an election a leader that has the newest sequence would not notice that the last batch is gone."""
+
+    async def test(node: FakeNode, listener: KafkaListener) -> None:
+        (partition,) = node.create("t")
+        partition.lead(
+            LeaderState(
+                1, leader_epoch=1, partition_epoch=1, replicas=(1, 2), isr=(1, 2), min_isr=1, begin_offset=0, now_s=0.0
+            )
+        )
+        client = await KafkaClient.connect(listener.port)
+        plain = await client.produce(request(batch(b"x")))
+        assert codes(plain) == [ErrorCode.NONE], "it says that it does without"
+        answer = asyncio.ensure_future(client.produce(request(in_txn(b"a"), txn="tx"), 12))
+        await until(lambda: partition.log_end_offset == 2)
+        await turns(20)
+        assert not answer.done()
+        assert partition.fetched_by(2, 5, 2)
+        assert codes(await answer) == [ErrorCode.NONE]
 
     run_with_listener(test, str(tmp_path))
 
@@ -735,77 +758,3 @@ def test_records_without_a_key_are_named_where_the_topic_is_compacted(tmp_path: 
         assert not answer.record_errors
 
     run_with_listener(test, str(tmp_path))
-
-
-def test_P2_no_batch_overtakes_the_first_of_a_new_producer_that_was_refused_for_now(tmp_path: Path) -> None:
-    """A partition takes any first sequence of a producer that it does not know: the second batch would have been it."""
-
-    def of(number: int, epoch: int = 0) -> bytes:
-        return batch(b"v", producer=ProducerIdAndEpoch(7, epoch), sequence=number)
-
-    async def test(node: FakeNode, listener: KafkaListener) -> None:
-        (partition,) = node.create("t")
-        client = await KafkaClient.connect(listener.port)
-
-        async def send(data: bytes) -> ErrorCode:
-            (code,) = codes(await client.produce(request(data, acks=-1)))
-            return code
-
-        partition.update_config(replace(partition.config, min_insync_replicas=2))
-        assert await send(of(1)) is ErrorCode.NOT_ENOUGH_REPLICAS
-        assert await send(of(0)) is ErrorCode.NOT_ENOUGH_REPLICAS
-        partition.update_config(replace(partition.config, min_insync_replicas=1))
-        assert await send(of(1)) is ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
-        assert await send(of(0)) is ErrorCode.NONE
-        assert await send(of(1)) is ErrorCode.NONE
-        assert partition.log_end_offset == 2
-
-    run_with_listener(test, str(tmp_path))
-
-
-def test_P2_a_producer_that_gives_its_first_batch_up_is_not_held_to_it(tmp_path: Path) -> None:
-    async def test(node: FakeNode, listener: KafkaListener) -> None:
-        (partition,) = node.create("t")
-        client = await KafkaClient.connect(listener.port)
-        whole, few = partition.config, replace(partition.config, min_insync_replicas=2)
-        for producer_id in (7, 8):
-            partition.update_config(few)
-            first = batch(b"v", producer=ProducerIdAndEpoch(producer_id, 0), sequence=0)
-            assert codes(await client.produce(request(first, acks=-1))) == [ErrorCode.NOT_ENOUGH_REPLICAS]
-            partition.update_config(whole)
-            epoch = 1 if producer_id == 7 else 0
-            if producer_id == 8:
-                node.clock.advance(ms=REMEMBERED_MS)  # type: ignore[attr-defined]
-            later = batch(b"v", producer=ProducerIdAndEpoch(producer_id, epoch), sequence=3 if epoch == 0 else 0)
-            assert codes(await client.produce(request(later, acks=-1))) == [ErrorCode.NONE]
-
-    run_with_listener(test, str(tmp_path))
-
-
-@pytest.mark.parametrize("version", [12, 13])
-def test_P2_no_batch_overtakes_one_that_came_before_its_partition(tmp_path: Path, version: int) -> None:
-    """In a cluster a client may know a new topic before the node that leads it has made its log."""
-
-    async def test(node: FakeNode, listener: KafkaListener) -> None:
-        (partition,) = node.create("t")
-        client = await KafkaClient.connect(listener.port)
-
-        async def send(number: int) -> ErrorCode:
-            data = batch(b"v", producer=ProducerIdAndEpoch(7, 0), sequence=number)
-            asked = by_id(node, ("t", 0, data), acks=-1) if version == 13 else request(data, acks=-1)
-            (code,) = codes(await client.produce(asked, version))
-            return code
-
-        topics, node.metadata.topics = node.metadata.topics, {}
-        del node.partitions[TP]
-        node.metadata.topics = topics if version == 13 else {}
-        assert await send(0) in _NOT_YET
-        node.metadata.topics = topics
-        node.partitions[TP] = partition
-        assert await send(1) is ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
-        assert [await send(number) for number in (0, 1)] == [ErrorCode.NONE] * 2
-
-    run_with_listener(test, str(tmp_path))
-
-
-_NOT_YET = (ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, ErrorCode.LEADER_NOT_AVAILABLE, ErrorCode.KAFKA_STORAGE_ERROR)

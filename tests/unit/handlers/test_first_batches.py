@@ -1,0 +1,107 @@
+"""Produce: nothing overtakes the first batch of a new producer that was refused and comes later (P2)."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from kafka_node import FakeNode, KafkaClient, batch, run_with_listener
+
+from semel.broker.handlers.produce import handler as produce_module
+from semel.broker.listeners.kafka.listener import KafkaListener
+from semel.broker.log.refused_batches import REMEMBERED_MS
+from semel.protocol.errors import ErrorCode
+from semel.protocol.ids import ZERO_TOPIC_ID, ProducerIdAndEpoch, TopicId, TopicPartition
+from semel.protocol.kafka.produce import ProducePartition, ProduceRequest, ProduceResponse
+
+TP = TopicPartition("t", 0)
+_NOT_YET = (ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, ErrorCode.LEADER_NOT_AVAILABLE, ErrorCode.KAFKA_STORAGE_ERROR)
+
+
+@pytest.fixture(params=["at once", "in turns"], autouse=True)
+def _size(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each test meets a request as it is, and as a large one: both must do the same."""
+    if request.param == "in turns":
+        monkeypatch.setattr(produce_module, "PART", 0)
+
+
+def request(data: bytes, topic_id: TopicId = ZERO_TOPIC_ID) -> ProduceRequest:
+    """From version 13 on the topic is named by its id."""
+    topic = "t" if topic_id == ZERO_TOPIC_ID else ""
+    return ProduceRequest([ProducePartition(topic, 0, data, topic_id)], None, -1, 30_000)
+
+
+def codes(response: ProduceResponse) -> list[ErrorCode]:
+    return [item.error for item in response.partitions]
+
+
+def test_P2_no_batch_overtakes_the_first_of_a_new_producer_that_was_refused_for_now(tmp_path: Path) -> None:
+    """A partition takes any first sequence of a producer that it does not know: the second batch would have been it."""
+
+    def of(number: int, epoch: int = 0) -> bytes:
+        return batch(b"v", producer=ProducerIdAndEpoch(7, epoch), sequence=number)
+
+    async def test(node: FakeNode, listener: KafkaListener) -> None:
+        (partition,) = node.create("t")
+        client = await KafkaClient.connect(listener.port)
+
+        async def send(data: bytes) -> ErrorCode:
+            (code,) = codes(await client.produce(request(data)))
+            return code
+
+        partition.update_config(replace(partition.config, min_insync_replicas=2))
+        assert await send(of(1)) is ErrorCode.NOT_ENOUGH_REPLICAS
+        assert await send(of(0)) is ErrorCode.NOT_ENOUGH_REPLICAS
+        partition.update_config(replace(partition.config, min_insync_replicas=1))
+        assert await send(of(1)) is ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
+        assert await send(of(0)) is ErrorCode.NONE
+        assert await send(of(1)) is ErrorCode.NONE
+        assert partition.log_end_offset == 2
+
+    run_with_listener(test, str(tmp_path))
+
+
+def test_P2_a_producer_that_gives_its_first_batch_up_is_not_held_to_it(tmp_path: Path) -> None:
+    async def test(node: FakeNode, listener: KafkaListener) -> None:
+        (partition,) = node.create("t")
+        client = await KafkaClient.connect(listener.port)
+        whole, few = partition.config, replace(partition.config, min_insync_replicas=2)
+        for producer_id in (7, 8):
+            partition.update_config(few)
+            first = batch(b"v", producer=ProducerIdAndEpoch(producer_id, 0), sequence=0)
+            assert codes(await client.produce(request(first))) == [ErrorCode.NOT_ENOUGH_REPLICAS]
+            partition.update_config(whole)
+            epoch = 1 if producer_id == 7 else 0
+            if producer_id == 8:
+                node.clock.advance(ms=REMEMBERED_MS)  # type: ignore[attr-defined]
+            later = batch(b"v", producer=ProducerIdAndEpoch(producer_id, epoch), sequence=3 if epoch == 0 else 0)
+            assert codes(await client.produce(request(later))) == [ErrorCode.NONE]
+
+    run_with_listener(test, str(tmp_path))
+
+
+@pytest.mark.parametrize("version", [12, 13])
+def test_P2_no_batch_overtakes_one_that_came_before_its_partition(tmp_path: Path, version: int) -> None:
+    """In a cluster a client may know a new topic before the node that leads it has made its log."""
+
+    async def test(node: FakeNode, listener: KafkaListener) -> None:
+        (partition,) = node.create("t")
+        client = await KafkaClient.connect(listener.port)
+
+        async def send(number: int) -> ErrorCode:
+            data = batch(b"v", producer=ProducerIdAndEpoch(7, 0), sequence=number)
+            asked = request(data, partition.topic_id) if version == 13 else request(data)
+            (code,) = codes(await client.produce(asked, version))
+            return code
+
+        topics, node.metadata.topics = node.metadata.topics, {}
+        del node.partitions[TP]
+        node.metadata.topics = topics if version == 13 else {}
+        assert await send(0) in _NOT_YET
+        node.metadata.topics = topics
+        node.partitions[TP] = partition
+        assert await send(1) is ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
+        assert [await send(number) for number in (0, 1)] == [ErrorCode.NONE] * 2
+
+    run_with_listener(test, str(tmp_path))
