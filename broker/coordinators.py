@@ -115,7 +115,7 @@ class Coordinators:
             self._load(tp)
 
     def give_up(self, tp: TopicPartition) -> None:
-        """Coordinate it no more: who waits, and who comes, is told to find the coordinator again."""
+        """Coordinate it no more: callers, those that wait too, have to find the coordinator again."""
         if self._led.pop(tp, None) is not None:
             self._without_log.discard(tp)
             self._coordinator(tp.topic).unload(tp.partition)
@@ -211,7 +211,7 @@ class Coordinators:
         return known
 
     async def close(self) -> None:
-        """Give everything up: what waits is told to find its coordinator again."""
+        """Give everything up: callers that wait have to find their coordinator again."""
         for forgetting in tuple(self._forgetting):
             forgetting.cancel()
         await asyncio.gather(*self._forgetting, return_exceptions=True)

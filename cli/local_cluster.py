@@ -107,7 +107,7 @@ def make_shared_files(nodes: Sequence[LocalNode]) -> None:
 
 
 class LocalCluster:
-    """Runs the nodes until it is told to stop."""
+    """Runs the nodes until it gets a signal to stop."""
 
     def __init__(self, nodes: Sequence[LocalNode], arguments: Sequence[str], ready: Callable[[int, str], None]) -> None:
         """arguments: what all nodes are given besides their own settings; ready: is called with each ready line"""

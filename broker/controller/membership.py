@@ -2,8 +2,8 @@
 
 A record is committed when every in-sync replica has it and they are at least min.insync.replicas (R1). So a replica
 that leaves when they become too few misses nothing until they are enough again: it stays eligible. The leader may know
-another min.insync.replicas than whoever decided that, so it commits nothing while any replica is eligible, and asks to
-end that once enough are in sync by its own setting (`LeaderState.has_min_isr`, `LeaderState.wanted_isr`).
+another min.insync.replicas than the node that decided that. So it commits nothing while any replica is eligible, and
+asks to end that once enough are in sync by its own setting (`LeaderState.has_min_isr`, `LeaderState.wanted_isr`).
 """
 
 from __future__ import annotations

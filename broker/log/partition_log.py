@@ -336,7 +336,7 @@ class PartitionLog:
         return None
 
     def note_refused(self, header: BatchHeader, now_ms: int) -> None:
-        """Take note that a client's batch was refused for now, and comes again: no later one may overtake it (P2)."""
+        """Remember a client's batch that was refused and will be sent again: no later one may overtake it (P2)."""
         if header.producer_id >= 0 and self.producer_state.entry(header.producer_id) is None:
             if self._refused is None:
                 self._refused = RefusedBatches()

@@ -1,4 +1,4 @@
-"""The first batches of producers that were refused for now, so that no later one takes their place (P2).
+"""The first batches of producers that were refused and will be sent again, so that no later one takes their place (P2).
 
 A producer that a partition does not know may begin with any sequence (P3). So where its first batch is refused because
 the disk is full, or too few replicas are in sync, the second one would be taken, and the first could not follow it.
@@ -49,6 +49,6 @@ class RefusedBatches:
             raise error_for(
                 ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER,
                 f"{tp}: producer {producer_id} sent sequence {sequence}, but its sequence {known.sequence} was refused "
-                "for now, and is next",
+                "with a retriable error: send that one first",
             )
         del self._first[producer_id]

@@ -126,8 +126,8 @@ class LeaderState:
     def has_min_isr(self) -> bool:
         """Whether enough replicas are in sync for anything to be committed (R2).
 
-        Never while another may be elected that is not in sync: it would lack what is committed now (R4). Whoever
-        decided on that may have known another min.insync.replicas than this leader does.
+        Never while another may be elected that is not in sync: it would lack what is committed now (R4). The node
+        that decided on that may have known another min.insync.replicas than this leader does.
         """
         return not self.elr and self._are_enough
 

@@ -66,7 +66,7 @@ class DemoNode(NodeProcess):
 
 
 class DemoCluster:
-    """Three nodes as the demo sees them. What has been struck is mended in the background, before the next strike."""
+    """Three nodes as the demo sees them. What was broken is repaired in the background, before the next fault."""
 
     def __init__(self, folder: Path) -> None:
         folder.mkdir(parents=True, exist_ok=True)
@@ -78,7 +78,7 @@ class DemoCluster:
         secret.write_text(os.urandom(24).hex())
         self.nodes = [DemoNode(folder, number, url, secret) for number in range(1, NODES + 1)]
         self.strikes: Counter[str] = Counter()
-        self._mending: threading.Thread | None = None
+        self._repairing: threading.Thread | None = None
         self._failure: Exception | None = None
 
     @property
@@ -107,8 +107,8 @@ class DemoCluster:
 
     @property
     def is_whole(self) -> bool:
-        """Whether nothing is struck now."""
-        return self._mending is None or not self._mending.is_alive()
+        """Whether all nodes are well now."""
+        return self._repairing is None or not self._repairing.is_alive()
 
     def strike(self, what: str, number: int) -> bool:
         """Do one of `STRIKES` to a node, unless another is still on its way. Returns whether it was done."""
@@ -119,8 +119,8 @@ class DemoCluster:
             what = "freeze"
         self.strikes[what] += 1
         node = self.nodes[number % NODES]
-        self._mending = threading.Thread(target=self._strike, args=(what, node), daemon=True)
-        self._mending.start()
+        self._repairing = threading.Thread(target=self._strike, args=(what, node), daemon=True)
+        self._repairing.start()
         return True
 
     def _strike(self, what: str, node: DemoNode) -> None:
@@ -162,8 +162,8 @@ class DemoCluster:
         return "\n".join(f"node {number}:\n{node.log_tail(8)}" for number, node in enumerate(self.nodes, start=1))
 
     def stop(self) -> None:
-        if self._mending is not None:
-            self._mending.join(_HEAL_S)
+        if self._repairing is not None:
+            self._repairing.join(_HEAL_S)
         stops = [threading.Thread(target=node.stop) for node in self.nodes]
         for stop in stops:
             stop.start()

@@ -25,7 +25,7 @@ LOOK_EVERY_S = 0.1
 STALL_S = 90.0
 THAW_AFTER_S = 1.5
 CLUSTER_LOAD_S = 75.0
-"""So long flights come while a cluster is struck: each strike and its mending takes seconds."""
+"""So long flights come while nodes of a cluster fail: each fault and its repair takes seconds."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -215,7 +215,7 @@ class _Chaos:
         strike_node: Callable[[int], bool],
         is_whole: Callable[[], bool] = lambda: True,
     ) -> None:
-        """`strike_node` is given a random number, and returns whether it has struck; is_whole: whether that is over."""
+        """`strike_node` is given a random number, and returns whether it could; is_whole: whether that is over."""
         draw = random.Random(plan.seed)  # noqa: S311 (repeatable, not secret)
         self._ensemble = ensemble
         self._strike_node = strike_node

@@ -212,7 +212,7 @@ class ProduceHandler:
         return answer
 
     def _note_refused(self, item: ProducePartition) -> None:
-        """A batch that comes again must not be overtaken by those that were sent behind it (P2)."""
+        """A batch that will be sent again must not be overtaken by those that were sent behind it (P2)."""
         if not item.records:
             return
         try:
