@@ -65,8 +65,8 @@ test-long: build ## Run the long ones: chaos, every crash point, fuzzing, all pl
 test-spark: build ## Run all tests with Spark, also the long ones: large values, many partitions and tasks, every wrong option
 	SEMEL_SPARK_LONG=1 $(BIN)/python -P -m pytest --timeout 2000 tests/spark
 
-simulate: build ## Run simulated worlds: SEEDS=1000 FIRST=0, or one with SEED=17, whose faults are shortened; CLUSTER=1: three nodes
-	PYTHONPATH=tests:tests/support/pipelines:tests/support/clients $(BIN)/python -P -m simulation $(if $(CLUSTER),--cluster) \
+simulate: build ## Run simulated worlds: SEEDS=1000 FIRST=0, or one with SEED=17, whose faults are shortened; WORLD=cluster or transactions: three nodes
+	PYTHONPATH=tests:tests/support/pipelines:tests/support/clients $(BIN)/python -P -m simulation $(if $(WORLD),--world $(WORLD)) \
 		$(if $(SEED),--seed $(SEED),--seeds $(or $(SEEDS),1000) --first $(or $(FIRST),0))
 
 simulate-faults: build ## Search seeds that find planted faults: FAULTS="D1b T*", SEEDS=, FIRST=, JOBS=, RECORD=1 writes them down

@@ -34,7 +34,7 @@ from semel.broker.log.log_types import (
 )
 from semel.broker.log.open_files import OpenFiles
 from semel.broker.log.producer_id_bound import ProducerIdBound
-from semel.broker.log.producer_state import NO_COORDINATOR_EPOCH, MarkerVerdict
+from semel.broker.log.producer_state import NO_COORDINATOR_EPOCH, MarkerVerdict, ProducerState
 from semel.broker.log.recovery import LoadedLog, LogLoader, replay_headers
 from semel.broker.log.refused_batches import RefusedBatches
 from semel.broker.log.replay import apply_batch
@@ -761,20 +761,38 @@ class PartitionLog:
         self._check_ends()
         return True
 
+    def remember_decided(self, high_watermark: int, *, now_ms: int) -> None:
+        """Find the transactions whose markers are not below the high watermark (L1): snapshots don't have them.
+
+        For a log that was opened, or cut, and goes beyond it. Raises `SemelError` (KAFKA_STORAGE_ERROR), offline.
+        """
+        if high_watermark >= self.log_end_offset or not len(self.producer_state):
+            return
+        replayed = ProducerState(self.tp)
+        try:
+            self._replay_into(replayed, max(high_watermark, self.segments.first.base_offset), now_ms)
+        except (OSError, CorruptBatchError) as error:
+            self._go_offline("looking for transactions that are not committed yet", error)
+        self.producer_state.take_decided(replayed)
+
     def _reload_producers(self, now_ms: int) -> None:
         end = self.log_end_offset
-        first = self.segments.first.base_offset
-        start = self.local.snapshots.restore(self.producer_state, at_most=end, at_least=first, now_ms=now_ms)
-        if start is None:
-            start = first
-            self.producer_state.restore((), start)
-        if start < end:
-            replay_headers(self.segments, self.producer_state, start, end, now_ms)
+        self._replay_into(self.producer_state, end, now_ms)
         check(
             self.producer_state.end_offset <= end, self.tp, "the producers know of nothing behind the end of the log",
             producers_end_offset=self.producer_state.end_offset, log_end_offset=end,
         )  # fmt: skip
         self.producer_state.end_offset = end
+
+    def _replay_into(self, state: ProducerState, at_most: int, now_ms: int) -> None:
+        """Restore from the newest snapshot at or below `at_most`, and replay headers from there to the log's end."""
+        first = self.segments.first.base_offset
+        start = self.local.snapshots.restore(state, at_most=at_most, at_least=first, now_ms=now_ms)
+        if start is None:
+            start = first
+            state.restore((), start)
+        if start < self.log_end_offset:
+            replay_headers(self.segments, state, start, self.log_end_offset, now_ms)
 
     # --- To the disk --------------------------------------------------------------------------------------------------
 

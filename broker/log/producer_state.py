@@ -372,6 +372,10 @@ class ProducerState:
             self._decided.pop()
         self._decided.append((marker_offset, first_offset))
 
+    def take_decided(self, replayed: ProducerState) -> None:
+        """Take over what another state knows of decided transactions: snapshots don't have them."""
+        self._decided = replayed._decided
+
     def forget_below(self, log_start_offset: int) -> None:
         """Forget the decided transactions whose markers were deleted with the start of the log. Producers stay (P3)."""
         while self._decided and self._decided[0][0] < log_start_offset:

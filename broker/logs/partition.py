@@ -123,11 +123,16 @@ class Partition:
             self._high_watermark = min(max(high_watermark, log.log_start_offset), log.log_end_offset)
             self._refused = self._not_leading("has no part yet: the node has just started")
         self._held_back: int | None = None
-        self._last_stable_offset = self._find_last_stable_offset(self._high_watermark)
+        self._last_stable_offset = self._high_watermark
         # Made when first needed: most partitions are idle.
         self._waiters: list[tuple[int, int, CommitCallback]] | None = None
         self._listeners: dict[Callable[[Partition], None], None] | None = None
         self._replica_listeners: dict[Callable[[Partition], None], None] | None = None
+        try:
+            log.remember_decided(self._high_watermark, now_ms=clock.now_ms())
+            self._last_stable_offset = self._find_last_stable_offset(self._high_watermark)
+        except SemelError as error:
+            self._look_after_log(error)
 
     # --- Where the log is ---------------------------------------------------------------------------------------------
 
@@ -400,6 +405,8 @@ class Partition:
             )
         try:
             cut = self.log.truncate_to(offset, now_ms=self._clock.now_ms())
+            if cut:
+                self.log.remember_decided(self._high_watermark, now_ms=self._clock.now_ms())
         except SemelError as error:
             self._look_after_log(error)
             raise

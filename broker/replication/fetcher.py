@@ -16,7 +16,7 @@ from semel.broker.peers.config import ReplicationConfig
 from semel.broker.peers.handshake import Role
 from semel.broker.peers.peers import Peers
 from semel.broker.peers.requests import FetchAsReplica
-from semel.broker.replication.following import Followed, next_fetch, take_in
+from semel.broker.replication.following import Followed, is_still_true, next_fetch, take_in
 from semel.protocol.errors import ErrorCode, SemelError
 from semel.protocol.ids import TopicId, TopicPartition
 from semel.protocol.kafka.fetch import FetchPartition, FetchPartitionResponse, FetchRequest, FetchResponse
@@ -96,6 +96,9 @@ class Fetcher:
                 continue
             for partition, _ in asked:
                 await partition.all_durable()
+            asked = [(partition, item) for partition, item in asked if is_still_true(partition, item)]
+            if not asked:
+                continue
             response = await self._ask(asked)
             if response is not None:
                 self._take_in(asked, response)

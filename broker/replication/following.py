@@ -24,7 +24,7 @@ class Followed(Enum):
 
 
 def next_fetch(partition: Partition, max_bytes: int) -> FetchPartition:
-    """Return what to ask the leader for. Everything in the log is durable by now: the offset says so to the leader."""
+    """Return what to ask the leader for, once everything in the log is durable: the offset says so to the leader."""
     log = partition.log
     return FetchPartition(
         partition.tp.topic,
@@ -35,6 +35,16 @@ def next_fetch(partition: Partition, max_bytes: int) -> FetchPartition:
         partition.leader_epoch,
         log.epochs.latest,
         log.log_start_offset,
+    )
+
+
+def is_still_true(partition: Partition, item: FetchPartition) -> bool:
+    """Say whether what was to be asked still tells what this replica has: its part may have changed, or its log."""
+    return (
+        partition.leader is None
+        and partition.leader_epoch == item.current_leader_epoch
+        and partition.offline_error is None
+        and partition.durable_end == partition.log_end_offset == item.fetch_offset
     )
 
 

@@ -10,7 +10,7 @@ import time
 from collections.abc import Iterator
 from functools import partial
 
-from simulation.runs import CLUSTER, ONE_NODE, run
+from simulation.runs import ONE_NODE, WORLDS, run
 from simulation.scenario import Verdict
 from simulation.shrinking import shrink
 
@@ -34,18 +34,19 @@ def _parse() -> argparse.Namespace:
     parser.add_argument("--first", type=int, default=0, help="the first of them (default: %(default)s)")
     parser.add_argument("--seed", type=int, help="run this one seed, shorten its faults, and tell its story")
     parser.add_argument("--whole", action="store_true", help="with --seed: do not shorten its faults")
-    parser.add_argument("--cluster", action="store_true", help="worlds with three nodes")
+    parser.add_argument(
+        "--world",
+        choices=WORLDS,
+        default=ONE_NODE,
+        help="the kind of worlds; all but the first have three nodes",
+    )
     parser.add_argument("--workers", type=int, default=os.cpu_count() or 1, help="processes (default: one a core)")
     parser.add_argument("--stop-at", type=int, default=5, help="stop after so many seeds that failed (default: 5)")
     return parser.parse_args()
 
 
-def _world(arguments: argparse.Namespace) -> str:
-    return CLUSTER if arguments.cluster else ONE_NODE
-
-
 def _one(arguments: argparse.Namespace) -> int:
-    seed, world = arguments.seed, _world(arguments)
+    seed, world = arguments.seed, arguments.world
     verdict = run(seed, world=world)
     if verdict.is_clean:
         print(f"seed {seed}: clean, {verdict.seconds:.1f} virtual seconds, {verdict.steps} steps, {verdict.digest:x}")
@@ -69,7 +70,7 @@ def _tell(verdict: Verdict) -> None:
 def _many(seeds: range, arguments: argparse.Namespace) -> int:
     begun = last = time.monotonic()
     done, virtual_s, steps, failed = 0, 0.0, 0, []
-    for verdict in _verdicts(seeds, arguments.workers, _world(arguments)):
+    for verdict in _verdicts(seeds, arguments.workers, arguments.world):
         done += 1
         virtual_s += verdict.seconds
         steps += verdict.steps

@@ -10,70 +10,42 @@ from history import Read
 
 from semel.protocol.api.topics import IsolationLevel
 from semel.protocol.errors import ErrorCode
-from semel.protocol.ids import TopicId, TopicPartition
+from semel.protocol.ids import TopicPartition
 from semel.protocol.kafka.api import ApiKey
 from semel.runtime.kafka_client.connection import ConnectionLostError
 from simulation.kafka_actors import KafkaActor
-from simulation.kafka_consumers import Fetcher, Values
+from simulation.kafka_consumers import ClusterFetcher, Values
 from simulation.kafka_producers import IdempotentProducer
-from simulation.kafka_wire import ClusterWire, Echo, Party, code_of, learn_topic_ids
+from simulation.kafka_wire import ClusterWire, Echo, code_of, learn_topic_ids
 from simulation.ledger import Ledger
 from simulation.world import World
 
 TOPIC_VERSION: Final = 7
 DELETE_VERSION: Final = 5
-_WAIT_MS: Final = 200
-
-
-class ClusterFetcher:
-    """Reads partitions from their leaders, in a fetch session with each."""
-
-    def __init__(self, party: Party, topic_ids: dict[str, TopicId]) -> None:
-        self._wire = ClusterWire(party)
-        self._party = party
-        self._fetchers = {
-            node: Fetcher(party, topic_ids, IsolationLevel.READ_UNCOMMITTED, wire=self._wire.to(node), wait_ms=_WAIT_MS)
-            for node in party.nodes
-        }
-        self.positions: dict[TopicPartition, int] = {}
-
-    async def poll(self, max_bytes: int = 1 << 20) -> dict[TopicPartition, Values]:
-        """Fetch once from each leader."""
-        try:
-            await self._wire.find(*self.positions)
-        except ConnectionLostError:
-            await self._party.pause()
-        found: dict[TopicPartition, Values] = {}
-        led = self._wire.led
-        for node, fetcher in self._fetchers.items():
-            wanted = [tp for tp in self.positions if tp in led and led[tp].node == node]
-            if not wanted:
-                continue
-            fetcher.positions = {tp: self.positions[tp] for tp in wanted}
-            fetcher.epochs = {tp: led[tp].epoch for tp in wanted}
-            found |= await fetcher.poll(max_bytes)
-            self.positions |= fetcher.positions
-            for tp in fetcher.failed:
-                self._wire.moved(tp)
-        return found
-
-    def close(self) -> None:
-        self._wire.close()
 
 
 class ClusterReader(KafkaActor):
     """Reads topics from their beginning, again in each of its lives."""
 
-    def __init__(self, world: World, ledger: Ledger, name: str, topics: dict[str, int], think_s: float) -> None:
+    def __init__(
+        self,
+        world: World,
+        ledger: Ledger,
+        name: str,
+        topics: dict[str, int],
+        think_s: float,
+        isolation: IsolationLevel = IsolationLevel.READ_UNCOMMITTED,
+    ) -> None:
         super().__init__(world, ledger, name, 0, think_s)
         self._topics = topics
+        self._isolation = isolation
         self.stands_at: dict[TopicPartition, int] = {}
         """Up to where its present life has written down what it read."""
 
     async def live(self, worker: str) -> None:
         party = self.party(worker)
         ids = await learn_topic_ids(party.wire(), *self._topics)
-        fetcher = ClusterFetcher(party, ids)
+        fetcher = ClusterFetcher(party, ids, self._isolation)
         fetcher.positions = {
             TopicPartition(topic, number): 0 for topic, count in self._topics.items() for number in range(count)
         }

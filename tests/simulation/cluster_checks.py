@@ -49,6 +49,8 @@ class _Replicated:
     tp: TopicPartition
     committed: CommittedLog = field(default_factory=CommittedLog)
     seen: dict[int, _Seen] = field(default_factory=dict)
+    rolled: dict[int, int] = field(default_factory=dict)
+    """Where the active segment of each node has begun, at most: below, compaction may have written batches again."""
     leaders: dict[int, str] = field(default_factory=dict)
     """The process that led in each epoch."""
 
@@ -140,7 +142,12 @@ class ReplicaWatch:
                 "R1", known, node_id, f"the high watermark {seen.high_watermark} went back to {one.high_watermark}"
             )
         seen.high_watermark = one.high_watermark
+        known.rolled[node_id] = max(known.rolled.get(node_id, 0), one.log.segments.active.base_offset)
         committed = known.committed
+        first_open = min(committed.open.values(), default=committed.end)
+        if one.last_stable_offset > first_open:
+            detail = f"it is stable to {one.last_stable_offset}, and {first_open} is undecided"
+            self._wrong("L1", known, node_id, detail)
         is_complete = self._must_be_complete(state, node_id)
         if is_complete and one.durable_end < committed.end:
             self._wrong(
@@ -153,8 +160,10 @@ class ReplicaWatch:
         if one.log_end_offset < seen.compared:
             self._wrong("R3", known, node_id, f"cut to {one.log_end_offset}, and {seen.compared} was committed in it")
         elif end > seen.compared:
-            for _, difference in committed.missing_in(one, seen.compared, end):
-                self._wrong("R3", known, node_id, f"{difference} here; {state}")
+            rolled = known.rolled[node_id] if one.config.is_compacted else 0
+            for base, difference in committed.missing_in(one, seen.compared, end):
+                if base >= rolled:  # below, compaction may have written it again
+                    self._wrong("R3", known, node_id, f"{difference} here; {state}")
             seen.compared = end
         if one.leader is not None and not one.leader.is_alone:
             self._look_at_leader(known, state, node_id, one)

@@ -5,9 +5,11 @@ from __future__ import annotations
 import os
 import random
 import tempfile
-from collections.abc import Sequence
-from typing import Any, Final
+from collections.abc import Mapping, Sequence
+from typing import Any, ClassVar, Final
 
+from semel.protocol.api.topics import IsolationLevel
+from semel.protocol.ids import TopicPartition
 from simulation.actors import INPUT, OUTPUT, Actor
 from simulation.cluster_actors import ClusterReader, TopicMaker, create_topic
 from simulation.cluster_checks import ReplicaWatch
@@ -52,6 +54,8 @@ class ClusterScenario(Scenario):
     heal_s = SETTLE_S
     look_steps = 32
     state_steps = 256 * 32
+    settings: ClassVar[Mapping[str, Any]] = {}
+    """What all nodes have besides what is drawn."""
 
     def __init__(self, seed: int, plan: Sequence[Fault] | None) -> None:
         super().__init__(seed)
@@ -60,7 +64,7 @@ class ClusterScenario(Scenario):
         descriptor, self._secret_file = tempfile.mkstemp(prefix="semel-simulated-secret-")
         with os.fdopen(descriptor, "wb") as file:
             file.write(_SECRET)
-        settings = _draw_settings(chance)
+        settings = {**_draw_settings(chance), **self.settings}
         self.nodes = {number: self._add_node(number, settings) for number in range(1, NODES + 1)}
         world.executor.longest_s = chance.choice((0.004, 0.03, 0.2))
         self.partitions = chance.randint(1, 3)
@@ -155,16 +159,20 @@ class ClusterScenario(Scenario):
         self.watch.at_end()
         for states in self.states:
             states.look()
-        if self.ledger.anomalies or not self._stop_all(self.actors):
-            return
-        self._judge()
+        if not self.ledger.anomalies and self._stop_all(self.actors):
+            self._judge(IsolationLevel.READ_UNCOMMITTED, {})
 
-    def _judge(self) -> None:
-        final = ClusterReader(self.world, self.ledger, "final", self.topics, 0.1)
+    def _ends(self) -> dict[TopicPartition, int]:
+        """Return up to where the topics' partitions are committed."""
+        return {known.tp: known.committed.end for known, _, _ in self.watch.replicas() if known.tp.topic in self.topics}
+
+    def _judge(self, isolation: IsolationLevel, source_ends: dict[tuple[str, int], int]) -> None:
+        """Read everything once more, and compare it with what was tried."""
+        final = ClusterReader(self.world, self.ledger, "final", self.topics, 0.1, isolation)
         final.start()
-        ends = {known.tp: known.committed.end for known, _, _ in self.watch.replicas() if known.tp.topic in self.topics}
+        ends = self._ends()
         if not self._wait(
             lambda: all(final.stands_at.get(tp, 0) >= end for tp, end in ends.items()), SETTLE_S, "the final read"
         ):
             return
-        self.ledger.anomalies[:] = self.ledger.check({})
+        self.ledger.anomalies[:] = self.ledger.check(source_ends)

@@ -9,7 +9,7 @@ from semel.protocol.api.topics import IsolationLevel
 from semel.protocol.errors import AbortTransactionError, ErrorCode, FatalError, RetriableError, SemelError
 from semel.protocol.ids import TopicPartition
 from simulation.actors import INPUT, OUTPUT, Actor
-from simulation.kafka_consumers import ClassicMember, Fetcher, Member, NewMember, Values
+from simulation.kafka_consumers import ClassicMember, ClusterFetcher, Fetcher, Member, NewMember, Values, fetching
 from simulation.kafka_producers import IdempotentProducer, NotCommittedError, Place, TransactionalProducer
 from simulation.kafka_wire import DIALECTS, Echo, Party, learn_topic_ids
 from simulation.ledger import Ledger
@@ -227,14 +227,14 @@ class KafkaTransformer(_Transacting):
         producer = await self.producer(party)
         member = ClassicMember(party, self.group, {INPUT: (ids[INPUT], self.partitions)})
         # There are no transactions in its input, so that both levels are to give it the same.
-        fetcher = Fetcher(party, ids, self.chance.choice(list(IsolationLevel)))
+        fetcher = fetching(party, ids, self.chance.choice(list(IsolationLevel)))
         await self._work(worker, producer, member, fetcher)
         await member.leave()
         for one in (producer, member, fetcher):
             one.close()
 
     async def _work(
-        self, worker: str, producer: TransactionalProducer, member: ClassicMember, fetcher: Fetcher
+        self, worker: str, producer: TransactionalProducer, member: ClassicMember, fetcher: Fetcher | ClusterFetcher
     ) -> None:
         knows_positions = False
         while not self.is_stopping:
@@ -252,7 +252,7 @@ class KafkaTransformer(_Transacting):
         worker: str,
         producer: TransactionalProducer,
         member: ClassicMember,
-        fetcher: Fetcher,
+        fetcher: Fetcher | ClusterFetcher,
         found: dict[TopicPartition, Values],
     ) -> bool:
         sends = []
@@ -292,7 +292,7 @@ class KafkaReader(KafkaActor):
     async def live(self, worker: str) -> None:
         party = self.party(worker)
         ids = await learn_topic_ids(party.wire(), self.topic)
-        fetcher = Fetcher(party, ids, self.isolation)
+        fetcher = fetching(party, ids, self.isolation)
         member = None
         if self.kind is not None and self.lives > 1 and self.chance.random() < 0.3:
             self.kind = self.chance.choice((ClassicMember, NewMember))  # a group moves on to the new protocol, or back

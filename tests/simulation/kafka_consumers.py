@@ -26,13 +26,14 @@ from semel.protocol.kafka.fetch import FetchPartition, FetchPartitionResponse, F
 from semel.protocol.kafka.fetch import ForgottenPartition as Forgotten
 from semel.protocol.record_decoder import decode_records
 from semel.runtime.kafka_client.connection import ConnectionLostError
-from simulation.kafka_wire import REQUEST_TIMEOUT_MS, RETRIED, Party, Wire, code_of
+from simulation.kafka_wire import REQUEST_TIMEOUT_MS, RETRIED, ClusterWire, Party, Wire, code_of
 
 SESSION_MS: Final = 6_000
 HEARTBEAT_S: Final = 1.0
 LATE_COMMITS: Final = 0.5
 """After how many rebalances a commit of the generation before arrives."""
 _FETCH_WAIT_MS: Final = 1_000
+_CLUSTER_WAIT_MS: Final = 200
 _TOPIC_ID_VERSION: Final = 13
 _SESSION_LOST: Final = (ErrorCode.FETCH_SESSION_ID_NOT_FOUND, ErrorCode.INVALID_FETCH_SESSION_EPOCH)
 
@@ -170,6 +171,55 @@ class Fetcher:
         return values
 
 
+class ClusterFetcher:
+    """Reads partitions from their leaders, in a fetch session with each."""
+
+    def __init__(
+        self,
+        party: Party,
+        topic_ids: Mapping[str, TopicId],
+        isolation: IsolationLevel = IsolationLevel.READ_COMMITTED,
+    ) -> None:
+        self._wire = ClusterWire(party)
+        self._party = party
+        self._fetchers = {
+            node: Fetcher(party, topic_ids, isolation, wire=self._wire.to(node), wait_ms=_CLUSTER_WAIT_MS)
+            for node in party.nodes
+        }
+        self.positions: dict[TopicPartition, int] = {}
+
+    async def poll(self, max_bytes: int = 1 << 20) -> dict[TopicPartition, Values]:
+        """Fetch once from each leader."""
+        if not self.positions:
+            await self._party.pause()
+            return {}
+        try:
+            await self._wire.find(*self.positions)
+        except ConnectionLostError:
+            await self._party.pause()
+        found: dict[TopicPartition, Values] = {}
+        led = self._wire.led
+        for node, fetcher in self._fetchers.items():
+            wanted = [tp for tp in self.positions if tp in led and led[tp].node == node]
+            if not wanted:
+                continue
+            fetcher.positions = {tp: self.positions[tp] for tp in wanted}
+            fetcher.epochs = {tp: led[tp].epoch for tp in wanted}
+            found |= await fetcher.poll(max_bytes)
+            self.positions |= fetcher.positions
+            for tp in fetcher.failed:
+                self._wire.moved(tp)
+        return found
+
+    def close(self) -> None:
+        self._wire.close()
+
+
+def fetching(party: Party, topic_ids: Mapping[str, TopicId], isolation: IsolationLevel) -> Fetcher | ClusterFetcher:
+    """Return what reads from the node, or from all of them."""
+    return (Fetcher if len(party.nodes) == 1 else ClusterFetcher)(party, topic_ids, isolation)
+
+
 class Member(ABC):
     """A member of a group. `assigned` is what it may read now; it changes only in `poll`."""
 
@@ -189,7 +239,7 @@ class Member(ABC):
         self.acknowledged = {} if acknowledged is None else acknowledged
         self.group = group
         self.topics = topics
-        self.wire = Wire(party)
+        self.wire = party.wire()
         self.member_id = ""
         self.generation = -1
         self.assigned: frozenset[TopicPartition] = frozenset()

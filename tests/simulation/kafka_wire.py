@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, fields, is_dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, Final
 
 from kafka_calls import request_body
@@ -223,8 +223,20 @@ class Led:
     node: str
 
 
+_FIND_VERSION: Final = 4
+_LOST_COORDINATOR: Final = frozenset({ErrorCode.NOT_COORDINATOR, ErrorCode.COORDINATOR_NOT_AVAILABLE})
+
+
+@dataclass(frozen=True, slots=True)
+class Coordinated:
+    """What has a coordinator: a group, or a transactional id. kind: as FindCoordinator has it"""
+
+    kind: int
+    name: str
+
+
 class ClusterWire(Wire):
-    """Connections to all nodes. Leaders are found by the metadata of any node, as real clients do.
+    """Connections to all nodes. Leaders are found by the metadata of any node, as real clients do; so are coordinators.
 
     An answer with an older leader epoch than is known does not count: the node that gave it is behind (KIP-320).
     """
@@ -240,6 +252,7 @@ class ClusterWire(Wire):
         self.led: dict[TopicPartition, Led] = {}
         self._stale: set[TopicPartition] = set()
         self._ids: dict[str, TopicId] = {}
+        self._coordinators: dict[Coordinated, str] = {}
 
     def to(self, node: str) -> Wire:
         """Return the connection to one node."""
@@ -259,11 +272,45 @@ class ClusterWire(Wire):
     async def call(
         self, key: ApiKey, *, timeout_ms: float = REQUEST_TIMEOUT_MS, version: int | None = None, **values: Any
     ) -> Any:
+        coordinated = _coordinated(key, values)
+        if coordinated is not None:
+            return await self._call_coordinator(coordinated, key, timeout_ms, version, values)
         try:
             return await super().call(key, timeout_ms=timeout_ms, version=version, **values)
         except ConnectionLostError:
             self.ask_another()
             raise
+
+    async def _call_coordinator(
+        self, coordinated: Coordinated, key: ApiKey, timeout_ms: float, version: int | None, values: Mapping[str, Any]
+    ) -> Any:
+        node = self._coordinators.get(coordinated) or await self._find_coordinator(coordinated)
+        try:
+            answer = await self._wires[node].call(key, timeout_ms=timeout_ms, version=version, **values)
+        except ConnectionLostError:
+            self._coordinators.pop(coordinated, None)
+            raise
+        if any(code in _LOST_COORDINATOR for code in codes_in(answer)):
+            self._coordinators.pop(coordinated, None)
+        return answer
+
+    async def _find_coordinator(self, coordinated: Coordinated) -> str:
+        """Ask any node. Raises `ConnectionLostError` where that is not known after one answer."""
+        if self.party.chance.random() < 0.3:
+            self.ask_another()  # the one that was asked last may be behind for long
+        answer = await self.call(
+            ApiKey.FIND_COORDINATOR,
+            version=_FIND_VERSION,
+            key_type=coordinated.kind,
+            coordinator_keys=[coordinated.name],
+        )
+        (found,) = answer.coordinators
+        node = self._names.get(found.node_id)
+        if found.error_code or node is None:
+            self.ask_another()
+            raise ConnectionLostError("nobody is known to coordinate it")
+        self._coordinators[coordinated] = node
+        return node
 
     async def opened_to(self, tp: TopicPartition) -> Connection:
         await self.find(tp)
@@ -313,6 +360,30 @@ class ClusterWire(Wire):
     def close(self) -> None:
         for wire in self._wires.values():
             wire.close()
+
+
+def _coordinated(key: ApiKey, values: Mapping[str, Any]) -> Coordinated | None:
+    """Return whose coordinator a request goes to; None for one that any node serves."""
+    if key is ApiKey.FIND_COORDINATOR:
+        return None
+    if "group_id" in values and key is not ApiKey.ADD_OFFSETS_TO_TXN:
+        return Coordinated(0, values["group_id"])
+    if key is ApiKey.OFFSET_FETCH:
+        return Coordinated(0, values["groups"][0]["group_id"])
+    transactional_id = values.get("transactional_id") or values.get("v3_and_below_transactional_id")
+    return None if transactional_id is None else Coordinated(1, transactional_id)
+
+
+def codes_in(answer: Any) -> Iterator[ErrorCode]:
+    """Yield all error codes of a response."""
+    for one in fields(answer):
+        value = getattr(answer, one.name)
+        if one.name.endswith("error_code"):
+            yield code_of(value)
+        elif isinstance(value, tuple):
+            for each in value:
+                if is_dataclass(each):
+                    yield from codes_in(each)
 
 
 def parsed(key: ApiKey, version: int, body: memoryview) -> Any:

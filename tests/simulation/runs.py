@@ -15,10 +15,12 @@ from simulation.few_epochs import few_epochs
 from simulation.nemesis import Fault
 from simulation.node_scenario import NodeScenario
 from simulation.scenario import Verdict
+from simulation.transactions_scenario import TransactionsScenario
 
 ONE_NODE: Final = "one node"
 CLUSTER: Final = "cluster"
-WORLDS: Final = {ONE_NODE: NodeScenario, CLUSTER: ClusterScenario}
+TRANSACTIONS: Final = "transactions"
+WORLDS: Final = {ONE_NODE: NodeScenario, CLUSTER: ClusterScenario, TRANSACTIONS: TransactionsScenario}
 """The kinds of worlds."""
 
 

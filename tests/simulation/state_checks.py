@@ -122,7 +122,7 @@ class StateChecks:
         }
         stored: dict[OffsetKey, int] = {}
         for partition in node.logs.partitions():
-            if partition.tp.topic == OFFSETS_TOPIC:
+            if partition.tp.topic == OFFSETS_TOPIC and partition.leader is not None:
                 stored |= _folded_offsets(partition)
         if stored != held:
             self._wrong("O1", f"the log says that {stored} are committed, and the node {held}")

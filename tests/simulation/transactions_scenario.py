@@ -1,0 +1,86 @@
+"""Worlds with three nodes in which transactions and groups go over all of them: coordinators move with their logs."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any, ClassVar, Final
+
+from semel.protocol.api.topics import IsolationLevel
+from semel.protocol.ids import TopicPartition
+from simulation.actors import INPUT, OUTPUT, Actor
+from simulation.cluster_actors import ClusterReader
+from simulation.cluster_scenario import ClusterScenario
+from simulation.kafka_actors import KafkaFeeder, KafkaReader, KafkaTransformer, KafkaWriter
+from simulation.kafka_consumers import ClassicMember
+from simulation.kafka_wire import JAVA_4, Party, learn_topic_ids
+
+FINISH_S: Final = 180.0
+"""How long the pipeline may take to work off its input after all faults."""
+
+
+class TransactionsScenario(ClusterScenario):
+    """A pipeline between two topics, a writer that aborts now and then, and readers in a group."""
+
+    heal_s = FINISH_S
+    settings: ClassVar[dict[str, Any]] = {
+        "offsets_topic_segment_bytes": 5_000,
+        "transaction_state_log_segment_bytes": 5_000,
+        "transaction_state_log_num_partitions": 2,
+        "offsets_topic_num_partitions": 2,
+    }
+
+    def _cast(self) -> list[Actor]:
+        world, ledger, chance, count = self.world, self.ledger, self.chance, self.partitions
+        think_s = chance.choice((1.5, 3.0, 6.0))
+        self.topics = {INPUT: count, OUTPUT: count}
+        self.ends: dict[tuple[str, int], int] = {}
+        """Where the input ended when all of it was transformed."""
+        return [
+            KafkaFeeder(world, ledger, "feeder", count, think_s, INPUT),
+            KafkaTransformer(world, ledger, "transformer-1", count, think_s),
+            KafkaTransformer(world, ledger, "transformer-2", count, think_s),
+            KafkaWriter(world, ledger, "writer", count, think_s),
+            KafkaReader(world, ledger, "reader", count, think_s),
+            ClusterReader(world, ledger, "watcher", self.topics, think_s, IsolationLevel.READ_COMMITTED),
+        ]
+
+    def _finish(self) -> None:
+        """Let everybody come to an end, read everything once more, and judge."""
+        if not self._stop_all(one for one in self.actors if isinstance(one, (KafkaFeeder, KafkaWriter))):
+            return
+        judge = self.world.client("judge").start(self._all_is_transformed())
+        if not self._wait(judge.done, FINISH_S, "all of the input is transformed"):
+            return
+        judge.result()
+        if not self._stop_all(one for one in self.actors if not isinstance(one, ClusterReader)):
+            return
+        if not self._wait(self._is_settled, FINISH_S, "no transaction is left open, and all replicas are equal"):
+            self.ledger.wrong("open", self._what_is_open())
+            return
+        self.watch.at_end()
+        for states in self.states:
+            states.at_end(())
+        if not self.ledger.anomalies and self._stop_all(self.actors):
+            self._judge(IsolationLevel.READ_COMMITTED, self.ends)
+
+    def _is_settled(self) -> bool:
+        return not self._what_is_open()
+
+    def _what_is_open(self) -> str:
+        return self.watch.what_is_unsettled() or ", ".join(filter(None, (one.what_is_open() for one in self.states)))
+
+    async def _all_is_transformed(self) -> None:
+        """Wait until the group stands at the end of the input, which has no markers."""
+        party = Party(self.world, self.ledger, "judge", "judge", self.chance, JAVA_4)
+        ids = await learn_topic_ids(party.wire(), INPUT)
+        group = ClassicMember(party, KafkaTransformer.group, {INPUT: (ids[INPUT], self.partitions)})
+        group.assigned = frozenset(TopicPartition(INPUT, number) for number in range(self.partitions))
+        while True:
+            at = await group.committed() or {}
+            ends = {tp: end for tp, end in self._ends().items() if tp.topic == INPUT}
+            if ends and all(at.get(tp) == end for tp, end in ends.items()):
+                # What a late message adds from here on is nobody's to transform.
+                self.ends = {(tp.topic, tp.partition): end for tp, end in ends.items()}
+                group.close()
+                return
+            await asyncio.sleep(0.5)
