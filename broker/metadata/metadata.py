@@ -11,10 +11,10 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from contextlib import suppress
 from functools import partial
-from typing import Final, TypeVar
+from typing import Any, Final, TypeVar
 
 from semel.broker.metadata.chain import MetadataWentBackError, Position
 from semel.broker.metadata.changes import BrokerRegistered, Change
@@ -140,7 +140,7 @@ class Metadata:
         From then on this node may change the metadata, and an earlier run of it can't. Its broker epoch is the number
         of the registration. `alone`: raises `NotControllerError` where another node runs. Raises otherwise as `change`.
         """
-        return await asyncio.shield(asyncio.ensure_future(self._register(registration, further, alone=alone)))
+        return await _to_its_end(self._register(registration, further, alone=alone))
 
     async def confirm(self, known: Position) -> None:
         """Raises `MetadataWentBackError` where the log lacks what this node had applied in an earlier run."""
@@ -219,14 +219,14 @@ class Metadata:
         `NotRegisteredError`, `NodeDeposedError`, `MetadataUnavailableError` (the change may have been written),
         `MetadataWentBackError`.
         """
-        return await asyncio.shield(asyncio.ensure_future(self._change(decide, as_controller=as_controller)))
+        return await _to_its_end(self._change(decide, as_controller=as_controller))
 
     async def refresh(self) -> MetadataImage:
         """Read what others have changed until now, and return the image with it: what it lacks was not there then.
 
         Raises `MetadataUnavailableError`, `MetadataConflictError`, `MetadataWentBackError`.
         """
-        return await asyncio.shield(asyncio.ensure_future(self._refresh()))
+        return await _to_its_end(self._refresh())
 
     async def at(self, sequence: int) -> MetadataImage:
         """Wait until the image has the change numbered `sequence`, and return it. Raises what ends the following."""
@@ -554,3 +554,10 @@ class Metadata:
             work.cancel()
             raise
         return work.result()
+
+
+async def _to_its_end(call: Coroutine[Any, Any, _Result]) -> _Result:
+    """Wait for a call that goes on where its caller is canceled. Then a failure of it is nobody's to hear of."""
+    task = asyncio.ensure_future(call)
+    task.add_done_callback(lambda done: done.cancelled() or done.exception())
+    return await asyncio.shield(task)

@@ -303,7 +303,8 @@ class Producer(RecordSender):
         """Return the last commit with a token under this transactional id, also of earlier instances; None: none (T13).
 
         The answer to "did my transaction commit?" after any crash (E5). Call `init_transactions` first: what an older
-        instance has under way is over then.
+        instance has under way is over then. Only the newest instance's answer is final: one that another has replaced
+        may hear of the time before.
         """
         return await run(self._core.client, self._core.transactional().last_commit())
 

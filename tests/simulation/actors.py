@@ -264,6 +264,7 @@ class Writer(Actor):
         """The numbers in the ledger of what was tried under each token."""
 
     async def live(self, worker: str) -> None:
+        left = self._open  # not what a later life has open: only who came last gets an answer that is final
         async with semel.aio.Producer(
             self.bootstrap,
             transactional_id=self.name,
@@ -271,14 +272,13 @@ class Writer(Actor):
             request_timeout_ms=2_000,
             delivery_timeout_ms=15_000,
         ) as producer:
-            await self._learn(producer)
+            await self._learn(producer, left)
             while not self.is_stopping:
                 await self._transact(worker, producer)
                 await self.think(self._think_s)
 
-    async def _learn(self, producer: semel.aio.Producer) -> None:
+    async def _learn(self, producer: semel.aio.Producer, mine: tuple[int, str] | None) -> None:
         """Ask about what an earlier life has left. None of its messages can take effect any more."""
-        mine = self._open
         if mine is None:
             return
         last = await producer.last_commit()

@@ -49,8 +49,8 @@ class _Replicated:
     tp: TopicPartition
     committed: CommittedLog = field(default_factory=CommittedLog)
     seen: dict[int, _Seen] = field(default_factory=dict)
-    rolled: dict[int, int] = field(default_factory=dict)
-    """Where the active segment of each node has begun, at most: below, compaction may have written batches again."""
+    rolled: int = 0
+    """Where an active segment has begun, at most: below, compaction may have written batches again, on any node."""
     leaders: dict[int, str] = field(default_factory=dict)
     """The process that led in each epoch."""
 
@@ -142,7 +142,7 @@ class ReplicaWatch:
                 "R1", known, node_id, f"the high watermark {seen.high_watermark} went back to {one.high_watermark}"
             )
         seen.high_watermark = one.high_watermark
-        known.rolled[node_id] = max(known.rolled.get(node_id, 0), one.log.segments.active.base_offset)
+        known.rolled = max(known.rolled, one.log.segments.active.base_offset)
         committed = known.committed
         first_open = min(committed.open.values(), default=committed.end)
         if one.last_stable_offset > first_open:
@@ -160,7 +160,7 @@ class ReplicaWatch:
         if one.log_end_offset < seen.compared:
             self._wrong("R3", known, node_id, f"cut to {one.log_end_offset}, and {seen.compared} was committed in it")
         elif end > seen.compared:
-            rolled = known.rolled[node_id] if one.config.is_compacted else 0
+            rolled = known.rolled if one.config.is_compacted else 0
             for base, difference in committed.missing_in(one, seen.compared, end):
                 if base >= rolled:  # below, compaction may have written it again
                     self._wrong("R3", known, node_id, f"{difference} here; {state}")

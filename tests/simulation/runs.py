@@ -17,7 +17,7 @@ from simulation.node_scenario import NodeScenario
 from simulation.scenario import Verdict
 from simulation.transactions_scenario import TransactionsScenario
 
-ONE_NODE: Final = "one node"
+ONE_NODE: Final = "node"
 CLUSTER: Final = "cluster"
 TRANSACTIONS: Final = "transactions"
 WORLDS: Final = {ONE_NODE: NodeScenario, CLUSTER: ClusterScenario, TRANSACTIONS: TransactionsScenario}
