@@ -98,6 +98,7 @@ class Fetcher:
                 await partition.all_durable()
             asked = [(partition, item) for partition, item in asked if is_still_true(partition, item)]
             if not asked:
+                await self._pause(self._config().replica_fetch_backoff_ms / 1000)
                 continue
             response = await self._ask(asked)
             if response is not None:

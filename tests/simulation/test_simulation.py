@@ -45,15 +45,24 @@ def test_E1_D1_T3_P1_L1_worlds_full_of_faults_are_clean(first: int) -> None:
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize("first", range(0, SEEDS_A_TEST * CLUSTER_TESTS, SEEDS_A_TEST))
 def test_R1_R3_R4_R5_D1_worlds_with_three_nodes_are_clean(first: int) -> None:
-    done = simulate("--cluster", "--seeds", str(SEEDS_A_TEST), "--first", str(first), "--workers", "1")
+    done = simulate("--world", "cluster", "--seeds", str(SEEDS_A_TEST), "--first", str(first), "--workers", "1")
     assert done.returncode == 0, done.stdout + done.stderr
     assert f"{SEEDS_A_TEST} seeds, 0 failed" in done.stdout
 
 
-@pytest.mark.parametrize("world", [(), ("--cluster",)], ids=["one node", "cluster"])
-def test_the_same_seed_does_the_same(world: tuple[str, ...]) -> None:
-    told = {simulate("--seed", "4", *world, hash_seed=hash_seed).stdout for hash_seed in ("0", "1", "2")}
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize("first", range(0, SEEDS_A_TEST * CLUSTER_TESTS, SEEDS_A_TEST))
+def test_E1_T3_T4_L1_G1_O1_worlds_whose_coordinators_move_are_clean(first: int) -> None:
+    done = simulate("--world", "transactions", "--seeds", str(SEEDS_A_TEST), "--first", str(first), "--workers", "1")
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert f"{SEEDS_A_TEST} seeds, 0 failed" in done.stdout
+
+
+@pytest.mark.parametrize("world", ["node", "cluster", "transactions"])
+def test_the_same_seed_does_the_same(world: str) -> None:
+    told = {simulate("--seed", "4", "--world", world, hash_seed=hash_seed).stdout for hash_seed in ("0", "1", "2")}
     assert len(told) == 1
     (first,) = told
     assert "seed 4: clean" in first
-    assert simulate("--seed", "5", *world).stdout != first
+    assert simulate("--seed", "5", "--world", world).stdout != first

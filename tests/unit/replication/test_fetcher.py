@@ -95,7 +95,9 @@ def test_D1_one_that_is_elected_while_its_disk_is_busy_does_not_say_that_it_has_
 def test_R1_one_that_was_cut_while_its_disk_was_busy_does_not_say_that_it_has_what_went() -> None:
     async def test(scene: Scene, fetcher: Fetcher) -> None:
         scene.follower.partition.truncate_to(0)
-        await scene.turns()
+        async with asyncio.timeout(20):
+            while not scene.leader.asked:  # noqa: ASYNC110 (there is nothing that tells of it)
+                await asyncio.sleep(0.02)
         assert scene.leader.asked == [0]
 
     run(test)
