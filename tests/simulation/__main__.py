@@ -88,7 +88,7 @@ def _many(seeds: range, arguments: argparse.Namespace) -> int:
         f"({virtual_s / real_s:.0f} virtual seconds a second)"
     )
     for seed in failed:
-        print(f"  make simulate SEED={seed}{' CLUSTER=1' if arguments.cluster else ''}")
+        print(f"  make simulate SEED={seed}{'' if arguments.world == ONE_NODE else f' WORLD={arguments.world}'}")
     return 1 if failed else 0
 
 

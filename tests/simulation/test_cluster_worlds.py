@@ -44,11 +44,46 @@ print(json.dumps({
 """
 
 
-def run_a_world(*plan: dict[str, object]) -> dict[str, Any]:
+WITH_TRANSACTIONS = """
+import json
+import sys
+from collections import Counter
+from history import Outcome
+from simulation.nemesis import Fault
+from simulation.transactions_scenario import TransactionsScenario
+
+plan = [Fault(**fault) for fault in json.loads(sys.argv[1])]
+world = TransactionsScenario(3, plan)
+coordinated = set()
+after_step = world._after_step
+
+def look() -> None:
+    after_step()
+    for node in world.watch.running().values():
+        for what, machines in (("transactions", node.transactions.machines()), ("groups", node.groups.machines())):
+            if any(True for _ in machines):
+                coordinated.add((what, node.config.node_id))
+
+world._after_step = look
+verdict = world.run()
+outcomes = Counter((worker.partition(".")[0], world.ledger.outcome(number).name)
+                   for number, (worker, _, _) in enumerate(world.ledger._tried))
+print(json.dumps({
+    "anomalies": list(map(str, verdict.anomalies)),
+    "outcomes": {f"{who} {what}": count for (who, what), count in outcomes.items()},
+    "coordinated": sorted(coordinated),
+    "moved": max(epoch for known, _, _ in world.watch.replicas() if known.tp.topic[:2] == "__" for epoch in known.leaders),
+    "read": sum(len(one.records) for one in world.ledger.reads if one.reader.startswith("watcher")),
+    "ends": list(world.ends.values()),
+}))
+"""
+
+
+def run_a_world(*plan: dict[str, object], program: str = A_WORLD) -> dict[str, Any]:
     support = ROOT / "tests" / "support"
     path = os.pathsep.join(map(str, (ROOT / "tests", support / "pipelines", support / "clients")))
     done = subprocess.run(
-        [sys.executable, "-P", "-c", A_WORLD, json.dumps(plan)],
+        [sys.executable, "-P", "-c", program, json.dumps(plan)],
         env={**os.environ, "PYTHONPATH": path, "PYTHONHASHSEED": "0"},
         capture_output=True,
         text=True,
@@ -79,6 +114,25 @@ def test_R4_D1_the_death_of_a_leader_gives_its_partitions_to_others() -> None:
     assert told["anomalies"] == []
     assert told["epochs"] > 0
     assert told["acknowledged"] > 100
+
+
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize(
+    "plan", [(), ({"at_s": 6.0, "kind": "power cut", "for_s": 3.0, "node": "n2"},)], ids=["calm", "a node dies"]
+)
+def test_E1_T3_transactions_and_groups_go_over_three_nodes_and_move_with_their_leaders(
+    plan: tuple[dict[str, object], ...],
+) -> None:
+    told = run_a_world(*plan, program=WITH_TRANSACTIONS)
+    assert told["anomalies"] == []
+    outcomes = told["outcomes"]
+    assert outcomes["writer COMMITTED"] > 3
+    assert sum(count for who, count in outcomes.items() if who.startswith("transformer") and "COMMITTED" in who) > 5
+    assert told["read"] > 20
+    assert sum(told["ends"]) > 20
+    assert {what for what, _ in told["coordinated"]} == {"transactions", "groups"}
+    assert len({node for _, node in told["coordinated"]}) > 1
+    assert (told["moved"] > 0) is bool(plan)
 
 
 def a_wire(leader_ids: list[tuple[int, int]]) -> ClusterWire:
