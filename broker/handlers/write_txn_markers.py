@@ -90,15 +90,15 @@ class LocalMarkerWriter:
                 # Those of one turn are appended before the first wait, so one sync of the journal serves them all.
                 errors[tp] = self._begin(tp, marker, forged.get(tp, NO_COORDINATOR_EPOCH), waits)
                 await turns.give_way()
+            if waits and self._wait_s is not None:
+                await asyncio.wait(waits.values(), timeout=self._wait_s)
+                for tp in [tp for tp, wait in waits.items() if not wait.done()]:
+                    waits.pop(tp).cancel()
+                    errors[tp] = ErrorCode.REQUEST_TIMED_OUT
         except BaseException:
             for wait in waits.values():
                 wait.cancel()
             raise
-        if waits and self._wait_s is not None:
-            await asyncio.wait(waits.values(), timeout=self._wait_s)
-            for tp in [tp for tp, wait in waits.items() if not wait.done()]:
-                waits.pop(tp).cancel()
-                errors[tp] = ErrorCode.REQUEST_TIMED_OUT
         for tp, outcome in zip(waits, await asyncio.gather(*waits.values(), return_exceptions=True), strict=True):
             if isinstance(outcome, SemelError):
                 errors[tp] = outcome.code

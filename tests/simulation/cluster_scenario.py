@@ -54,6 +54,8 @@ class ClusterScenario(Scenario):
     heal_s = SETTLE_S
     look_steps = 32
     state_steps = 256 * 32
+    moves: ClassVar = False
+    """Whether leaders are moved while all nodes live."""
     settings: ClassVar[Mapping[str, Any]] = {}
     """What all nodes have besides what is drawn."""
 
@@ -76,7 +78,9 @@ class ClusterScenario(Scenario):
         names = [*world.nodes, LEADER, LEADER, CONTROLLER]
         # A node that does not wait for its disk may lose what it has: one such node at most, for others have it then.
         mortal = None if self.is_durable else chance.choice(list(world.nodes))
-        drawn = draw_plan(chance, [actor.name for actor in self.actors], BUSY_S, 24, names, mortal=mortal)
+        drawn = draw_plan(
+            chance, [actor.name for actor in self.actors], BUSY_S, 24, names, mortal=mortal, moves=self.moves
+        )
         self.plan = drawn if plan is None else tuple(plan)
 
     def _add_node(self, number: int, settings: dict[str, Any]) -> SimulatedNode:

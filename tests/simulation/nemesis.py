@@ -11,11 +11,16 @@ from enum import Enum
 from typing import TYPE_CHECKING, Final
 
 import semel.aio
+from semel.broker.controller.elections import elect
+from semel.broker.controller.membership import changed, min_isr_of, partitions_of
+from semel.broker.metadata.changes import Change
 from semel.protocol.errors import SemelError
 from simulation.actors import Asker
 
 if TYPE_CHECKING:
     from semel.broker.log.journal import Journal
+    from semel.broker.metadata.image import MetadataImage
+    from semel.broker.node import Node
     from simulation.actors import Actor
     from simulation.loop import Process
     from simulation.world import SimulatedNode, World
@@ -64,6 +69,7 @@ class Worlds(Enum):
 
     OF_ONE = "with one node"
     OF_SEVERAL = "with several nodes"
+    OF_COORDINATORS = "with several nodes, and transactions and groups"
     ALL = "all"
 
 
@@ -464,6 +470,30 @@ def _node_without_database(stage: Stage, fault: Fault) -> None:
     stage.later(fault.for_s, lambda: cut_off.discard(node))
 
 
+def _move_leaders(stage: Stage, fault: Fault) -> None:
+    """An operator has other leaders elected, and soon others again: no process ends, and nobody is cut off."""
+
+    def decide(image: MetadataImage) -> list[Change]:
+        changes: list[Change] = []
+        for topic, number, state in partitions_of(image):
+            if topic.name == fault.target:
+                moved = elect(state, image, min_isr=min_isr_of(topic, 1), stopping=(state.leader,))
+                changes += changed(topic, number, moved)
+        return changes
+
+    def move() -> None:
+        node, process = stage.node_of(fault).node, stage.node_of(fault).process
+        if node is not None and process is not None and not process.is_dead and not stage.is_healed:
+            process.start(ask(node))
+
+    async def ask(node: Node) -> None:
+        with suppress(SemelError):
+            await node.metadata.change(decide)
+
+    for number in range(fault.amount):
+        stage.later(fault.for_s * number / fault.amount, move)
+
+
 def _kill_all(stage: Stage, fault: Fault) -> None:
     """All at once; they come back one after the other, in any order."""
     nodes = list(stage.world.nodes.values())
@@ -635,6 +665,14 @@ KINDS: dict[str, _Kind] = {
         longest_s=8.0,
         worlds=Worlds.OF_SEVERAL,
     ),
+    "leaders move": _Kind(
+        "other leaders of {target} are elected by way of {node}, {amount} times in {for_s:.2f} s",
+        8,
+        _move_leaders,
+        amount=(1, 5),
+        targets=("__transaction_state", "__consumer_offsets", "in", "out"),
+        worlds=Worlds.OF_COORDINATORS,
+    ),
     "node without database": _Kind(
         "{node} does not reach the database for {for_s:.2f} s",
         3,
@@ -657,17 +695,19 @@ def draw_plan(
     nodes: Sequence[str] = (),
     *,
     mortal: str | None = None,
+    moves: bool = False,
 ) -> tuple[Fault, ...]:
     """Draw what happens. Half of the worlds see few kinds of faults, so that each kind is also seen alone.
 
     nodes: those that faults may happen to, by name or by what they are; none where there is one node
     mortal: the only node that may die, where not all may
+    moves: whether coordinators move, too
     """
-    left_out = Worlds.OF_ONE if nodes else Worlds.OF_SEVERAL
+    worlds = {Worlds.ALL, Worlds.OF_SEVERAL if nodes else Worlds.OF_ONE} | (
+        {Worlds.OF_COORDINATORS} if moves else set()
+    )
     kinds = [
-        kind
-        for kind, shape in KINDS.items()
-        if shape.worlds is not left_out and (mortal is None or not shape.is_of_all)
+        kind for kind, shape in KINDS.items() if shape.worlds in worlds and (mortal is None or not shape.is_of_all)
     ]
     if chance.random() < 0.5:
         kinds = chance.sample(kinds, 3)
@@ -716,6 +756,7 @@ _HARMLESS: Final = frozenset(
         "isolated node",
         "node without database",
         "break connections",
+        "leaders move",
         "pause node",
         "clock",
         "slow disk",

@@ -72,7 +72,7 @@ print(json.dumps({
     "anomalies": list(map(str, verdict.anomalies)),
     "outcomes": {f"{who} {what}": count for (who, what), count in outcomes.items()},
     "coordinated": sorted(coordinated),
-    "moved": max(epoch for known, _, _ in world.watch.replicas() if known.tp.topic[:2] == "__" for epoch in known.leaders),
+    "moved": max(max(known.leaders) for known, _, _ in world.watch.replicas() if known.tp.topic.startswith("__")),
     "read": sum(len(one.records) for one in world.ledger.reads if one.reader.startswith("watcher")),
     "ends": list(world.ends.values()),
 }))

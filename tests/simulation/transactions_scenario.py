@@ -22,6 +22,7 @@ class TransactionsScenario(ClusterScenario):
     """A pipeline between two topics, a writer that aborts now and then, and readers in a group."""
 
     heal_s = FINISH_S
+    moves = True
     settings: ClassVar[dict[str, Any]] = {
         "offsets_topic_segment_bytes": 5_000,
         "transaction_state_log_segment_bytes": 5_000,

@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import asyncio
+import gc
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any, cast
 
-from kafka_node import FakeNode, KafkaClient, batch, run_with_listener
+from kafka_node import FakeNode, KafkaClient, batch, run_with_listener, turns, until
 
+from semel.broker.handlers.write_txn_markers import LocalMarkerWriter
 from semel.broker.listeners.kafka.listener import KafkaListener
-from semel.protocol.api.transactions import AddPartitionsToTxnRequest, TransactionVersion
+from semel.broker.logs.leader_state import LeaderState
+from semel.protocol.api.transactions import AddPartitionsToTxnRequest, TransactionVersion, TxnMarker
 from semel.protocol.errors import ErrorCode
 from semel.protocol.ids import ProducerIdAndEpoch, TopicPartition
 from semel.protocol.kafka.produce import ProducePartition, ProduceRequest
@@ -65,3 +70,29 @@ def test_T8_a_batch_whose_transaction_a_marker_has_ended_is_refused_by_the_secon
         assert partition.log_end_offset == 1, "the marker alone"
 
     run_with_listener(test, str(tmp_path))
+
+
+def test_who_waits_for_markers_and_is_gone_leaves_no_failure_that_nobody_hears(tmp_path: Path) -> None:
+    """The partition that could not commit the marker moved to another leader: the node's log had a traceback."""
+    unheard: list[dict[str, Any]] = []
+
+    async def test(node: FakeNode, listener: KafkaListener) -> None:
+        asyncio.get_running_loop().set_exception_handler(lambda _, context: unheard.append(context))
+        (partition,) = node.create("t")
+        partition.lead(
+            LeaderState(
+                1, leader_epoch=1, partition_epoch=1, replicas=(1, 2), isr=(1, 2), min_isr=1, begin_offset=0, now_s=0.0
+            )
+        )
+        marker = TxnMarker(FIRST, 0, True, (TP,))
+        writing = asyncio.ensure_future(LocalMarkerWriter(cast(Any, node), wait_s=30.0).write_markers(marker))
+        await until(lambda: partition.log_end_offset == 1)
+        writing.cancel()
+        await asyncio.wait([writing])
+        partition.follow(2, 2)
+        await turns(5)
+        gc.collect()
+        await turns(5)
+
+    run_with_listener(test, str(tmp_path))
+    assert unheard == []
