@@ -54,7 +54,7 @@ demo-spark: build ## Run an ETL job of Spark on real flights, with crashes
 	$(BIN)/python -P -m semel.spark.examples.demo
 
 test: build ## Run all tests that CI runs
-	$(BIN)/python -P -m pytest -n auto --dist loadgroup
+	$(BIN)/python -P -m pytest -n auto --dist loadgroup --durations 40
 
 test-long: build ## Run the long ones: chaos, every crash point, fuzzing, all planted faults
 	SEMEL_CHAOS_SECONDS=300 SEMEL_CRASH_POINTS=0 SEMEL_FUZZ_SECONDS=120 SEMEL_MODEL_EXAMPLES=1500 \

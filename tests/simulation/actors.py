@@ -57,7 +57,8 @@ class Actor(ABC):
             return
         self.lives += 1
         self.process = process = self.world.client(f"{self.name}#{self.lives}")
-        self.bootstrap = self.world.address(self.name)
+        nodes = list(self.world.nodes)
+        self.bootstrap = self.world.address(self.name, self.chance.choice(nodes) if len(nodes) > 1 else nodes[0])
         process.start(self._live(process, f"{self.name}.{self.lives}"))
 
     def kill(self) -> None:

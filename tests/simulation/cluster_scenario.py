@@ -90,6 +90,8 @@ class ClusterScenario(Scenario):
             node_id=number,
             peer_listen="127.0.0.1:9094",
             peer_advertised=f"{name}:9094",
+            kafka_advertised=f"{name}:9092",
+            grpc_advertised=f"{name}:9093",
             cluster_secret_file=self._secret_file,
             **settings,
         )

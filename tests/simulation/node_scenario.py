@@ -15,26 +15,13 @@ from semel.protocol.ids import TopicPartition
 from simulation.actors import (
     INPUT,
     OUTPUT,
-    Actor,
-    Asker,
-    Feeder,
-    HandTransformer,
-    Keeper,
     Reader,
-    Sharer,
-    Transformer,
-    Writer,
 )
+from simulation.casting import SOURCES, draw_cast
 from simulation.checks import LogWatch
-from simulation.kafka_actors import KafkaFeeder, KafkaReader, KafkaRemaker, KafkaTransformer, KafkaWriter
 from simulation.nemesis import Fault, Stage, draw_plan
 from simulation.scenario import BUSY_S, HEAL_S, Scenario
 from simulation.state_checks import StateChecks
-
-KAFKA_SHARES = (0.0, 0.5, 0.8)
-"""How many of a world's clients speak Kafka's protocol, and not the SDK's."""
-KEEPER_SHARE = 0.6
-"""How many worlds have somebody who commits the places of groups without members."""
 
 
 def _draw_settings(chance: random.Random) -> dict[str, Any]:
@@ -61,7 +48,7 @@ class NodeScenario(Scenario):
         self.node = world.add_node(**_draw_settings(chance))
         world.executor.longest_s = chance.choice((0.004, 0.03, 0.2))
         self.partitions = chance.randint(1, 3)
-        self.actors = self._cast()
+        self.actors = draw_cast(world, self.ledger, chance, self.partitions)
         self.ends: dict[tuple[str, int], int] = {}
         """Where the input ended when all of it was transformed."""
         self.watch = LogWatch(self.node, self.ledger)
@@ -69,36 +56,6 @@ class NodeScenario(Scenario):
         names = [actor.name for actor in self.actors]
         drawn = draw_plan(chance, names, BUSY_S, 14)
         self.plan = drawn if plan is None else tuple(plan)
-
-    def _cast(self) -> list[Actor]:
-        world, ledger, count, chance = self.world, self.ledger, self.partitions, self.chance
-        think_s = chance.choice((1.5, 3.0, 6.0))
-        kafka_share = chance.choice(KAFKA_SHARES)
-
-        def speaks_kafka() -> bool:
-            return chance.random() < kafka_share
-
-        cast: list[Actor] = [(KafkaFeeder if speaks_kafka() else Feeder)(world, ledger, "feeder", count, think_s)]
-        names = ("transformer-1", "transformer-2")
-        if speaks_kafka():
-            cast += [KafkaTransformer(world, ledger, name, count, think_s) for name in names]
-        else:
-            cast += [chance.choice((Transformer, HandTransformer))(world, ledger, name, count) for name in names]
-        cast.append((KafkaWriter if speaks_kafka() else Writer)(world, ledger, "writer", count, think_s))
-        if not speaks_kafka():
-            cast.append(Sharer(world, ledger, "sharer", count, 2 * think_s))
-        if speaks_kafka() and chance.random() < 0.4:
-            cast.append(KafkaRemaker(world, ledger, "remaker", count, think_s))
-        if speaks_kafka():
-            cast.append(KafkaReader(world, ledger, "reader", count, think_s))
-        else:
-            cast.append(Reader(world, ledger, "reader", {OUTPUT: count}))
-        writers = [actor for actor in cast if isinstance(actor, (Writer, Sharer))]
-        if writers:
-            cast.append(Asker(world, ledger, "asker", writers, think_s))
-        if chance.random() < KEEPER_SHARE:
-            cast.append(Keeper(world, ledger, "keeper", think_s))
-        return cast
 
     @property
     def batches(self) -> int:
@@ -127,9 +84,7 @@ class NodeScenario(Scenario):
 
     def _finish(self) -> None:
         """Let everybody come to an end, read everything once more, and judge."""
-        sources = [
-            actor for actor in self.actors if isinstance(actor, (Feeder, Writer, Sharer, KafkaFeeder, KafkaWriter))
-        ]
+        sources = [actor for actor in self.actors if isinstance(actor, SOURCES)]
         if not self._stop_all(sources):
             return
         judge = self.world.client("judge").start(self._all_is_transformed())

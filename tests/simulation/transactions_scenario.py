@@ -8,9 +8,10 @@ from typing import Any, ClassVar, Final
 from semel.protocol.api.topics import IsolationLevel
 from semel.protocol.ids import TopicPartition
 from simulation.actors import INPUT, OUTPUT, Actor
+from simulation.casting import SOURCES, draw_cast
 from simulation.cluster_actors import ClusterReader
 from simulation.cluster_scenario import ClusterScenario
-from simulation.kafka_actors import KafkaFeeder, KafkaReader, KafkaTransformer, KafkaWriter
+from simulation.kafka_actors import KafkaTransformer
 from simulation.kafka_consumers import ClassicMember
 from simulation.kafka_wire import JAVA_4, Party, learn_topic_ids
 
@@ -19,7 +20,7 @@ FINISH_S: Final = 180.0
 
 
 class TransactionsScenario(ClusterScenario):
-    """A pipeline between two topics, a writer that aborts now and then, and readers in a group."""
+    """The clients of a world with one node, and somebody who reads everything that is committed."""
 
     heal_s = FINISH_S
     moves = True
@@ -28,26 +29,20 @@ class TransactionsScenario(ClusterScenario):
         "transaction_state_log_segment_bytes": 5_000,
         "transaction_state_log_num_partitions": 2,
         "offsets_topic_num_partitions": 2,
+        "default_replication_factor": 3,
     }
 
     def _cast(self) -> list[Actor]:
-        world, ledger, chance, count = self.world, self.ledger, self.chance, self.partitions
-        think_s = chance.choice((1.5, 3.0, 6.0))
+        world, ledger, count = self.world, self.ledger, self.partitions
         self.topics = {INPUT: count, OUTPUT: count}
         self.ends: dict[tuple[str, int], int] = {}
         """Where the input ended when all of it was transformed."""
-        return [
-            KafkaFeeder(world, ledger, "feeder", count, think_s, INPUT),
-            KafkaTransformer(world, ledger, "transformer-1", count, think_s),
-            KafkaTransformer(world, ledger, "transformer-2", count, think_s),
-            KafkaWriter(world, ledger, "writer", count, think_s),
-            KafkaReader(world, ledger, "reader", count, think_s),
-            ClusterReader(world, ledger, "watcher", self.topics, think_s, IsolationLevel.READ_COMMITTED),
-        ]
+        watcher = ClusterReader(world, ledger, "watcher", self.topics, 3.0, IsolationLevel.READ_COMMITTED)
+        return [*draw_cast(world, ledger, self.chance, count), watcher]
 
     def _finish(self) -> None:
         """Let everybody come to an end, read everything once more, and judge."""
-        if not self._stop_all(one for one in self.actors if isinstance(one, (KafkaFeeder, KafkaWriter))):
+        if not self._stop_all(one for one in self.actors if isinstance(one, SOURCES)):
             return
         judge = self.world.client("judge").start(self._all_is_transformed())
         if not self._wait(judge.done, FINISH_S, "all of the input is transformed"):

@@ -1,0 +1,64 @@
+"""The cast of worlds with transactions: which programs there are, and how each speaks with the nodes."""
+
+from __future__ import annotations
+
+import random
+from typing import TYPE_CHECKING
+
+from simulation.actors import (
+    OUTPUT,
+    Actor,
+    Asker,
+    Feeder,
+    HandTransformer,
+    Keeper,
+    Reader,
+    Sharer,
+    Transformer,
+    Writer,
+)
+from simulation.kafka_actors import KafkaFeeder, KafkaReader, KafkaRemaker, KafkaTransformer, KafkaWriter
+
+if TYPE_CHECKING:
+    from simulation.ledger import Ledger
+    from simulation.world import World
+
+KAFKA_SHARES = (0.0, 0.5, 0.8)
+"""How many of a world's clients speak Kafka's protocol, and not the SDK's."""
+KEEPER_SHARE = 0.6
+"""How many worlds have somebody who commits the places of groups without members."""
+
+
+def draw_cast(world: World, ledger: Ledger, chance: random.Random, count: int) -> list[Actor]:
+    """Draw the programs of a world whose topics have `count` partitions each."""
+    think_s = chance.choice((1.5, 3.0, 6.0))
+    kafka_share = chance.choice(KAFKA_SHARES)
+
+    def speaks_kafka() -> bool:
+        return chance.random() < kafka_share
+
+    cast: list[Actor] = [(KafkaFeeder if speaks_kafka() else Feeder)(world, ledger, "feeder", count, think_s)]
+    names = ("transformer-1", "transformer-2")
+    if speaks_kafka():
+        cast += [KafkaTransformer(world, ledger, name, count, think_s) for name in names]
+    else:
+        cast += [chance.choice((Transformer, HandTransformer))(world, ledger, name, count) for name in names]
+    cast.append((KafkaWriter if speaks_kafka() else Writer)(world, ledger, "writer", count, think_s))
+    if not speaks_kafka():
+        cast.append(Sharer(world, ledger, "sharer", count, 2 * think_s))
+    if speaks_kafka() and chance.random() < 0.4:
+        cast.append(KafkaRemaker(world, ledger, "remaker", count, think_s))
+    if speaks_kafka():
+        cast.append(KafkaReader(world, ledger, "reader", count, think_s))
+    else:
+        cast.append(Reader(world, ledger, "reader", {OUTPUT: count}))
+    writers = [actor for actor in cast if isinstance(actor, (Writer, Sharer))]
+    if writers:
+        cast.append(Asker(world, ledger, "asker", writers, think_s))
+    if chance.random() < KEEPER_SHARE:
+        cast.append(Keeper(world, ledger, "keeper", think_s))
+    return cast
+
+
+SOURCES = (Feeder, Writer, Sharer, KafkaFeeder, KafkaWriter)
+"""Who writes of its own accord: they come to an end first."""
