@@ -15,6 +15,7 @@ from simulation.scenario import Verdict
 from simulation.shrinking import shrink
 
 STORY_LINES = 60
+SEEDS_A_PROCESS = 50
 
 
 def main() -> int:
@@ -94,11 +95,11 @@ def _many(seeds: range, arguments: argparse.Namespace) -> int:
 
 def _verdicts(seeds: range, workers: int, world: str) -> Iterator[Verdict]:
     run_one = partial(run, world=world)
-    if workers == 1:
+    if workers == 1 and len(seeds) <= SEEDS_A_PROCESS:
         yield from map(run_one, seeds)
         return
     # A fresh process after some seeds: what killed processes have left is not collected in between.
-    with multiprocessing.get_context("spawn").Pool(workers, maxtasksperchild=50) as pool:
+    with multiprocessing.get_context("spawn").Pool(workers, maxtasksperchild=SEEDS_A_PROCESS) as pool:
         yield from pool.imap_unordered(run_one, seeds)
 
 
