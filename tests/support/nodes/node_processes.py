@@ -1,4 +1,4 @@
-"""A cluster of `semel serve` processes on one SQLite file of metadata, to be killed, frozen and started again."""
+"""A cluster of `semel serve` processes, by default on one SQLite file of metadata, to be killed, frozen and started."""
 
 from __future__ import annotations
 
@@ -49,8 +49,8 @@ class NodeProcesses:
         self._folder = folder
         self._settings = {
             **SETTINGS,
-            **settings,
             "metadata.url": sqlite_url(str(folder / "cluster.sqlite")),
+            **settings,
             "cluster.secret.file": secret_file(folder),
             "peer.listen": "127.0.0.1:0",
         }

@@ -84,9 +84,9 @@ class DatabaseServer:
         self._end()
         shutil.rmtree(self.folder, ignore_errors=True)
 
-    def new_database(self) -> str:
-        """Make an empty database, and return its URL."""
-        name = f"test_{secrets.token_hex(6)}"
+    def new_database(self, name: str = "") -> str:
+        """Make an empty database, by default with a name of its own, and return its URL."""
+        name = name or f"test_{secrets.token_hex(6)}"
         engine = sa.create_engine(self.url(self.first_database), isolation_level="AUTOCOMMIT", poolclass=sa.NullPool)
         with engine.connect() as connection:
             connection.exec_driver_sql(f"CREATE DATABASE {name}")
@@ -114,7 +114,10 @@ class PostgresqlServer(DatabaseServer):
         super().__init__()
         self._binaries = binaries
         self._data = f"{self.folder}/data"
-        self.run(f"{binaries}/initdb", "-D", self._data, "-U", "semel", "-A", "trust", "-E", "UTF8", "--no-sync")
+        self._make()
+
+    def _make(self) -> None:
+        self.run(f"{self._binaries}/initdb", "-D", self._data, "-U", "semel", "-A", "trust", "-E", "UTF8", "--no-sync")
 
     def url(self, database: str) -> str:
         return f"postgresql+psycopg://semel@/{database}?host={self.folder}"
@@ -123,6 +126,57 @@ class PostgresqlServer(DatabaseServer):
         # The cache of the system survives the kill of a process: no need for the disk itself here.
         options = ["-k", self.folder, "-c", "listen_addresses=", "-c", "fsync=off", "-c", "max_connections=50"]
         return [f"{self._binaries}/postgres", "-D", self._data, *options]
+
+
+class _Standby(PostgresqlServer):
+    name = "standby"
+
+    def _make(self) -> None:
+        """It begins as a copy."""
+
+    def copy(self, primary: PostgresqlServer) -> None:
+        source = f"host={primary.folder} user=semel dbname=postgres application_name={self.name}"
+        self.run(f"{self._binaries}/pg_basebackup", "-d", source, "-D", self._data, "-R", "--no-sync", "-c", "fast")
+
+
+class PostgresqlPair:
+    """A primary, and a standby that has all it commits (synchronous replication). `url` finds who takes writes."""
+
+    def __init__(self) -> None:
+        self.primary, self.standby = PostgresqlServer(), _Standby()
+
+    def start(self) -> None:
+        self.primary.start()
+        self.standby.copy(self.primary)
+        self.standby.start()
+        self._execute(self.primary, f"ALTER SYSTEM SET synchronous_standby_names = '{_Standby.name}'")
+        self._execute(self.primary, "SELECT pg_reload_conf()")
+        deadline = time.monotonic() + START_S
+        while self._execute(self.primary, "SELECT sync_state FROM pg_stat_replication") != "sync":
+            assert time.monotonic() < deadline, self.standby.log_tail()
+            time.sleep(0.1)
+
+    def url(self, database: str) -> str:
+        folders = "&".join(f"host={server.folder}" for server in (self.primary, self.standby))
+        return f"postgresql+psycopg://semel@/{database}?{folders}&target_session_attrs=read-write"
+
+    def promote(self) -> None:
+        """Let the standby take writes from now on. Nobody does before that, once the primary is gone."""
+        assert self._execute(self.standby, "SELECT pg_promote(true, 60)") is True
+
+    def close(self) -> None:
+        self.standby.close()
+        self.primary.close()
+
+    @staticmethod
+    def _execute(server: PostgresqlServer, statement: str) -> object:
+        engine = sa.create_engine(
+            server.url(server.first_database), isolation_level="AUTOCOMMIT", poolclass=sa.NullPool
+        )
+        with engine.connect() as connection:
+            result = connection.exec_driver_sql(statement)
+            row = result.first() if result.returns_rows else None
+            return None if row is None else row[0]
 
 
 class MariadbServer(DatabaseServer):

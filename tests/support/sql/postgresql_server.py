@@ -19,7 +19,7 @@ def _postgresql_binaries() -> str | None:
     """Debian keeps the server's programs out of the path."""
     found = shutil.which("initdb")
     if found is not None:
-        return os.path.dirname(found)
+        return os.path.dirname(os.path.realpath(found))
     folders = sorted(glob.glob("/usr/lib/postgresql/*/bin"), key=lambda path: int(path.split("/")[4]))
     return folders[-1] if folders else None
 
