@@ -296,3 +296,28 @@ def test_one_who_gives_up_waiting_for_the_disk_leaves_the_other_waiting() -> Non
             await stays
 
     asyncio.run(test())
+
+
+@pytest.mark.parametrize("cut", [False, True], ids=["after a restart", "after a cut"])
+def test_L1_a_marker_that_is_not_committed_yet_holds_readers_back(cut: bool) -> None:
+    """A snapshot does not have the transactions whose markers the high watermark has not passed."""
+    scene = Scene()
+    batch = encode_batch([(1, None, b"v", ())], producer_id=7, producer_epoch=0, base_sequence=0, transactional=True)
+    scene.leader.partition.append(bytearray(batch), acks=1, verified=True)
+    for follower in (scene.second, scene.third) * 2:
+        scene.leader.sync()
+        assert scene.fetch(follower) is Followed.TAKEN_IN
+    assert scene.leader.partition.append_marker(PRODUCER, 0, True) == 1
+    if cut:
+        scene.append()
+    logs = scene.leader.logs
+    assert logs is not None
+    asyncio.run(logs.close())
+    scene.leader.start()
+    partition = scene.leader.partition
+    if cut:
+        assert partition.truncate_to(2)
+    assert (partition.high_watermark, partition.log_end_offset) == (1, 2)
+    assert partition.last_stable_offset == 0
+    assert partition.log.first_unstable_offset(1) == 0
+    assert partition.log.first_unstable_offset(2) is None
