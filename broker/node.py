@@ -9,7 +9,7 @@ import asyncio
 import logging
 import os
 import socket
-from collections.abc import Collection, Coroutine, Iterator, Mapping
+from collections.abc import Collection, Coroutine, Mapping
 from concurrent.futures import Executor
 from contextlib import suppress
 from dataclasses import replace
@@ -21,8 +21,6 @@ from semel.broker.cluster_duties import ClusterDuties
 from semel.broker.config.kafka_limits import KafkaLimits
 from semel.broker.config.node_config import NodeConfig
 from semel.broker.config.sources import Address, LoadedConfig, check_ports_differ, parse_address, with_dynamic
-from semel.broker.controller.elections import node_registered
-from semel.broker.controller.membership import partitions_of, stopping_nodes
 from semel.broker.coordinators import Coordinators
 from semel.broker.handlers.fetch.handler import FetchHandler
 from semel.broker.handlers.fetch.replica import ReplicaFetchHandler
@@ -54,9 +52,17 @@ from semel.broker.metrics.setup import NodeMetrics
 from semel.broker.open_files import open_files_limit, share_open_files, warn_of_few_open_files
 from semel.broker.peers.peers import Peers
 from semel.broker.peers.secret import ClusterSecret, secret_of
+from semel.broker.registration import advertised, check_others_serve_peers, returned
 from semel.broker.replication.barrier import ReplicationBarrier
 from semel.broker.replication.replicas import Replicas
-from semel.broker.start_errors import NodeStartError, StartFailure
+from semel.broker.start_errors import (
+    NodeStartError,
+    StartFailure,
+    as_start_error,
+    causes_of,
+    kafka_not_bound,
+    peers_not_bound,
+)
 from semel.broker.telemetry.tracing import NodeTracing
 from semel.group_coordinator.coordinator import GroupCoordinator
 from semel.protocol.compiled import warn_if_interpreted
@@ -343,7 +349,7 @@ class Node:
             try:
                 await check_address(*parse_address("kafka.listen", config.kafka_listen))
             except OSError as error:
-                raise _kafka_not_bound(config, error) from error
+                raise kafka_not_bound(config, error) from error
         if Listener.GRPC in listeners:
             grpc_address = parse_address("grpc.listen", config.grpc_listen)
             try:
@@ -354,7 +360,7 @@ class Node:
             try:
                 await check_address(*parse_address("peer.listen", config.peer_listen))
             except OSError as error:
-                raise _peers_not_bound(config, error) from error
+                raise peers_not_bound(config, error) from error
 
     async def _start(self) -> None:
         try:
@@ -362,12 +368,12 @@ class Node:
         except ConfigError:
             raise
         except SemelError as error:
-            raise _as_start_error(error, StartFailure.METADATA) from error
+            raise as_start_error(error, StartFailure.METADATA) from error
         begun = self.clock.monotonic()
         try:
             self._open_logs()
         except (SemelError, OSError, ValueError) as error:
-            raise _as_start_error(error, StartFailure.DATA_FOLDER) from error
+            raise as_start_error(error, StartFailure.DATA_FOLDER) from error
         self.recovery_seconds = self.clock.monotonic() - begun
         self._peers = Peers(self.config.node_id, lambda: self.metadata.image, self._secret, self.config, self.clock)
         self.metadata.add_listener(self._peers.follow)
@@ -391,7 +397,7 @@ class Node:
                 self.metadata.image, self._accept_loss_of, keeps_unknown=self._history.loss_is_accepted
             )
         except (SemelError, OSError) as error:
-            raise _as_start_error(error, StartFailure.DATA_FOLDER) from error
+            raise as_start_error(error, StartFailure.DATA_FOLDER) from error
         self.metadata.add_listener(self._follower.follow)
         self._begin_duty("follow the metadata", self._follower.run())
         if not await self._coordinators.all_loaded(LOADING_PATIENCE_S):
@@ -421,7 +427,7 @@ class Node:
         try:
             await self._register()
         except SemelError as error:
-            raise _as_start_error(error, StartFailure.METADATA) from error
+            raise as_start_error(error, StartFailure.METADATA) from error
         await self.caught_up()
         if self._grpc is not None:
             await self._grpc.start()
@@ -480,7 +486,7 @@ class Node:
         try:
             await self._kafka.start(listens=listens)
         except OSError as error:
-            raise _kafka_not_bound(config, error) from error
+            raise kafka_not_bound(config, error) from error
 
     async def _start_peer_listener(self, *, listens: bool) -> None:
         config = self.config
@@ -494,7 +500,7 @@ class Node:
         try:
             await self._peer_listener.start(listens=listens)
         except OSError as error:
-            raise _peers_not_bound(config, error) from error
+            raise peers_not_bound(config, error) from error
 
     def _take_folder(self) -> None:
         try:
@@ -698,54 +704,14 @@ class Node:
         def further(image: MetadataImage) -> list[Change]:
             changes = self._history.changes_of_registration(image)
             if self.is_clustered:
-                changes += node_registered(
-                    image,
-                    registered,
-                    default_min_isr=config.min_insync_replicas,
-                    stopping=stopping_nodes(image),
-                    damaged={one.tp for one in self.logs.partitions() if one.log.recovered_damage},
-                    gone=self._replicas_gone(image),
-                )
+                changes += returned(image, registered, self.logs, default_min_isr=config.min_insync_replicas)
             return changes
 
         if self.is_clustered:
-            await self._check_others_serve_peers()
+            await check_others_serve_peers(self.metadata, config)
         await self.metadata.register(registered, further, alone=not self.is_clustered)
         # A file in the folder is lost with the folder. A database elsewhere may lose its last changes alone.
         self._history.follow(self.metadata, pause_s=_REMEMBER_EVERY_S if self._metadata_is_in_folder else 0.0)
-
-    def _replicas_gone(self, image: MetadataImage) -> set[TopicPartition]:
-        """Return this node's partitions that others have replicas of, too, and whose logs were here and are not.
-
-        One that was never made lacks nothing: nothing was committed while it was in sync, and had not fetched.
-        """
-        gone: set[TopicPartition] = set()
-        for topic, number, state in partitions_of(image):
-            tp = TopicPartition(topic.name, number)
-            if (
-                self.config.node_id in state.replicas
-                and len(state.replicas) > 1
-                and self.logs.partition(tp) is None
-                and (self.logs.offline.get(tp) is not None or self.logs.was_made(tp, topic.topic_id))
-            ):
-                gone.add(tp)
-        return gone
-
-    async def _check_others_serve_peers(self) -> None:
-        """A node that runs alone takes no part in replication, and does not expect others."""
-        for session in await self.metadata.silent_nodes(0):
-            other = self.metadata.image.brokers.get(session.node_id)
-            if (
-                other is not None
-                and other.node_id != self.config.node_id
-                and not other.peer_port
-                and session.silent_ms < self.config.controller_lease_ms
-            ):
-                raise NodeStartError(
-                    f"node {other.node_id} runs alone on {self.metadata.location}: it has no peer.listen. Stop it, "
-                    "give it peer.listen and cluster.secret.file, and start it again",
-                    StartFailure.METADATA,
-                )
 
     def _told(self, listener: Listener, name: str, text: str, listening: Address) -> Address:
         """Return the address that clients are told. Port 0 where there is none: that of a former start is over.
@@ -754,22 +720,14 @@ class Node:
         """
         if not text and self._listeners and listener not in self._listeners:
             return Address(_NOWHERE, 0)
-        return self._advertised(name, text, listening)
+        return advertised(name, text, listening)
 
     def _told_peers(self) -> Address:
         """Return the address that the other nodes are told; port 0 where they are not served."""
         if self._peer_listener is None:
             return Address("", 0)
         listening = Address(parse_address("peer.listen", self.config.peer_listen).host, self._peer_listener.port)
-        return self._advertised("peer.advertised", self.config.peer_advertised, listening)
-
-    @staticmethod
-    def _advertised(name: str, text: str, listening: Address) -> Address:
-        if text:
-            return parse_address(name, text)
-        if listening.host in ("0.0.0.0", "::"):  # noqa: S104
-            return Address(socket.gethostname(), listening.port)
-        return listening
+        return advertised("peer.advertised", self.config.peer_advertised, listening)
 
     def _configure(self, image: MetadataImage) -> None:
         """Take over the dynamic settings. One that this version refuses is left out, so that the node can start."""
@@ -843,7 +801,7 @@ class Node:
             self._fail(SemelError(f"the background task {what!r} ended"))
         except Exception as error:
             _log.exception("the background task %r failed", what)
-            self._fail(SemelError(f"the background task {what!r} failed: {'; '.join(_causes(error))}"))
+            self._fail(SemelError(f"the background task {what!r} failed: {'; '.join(causes_of(error))}"))
 
     async def _watch_logs(self) -> None:
         """A log that goes offline has lost its disk, which all logs of the node share, or its directory alone."""
@@ -964,46 +922,6 @@ class _Progress:
         if self._clock.monotonic() >= self._next:
             self._next = self._clock.monotonic() + _PROGRESS_EVERY_S
             _log.info("opened %d of %d logs, the last one %s", done, total, tp)
-
-
-def _kafka_not_bound(config: NodeConfig, error: OSError) -> NodeStartError:
-    return NodeStartError(
-        f"the Kafka listener can't have {config.kafka_listen}: {error.strerror or error}. "
-        "Choose another address (--kafka of `semel serve`, kafka= of semel.open()).",
-        StartFailure.ADDRESS,
-    )
-
-
-def _peers_not_bound(config: NodeConfig, error: OSError) -> NodeStartError:
-    return NodeStartError(
-        f"the listener of the other nodes can't have peer.listen = {config.peer_listen}: {error.strerror or error}. "
-        "Choose another address.",
-        StartFailure.ADDRESS,
-    )
-
-
-def _as_start_error(error: Exception, failure: StartFailure) -> NodeStartError:
-    if isinstance(error, NodeStartError):
-        return error
-    if isinstance(error, SemelError):
-        return NodeStartError(error.message, failure, error.code)
-    return NodeStartError(
-        f"the logs can't be opened: {error}. Next step: {remedy(error)}, then start the node again. Nothing was lost "
-        "by this start",
-        failure,
-        ErrorCode.KAFKA_STORAGE_ERROR,
-    )
-
-
-def _causes(error: BaseException) -> Iterator[str]:
-    """Yield what failed: of a task group its tasks' errors, since its own message only counts them."""
-    if isinstance(error, BaseExceptionGroup):
-        for inner in error.exceptions:
-            yield from _causes(inner)
-    elif isinstance(error, SemelError):
-        yield error.message
-    else:
-        yield f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
 
 
 def _silence_of_all_ms(config: NodeConfig) -> int:

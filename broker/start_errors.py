@@ -2,9 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from enum import Enum
+from typing import TYPE_CHECKING
 
-from semel.protocol.errors import ErrorCode, FatalError
+from semel.broker.log.disk_errors import remedy
+from semel.protocol.errors import ErrorCode, FatalError, SemelError
+
+if TYPE_CHECKING:
+    from semel.broker.config.node_config import NodeConfig
 
 
 class StartFailure(Enum):
@@ -24,3 +30,44 @@ class NodeStartError(FatalError):
     def __init__(self, message: str, failure: StartFailure, code: ErrorCode = ErrorCode.UNKNOWN_SERVER_ERROR) -> None:
         super().__init__(message, code)
         self.failure = failure
+
+
+def kafka_not_bound(config: NodeConfig, error: OSError) -> NodeStartError:
+    return NodeStartError(
+        f"the Kafka listener can't have {config.kafka_listen}: {error.strerror or error}. "
+        "Choose another address (--kafka of `semel serve`, kafka= of semel.open()).",
+        StartFailure.ADDRESS,
+    )
+
+
+def peers_not_bound(config: NodeConfig, error: OSError) -> NodeStartError:
+    return NodeStartError(
+        f"the listener of the other nodes can't have peer.listen = {config.peer_listen}: {error.strerror or error}. "
+        "Choose another address.",
+        StartFailure.ADDRESS,
+    )
+
+
+def as_start_error(error: Exception, failure: StartFailure) -> NodeStartError:
+    """Return the error of a start for what broke it."""
+    if isinstance(error, NodeStartError):
+        return error
+    if isinstance(error, SemelError):
+        return NodeStartError(error.message, failure, error.code)
+    return NodeStartError(
+        f"the logs can't be opened: {error}. Next step: {remedy(error)}, then start the node again. Nothing was lost "
+        "by this start",
+        failure,
+        ErrorCode.KAFKA_STORAGE_ERROR,
+    )
+
+
+def causes_of(error: BaseException) -> Iterator[str]:
+    """Yield what failed: of a task group its tasks' errors, since its own message only counts them."""
+    if isinstance(error, BaseExceptionGroup):
+        for inner in error.exceptions:
+            yield from causes_of(inner)
+    elif isinstance(error, SemelError):
+        yield error.message
+    else:
+        yield f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
