@@ -18,11 +18,11 @@ Behaviour, by version of the request where it matters:
 
 from __future__ import annotations
 
-import asyncio
 import logging
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Final, Protocol
 
+from semel.broker.handlers.fetch.awaited import answer_of
 from semel.broker.handlers.fetch.call import Done, FetchCall, Found, WaitingFetch
 from semel.broker.handlers.fetch.large import PART, FetchRoom, LargeFetch
 from semel.broker.handlers.fetch.partitions import (
@@ -102,19 +102,7 @@ class FetchHandler:
 
     async def fetch(self, request: FetchRequest, version: int = FETCH_MAX_VERSION) -> FetchResponse:
         """Return the answer when it is there. Cancelling stops the wait."""
-        answered: asyncio.Future[FetchResponse] = asyncio.get_running_loop().create_future()
-
-        def done(response: FetchResponse) -> None:
-            if not answered.done():
-                answered.set_result(response)
-
-        begun = self.begin(request, version, done)
-        if isinstance(begun, FetchResponse):
-            return begun
-        try:
-            return await answered
-        finally:
-            begun.cancel()
+        return await answer_of(lambda done: self.begin(request, version, done))
 
     def begin(
         self, request: FetchRequest, version: int, done: Done, room: FetchRoom | None = None

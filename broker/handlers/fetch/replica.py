@@ -13,6 +13,7 @@ import asyncio
 import logging
 from typing import TYPE_CHECKING, Final
 
+from semel.broker.handlers.fetch.awaited import answer_of
 from semel.broker.handlers.fetch.call import Done
 from semel.broker.handlers.fetch.partitions import diverges, find_partition, topic_name
 from semel.protocol.errors import ErrorCode, SemelError
@@ -55,19 +56,7 @@ class ReplicaFetchHandler:
 
     async def fetch(self, request: FetchRequest, version: int = FETCH_MAX_VERSION) -> FetchResponse:
         """Return the answer once there is something to say, or `max_wait_ms` are over. Cancelling stops the wait."""
-        answered: asyncio.Future[FetchResponse] = asyncio.get_running_loop().create_future()
-
-        def done(response: FetchResponse) -> None:
-            if not answered.done():
-                answered.set_result(response)
-
-        begun = self.begin(request, version, done)
-        if isinstance(begun, FetchResponse):
-            return begun
-        try:
-            return await answered
-        finally:
-            begun.cancel()
+        return await answer_of(lambda done: self.begin(request, version, done))
 
     def begin(self, request: FetchRequest, version: int, done: Done) -> FetchResponse | ReplicaFetch:
         """Return the answer, or the fetch that will call `done` with it unless it is cancelled."""
