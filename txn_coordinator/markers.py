@@ -15,11 +15,11 @@ from typing import Final, NamedTuple, Protocol, TypeVar
 
 from opentelemetry.trace import Span
 from tenacity import AsyncRetrying, RetryCallState, retry_if_exception_type
-from tenacity.wait import wait_random_exponential
 
 from semel.protocol.api.transactions import TxnMarker
 from semel.protocol.errors import ErrorCode, FencedError, SemelError
 from semel.protocol.ids import TopicId, TopicPartition
+from semel.protocol.randomness import source
 from semel.runtime.retrying import attempted
 from semel.runtime.telemetry.tracing import end_span
 from semel.txn_coordinator.config import TransactionConfig
@@ -43,6 +43,7 @@ _MAYBE_GONE: Final = frozenset({ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, ErrorCode.
 
 _Answer = TypeVar("_Answer")
 
+_DOUBLINGS_MAX: Final = 20
 LOUD_AFTER_ATTEMPTS: Final = 5
 """A leader's move or a restart is over by then; from there on each failure is logged as a warning."""
 
@@ -98,10 +99,8 @@ class MarkerSender:
         self._report = report
         self._sleep = sleep
         self._spans = spans
-        self._wait = wait_random_exponential(
-            multiplier=config.transaction_marker_retry_backoff_ms / 1000,
-            max=config.transaction_marker_retry_backoff_max_ms / 1000,
-        )
+        self._first_pause_s = config.transaction_marker_retry_backoff_ms / 1000
+        self._longest_pause_s = config.transaction_marker_retry_backoff_max_ms / 1000
         self._in_flight = asyncio.Semaphore(config.transaction_markers_max_in_flight)
         self._tasks: dict[_Send, asyncio.Task[None]] = {}
         self._troubles: dict[str, tuple[int, str]] = {}
@@ -251,11 +250,16 @@ class MarkerSender:
 
         return AsyncRetrying(
             sleep=self._sleep,
-            wait=self._wait,
+            wait=self._pause_s,
             retry=retry_if_exception_type(kind),
             before_sleep=before_sleep,
             reraise=True,
         )
+
+    def _pause_s(self, state: RetryCallState) -> float:
+        """Return up to twice as long after each failure, at random, so that many do not come at one time."""
+        doublings = min(state.attempt_number - 1, _DOUBLINGS_MAX)
+        return source().uniform(0.0, min(self._first_pause_s * 2**doublings, self._longest_pause_s))
 
 
 class _NotHeardError(Exception):

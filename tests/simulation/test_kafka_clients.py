@@ -36,10 +36,10 @@ TOPIC_ID = TopicId.__supertype__(int=7)
 A_CALM_WORLD = """
 import json
 from collections import Counter
-from simulation import node_scenario as scenario
+from simulation import casting, node_scenario
 
-scenario.KAFKA_SHARES = (1.0,)
-world = scenario.NodeScenario(3, ())
+casting.KAFKA_SHARES = (1.0,)
+world = node_scenario.NodeScenario(3, ())
 verdict = world.run()
 done = Counter(worker.split(".")[0].split("-")[0] for number, (worker, _, _) in enumerate(world.ledger._tried)
                if world.ledger.outcome(number) == "committed")

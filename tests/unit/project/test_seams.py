@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -61,6 +62,16 @@ def test_nothing_draws_but_where_a_simulator_can_give_the_seed() -> None:
         if drawn:
             found[str(path.relative_to(ROOT))] = drawn
     assert found == {path: set(why) for path, why in DRAWING_ALLOWED.items()}, "use protocol/randomness.py"
+
+
+def test_no_pause_between_attempts_is_drawn_by_tenacity() -> None:
+    """It draws from a generator of its own, so a world would not be the same twice."""
+    found = {
+        str(path.relative_to(ROOT))
+        for path in sources(NODE + CLIENTS)
+        if re.search(r"\bwait_(random|exponential)", path.read_text(encoding="utf-8"))
+    }
+    assert found == set(), "draw the pause from protocol/randomness.py"
 
 
 def test_a_node_reads_the_time_from_its_clock() -> None:
