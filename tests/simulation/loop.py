@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import contextvars
 import heapq
+import itertools
 import random
 from asyncio import events
 from collections import deque
@@ -43,6 +44,8 @@ class Scheduler:
         self.chance = chance
         self.now = 0.0
         self.steps = 0
+        self.numbers = itertools.count()
+        """Of the futures and tasks of this world."""
         self.errors: list[str] = []
         self.connector: Callable[..., Coroutine[Any, Any, Any]]
         self.acceptor: Callable[..., Coroutine[Any, Any, Any]]
@@ -124,6 +127,28 @@ class Scheduler:
     def close(self) -> None:
         self._timers.clear()
         self._active.clear()
+
+
+class _Future(asyncio.Future[Any]):
+    """Sets of futures have one order in every run: asyncio goes through some of them, and addresses differ."""
+
+    def __init__(self, *, loop: Process) -> None:
+        super().__init__(loop=loop)
+        self._number = next(loop.scheduler.numbers)
+
+    def __hash__(self) -> int:
+        return self._number
+
+
+class _Task(asyncio.Task[T]):
+    """The same for tasks."""
+
+    def __init__(self, coroutine: Coroutine[Any, Any, T], *, loop: Process, **more: Any) -> None:
+        self._number = next(loop.scheduler.numbers)
+        super().__init__(coroutine, loop=loop, **more)
+
+    def __hash__(self) -> int:
+        return self._number
 
 
 class Process(asyncio.AbstractEventLoop):
@@ -222,7 +247,7 @@ class Process(asyncio.AbstractEventLoop):
         return False
 
     def create_future(self) -> asyncio.Future[Any]:
-        return asyncio.Future(loop=self)
+        return _Future(loop=self)
 
     def create_task(  # type: ignore[override]
         self, coro: Coroutine[Any, Any, T], *, name: str | None = None, context: Context | None = None
@@ -231,7 +256,7 @@ class Process(asyncio.AbstractEventLoop):
         for variable, value in self.context.items():
             if variable not in context:  # an empty one, as of a task that is to be in no trace
                 context.run(variable.set, value)
-        task: asyncio.Task[T] = asyncio.Task(coro, loop=self, name=name, context=context)
+        task: asyncio.Task[T] = _Task(coro, loop=self, name=name, context=context)
         self._kept[task] = None
         task.add_done_callback(self._forget, context=self.context)
         return task

@@ -63,7 +63,7 @@ class FrameListener(ABC):
         self._acceptor: Acceptor
         self._is_cut_off = False
         self._listens = True
-        self._connections: set[KafkaConnection] = set()
+        self._connections: dict[KafkaConnection, None] = {}
         self.room = RequestMemory(self.limits.queued_max_request_bytes, self.limits.socket_request_max_bytes)
         self._room_told_at = -_ROOM_TOLD_EVERY_S
         self._watch_timer: asyncio.TimerHandle | None = None
@@ -149,7 +149,7 @@ class FrameListener(ABC):
 
     def connected(self, connection: KafkaConnection) -> bool:
         """Accept a new connection. Returns whether it may stay."""
-        self._connections.add(connection)
+        self._connections[connection] = None
         if self._is_cut_off:
             return False
         if self._emptied is not None:
@@ -158,7 +158,7 @@ class FrameListener(ABC):
         return True
 
     def disconnected(self, connection: KafkaConnection) -> None:
-        self._connections.discard(connection)
+        self._connections.pop(connection, None)
         self._acceptor.left(connection.address)
         if self._emptied is not None and not self._connections:
             self._emptied.set()
