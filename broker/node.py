@@ -45,7 +45,7 @@ from semel.broker.metadata.changes import BrokerRegistered, Change, ClusterCreat
 from semel.broker.metadata.image import ALL_NODES_ID, MetadataImage, TopicImage
 from semel.broker.metadata.metadata import Metadata
 from semel.broker.metadata.runs import NodeDeposedError
-from semel.broker.metadata.store import METADATA_FILE, MetadataStore, misplaced_file, sqlite_url
+from semel.broker.metadata.store import METADATA_FILE, MetadataStore, NotControllerError, misplaced_file, sqlite_url
 from semel.broker.metadata_follower import MetadataFollower
 from semel.broker.metadata_history import MetadataHistory
 from semel.broker.metrics.setup import NodeMetrics
@@ -561,7 +561,7 @@ class Node:
         try:
             await self._metadata.open()
             if not self.is_clustered:
-                await self._metadata.wait_until_alone(config.node_id)
+                await self._wait_until_alone(self._metadata)
         except MetadataCorruptError as error:
             raise NodeStartError(
                 f"the metadata in {self.metadata.location} is damaged: {error}. Restore it from a backup, and start "
@@ -572,6 +572,16 @@ class Node:
             await self._create_cluster()
         await self._history.check(self._metadata)
         self._configure(self._metadata.image)
+
+    async def _wait_until_alone(self, metadata: Metadata) -> None:
+        try:
+            await metadata.wait_until_alone(self.config.node_id)
+        except NotControllerError as error:
+            raise NodeStartError(
+                f"{error.message}. This node has no peer.listen, so it has to be alone on {metadata.location}: stop "
+                "the other one, or set peer.listen and cluster.secret.file on every node that is to share it",
+                StartFailure.METADATA,
+            ) from error
 
     @property
     def is_clustered(self) -> bool:

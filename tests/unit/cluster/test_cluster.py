@@ -214,7 +214,8 @@ def test_a_log_of_two_replicas_is_made_and_led_where_the_metadata_says(tmp_path:
 
 def test_a_node_without_peer_listen_and_a_cluster_keep_each_other_out(tmp_path: Path) -> None:
     async def test(one: Cluster) -> None:
-        with pytest.raises(NodeStartError, match=r"node 1 runs on this metadata|is the controller"):
+        says = r"(node 1 runs on this metadata|is the controller).* set peer\.listen and cluster\.secret\.file"
+        with pytest.raises(NodeStartError, match=says):
             await one.start(2, peer_listen="", cluster_secret_file="")
         del one.nodes[1]
 
