@@ -726,7 +726,7 @@ class Node:
     def _told(self, listener: Listener, name: str, text: str, listening: Address) -> Address:
         """Return the address that clients are told. Port 0 where there is none: that of a former start is over.
 
-        One that was given (`text`) is told in any case: clients in the process may know nodes by such names.
+        One that was given (`text`) is returned in any case: clients in the process may know nodes by such names.
         """
         if not text and self._listeners and listener not in self._listeners:
             return Address(_NOWHERE, 0)

@@ -110,7 +110,7 @@ class ShardRuntime:
                 if shard.load_error is None:
                     _log.warning("%s could not be prepared, trying again: %s", shard.tp, error)
                 elif not ready.done():
-                    ready.set_result(None)  # the shard has said why, and who asks is told
+                    ready.set_result(None)  # the shard has said why, and answers with it
             await asyncio.sleep(pause_s)
             pause_s = min(pause_s * 2, PREPARE_PAUSE_S_MAX)
 

@@ -3,7 +3,7 @@
 Its state is what the records say, changed in `replay` alone; the two timer heaps beside it follow from them. What Kafka
 calls a pending transition is here a state like any other: a decision is replayed at once, and the shard lets nothing
 out, neither answers nor markers, before its record is committed (T2, T3). So pending is a decision whose markers
-are under way, Prepare*. A caller that may hold the id with its completion is told to retry (KAFKA-18464).
+are under way, Prepare*. A caller that may hold the id with its completion gets an error to retry (KAFKA-18464).
 """
 
 from __future__ import annotations

@@ -72,7 +72,7 @@ async def alter_configs(node: Services, request: AlterConfigsRequest) -> None:
         else:
             node_id = _node_id(node, request.resource_name)
             values = _changed_values(node, request, image.broker_configs.get(node_id, {}), SETTINGS)
-            default_min_isr = _check_node_change(node, image, node_id, values)
+            default_min_isr = _min_isr_after(node, image, node_id, values)
             change = ConfigsChanged(BROKER_RESOURCE, str(node_id), values)
         if request.validate_only or not values:
             return []
@@ -181,7 +181,7 @@ def _check_topic_change(node: Services, topic: TopicImage, values: Mapping[str, 
     check_topic_configs(node.config, {name: value for name, value in merged.items() if value is not None})
 
 
-def _check_node_change(node: Services, image: MetadataImage, node_id: int, values: Mapping[str, str | None]) -> int:
+def _min_isr_after(node: Services, image: MetadataImage, node_id: int, values: Mapping[str, str | None]) -> int:
     """Return the node's min.insync.replicas after the change. Raises `SemelError` for what can't be changed."""
     if MIN_ISR_SETTING in values and node_id != ALL_NODES_ID and node.config.peer_listen:
         raise UsageError(

@@ -293,7 +293,7 @@ class PartitionLog:
                 self._verifications.finish(producer_id)
                 if not self._verifications:
                     self._verifications = None
-        # Each of the three counts on its own, so that a difference shows, before anybody is told of the append.
+        # Each of the three counts on its own, so that a difference shows, before anybody hears of the append.
         state.end_offset += delta + 1
         self.log_end_offset = end = last_offset + 1
         if not state.end_offset == end == segment.end_offset:

@@ -225,7 +225,7 @@ class Partition:
         self._notify()
 
     def isr_changed(
-        self, isr: Collection[int], replicas: Collection[int], partition_epoch: int, elr: Collection[int] = ()
+        self, isr: Collection[int], replicas: Collection[int], partition_epoch: int, elr: Collection[int]
     ) -> None:
         """Take over a new in-sync set of the epoch that is led here."""
         if self._leader is not None:

@@ -557,7 +557,7 @@ class Metadata:
 
 
 async def _to_its_end(call: Coroutine[Any, Any, _Result]) -> _Result:
-    """Wait for a call that goes on where its caller is canceled. Then a failure of it is nobody's to hear of."""
+    """Wait for a call that continues where its caller is canceled. Then nobody hears of its failure."""
     task = asyncio.ensure_future(call)
     task.add_done_callback(lambda done: done.cancelled() or done.exception())
     return await asyncio.shield(task)

@@ -111,7 +111,7 @@ def test_D1_R4_a_cluster_survives_the_death_of_its_database_and_of_a_node_after_
     feed = Feed(bootstrap, "before")
     feed.more()
     pair.primary.kill()
-    feed.more(200)  # what is led goes on without a database
+    feed.more(200)  # leaders continue without a database
     pair.promote()
 
     def creates() -> bool:

@@ -1,4 +1,4 @@
-"""Processes write together, and die: readers see exactly what was committed, and the caller is told (T12, T13, E5).
+"""Processes write together, and die: readers see exactly what was committed, the caller learns of it (T12, T13, E5).
 
 The readers are our own and librdkafka: to both, writers of a shared transaction are ordinary transactional producers.
 """

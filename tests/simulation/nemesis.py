@@ -248,7 +248,7 @@ def _cut_when(
 
 
 def _cut_at_question(stage: Stage, fault: Fault) -> None:
-    """What is told of a commit that is on its way to a slow disk is told for good, though who commits is gone, too."""
+    """An answer about a commit on its way to a slow disk stays true, though the client that commits dies, too."""
     node = stage.node_of(fault)
     network, key = stage.world.network, (node.name, fault.target)
     askers = [actor for actor in stage.actors.values() if isinstance(actor, Asker)]

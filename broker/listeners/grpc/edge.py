@@ -33,7 +33,7 @@ Context: TypeAlias = grpc.aio.ServicerContext[Any, Any]
 UnaryMethod: TypeAlias = Callable[[Any, Context], Awaitable[Any]]
 StreamMethod: TypeAlias = Callable[[AsyncIterator[Any], Context], AsyncIterator[Any]]
 Explain: TypeAlias = Callable[[Message, SemelError], SemelError]
-"""Makes of what a call is refused with what the caller is told."""
+"""Turns what a call is refused with into the answer to its caller."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -35,7 +35,7 @@ OLDER, NEWER = 11, 12
 
 
 class Wire:
-    """A producer without any sense of its own: sends what it is told, on as many connections as it is told."""
+    """A producer without any sense of its own: sends what the test says, on as many connections as it says."""
 
     def __init__(self, node: Node, kafka: KafkaClient, channel: grpc.aio.Channel) -> None:
         self.node = node

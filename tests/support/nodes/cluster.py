@@ -117,7 +117,7 @@ class Cluster:
         return node if is_led else None
 
     async def produce(self, tp: TopicPartition, value: bytes, acks: int = ACKS_ALL) -> int:
-        """Append a record at whoever leads, trying again as a client does, and return its offset."""
+        """Append a record at the leader, trying again as a client does, and return its offset."""
         async with asyncio.timeout(WITHIN_S):
             while True:
                 leader = self.leader(tp)

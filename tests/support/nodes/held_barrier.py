@@ -17,7 +17,7 @@ class Passing(Enum):
 
 
 class HeldBarrier:
-    """A `ReadBarrier` that does as it is told."""
+    """A `ReadBarrier` that does what the test says."""
 
     def __init__(self) -> None:
         self.passing = Passing.AT_ONCE

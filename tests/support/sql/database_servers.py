@@ -10,6 +10,7 @@ import socket
 import subprocess
 import tempfile
 import time
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -22,7 +23,7 @@ from postgresql_server import UNPRIVILEGED, _postgresql_binaries
 START_S = 60.0
 
 
-class DatabaseServer:
+class DatabaseServer(ABC):
     """A server with its data in a folder, on a Unix socket; SIGKILL and `start` again keep the data."""
 
     def __init__(self) -> None:
@@ -35,11 +36,13 @@ class DatabaseServer:
         self.kills = 0
         self._process: subprocess.Popen[bytes] | None = None
 
+    @abstractmethod
     def url(self, database: str) -> str:
-        raise NotImplementedError
+        """Return how to reach a database."""
 
+    @abstractmethod
     def command(self) -> Sequence[str]:
-        raise NotImplementedError
+        """Return the command that runs the server."""
 
     def is_ready(self) -> bool:
         """Whether it answers."""

@@ -54,7 +54,7 @@ class Log(MemoryLog):
 
 
 class Partitions:
-    """A `MarkerWriter` that does as it is told."""
+    """A `MarkerWriter` that does what the test says."""
 
     def __init__(self) -> None:
         self.calls: list[TxnMarker] = []

@@ -242,7 +242,7 @@ def test_a_node_without_peer_listen_and_a_cluster_keep_each_other_out(tmp_path: 
 
 @pytest.mark.parametrize("lost", ["the partition's directory", "all"])
 def test_R4_what_a_node_has_lost_it_gets_from_the_others_and_never_leads_with(tmp_path: Path, lost: str) -> None:
-    """Two of three are down, so the third is no leader by itself; the one that comes back first has lost everything."""
+    """Two of three are down, so the third can't be elected; the one that comes back first has lost everything."""
 
     async def test(three: Cluster) -> None:
         await three.create("t", min_insync_replicas="2")

@@ -251,7 +251,7 @@ def test_a_transaction_from_its_producer_to_its_end(tmp_path: Path) -> None:
         with pytest.raises(grpc.aio.AioRpcError) as error:
             await txn.AbortTransaction(transactions_pb2.AbortTransactionRequest(transactional_id="zz"))
         assert refused(error) == (grpc.StatusCode.NOT_FOUND, "TRANSACTIONAL_ID_NOT_FOUND")
-        # Until the markers are written, everything about the id is told to retry (T7).
+        # Until the markers are written, every call about the id gets an error to retry (T7).
         asked_again = transactions_pb2.DescribeTransactionRequest(transactional_id="t")
         while (await txn.DescribeTransaction(asked_again)).state != "CompleteCommit":
             pass

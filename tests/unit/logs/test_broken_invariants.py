@@ -33,7 +33,7 @@ async def is_offline_alone(node: Node, broken: Partition, answers: list[SemelErr
     assert error.code is ErrorCode.KAFKA_STORAGE_ERROR
     for word in ("orders-0 is offline", "broken invariant: ", *words):
         assert word in error.message
-    assert [answer and answer.message for answer in answers] == [error.message], "who waits is told"
+    assert [answer and answer.message for answer in answers] == [error.message], "callers that wait get the error"
     for act in (lambda: broken.append(batch()), lambda: broken.read(0, max_bytes=100)):
         with pytest.raises(SemelError, match="broken invariant"):
             act()

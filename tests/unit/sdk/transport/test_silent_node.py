@@ -20,7 +20,7 @@ HOUR_MS = 3_600_000
 
 
 class SilentProxy:
-    """Passes bytes on until it is told to be silent. The connections stay."""
+    """Passes bytes on until the test silences it. The connections stay."""
 
     def __init__(self, target: str) -> None:
         host, _, port = target.rpartition(":")
