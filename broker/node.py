@@ -52,7 +52,7 @@ from semel.broker.metrics.setup import NodeMetrics
 from semel.broker.open_files import open_files_limit, share_open_files, warn_of_few_open_files
 from semel.broker.peers.peers import Peers
 from semel.broker.peers.secret import ClusterSecret, secret_of
-from semel.broker.registration import advertised, check_others_serve_peers, returned
+from semel.broker.registration import advertised, check_neighbors, returned, wait_for_former_run
 from semel.broker.replication.barrier import ReplicationBarrier
 from semel.broker.replication.replicas import Replicas
 from semel.broker.start_errors import (
@@ -709,6 +709,7 @@ class Node:
             peer_port=peer.port,
             is_clean=self.logs.recovery.clean,
             durability=config.durability,
+            secret_mark="" if self._secret is None else self._secret.mark(self.metadata.image.cluster_id),
         )
 
         def further(image: MetadataImage) -> list[Change]:
@@ -718,7 +719,8 @@ class Node:
             return changes
 
         if self.is_clustered:
-            await check_others_serve_peers(self.metadata, config)
+            await check_neighbors(self.metadata, config, registered.secret_mark)
+            await wait_for_former_run(self.metadata, config, registered.directory_id)
         await self.metadata.register(registered, further, alone=not self.is_clustered)
         # A file in the folder is lost with the folder. A database elsewhere may lose its last changes alone.
         self._history.follow(self.metadata, pause_s=_REMEMBER_EVERY_S if self._metadata_is_in_folder else 0.0)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import logging
 import socket
 
 from semel.broker.config.node_config import NodeConfig
@@ -14,6 +16,11 @@ from semel.broker.metadata.image import MetadataImage
 from semel.broker.metadata.metadata import Metadata
 from semel.broker.start_errors import NodeStartError, StartFailure
 from semel.protocol.ids import TopicPartition
+
+_log = logging.getLogger(__name__)
+
+_FORMER_SESSIONS = 2
+"""So many sessions a start waits for another process with its number to end."""
 
 
 def advertised(name: str, text: str, listening: Address) -> Address:
@@ -57,18 +64,59 @@ def _replicas_gone(image: MetadataImage, node_id: int, logs: LogManager) -> set[
     return gone
 
 
-async def check_others_serve_peers(metadata: Metadata, config: NodeConfig) -> None:
-    """Raise `NodeStartError` where a node runs that is alone: it takes no part in replication, nor expects others."""
+async def check_neighbors(metadata: Metadata, config: NodeConfig, secret_mark: str) -> None:
+    """Raise `NodeStartError` where a node that runs could not replicate with this one.
+
+    It is alone, so it takes no part in replication nor expects others; or it has another secret, so that each would
+    close the other's connections.
+    """
+    # A node that is alone gives its signs of life as it renews its lease.
+    session_ms = max(config.broker_session_timeout_ms, config.controller_lease_ms)
     for session in await metadata.silent_nodes(0):
         other = metadata.image.brokers.get(session.node_id)
-        if (
-            other is not None
-            and other.node_id != config.node_id
-            and not other.peer_port
-            and session.silent_ms < config.controller_lease_ms
-        ):
+        if other is None or other.node_id == config.node_id or session.silent_ms >= session_ms:
+            continue
+        if not other.peer_port:
             raise NodeStartError(
                 f"node {other.node_id} runs alone on {metadata.location}: it has no peer.listen. Stop it, give it "
                 "peer.listen and cluster.secret.file, and start it again",
                 StartFailure.METADATA,
             )
+        if other.secret_mark and other.secret_mark != secret_mark:
+            raise NodeStartError(
+                f"cluster.secret.file = {config.cluster_secret_file} has another secret than node {other.node_id}'s: "
+                "copy that node's file here. To change the secret of a cluster, stop all of its nodes first",
+                StartFailure.METADATA,
+            )
+
+
+async def wait_for_former_run(metadata: Metadata, config: NodeConfig, directory_id: str) -> None:
+    """Wait until another process that runs as this node counts as dead. Raises `NodeStartError` where it lives on.
+
+    One that had the same data directory is over already: a process locks its directory.
+    """
+    session_ms = config.broker_session_timeout_ms
+    loop = asyncio.get_running_loop()
+    begun: float | None = None
+    while True:
+        for former in await metadata.silent_nodes(0):
+            if former.node_id == config.node_id:
+                break
+        else:
+            return
+        if former.directory_id == directory_id or former.silent_ms >= session_ms:
+            return
+        if begun is None:
+            begun = loop.time()
+            _log.info(
+                "a node %d with another data directory was heard of %d ms ago: waiting until it counts as dead, after "
+                "%d ms of silence", config.node_id, former.silent_ms, session_ms,
+            )  # fmt: skip
+        elif loop.time() - begun > _FORMER_SESSIONS * session_ms / 1000:
+            at = metadata.image.brokers[config.node_id]
+            raise NodeStartError(
+                f"another node {config.node_id} runs, at {at.kafka_host}:{at.kafka_port} and with another data "
+                "directory: give this node a node.id of its own. To replace the other one, stop it first",
+                StartFailure.METADATA,
+            )
+        await asyncio.sleep(config.broker_heartbeat_interval_ms / 1000)

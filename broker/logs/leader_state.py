@@ -132,8 +132,13 @@ class LeaderState:
         return not self.elr and self._are_enough
 
     @property
+    def effective_min_isr(self) -> int:
+        """How many replicas have to be in sync: min.insync.replicas, or all where there are fewer (KIP-966)."""
+        return min(self.min_isr, len(self.replicas))
+
+    @property
     def _are_enough(self) -> bool:
-        return len(self.isr) >= min(self.min_isr, len(self.replicas))
+        return len(self.isr) >= self.effective_min_isr
 
     def committed_end(self, own_end: int) -> int:
         """Return up to where all of the maximal in-sync set have the log, 0 while too few are in sync (R1, R2).

@@ -328,7 +328,7 @@ class Partition:
         if origin is AppendOrigin.CLIENT:
             self._check_led()
             if acks == ACKS_ALL and self.log.config.min_insync_replicas > 1:
-                self._check_in_sync(self.log.config.min_insync_replicas)
+                self._check_in_sync()
             commits.check_room(len(buffer))
         else:
             if origin is AppendOrigin.REPLICATION:
@@ -712,14 +712,14 @@ class Partition:
         if self._refused is not None:
             raise self._refusal()
 
-    def _check_in_sync(self, min_insync_replicas: int) -> None:
+    def _check_in_sync(self) -> None:
         """Refuse what could not be committed as the topic promises (R2)."""
         leader = self._leader
         assert leader is not None
-        if len(leader.isr) < min_insync_replicas:
+        if len(leader.isr) < leader.effective_min_isr:
             raise RetriableError(
                 f"{self.tp} has {counted(len(leader.isr), 'replica')} in sync, fewer than min.insync.replicas="
-                f"{min_insync_replicas}. Lower it, or add replicas.",
+                f"{leader.effective_min_isr}; try again when more are. `semel doctor` names the nodes that are away",
                 ErrorCode.NOT_ENOUGH_REPLICAS,
             )
 

@@ -49,6 +49,7 @@ class BrokerRegistered:
     peer_host, peer_port: where the other nodes reach it; port 0 where it does not listen to them
     is_clean: it was stopped, not killed, in its former start: its logs have all that they had then
     durability: "disk" if it counts a record as its own only once that is synced, "os" if the page cache is enough
+    secret_mark: the same for all nodes that have the same cluster secret; "" without one
     """
 
     node_id: int
@@ -63,6 +64,7 @@ class BrokerRegistered:
     peer_port: int = 0
     is_clean: bool = True
     durability: str = "disk"
+    secret_mark: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -176,7 +178,7 @@ KINDS: Final[Mapping[str, type[Change]]] = {
 }
 _KIND_OF: Final[Mapping[type[Change], str]] = {made: kind for kind, made in KINDS.items()}
 
-ADDED_TO_REGISTRATIONS: Final = frozenset({"peer_host", "peer_port", "is_clean", "durability"})
+ADDED_TO_REGISTRATIONS: Final = frozenset({"peer_host", "peer_port", "is_clean", "durability", "secret_mark"})
 """Fields that older versions did not write."""
 
 

@@ -77,6 +77,7 @@ class BrokerImage:
     peer_port: int = 0
     is_clean: bool = True
     durability: str = "disk"
+    secret_mark: str = ""
     epoch: int = 0
     is_fenced: bool = False
     is_stopping: bool = False

@@ -18,6 +18,7 @@ _log = logging.getLogger("semel.peers")
 BYTES_MIN: Final = 32
 BYTES_MAX: Final = 4_096
 PROOF_BYTES: Final = 32
+_MARK_BYTES: Final = 16
 
 
 class ClusterSecret:
@@ -40,6 +41,10 @@ class ClusterSecret:
     def proof(self, said: bytes) -> bytes:
         """Return what only who has the secret can make of `said` (HMAC-SHA-256)."""
         return hmac.digest(self.__key, said, sha256)
+
+    def mark(self, cluster_id: str) -> str:
+        """Return what shows nodes of a cluster that they have the same secret, and does not tell it."""
+        return self.proof(b"registered" + cluster_id.encode())[:_MARK_BYTES].hex()
 
     def proves(self, said: bytes, proof: bytes) -> bool:
         """Say whether `proof` is of `said`, in a time that does not depend on where it is wrong."""

@@ -302,8 +302,8 @@ _TABLE: Final = (
     ),
     FindingKind(
         "min-insync-impossible", _S.SETTINGS,
-        "acks=all is refused with NOT_ENOUGH_REPLICAS, transactions included.",
-        "Lower min.insync.replicas to the number of replicas.",
+        "As many count as there are (as with Kafka), so an acknowledged record has fewer copies than the setting says.",
+        "Add replicas, or lower min.insync.replicas to their number.",
     ),
     FindingKind(
         "min-insync-no-room", _S.SETTINGS,

@@ -320,7 +320,7 @@ def _topic_settings(cluster: Cluster) -> Iterator[Finding]:
     for node, topic in impossible[:_TOPICS_NAMED_MAX]:
         yield Finding(
             KINDS["min-insync-impossible"],
-            Severity.ERROR,
+            Severity.WARNING,
             topic.topic,
             f"topic {topic.topic} wants {topic.min_insync_replicas} replicas in sync, and has {topic.replicas}",
             commands=(command("topic", "config", topic.topic, "--set", f"min.insync.replicas={topic.replicas}"),),

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 from cluster import Cluster, cluster
 from kafka_calls import call
+from two_nodes import secret_file
 
 from semel.broker.handlers.configs import alter_configs
 from semel.broker.handlers.leadership import reassign
@@ -238,6 +239,74 @@ def test_a_node_without_peer_listen_and_a_cluster_keep_each_other_out(tmp_path: 
             await first.nodes[1].stop()
 
     asyncio.run(main())
+
+
+def test_a_node_with_another_secret_does_not_join(tmp_path: Path) -> None:
+    """It could not replicate with the others, and they would only tell of it in their logs."""
+
+    async def test(one: Cluster) -> None:
+        other = tmp_path / "other"
+        other.mkdir()
+        with pytest.raises(NodeStartError, match=r"another secret than node 1's: copy that node's file here"):
+            await one.start(2, cluster_secret_file=secret_file(other, b"another" * 10))
+        assert set(one.any().metadata.image.brokers) == {1}
+        await one.start(2)
+        await one.create("t", replicas=2)
+        await one.in_sync(T0, 1, 2)
+
+    async def main() -> None:
+        async with cluster(tmp_path, 1) as one:
+            await test(one)
+
+    asyncio.run(main())
+
+
+def test_a_secret_can_be_changed_while_all_nodes_are_stopped(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with cluster(tmp_path, 2) as both:
+            for node_id in (1, 2):
+                await both.stop(node_id)
+            other = tmp_path / "other"
+            other.mkdir()
+            path = secret_file(other, b"another" * 10)
+            for node_id in (1, 2):
+                await both.start(node_id, cluster_secret_file=path)
+            await both.create("t", replicas=2)
+            await both.in_sync(T0, 1, 2)
+
+    asyncio.run(main())
+
+
+def test_R5_a_second_process_does_not_take_the_place_of_a_node_that_lives(tmp_path: Path) -> None:
+    """A mistyped node.id: the node that has it continues, and its records are not given up."""
+
+    async def test(three: Cluster) -> None:
+        await three.create("t", min_insync_replicas="2")
+        await three.in_sync(T0, 1, 2, 3)
+        right, disk = three.nodes[2], three.disks.pop(2)
+        epoch = right.metadata.broker_epoch
+        with pytest.raises(NodeStartError, match=r"another node 2 runs, at 127\.0\.0\.1:\d+ .* a node\.id of its own"):
+            await three.start(2)
+        three.disks[2] = disk
+        assert not right.failed.done()
+        assert three.nodes[1].metadata.image.brokers[2].epoch == epoch
+        await three.produce(T0, b"v")
+
+    run(tmp_path, test, broker_session_timeout_ms=600)
+
+
+def test_R5_a_lost_machine_is_replaced_once_it_counts_as_dead(tmp_path: Path) -> None:
+    async def test(three: Cluster) -> None:
+        await three.create("t", min_insync_replicas="2")
+        await three.in_sync(T0, 1, 2, 3)
+        await three.produce(T0, b"v")
+        await three.kill(2)
+        three.disks[2] = SimulatedStorage(2)
+        await three.start(2)
+        await three.in_sync(T0, 1, 2, 3)
+        assert three.values(2, T0) == three.values(1, T0)
+
+    run(tmp_path, test)
 
 
 @pytest.mark.parametrize("lost", ["the partition's directory", "all"])

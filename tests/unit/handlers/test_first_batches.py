@@ -11,6 +11,7 @@ from kafka_node import FakeNode, KafkaClient, batch, run_with_listener
 from semel.broker.handlers.produce import handler as produce_module
 from semel.broker.listeners.kafka.listener import KafkaListener
 from semel.broker.log.refused_batches import REMEMBERED_MS
+from semel.broker.logs.partition import Partition
 from semel.protocol.errors import ErrorCode
 from semel.protocol.ids import ZERO_TOPIC_ID, ProducerIdAndEpoch, TopicId, TopicPartition
 from semel.protocol.kafka.produce import ProducePartition, ProduceRequest, ProduceResponse
@@ -36,6 +37,18 @@ def codes(response: ProduceResponse) -> list[ErrorCode]:
     return [item.error for item in response.partitions]
 
 
+def lose_a_replica(partition: Partition) -> None:
+    """Have too few replicas in sync, as when the other one of two is away."""
+    leader = partition.leader
+    assert leader is not None
+    leader.replicas = (leader.node_id, leader.node_id + 1)
+    partition.update_config(replace(partition.config, min_insync_replicas=2))
+
+
+def have_enough_replicas(partition: Partition) -> None:
+    partition.update_config(replace(partition.config, min_insync_replicas=1))
+
+
 def test_P2_no_batch_overtakes_the_first_of_a_new_producer_that_was_refused_for_now(tmp_path: Path) -> None:
     """A partition takes any first sequence of a producer that it does not know: the second batch would have been it."""
 
@@ -50,10 +63,10 @@ def test_P2_no_batch_overtakes_the_first_of_a_new_producer_that_was_refused_for_
             (code,) = codes(await client.produce(request(data)))
             return code
 
-        partition.update_config(replace(partition.config, min_insync_replicas=2))
+        lose_a_replica(partition)
         assert await send(of(1)) is ErrorCode.NOT_ENOUGH_REPLICAS
         assert await send(of(0)) is ErrorCode.NOT_ENOUGH_REPLICAS
-        partition.update_config(replace(partition.config, min_insync_replicas=1))
+        have_enough_replicas(partition)
         assert await send(of(1)) is ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
         assert await send(of(0)) is ErrorCode.NONE
         assert await send(of(1)) is ErrorCode.NONE
@@ -66,12 +79,11 @@ def test_P2_a_producer_that_gives_its_first_batch_up_is_not_held_to_it(tmp_path:
     async def test(node: FakeNode, listener: KafkaListener) -> None:
         (partition,) = node.create("t")
         client = await KafkaClient.connect(listener.port)
-        whole, few = partition.config, replace(partition.config, min_insync_replicas=2)
         for producer_id in (7, 8):
-            partition.update_config(few)
+            lose_a_replica(partition)
             first = batch(b"v", producer=ProducerIdAndEpoch(producer_id, 0), sequence=0)
             assert codes(await client.produce(request(first))) == [ErrorCode.NOT_ENOUGH_REPLICAS]
-            partition.update_config(whole)
+            have_enough_replicas(partition)
             epoch = 1 if producer_id == 7 else 0
             if producer_id == 8:
                 node.clock.advance(ms=REMEMBERED_MS)  # type: ignore[attr-defined]

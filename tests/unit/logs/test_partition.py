@@ -12,6 +12,7 @@ from semel.broker.log.journal import Journal
 from semel.broker.log.partition_log import PartitionLog
 from semel.broker.logs.commit_tracker import CommitTracker
 from semel.broker.logs.disk_space import DiskSpace
+from semel.broker.logs.leader_state import LeaderState
 from semel.broker.logs.partition import HIGH_WATERMARK, Partition
 from semel.protocol.api.topics import EARLIEST_TIMESTAMP, LATEST_TIMESTAMP, MAX_TIMESTAMP, IsolationLevel
 from semel.protocol.batch_builder import encode_batch
@@ -454,11 +455,25 @@ def test_journal_beyond_its_bound_refuses_clients() -> None:
 
 def test_R2_acks_all_needs_enough_replicas_before_the_append() -> None:
     partition = Place(config=LogConfig(min_insync_replicas=2)).partition()
+    partition.lead(
+        LeaderState(
+            1, leader_epoch=4, partition_epoch=1, replicas=(1, 2), isr=(1,), min_isr=2, begin_offset=0, now_s=0.0
+        )
+    )
     with pytest.raises(RetriableError, match=r"min\.insync\.replicas=2") as caught:
         partition.append(batch())
     assert caught.value.code is ErrorCode.NOT_ENOUGH_REPLICAS
     assert partition.log_end_offset == 0
     assert partition.append(batch(), acks=1).base_offset == 0
+
+
+def test_R2_where_there_are_fewer_replicas_than_min_insync_replicas_all_are_enough() -> None:
+    """KIP-966: a topic with one replica takes acks=all under a cluster's default of two."""
+    place = Place(config=LogConfig(min_insync_replicas=2))
+    partition = place.partition()
+    assert partition.append(batch()).base_offset == 0
+    place.sync()
+    assert partition.high_watermark == 1
 
 
 @pytest.mark.parametrize(("durable", "fits"), [(True, 2), (False, 4)])
