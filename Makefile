@@ -83,7 +83,7 @@ compat-java: build ## Run Apache Kafka's own clients and tools against a node (J
 compat-full: build ## Run foreign clients' own suites; LIBRDKAFKA=, KAFKA_PYTHON= and so on name checkouts
 	$(BIN)/python -P tests/compat/full/run.py --librdkafka "$(LIBRDKAFKA)" --kafka-python "$(KAFKA_PYTHON)" \
 		--franz-go "$(FRANZ_GO)" --confluent-kafka-python "$(CONFLUENT_KAFKA_PYTHON)" --aiokafka "$(AIOKAFKA)" \
-		--python "$(or $(SUITE_PYTHON),$(abspath $(BIN)/python))" $(if $(ONLY),--only '$(ONLY)')
+		--python "$(or $(SUITE_PYTHON),$(abspath $(BIN)/python))" $(if $(ONLY),--only '$(ONLY)') $(if $(NODES),--nodes $(NODES))
 
 docs: $(READER)/.ready ## Make the documentation in build/docs/html; whatever Sphinx warns of is an error
 	$(READER)/bin/python -P -m sphinx --fail-on-warning --keep-going --quiet --jobs 2 --doctree-dir build/docs/doctrees \

@@ -41,7 +41,13 @@ from semel.broker.logs.data_folder import META_FILE, NODE_LOCK_FILE
 from semel.broker.logs.manager import LogManager
 from semel.broker.logs.partition import Partition
 from semel.broker.metadata.chain import MetadataWentBackError
-from semel.broker.metadata.changes import BrokerRegistered, Change, ClusterCreated, MetadataCorruptError
+from semel.broker.metadata.changes import (
+    METADATA_VERSION,
+    BrokerRegistered,
+    Change,
+    ClusterCreated,
+    MetadataCorruptError,
+)
 from semel.broker.metadata.image import ALL_NODES_ID, MetadataImage, TopicImage
 from semel.broker.metadata.metadata import Metadata
 from semel.broker.metadata.runs import NodeDeposedError
@@ -52,7 +58,7 @@ from semel.broker.metrics.setup import NodeMetrics
 from semel.broker.open_files import open_files_limit, share_open_files, warn_of_few_open_files
 from semel.broker.peers.peers import Peers
 from semel.broker.peers.secret import ClusterSecret, secret_of
-from semel.broker.registration import advertised, check_neighbors, returned, wait_for_former_run
+from semel.broker.registration import advertised, check_neighbors, returned, version_raised, wait_for_former_run
 from semel.broker.replication.barrier import ReplicationBarrier
 from semel.broker.replication.replicas import Replicas
 from semel.broker.start_errors import (
@@ -710,10 +716,11 @@ class Node:
             is_clean=self.logs.recovery.clean,
             durability=config.durability,
             secret_mark="" if self._secret is None else self._secret.mark(self.metadata.image.cluster_id),
+            metadata_version=METADATA_VERSION,
         )
 
         def further(image: MetadataImage) -> list[Change]:
-            changes = self._history.changes_of_registration(image)
+            changes = [*version_raised(image, registered), *self._history.changes_of_registration(image)]
             if self.is_clustered:
                 changes += returned(image, registered, self.logs, default_min_isr=config.min_insync_replicas)
             return changes

@@ -11,7 +11,7 @@ from semel.broker.config.sources import Address, parse_address
 from semel.broker.controller.elections import node_registered
 from semel.broker.controller.membership import partitions_of, stopping_nodes
 from semel.broker.logs.manager import LogManager
-from semel.broker.metadata.changes import BrokerRegistered, Change
+from semel.broker.metadata.changes import BrokerRegistered, Change, MetadataVersionRaised
 from semel.broker.metadata.image import MetadataImage
 from semel.broker.metadata.metadata import Metadata
 from semel.broker.start_errors import NodeStartError, StartFailure
@@ -44,6 +44,17 @@ def returned(
         damaged={one.tp for one in logs.partitions() if one.log.recovered_damage},
         gone=_replicas_gone(image, registered.node_id, logs),
     )
+
+
+def version_raised(image: MetadataImage, registered: BrokerRegistered) -> list[Change]:
+    """Return the change to the newest version of the metadata that all nodes read, where that is newer.
+
+    Nodes only ever come or start again, so nothing but a registration can change it. A node that is away for good
+    counts until one with its number is started.
+    """
+    others = [broker.metadata_version for broker in image.brokers.values() if broker.node_id != registered.node_id]
+    agreed = min(registered.metadata_version, *others) if others else registered.metadata_version
+    return [MetadataVersionRaised(agreed)] if agreed > image.version else []
 
 
 def _replicas_gone(image: MetadataImage, node_id: int, logs: LogManager) -> set[TopicPartition]:

@@ -50,6 +50,7 @@ class BrokerRegistered:
     is_clean: it was stopped, not killed, in its former start: its logs have all that they had then
     durability: "disk" if it counts a record as its own only once that is synced, "os" if the page cache is enough
     secret_mark: the same for all nodes that have the same cluster secret; "" without one
+    metadata_version: the newest that the node reads and writes
     """
 
     node_id: int
@@ -65,6 +66,7 @@ class BrokerRegistered:
     is_clean: bool = True
     durability: str = "disk"
     secret_mark: str = ""
+    metadata_version: int = 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,6 +143,13 @@ class ConfigsChanged:
 
 
 @dataclass(frozen=True, slots=True)
+class MetadataVersionRaised:
+    """From now on what older versions do not read may be written: all nodes that there are read it."""
+
+    version: int
+
+
+@dataclass(frozen=True, slots=True)
 class ProducerIdsAllocated:
     """The ids from `first` to `first + count - 1` belong to one node from now on, used or not."""
 
@@ -161,6 +170,7 @@ Change: TypeAlias = (
     | PartitionChanged
     | ConfigsChanged
     | ProducerIdsAllocated
+    | MetadataVersionRaised
 )
 
 KINDS: Final[Mapping[str, type[Change]]] = {
@@ -175,10 +185,20 @@ KINDS: Final[Mapping[str, type[Change]]] = {
     "partition-changed": PartitionChanged,
     "configs-changed": ConfigsChanged,
     "producer-ids-allocated": ProducerIdsAllocated,
+    "metadata-version-raised": MetadataVersionRaised,
 }
 _KIND_OF: Final[Mapping[type[Change], str]] = {made: kind for kind, made in KINDS.items()}
 
-ADDED_TO_REGISTRATIONS: Final = frozenset({"peer_host", "peer_port", "is_clean", "durability", "secret_mark"})
+METADATA_VERSION: Final = 1
+"""The newest version of the metadata that this Semel reads and writes.
+
+What an older version would not read is written only where the image's `version` is high enough. So a change of a new
+kind, or a field that is added to one, raises this number; `MetadataVersionRaised` follows once all nodes know it.
+"""
+
+ADDED_TO_REGISTRATIONS: Final = frozenset(
+    {"peer_host", "peer_port", "is_clean", "durability", "secret_mark", "metadata_version"}
+)
 """Fields that older versions did not write."""
 
 
@@ -220,6 +240,9 @@ def decode_change(kind: str, payload: str) -> Change:
         raise MetadataCorruptError(f"the metadata has a change of the unknown kind {kind!r}: it needs a newer semel")
     try:
         fields: dict[str, Any] = json.loads(payload)
+        unknown = sorted(fields.keys() - made.__slots__)
+        if unknown:
+            raise ValueError(f"it has the unknown field {unknown[0]!r}: that needs a newer semel")
         if "topic_id" in fields:
             fields["topic_id"] = parse_topic_id(fields["topic_id"])
         if "partitions" in fields:

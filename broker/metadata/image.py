@@ -14,6 +14,7 @@ from typing import Any, Final, Generic, TypeVar
 from semel.broker.metadata.chain import START, Position
 from semel.broker.metadata.changes import (
     ADDED_TO_REGISTRATIONS,
+    METADATA_VERSION,
     BrokerFenced,
     BrokerRegistered,
     BrokerStopping,
@@ -22,6 +23,7 @@ from semel.broker.metadata.changes import (
     ClusterCreated,
     ConfigsChanged,
     MetadataCorruptError,
+    MetadataVersionRaised,
     PartitionChanged,
     PartitionsAdded,
     PartitionState,
@@ -78,6 +80,7 @@ class BrokerImage:
     is_clean: bool = True
     durability: str = "disk"
     secret_mark: str = ""
+    metadata_version: int = 1
     epoch: int = 0
     is_fenced: bool = False
     is_stopping: bool = False
@@ -92,6 +95,7 @@ class MetadataImage:
     """All of the cluster's metadata after the change numbered `sequence` (0: before the first).
 
     digest: of that change, which stands for all changes up to it (R10)
+    version: what may be written: all nodes read it (`METADATA_VERSION`)
     """
 
     sequence: int
@@ -103,6 +107,7 @@ class MetadataImage:
     broker_configs: Mapping[int, Mapping[str, str]]
     next_producer_id: int
     partition_count: int
+    version: int = 1
 
     @property
     def position(self) -> Position:
@@ -169,6 +174,7 @@ class _Draft:
         self._broker_configs = _Table(image.broker_configs)
         self._next_producer_id = image.next_producer_id
         self._partition_count = image.partition_count
+        self._version = image.version
         self._states: dict[str, list[PartitionState]] = {}
 
     def image(self) -> MetadataImage:
@@ -183,6 +189,7 @@ class _Draft:
             broker_configs=self._broker_configs.frozen(),
             next_producer_id=self._next_producer_id,
             partition_count=self._partition_count,
+            version=self._version,
         )
 
     def apply(self, change: Change, position: Position) -> None:
@@ -223,6 +230,8 @@ class _Draft:
                 self._configs_changed(change)
             case ProducerIdsAllocated():
                 self._next_producer_id = change.first + change.count
+            case MetadataVersionRaised():
+                self._version = _readable(change.version)
 
     def _current(self, change: BrokerFenced | BrokerUnfenced | BrokerStopping) -> BrokerImage:
         broker = self._brokers.items.get(change.node_id)
@@ -298,6 +307,7 @@ def encode_image(image: MetadataImage) -> str:
             "sequence": image.sequence,
             "cluster_id": image.cluster_id,
             "next_producer_id": image.next_producer_id,
+            **({"version": image.version} if image.version > 1 else {}),
             "brokers": [encode_fields(broker, _UNWRITTEN) for broker in image.brokers.values()],
             "topics": [
                 [topic.name, format_topic_id(topic.topic_id), encode_value(topic.partitions), dict(topic.configs)]
@@ -317,6 +327,7 @@ def decode_image(payload: str, digest: str) -> MetadataImage:
         data: dict[str, Any] = json.loads(payload)
         if data["format"] != 1:
             raise ValueError(f"its format {data['format']} is unknown: it needs a newer semel")
+        version = _readable(data.get("version", 1))
         topics = [
             TopicImage(name, parse_topic_id(topic_id), tuple(map(decode_partition, states)), _frozen(configs))
             for name, topic_id, states, configs in data["topics"]
@@ -331,9 +342,20 @@ def decode_image(payload: str, digest: str) -> MetadataImage:
             broker_configs=_frozen({int(key): _frozen(configs) for key, configs in data["broker_configs"].items()}),
             next_producer_id=data["next_producer_id"],
             partition_count=sum(len(topic.partitions) for topic in topics),
+            version=version,
         )
     except (TypeError, ValueError, KeyError) as error:
         raise MetadataCorruptError(f"a snapshot of the metadata can't be read: {error}") from error
+
+
+def _readable(version: int) -> int:
+    """Return a version of the metadata. Raises `MetadataCorruptError` for one that this Semel does not read."""
+    if version > METADATA_VERSION:
+        raise MetadataCorruptError(
+            f"the metadata has version {version}, and this semel reads up to {METADATA_VERSION}: all nodes of the "
+            "cluster ran a newer semel, so install that one here"
+        )
+    return version
 
 
 def _frozen(items: Mapping[_Key, _Item]) -> Mapping[_Key, _Item]:

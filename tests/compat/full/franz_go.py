@@ -52,11 +52,14 @@ DETAIL_LENGTH_MAX: Final = 300
 class FranzGoSuite:
     """Runs the tests against a node of their own."""
 
-    def __init__(self, checkout: Path, folder: Path, expected: ExpectedList, timeout_s: float, *, full: bool) -> None:
+    def __init__(
+        self, checkout: Path, folder: Path, expected: ExpectedList, timeout_s: float, *, nodes: int, full: bool
+    ) -> None:
         self._package = checkout / "pkg" / "kgo"
         self._folder = folder / NAME
         self._expected = expected
         self._timeout_s = timeout_s
+        self._nodes = nodes
         self._full = full
         if not self._package.exists():
             raise FileNotFoundError(f"{self._package} is missing: give a checkout of {NAME}")
@@ -71,7 +74,7 @@ class FranzGoSuite:
         chosen = [name for name in TESTS if wanted(name) and self._expected.left_out(NAME, name) is None]
         if not chosen:
             return []
-        with serving(self._folder / "node") as node:
+        with serving(self._folder / "node", self._nodes) as node:
             results = {result.test: result for result in self._go(chosen, node, 1)}
             again = {
                 result.test.partition("/")[0]
@@ -93,7 +96,7 @@ class FranzGoSuite:
         environment = {
             **os.environ,
             "KGO_SEEDS": node.bootstrap,
-            "KGO_TEST_RF": "1",
+            "KGO_TEST_RF": str(min(self._nodes, 3)),
             "KGO_TEST_RECORDS": RECORDS[self._full],
             "KGO_TEST_MAX_TOPIC_PARTS": "4",
         }

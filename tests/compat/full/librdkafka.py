@@ -89,9 +89,11 @@ class LibrdkafkaSuite:
         timeout_s: float,
         jars: Path | None,
         *,
+        nodes: int,
         full: bool,
     ) -> None:
         self._jars = jars
+        self._nodes = nodes
         self._tests = checkout / "tests"
         self._folder = folder
         self._expected = expected
@@ -109,7 +111,7 @@ class LibrdkafkaSuite:
 
     def run(self, variant: Variant, wanted: Callable[[str], bool], report: Callable[[Result], None]) -> list[Result]:
         """Run one variant. Only tests whose name is `wanted`."""
-        self._preloaded = self._one_replica()
+        self._preloaded = self._one_replica() if self._nodes == 1 else ""
         results: dict[str, Result] = {}
         left = []
         for name in filter(wanted, self._names()):
@@ -123,7 +125,7 @@ class LibrdkafkaSuite:
                 results[name] = Result(variant.name, name, Outcome.SKIPPED, 0, reason)
         numbers = sorted({name[:4] for name in left})
         for scenario, settings in SCENARIOS.items():
-            with serving(self._folder / variant.name / scenario, **SETTINGS, **settings) as node:
+            with serving(self._folder / variant.name / scenario, self._nodes, **SETTINGS, **settings) as node:
                 for number in numbers:
                     for result in self._run_number(variant, scenario, number, node):
                         if scenario == "default" or result.outcome is not Outcome.SKIPPED:

@@ -85,7 +85,14 @@ class Run:
     """Runs one suite, as often as it takes until every test has ended or was cut off."""
 
     def __init__(
-        self, suite: PytestSuite, checkout: Path, folder: Path, python: str, expected: ExpectedList, timeout_s: float
+        self,
+        suite: PytestSuite,
+        checkout: Path,
+        folder: Path,
+        python: str,
+        expected: ExpectedList,
+        timeout_s: float,
+        nodes: int,
     ) -> None:
         self._suite = suite
         self._checkout = checkout
@@ -93,6 +100,7 @@ class Run:
         self._python = python
         self._expected = expected
         self._timeout_s = timeout_s
+        self._nodes = nodes
         self._events = self._folder / "events.jsonl"
         self._results: dict[str, Result] = {}
         self._collected: list[str] = []
@@ -102,7 +110,7 @@ class Run:
 
     def run(self, wanted: Callable[[str], bool], report: Callable[[Result], None]) -> list[Result]:
         """Run the tests whose name is `wanted`. What fails unexpectedly gets a second try."""
-        with serving(self._folder / "node", node_id="0", **self._suite.settings) as self._node:
+        with serving(self._folder / "node", self._nodes, node_id="0", **self._suite.settings) as self._node:
             self._collect()
             chosen = {name for name in self._collected if wanted(name)}
             for name in chosen:

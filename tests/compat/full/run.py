@@ -3,6 +3,7 @@
     make compat-full LIBRDKAFKA=../librdkafka KAFKA_PYTHON=../kafka-python
     make compat-full CONFLUENT_KAFKA_PYTHON=../confluent-kafka-python SUITE_PYTHON=../venv/bin/python
     make compat-full LIBRDKAFKA=../librdkafka ONLY='0081*'
+    make compat-full LIBRDKAFKA=../librdkafka NODES=3
 
 Checkouts are brought along: nothing is fetched or built here. The exit code is 0 where everything is as expected, 1
 where something is not, 2 where the run could not be made. Logs, and all results as text and JSON, are in build/compat.
@@ -50,20 +51,24 @@ def main(words: Sequence[str] | None = None) -> int:
 
     try:
         if options.librdkafka:
-            suite = LibrdkafkaSuite(options.librdkafka, out, expected, options.timeout, options.jars, full=options.full)
+            suite = LibrdkafkaSuite(
+                options.librdkafka, out, expected, options.timeout, options.jars, nodes=options.nodes, full=options.full
+            )
             versions["librdkafka"] = suite.version()
             for variant in VARIANTS:
                 if variant.name in (options.variant or [variant.name]):
                     results += suite.run(variant, wanted, report)
         if options.franz_go and franz_go.NAME in (options.variant or [franz_go.NAME]):
-            go_suite = franz_go.FranzGoSuite(options.franz_go, out, expected, options.timeout, full=options.full)
+            go_suite = franz_go.FranzGoSuite(
+                options.franz_go, out, expected, options.timeout, nodes=options.nodes, full=options.full
+            )
             versions[franz_go.NAME] = go_suite.version()
             results += go_suite.run(wanted, report)
         for pytest_suite in SUITES:
             checkout = getattr(options, pytest_suite.client.replace("-", "_"))
             if checkout and pytest_suite.name in (options.variant or [pytest_suite.name]):
                 versions[pytest_suite.client] = pytest_suite.version(checkout)
-                run = Run(pytest_suite, checkout, out, options.python, expected, options.timeout)
+                run = Run(pytest_suite, checkout, out, options.python, expected, options.timeout, options.nodes)
                 results += run.run(wanted, report)
     except (OSError, RuntimeError) as error:
         print(f"the run could not be made: {error}", file=sys.stderr)
@@ -107,6 +112,7 @@ def arguments() -> argparse.ArgumentParser:
         metavar="FOLDER",
         help="Apache Kafka's jars, for a test of librdkafka with a Java producer (make compat-java fetches them)",
     )
+    parser.add_argument("--nodes", type=int, default=1, metavar="N", help="run against a cluster of so many (1)")
     parser.add_argument("--full", action="store_true", help="librdkafka's and franz-go's tests in full length")
     parser.add_argument("--timeout", type=float, default=180, metavar="SECONDS", help="for one test (180)")
     parser.add_argument("--write-page", action="store_true", help="write the tables of docs/compatibility.md, and end")

@@ -1,4 +1,4 @@
-"""A node as a process of its own, on free loopback ports, for one run of a suite."""
+"""A node, or a cluster on this machine, as processes of its own on free loopback ports, for one run of a suite."""
 
 from __future__ import annotations
 
@@ -6,13 +6,13 @@ import os
 import re
 import subprocess
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-READY: Final = re.compile(r"ready: kafka (?P<kafka>\S+) grpc (?P<grpc>\S+) data .*\n")
+READY: Final = re.compile(r"ready: (?:node \d+ )?kafka (?P<kafka>\S+) grpc (?P<grpc>\S+) data .*\n")
 STOP_TIMEOUT_S: Final = 60
 
 SETTINGS: Final[Mapping[str, str]] = {
@@ -27,11 +27,16 @@ SETTINGS: Final[Mapping[str, str]] = {
 
 @dataclass(frozen=True, slots=True)
 class Served:
-    """A node that is ready."""
+    """A node that is ready, or the supervisor of several."""
 
     process: subprocess.Popen[str]
-    bootstrap: str
-    """HOST:PORT of the Kafka listener."""
+    addresses: Sequence[str]
+    """HOST:PORT of each node's Kafka listener."""
+
+    @property
+    def bootstrap(self) -> str:
+        """The addresses as clients take them, all in one."""
+        return ",".join(self.addresses)
 
     @property
     def alive(self) -> bool:
@@ -39,15 +44,17 @@ class Served:
 
 
 @contextmanager
-def serving(folder: Path, **settings: str) -> Iterator[Served]:
+def serving(folder: Path, nodes: int, **settings: str) -> Iterator[Served]:
     """Run `semel serve` with its data and its log in `folder` (which must not exist), and stop it at the end.
 
-    Settings are given with underscores for dots. Raises `RuntimeError` where the node does not start.
+    nodes: with more than one they are a cluster. Settings are given with underscores for dots. Raises `RuntimeError`
+    where a node does not start.
     """
     folder.mkdir(parents=True)
     values = {**SETTINGS, **{name.replace("_", "."): value for name, value in settings.items()}}
     command = [sys.executable, "-P", "-m", "semel.cli", "serve", "--data-dir", str(folder / "data")]
     command += ["--kafka", "127.0.0.1:0", "--grpc", "127.0.0.1:0"]
+    command += ["--nodes", str(nodes)] if nodes > 1 else []
     command += [word for name, value in values.items() for word in ("--set", f"{name}={value}")]
     log = folder / "node.log"
     kept = {name: value for name, value in os.environ.items() if not name.startswith("SEMEL_")}
@@ -55,10 +62,13 @@ def serving(folder: Path, **settings: str) -> Iterator[Served]:
         process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=errors, text=True, env=kept)
         assert process.stdout is not None
         try:
-            found = READY.fullmatch(process.stdout.readline())
-            if found is None:
-                raise RuntimeError(f"the node did not start: {log.read_text().strip()}")
-            yield Served(process, found["kafka"])
+            addresses = []
+            for _ in range(nodes):
+                found = READY.fullmatch(process.stdout.readline())
+                if found is None:
+                    raise RuntimeError(f"the node did not start: {log.read_text().strip()}")
+                addresses.append(found["kafka"])
+            yield Served(process, addresses)
         finally:
             process.terminate()
             try:

@@ -14,9 +14,11 @@ from cluster import Cluster, cluster
 from kafka_calls import call
 from two_nodes import secret_file
 
+from semel.broker import node as node_module
 from semel.broker.handlers.configs import alter_configs
 from semel.broker.handlers.leadership import reassign
 from semel.broker.handlers.topics.changes import create_internal_topic, create_topics
+from semel.broker.metadata import image as image_module
 from semel.broker.metadata.changes import Change, PartitionChanged
 from semel.broker.metadata.image import MetadataImage
 from semel.broker.start_errors import NodeStartError
@@ -259,6 +261,34 @@ def test_a_node_with_another_secret_does_not_join(tmp_path: Path) -> None:
             await test(one)
 
     asyncio.run(main())
+
+
+def test_a_rolling_upgrade_raises_the_metadata_version_with_the_last_node(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What only the new version reads may be written then, and not before. From then on there is no way back."""
+
+    async def test(three: Cluster) -> None:
+        await three.create("t", min_insync_replicas="2")
+        await three.in_sync(T0, 1, 2, 3)
+        monkeypatch.setattr(image_module, "METADATA_VERSION", 2)
+        monkeypatch.setattr(node_module, "METADATA_VERSION", 2)
+        for node_id in (1, 2, 3):
+            assert three.any().metadata.image.version == 1
+            await three.stop(node_id)
+            await three.start(node_id)
+            await three.in_sync(T0, 1, 2, 3)
+            await three.produce(T0, b"%d" % node_id)
+        await three.until(lambda: all(node.metadata.image.version == 2 for node in three.nodes.values()))
+        await three.stop(1)
+        with monkeypatch.context() as older:
+            older.setattr(image_module, "METADATA_VERSION", 1)
+            with pytest.raises(NodeStartError, match="install that one here"):
+                await three.start(1)
+        await three.start(1)
+        await three.in_sync(T0, 1, 2, 3)
+
+    run(tmp_path, test)
 
 
 def test_a_secret_can_be_changed_while_all_nodes_are_stopped(tmp_path: Path) -> None:

@@ -10,6 +10,7 @@ from chained_changes import chained
 from hypothesis import given
 from hypothesis import strategies as st
 
+from semel.broker.metadata import image as image_module
 from semel.broker.metadata.chain import Position
 from semel.broker.metadata.changes import (
     KINDS,
@@ -21,6 +22,7 @@ from semel.broker.metadata.changes import (
     ClusterCreated,
     ConfigsChanged,
     MetadataCorruptError,
+    MetadataVersionRaised,
     PartitionChanged,
     PartitionsAdded,
     PartitionState,
@@ -53,6 +55,7 @@ CHANGES: list[Change] = [
     BrokerStopping(1, 2),
     BrokerFenced(2, 11),
     BrokerUnfenced(2, 11),
+    MetadataVersionRaised(1),
 ]
 
 
@@ -185,6 +188,26 @@ def test_an_older_snapshot_is_read_and_written_as_it_was() -> None:
     assert encode_image(image) == OLD_SNAPSHOT
     fenced = image.apply(decode_change(*encode_change(BrokerFenced(1, 0))), Position(4, ""))
     assert fenced.brokers[1].is_fenced, "a node that has not started since has the broker epoch 0"
+
+
+def test_metadata_of_a_newer_version_is_not_read_and_says_what_is_needed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """After a rolling upgrade: a node of the old version would skip what it does not know, or read it wrongly."""
+    monkeypatch.setattr(image_module, "METADATA_VERSION", 2)
+    raised = whole().apply(MetadataVersionRaised(2), Position(len(CHANGES) + 1, ""))
+    snapshot = encode_image(raised)
+    assert decode_image(snapshot, "").version == raised.version == 2
+    monkeypatch.undo()
+    says = "version 2, and this semel reads up to 1: .* install that one here"
+    with pytest.raises(MetadataCorruptError, match=says):
+        whole().apply(MetadataVersionRaised(2), Position(len(CHANGES) + 1, ""))
+    with pytest.raises(MetadataCorruptError, match=says):
+        decode_image(snapshot, "")
+
+
+def test_a_field_of_a_newer_version_is_not_taken_for_damage() -> None:
+    newer = OLD_REGISTRATION.replace("{", '{"zone":"a",', 1)
+    with pytest.raises(MetadataCorruptError, match="the unknown field 'zone': that needs a newer semel"):
+        decode_change("broker-registered", newer)
 
 
 def test_R5_a_registration_has_its_place_in_the_log_as_epoch_and_lifts_the_fence() -> None:
