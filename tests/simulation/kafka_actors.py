@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
+from typing import Final
+
 from history import Outcome, Read, Send
 
 import semel.aio
@@ -14,6 +17,8 @@ from simulation.kafka_producers import IdempotentProducer, NotCommittedError, Pl
 from simulation.kafka_wire import DIALECTS, Echo, Party, learn_topic_ids
 from simulation.ledger import Ledger
 from simulation.world import World
+
+_OPERATOR_TIMEOUT_MS: Final = 2_000
 
 
 class KafkaActor(Actor):
@@ -163,7 +168,9 @@ class KafkaRemaker(_Transacting):
 
     async def live(self, worker: str) -> None:
         party = Party(self.world, self.ledger, worker, self.name, self.chance, self.dialect)
-        async with semel.aio.Admin(self.bootstrap, request_timeout_ms=2_000, api_timeout_ms=10_000) as admin:
+        async with semel.aio.Admin(
+            self.bootstrap, request_timeout_ms=_OPERATOR_TIMEOUT_MS, api_timeout_ms=10_000
+        ) as admin:
             topic = await self._another(admin)
             producer = await self.producer(party)
             while not self.is_stopping:
@@ -206,10 +213,16 @@ class KafkaRemaker(_Transacting):
 
     async def _remade(self, admin: semel.aio.Admin, producer: TransactionalProducer, topic: str) -> str:
         """Delete the topic, make it again, and let the last frame arrive once more; return where to write then."""
+        loop = asyncio.get_running_loop()
+        begun = loop.time()
         try:
             await admin.delete_topic(topic)
         except SemelError:
-            return await self._another(admin)  # the deletion may be on its way yet
+            is_done = False
+        else:
+            is_done = loop.time() - begun < _OPERATOR_TIMEOUT_MS / 1000
+        if not is_done:
+            return await self._another(admin)  # an attempt may be on its way yet: it would delete what is made again
         await self._make(admin, topic)
         if producer.sender.last_frame is not None and not await producer.repeat_last():
             await producer.renew()
