@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Final
 
-_NO_REPLICATION: Final = "a partition has one replica"
+_NO_THROTTLE: Final = "replicas fetch as fast as they can"
 _NO_TIERS: Final = "there is no tiered storage, all segments are local"
 _LEVEL: Final = "codecs are used at their default level"
 _FLUSH: Final = "the node's durability says what an acknowledgement promises"
@@ -19,8 +19,8 @@ INSTEAD: Final[Mapping[str, str]] = MappingProxyType(
         "compression.zstd.level": _LEVEL,
         "flush.messages": _FLUSH,
         "flush.ms": _FLUSH,
-        "follower.replication.throttled.replicas": _NO_REPLICATION,
-        "leader.replication.throttled.replicas": _NO_REPLICATION,
+        "follower.replication.throttled.replicas": _NO_THROTTLE,
+        "leader.replication.throttled.replicas": _NO_THROTTLE,
         "local.retention.bytes": _NO_TIERS,
         "local.retention.ms": _NO_TIERS,
         "message.downconversion.enable": "batches are sent in the one format there is, as by Kafka 4",
@@ -33,11 +33,18 @@ INSTEAD: Final[Mapping[str, str]] = MappingProxyType(
         "remote.log.delete.on.disable": _NO_TIERS,
         "remote.storage.enable": _NO_TIERS,
         "segment.jitter.ms": "segments are begun when segment.ms is over",
-        "unclean.leader.election.enable": _NO_REPLICATION,
+        "unclean.leader.election.enable": (
+            "a replica that lacks records is elected by an operator's word alone: kafka-leader-election.sh "
+            "--election-type unclean"
+        ),
         # Of nodes.
         "advertised.listeners": "use kafka.advertised",
-        "auto.leader.rebalance.enable": _NO_REPLICATION,
+        "auto.leader.rebalance.enable": (
+            "an operator has preferred leaders elected: kafka-leader-election.sh --election-type preferred"
+        ),
         "broker.id": "use node.id",
+        "follower.replication.throttled.rate": _NO_THROTTLE,
+        "leader.replication.throttled.rate": _NO_THROTTLE,
         "listeners": "use kafka.listen",
         "log.dir": "use data.dir",
         "log.dirs": "use data.dir: a node has one directory",
@@ -47,5 +54,6 @@ INSTEAD: Final[Mapping[str, str]] = MappingProxyType(
         "log.retention.hours": "use log.retention.ms",
         "log.retention.minutes": "use log.retention.ms",
         "log.roll.hours": "use log.roll.ms",
+        "replica.alter.log.dirs.io.max.bytes.per.second": "a node has one directory",
     }
 )

@@ -14,6 +14,7 @@ from typing import Final
 
 from semel.broker.config.node_config import SETTINGS, TOPIC_DEFAULTS, TOPIC_SETTINGS, value_of
 from semel.broker.config.sources import Source, find_setting, with_dynamic
+from semel.broker.config.unsupported import INSTEAD
 from semel.broker.controller.elections import configs_changed
 from semel.broker.controller.membership import MIN_ISR_SETTING
 from semel.broker.handlers.topics.rules import check_topic_configs
@@ -90,7 +91,9 @@ def _changed_values(
 ) -> dict[str, str | None]:
     """Return what the resource's own values become, None for those that go."""
     values: dict[str, str | None] = dict.fromkeys(own) if request.replace else {}
-    values |= {**request.values, **dict.fromkeys(request.remove)}
+    # Kafka's tools take back settings that they may have set, such as a throttle. What is not here is not set.
+    gone = [name for name in request.remove if name in own or name not in INSTEAD]
+    values |= {**request.values, **dict.fromkeys(gone)}
     for name, text in (*request.append.items(), *request.subtract.items()):
         setting = find_setting(name, settings)
         if setting.type is not ValueType.LIST:

@@ -92,6 +92,13 @@ def dry_run_start(
         topic = None if image is None else image.topic_by_id(topic_id)
         return topic_log_config(config, {} if topic is None else topic.configs)
 
+    def is_only_replica(tp: TopicPartition, topic_id: TopicId) -> bool:
+        """Only of such a log it can be told that something is lost: another replica may have been cut to follow."""
+        topic = None if image is None else image.topic_by_id(topic_id)
+        if topic is None or tp.partition >= len(topic.partitions):
+            return image is not None
+        return topic.partitions[tp.partition].replicas == (node_id,)
+
     cluster_id = image.cluster_id if image is not None and image.cluster_id else None
     logs = LogManager(
         storage,
@@ -105,7 +112,7 @@ def dry_run_start(
     dry_run = DryRun(storage, logs)
     with _keep_what_is_said(dry_run.said):
         try:
-            dry_run.report = logs.open(log_config, progress=progress)
+            dry_run.report = logs.open(log_config, is_only_replica=is_only_replica, progress=progress)
         except (SemelError, OSError, ValueError) as error:
             dry_run.refusal = error
     return dry_run

@@ -24,7 +24,7 @@ OVERHEAD_S: Final = 60
 
 @dataclass(frozen=True, slots=True)
 class PytestSuite:
-    """How one client's suite is run. `{bootstrap}` in a variable stands for the node."""
+    """How one client's suite is run. `{bootstrap}` in a variable stands for all addresses, `{address}` for one."""
 
     name: str
     client: str
@@ -47,7 +47,7 @@ KAFKA_PYTHON: Final = PytestSuite(
     "kafka-python",
     ("test/integration",),
     (),
-    {"KAFKA_URI": "kafka://{bootstrap}", "KAFKA_VERSION": KAFKA_VERSION, "KAFKA_ROOT": str(HERE)},
+    {"KAFKA_URI": "kafka://{address}", "KAFKA_VERSION": KAFKA_VERSION, "KAFKA_ROOT": str(HERE)},
     "kafka/version.py",
     r"__version__ = '(.*)'",
     {"group_min_session_timeout_ms": "1000"},
@@ -181,15 +181,15 @@ class Run:
     def _pytest(self, plan: Sequence[str], name: str, *arguments: str) -> None:
         """Run pytest once; it is killed when for too long nothing ended."""
         self._events.unlink(missing_ok=True)
-        host_and_port = self._node.bootstrap
-        variables = {key: value.format(bootstrap=host_and_port) for key, value in self._suite.variables.items()}
+        places = {"bootstrap": self._node.bootstrap, "address": self._node.addresses[0]}
+        variables = {key: value.format(**places) for key, value in self._suite.variables.items()}
         environment = {
             **os.environ,
             **variables,
             "PYTHONPATH": str(HERE),
             "PYTHONDONTWRITEBYTECODE": "1",
             "SEMEL_CLIENT": self._suite.client,
-            "SEMEL_BOOTSTRAP": host_and_port,
+            "SEMEL_BOOTSTRAP": self._node.addresses[0],
             "SEMEL_PLAN": json.dumps(plan),
             "SEMEL_EVENTS": str(self._events),
         }

@@ -84,6 +84,10 @@ class NodeProcesses:
     def thaw(self, node_id: int) -> None:
         self._processes[node_id].send_signal(signal.SIGCONT)
 
+    @property
+    def running(self) -> tuple[int, ...]:
+        return tuple(self._processes)
+
     def log(self, node_id: int) -> str:
         return (self._folder / f"node-{node_id}.log").read_text()
 

@@ -61,6 +61,28 @@ def test_changes_of_a_topic_reach_its_logs_and_survive_a_restart(tmp_path: Path)
     asyncio.run(main())
 
 
+@pytest.mark.parametrize(
+    ("kind", "resource", "name"),
+    [(BROKER, "", "leader.replication.throttled.rate"), (TOPIC, "a", "leader.replication.throttled.replicas")],
+)
+def test_taking_back_what_only_kafka_has_does_nothing(
+    tmp_path: Path, kind: ResourceType, resource: str, name: str
+) -> None:
+    """kafka-reassign-partitions.sh --verify takes throttles back that nobody has set."""
+
+    async def test(node: Node) -> None:
+        await create_topic(node, "a")
+        before = node.metadata.image.sequence
+        await alter_configs(node, AlterConfigsRequest(kind, resource, {}, (name,)))
+        assert node.metadata.image.sequence == before
+        with pytest.raises(SemelError, match="replicas fetch as fast as they can"):
+            await alter_configs(node, AlterConfigsRequest(kind, resource, {name: "1"}))
+        with pytest.raises(SemelError, match="there is no setting nonsense"):
+            await alter_configs(node, AlterConfigsRequest(kind, resource, {}, ("nonsense",)))
+
+    run_with_node(tmp_path, test)
+
+
 def test_a_topic_with_no_cleanup_policy_keeps_everything(tmp_path: Path) -> None:
     """Kafka's clients may take `delete` away and put nothing in its place; that was refused."""
 
