@@ -9,8 +9,8 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 
-import confluent_kafka
 import pytest
+from committed_values import read_by_librdkafka, read_by_semel, settled
 from shared_worker import Process, packed, unpacked
 
 import semel
@@ -66,62 +66,10 @@ def opened(node: NodeProcess, topic: str) -> semel.SharedTransaction:
     return semel.SharedTransaction.open(node.bootstrap, topic, token="the batch", max_block_ms=WAIT_S * 1000)
 
 
-def settled(node: NodeProcess, topic: str) -> None:
-    """Wait until nothing that was decided under the topic's key has markers missing."""
-    deadline = time.monotonic() + WAIT_S
-    with semel.Admin(node.bootstrap) as admin:
-        while any(writer.state not in ("Ongoing", "Empty") for writer in admin.shared_transaction(topic).writers):
-            assert time.monotonic() < deadline
-            time.sleep(0.01)
-
-
-def read_by_semel(node: NodeProcess, topic: str) -> list[str]:
-    tps = [semel.TopicPartition(topic, number) for number in range(PARTITIONS)]
-    values = []
-    with semel.Consumer(node.bootstrap) as reader:
-        reader.assign(tps)
-        for tp in tps:
-            reader.seek(tp, 0)
-        ends = reader.end_offsets(tps)
-        while any((reader.position(tp) or 0) < ends[tp] for tp in tps):
-            values += [(record.value or b"").decode() for record in reader.poll(0.05) or ()]
-    return sorted(values)
-
-
-def read_by_librdkafka(node: NodeProcess, topic: str) -> list[str]:
-    reader = confluent_kafka.Consumer(
-        {
-            "bootstrap.servers": node.kafka_address,
-            "group.id": "unused",
-            "isolation.level": "read_committed",
-            "enable.auto.commit": False,
-            "enable.partition.eof": True,
-        }
-    )
-    try:
-        reader.assign([confluent_kafka.TopicPartition(topic, number, 0) for number in range(PARTITIONS)])
-        values, at_end = [], set()
-        deadline = time.monotonic() + WAIT_S
-        while len(at_end) < PARTITIONS:
-            assert time.monotonic() < deadline, values
-            message = reader.poll(0.1)
-            if message is None:
-                continue
-            if message.error() is None:
-                values.append(message.value().decode())
-            elif message.error().code() == confluent_kafka.KafkaError._PARTITION_EOF:
-                at_end.add(message.partition())
-            else:
-                raise confluent_kafka.KafkaException(message.error())
-    finally:
-        reader.close()
-    return sorted(values)
-
-
 def assert_readers_see(node: NodeProcess, topic: str, expected: list[str]) -> None:
-    settled(node, topic)
-    assert read_by_semel(node, topic) == expected
-    assert read_by_librdkafka(node, topic) == expected
+    settled(node.bootstrap, topic)
+    assert read_by_semel(node.bootstrap, topic, PARTITIONS) == expected
+    assert read_by_librdkafka(node.kafka_address, topic, PARTITIONS) == expected
 
 
 def write_all(
@@ -156,7 +104,7 @@ def test_T12_of_many_processes_the_named_ones_count_and_the_dead_and_the_late_do
     members = write_all(workers, shared, topic)
     assert_readers_see(node, topic, [])
     assert not shared.commit(members).already_committed
-    settled(node, topic)
+    settled(node.bootstrap, topic)
     assert zombie.ask("write", topic=topic, values=["zombie-2"])["error"] == "FencedError"
     assert zombie.ask("finish")["error"] == "FencedError"
     assert workers().ask("join", shared=packed(shared)) == {}, "the token is committed: there is nothing to write"
@@ -264,12 +212,12 @@ def test_T13_E5_a_producer_killed_amid_its_commit_learns_of_it_from_its_token(
     assert workers().ask("transaction", **order) == {"already": True}
     deadline = time.monotonic() + WAIT_S
     while True:
-        seen = read_by_semel(node, topic)
+        seen = read_by_semel(node.bootstrap, topic, PARTITIONS)
         if seen == ALL:
             break
         assert not seen
         assert time.monotonic() < deadline
-    assert read_by_librdkafka(node, topic) == ALL
+    assert read_by_librdkafka(node.kafka_address, topic, PARTITIONS) == ALL
 
 
 @pytest.mark.parametrize("decided", [True, False])
@@ -281,7 +229,7 @@ def test_T4_a_prepared_transaction_outlives_its_process_and_the_node(
     worker.kill()
     node.kill()
     node.start()
-    assert read_by_librdkafka(node, topic) == []
+    assert read_by_librdkafka(node.kafka_address, topic, PARTITIONS) == []
     with semel.Producer(node.bootstrap, transactional_id=topic, two_phase=True) as producer:
         assert str(producer.init_transactions(keep_prepared=True)) == prepared
         producer.complete_transaction(prepared if decided else None)
@@ -290,6 +238,6 @@ def test_T4_a_prepared_transaction_outlives_its_process_and_the_node(
         producer.commit_transaction()
     expected = sorted([*(ALL if decided else []), "next"])
     deadline = time.monotonic() + WAIT_S
-    while (seen := read_by_semel(node, topic)) != expected:
+    while (seen := read_by_semel(node.bootstrap, topic, PARTITIONS)) != expected:
         assert time.monotonic() < deadline, seen
-    assert read_by_librdkafka(node, topic) == expected
+    assert read_by_librdkafka(node.kafka_address, topic, PARTITIONS) == expected

@@ -5,17 +5,21 @@ from __future__ import annotations
 import os
 import re
 import signal
+import sqlite3
 import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
 from two_nodes import secret_file
 
+import semel
 from semel.broker.metadata.store import sqlite_url
+from semel.protocol.ids import TRANSACTIONS_TOPIC
+from semel.runtime.keys import partition_for_key
 
 READY = re.compile(r"ready: kafka (?P<kafka>127\.0\.0\.1:\d+) grpc (?P<grpc>127\.0\.0\.1:\d+) ")
 SETTINGS: dict[str, Any] = {
@@ -31,6 +35,8 @@ SETTINGS: dict[str, Any] = {
     "transaction.state.log.num.partitions": 3,
 }
 WITHIN_S = 90.0
+UNLOCKED_S = 2.0
+"""Longer than a node that runs keeps the file of metadata locked."""
 
 
 def wait_for(condition: Callable[[], object], what: str) -> None:
@@ -55,6 +61,7 @@ class NodeProcesses:
             "peer.listen": "127.0.0.1:0",
         }
         self._processes: dict[int, subprocess.Popen[str]] = {}
+        self._frozen: set[int] = set()
         self.kafka: dict[int, str] = {}
         self.grpc: dict[int, str] = {}
 
@@ -78,11 +85,52 @@ class NodeProcesses:
         self._end(node_id, signal.SIGTERM)
 
     def freeze(self, node_id: int) -> None:
-        """Let it be silent: its connections stay, and nothing is answered."""
+        """Let it be silent: its connections stay, and nothing is answered.
+
+        Not while it has the file of metadata locked: nobody could elect others, and that is no node's fault.
+        """
+        self._frozen.add(node_id)
         self._processes[node_id].send_signal(signal.SIGSTOP)
+        while self._metadata_is_locked():
+            self._processes[node_id].send_signal(signal.SIGCONT)
+            time.sleep(0.05)
+            self._processes[node_id].send_signal(signal.SIGSTOP)
 
     def thaw(self, node_id: int) -> None:
         self._processes[node_id].send_signal(signal.SIGCONT)
+        self._frozen.discard(node_id)
+
+    @property
+    def bootstrap(self) -> str:
+        """The addresses of all nodes, as programs get them; some may be away."""
+        return ",".join(self.grpc.values())
+
+    def leader(self, topic: str, partition: int) -> int:
+        """Return who leads a partition, as those that answer know it; 0 or less: nobody."""
+        with semel.Admin([self.grpc[node_id] for node_id in self._processes if node_id not in self._frozen]) as admin:
+            return admin.topic(topic).partitions[partition].leader_id
+
+    def coordinator(self, key: str) -> int:
+        """Return who coordinates the transactions of an id, or of a key of shared ones."""
+        count = int(self._settings["transaction.state.log.num.partitions"])
+        return self.leader(TRANSACTIONS_TOPIC, partition_for_key(key, count))
+
+    def wait_replaced(self, node_id: int) -> None:
+        """Wait until a node that was killed or frozen leads nothing any more."""
+        with semel.Admin([self.grpc[other] for other in self._processes if other not in self._frozen]) as admin:
+
+            def led() -> set[int]:
+                topics = admin.topics(include_internal=True)
+                return {one.leader_id for topic in topics for one in topic.partitions}
+
+            wait_for(lambda: min(led(), default=0) > 0 and node_id not in led(), f"others lead for node {node_id}")
+
+    def have_back(self, node_id: int) -> None:
+        """Let a node continue that was frozen, or start it again."""
+        if node_id in self._frozen:
+            self.thaw(node_id)
+        else:
+            self.start(node_id)
 
     @property
     def running(self) -> tuple[int, ...]:
@@ -115,8 +163,21 @@ class NodeProcesses:
                 env=kept,
             )
 
+    def _metadata_is_locked(self) -> bool:
+        """Whether a process holds on to the file of metadata; without such a file, none does."""
+        path = self._folder / "cluster.sqlite"
+        if not path.exists():
+            return False
+        with closing(sqlite3.connect(path, timeout=UNLOCKED_S, isolation_level=None)) as connection:
+            try:
+                connection.execute("BEGIN IMMEDIATE")
+            except sqlite3.OperationalError:
+                return True
+            return False
+
     def _end(self, node_id: int, number: signal.Signals) -> None:
         process = self._processes.pop(node_id)
+        self._frozen.discard(node_id)
         process.send_signal(number)
         with suppress(ProcessLookupError):
             process.send_signal(signal.SIGCONT)

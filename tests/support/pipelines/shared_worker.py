@@ -92,6 +92,10 @@ class Worker:
     def join(self, shared: str) -> None:
         self._writer = unpacked(shared).join(linger_ms=0)
 
+    def join_and_write(self, shared: str, topic: str, values: list[str]) -> None:
+        self.join(shared)
+        self.write(topic, values)
+
     def write(self, topic: str, values: list[str]) -> None:
         for value in values:
             self._writer.send(topic, value, key=value)
@@ -100,9 +104,9 @@ class Worker:
     def finish(self) -> dict[str, Any]:
         return {"member": packed(self._writer.finish())}
 
-    def commit(self, shared: str, members: str, offsets: str = "", group: str = "") -> dict[str, Any]:
-        positions = unpacked(offsets) if offsets else None
-        result = unpacked(shared).commit(unpacked(members), offsets=positions, group=group or None)
+    def commit(self, shared: str, members: str, moves: str = "") -> dict[str, Any]:
+        """`moves` are what else the commit is told, such as offsets."""
+        result = unpacked(shared).commit(unpacked(members), **(unpacked(moves) if moves else {}))
         return {"already": result.already_committed}
 
     def transaction(self, bootstrap: str, name: str, token: str, topic: str, values: list[str]) -> dict[str, Any]:

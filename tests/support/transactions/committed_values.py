@@ -1,0 +1,68 @@
+"""What readers of committed records find in a topic: our own and librdkafka, to which all transactions are alike."""
+
+from __future__ import annotations
+
+import time
+
+import confluent_kafka
+
+import semel
+
+WAIT_S = 90
+
+
+def settled(bootstrap: str, key: str) -> None:
+    """Wait until nothing that was decided under a key of shared transactions has markers missing."""
+    deadline = time.monotonic() + WAIT_S
+    with semel.Admin(bootstrap) as admin:
+        while any(writer.state not in ("Ongoing", "Empty") for writer in admin.shared_transaction(key).writers):
+            assert time.monotonic() < deadline
+            time.sleep(0.01)
+
+
+def read_by_semel(bootstrap: str, topic: str, partitions: int) -> list[str]:
+    """Return the values up to where readers of committed records get now, sorted."""
+    tps = [semel.TopicPartition(topic, number) for number in range(partitions)]
+    values = []
+    with semel.Consumer(bootstrap) as reader:
+        reader.assign(tps)
+        for tp in tps:
+            reader.seek(tp, 0)
+        ends = reader.end_offsets(tps)
+        while any((reader.position(tp) or 0) < ends[tp] for tp in tps):
+            values += [(record.value or b"").decode() for record in reader.poll(0.05) or ()]
+    return sorted(values)
+
+
+def read_by_librdkafka(kafka_addresses: str, topic: str, partitions: int) -> list[str]:
+    """Return the same as a foreign client finds it."""
+    reader = confluent_kafka.Consumer(
+        {
+            "bootstrap.servers": kafka_addresses,
+            "group.id": "unused",
+            "isolation.level": "read_committed",
+            "enable.auto.commit": False,
+            "enable.partition.eof": True,
+            "log_level": 0,
+        }
+    )
+    try:
+        reader.assign([confluent_kafka.TopicPartition(topic, number, 0) for number in range(partitions)])
+        values: list[str] = []
+        at_end: set[int | None] = set()
+        deadline = time.monotonic() + WAIT_S
+        while len(at_end) < partitions:
+            assert time.monotonic() < deadline, values
+            message = reader.poll(0.1)
+            if message is None:
+                continue
+            error = message.error()
+            if error is None:
+                values.append((message.value() or b"").decode())
+            elif error.code() == confluent_kafka.KafkaError._PARTITION_EOF:
+                at_end.add(message.partition())
+            else:
+                raise confluent_kafka.KafkaException(error)
+    finally:
+        reader.close()
+    return sorted(values)
