@@ -135,7 +135,7 @@ def test_E3_E5_each_row_is_relayed_once_in_order_by_key_whatever_is_killed(
         cast.thaw()
         application.finish()
         cast.wait_until(lambda: waiting(engine) == 0, "the relays did not work everything off")
-        relayed = read_all(cast.node.bootstrap, SOURCE, PARTITIONS)
+        relayed = read_all(cast.bootstrap, SOURCE, PARTITIONS)
         cast.stop_workers()
     found: dict[str, list[str]] = defaultdict(list)
     for record in relayed:

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Self
 
 from database_servers import DatabaseServer
+from node_processes import NodeProcesses
 from sql_worker import DEAD, SOURCE
 
 import semel
@@ -26,19 +27,73 @@ KEYS = 7
 PATIENCE_S = 90.0
 
 
-class Cast:
-    """A node, its topics, and two instances of `sql_worker.py`. A context manager that ends what it started."""
+class OneNode:
+    """The log that is one node, which is killed and started again."""
 
-    def __init__(
-        self, folder: Path, what: str, url: str, server: DatabaseServer | None, *, fault: str | None = None
-    ) -> None:
-        """`fault` is one that the workers plant in themselves."""
-        self.node = NodeProcess(
+    def __init__(self, folder: Path) -> None:
+        self._node = NodeProcess(
             folder / "data", settings=["offsets.topic.num.partitions=2", "transaction.state.log.num.partitions=2"]
         )
+        self.bootstrap = self._node.bootstrap
+
+    def start(self) -> None:
+        self._node.start()
+
+    def strike(self, fault: str, draw: random.Random) -> None:
+        assert fault == "node"
+        self._node.kill()
+        time.sleep(draw.uniform(0.0, 0.5))
+        self._node.start()
+
+    def stop(self) -> None:
+        self._node.stop()
+
+
+class ManyNodes:
+    """The log that is a cluster: any of its nodes is killed, frozen or stopped until others lead what it led."""
+
+    def __init__(self, nodes: NodeProcesses) -> None:
+        self._nodes = nodes
+        self.bootstrap = nodes.bootstrap
+
+    def start(self) -> None:
+        """They run already."""
+
+    def strike(self, fault: str, draw: random.Random) -> None:
+        """`fault` is "node", for killing one, or "node-freeze" or "node-stop"."""
+        victim = draw.choice(sorted(self._nodes.grpc))
+        getattr(self._nodes, fault.removeprefix("node-") if fault != "node" else "kill")(victim)
+        self._nodes.wait_replaced(victim)
+        self._nodes.have_back(victim)
+
+    def stop(self) -> None:
+        """Whoever has started them ends them."""
+
+
+class Cast:
+    """One node or a cluster, its topics, and two instances of `sql_worker.py`. Ends what it started."""
+
+    def __init__(
+        self,
+        folder: Path,
+        what: str,
+        url: str,
+        server: DatabaseServer | None,
+        *,
+        nodes: NodeProcesses | None = None,
+        static: bool = True,
+        fault: str | None = None,
+    ) -> None:
+        """`nodes` are a cluster; None: one node of its own. `fault` is one that the workers plant in themselves.
+
+        static: whether a worker that is started again has the name in the group, and the partitions, of the one before
+        """
+        self._log_of_records = OneNode(folder) if nodes is None else ManyNodes(nodes)
+        self.bootstrap = self._log_of_records.bootstrap
         self.server = server
         self.url = url
         self._what = what
+        self._static = static
         self._more = () if fault is None else ("--fault", fault, "--killed", str(folder / "killed"))
         self._log = (folder / "workers.log").open("ab")
         self.log_path = folder / "workers.log"
@@ -46,8 +101,8 @@ class Cast:
         self._frozen: list[subprocess.Popen[bytes]] = []
 
     def __enter__(self) -> Self:
-        self.node.start()
-        with semel.Admin(self.node.bootstrap) as admin:
+        self._log_of_records.start()
+        with semel.Admin(self.bootstrap) as admin:
             admin.create_topic(SOURCE, partitions=PARTITIONS)
             admin.create_topic(DEAD, partitions=1)
         return self
@@ -58,7 +113,8 @@ class Cast:
             process = self._running.get(number)
             if process is None or process.poll() is not None:
                 command = [sys.executable, "-P", str(SUPPORT / "sql_worker.py"), self._what, "--url", self.url]
-                command += ["--bootstrap", self.node.bootstrap, "--instance", f"i{number}"]
+                command += ["--bootstrap", self.bootstrap]
+                command += ["--instance", f"i{number}"] if self._static else []
                 self._running[number] = subprocess.Popen([*command, *self._more], stdout=self._log, stderr=self._log)
 
     def strike(self, seed: int, faults: list[str], pause_s: tuple[float, float] = (0.7, 2.2)) -> None:
@@ -77,16 +133,13 @@ class Cast:
                 process = self._running.pop(number)
                 process.send_signal(signal.SIGSTOP)
                 self._frozen.append(process)
-            elif fault == "node":
-                self.node.kill()
-                time.sleep(draw.uniform(0.0, 0.5))
-                self.node.start()
-            else:
-                assert fault == "database"
+            elif fault == "database":
                 assert self.server is not None
                 self.server.kill()
                 time.sleep(draw.uniform(0.0, 0.5))
                 self.server.start()
+            else:
+                self._log_of_records.strike(fault, draw)
         self.start_workers()
 
     def thaw(self) -> None:
@@ -123,7 +176,7 @@ class Cast:
                 process.kill()
             process.wait(20)
         self._log.close()
-        self.node.stop()
+        self._log_of_records.stop()
 
 
 class Feeder(threading.Thread):
