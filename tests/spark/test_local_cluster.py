@@ -6,29 +6,18 @@ sign what they write, so that the log itself shows who wrote what, and what beca
 
 from __future__ import annotations
 
-import json
 import signal
-from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any
 
 import pytest
 from longer_runs import given
 from spark_cluster import Cluster, Driver, LocalCluster, family, is_alive, send, wait_until
-from spark_query import read_table, settled_values
+from spark_job import ROWS_PER_BATCH, Job, NewTopic
 
-import semel
 from semel.cli.demo.processes import NodeProcess
-from semel.protocol.ids import TopicPartition
 
 pytestmark = pytest.mark.spark
-
-NewTopic = Callable[..., str]
-
-ROWS = 2_400
-ROWS_PER_BATCH = 800
-BATCHES = 3
 
 
 @pytest.fixture(scope="module")
@@ -43,100 +32,6 @@ def driver(cluster: Cluster, node: NodeProcess, tmp_path_factory: pytest.TempPat
     settings = {"storage__blockManagerHeartbeatTimeoutMs": "8s", "network__timeoutInterval": "500ms"}
     with Driver(cluster, node.bootstrap, tmp_path_factory.mktemp("driver"), **settings) as driver:
         yield driver
-
-
-class Job:
-    """A query that copies a topic in several batches, and what its tasks have noted."""
-
-    def __init__(self, driver: Driver, bootstrap: str, new_topic: NewTopic, folder: Path) -> None:
-        self._driver = driver
-        self._bootstrap = bootstrap
-        self._folder = folder
-        self._source, self.topic = new_topic(2), new_topic(2)
-        self._holds: tuple[str, ...] = ()
-        self._expected = Counter(f"row-{number}" for number in range(ROWS))
-
-    def start(self, *holds: str) -> None:
-        """Copy ROWS unique rows. `holds` are where attempts at tasks stop: BATCH-PARTITION-ATTEMPT-PLACE."""
-        self._holds = holds
-        with semel.Producer(self._bootstrap) as producer:
-            for number in range(ROWS):
-                producer.send(self._source, f"row-{number}".encode(), partition=number % 2)
-                if number % 200 == 0:
-                    producer.flush()  # so that it is read in several parts
-            producer.flush()
-        self._driver.tell(
-            "copy",
-            read=self._source,
-            write=self.topic,
-            folder=str(self._folder),
-            holds=holds,
-            rows_per_batch=ROWS_PER_BATCH,
-        )
-
-    def start_batch_write(self, *holds: str, shuffled: bool = False) -> None:
-        """Write the same rows as one batch query; `shuffled`: as the second stage of it."""
-        self._holds = holds
-        self._driver.tell(
-            "write", rows=ROWS, write=self.topic, folder=str(self._folder), holds=holds, shuffled=shuffled
-        )
-
-    def held(self, name: str) -> dict[str, Any]:
-        """Wait until an attempt stands where it is to stand; return its processes."""
-        return self._noted(f"{name}.held", self._driver.check)
-
-    def outcome(self, attempt: str) -> dict[str, Any]:
-        """Wait for what became of an attempt's write."""
-        return self._noted(f"{attempt}.outcome", lambda: None)
-
-    def has_outcome(self, attempt: str) -> bool:
-        return (self._folder / f"{attempt}.outcome").exists()
-
-    def let_go(self, name: str) -> None:
-        (self._folder / f"{name}.go").touch()
-
-    def let_all_go(self) -> None:
-        for hold in self._holds:
-            self.let_go(hold)
-
-    def wait_written_by(self, attempt: str) -> int:
-        """Wait until the log holds rows of an attempt, decided or not; return how many."""
-        return int(wait_until(lambda: self.written_by()[attempt], f"{attempt} has written", self._driver.check))
-
-    def wait_committed(self, batch_id: int) -> None:
-        path = self._folder / "checkpoint" / "commits" / str(batch_id)
-        wait_until(path.exists, f"batch {batch_id} is committed")
-
-    def written_by(self, isolation: str = "read_uncommitted") -> Counter[str]:
-        """How many rows of each attempt the log holds."""
-        table = read_table(bootstrap=self._bootstrap, subscribe=self.topic, kafka__isolation__level=isolation)
-        return Counter(key.decode() for key in table.column("key").to_pylist())
-
-    def end(self) -> None:
-        """Wait for the query's end. Every row is there once, and the group stands where the output does."""
-        assert self._driver.hear() == {"batches": BATCHES}
-        self.check_rows()
-        with semel.Admin(self._bootstrap) as admin:
-            places = admin.group_offsets(f"copy-{self.topic}")
-        assert {tp: place.offset for tp, place in places.items()} == {
-            TopicPartition(self._source, partition): ROWS // 2 for partition in range(2)
-        }
-        ends = json.loads((self._folder / "checkpoint" / "offsets" / str(BATCHES - 1)).read_text().splitlines()[2])
-        assert ends == {self._source: {"0": ROWS // 2, "1": ROWS // 2}}
-
-    def end_batch_write(self) -> None:
-        assert self._driver.hear() == {}
-        self.check_rows()
-
-    def check_rows(self) -> None:
-        found = Counter(settled_values(self._bootstrap, self.topic))
-        assert (found - self._expected, self._expected - found) == (Counter(), Counter()), "duplicated, lost"
-
-    def _noted(self, name: str, meanwhile: Callable[[], object]) -> dict[str, Any]:
-        path = self._folder / name
-        wait_until(path.exists, f"there is {name}", meanwhile)
-        noted: dict[str, Any] = json.loads(path.read_text())
-        return noted
 
 
 @pytest.fixture

@@ -10,7 +10,7 @@ import json
 import os
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -147,9 +147,11 @@ class FaultySource(DefaultSource):
 class Driver:
     """What the program does with its orders."""
 
-    def __init__(self, session: SparkSession, bootstrap: str) -> None:
+    def __init__(self, session: SparkSession, bootstrap: str, more: Mapping[str, str] | None = None) -> None:
+        """`more` are further options of source and sink."""
         self._session = session
         self._bootstrap = bootstrap
+        self._more = dict(more or {})
 
     def copy(self, read: str, write: str, folder: str, holds: list[str], rows_per_batch: int) -> dict[str, Any]:
         """Copy a topic, batch by batch, up to its end."""
@@ -183,7 +185,8 @@ class Driver:
         return {}
 
     def _options(self, folder: str, holds: list[str]) -> dict[str, str]:
-        return {"bootstrap": self._bootstrap, "faults.folder": folder, "faults.holds": json.dumps(holds)}
+        faults = {"faults.folder": folder, "faults.holds": json.dumps(holds)}
+        return {"bootstrap": self._bootstrap, **self._more, **faults}
 
 
 def main(master: str, bootstrap: str, settings: str) -> None:
