@@ -29,6 +29,7 @@ KEYS = ("line-0", "line-1", "line-2")
 SEED = int(given("SEMEL_CHAOS_SEED", "1"))
 STRIKES = max(3, int(given("SEMEL_CHAOS_SECONDS", "0")) // 5)
 ATTEMPTS_MAX = 40
+CALLS_MAX = 3
 
 
 @pytest.fixture(scope="module")
@@ -331,6 +332,8 @@ def test_T12_T13_the_coordinator_is_away_in_a_phase_and_nothing_is_lost_or_doubl
 
 
 def until_known(commit: Callable[[], semel.CommitDecision]) -> semel.CommitDecision:
-    while True:
+    """Return what became of a commit; each call is repeated by the client for as long as a call may take."""
+    for _ in range(CALLS_MAX):
         with suppress(semel.RetriableError):
             return commit()
+    raise AssertionError(f"{CALLS_MAX} calls have not learnt whether it is committed")
