@@ -98,6 +98,7 @@ class LogCheck:
         self._is_complete = True
         self._epoch_fault = ""
         self._epoch_fault_offset = 0
+        self._epoch_fault_epoch = NO_LEADER_EPOCH
         self._last_epoch = NO_LEADER_EPOCH
         self._epochs: LeaderEpochs | None = None
 
@@ -124,10 +125,12 @@ class LogCheck:
         self._tell_of_snapshots(snapshots, check)
         if self._epoch_fault:
             path = f"{self._name}/{LEADER_EPOCHS_FILE}"
-            # After a crash the file need not know more than up to the recovery point, and a start adds only the rest.
-            is_due = self._is_clean or self._epoch_fault_offset < self._recovery_point
+            # After a crash the file need not know more than up to the recovery point, and a start adds the rest. Of a
+            # replica that was cut below that to follow its leader it knows less, and a start reads it from the batches.
+            is_left = self._epoch_fault_offset < self._recovery_point and not self._is_older_than_a_cut()
             self._findings.add(
-                Severity.WARNING if is_due else Severity.NOTE, Check.LEADER_EPOCHS, path, self._epoch_fault,
+                Severity.WARNING if self._is_clean or is_left else Severity.NOTE, Check.LEADER_EPOCHS, path,
+                self._epoch_fault,
                 on_start=self._outcome.of_index(f"{self._folder}/{LEADER_EPOCHS_FILE}"),
             )  # fmt: skip
         walked.end_offset = end
@@ -171,6 +174,17 @@ class LogCheck:
         except SemelError as error:
             self._epoch_fault = error.message
             return None
+
+    def _is_older_than_a_cut(self) -> bool:
+        """Whether the file is of before a cut, after which there are batches of a later epoch, and a start finds it."""
+        fault, epoch = self._epoch_fault_offset, self._epoch_fault_epoch
+        if self._epochs is None or not self._epochs.epoch_for(fault) >= 0 or self._epochs.latest >= epoch:
+            return False
+        try:
+            after = read_epochs(self._outcome.dry_run.storage, f"{self._folder}/{LEADER_EPOCHS_FILE}")
+        except (OSError, SemelError):
+            return False
+        return not self._outcome.refused and LeaderEpochs(after).epoch_for(fault) == epoch
 
     # --- Batches ------------------------------------------------------------------------------------------------------
 
@@ -299,6 +313,7 @@ class LogCheck:
             known = self._epochs.epoch_for(header.base_offset)
             if known != header.leader_epoch:
                 self._epoch_fault_offset = header.base_offset
+                self._epoch_fault_epoch = header.leader_epoch
                 self._epoch_fault = (
                     f"it says that offset {header.base_offset} was written in leader epoch {known} (-1: none); the "
                     f"batch there is of epoch {header.leader_epoch}"

@@ -209,6 +209,25 @@ def test_leader_epochs_that_a_start_after_a_kill_does_not_build_again_are_found(
     assert "offset 0" in only(check(tmp_path / "data"), Check.LEADER_EPOCHS).what
 
 
+def test_R3_a_replica_that_was_cut_below_its_recovery_point_and_was_killed_is_sound(tmp_path: Path) -> None:
+    """The points on the disk are those before the cut, and the file of leader epochs is written with the next flush."""
+    manager = make_folder(tmp_path / "live")
+    log = next(one.log for one in manager.partitions() if str(one.tp) == "large-0")
+    end, epoch = log.log_end_offset, log.epochs.latest
+    log.append(make_batch([(b"k", b"never committed")]), leader_epoch=epoch, now_ms=NOW)
+    log.flush()
+    asyncio.run(manager.maintenance._write_checkpoints())
+    log.truncate_to(end, now_ms=NOW)
+    for _ in range(2):
+        log.append(make_batch([(b"k", b"of the next leader")]), leader_epoch=epoch + 1, now_ms=NOW)
+    shutil.copytree(tmp_path / "live", tmp_path / "data")
+    manager._abandon()
+    report = check(tmp_path / "data")
+    assert not wrong(report)
+    (found,) = [one for one in report.findings if one.check is Check.LEADER_EPOCHS]
+    assert (found.severity, found.on_start) == (Severity.NOTE, "builds it again")
+
+
 def test_D2_a_leader_epoch_that_is_above_a_later_one_is_found(folder: Path) -> None:
     """No checksum covers it (bytes 12 to 15 of a batch), so only its neighbours tell."""
     path = folder / "small-0" / "00000000000000000000.log"
