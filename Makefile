@@ -67,7 +67,7 @@ test-spark: build ## Run all tests with Spark, also the long ones: large values,
 
 simulate: build ## Run simulated worlds: SEEDS=1000 FIRST=0, or one with SEED=17, whose faults are shortened; WORLD=cluster or transactions: three nodes
 	PYTHONPATH=tests:tests/support/pipelines:tests/support/clients $(BIN)/python -P -m simulation $(if $(WORLD),--world $(WORLD)) \
-		$(if $(SEED),--seed $(SEED),--seeds $(or $(SEEDS),1000) --first $(or $(FIRST),0))
+		$(if $(SEED),--seed $(SEED) $(if $(SEEDS),--seeds $(SEEDS)) $(if $(FIRST),--first $(FIRST)),--seeds $(or $(SEEDS),1000) --first $(or $(FIRST),0))
 
 simulate-faults: build ## Search seeds that find planted faults: FAULTS="D1b T*", SEEDS=, FIRST=, JOBS=, RECORD=1 writes them down
 	@set -f; PYTHONPATH=tests:tests/support/pipelines:tests/support/clients $(BIN)/python -P -m simulation.plant $(FAULTS) \

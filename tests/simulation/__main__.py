@@ -5,9 +5,10 @@ from __future__ import annotations
 import argparse
 import multiprocessing
 import os
+import signal
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 
 from simulation.runs import ONE_NODE, WORLDS, run
@@ -15,6 +16,8 @@ from simulation.scenario import Verdict
 from simulation.shrinking import shrink
 
 STORY_LINES = 60
+FAULT = "FAULT "
+"""How the line of a fault begins."""
 SEEDS_A_PROCESS = 50
 
 
@@ -26,14 +29,15 @@ def main() -> int:
         os.execv(sys.executable, [sys.executable, "-P", "-m", "simulation", *sys.argv[1:]])
     if arguments.seed is not None:
         return _one(arguments)
-    return _many(range(arguments.first, arguments.first + arguments.seeds), arguments)
+    first = arguments.first or 0
+    return _many(range(first, first + (arguments.seeds or 100)), arguments)
 
 
 def _parse() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="simulation", description=__doc__)
-    parser.add_argument("--seeds", type=int, default=100, help="how many seeds to run (default: %(default)s)")
-    parser.add_argument("--first", type=int, default=0, help="the first of them (default: %(default)s)")
-    parser.add_argument("--seed", type=int, help="run this one seed, shorten its faults, and tell its story")
+    parser.add_argument("--seeds", type=_at_least(1), help="how many seeds to run (default: 100)")
+    parser.add_argument("--first", type=_at_least(0), help="the first of them (default: 0)")
+    parser.add_argument("--seed", type=_at_least(0), help="run this one seed, shorten its faults, and tell its story")
     parser.add_argument("--whole", action="store_true", help="with --seed: do not shorten its faults")
     parser.add_argument(
         "--world",
@@ -41,16 +45,34 @@ def _parse() -> argparse.Namespace:
         default=ONE_NODE,
         help="the kind of worlds; all but the first have three nodes",
     )
-    parser.add_argument("--workers", type=int, default=os.cpu_count() or 1, help="processes (default: one a core)")
-    parser.add_argument("--stop-at", type=int, default=5, help="stop after so many seeds that failed (default: 5)")
-    return parser.parse_args()
+    parser.add_argument(
+        "--workers", type=_at_least(1), default=os.cpu_count() or 1, help="processes (default: one a core)"
+    )
+    parser.add_argument(
+        "--stop-at", type=_at_least(1), default=5, help="stop after so many seeds that failed (default: 5)"
+    )
+    arguments = parser.parse_args()
+    if arguments.seed is not None and (arguments.seeds is not None or arguments.first is not None):
+        parser.error("--seed runs one seed: leave --seeds and --first out, or leave it out")
+    return arguments
+
+
+def _at_least(minimum: int) -> Callable[[str], int]:
+    def parse(text: str) -> int:
+        if not text.isdecimal() or int(text) < minimum:
+            raise argparse.ArgumentTypeError(f"{text!r} is not a number from {minimum} on")
+        return int(text)
+
+    return parse
 
 
 def _one(arguments: argparse.Namespace) -> int:
     seed, world = arguments.seed, arguments.world
     verdict = run(seed, world=world)
     if verdict.is_clean:
-        print(f"seed {seed}: clean, {verdict.seconds:.1f} virtual seconds, {verdict.steps} steps, {verdict.digest:x}")
+        print(
+            f"seed {seed}: clean, {verdict.seconds:.1f} virtual seconds, {verdict.steps} steps, {_hex(verdict.digest)}"
+        )
         for fault in verdict.plan:
             print(f"  {fault}")
         return 0
@@ -62,27 +84,53 @@ def _one(arguments: argparse.Namespace) -> int:
 
 def _tell(verdict: Verdict) -> None:
     print(f"seed {verdict.seed} fails, with {len(verdict.plan)} faults:")
-    for at, what in verdict.story[-STORY_LINES:]:
-        print(f"  {at:9.3f} s  {what[:300]}")
+    for line in story_lines(verdict.story):
+        print(f"  {line}")
     for anomaly in verdict.anomalies[:10]:
         print(f"  => {anomaly}")
+
+
+def story_lines(story: Sequence[tuple[float, str]]) -> list[str]:
+    """Return a story's lines. Of a long one: the beginning, the end, and all faults between, in which its cause is."""
+    last_of_beginning, first_of_end = STORY_LINES // 2, len(story) - STORY_LINES // 2
+    lines: list[str] = []
+    left_out = 0
+    for number, (at, what) in enumerate(story):
+        if last_of_beginning <= number < first_of_end and not what.startswith(FAULT):
+            left_out += 1
+            continue
+        if left_out:
+            lines.append(f"{'...':>12} {left_out} lines")
+            left_out = 0
+        lines.append(f"{at:9.3f} s  {what[:300]}")
+    return lines
+
+
+def _hex(digest: int) -> str:
+    """Return a hash of Python's, which has a sign, without it."""
+    return f"{digest % (1 << 64):016x}"
 
 
 def _many(seeds: range, arguments: argparse.Namespace) -> int:
     begun = last = time.monotonic()
     done, virtual_s, steps, failed = 0, 0.0, 0, []
-    for verdict in _verdicts(seeds, arguments.workers, arguments.world):
-        done += 1
-        virtual_s += verdict.seconds
-        steps += verdict.steps
-        if not verdict.is_clean:
-            failed.append(verdict.seed)
-            print(f"seed {verdict.seed} fails: {verdict.anomalies[0]}"[:600], flush=True)
-            if len(failed) >= arguments.stop_at:
-                break
-        if time.monotonic() - last > 10.0:
-            last = time.monotonic()
-            print(f"{done} of {len(seeds)} seeds, {len(failed)} failed, {last - begun:.0f} s", file=sys.stderr)
+    is_interrupted = False
+    try:
+        for verdict in _verdicts(seeds, arguments.workers, arguments.world):
+            done += 1
+            virtual_s += verdict.seconds
+            steps += verdict.steps
+            if not verdict.is_clean:
+                failed.append(verdict.seed)
+                print(f"seed {verdict.seed} fails: {verdict.anomalies[0]}"[:600], flush=True)
+                if len(failed) >= arguments.stop_at:
+                    break
+            if time.monotonic() - last > 10.0:
+                last = time.monotonic()
+                print(f"{done} of {len(seeds)} seeds, {len(failed)} failed, {last - begun:.0f} s", file=sys.stderr)
+    except KeyboardInterrupt:
+        is_interrupted = True
+        print("interrupted; what was done until now:", file=sys.stderr)
     real_s = time.monotonic() - begun
     print(
         f"{done} seeds, {len(failed)} failed; {virtual_s / 3600:.2f} virtual hours, {steps:,} steps in {real_s:.0f} s "
@@ -90,7 +138,12 @@ def _many(seeds: range, arguments: argparse.Namespace) -> int:
     )
     for seed in failed:
         print(f"  make simulate SEED={seed}{'' if arguments.world == ONE_NODE else f' WORLD={arguments.world}'}")
-    return 1 if failed else 0
+    return 130 if is_interrupted else 1 if failed else 0
+
+
+def _leave_interrupts_to_the_parent() -> None:
+    """Ctrl-C reaches all processes of a terminal: one of them says what was done."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
 
 
 def _verdicts(seeds: range, workers: int, world: str) -> Iterator[Verdict]:
@@ -99,7 +152,8 @@ def _verdicts(seeds: range, workers: int, world: str) -> Iterator[Verdict]:
         yield from map(run_one, seeds)
         return
     # A fresh process after some seeds: what killed processes have left is not collected in between.
-    with multiprocessing.get_context("spawn").Pool(workers, maxtasksperchild=SEEDS_A_PROCESS) as pool:
+    context = multiprocessing.get_context("spawn")
+    with context.Pool(workers, _leave_interrupts_to_the_parent, maxtasksperchild=SEEDS_A_PROCESS) as pool:
         yield from pool.imap_unordered(run_one, seeds)
 
 

@@ -152,7 +152,10 @@ def _folded_offsets(partition: Partition) -> dict[OffsetKey, int]:
         if header.is_control:
             moved = pending.pop(header.producer_id, {})
             if decode_control(records[0]).type is ControlType.COMMIT:
-                committed |= moved
+                # One that was written after it, and committed before, is newer: the order of the records counts.
+                committed |= {
+                    name: one for name, one in moved.items() if name not in committed or one > committed[name]
+                }
             continue
         place = pending[header.producer_id] if header.is_transactional else committed
         for record in records:
@@ -161,7 +164,8 @@ def _folded_offsets(partition: Partition) -> dict[OffsetKey, int]:
                 continue
             name = (key.group_id, key.partition.topic, key.partition.partition)
             if record.value is None:
-                place.pop(name, None)
+                for one in (committed, *pending.values()):
+                    one.pop(name, None)
             else:
                 place[name] = (record.offset, decode_offset_value(record.value).offset)
     return {name: offset for name, (_, offset) in committed.items()}

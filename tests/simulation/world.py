@@ -103,7 +103,7 @@ class SimulatedNode:
     def end(self, process: Process) -> None:
         """The process has given up: as a supervisor does, it is killed, to be started again."""
         if process is self.process:
-            self.kill()
+            self._end_process()
             self.world.later(0.2, self.start)
 
     def stop(self, rest_s: float, *, grace_ms: int) -> None:
@@ -124,7 +124,7 @@ class SimulatedNode:
 
     def _stopped(self, process: Process, rest_s: float) -> None:
         if process is self.process:
-            self.kill()
+            self._end_process()
             self.world.later(rest_s, self.start)
 
     def _stop_at_once(self) -> None:
@@ -141,6 +141,11 @@ class SimulatedNode:
 
     def kill(self, *, power: bool = False, torn: bool = True) -> None:
         """End the process (SIGKILL), or cut the machine's power. torn: see `SimulatedStorage.crash`."""
+        if self.process is not None and not self.process.is_dead:
+            self.world.told(f"{self.process.name} {'loses its power' if power else 'is killed'}")
+            self._end_process(power=power, torn=torn)
+
+    def _end_process(self, *, power: bool = False, torn: bool = True) -> None:
         process = self.process
         if process is not None and not process.is_dead:
             process.kill()

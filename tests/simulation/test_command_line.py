@@ -1,0 +1,58 @@
+"""`make simulate`: what it takes, and how it tells a story."""
+
+from __future__ import annotations
+
+import sys
+
+import pytest
+
+from simulation import __main__ as command
+
+
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        (["--seeds", "0"], "'0' is not a number from 1 on"),
+        (["--seeds", "-3"], "'-3' is not a number from 1 on"),
+        (["--seed", "-1"], "'-1' is not a number from 0 on"),
+        (["--seed", "abc"], "'abc' is not a number from 0 on"),
+        (["--workers", "0"], "'0' is not a number from 1 on"),
+        (["--seed", "3", "--seeds", "5"], "leave --seeds and --first out"),
+        (["--seed", "3", "--first", "0"], "leave --seeds and --first out"),
+        (["--world", "flat"], "invalid choice: 'flat'"),
+    ],
+)
+def test_what_makes_no_sense_is_refused(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], words: list[str], says: str
+) -> None:
+    monkeypatch.setattr(sys, "argv", ["simulation", *words])
+    with pytest.raises(SystemExit) as ended:
+        command._parse()
+    assert ended.value.code == 2
+    assert says in capsys.readouterr().err
+
+
+def test_a_long_story_keeps_its_cause() -> None:
+    """A node that can't start is started a thousand times after it."""
+    story = [(0.1, "node#1 has started"), (2.0, "FAULT power is cut")]
+    story += [(3.0 + number, f"node#{number + 2} can't start") for number in range(1000)]
+    story.insert(500, (400.0, "FAULT the disk is full"))
+    lines = command.story_lines(story)
+    assert lines[0].endswith("node#1 has started")
+    assert lines[-1].endswith("node#1001 can't start")
+    assert [line.split("  ")[-1] for line in lines if "FAULT" in line] == [
+        "FAULT power is cut",
+        "FAULT the disk is full",
+    ]
+    assert len(lines) < command.STORY_LINES + 5
+    assert sum(line.strip().startswith("...") for line in lines) == 2
+
+
+def test_a_short_story_is_told_whole() -> None:
+    story = [(float(number), f"line {number}") for number in range(command.STORY_LINES)]
+    assert len(command.story_lines(story)) == command.STORY_LINES
+
+
+def test_a_digest_is_written_without_a_sign() -> None:
+    assert command._hex(-1) == "f" * 16
+    assert command._hex(1) == "0" * 15 + "1"
