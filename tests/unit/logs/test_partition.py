@@ -471,6 +471,7 @@ def test_R2_where_there_are_fewer_replicas_than_min_insync_replicas_all_are_enou
     """KIP-966: a topic with one replica takes acks=all under a cluster's default of two."""
     place = Place(config=LogConfig(min_insync_replicas=2))
     partition = place.partition()
+    partition.update_config(place.config)
     assert partition.append(batch()).base_offset == 0
     place.sync()
     assert partition.high_watermark == 1
