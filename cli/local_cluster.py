@@ -22,6 +22,7 @@ from typing import Final
 from semel.broker.config.node_config import NodeConfig
 from semel.broker.config.sources import Address, LoadedConfig, Source, parse_address
 from semel.broker.metadata.store import sqlite_url
+from semel.runtime.disk_storage import DiskStorage
 from semel.runtime.setting import ConfigError
 
 _log = logging.getLogger("semel.cluster")
@@ -34,6 +35,9 @@ SECRET_FILE: Final = "cluster.secret"  # noqa: S105 (a file's name)
 METADATA_FILE: Final = "metadata.sqlite"
 _RESTART_S: Final = 0.5
 _RESTART_S_MAX: Final = 30.0
+_FORMER_RUN_S: Final = 20.0
+"""Longer than a node takes to stop, with requests in flight (shutdown.grace.ms)."""
+_LOOK_EVERY_S: Final = 0.2
 _LINE_BYTES_MAX: Final = 1 << 20
 _PR_SET_PDEATHSIG: Final = 1
 
@@ -138,6 +142,7 @@ class LocalCluster:
     async def _keep(self, node: LocalNode) -> None:
         """Run a node, and start it again after it died. Returns when all are to stop."""
         pause_s = _RESTART_S
+        await self._former_run_over(node)
         while not self._stops.is_set():
             begun = asyncio.get_running_loop().time()
             code = await self._run(node)
@@ -155,6 +160,19 @@ class LocalCluster:
                 async with asyncio.timeout(pause_s):
                     await self._stops.wait()
             pause_s = min(2 * pause_s, _RESTART_S_MAX)
+
+    async def _former_run_over(self, node: LocalNode) -> None:
+        """Wait for the node of a supervisor that was killed: it is stopping. If it does not, the start says so."""
+        folder = node.settings["data.dir"]
+        deadline = asyncio.get_running_loop().time() + _FORMER_RUN_S
+        is_told = False
+        while _is_locked(folder) and not self._stops.is_set() and asyncio.get_running_loop().time() < deadline:
+            if not is_told:
+                _log.info("%s is in use: waiting up to %d s for a former run to stop", folder, _FORMER_RUN_S)
+                is_told = True
+            with suppress(TimeoutError):
+                async with asyncio.timeout(_LOOK_EVERY_S):
+                    await self._stops.wait()
 
     async def _run(self, node: LocalNode) -> int:
         process = await asyncio.create_subprocess_exec(
@@ -183,6 +201,18 @@ class LocalCluster:
             if text.startswith("ready: "):
                 self._were_ready.add(node.node_id)
                 self._ready(node.node_id, text.removeprefix("ready: "))
+
+
+def _is_locked(folder: str) -> bool:
+    if not os.path.isdir(folder):
+        return False
+    try:
+        DiskStorage().lock(folder).release()
+    except BlockingIOError:
+        return True
+    except OSError:
+        return False  # the node says what is wrong with it
+    return False
 
 
 async def _pass_on(node_id: int, stream: asyncio.StreamReader) -> None:

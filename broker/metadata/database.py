@@ -25,6 +25,10 @@ from semel.runtime.setting import ConfigError
 
 _PATIENCE: Final = 1.5
 """Times the timeout of one statement: the server's own timeout comes first, and says that nothing was written."""
+_IDLE_MS_MAX: Final = 2_000
+"""So long a node that is frozen, or loses its power, in a transaction may hold its locks. Without this nobody could
+elect leaders until the server finds the connection dead: after two hours, as systems are set up.
+"""
 _IN_DOUBT: Final = frozenset({"01000", "57P01"})
 """Warnings of a COMMIT that no standby has: its wait was canceled, or its connection terminated."""
 
@@ -59,7 +63,10 @@ class Database:
             options = {"connect_args": {"timeout": timeout_ms / 1000, "check_same_thread": False}}
         else:
             seconds = max(1, timeout_ms // 1000)
-            limits = f"-c statement_timeout={timeout_ms} -c lock_timeout={timeout_ms}"
+            limits = (
+                f"-c statement_timeout={timeout_ms} -c lock_timeout={timeout_ms} "
+                f"-c idle_in_transaction_session_timeout={min(timeout_ms, _IDLE_MS_MAX)}"
+            )
             options = {
                 "connect_args": {"connect_timeout": seconds, "options": limits, "application_name": "semel"},
                 "pool_pre_ping": True,

@@ -17,6 +17,7 @@ from semel.broker.inspection.findings import Severity
 from semel.broker.inspection.verify import is_in_use, verify
 from semel.broker.logs.data_folder import META_FILE
 from semel.broker.metadata.store import METADATA_FILE
+from semel.cli.local_cluster import SECRET_FILE
 from semel.runtime.storage import Storage, read_whole
 from semel.sdk.testing.broker import Broker
 from semel.sdk.testing.memory_data import FOLDER, MemoryData
@@ -39,7 +40,8 @@ def wrong_in(data: Path | str, *, metadata_url: str = "") -> list[str]:
 
 def data_directories(folder: Path, depth: int = DEPTH) -> Iterator[Path]:
     """Yield the data directories in a folder: those that a node has begun to make a cluster's."""
-    if (folder / META_FILE).exists() or (folder / METADATA_FILE).exists():
+    is_of_several = (folder / SECRET_FILE).exists()  # `semel serve --nodes`: each has a directory in it
+    if (folder / META_FILE).exists() or ((folder / METADATA_FILE).exists() and not is_of_several):
         yield folder
     elif depth:
         with suppress(FileNotFoundError, PermissionError):

@@ -1,10 +1,10 @@
-"""A COMMIT that never ends: PostgreSQL that waits for a synchronous standby which is not there."""
+"""A transaction that never ends: PostgreSQL waits for a synchronous standby that is not there, or for a frozen node."""
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any
 
 import pytest
@@ -17,6 +17,7 @@ from semel.broker.metadata.database import MetadataUnavailableError
 from semel.broker.metadata.image import MetadataImage
 from semel.broker.metadata.metadata import Metadata
 from semel.broker.metadata.store import MetadataStore
+from semel.broker.metadata.tables import CHANGES
 from semel.runtime.clock import ManualClock
 
 pytestmark = pytest.mark.postgresql
@@ -128,6 +129,26 @@ def test_a_wait_for_a_standby_that_was_canceled_is_no_success(
             assert was_dropped
             assert after != pids[0]
         await one.change(more)
+        await one.close()
+
+    asyncio.run(main())
+
+
+def test_R4_a_node_that_is_frozen_in_a_transaction_does_not_hold_the_others_up(postgresql_url: str) -> None:  # noqa: F811
+    """Its connection stays, and with it its locks: nobody could elect leaders for what it led."""
+    url = postgresql_url
+
+    async def main() -> None:
+        one = await opened(url, timeout_ms=1000)
+        frozen = MetadataStore(url, timeout_ms=10_000)
+        with suppress(MetadataUnavailableError), frozen._transaction() as transaction:
+            transaction.exec_driver_sql(f"LOCK TABLE {CHANGES.name} IN EXCLUSIVE MODE")
+            before = one.image.next_producer_id
+            async with asyncio.timeout(120):
+                while one.image.next_producer_id == before:
+                    with suppress(MetadataUnavailableError):
+                        await one.change(more)
+        frozen.close()
         await one.close()
 
     asyncio.run(main())

@@ -1,0 +1,144 @@
+"""`semel serve --nodes 3`: a cluster on one machine, under one supervisor."""
+
+from __future__ import annotations
+
+import itertools
+import os
+import re
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from node_processes import wait_for
+
+import semel
+
+READY = re.compile(r"ready: node (?P<node>\d+) kafka \S+ grpc (?P<grpc>\S+) data .*")
+PROCESS = re.compile(r"node (?P<node>\d+) is process (?P<pid>\d+)")
+
+
+class Supervisor:
+    """The command, its ready lines and what it logs."""
+
+    def __init__(self, folder: Path) -> None:
+        settings = ("disk.min.free.bytes=0", "offsets.topic.num.partitions=2", "transaction.state.log.num.partitions=2")
+        self.log = folder / "log"
+        self._log = self.log.open("a")
+        self._seen = self.log.stat().st_size
+        self.process = subprocess.Popen(
+            [
+                *(
+                    sys.executable,
+                    "-P",
+                    "-m",
+                    "semel.cli",
+                    "serve",
+                    "--nodes",
+                    "3",
+                    "--data-dir",
+                    str(folder / "nodes"),
+                ),
+                *("--kafka", "127.0.0.1:0", "--grpc", "127.0.0.1:0"),
+                *(word for setting in settings for word in ("--set", setting)),
+            ],
+            stdout=subprocess.PIPE,
+            stderr=self._log,
+            text=True,
+            env={name: value for name, value in os.environ.items() if not name.startswith("SEMEL_")},
+        )
+        self.ready: list[tuple[int, str]] = []
+        self._reader = threading.Thread(target=self._read)
+        self._reader.start()
+
+    def _read(self) -> None:
+        assert self.process.stdout is not None
+        for line in self.process.stdout:
+            found = READY.match(line)
+            assert found, line
+            self.ready.append((int(found["node"]), found["grpc"]))
+
+    def processes(self) -> dict[int, int]:
+        """Return the newest process of each node."""
+        with self.log.open() as log:
+            log.seek(self._seen)
+            return {int(found["node"]): int(found["pid"]) for found in PROCESS.finditer(log.read())}
+
+    def until_ready(self, count: int) -> dict[int, str]:
+        wait_for(lambda: len(self.ready) >= count or self.process.poll() is not None, f"{count} ready lines")
+        assert self.process.poll() is None, self.log.read_text()
+        return dict(self.ready)
+
+    def end(self, number: signal.Signals) -> int:
+        self.process.send_signal(number)
+        code = self.process.wait(60)
+        self._reader.join(60)
+        assert self.process.stdout is not None
+        self.process.stdout.close()
+        self._log.close()
+        return code
+
+
+@contextmanager
+def supervisor(folder: Path) -> Iterator[Supervisor]:
+    started = Supervisor(folder)
+    try:
+        yield started
+    finally:
+        if started.process.poll() is None:
+            started.end(signal.SIGTERM)
+
+
+def is_running(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    return True
+
+
+def create(addresses: dict[int, str]) -> None:
+    with semel.Admin(list(addresses.values())) as admin:
+        admin.create_topic("t", partitions=1)
+
+
+def read(addresses: dict[int, str], count: int) -> list[bytes | None]:
+    bootstrap = list(addresses.values())
+    with semel.Consumer(bootstrap, group="g", topics=["t"], offset_reset="earliest") as consumer:
+        return [record.value for record in itertools.islice(consumer, count)]
+
+
+def test_a_node_that_dies_is_started_again_and_all_stop_together(tmp_path: Path) -> None:
+    with supervisor(tmp_path) as cluster:
+        addresses = cluster.until_ready(3)
+        assert set(addresses) == {1, 2, 3}
+        create(addresses)
+        before = cluster.processes()
+        with semel.Producer(list(addresses.values()), transactional_id="t") as producer:
+            os.kill(before[1], signal.SIGKILL)
+            with producer.transaction():
+                producer.send("t", b"after the death")
+        cluster.until_ready(4)
+        after = cluster.processes()
+        assert [node for node in before if before[node] != after[node]] == [1]
+        assert read(dict(cluster.ready), 1) == [b"after the death"]
+        assert cluster.end(signal.SIGINT) == 0
+        assert not any(map(is_running, after.values()))
+
+
+def test_a_supervisor_that_was_killed_can_be_started_again_at_once(tmp_path: Path) -> None:
+    """Its nodes stop by themselves, which takes a while: the next ones wait for it."""
+    with supervisor(tmp_path) as cluster:
+        addresses = cluster.until_ready(3)
+        create(addresses)
+        former = cluster.processes()
+        with semel.Producer(list(addresses.values())) as producer:
+            producer.send("t", b"before").result(60)
+        cluster.end(signal.SIGKILL)
+        with supervisor(tmp_path) as again:
+            addresses = again.until_ready(3)
+            assert not any(map(is_running, former.values()))
+            assert read(addresses, 1) == [b"before"]
