@@ -53,7 +53,7 @@ def version_raised(image: MetadataImage, registered: BrokerRegistered) -> list[C
     counts until one with its number is started.
     """
     others = [broker.metadata_version for broker in image.brokers.values() if broker.node_id != registered.node_id]
-    agreed = min(registered.metadata_version, *others) if others else registered.metadata_version
+    agreed = min([registered.metadata_version, *others])
     return [MetadataVersionRaised(agreed)] if agreed > image.version else []
 
 
@@ -124,10 +124,12 @@ async def wait_for_former_run(metadata: Metadata, config: NodeConfig, directory_
                 "%d ms of silence", config.node_id, former.silent_ms, session_ms,
             )  # fmt: skip
         elif loop.time() - begun > _FORMER_SESSIONS * session_ms / 1000:
-            at = metadata.image.brokers[config.node_id]
+            # One that has registered since the metadata was opened is not in the image yet.
+            known = metadata.image.brokers.get(config.node_id)
+            where = "" if known is None else f", at {known.kafka_host}:{known.kafka_port} and"
             raise NodeStartError(
-                f"another node {config.node_id} runs, at {at.kafka_host}:{at.kafka_port} and with another data "
-                "directory: give this node a node.id of its own. To replace the other one, stop it first",
+                f"another node {config.node_id} runs{where} with another data directory: give this node a node.id of "
+                "its own. To replace the other one, stop it first",
                 StartFailure.METADATA,
             )
         await asyncio.sleep(config.broker_heartbeat_interval_ms / 1000)

@@ -1,6 +1,6 @@
 """Processes write together on three nodes, and nodes, writers and committers die (T12, T13, E5).
 
-Readers see exactly what was committed, and whoever asks learns what became of a commit.
+Readers see exactly what was committed, and callers that ask learn the outcome of a commit.
 """
 
 from __future__ import annotations

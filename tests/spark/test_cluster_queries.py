@@ -49,7 +49,7 @@ def test_E1_E2_a_query_writes_each_row_once_while_leaders_and_coordinators_are_k
 ) -> None:
     """In a batch the leader of its output is killed, and when another leads, the coordinator is frozen.
 
-    In the next one the coordinator is frozen between the rows and their decision. The query goes on before any of
+    In the next one the coordinator is frozen between the rows and their decision. The query continues before any of
     them is back, wherever two nodes are there.
     """
     job.start("1-0-0-writing", "2-0-0-written")

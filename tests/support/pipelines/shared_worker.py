@@ -105,7 +105,7 @@ class Worker:
         return {"member": packed(self._writer.finish())}
 
     def commit(self, shared: str, members: str, moves: str = "") -> dict[str, Any]:
-        """`moves` are what else the commit is told, such as offsets."""
+        """`moves` is what else the commit gets, such as offsets."""
         result = unpacked(shared).commit(unpacked(members), **(unpacked(moves) if moves else {}))
         return {"already": result.already_committed}
 
