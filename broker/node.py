@@ -371,13 +371,15 @@ class Node:
     async def _start(self) -> None:
         try:
             await self._open_metadata()
-        except ConfigError:
+        except (ConfigError, NodeStartError):
             raise
         except SemelError as error:
             raise as_start_error(error, StartFailure.METADATA) from error
         begun = self.clock.monotonic()
         try:
             self._open_logs()
+        except NodeStartError:
+            raise
         except (SemelError, OSError, ValueError) as error:
             raise as_start_error(error, StartFailure.DATA_FOLDER) from error
         self.recovery_seconds = self.clock.monotonic() - begun
@@ -402,6 +404,8 @@ class Node:
             await self._follower.reconcile(
                 self.metadata.image, self._accept_loss_of, keeps_unknown=self._history.loss_is_accepted
             )
+        except NodeStartError:
+            raise
         except (SemelError, OSError) as error:
             raise as_start_error(error, StartFailure.DATA_FOLDER) from error
         self.metadata.add_listener(self._follower.follow)
@@ -432,6 +436,8 @@ class Node:
         # Before anybody can ask for the metadata, it has the addresses of this start.
         try:
             await self._register()
+        except NodeStartError:
+            raise
         except SemelError as error:
             raise as_start_error(error, StartFailure.METADATA) from error
         await self.caught_up()

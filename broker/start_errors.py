@@ -49,9 +49,7 @@ def peers_not_bound(config: NodeConfig, error: OSError) -> NodeStartError:
 
 
 def as_start_error(error: Exception, failure: StartFailure) -> NodeStartError:
-    """Return the error of a start for what broke it."""
-    if isinstance(error, NodeStartError):
-        return error
+    """Return the error of a start for what broke it, where that is not one already."""
     if isinstance(error, SemelError):
         return NodeStartError(error.message, failure, error.code)
     return NodeStartError(

@@ -83,7 +83,8 @@ def _one(arguments: argparse.Namespace) -> int:
 
 
 def _tell(verdict: Verdict) -> None:
-    print(f"seed {verdict.seed} fails, with {len(verdict.plan)} faults:")
+    without = f", without {', '.join(verdict.without)}" if verdict.without else ""
+    print(f"seed {verdict.seed} fails, with {len(verdict.plan)} faults{without}:")
     for line in story_lines(verdict.story):
         print(f"  {line}")
     for anomaly in verdict.anomalies[:10]:

@@ -144,6 +144,8 @@ class LogWatch:
             known = self._followed[partition.tp] = _Followed(topic_id=partition.topic_id)
         high_watermark = partition.high_watermark
         is_started = known.generation is not process
+        if is_started and partition.log_end_offset < known.end and self._may_be_empty(partition.tp.topic):
+            known = self._followed[partition.tp] = _Followed(topic_id=partition.topic_id)
         if is_started:
             known.generation = process
             self._compare(partition, known)
@@ -173,6 +175,9 @@ class LogWatch:
                 partition,
                 f"the last stable offset {partition.last_stable_offset} is behind {first_open}, which is undecided",
             )
+
+    def _may_be_empty(self, topic: str) -> bool:
+        return self._node.world.database.failed_over > 0 and topic in self._ledger.deleted
 
     def _compare(self, partition: Partition, known: _Followed) -> None:
         """After a start: everything that was committed before is there, as it was."""

@@ -18,7 +18,7 @@ from simulation.kafka_wire import JAVA_4, ClusterWire, Party
 from simulation.nemesis import CONTROLLER, LEADER, Fault, Stage, draw_plan
 from simulation.scenario import BUSY_S, Scenario
 from simulation.state_checks import StateChecks
-from simulation.world import SimulatedNode
+from simulation.world import CLOCKS_OFF_MS, SimulatedNode
 
 NODES: Final = 3
 SETTLE_S: Final = 60.0
@@ -95,7 +95,7 @@ class ClusterScenario(Scenario):
             cluster_secret_file=self._secret_file,
             **settings,
         )
-        node.clock.off_ms = self.chance.choice((0, 0, 700, -30_000))
+        node.clock.off_ms = self.chance.choice(CLOCKS_OFF_MS)
         return node
 
     def _cast(self) -> list[Actor]:

@@ -25,6 +25,8 @@ class SimulatedDatabase:
         """How many transactions fail before they have an effect."""
         self.lost_share = 0.0
         """How many take effect, and say that they failed."""
+        self.lost_writes = 0
+        """How many of the next ones that write take effect, and say that they failed."""
         self.transactions = 0
         self.is_shared = False
         """Whether nodes that start expect others on it: then they poll it, and have heartbeats."""
@@ -33,6 +35,8 @@ class SimulatedDatabase:
         self._first = MetadataStore("sqlite://")
         self.engine = self._first._engine
         self._copies: list[bytes] = []
+        self.failed_over = 0
+        """How often it went back to a copy."""
 
     def store(self, node: str = "node") -> MetadataStore:
         """Return a node's way to this database."""
@@ -45,20 +49,30 @@ class SimulatedDatabase:
     def keep_copy(self) -> None:
         """Remember the database as it is: a standby that gets no further."""
         with self.engine.connect() as connection:
-            raw = connection.connection.driver_connection
-            assert isinstance(raw, sqlite3.Connection)
-            self._copies.append(raw.serialize())
+            self._copies.append(_sqlite(connection).serialize())
 
-    def fail_over(self) -> None:
-        """Continue with the last copy: what was committed since is gone."""
-        if self._copies:
-            with self.engine.connect() as connection:
-                raw = connection.connection.driver_connection
-                assert isinstance(raw, sqlite3.Connection)
-                raw.deserialize(self._copies[-1])
+    def fail_over(self) -> int:
+        """Continue with the oldest copy: what was committed since is gone. Returns how many changes that were.
+
+        Copies that were made before another fail-over are of a standby that is no more.
+        """
+        if not self._copies:
+            return 0
+        before = self._first.load().sequence
+        with self.engine.connect() as connection:
+            _sqlite(connection).deserialize(self._copies[0])
+        self._copies.clear()
+        self.failed_over += 1
+        return before - self._first.load().sequence
 
     def close(self) -> None:
         self.engine.dispose()
+
+
+def _sqlite(connection: sa.Connection) -> sqlite3.Connection:
+    raw = connection.connection.driver_connection
+    assert isinstance(raw, sqlite3.Connection)
+    return raw
 
 
 class _Store(MetadataStore):
@@ -85,6 +99,12 @@ class _Store(MetadataStore):
         if database.is_away or self._node in database.cut_off or fate < database.refused_share:
             raise MetadataUnavailableError("the simulated database is away")
         with super()._transaction() as connection:
+            before = _sqlite(connection).total_changes
             yield connection
-        if fate > 1 - database.lost_share:
+            has_written = _sqlite(connection).total_changes > before
+        is_lost = fate > 1 - database.lost_share
+        if has_written and database.lost_writes:
+            database.lost_writes -= 1
+            is_lost = True
+        if is_lost:
             raise MetadataUnavailableError("the simulated database's answer was lost")

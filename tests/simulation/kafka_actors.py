@@ -19,6 +19,7 @@ from simulation.ledger import Ledger
 from simulation.world import World
 
 _OPERATOR_TIMEOUT_MS: Final = 2_000
+_GUARD_S: Final = 2.0
 
 
 class KafkaActor(Actor):
@@ -173,11 +174,25 @@ class KafkaRemaker(_Transacting):
         ) as admin:
             topic = await self._another(admin)
             producer = await self.producer(party)
+            guard = asyncio.create_task(self._guard(admin))
             while not self.is_stopping:
-                if await self._transact(producer, topic) and not producer.sender.was_repeated:
+                self._topic = topic
+                is_settled = await self._transact(producer, topic)
+                self._topic = ""
+                if is_settled and not producer.sender.was_repeated:
                     topic = await self._remade(admin, producer, topic)
                 await self.think(self.think_s / 2)
+            guard.cancel()
             producer.close()
+
+    async def _guard(self, admin: semel.aio.Admin) -> None:
+        """Make the topic that is written to once more, where the database has lost it."""
+        database = self.world.database
+        seen = database.failed_over
+        while True:
+            await asyncio.sleep(_GUARD_S)
+            if database.failed_over > seen and self._topic:
+                await self._make(admin, self._topic)
 
     async def _another(self, admin: semel.aio.Admin) -> str:
         self._topics += 1
@@ -215,6 +230,7 @@ class KafkaRemaker(_Transacting):
         """Delete the topic, make it again, and let the last frame arrive once more; return where to write then."""
         loop = asyncio.get_running_loop()
         begun = loop.time()
+        self.ledger.deleted.add(topic)
         try:
             await admin.delete_topic(topic)
         except SemelError:

@@ -18,6 +18,8 @@ class Ledger:
         """Topic, partition and offset that a producer was answered for each value."""
         self.several_an_epoch: set[int] = set()
         """Producer ids of which one epoch has several transactions, as in version 1 of them."""
+        self.deleted: set[str] = set()
+        """Topics whose deletion was asked for: where the metadata goes back, they may be there again, and empty."""
         self.anomalies: list[Anomaly] = []
         """What was found wrong on the way."""
 

@@ -16,6 +16,7 @@ from semel.broker.controller.membership import changed, min_isr_of, partitions_o
 from semel.broker.metadata.changes import Change
 from semel.protocol.errors import SemelError
 from simulation.actors import Asker
+from simulation.failover import fail_over
 
 if TYPE_CHECKING:
     from semel.broker.log.journal import Journal
@@ -155,6 +156,7 @@ class Stage:
         world.database.is_away = False
         world.database.cut_off.clear()
         world.database.refused_share = world.database.lost_share = 0.0
+        world.database.lost_writes = 0
         for node in world.nodes.values():
             self._heal_node(node)
         for process in world.clients:
@@ -450,6 +452,10 @@ def _database(stage: Stage, fault: Fault) -> None:
     stage.later(fault.for_s, heal)
 
 
+def _lose_answers(stage: Stage, fault: Fault) -> None:
+    stage.world.database.lost_writes += fault.amount
+
+
 def _isolate(stage: Stage, fault: Fault) -> None:
     """Cut a node off from all others."""
     network, node = stage.world.network, stage.node_of(fault).name
@@ -609,7 +615,9 @@ KINDS: dict[str, _Kind] = {
     ),
     "failed sync": _Kind("a sync of {node} fails", 0.7, _failing_disk),
     "failed write": _Kind("a write of {node} fails", 0.7, _failing_disk),
-    "full disk": _Kind("{node}'s disk has {amount} bytes left for {for_s:.2f} s", 0.7, _full_disk, amount=(0, 5000)),
+    "full disk": _Kind(
+        "{node}'s disk has {amount} bytes left for {for_s:.2f} s", 1.5, _full_disk, longest_s=8.0, amount=(0, 1500)
+    ),
     "full disk at a call": _Kind(
         "{node}'s disk has {amount} bytes left for {for_s:.2f} s from the next {target} on",
         1,
@@ -621,6 +629,23 @@ KINDS: dict[str, _Kind] = {
     "database away": _Kind("the database is away for {for_s:.2f} s", 1, _database, longest_s=6.0, is_of_node=False),
     "database loses answers": _Kind(
         "the database loses answers for {for_s:.2f} s", 1, _database, longest_s=6.0, is_of_node=False
+    ),
+    "lost answers of the database": _Kind(
+        "the database takes the next {amount} changes, and its answers are lost",
+        3,
+        _lose_answers,
+        amount=(1, 4),
+        is_of_node=False,
+    ),
+    "fail-over of the database": _Kind(
+        "the database's standby gets no further, and takes over after {for_s:.2f} s: what was committed in between is "
+        "gone, and an operator accepts that {amount} ms after a start was refused",
+        3,
+        fail_over,
+        longest_s=8.0,
+        amount=(0, 2_000),
+        worlds=Worlds.OF_ONE,
+        is_of_node=False,
     ),
     "kill all": _Kind(
         "all nodes are killed, and started again after {for_s:.2f} s, one after the other",

@@ -22,6 +22,7 @@ from simulation.checks import LogWatch
 from simulation.nemesis import Fault, Stage, draw_plan
 from simulation.scenario import BUSY_S, HEAL_S, Scenario
 from simulation.state_checks import StateChecks
+from simulation.world import CLOCKS_OFF_MS
 
 
 def _draw_settings(chance: random.Random) -> dict[str, Any]:
@@ -46,6 +47,7 @@ class NodeScenario(Scenario):
         super().__init__(seed)
         world, chance = self.world, self.chance
         self.node = world.add_node(**_draw_settings(chance))
+        self.node.clock.off_ms = chance.choice(CLOCKS_OFF_MS)
         world.executor.longest_s = chance.choice((0.004, 0.03, 0.2))
         self.partitions = chance.randint(1, 3)
         self.actors = draw_cast(world, self.ledger, chance, self.partitions)

@@ -6,7 +6,7 @@ import gc
 import logging
 import sys
 import warnings
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import Final
 
 from semel.protocol.kafka import messages
@@ -24,8 +24,14 @@ WORLDS: Final = {ONE_NODE: NodeScenario, CLUSTER: ClusterScenario, TRANSACTIONS:
 """The kinds of worlds."""
 
 
-def run(seed: int, plan: Sequence[Fault] | None = None, world: str = ONE_NODE) -> Verdict:
-    """Run one world. `plan` takes the place of the faults that the seed draws."""
+def run(
+    seed: int, plan: Sequence[Fault] | None = None, world: str = ONE_NODE, without: Collection[str] = ()
+) -> Verdict:
+    """Run one world.
+
+    plan:    in place of the faults that the seed draws
+    without: the names of clients that do nothing
+    """
     gc.disable()  # the collector would end what a killed process has left, at times of its own
     logging.disable(logging.CRITICAL)
     messages._prepared.clear()  # a node prepares what it speaks when it is first asked: in each world, as in a process
@@ -33,7 +39,7 @@ def run(seed: int, plan: Sequence[Fault] | None = None, world: str = ONE_NODE) -
         with warnings.catch_warnings():
             warnings.filterwarnings("ignore", "coroutine .* was never awaited")  # a killed process leaves some
             with few_epochs(seed):
-                verdict = WORLDS[world](seed, plan).run()
+                verdict = WORLDS[world](seed, plan).run(without)
             sys.unraisablehook = lambda _: None  # what a killed process has left can't await in its `finally`
             gc.collect()
             return verdict

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from typing import ClassVar
@@ -37,6 +37,10 @@ class Verdict:
     digest: int = 0
     """Equal for two runs that did the same."""
     batches: int = 0
+    clients: tuple[str, ...] = ()
+    """The clients that took part."""
+    without: tuple[str, ...] = ()
+    """Those that were left out."""
 
     @property
     def is_clean(self) -> bool:
@@ -62,8 +66,11 @@ class Scenario(ABC):
         self.plan: tuple[Fault, ...] = ()
         self.actors: list[Actor] = []
 
-    def run(self) -> Verdict:
+    def run(self, without: Collection[str] = ()) -> Verdict:
+        """Run it to its verdict. The clients named in `without` do nothing."""
         world = self.world
+        for actor in self.actors:
+            actor.is_done = actor.name in without
         try:
             self._live()
         except StuckError as error:
@@ -78,6 +85,8 @@ class Scenario(ABC):
                 world.scheduler.steps,
                 world.digest(),
                 self.batches,
+                tuple(actor.name for actor in self.actors if actor.name not in without),
+                tuple(without),
             )
             self.close()
         return verdict

@@ -1,42 +1,77 @@
-"""Finds the shortest plan of faults with which a seed still fails."""
+"""Finds the shortest history with which a seed still fails: fewer faults, fewer clients, shorter faults."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 
 from simulation.nemesis import Fault
 from simulation.runs import ONE_NODE, run
 from simulation.scenario import Verdict
 
+_LAST = frozenset({"not finished", "unread", "skipped"})
+"""What also a world fails with that lacks the client who would have done the work."""
+
 
 def shrink(
-    failed: Verdict, said: Callable[[str], object] = lambda _: None, tries_max: int = 60, world: str = ONE_NODE
+    failed: Verdict, said: Callable[[str], object] = lambda _: None, tries_max: int = 80, world: str = ONE_NODE
 ) -> Verdict:
-    """Leave faults out, halves first and then one at a time, as long as the seed fails in the same way.
+    """Leave out faults, halves first and then one at a time, then clients, and shorten what is left, as long as the
+    seed fails in the same way.
 
     Without a fault everything after it goes another way, so now and then a shorter plan fails where a longer one did
     not: that is as good.
     """
-    kinds = {anomaly.kind for anomaly in failed.anomalies}
-    best, tries = failed, 0
+    return _Shrinking(failed, said, tries_max, world).shortest()
 
-    def fails(plan: Sequence[Fault]) -> bool:
-        nonlocal best, tries
-        tries += 1
-        verdict = run(failed.seed, plan, world)
-        if kinds.isdisjoint(anomaly.kind for anomaly in verdict.anomalies):
+
+class _Shrinking:
+    def __init__(self, failed: Verdict, said: Callable[[str], object], tries_max: int, world: str) -> None:
+        self._kinds = {anomaly.kind for anomaly in failed.anomalies}
+        self._best = failed
+        self._said = said
+        self._left = tries_max
+        self._world = world
+
+    def shortest(self) -> Verdict:
+        self._leave_out_faults()
+        if self._kinds.isdisjoint(_LAST):
+            for name in self._best.clients:
+                self._fails(self._best.plan, (*self._best.without, name), f"without {name}")
+        for number, fault in enumerate(self._best.plan):
+            for shorter in _shorter(fault):
+                plan = (*self._best.plan[:number], shorter, *self._best.plan[number + 1 :])
+                if self._fails(plan, self._best.without, f"with {shorter}"):
+                    break
+        return self._best
+
+    def _leave_out_faults(self) -> None:
+        size = max(1, len(self._best.plan) // 2)
+        while self._best.plan and self._left:
+            plan = self._best.plan
+            for start in range(0, len(plan), size):
+                shorter = plan[:start] + plan[start + size :]
+                if self._fails(shorter, (), f"with {len(shorter)} faults"):
+                    break
+            else:
+                if size == 1:
+                    break
+                size = max(1, size // 2)
+
+    def _fails(self, plan: Sequence[Fault], without: tuple[str, ...], what: str) -> bool:
+        if not self._left:
             return False
-        best = verdict
-        said(f"still fails with {len(plan)} faults")
+        self._left -= 1
+        verdict = run(self._best.seed, plan, self._world, without)
+        if self._kinds.isdisjoint(anomaly.kind for anomaly in verdict.anomalies):
+            return False
+        self._best = verdict
+        self._said(f"still fails {what}")
         return True
 
-    size = max(1, len(best.plan) // 2)
-    while best.plan and tries < tries_max:
-        for start in range(0, len(best.plan), size):
-            if tries < tries_max and fails(best.plan[:start] + best.plan[start + size :]):
-                break
-        else:
-            if size == 1:
-                break
-            size = max(1, size // 2)
-    return best
+
+def _shorter(fault: Fault) -> Iterator[Fault]:
+    """Yield the fault as it would be more plainly told, the plainest first."""
+    if fault.for_s > 0.1:
+        yield replace(fault, for_s=0.1)
+        yield replace(fault, for_s=round(fault.for_s / 3, 3))

@@ -42,6 +42,10 @@ class StateChecks:
         self._node = node
         self._ledger = ledger
         self.looks = 0
+        self._failed_over = 0
+        """How many fail-overs of the database it has seen."""
+        self._noticed_at = 0.0
+        """When a node that the last one took changes from has looked at the database at the latest."""
 
     def look(self) -> None:
         """Compare what must be equal at any time."""
@@ -106,6 +110,12 @@ class StateChecks:
             self._wrong("P7", f"{partition.tp}: the log says {replayed}, and the node holds {live}")
 
     def _metadata(self, node: Node) -> None:
+        database = self._world.database
+        if database.failed_over > self._failed_over:
+            self._failed_over = database.failed_over
+            self._noticed_at = self._world.scheduler.now + node.config.controller_lease_ms / 1000
+        if self._world.scheduler.now < self._noticed_at:
+            return
         image = node.metadata.image
         stored = self._world.database.store_of_the_judge().changes_after(START)
         folded = EMPTY_IMAGE.apply_all(

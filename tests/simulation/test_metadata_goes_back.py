@@ -126,7 +126,6 @@ class Cluster:
     def start_with_acceptance(self) -> None:
         self.node.accepts_metadata_loss = True
         assert self.world.run_until(lambda: self.node.is_up, 60.0)
-        self.node.accepts_metadata_loss = False
 
     def read(self, topic: str, count: int) -> list[str]:
         async def read() -> list[str]:

@@ -9,6 +9,7 @@ from typing import Any, Final
 
 from semel.broker.config.node_config import NodeConfig
 from semel.broker.config.sources import LoadedConfig
+from semel.broker.metadata.chain import MetadataWentBackError
 from semel.broker.node import Listener, Node
 from semel.runtime import turns
 from semel.runtime.simulated_storage import SimulatedStorage
@@ -29,6 +30,10 @@ SETTINGS: Final[dict[str, Any]] = {
     "controller_lease_ms": 10_000,
     "journal_inline_sync_max_bytes": 1,
 }
+
+
+CLOCKS_OFF_MS: Final = (0, 0, 0, 700, -30_000, 3_600_000)
+"""How far the clocks of machines are off."""
 
 
 class SimulatedNode:
@@ -55,6 +60,8 @@ class SimulatedNode:
         """Whether the network and the disk know of the death of the last process: another starts only then."""
         self.accepts_metadata_loss = False
         """Whether its next starts accept a database that went back."""
+        self.operator_accepts_after_s: float | None = None
+        """How long after a start that was refused for that an operator accepts it, where there is one."""
         self.failed: list[str] = []
         """Why starts and runs ended that nobody had killed."""
 
@@ -89,8 +96,11 @@ class SimulatedNode:
         except Exception as error:
             world.told(f"{process.name} can't start: {type(error).__name__}: {error}")
             self.failed.append(f"{type(error).__name__}: {error}")
+            if isinstance(error.__cause__, MetadataWentBackError) and self.operator_accepts_after_s is not None:
+                world.later(self.operator_accepts_after_s, self._accept_loss)
             world.scheduler.world.post(self.end, process)
             return
+        self.accepts_metadata_loss = False  # an operator says so for one start
         assert node.in_process is not None
         self.node = node
         world.network.serve(Server(self.name, process, node.in_process, node.peer_listener))
@@ -99,6 +109,11 @@ class SimulatedNode:
         world.told(f"{process.name} can't continue: {error.message}")
         self.failed.append(error.message)
         world.scheduler.world.post(self.end, process)
+
+    def _accept_loss(self) -> None:
+        if not self.is_up and not self.accepts_metadata_loss:
+            self.world.told(f"an operator accepts that {self.name}'s metadata lost changes")
+            self.accepts_metadata_loss = True
 
     def end(self, process: Process) -> None:
         """The process has given up: as a supervisor does, it is killed, to be started again."""
@@ -200,7 +215,7 @@ class World:
     def client(self, name: str) -> Process:
         """Make a client's process. What it makes of the SDK lives in this world."""
         process = Process(self.scheduler, name)
-        clock = SkewedClock(self.scheduler)
+        clock = SkewedClock(self.scheduler, self.chance.choice(CLOCKS_OFF_MS))
         process.context.run(live_in, Surroundings(clock, lambda owner: LoopIo(process, owner)))
         self.clients.append(process)
         return process
