@@ -112,6 +112,8 @@ class LogWatch:
         self._ledger = ledger
         self._followed: dict[TopicPartition, _Followed] = {}
         self._markers: Markers = {}
+        self._process: object = None
+        """The process that was looked at last."""
 
     @property
     def batches(self) -> int:
@@ -122,8 +124,21 @@ class LogWatch:
         if node is None or process is None or process.is_dead or self._node.storage.crashed or not node.is_serving:
             return
         self._look_at_journal(node)
+        if self._process is not process:
+            self._process = process
+            self._look_for_strays(node)
         for partition in node.logs.partitions():
             self._look_at(partition, process)
+
+    def _look_for_strays(self, node: Node) -> None:
+        """What nobody has deleted is there after each start, though aside where the metadata has lost its topic."""
+        names = self._node.storage.list_folder(node.data_dir)
+        led = {partition.tp: partition.topic_id for partition in node.logs.partitions()}
+        for tp, known in self._followed.items():
+            if not known.end or led.get(tp) == known.topic_id or tp.topic in self._ledger.deleted:
+                continue
+            if not any(name.startswith(f"{tp}.") and name.endswith("-stray") for name in names):
+                self._ledger.wrong("D6", f"{tp} with {known.end} records is neither in the metadata nor set aside")
 
     def _look_at_journal(self, node: Node) -> None:
         """What counts as durable is on the disk: on it rest answers, cuts, and what the next start calls damage."""

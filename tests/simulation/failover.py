@@ -2,17 +2,23 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from typing import TYPE_CHECKING, Final
 
+import semel.aio
+from semel.protocol.errors import SemelError
 from semel.protocol.ids import INTERNAL_TOPICS
 from simulation.actors import INPUT, OUTPUT
 
 if TYPE_CHECKING:
     from simulation.nemesis import Fault, Stage
+    from simulation.world import World
 
 _NEEDED: Final = {INPUT, OUTPUT, *INTERNAL_TOPICS}
 """Topics that are not to be lost: no promise is left without them."""
 _LOOK_S: Final = 0.05
+AFTER_RESTART: Final = "fail-over of the database after a restart"
+"""The kind of fault in which the nodes have other producer ids, which are then gone."""
 
 
 def fail_over(stage: Stage, fault: Fault) -> None:
@@ -28,9 +34,17 @@ def fail_over(stage: Stage, fault: Fault) -> None:
             return
         if set(database.store_of_the_judge().load().topics) >= _NEEDED:
             database.keep_copy()
+            world.client("operator").start(_make_topic(world, f"late-{world.scheduler.steps}"))
+            if fault.kind == AFTER_RESTART:
+                stage.later(fault.for_s / 2, restart)
             stage.later(fault.for_s, take_over)
         else:
             stage.later(_LOOK_S, fall_behind)
+
+    def restart() -> None:
+        for node in world.nodes.values():
+            node.kill()
+            node.start()
 
     def take_over() -> None:
         if not stage.is_healed:
@@ -40,3 +54,12 @@ def fail_over(stage: Stage, fault: Fault) -> None:
             world.told(f"the database has failed over, and lost {lost} changes")
 
     fall_behind()
+
+
+async def _make_topic(world: World, topic: str) -> None:
+    """Make a topic with something in it: the standby will not know it."""
+    with suppress(SemelError):
+        async with semel.aio.Admin(world.address("operator"), request_timeout_ms=1_000, api_timeout_ms=2_000) as admin:
+            await admin.create_topic(topic, partitions=1)
+        async with semel.aio.Producer(world.address("operator"), delivery_timeout_ms=2_000) as producer:
+            await (await producer.send(topic, "kept aside"))

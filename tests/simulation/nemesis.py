@@ -16,7 +16,7 @@ from semel.broker.controller.membership import changed, min_isr_of, partitions_o
 from semel.broker.metadata.changes import Change
 from semel.protocol.errors import SemelError
 from simulation.actors import Asker
-from simulation.failover import fail_over
+from simulation.failover import AFTER_RESTART, fail_over
 
 if TYPE_CHECKING:
     from semel.broker.log.journal import Journal
@@ -641,6 +641,17 @@ KINDS: dict[str, _Kind] = {
         "the database's standby gets no further, and takes over after {for_s:.2f} s: what was committed in between is "
         "gone, and an operator accepts that {amount} ms after a start was refused",
         3,
+        fail_over,
+        longest_s=8.0,
+        amount=(0, 2_000),
+        worlds=Worlds.OF_ONE,
+        is_of_node=False,
+    ),
+    AFTER_RESTART: _Kind(
+        "the database's standby gets no further, the node is killed and started again, and the standby takes over "
+        "after {for_s:.2f} s: what was committed in between is gone, and an operator accepts that {amount} ms after a "
+        "start was refused",
+        2,
         fail_over,
         longest_s=8.0,
         amount=(0, 2_000),
