@@ -133,9 +133,9 @@ class LogWatch:
     def _look_for_strays(self, node: Node) -> None:
         """What nobody has deleted is there after each start, though aside where the metadata has lost its topic."""
         names = self._node.storage.list_folder(node.data_dir)
-        led = {partition.tp: partition.topic_id for partition in node.logs.partitions()}
+        topics = {name: topic.topic_id for name, topic in node.metadata.image.topics.items()}
         for tp, known in self._followed.items():
-            if not known.end or led.get(tp) == known.topic_id or tp.topic in self._ledger.deleted:
+            if not known.end or topics.get(tp.topic) == known.topic_id or tp.topic in self._ledger.deleted:
                 continue
             if not any(name.startswith(f"{tp}.") and name.endswith("-stray") for name in names):
                 self._ledger.wrong("D6", f"{tp} with {known.end} records is neither in the metadata nor set aside")

@@ -17,8 +17,10 @@ if TYPE_CHECKING:
 _NEEDED: Final = {INPUT, OUTPUT, *INTERNAL_TOPICS}
 """Topics that are not to be lost: no promise is left without them."""
 _LOOK_S: Final = 0.05
+_BEGIN_S: Final = 1.5
+"""How long clients have to begin again before the standby takes over."""
 AFTER_RESTART: Final = "fail-over of the database after a restart"
-"""The kind of fault in which the nodes have other producer ids, which are then gone."""
+"""The kind of fault in which clients have new producer ids, which the standby has not given."""
 
 
 def fail_over(stage: Stage, fault: Fault) -> None:
@@ -36,8 +38,10 @@ def fail_over(stage: Stage, fault: Fault) -> None:
             database.keep_copy()
             world.client("operator").start(_make_topic(world, f"late-{world.scheduler.steps}"))
             if fault.kind == AFTER_RESTART:
-                stage.later(fault.for_s / 2, restart)
-            stage.later(fault.for_s, take_over)
+                restart()
+                stage.later(_BEGIN_S + fault.for_s, take_over)
+            else:
+                stage.later(fault.for_s, take_over)
         else:
             stage.later(_LOOK_S, fall_behind)
 
@@ -45,6 +49,8 @@ def fail_over(stage: Stage, fault: Fault) -> None:
         for node in world.nodes.values():
             node.kill()
             node.start()
+        for actor in stage.actors.values():
+            actor.kill()
 
     def take_over() -> None:
         if not stage.is_healed:
@@ -52,6 +58,10 @@ def fail_over(stage: Stage, fault: Fault) -> None:
                 node.operator_accepts_after_s = fault.amount / 1000
             lost = database.fail_over()
             world.told(f"the database has failed over, and lost {lost} changes")
+            if fault.kind == AFTER_RESTART:
+                # Those who are new ask for ids beside those who continue.
+                for actor in list(stage.actors.values())[fault.amount % 2 :: 2]:
+                    actor.kill()
 
     fall_behind()
 

@@ -648,9 +648,9 @@ KINDS: dict[str, _Kind] = {
         is_of_node=False,
     ),
     AFTER_RESTART: _Kind(
-        "the database's standby gets no further, the node is killed and started again, and the standby takes over "
-        "after {for_s:.2f} s: what was committed in between is gone, and an operator accepts that {amount} ms after a "
-        "start was refused",
+        "the database's standby gets no further, the node and all clients are killed and started again, the standby "
+        "takes over {for_s:.2f} s after they have begun: what was committed in between is gone, an operator accepts "
+        "that {amount} ms after a start was refused, and every second client is killed again",
         2,
         fail_over,
         longest_s=8.0,

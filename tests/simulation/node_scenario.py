@@ -38,6 +38,7 @@ def _draw_settings(chance: random.Random) -> dict[str, Any]:
         "transaction_state_log_segment_bytes": segment_bytes,
         "transaction_state_log_num_partitions": chance.choice((1, 2)),
         "log_index_interval_bytes": chance.choice((100, 4_096)),
+        "controller_lease_ms": chance.choice((2_000, 10_000)),
         "log_cleaner_backoff_ms": chance.choice((1_000, 15_000)),
     }
 
