@@ -7,11 +7,11 @@ WHEEL := build/wheel
 COMPILED := $(shell sed 's|\.|/|g; s|$$|.py|' compiled-modules.txt)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup tools build demo demo-cluster demo-spark test test-long test-spark mutants simulate simulate-faults compat-java compat-full docs check format wheel lock \
+.PHONY: help setup tools build demo demo-cluster demo-spark test test-long test-spark mutants simulate simulate-faults record-clients compat-java compat-full docs check format wheel lock \
 	proto sync-api bench image clean
 
 # What only reads the code needs no Spark, no JDK and no compiled modules: without `.venv` it gets a smaller environment.
-ifneq ($(wildcard $(VENV)/.ready)$(filter setup build demo demo-cluster demo-spark test test-long test-spark mutants simulate simulate-faults compat-java compat-full bench,$(MAKECMDGOALS)),)
+ifneq ($(wildcard $(VENV)/.ready)$(filter setup build demo demo-cluster demo-spark test test-long test-spark mutants simulate simulate-faults record-clients compat-java compat-full bench,$(MAKECMDGOALS)),)
 READER := $(VENV)
 else
 READER := $(TOOLS)
@@ -72,6 +72,9 @@ simulate: build ## Run simulated worlds: SEEDS=1000 FIRST=0, or one with SEED=17
 simulate-faults: build ## Search seeds that find planted faults: FAULTS="D1b T*", SEEDS=, FIRST=, JOBS=, RECORD=1 writes them down
 	@set -f; PYTHONPATH=tests:tests/support/pipelines:tests/support/clients $(BIN)/python -P -m simulation.plant $(FAULTS) \
 		$(if $(SEEDS),--seeds $(SEEDS)) $(if $(FIRST),--first $(FIRST)) $(if $(JOBS),--jobs $(JOBS)) $(if $(RECORD),--record)
+
+record-clients: build ## Record anew what real clients send, which the simulated ones follow (Java 17, Maven); CLIENT=librdkafka alone
+	PYTHONPATH=tests/support/clients:tests/support/nodes:tests/support/transactions $(BIN)/python -P tests/support/clients/rerecord.py $(CLIENT)
 
 mutants: setup ## Plant the kept faults, and report which live; MUTANTS="P1a T*", SAMPLE=, SEED=, JOBS=, JSON=
 	@set -f; $(BIN)/python -P tests/mutants/run.py $(MUTANTS) $(if $(SAMPLE),--sample $(SAMPLE)) \

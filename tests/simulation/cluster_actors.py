@@ -59,7 +59,7 @@ class ClusterReader(KafkaActor):
                 runs[tp] += values
             self.stands_at = dict(fetcher.positions)
             await self.think(self.think_s / 10)
-        fetcher.close()
+        await fetcher.end()
 
 
 class TopicMaker(KafkaActor):

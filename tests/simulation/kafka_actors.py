@@ -259,7 +259,8 @@ class KafkaTransformer(_Transacting):
         fetcher = fetching(party, ids, self.chance.choice(list(IsolationLevel)))
         await self._work(worker, producer, member, fetcher)
         await member.leave()
-        for one in (producer, member, fetcher):
+        await fetcher.end()
+        for one in (producer, member):
             one.close()
 
     async def _work(
@@ -342,11 +343,11 @@ class KafkaReader(KafkaActor):
                     self.ledger.reads.append(Read(worker, tp.topic, tp.partition, runs[tp]))  # type: ignore[arg-type]
                 runs[tp] += values
             if member is not None and found and self.chance.random() < 0.5:
-                await member.commit({tp: fetcher.positions[tp] for tp in found})
+                await member.commit({tp: fetcher.positions[tp] for tp in found}, fetcher.read_epochs)
         if member is not None:
             await member.leave()
             member.close()
-        fetcher.close()
+        await fetcher.end()
 
 
 def batched(sends: list[Send]) -> dict[tuple[str, int], list[list[str]]]:

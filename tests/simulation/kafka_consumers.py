@@ -6,6 +6,7 @@ import asyncio
 import heapq
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from typing import Any, Final
 from uuid import UUID
 
@@ -35,7 +36,12 @@ LATE_COMMITS: Final = 0.5
 _FETCH_WAIT_MS: Final = 1_000
 _CLUSTER_WAIT_MS: Final = 200
 _TOPIC_ID_VERSION: Final = 13
+_NO_SESSION: Final = -1
+_SESSION_END: Final = -1
 _SESSION_LOST: Final = (ErrorCode.FETCH_SESSION_ID_NOT_FOUND, ErrorCode.INVALID_FETCH_SESSION_EPOCH)
+
+_LEAVES: Final = -1
+"""The epoch of a member of the new kind that leaves."""
 
 Values = list[tuple[int, str]]
 
@@ -58,14 +64,26 @@ class Fetcher:
         self._names = {topic_id: name for name, topic_id in topic_ids.items()}
         self._wire = wire or Wire(party)
         self._wait_ms = wait_ms
-        self._session = (0, 0)
+        self._begins = (0, 0 if party.dialect.is_java else _NO_SESSION)
+        """The id and the epoch of what begins a session, or goes without: librdkafka does."""
+        self._session = self._begins
         self._in_session: dict[TopicPartition, int] = {}
         """The partitions that the node's session has, with the offset it was last told."""
         self.positions: dict[TopicPartition, int] = {}
-        self.epochs: Mapping[TopicPartition, int] = {}
-        """The leader epoch that this client knows of partitions, where it does."""
+        self.epochs: dict[TopicPartition, int] = {}
+        """The leader epoch that this client knows of partitions; asked for where it does not."""
+        self.read_epochs: dict[TopicPartition, int] = {}
+        """The leader epoch of what was read last."""
         self.failed: set[TopicPartition] = set()
         """What the last `poll` got no answer for, or an error."""
+
+    async def end(self) -> None:
+        """End the session, as Java's clients do, if the node answers."""
+        if self._session[0]:
+            self._session, self.positions, self._in_session = (self._session[0], _SESSION_END), {}, {}
+            with suppress(ConnectionLostError):
+                await self._ask(0)
+        self.close()
 
     def close(self) -> None:
         self._wire.close()
@@ -75,26 +93,19 @@ class Fetcher:
         if not self.positions:
             await self._party.pause()
             return {}
-        version = self._party.dialect.versions[ApiKey.FETCH]
         asked = dict(self.positions)
         self.failed = set(asked)
         try:
-            connection = await self._wire.opened()
-            body = connection.request(
-                ApiKey.FETCH,
-                version,
-                (self._request(max_bytes).build(version),),
-                timeout_ms=self._wait_ms + REQUEST_TIMEOUT_MS,
-            )
-            response = FetchResponse.parse(bytes(await body), version)
+            await self._learn_epochs()
+            response = await self._ask(max_bytes)
         except ConnectionLostError:
-            self._session, self._in_session = (0, 0), {}
+            self._session, self._in_session = self._begins, {}
             await self._party.pause()
             return {}
         if response.error is not ErrorCode.NONE:
             if response.error not in _SESSION_LOST:
                 self._party.wrong("refused", f"Fetch: {response.error.name}")
-            self._session, self._in_session = (0, 0), {}
+            self._session, self._in_session = self._begins, {}
             return {}
         self.failed.clear()
         self._noted(response.session_id, asked)
@@ -104,6 +115,29 @@ class Fetcher:
             if tp in asked and self.positions.get(tp) == asked[tp]:
                 found[tp] = await self._taken(tp, item)
         return {tp: values for tp, values in found.items() if values}
+
+    async def _learn_epochs(self) -> None:
+        """Ask for the leader epochs that are not known: who reads from several nodes is told them."""
+        if all(tp in self.epochs for tp in self.positions):
+            return
+        answer = await self._wire.ask_metadata(*dict.fromkeys(tp.topic for tp in self.positions))
+        self.epochs |= {
+            TopicPartition(topic.name, one.partition_index): one.leader_epoch
+            for topic in answer.topics
+            if not topic.error_code
+            for one in topic.partitions
+        }
+
+    async def _ask(self, max_bytes: int) -> FetchResponse:
+        version = self._party.dialect.versions[ApiKey.FETCH]
+        connection = await self._wire.opened()
+        body = connection.request(
+            ApiKey.FETCH,
+            version,
+            (self._request(max_bytes).build(version),),
+            timeout_ms=self._wait_ms + REQUEST_TIMEOUT_MS,
+        )
+        return FetchResponse.parse(bytes(await body), version)
 
     def _request(self, max_bytes: int) -> FetchRequest:
         session_id, epoch = self._session
@@ -123,7 +157,7 @@ class Fetcher:
 
     def _noted(self, session_id: int, asked: dict[TopicPartition, int]) -> None:
         if session_id == 0:
-            self._session, self._in_session = (0, 0), {}
+            self._session, self._in_session = self._begins, {}
             return
         self._session = session_id, self._session[1] + 1
         self._in_session = asked
@@ -135,6 +169,7 @@ class Fetcher:
             elif item.error not in RETRIED:
                 self._party.wrong("refused", f"Fetch of {tp}: {item.error.name}")
             self._in_session.pop(tp, None)
+            self.epochs.pop(tp, None)
             self.failed.add(tp)
             await self._party.pause()
             return []
@@ -167,6 +202,7 @@ class Fetcher:
                     if record.offset >= position
                 )
             position = max(position, header.next_offset)
+            self.read_epochs[tp] = header.leader_epoch
         self.positions[tp] = position
         return values
 
@@ -187,6 +223,7 @@ class ClusterFetcher:
             for node in party.nodes
         }
         self.positions: dict[TopicPartition, int] = {}
+        self.read_epochs: dict[TopicPartition, int] = {}
 
     async def poll(self, max_bytes: int = 1 << 20) -> dict[TopicPartition, Values]:
         """Fetch once from each leader."""
@@ -207,9 +244,16 @@ class ClusterFetcher:
             fetcher.epochs = {tp: led[tp].epoch for tp in wanted}
             found |= await fetcher.poll(max_bytes)
             self.positions |= fetcher.positions
+            self.read_epochs |= fetcher.read_epochs
             for tp in fetcher.failed:
                 self._wire.moved(tp)
         return found
+
+    async def end(self) -> None:
+        """End the sessions, if the nodes answer."""
+        for fetcher in self._fetchers.values():
+            await fetcher.end()
+        self.close()
 
     def close(self) -> None:
         self._wire.close()
@@ -244,6 +288,13 @@ class Member(ABC):
         self.generation = -1
         self.assigned: frozenset[TopicPartition] = frozenset()
 
+    def _version(self, key: ApiKey) -> int:
+        return self.party.dialect.versions[key]
+
+    def _who(self) -> dict[str, Any]:
+        """What is said of us where commits are asked for."""
+        return {"member_id": None, "member_epoch": -1}
+
     @abstractmethod
     async def poll(self) -> bool:
         """Do what the group asks for. Returns whether the assignment was given again, and positions are to be read."""
@@ -265,12 +316,15 @@ class Member(ABC):
             try:
                 answer = await self.wire.call(
                     ApiKey.OFFSET_FETCH,
+                    version=self._version(ApiKey.OFFSET_FETCH),
                     groups=[
                         {
                             "group_id": self.group,
-                            "member_id": None,
-                            "member_epoch": -1,
-                            "topics": [{"name": name, "partition_indexes": some} for name, some in names.items()],
+                            **self._who(),
+                            "topics": [
+                                {"name": name, "topic_id": self.topics[name][0].bytes, "partition_indexes": some}
+                                for name, some in names.items()
+                            ],
                         }
                     ],
                     require_stable=True,
@@ -280,7 +334,7 @@ class Member(ABC):
                 continue
             (found,) = answer.groups
             items = {
-                TopicPartition(topic.name, item.partition_index): item
+                TopicPartition(self._name_of(topic), item.partition_index): item
                 for topic in found.topics
                 for item in topic.partitions
             }
@@ -295,16 +349,34 @@ class Member(ABC):
                     if offset < (acknowledged.get(tp) or 0):
                         self.party.wrong("D1", f"{tp} was committed up to {acknowledged[tp]}, and is at {offset}")
                 return found_at
-            if not codes <= RETRIED:
+            if codes & _MOVED_ON and self._who()["member_id"] is not None:
+                await self._ask_who()
+                if not self.assigned:
+                    return None
+            elif not codes <= RETRIED:
                 self.party.wrong("refused", f"OffsetFetch: {codes}")
                 return None
             await self.party.pause()
 
-    async def commit(self, positions: Mapping[TopicPartition, int]) -> None:
-        """Commit positions without a transaction; what becomes of it is found out by the next who reads them."""
+    async def _ask_who(self) -> None:  # noqa: B027  # for those who say who they are
+        """We are not in the group as we said: learn what we are."""
+
+    def _name_of(self, topic: Any) -> str:
+        """Return the name of a topic in an answer: newer ones have its id."""
+        if hasattr(topic, "name"):
+            return str(topic.name)
+        return next(name for name, (topic_id, _) in self.topics.items() if topic_id == TopicId(topic.topic_id))
+
+    async def commit(
+        self, positions: Mapping[TopicPartition, int], epochs: Mapping[TopicPartition, int] | None = None
+    ) -> None:
+        """Commit positions without a transaction; what becomes of it is found out by the next who reads them.
+
+        epochs: the leader epochs of what was read
+        """
         before = {tp: self.acknowledged.get(tp, 0) for tp in positions}
         self.acknowledged |= dict.fromkeys(positions)
-        codes = await self._commit(positions)
+        codes = await self._commit(positions, (epochs or {}) if self.party.dialect.is_java else {})
         for tp, offset in positions.items():
             known = before[tp]
             if known is not None and codes == {ErrorCode.NONE}:
@@ -314,16 +386,29 @@ class Member(ABC):
         if not codes - {ErrorCode.NONE} <= RETRIED | _MOVED_ON:
             self.party.wrong("refused", f"OffsetCommit: {codes}")
 
-    async def _commit(self, positions: Mapping[TopicPartition, int]) -> set[ErrorCode]:
+    async def _commit(
+        self, positions: Mapping[TopicPartition, int], epochs: Mapping[TopicPartition, int]
+    ) -> set[ErrorCode]:
         """Return what was answered; nothing where nothing was."""
         try:
             answer = await self.wire.call(
                 ApiKey.OFFSET_COMMIT,
+                version=self._version(ApiKey.OFFSET_COMMIT),
                 group_id=self.group,
                 generation_id_or_member_epoch=self.generation,
                 member_id=self.member_id,
                 topics=[
-                    {"name": tp.topic, "partitions": [{"partition_index": tp.partition, "committed_offset": offset}]}
+                    {
+                        "name": tp.topic,
+                        "topic_id": self.topics[tp.topic][0].bytes,
+                        "partitions": [
+                            {
+                                "partition_index": tp.partition,
+                                "committed_offset": offset,
+                                "committed_leader_epoch": epochs.get(tp, -1),
+                            }
+                        ],
+                    }
                     for tp, offset in positions.items()
                 ],
             )
@@ -420,7 +505,7 @@ class ClassicMember(Member):
         """What we sent before the rebalance arrives after it: the partitions may be another member's by now (O4)."""
         joined, self.generation = self.generation, generation
         try:
-            codes = await self._commit({TopicPartition(topic, 0): 0 for topic in self.topics})
+            codes = await self._commit({TopicPartition(topic, 0): 0 for topic in self.topics}, {})
         finally:
             self.generation = joined
         if ErrorCode.NONE in codes:
@@ -439,7 +524,8 @@ class ClassicMember(Member):
 
     async def leave(self) -> None:
         if self.member_id:
-            await self._call(ApiKey.LEAVE_GROUP, members=[{"member_id": self.member_id}])
+            members = [{"member_id": self.member_id}]
+            await self._call(ApiKey.LEAVE_GROUP, member_id=self.member_id, members=members)
 
 
 class NewMember(Member):
@@ -447,13 +533,27 @@ class NewMember(Member):
 
     def __init__(self, *args: Any) -> None:
         super().__init__(*args)
-        self.member_id = str(UUID(int=self.party.chance.getrandbits(128)))
+        if self.party.dialect.versions[ApiKey.CONSUMER_GROUP_HEARTBEAT] > 0:  # before, the coordinator names it
+            self.member_id = str(UUID(int=self.party.chance.getrandbits(128)))
         self._names = {topic_id: name for name, (topic_id, _) in self.topics.items()}
         self._next_beat = 0.0
         self._says_all = True
         self._owned: frozenset[TopicPartition] = frozenset()
         """What the coordinator was last told that we own."""
         self.generation = 0
+
+    def _version(self, key: ApiKey) -> int:
+        dialect = self.party.dialect
+        return dialect.new_group_versions.get(key, dialect.versions[key])
+
+    def _who(self) -> dict[str, Any]:
+        if not self.party.dialect.is_java:
+            return super()._who()
+        return {"member_id": self.member_id, "member_epoch": self.generation}
+
+    async def _ask_who(self) -> None:
+        self._next_beat = 0.0
+        await self.poll()
 
     async def poll(self) -> bool:
         now = self.party.world.scheduler.now
@@ -480,6 +580,7 @@ class NewMember(Member):
             return False
         if answer.member_epoch < self.generation:
             self.party.wrong("G1", f"the epoch of a member went back from {self.generation} to {answer.member_epoch}")
+        self.member_id = answer.member_id or self.member_id
         self.generation, self._says_all, self._owned = answer.member_epoch, False, owned
         if answer.assignment is None:
             return False
@@ -492,6 +593,10 @@ class NewMember(Member):
         return changed
 
     async def _heartbeat(self, epoch: int, owned: Iterable[TopicPartition], says_all: bool) -> Any:
+        is_java = self.party.dialect.is_java
+        names: list[str] | None = list(self.topics) if says_all else None
+        if epoch == _LEAVES and is_java:
+            names = []
         topics: dict[str, list[int]] = {}
         for tp in sorted(owned):
             topics.setdefault(tp.topic, []).append(tp.partition)
@@ -501,16 +606,19 @@ class NewMember(Member):
             member_id=self.member_id,
             member_epoch=epoch,
             rebalance_timeout=SESSION_MS if says_all else -1,
-            subscribed_topic_names=list(self.topics) if says_all else None,
+            subscribed_topic_names=names,
+            subscribed_topic_regex="" if says_all and not is_java else None,
             topic_partitions=[
                 {"topic_id": self.topics[name][0].bytes, "partitions": numbers} for name, numbers in topics.items()
             ]
-            if says_all or self._owned != owned
+            if says_all or (epoch != _LEAVES and self._owned != owned) or names == []
             else None,
         )
 
     async def leave(self) -> None:
+        if not self.member_id:
+            return
         try:
-            await self._heartbeat(-1, (), False)
+            await self._heartbeat(_LEAVES, (), False)
         except ConnectionLostError:
             await asyncio.sleep(0)

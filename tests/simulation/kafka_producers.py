@@ -17,9 +17,15 @@ from kafka_calls import request_body
 
 from semel.protocol.batch_builder import encode_batch
 from semel.protocol.errors import AbortTransactionError, ErrorCode
-from semel.protocol.ids import NO_PRODUCER, ProducerIdAndEpoch, TopicPartition
+from semel.protocol.ids import NO_PRODUCER, ZERO_TOPIC_ID, ProducerIdAndEpoch, TopicId, TopicPartition
 from semel.protocol.kafka.api import ApiKey
-from semel.protocol.kafka.produce import ACKS_ALL, ProducePartition, ProduceRequest, ProduceResponse
+from semel.protocol.kafka.produce import (
+    ACKS_ALL,
+    PRODUCE_TOPIC_ID_VERSION,
+    ProducePartition,
+    ProduceRequest,
+    ProduceResponse,
+)
 from semel.runtime.kafka_client.connection import Connection, ConnectionLostError
 from simulation.kafka_wire import REQUEST_TIMEOUT_MS, RETRIED, Echo, NewerInstanceError, Party, Wire, code_of
 
@@ -71,6 +77,8 @@ class _Lane:
     sequence: int = 0
     connection: Connection | None = None
     """Where it was sent to last."""
+    topic_id: TopicId = ZERO_TOPIC_ID
+    """The topic's id, where the client writes by it."""
     is_known: bool = False
     """Whether a batch of this epoch was acknowledged: before that, its log may begin with any of them (P3)."""
 
@@ -174,7 +182,7 @@ class BatchSender:
         return None
 
     def _next_of(self, lane: _Lane) -> _Batch | None:
-        now, together = self._party.world.scheduler.now, self._party.dialect.resends_together
+        now, together = self._party.world.scheduler.now, not self._party.dialect.is_java
         for place, batch in enumerate(lane.sent):
             if not batch.is_flying:
                 if batch.not_before > now or (place and not together):
@@ -192,6 +200,8 @@ class BatchSender:
         producer = self.producer
         try:
             connection = await self._wire.opened_to(lane.tp)
+            if self._party.dialect.versions[ApiKey.PRODUCE] >= PRODUCE_TOPIC_ID_VERSION:
+                lane.topic_id = await self._wire.topic_id(lane.topic)
             has_moved = connection is not lane.connection and any(one.is_flying for one in lane.sent)
             if not connection.has_room or has_moved:  # a new leader gets nothing before the old one has answered
                 await self._wait()
@@ -218,7 +228,10 @@ class BatchSender:
             )
         version = self._party.dialect.versions[ApiKey.PRODUCE]
         request = ProduceRequest(
-            [ProducePartition(lane.topic, lane.partition, batch.data)], self._transactional_id, ACKS_ALL, 1_500
+            [ProducePartition(lane.topic, lane.partition, batch.data, lane.topic_id)],
+            self._transactional_id,
+            ACKS_ALL,
+            1_500,
         )
         body = request.build_parts(version)
         try:
@@ -328,7 +341,7 @@ class IdempotentProducer:
         await self.sender.settle()
         if self.sender.gave_up or self.sender.refusal is not None:
             self.sender.forget_all()
-            if self._party.dialect.bumps_itself:
+            if self._party.dialect.is_java:
                 held = self.sender.producer
                 self.sender.begin_epoch(ProducerIdAndEpoch(held.producer_id, held.producer_epoch + 1))
             else:
@@ -517,8 +530,8 @@ class TransactionalProducer:
         needs_epoch = self.sender.gave_up or self._needs_epoch
         if not self._sent_any:
             return commit
-        if not commit and needs_epoch and dialect.resends_together:
-            # librdkafka: the next epoch aborts what is open.
+        if not commit and self._needs_epoch and not self.sender.gave_up and not dialect.is_java:
+            # librdkafka: the next epoch aborts what is open; where a batch got no answer, it ends it by request.
             await self._init(self.sender.producer)
             return False
         values = {"transactional_id": self._name, "committed": commit, **self._held}
@@ -580,8 +593,9 @@ class TransactionalProducer:
                 f"{what} of {self._name!r} {self.sender.producer}: {code.name}, after {age_s:.2f} s of "
                 f"{self._timeout_ms} ms, and nobody took its place",
             )
-        is_produce = what == "Produce"
-        if (code in _FENCED and not is_produce) or code is ErrorCode.INVALID_PRODUCER_ID_MAPPING:
+        # librdkafka ends where a batch is refused for its epoch, too; Java's clients abort, and hear of it then.
+        aborts = what == "Produce" and self._party.dialect.is_java
+        if (code in _FENCED and not aborts) or code is ErrorCode.INVALID_PRODUCER_ID_MAPPING:
             raise NewerInstanceError(f"{what}: {code.name}")
         if what.startswith(("EndTxn", "InitProducerId")):
             if code is ErrorCode.TRANSACTION_ABORTABLE:

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, fields, is_dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, ClassVar, Final
 
 from kafka_calls import request_body
 from kio.serial import entity_reader
+from request_story import codes_in
 
 from semel.protocol.errors import ErrorCode, RetriableError, SemelError
 from semel.protocol.ids import TopicId, TopicPartition
@@ -53,33 +54,34 @@ RETRIED: Final = frozenset(
 
 @dataclass(frozen=True, slots=True)
 class Dialect:
-    """The versions in which one client speaks, and what it does where clients differ.
+    """The versions in which one client speaks, and what it does where clients differ: as recorded (`recordings/`).
 
-    bumps_itself:     an idempotent producer counts its epoch up without asking (Java), or asks for another id.
-    resends_together: batches are sent again side by side (librdkafka), or one at a time (Java).
-    is_newer:         transactions of version 2: no AddPartitionsToTxn, an epoch for each (KIP-890).
+    new_group_versions: those that differ in a group of the new kind.
+    is_java:            what a client of Java does: an idempotent producer counts its epoch up without asking and
+                        sends batches again one at a time; fetches are in sessions, which it ends; commits say the epoch
+                        of what was read, and members of the new kind who they are where they ask for commits.
+                        librdkafka asks for another id, sends batches again side by side, and a producer whose batch is
+                        refused for its epoch has ended.
+    is_newer:           transactions of version 2: no AddPartitionsToTxn, an epoch for each (KIP-890).
     """
 
     name: str
     versions: Mapping[ApiKey, int]
-    bumps_itself: bool
-    resends_together: bool
+    is_java: bool
+    new_group_versions: Mapping[ApiKey, int] = field(default_factory=dict)
     is_newer: bool = False
 
-
-_GROUPS: Final = {
-    ApiKey.METADATA: 12,
-    ApiKey.OFFSET_FETCH: 9,
-    ApiKey.OFFSET_COMMIT: 9,
-    ApiKey.CONSUMER_GROUP_HEARTBEAT: 1,
-}
 
 LIBRDKAFKA: Final = Dialect(
     "librdkafka",
     {
-        **_GROUPS,
+        ApiKey.METADATA: 13,
+        ApiKey.FIND_COORDINATOR: 2,
+        ApiKey.OFFSET_FETCH: 9,
+        ApiKey.OFFSET_COMMIT: 9,
+        ApiKey.CONSUMER_GROUP_HEARTBEAT: 1,
         ApiKey.PRODUCE: 10,
-        ApiKey.FETCH: 11,
+        ApiKey.FETCH: 16,
         ApiKey.INIT_PRODUCER_ID: 4,
         ApiKey.ADD_PARTITIONS_TO_TXN: 0,
         ApiKey.ADD_OFFSETS_TO_TXN: 0,
@@ -88,43 +90,49 @@ LIBRDKAFKA: Final = Dialect(
         ApiKey.JOIN_GROUP: 5,
         ApiKey.SYNC_GROUP: 3,
         ApiKey.HEARTBEAT: 3,
-        ApiKey.LEAVE_GROUP: 3,
+        ApiKey.LEAVE_GROUP: 1,
     },
-    bumps_itself=False,
-    resends_together=True,
+    is_java=False,
 )
 JAVA_3: Final = Dialect(
-    "java 3",
+    "java-3",
     {
-        **_GROUPS,
-        ApiKey.PRODUCE: 9,
-        ApiKey.FETCH: 15,
-        ApiKey.INIT_PRODUCER_ID: 4,
+        ApiKey.METADATA: 12,
+        ApiKey.FIND_COORDINATOR: 6,
+        ApiKey.OFFSET_FETCH: 9,
+        ApiKey.OFFSET_COMMIT: 9,
+        ApiKey.CONSUMER_GROUP_HEARTBEAT: 0,
+        ApiKey.PRODUCE: 11,
+        ApiKey.FETCH: 17,
+        ApiKey.INIT_PRODUCER_ID: 5,
         ApiKey.ADD_PARTITIONS_TO_TXN: 3,
-        ApiKey.ADD_OFFSETS_TO_TXN: 3,
-        ApiKey.TXN_OFFSET_COMMIT: 3,
-        ApiKey.END_TXN: 3,
+        ApiKey.ADD_OFFSETS_TO_TXN: 4,
+        ApiKey.TXN_OFFSET_COMMIT: 4,
+        ApiKey.END_TXN: 4,
         ApiKey.JOIN_GROUP: 9,
         ApiKey.SYNC_GROUP: 5,
         ApiKey.HEARTBEAT: 4,
         ApiKey.LEAVE_GROUP: 5,
     },
-    bumps_itself=True,
-    resends_together=False,
+    is_java=True,
 )
 JAVA_4: Final = Dialect(
-    "java 4",
+    "java-4",
     {
-        **JAVA_3.versions,
-        ApiKey.PRODUCE: 12,
-        ApiKey.FETCH: 17,
-        ApiKey.INIT_PRODUCER_ID: 5,
-        ApiKey.ADD_OFFSETS_TO_TXN: 4,
+        **{
+            key: version
+            for key, version in JAVA_3.versions.items()
+            if key not in (ApiKey.ADD_PARTITIONS_TO_TXN, ApiKey.ADD_OFFSETS_TO_TXN)
+        },
+        ApiKey.METADATA: 13,
+        ApiKey.CONSUMER_GROUP_HEARTBEAT: 1,
+        ApiKey.PRODUCE: 13,
+        ApiKey.FETCH: 18,
         ApiKey.TXN_OFFSET_COMMIT: 5,
         ApiKey.END_TXN: 5,
     },
-    bumps_itself=True,
-    resends_together=False,
+    is_java=True,
+    new_group_versions={ApiKey.OFFSET_FETCH: 10, ApiKey.OFFSET_COMMIT: 10},
     is_newer=True,
 )
 DIALECTS: Final = (LIBRDKAFKA, JAVA_3, JAVA_4)
@@ -173,6 +181,7 @@ class Wire:
         self.party = party
         self._link = Link(party.world.network, party.place, node)
         self._connection: Connection | None = None
+        self._ids: dict[str, TopicId] = {}
 
     async def opened(self) -> Connection:
         """Return the open connection. Raises `ConnectionLostError` after one attempt."""
@@ -193,14 +202,32 @@ class Wire:
         return await self.opened()
 
     def moved(self, tp: TopicPartition) -> None:
-        """Take note that a partition may have another leader than was known."""
+        """Take note that a partition may have another leader than was known, or its topic another id."""
+        self._ids.pop(tp.topic, None)
+
+    async def topic_id(self, topic: str) -> TopicId:
+        """Return the id of a topic, by which newer clients write. Raises `ConnectionLostError` after one attempt."""
+        if topic not in self._ids:
+            answer = await self.ask_metadata(topic)
+            self._ids |= {one.name: TopicId(one.topic_id) for one in answer.topics if not one.error_code}
+            if topic not in self._ids:
+                raise ConnectionLostError("the topic is not known")
+        return self._ids[topic]
+
+    async def ask_metadata(self, *topics: str) -> Any:
+        """Ask for the metadata of topics. Raises `ConnectionLostError`."""
+        return await self.call(
+            ApiKey.METADATA,
+            topics=[{"name": topic, "topic_id": bytes(16)} for topic in topics],
+            allow_auto_topic_creation=False,
+        )
 
     def close(self) -> None:
         if self._connection is not None:
             self._connection.close()
 
     async def call(
-        self, key: ApiKey, *, timeout_ms: float = REQUEST_TIMEOUT_MS, version: int | None = None, **values: Any
+        self, key: ApiKey, /, *, timeout_ms: float = REQUEST_TIMEOUT_MS, version: int | None = None, **values: Any
     ) -> Any:
         """Send one request and return kio's response. Raises `ConnectionLostError`, where its effect is unknown.
 
@@ -223,7 +250,6 @@ class Led:
     node: str
 
 
-_FIND_VERSION: Final = 4
 _LOST_COORDINATOR: Final = frozenset({ErrorCode.NOT_COORDINATOR, ErrorCode.COORDINATOR_NOT_AVAILABLE})
 
 
@@ -251,7 +277,6 @@ class ClusterWire(Wire):
         """The node that is asked for what any node can do."""
         self.led: dict[TopicPartition, Led] = {}
         self._stale: set[TopicPartition] = set()
-        self._ids: dict[str, TopicId] = {}
         self._coordinators: dict[Coordinated, str] = {}
 
     def to(self, node: str) -> Wire:
@@ -270,7 +295,7 @@ class ClusterWire(Wire):
         self._asked = self.party.chance.choice([node for node in self.party.nodes if node != self._asked])
 
     async def call(
-        self, key: ApiKey, *, timeout_ms: float = REQUEST_TIMEOUT_MS, version: int | None = None, **values: Any
+        self, key: ApiKey, /, *, timeout_ms: float = REQUEST_TIMEOUT_MS, version: int | None = None, **values: Any
     ) -> Any:
         coordinated = _coordinated(key, values)
         if coordinated is not None:
@@ -300,11 +325,11 @@ class ClusterWire(Wire):
             self.ask_another()  # the one that was asked last may be behind for long
         answer = await self.call(
             ApiKey.FIND_COORDINATOR,
-            version=_FIND_VERSION,
             key_type=coordinated.kind,
+            key=coordinated.name,
             coordinator_keys=[coordinated.name],
         )
-        (found,) = answer.coordinators
+        (found,) = getattr(answer, "coordinators", (answer,))
         node = self._names.get(found.node_id)
         if found.error_code or node is None:
             self.ask_another()
@@ -332,11 +357,7 @@ class ClusterWire(Wire):
         if wanted:
             if self.party.chance.random() < 0.3:
                 self.ask_another()  # the one that was asked last may be behind for long
-            answer = await self.call(
-                ApiKey.METADATA,
-                topics=[{"name": topic, "topic_id": bytes(16)} for topic in wanted],
-                allow_auto_topic_creation=False,
-            )
+            answer = await self.ask_metadata(*wanted)
             for topic in answer.topics:
                 if not topic.error_code:
                     self._learn(topic)
@@ -372,18 +393,6 @@ def _coordinated(key: ApiKey, values: Mapping[str, Any]) -> Coordinated | None:
         return Coordinated(0, values["groups"][0]["group_id"])
     transactional_id = values.get("transactional_id") or values.get("v3_and_below_transactional_id")
     return None if transactional_id is None else Coordinated(1, transactional_id)
-
-
-def codes_in(answer: Any) -> Iterator[ErrorCode]:
-    """Yield all error codes of a response."""
-    for one in fields(answer):
-        value = getattr(answer, one.name)
-        if one.name.endswith("error_code"):
-            yield code_of(value)
-        elif isinstance(value, tuple):
-            for each in value:
-                if is_dataclass(each):
-                    yield from codes_in(each)
 
 
 def parsed(key: ApiKey, version: int, body: memoryview) -> Any:
@@ -448,11 +457,7 @@ async def learn_topic_ids(wire: Wire, *topics: str) -> dict[str, TopicId]:
     """Ask for the metadata until it names the topics."""
     while True:
         try:
-            answer = await wire.call(
-                ApiKey.METADATA,
-                topics=[{"name": topic, "topic_id": bytes(16)} for topic in topics],
-                allow_auto_topic_creation=False,
-            )
+            answer = await wire.ask_metadata(*topics)
         except ConnectionLostError:
             await wire.party.pause()
             continue
