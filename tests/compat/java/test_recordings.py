@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -13,14 +14,10 @@ CLIENT_OF = {version: client for client, version in JAVA.items()}
 
 
 @pytest.mark.parametrize("scenario", sorted({one for client in JAVA for one in scenarios_of(client)}))
-def test_a_java_client_sends_what_was_recorded(each_tools: KafkaTools, tmp_path: Path, scenario: str) -> None:
+def test_a_java_client_sends_what_was_recorded(
+    each_tools: KafkaTools, java_program: Callable[..., list[str]], tmp_path: Path, scenario: str
+) -> None:
     client = CLIENT_OF[each_tools.version]
     if scenario not in scenarios_of(client):
         pytest.skip("there is no such request in transactions of version 2")
-    classes = tmp_path / "classes"
-    each_tools.compile(Path(__file__).parent / "src", classes)
-
-    def run(bootstrap: str, name: str) -> None:
-        each_tools.run("Recorded", bootstrap, name, classes=classes).succeeded()
-
-    recordings_kit.check(tmp_path, client, scenario, run)
+    recordings_kit.check(tmp_path, client, scenario, lambda bootstrap, name: java_program("Recorded", bootstrap, name))
