@@ -74,7 +74,7 @@ simulate-faults: build ## Search seeds that find planted faults: FAULTS="D1b T*"
 		$(if $(SEEDS),--seeds $(SEEDS)) $(if $(FIRST),--first $(FIRST)) $(if $(JOBS),--jobs $(JOBS)) $(if $(RECORD),--record)
 
 record-clients: build ## Record anew what real clients send, which the simulated ones follow (Java 17, Maven); CLIENT=librdkafka alone
-	PYTHONPATH=tests/support/clients:tests/support/nodes:tests/support/transactions $(BIN)/python -P tests/support/clients/rerecord.py $(CLIENT)
+	PYTHONPATH=tests/support/clients:tests/support/nodes $(BIN)/python -P tests/support/clients/rerecord.py $(CLIENT)
 
 mutants: setup ## Plant the kept faults, and report which live; MUTANTS="P1a T*", SAMPLE=, SEED=, JOBS=, JSON=
 	@set -f; $(BIN)/python -P tests/mutants/run.py $(MUTANTS) $(if $(SAMPLE),--sample $(SAMPLE)) \
