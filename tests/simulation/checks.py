@@ -101,6 +101,8 @@ class _Followed(CommittedLog):
     """Where the active segment begins: below it, compaction may have written batches of a compacted log again."""
     generation: object = None
     """The process whose log was compared last."""
+    stable: int = 0
+    """The last stable offset that was seen last."""
     topic_id: TopicId | None = None
 
 
@@ -166,30 +168,31 @@ class LogWatch:
             self._compare(partition, known)
         # Also where nothing is new: what is below may be cleaned before the next look.
         known.rolled = partition.log.segments.active.base_offset
-        if high_watermark == known.end and not is_started:
+        # A mistake may move the last stable offset alone, while the high watermark stays.
+        last_stable = partition.last_stable_offset
+        if high_watermark == known.end and last_stable == known.stable and not is_started:
             return
         if high_watermark < known.end:
             self._wrong("D3", partition, f"the high watermark went back from {known.end} to {high_watermark}")
             return
-        if not (
-            partition.log_start_offset <= partition.last_stable_offset <= high_watermark <= partition.log_end_offset
-        ):
+        if not partition.log_start_offset <= last_stable <= high_watermark <= partition.log_end_offset:
             self._wrong(
                 "L1",
                 partition,
-                f"log start {partition.log_start_offset}, last stable offset {partition.last_stable_offset}, high "
-                f"watermark {high_watermark}, log end {partition.log_end_offset}",
+                f"log start {partition.log_start_offset}, last stable offset {last_stable}, high watermark "
+                f"{high_watermark}, log end {partition.log_end_offset}",
             )
         if high_watermark > known.end:
             for rule, detail in known.follow(partition, self._markers, self._ledger.several_an_epoch):
                 self._wrong(rule, partition, detail)
         first_open = min(known.open.values(), default=high_watermark)
-        if partition.last_stable_offset > first_open:
+        if last_stable > first_open:
             self._wrong(
-                "L1",
-                partition,
-                f"the last stable offset {partition.last_stable_offset} is behind {first_open}, which is undecided",
+                "L1", partition, f"the last stable offset {last_stable} is behind {first_open}, which is undecided"
             )
+        if last_stable < known.stable:
+            self._wrong("L1", partition, f"the last stable offset went back from {known.stable} to {last_stable}")
+        known.stable = last_stable
 
     def _may_be_empty(self, topic: str) -> bool:
         return self._node.world.database.failed_over > 0 and topic in self._ledger.deleted
