@@ -18,6 +18,8 @@ from simulation.actors import (
     Writer,
 )
 from simulation.kafka_actors import KafkaFeeder, KafkaReader, KafkaRemaker, KafkaTransformer, KafkaWriter
+from simulation.kafka_lister import KafkaLister
+from simulation.kafka_offsets import KafkaMover
 
 if TYPE_CHECKING:
     from simulation.ledger import Ledger
@@ -27,6 +29,10 @@ KAFKA_SHARES = (0.0, 0.5, 0.8)
 """How many of a world's clients speak Kafka's protocol, and not the SDK's."""
 KEEPER_SHARE = 0.6
 """How many worlds have somebody who commits the places of groups without members."""
+MOVER_SHARE = 0.3
+"""How many have somebody who moves such groups, in transactions and without, and asks where they stand."""
+LISTER_SHARE = 0.3
+"""How many have somebody who asks where partitions begin and end, and for offsets by time."""
 
 
 def draw_cast(world: World, ledger: Ledger, chance: random.Random, count: int) -> list[Actor]:
@@ -57,6 +63,10 @@ def draw_cast(world: World, ledger: Ledger, chance: random.Random, count: int) -
         cast.append(Asker(world, ledger, "asker", writers, think_s))
     if chance.random() < KEEPER_SHARE:
         cast.append(Keeper(world, ledger, "keeper", think_s))
+    if random.Random(f"mover of {world.seed}").random() < MOVER_SHARE:
+        cast.append(KafkaMover(world, ledger, "mover", count, think_s))
+    if random.Random(f"lister of {world.seed}").random() < LISTER_SHARE:
+        cast.append(KafkaLister(world, ledger, "lister", count, think_s))
     return cast
 
 

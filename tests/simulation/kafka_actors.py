@@ -18,6 +18,15 @@ from simulation.kafka_wire import DIALECTS, Echo, Party, learn_topic_ids
 from simulation.ledger import Ledger
 from simulation.world import World
 
+GIVES_UP: Final = (0.0, 0.0, 0.2)
+"""How many transactions abort while their batches or offsets are on their way, of one program: these may be verified
+while the marker comes (T8).
+"""
+LINGERS: Final = 0.04
+LINGER_S: Final = 12.0
+"""How many transformers stop for a while before they commit, and how long at most: meanwhile the group may give their
+partitions to another, who has to wait for what becomes of the transaction (O2).
+"""
 _OPERATOR_TIMEOUT_MS: Final = 2_000
 _GUARD_S: Final = 2.0
 
@@ -90,6 +99,7 @@ class _Transacting(KafkaActor):
         self._place = Place()
         self.pause_s = self.chance.choice((0.05, 0.05, 1.5))
         """How long a transaction is thought about, at most: some come near to their timeout."""
+        self.gives_up = self.chance.choice(GIVES_UP)
         self._count = 0
 
     def transaction_aborted_by_operator(self) -> None:
@@ -100,6 +110,7 @@ class _Transacting(KafkaActor):
         producer = TransactionalProducer(
             party, self._place, Echo(party, self.repeats), self.acknowledged, self.name, timeout_ms
         )
+        producer.gives_up = self.gives_up
         await producer.init()
         return producer
 
@@ -138,11 +149,17 @@ class KafkaWriter(_Transacting):
         ]
         number = self.ledger.intend(worker, *sends)
         producer.begin()
+        hurry_s = self.chance.choice((0.01, 0.1)) if self.chance.random() < self.gives_up else None
         try:
-            for part in (sends[:2], sends[2:]):
-                if part:
-                    await producer.send(batched(part))
-                    await self.think(self.pause_s)
+            async with asyncio.timeout(hurry_s):
+                for part in (sends[:2], sends[2:]):
+                    if part:
+                        await producer.send(batched(part))
+                        await self.think(self.pause_s)
+        except TimeoutError:
+            producer.give_up()
+            await self.ended(producer, number, False)
+            return
         except AbortTransactionError as error:
             self.world.told(f"{worker} aborts: {error.message}")
             await self.ended(producer, number, False)
@@ -303,6 +320,8 @@ class KafkaTransformer(_Transacting):
             self.world.told(f"{worker} aborts: {error.message}")
             await self.ended(producer, number, False)
             return False
+        if self.chance.random() < LINGERS:
+            await self.think(LINGER_S)
         return await self.ended(producer, number, self.chance.random() > 0.05)
 
 

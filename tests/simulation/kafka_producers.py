@@ -218,7 +218,7 @@ class BatchSender:
             lane.sent.append(batch)
             batch.sequence = lane.sequence
             lane.sequence += len(batch.values)
-            now_ms = 1_700_000_000_000 + int(self._party.world.scheduler.now * 1000)
+            now_ms = self._party.now_ms()
             batch.data = encode_batch(
                 [(now_ms, None, value.encode(), ()) for value in batch.values],
                 producer_id=self.producer.producer_id,
@@ -381,6 +381,14 @@ class TransactionalProducer:
         self._sent_any = False
         self._answered: list[ErrorCode] = []
         """What each EndTxn was answered."""
+        self._offsets_frame: tuple[int, bytes] | None = None
+        """The version and the body of the last TxnOffsetCommit of this transaction."""
+        self.repeats_offsets = True
+        """Whether one may come once more while its transaction ends: only where nobody else moves the group then."""
+        self.gives_up = 0.0
+        """How often it does not wait for the answer to its offsets, and aborts."""
+        self._late_offsets: asyncio.Future[bool] | None = None
+        """One that is on its way; True once it has been answered."""
 
     @property
     def _held(self) -> dict[str, int]:
@@ -414,6 +422,7 @@ class TransactionalProducer:
     def begin(self) -> None:
         self._added.clear()
         self._sent_any = False
+        self._offsets_frame = None
         self.sender.succeeded = 0
         self._begun_at = self._party.world.scheduler.now
 
@@ -481,8 +490,8 @@ class TransactionalProducer:
 
     async def send_offsets(
         self, group: str, offsets: Mapping[tuple[str, int], int], generation: int, member: str
-    ) -> None:
-        """Add offsets of a group to the transaction."""
+    ) -> int:
+        """Add offsets of a group to the transaction. Returns how many requests before may still arrive, or have."""
         self._sent_any = True
         if not self._party.dialect.is_newer:
             _, code, lost = await ask(
@@ -496,26 +505,40 @@ class TransactionalProducer:
             self._was_lost(lost)
             if code is not ErrorCode.NONE:
                 self._refused("AddOffsetsToTxn", code)
-        _, code, lost = await ask(
-            self._wire,
-            ApiKey.TXN_OFFSET_COMMIT,
-            _worst_of_offsets,
-            transactional_id=self._name,
-            group_id=group,
-            generation_id=generation,
-            member_id=member,
-            topics=[
+        values = {
+            "transactional_id": self._name,
+            "group_id": group,
+            "generation_id": generation,
+            "member_id": member,
+            "topics": [
                 {"name": topic, "partitions": [{"partition_index": number, "committed_offset": offset}]}
                 for (topic, number), offset in offsets.items()
             ],
             **self._held,
-        )
+        }
+        # Not before the epoch has ended, and its transactions with it: then nothing may come of it (T8).
+        producer = self.sender.producer
+        self._echoes(ApiKey.TXN_OFFSET_COMMIT, values, lambda: self.sender.producer != producer)
+        version = self._party.dialect.versions[ApiKey.TXN_OFFSET_COMMIT]
+        frame = version, request_body(ApiKey.TXN_OFFSET_COMMIT, version, **values)
+        if self._party.chance.random() < self.gives_up:
+            self._late_offsets = asyncio.ensure_future(self._offsets_arrive(*frame, 0.0))
+            await self._party.pause(self._party.chance.choice((0.01, 0.1)))
+            raise AbortTransactionError("the program does not wait for its offsets")
+        _, code, lost = await ask(self._wire, ApiKey.TXN_OFFSET_COMMIT, _worst_of_offsets, **values)
         self._was_lost(lost)
         if code in (ErrorCode.ILLEGAL_GENERATION, ErrorCode.UNKNOWN_MEMBER_ID, ErrorCode.REBALANCE_IN_PROGRESS):
             raise AbortTransactionError(f"the group has moved on: {code.name}")
         if code is not ErrorCode.NONE:
             self._refused("TxnOffsetCommit", code)
         self.sender.succeeded += 1
+        self._offsets_frame = frame
+        return lost
+
+    def give_up(self) -> None:
+        """Whatever is under way in the transaction is not waited for any more."""
+        self.sender.gave_up = True
+        self._was_lost(1)
 
     async def end(self, commit: bool, *, patience_ms: int | None = None) -> bool:
         """End the transaction; ask with the same request until there is an answer. Returns whether it committed.
@@ -524,6 +547,28 @@ class TransactionalProducer:
 
         Raises `NotCommittedError` where it can't have committed, and `NewerInstanceError` where nobody knows.
         """
+        late, self._late_offsets = self._late_offsets, None
+        if late is None and self.repeats_offsets and self._offsets_frame is not None and self._echo.draws():
+            delay_s = self._party.chance.choice((0.01, 0.1, 0.5)) * self._party.chance.random()
+            late = asyncio.ensure_future(self._offsets_arrive(*self._offsets_frame, delay_s))
+        is_done = False
+        try:
+            committed = await self._end(commit, patience_ms)
+            is_done = True
+        finally:
+            # In version 1 the next transaction has the same epoch, which would take it for its own: none begins before.
+            if late is not None and not await late:
+                self._was_lost(1)
+        if is_done and self._needs_epoch:
+            await self._init(self.sender.producer)
+        return committed
+
+    async def _offsets_arrive(self, version: int, frame: bytes, delay_s: float) -> bool:
+        """Let offsets arrive while the transaction ends, or after it. Returns whether they are not on their way yet."""
+        await asyncio.sleep(delay_s)
+        return await self._echo.repeat(ApiKey.TXN_OFFSET_COMMIT, version, frame) is not None
+
+    async def _end(self, commit: bool, patience_ms: int | None) -> bool:
         if not commit:
             self.sender.forget_all()
         dialect = self._party.dialect
@@ -577,17 +622,19 @@ class TransactionalProducer:
             await self._init(self.sender.producer)
         return commit
 
+    @property
+    def may_have_been_ended(self) -> bool:
+        """Whether somebody else may have ended the present transaction: its timeout, or who took its place."""
+        world = self._party.world
+        off_ms = max(abs(node.clock.off_ms) for node in world.nodes.values())
+        age_ms = (world.scheduler.now - self._begun_at) * 1000 + off_ms
+        return age_ms > self._timeout_ms * 0.8 or self._place.inits > 1 or self._place.may_end_early
+
     def _refused(self, what: str, code: ErrorCode) -> None:
         """Raise what a client makes of a refusal, and say where nobody gave a reason for it."""
         world = self._party.world
         age_s = world.scheduler.now - self._begun_at
-        is_late = age_s * 1000 > self._timeout_ms * 0.8
-        if not (
-            is_late
-            or self._place.inits > 1
-            or self._place.may_end_early
-            or any(node.clock.off_ms for node in world.nodes.values())
-        ):
+        if not self.may_have_been_ended and not any(node.clock.off_ms for node in world.nodes.values()):
             self._party.wrong(
                 "refused",
                 f"{what} of {self._name!r} {self.sender.producer}: {code.name}, after {age_s:.2f} s of "

@@ -18,6 +18,7 @@ from semel.protocol.kafka.api import ApiKey
 from semel.protocol.kafka.entities import load_entity
 from semel.runtime.kafka_client.connection import Connection, ConnectionLostError, connect
 from semel.sdk.transport.connection import dial_link
+from simulation.machine import START_MS
 from simulation.network import Link
 
 if TYPE_CHECKING:
@@ -82,6 +83,8 @@ LIBRDKAFKA: Final = Dialect(
         ApiKey.CONSUMER_GROUP_HEARTBEAT: 1,
         ApiKey.PRODUCE: 10,
         ApiKey.FETCH: 16,
+        ApiKey.LIST_OFFSETS: 7,
+        ApiKey.OFFSET_DELETE: 0,
         ApiKey.INIT_PRODUCER_ID: 4,
         ApiKey.ADD_PARTITIONS_TO_TXN: 0,
         ApiKey.ADD_OFFSETS_TO_TXN: 0,
@@ -104,6 +107,8 @@ JAVA_3: Final = Dialect(
         ApiKey.CONSUMER_GROUP_HEARTBEAT: 0,
         ApiKey.PRODUCE: 11,
         ApiKey.FETCH: 17,
+        ApiKey.LIST_OFFSETS: 8,
+        ApiKey.OFFSET_DELETE: 0,
         ApiKey.INIT_PRODUCER_ID: 5,
         ApiKey.ADD_PARTITIONS_TO_TXN: 3,
         ApiKey.ADD_OFFSETS_TO_TXN: 4,
@@ -128,6 +133,7 @@ JAVA_4: Final = Dialect(
         ApiKey.CONSUMER_GROUP_HEARTBEAT: 1,
         ApiKey.PRODUCE: 13,
         ApiKey.FETCH: 18,
+        ApiKey.LIST_OFFSETS: 10,
         ApiKey.TXN_OFFSET_COMMIT: 5,
         ApiKey.END_TXN: 5,
     },
@@ -167,6 +173,11 @@ class Party:
     def wire(self) -> Wire:
         """Return a way to the node, or to all of them."""
         return Wire(self) if len(self.nodes) == 1 else ClusterWire(self)
+
+    def now_ms(self) -> int:
+        """Return what its clock says, which is off in one of three programs."""
+        off_ms = random.Random(f"clock of {self.place} in {self.world.seed}").choice((0, 0, 0, 0, 700, -20_000))
+        return START_MS + off_ms + int(self.world.scheduler.now * 1000)
 
     async def pause(self, longest_s: float = 0.2) -> None:
         await asyncio.sleep(longest_s * (0.3 + 0.7 * self.chance.random()))
@@ -417,10 +428,14 @@ class Echo:
         self._process = party.world.client(f"{party.name}.late") if share else None
         self.repeated = 0
 
+    def draws(self) -> bool:
+        """Draw whether something is repeated."""
+        return self._process is not None and self._party.chance.random() < self._share
+
     def sent(self, key: ApiKey, version: int, body: Sequence[Any], only_if: Callable[[], bool] | None = None) -> bool:
         """A request has left: now and then it arrives again, where `only_if` holds then. Returns whether it may."""
         process, party = self._process, self._party
-        if process is None or party.chance.random() >= self._share:
+        if process is None or not self.draws():
             return False
         frame = b"".join(bytes(part) for part in body)
         delay_s = party.chance.choice((0.05, 1.0, 12.0)) * party.chance.random()

@@ -19,6 +19,7 @@ from simulation.actors import (
 )
 from simulation.casting import SOURCES, draw_cast
 from simulation.checks import LogWatch
+from simulation.kafka_lister import KafkaLister
 from simulation.nemesis import Fault, Stage, draw_plan
 from simulation.scenario import BUSY_S, HEAL_S, Scenario
 from simulation.state_checks import StateChecks
@@ -100,6 +101,9 @@ class NodeScenario(Scenario):
             self.ledger.wrong("open", self.states.what_is_open())
             return
         self.states.at_end(self.actors)
+        for actor in self.actors:
+            if isinstance(actor, KafkaLister):
+                actor.judge(self._logs_of(INPUT, OUTPUT))
         self._judge()
 
     async def _all_is_transformed(self) -> None:

@@ -13,6 +13,7 @@ from simulation.cluster_actors import ClusterReader
 from simulation.cluster_scenario import ClusterScenario
 from simulation.kafka_actors import KafkaTransformer
 from simulation.kafka_consumers import ClassicMember
+from simulation.kafka_lister import KafkaLister
 from simulation.kafka_wire import JAVA_4, Party, learn_topic_ids
 
 FINISH_S: Final = 180.0
@@ -56,6 +57,10 @@ class TransactionsScenario(ClusterScenario):
         self.watch.at_end()
         for states in self.states:
             states.at_end(())
+        logs = [next(iter(here.values())) for known, _, here in self.watch.replicas() if known.tp.topic in self.topics]
+        for actor in self.actors:
+            if isinstance(actor, KafkaLister):
+                actor.judge(logs)
         if not self.ledger.anomalies and self._stop_all(self.actors):
             self._judge(IsolationLevel.READ_COMMITTED, self.ends)
 
