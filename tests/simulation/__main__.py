@@ -142,19 +142,17 @@ def _many(seeds: range, arguments: argparse.Namespace) -> int:
     return 130 if is_interrupted else 1 if failed else 0
 
 
-def _leave_interrupts_to_the_parent() -> None:
-    """Ctrl-C reaches all processes of a terminal: one of them says what was done."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-
-
 def _verdicts(seeds: range, workers: int, world: str) -> Iterator[Verdict]:
     run_one = partial(run, world=world)
     if workers == 1 and len(seeds) <= SEEDS_A_PROCESS:
         yield from map(run_one, seeds)
         return
-    # A fresh process after some seeds: what killed processes have left is not collected in between.
+    # A fresh process after some seeds: what killed processes have left is not collected in between. Ctrl-C reaches all
+    # processes of a terminal, and one of them says what was done. What a process begins with may not be a function of
+    # this module: a new process does not import it under this name.
     context = multiprocessing.get_context("spawn")
-    with context.Pool(workers, _leave_interrupts_to_the_parent, maxtasksperchild=SEEDS_A_PROCESS) as pool:
+    ignore_interrupts = (signal.SIGINT, signal.SIG_IGN)
+    with context.Pool(workers, signal.signal, ignore_interrupts, maxtasksperchild=SEEDS_A_PROCESS) as pool:
         yield from pool.imap_unordered(run_one, seeds)
 
 

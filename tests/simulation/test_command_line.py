@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
 import sys
 
 import pytest
@@ -56,3 +58,13 @@ def test_a_short_story_is_told_whole() -> None:
 def test_a_digest_is_written_without_a_sign() -> None:
     assert command._hex(-1) == "f" * 16
     assert command._hex(1) == "0" * 15 + "1"
+
+
+def test_several_processes_run_seeds(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As `make simulate` does it: what a process begins with must be found in a new one."""
+    command_line = [sys.executable, "-P", "-m", "simulation", "--seeds", "2", "--workers", "2"]
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join(sys.path))
+    ran = subprocess.run(command_line, capture_output=True, text=True, timeout=300, check=False)
+    assert ran.returncode == 0, ran.stderr
+    assert ran.stdout.startswith("2 seeds, 0 failed; ")
+    assert "Traceback" not in ran.stderr
