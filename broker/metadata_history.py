@@ -9,12 +9,12 @@ from __future__ import annotations
 import logging
 from concurrent.futures import Executor
 
-from semel.broker.metadata.applied_position import POSITION_FILE, AppliedPosition, read_applied
+from semel.broker.metadata.applied_position import POSITION_FILE, Applied, AppliedPosition, read_applied
 from semel.broker.metadata.chain import MetadataWentBackError
 from semel.broker.metadata.changes import Change
 from semel.broker.metadata.image import MetadataImage
 from semel.broker.metadata.metadata import Metadata
-from semel.broker.producer_ids import skipped_blocks
+from semel.broker.producer_ids import beyond_lost, skipped_up_to
 from semel.broker.start_errors import NodeStartError, StartFailure
 from semel.runtime.storage import Storage
 
@@ -37,6 +37,7 @@ class MetadataHistory:
         self._applied = AppliedPosition(storage, self._path, executor)
         self.loss_is_accepted = False
         """Whether the metadata lacks what this node had applied, and the node continues all the same."""
+        self._producer_ids_from = 0
 
     async def check(self, metadata: Metadata) -> None:
         """Raises `NodeStartError` where the metadata lacks what this node had applied, unless that is accepted."""
@@ -50,12 +51,28 @@ class MetadataHistory:
                     raise NodeStartError(self.advice(error), StartFailure.METADATA) from error
                 _log.warning("%s. As %s says, the changes that are missing are given up", error.message, OPTION)
                 self.loss_is_accepted = True
+                await self._skip_producer_ids(known, metadata.image)
         if self._accepts_loss and not self.loss_is_accepted:
             _log.warning("%s: the metadata has all that this node had applied, so nothing is given up", OPTION)
 
+    async def _skip_producer_ids(self, known: Applied, image: MetadataImage) -> None:
+        """Choose the next producer id, and remember it before any is given: the database may lose this as well.
+
+        The position stays: a crash must find the loss again. Raises `NodeStartError`.
+        """
+        self._producer_ids_from = beyond_lost(max(known.next_producer_id, image.next_producer_id))
+        try:
+            await self._applied.write(known._replace(next_producer_id=self._producer_ids_from))
+        except OSError as error:
+            raise NodeStartError(
+                f"{self._path} can't be written: {error}. Without it, a further loss could give producer ids twice. "
+                f"Fix this, and start the node with {OPTION} again",
+                StartFailure.DATA_FOLDER,
+            ) from error
+
     def changes_of_registration(self, image: MetadataImage) -> list[Change]:
         """Return what is changed together with the registration: producer ids that lost changes may have given."""
-        return [skipped_blocks(image, self._node_id)] if self.loss_is_accepted else []
+        return skipped_up_to(self._producer_ids_from, image, self._node_id)
 
     def follow(self, metadata: Metadata, *, pause_s: float) -> None:
         """Remember from now on what is applied, with a pause between two writes.

@@ -16,10 +16,15 @@ SKIPPED: Final = 1_000_000_000
 """More than the changes that a database can have lost have given."""
 
 
-def skipped_blocks(image: MetadataImage, node_id: int) -> ProducerIdsAllocated:
-    """Leave out ids that changes may have given which the metadata has lost: logs and clients still have those (P1)."""
+def beyond_lost(next_producer_id: int) -> int:
+    """Return the first id that no lost change can have given, where `next_producer_id` was the next that was known."""
+    return min(next_producer_id + SKIPPED, INT64_MAX)
+
+
+def skipped_up_to(end: int, image: MetadataImage, node_id: int) -> list[Change]:
+    """Leave out the ids below `end`: logs and clients still have what lost changes gave (P1)."""
     first = image.next_producer_id
-    return ProducerIdsAllocated(node_id, first, min(SKIPPED, INT64_MAX - first))
+    return [ProducerIdsAllocated(node_id, first, end - first)] if end > first else []
 
 
 class ProducerIds:

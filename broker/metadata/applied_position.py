@@ -20,25 +20,36 @@ from semel.runtime.threads import Threads
 _log = logging.getLogger(__name__)
 
 POSITION_FILE: Final = "metadata-position"
-_HEAD: Final = "semel metadata position 1"
+_HEAD: Final = "semel metadata position 2"
+_HEAD_WITHOUT_IDS: Final = "semel metadata position 1"
+"""Of files that say nothing of producer ids."""
 _BYTES_MAX: Final = 4096
 
 
 class Applied(NamedTuple):
-    """What is remembered: of which cluster, and how far its changes were applied."""
+    """What is remembered.
+
+    cluster_id: of which cluster
+    position: how far its changes were applied
+    next_producer_id: below it are all producer ids that may have been given up to there (P1)
+    """
 
     cluster_id: str
     position: Position
+    next_producer_id: int
 
 
 def read_applied(storage: Storage, path: str) -> Applied | None:
     """Return what was remembered, or None, with a warning where the file can't be read."""
     try:
         text = read_whole(storage, path, size_bytes_max=_BYTES_MAX).decode("ascii")
-        head, cluster, sequence, digest = text.splitlines()
-        if head != _HEAD:
+        head, cluster, sequence, digest, *more = text.splitlines()
+        if head == _HEAD_WITHOUT_IDS:
+            more.append("0")
+        elif head != _HEAD:
             raise ValueError("it does not begin as such a file does")
-        return Applied(cluster, Position(int(sequence), bytes.fromhex(digest).hex()))
+        (next_producer_id,) = more
+        return Applied(cluster, Position(int(sequence), bytes.fromhex(digest).hex()), int(next_producer_id))
     except FileNotFoundError:
         return None
     except (OSError, ValueError) as error:
@@ -70,6 +81,12 @@ class AppliedPosition:
                 self._write_all(), name="note the metadata's position"
             )
 
+    async def write(self, applied: Applied) -> None:
+        """Remember this now. Raises `OSError`."""
+        lines = (_HEAD, applied.cluster_id, *map(str, applied.position), str(applied.next_producer_id), "")
+        data = "\n".join(lines).encode("ascii")
+        await asyncio.get_running_loop().run_in_executor(self._executor, write_whole, self._storage, self._path, data)
+
     async def flush(self) -> None:
         """Write what is left now."""
         self._hurry.set()
@@ -100,12 +117,8 @@ class AppliedPosition:
     async def _write(self) -> None:
         image = self._noted
         assert image is not None
-        lines = (_HEAD, image.cluster_id, str(image.sequence), image.digest, "")
-        data = "\n".join(lines).encode("ascii")
         try:
-            await asyncio.get_running_loop().run_in_executor(
-                self._executor, write_whole, self._storage, self._path, data
-            )
+            await self.write(Applied(image.cluster_id, image.position, image.next_producer_id))
         except OSError as error:
             _log.warning("%s could not be written: %s; it is written again with the next change", self._path, error)
         self._written = image

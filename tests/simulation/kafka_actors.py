@@ -192,15 +192,17 @@ class KafkaRemaker(_Transacting):
             topic = await self._another(admin)
             producer = await self.producer(party)
             guard = asyncio.create_task(self._guard(admin))
-            while not self.is_stopping:
-                self._topic = topic
-                is_settled = await self._transact(producer, topic)
-                self._topic = ""
-                if is_settled and not producer.sender.was_repeated:
-                    topic = await self._remade(admin, producer, topic)
-                await self.think(self.think_s / 2)
-            guard.cancel()
-            producer.close()
+            try:
+                while not self.is_stopping:
+                    self._topic = topic
+                    is_settled = await self._transact(producer, topic)
+                    self._topic = ""
+                    if is_settled and not producer.sender.was_repeated:
+                        topic = await self._remade(admin, producer, topic)
+                    await self.think(self.think_s / 2)
+            finally:
+                guard.cancel()
+                producer.close()
 
     async def _guard(self, admin: semel.aio.Admin) -> None:
         """Make the topic that is written to once more, where the database has lost it."""

@@ -17,7 +17,8 @@ from semel.broker.inspection.verify import verify
 from semel.broker.metadata.applied_position import POSITION_FILE, Applied, AppliedPosition, read_applied
 from semel.broker.metadata.chain import MetadataWentBackError, Position
 from semel.broker.metadata.image import EMPTY_IMAGE, MetadataImage
-from semel.broker.metadata.store import METADATA_FILE, sqlite_url
+from semel.broker.metadata.store import METADATA_FILE, MetadataStore, sqlite_url
+from semel.broker.metadata_history import MetadataHistory
 from semel.broker.node import Node
 from semel.broker.producer_ids import BLOCK_SIZE, ProducerIds
 from semel.broker.start_errors import NodeStartError, StartFailure
@@ -161,7 +162,7 @@ def test_R10_a_running_node_stops_where_its_database_goes_back(tmp_path: Path, u
         assert "--accept-metadata-loss" in str(failure)
         path = f"{node.data_dir}/{POSITION_FILE}"
         # also where it is killed now
-        assert read_applied(DiskStorage(), path) == Applied(applied.cluster_id, applied.position)
+        assert read_applied(DiskStorage(), path) == Applied(applied.cluster_id, applied.position, 0)
         assert await _stop(node) == ServeExit.METADATA
         with pytest.raises(NodeStartError, match=f"up to {applied.sequence}, and the database has changes up to"):
             await Node.start(settings_of(tmp_path, url))
@@ -194,6 +195,85 @@ def test_R10_a_loss_that_was_accepted_and_not_dealt_with_is_found_again(
             async with running_node(tmp_path, **_other_settings(config)):
                 pass
         assert (tmp_path / "data" / "lost-0").is_dir()
+
+    asyncio.run(main())
+
+
+def test_R10_P1_a_second_loss_gives_no_producer_id_twice(tmp_path: Path) -> None:
+    """It takes back what the first start that accepted one had skipped."""
+
+    async def main() -> None:
+        url = sqlite_url(f"{tmp_path}/shared.sqlite")
+        config = settings_of(tmp_path, url)
+        node = await Node.start(config)
+        copy = copy_of(url)
+        await create_topic(node, "lost")
+        given = [await ProducerIds(node.metadata, 1).next_producer_id()]
+        await node.stop()
+        for _ in range(3):
+            restore(url, copy)
+            node = await Node.start(config, accept_metadata_loss=True)
+            given.append(await ProducerIds(node.metadata, 1).next_producer_id())
+            await node.stop()
+        assert given == sorted(set(given))
+        assert given[-1] > given[-2] + 1000 * BLOCK_SIZE
+
+    asyncio.run(main())
+
+
+def test_R10_P1_producer_ids_that_were_skipped_are_remembered_before_any_is_given(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The node is killed once it has registered, and the database loses that, too."""
+
+    async def main() -> None:
+        url = sqlite_url(f"{tmp_path}/shared.sqlite")
+        config = settings_of(tmp_path, url)
+        node = await Node.start(config)
+        copy = copy_of(url)
+        await create_topic(node, "lost")
+        await node.stop()
+        restore(url, copy)
+
+        def crash(*_: object, **__: object) -> None:
+            raise SemelError("crashed")
+
+        with monkeypatch.context() as patch:
+            patch.setattr(MetadataHistory, "follow", crash)
+            with pytest.raises(NodeStartError, match="crashed"):
+                await Node.start(config, accept_metadata_loss=True)
+        given = MetadataStore(url).load().next_producer_id
+        restore(url, copy)
+        node = await Node.start(config, accept_metadata_loss=True)
+        assert await ProducerIds(node.metadata, 1).next_producer_id() > given
+        await node.stop()
+
+    asyncio.run(main())
+
+
+def test_R10_a_loss_is_not_accepted_where_the_next_producer_id_can_not_be_remembered(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def main() -> None:
+        url = sqlite_url(f"{tmp_path}/shared.sqlite")
+        config = settings_of(tmp_path, url)
+        node = await Node.start(config)
+        copy = copy_of(url)
+        await create_topic(node, "lost")
+        await node.stop()
+        restore(url, copy)
+
+        def refuse(*_: object, **__: object) -> None:
+            raise OSError(28, "No space left on device")
+
+        with monkeypatch.context() as patch:
+            patch.setattr("semel.broker.metadata.applied_position.write_whole", refuse)
+            with pytest.raises(NodeStartError, match=r"can't be written: .*No space left.*Fix this") as caught:
+                await Node.start(config, accept_metadata_loss=True)
+        assert caught.value.failure is StartFailure.DATA_FOLDER
+        node = await Node.start(config, accept_metadata_loss=True)
+        assert set(node.metadata.image.topics) == set()
+        await node.stop()
 
     asyncio.run(main())
 
@@ -254,7 +334,7 @@ def test_a_position_that_can_not_be_read_is_no_error(
             assert f"{path} can't be read" in caplog.text
             cluster_id = node.metadata.image.cluster_id
         if isinstance(content, bytes):
-            assert read_applied(DiskStorage(), str(path)) == Applied(cluster_id, position)
+            assert read_applied(DiskStorage(), str(path)) == Applied(cluster_id, position, 0)
 
     asyncio.run(main())
 
@@ -278,6 +358,12 @@ def images(count: int) -> Sequence[MetadataImage]:
     return [replace(EMPTY_IMAGE, cluster_id="c", sequence=number, digest="ab" * 32) for number in range(1, count + 1)]
 
 
+def test_a_position_of_an_earlier_version_is_read(tmp_path: Path) -> None:
+    path = tmp_path / POSITION_FILE
+    path.write_text(f"semel metadata position 1\nc\n7\n{'ab' * 32}\n")
+    assert read_applied(DiskStorage(), str(path)) == Applied("c", Position(7, "ab" * 32), 0)
+
+
 def test_changes_that_come_together_are_remembered_once_and_nothing_wakes_up_later() -> None:
     async def main() -> None:
         storage = CountingStorage()
@@ -287,7 +373,7 @@ def test_changes_that_come_together_are_remembered_once_and_nothing_wakes_up_lat
             applied.note(image)
         await applied.flush()
         assert storage.renames == 1
-        assert read_applied(storage, f"/data/{POSITION_FILE}") == Applied("c", Position(100, "ab" * 32))
+        assert read_applied(storage, f"/data/{POSITION_FILE}") == Applied("c", Position(100, "ab" * 32), 0)
         assert len(asyncio.all_tasks()) == 1  # no timer, no task
         await applied.close()
         assert storage.renames == 1
@@ -312,7 +398,7 @@ def test_a_pause_keeps_the_disk_free_and_a_stop_does_not_wait_for_it() -> None:
         assert storage.renames == 1
         await applied.close()
         assert storage.renames == 2
-        assert read_applied(storage, f"/data/{POSITION_FILE}") == Applied("c", third.position)
+        assert read_applied(storage, f"/data/{POSITION_FILE}") == Applied("c", third.position, 0)
 
     asyncio.run(main())
 
@@ -329,6 +415,6 @@ def test_a_disk_that_refuses_the_file_is_a_warning(caplog: pytest.LogCaptureFixt
         assert "could not be written" in caplog.text
         applied.note(second)
         await applied.close()
-        assert read_applied(storage, f"/data/{POSITION_FILE}") == Applied("c", second.position)
+        assert read_applied(storage, f"/data/{POSITION_FILE}") == Applied("c", second.position, 0)
 
     asyncio.run(main())
