@@ -35,6 +35,8 @@ from semel.broker.metadata.image import EMPTY_IMAGE, MetadataImage, decode_image
 from semel.broker.metadata.runs import NodeDeposedError, Writer
 from semel.broker.metadata.tables import (
     CHANGES,
+    DIGESTS_AT,
+    LAST_POSITIONS,
     LEASES,
     LOGS,
     NODES,
@@ -507,8 +509,7 @@ class MetadataStore(Database):
     @staticmethod
     def _head(connection: sa.Connection) -> Position:
         """Return the last change's position: a snapshot's, where only that is left."""
-        for table in LOGS:
-            last = sa.select(table.c.sequence, table.c.digest).order_by(table.c.sequence.desc()).limit(1)
+        for last in LAST_POSITIONS:
             row = connection.execute(last).one_or_none()
             if row is not None:
                 return Position(*row)
@@ -517,8 +518,8 @@ class MetadataStore(Database):
     @staticmethod
     def _digest_at(connection: sa.Connection, sequence: int) -> str | None:
         """Return the digest of a change, or None where it is gone: then two snapshots have it."""
-        for table in LOGS:
-            digest = connection.execute(sa.select(table.c.digest).where(table.c.sequence == sequence)).scalar()
+        for digest_at in DIGESTS_AT:
+            digest = connection.execute(digest_at, {"at": sequence}).scalar()
             if digest is not None:
                 return str(digest)
         return None

@@ -41,6 +41,14 @@ SNAPSHOTS: Final = sa.Table(
 )
 LOGS: Final = (CHANGES, SNAPSHOTS)
 """What has numbers and digests. The changes up to a snapshot may have been dropped, so snapshots count as well."""
+LAST_POSITIONS: Final = tuple(
+    sa.select(table.c.sequence, table.c.digest).order_by(table.c.sequence.desc()).limit(1) for table in LOGS
+)
+"""The queries for the last position of each. Every read and every heartbeat asks, so they are made once."""
+DIGESTS_AT: Final = tuple(
+    sa.select(table.c.digest).where(table.c.sequence == sa.bindparam("at", type_=sa.BigInteger)) for table in LOGS
+)
+"""The queries for the digest of a change `at` a number."""
 LEASES: Final = sa.Table(
     "semel_leases",
     TABLES,

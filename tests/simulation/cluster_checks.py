@@ -64,7 +64,6 @@ class ReplicaWatch:
         self._ledger = ledger
         self._partitions: dict[Place, _Replicated] = {}
         self._markers: Markers = {}
-        self._transactions = -1
         self.image: MetadataImage = EMPTY_IMAGE
         """What the database says now."""
 
@@ -123,12 +122,9 @@ class ReplicaWatch:
 
     def _read_database(self) -> None:
         database = self._world.database
-        if database.transactions != self._transactions:
-            self._transactions = database.transactions
+        if database.last_change() != self.image.sequence:
             changes = database.store_of_the_judge().changes_after(self.image.position)
-            if changes:
-                self.image = self.image.apply_all(changes)
-                self._transactions = database.transactions
+            self.image = self.image.apply_all(changes)
 
     def _look_at(self, known: _Replicated, state: PartitionState, node_id: int, one: Partition) -> None:
         node = self._nodes[node_id]

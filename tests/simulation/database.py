@@ -11,6 +11,7 @@ import sqlalchemy as sa
 
 from semel.broker.metadata.database import MetadataUnavailableError
 from semel.broker.metadata.store import MetadataStore
+from semel.broker.metadata.tables import CHANGES
 
 
 class SimulatedDatabase:
@@ -27,13 +28,14 @@ class SimulatedDatabase:
         """How many take effect, and say that they failed."""
         self.lost_writes = 0
         """How many of the next ones that write take effect, and say that they failed."""
-        self.transactions = 0
         self.is_shared = False
         """Whether nodes that start expect others on it: then they poll it, and have heartbeats."""
         self.now_ms: Callable[[], int] | None = None
         """The time of leases and heartbeats, where it is not what each node says."""
         self._first = MetadataStore("sqlite://")
         self.engine = self._first._engine
+        with self.engine.connect() as connection:
+            self._raw = _sqlite(connection)  # there is only one to a database in memory
         self._copies: list[bytes] = []
         self.failed_over = 0
         """How often it went back to a copy."""
@@ -45,6 +47,11 @@ class SimulatedDatabase:
     def store_of_the_judge(self) -> MetadataStore:
         """Return a way to this database that never fails."""
         return self._first
+
+    def last_change(self) -> int:
+        """Return the number of the last change. Asked after every few steps, so without SQLAlchemy."""
+        (last,) = self._raw.execute(f"SELECT max(sequence) FROM {CHANGES.name}").fetchone()
+        return int(last or 0)
 
     def keep_copy(self) -> None:
         """Remember the database as it is: a standby that gets no further."""
@@ -94,7 +101,6 @@ class _Store(MetadataStore):
     @contextmanager
     def _transaction(self) -> Iterator[sa.Connection]:
         database = self._database
-        database.transactions += 1
         fate = database.chance.random()
         if database.is_away or self._node in database.cut_off or fate < database.refused_share:
             raise MetadataUnavailableError("the simulated database is away")
