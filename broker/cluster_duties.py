@@ -1,15 +1,15 @@
 """What the nodes of a cluster do about each other's lives: fence who is silent, let return who is heard of, and leave.
 
 The controller alone does it, which is the node that has the lease. It may be wrong about a node without harm: a node
-that is fenced in error loses what it leads, and nothing that was committed (R4). Whether a node is silent, the time of
-the metadata's database says, never a node's own clock.
+that is fenced in error loses what it leads, and nothing that was committed (R4). How long a node is silent, the time of
+the metadata's database says, never a node's own clock; what that means, `peers/silence.py`.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Final
 
 from semel.broker.cluster_changes import ClusterChanges
@@ -20,16 +20,21 @@ from semel.broker.controller.shutdown import StepDown, may_stop, step_down
 from semel.broker.metadata.changes import BrokerStopping, Change
 from semel.broker.metadata.image import MetadataImage
 from semel.broker.metadata.metadata import Metadata
+from semel.broker.metadata.store import NodeSession
+from semel.broker.peers.probes import Probes
+from semel.broker.peers.silence import Patience, Sign
 from semel.protocol.errors import SemelError
 from semel.protocol.ids import OFFSETS_TOPIC, TRANSACTIONS_TOPIC
 from semel.runtime.clock import Clock
 
 if TYPE_CHECKING:
     from semel.broker.config.node_config import NodeConfig
+    from semel.broker.peers.peers import Peers
 
 _log = logging.getLogger("semel.cluster")
 
 LEAVE_EVERY_S: Final = 0.05
+_LONG_AGO_MS: Final = 1 << 50
 _NAMED_MAX: Final = 5
 
 
@@ -37,51 +42,56 @@ class ClusterDuties:
     """The duties of one node."""
 
     def __init__(
-        self, metadata: Metadata, clock: Clock, config: Callable[[], NodeConfig], changes: ClusterChanges
+        self,
+        metadata: Metadata,
+        clock: Clock,
+        config: Callable[[], NodeConfig],
+        changes: ClusterChanges,
+        peers: Peers,
     ) -> None:
         self._metadata = metadata
         self._clock = clock
         self._config = config
         self._changes = changes
+        self._peers = peers
+        self._probes = Probes(self._probe)
         self.behind_max = 0
         """How many changes the node lacks that is furthest behind, of those that live, as of its last heartbeat."""
 
     async def run(self) -> None:
         """Watch the other nodes until cancelled, whenever this node is the controller."""
         is_blind = False
-        while True:
-            await asyncio.sleep(self._config().broker_heartbeat_interval_ms / 1000)
-            if self._metadata.controller_epoch < 0:
-                self.behind_max = 0
-                continue
-            try:
-                await self._watch()
-                is_blind = False
-            except SemelError as error:
-                if not is_blind:
-                    _log.warning("the other nodes can't be watched now, and this is tried again: %s", error.message)
-                is_blind = True
+        try:
+            while True:
+                await asyncio.sleep(self._config().broker_heartbeat_interval_ms / 1000)
+                if self._metadata.controller_epoch < 0:
+                    self.behind_max = 0
+                    self._probes.close()
+                    continue
+                try:
+                    await self._watch()
+                    is_blind = False
+                except SemelError as error:
+                    if not is_blind:
+                        _log.warning("the other nodes can't be watched now, and this is tried again: %s", error.message)
+                    is_blind = True
+        finally:
+            self._probes.close()
+
+    async def _probe(self, node_id: int) -> Sign:
+        return await self._peers.probe(node_id, self._config().broker_session_timeout_ms / 2)
 
     async def _watch(self) -> None:
-        config, now_s = self._config(), self._clock.monotonic()
+        now_s = self._clock.monotonic()
+        session_ms = self._config().broker_session_timeout_ms
         sessions = {each.node_id: each for each in await self._metadata.silent_nodes(0)}
         image = self._metadata.image
-        session_ms = config.broker_session_timeout_ms
-        # While the database was away nobody could be heard of: that is no silence.
         reached_since = self._metadata.reached_since
-        may_judge = reached_since is not None and (now_s - reached_since) * 1000 >= session_ms
-        silent, heard = [], []
+        reached_ms = 0.0 if reached_since is None else (now_s - reached_since) * 1000
         self.behind_max = max(
             (image.sequence - one.seen_sequence for one in sessions.values() if one.silent_ms < session_ms), default=0
         )
-        for node_id, broker in image.brokers.items():
-            session = sessions.get(node_id)
-            is_silent = session is None or session.broker_epoch != broker.epoch or session.silent_ms >= session_ms
-            if is_silent and not broker.is_fenced and node_id != config.node_id:
-                if may_judge or (session is not None and session.has_left):
-                    silent.append(node_id)
-            elif not is_silent and broker.is_fenced:
-                heard.append(node_id)
+        silent, heard = self._judge(image, sessions, reached_ms)
         if silent:
             _log.warning("%s dead: others lead what they led", _named(silent, "is", "are"))
             await self._change(nodes_fenced, silent)
@@ -94,6 +104,33 @@ class ClusterDuties:
             _log.info("%s heard of again", _named(heard, "was", "were"))
             await self._change(nodes_unfenced, heard)
         await self._grow_internal_topics()
+
+    def _judge(
+        self, image: MetadataImage, sessions: Mapping[int, NodeSession], reached_ms: float
+    ) -> tuple[list[int], list[int]]:
+        """Return the nodes that are dead and count as alive, and the other way round. Ask those that may be dead.
+
+        reached_ms: for how long the database has answered
+        """
+        config = self._config()
+        patience = Patience(config.broker_session_timeout_ms, config.broker_heartbeat_interval_ms)
+        silent, heard, suspects = [], [], []
+        for node_id, broker in image.brokers.items():
+            session, run = sessions.get(node_id), (node_id, broker.epoch)
+            is_this_run = session is not None and session.broker_epoch == broker.epoch
+            silent_ms = session.silent_ms if session is not None and is_this_run else _LONG_AGO_MS
+            has_left = session is not None and session.has_left
+            sign = self._probes.sign_of(run)
+            if broker.is_fenced:
+                if patience.is_heard(silent_ms, sign):
+                    heard.append(node_id)
+            elif node_id != config.node_id and (has_left or patience.is_dead(min(silent_ms, reached_ms), sign)):
+                silent.append(node_id)
+            may_still_live = not broker.is_fenced or silent_ms < patience.session_ms
+            if node_id != config.node_id and may_still_live and patience.is_suspicious(silent_ms) and not has_left:
+                suspects.append(run)
+        self._probes.ask(suspects)
+        return silent, heard
 
     async def _grow_internal_topics(self) -> None:
         """Give coordinators' topics the replicas that are set, where they were made when there were fewer nodes."""

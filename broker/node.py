@@ -389,7 +389,9 @@ class Node:
         self.metadata.add_listener(self._cluster_changes.heard)
         if self.is_clustered:
             self._replicas = Replicas(self, self._peers, self._incarnation)
-            self._cluster = ClusterDuties(self.metadata, self.clock, lambda: self.config, self._cluster_changes)
+            self._cluster = ClusterDuties(
+                self.metadata, self.clock, lambda: self.config, self._cluster_changes, self._peers
+            )
         self._coordinators = Coordinators(
             self,
             self._peers,

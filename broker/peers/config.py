@@ -87,7 +87,8 @@ class ReplicationConfig(PartConfig):
     broker_session_timeout_ms: int = setting(
         2_000,
         "A node of a cluster that has not been heard of for so long counts as dead: others lead what it led. By the "
-        "time of the metadata's database.",
+        "time of the metadata's database. One whose peer address refuses connections counts as dead sooner, and one "
+        "that answers there only after three times as long.",
         unit="ms",
         minimum=200,
         maximum=600_000,

@@ -18,7 +18,8 @@ from semel.broker.peers.dialing import dial_peer
 from semel.broker.peers.handshake import Place, Role
 from semel.broker.peers.requests import PeerRequest
 from semel.broker.peers.secret import ClusterSecret
-from semel.protocol.errors import ErrorCode, RetriableError
+from semel.broker.peers.silence import Sign
+from semel.protocol.errors import ErrorCode, RetriableError, SemelError
 from semel.protocol.kafka.wire import WireFormatError
 from semel.runtime.backoff import Backoff
 from semel.runtime.clock import Clock
@@ -84,6 +85,17 @@ class Peers:
                 f"node {node_id} did not answer {request.key.name} within {limit_ms:.0f} ms",
                 ErrorCode.REQUEST_TIMED_OUT,
             ) from None
+
+    async def probe(self, node_id: int, timeout_ms: float) -> Sign:
+        """Find out whether a node runs, by a connection of its own that asks nothing. Never fails."""
+        try:
+            async with asyncio.timeout(timeout_ms / 1000):
+                await self._peer(node_id).greet()
+        except ConnectionRefusedError:
+            return Sign.REFUSED
+        except (SemelError, OSError):
+            return Sign.NONE
+        return Sign.ANSWERED
 
     def hang_up(self, node_id: int, role: Role) -> None:
         """Close a node's connection of a role; what is in flight on it fails as lost. The next question opens it."""
@@ -169,6 +181,13 @@ class _Peer:
             raise ConnectionLostError(
                 f"node {self._node_id} answered {request.key.name} with what can't be read: {error.message}"
             ) from error
+
+    async def greet(self) -> None:
+        """Open a connection, have the node prove itself, and close it. Raises `ConnectionLostError`, `OSError`."""
+        _, _, host, port = self.address
+        dial = dial_peer(host, port, self._here, self._node_id, Role.REQUESTS)
+        connection = await dial(lambda: Connection(f"node {self._node_id}", "probe", in_flight_max=1))
+        connection.close("it was only asked whether it runs")
 
     async def _connection(self, role: Role) -> Connection:
         channel = self._channels.get(role)

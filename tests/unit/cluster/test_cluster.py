@@ -110,6 +110,56 @@ def test_R5_a_node_that_is_not_heard_of_is_fenced_and_returns_when_it_is(tmp_pat
     run(tmp_path, test)
 
 
+def test_R4_others_lead_what_a_process_led_that_is_gone_though_its_session_is_not_over(tmp_path: Path) -> None:
+    async def test(three: Cluster) -> None:
+        await three.create("t", min_insync_replicas="2")
+        await three.in_sync(T0, 1, 2, 3)
+        await three.produce(T0, b"before")
+        gone = three.state(T0).leader
+        listener = three.nodes[gone].peer_listener
+        assert listener is not None
+        await three.kill(gone)
+        await listener.stop(0)  # the sockets of a process end with it
+        await three.produce(T0, b"after")
+        assert three.state(T0).leader not in (gone, -1)
+        seen: list[bool] = []
+        watcher = three.any().metadata
+        watcher.add_listener(lambda _, image: seen.append(image.brokers[gone].is_fenced))
+        for number in range(5):
+            await three.create(f"after-{number}", replicas=2)
+            await asyncio.sleep(0.1)
+        assert all(seen), "it is not taken for alive again because its session is not over"
+        await three.start(gone)
+        await three.in_sync(T0, 1, 2, 3)
+
+    run(tmp_path, test, broker_session_timeout_ms=600_000)
+
+
+def test_a_node_that_answers_is_given_more_time_than_its_session(tmp_path: Path) -> None:
+    """As on a busy machine, or where it does not reach the database for a while and serves its clients."""
+
+    async def test(three: Cluster) -> None:
+        await three.create("t", min_insync_replicas="2")
+        await three.in_sync(T0, 1, 2, 3)
+        controller = next(node for node in three.nodes.values() if node.metadata.controller_epoch >= 0)
+        late = next(number for number, node in three.nodes.items() if node is not controller)
+        changes: list[int] = []
+        controller.metadata.add_listener(lambda _, image: changes.append(image.sequence))
+        three.stores[late].is_cut = True
+        session_ms = controller.config.broker_session_timeout_ms
+        silent: set[int] = set()
+        while late not in silent:
+            await asyncio.sleep(0.05)
+            silent = {each.node_id for each in await controller.metadata.silent_nodes(2 * session_ms)}
+        three.stores[late].is_cut = False
+        assert changes == [], "nobody was fenced"
+        await three.until(lambda: three.nodes[late].metadata.reached_since is not None)
+        await three.produce(T0, b"all are there")
+        assert set(three.state(T0).isr) == {1, 2, 3}
+
+    run(tmp_path, test)
+
+
 def test_while_the_database_is_away_what_is_led_goes_on(tmp_path: Path) -> None:
     async def test(three: Cluster) -> None:
         await three.create("t", min_insync_replicas="2")

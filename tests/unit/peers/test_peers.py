@@ -18,6 +18,7 @@ from semel.broker.peers.handshake import Role
 from semel.broker.peers.peers import Peers, PeerUnavailableError
 from semel.broker.peers.requests import FetchAsReplica
 from semel.broker.peers.secret import ClusterSecret
+from semel.broker.peers.silence import Sign
 from semel.protocol.errors import ErrorCode, FatalError
 from semel.protocol.kafka.api import ApiKey
 from semel.protocol.kafka.fetch import FetchPartition, FetchRequest
@@ -209,6 +210,34 @@ def test_nodes_that_can_not_be_asked_and_the_next_step(tmp_path: Path) -> None:
         one.peers.close()
         with pytest.raises(PeerUnavailableError, match="this node stops"):
             await one.peers.ask(TWO, Echo(b""))
+
+    run_with_two(tmp_path, test)
+
+
+def test_a_probe_tells_a_node_that_runs_from_one_that_is_gone_and_from_silence(tmp_path: Path) -> None:
+    async def test(both: TwoNodes) -> None:
+        peers, listener = both.one.peers, both.two.peer_listener
+        assert listener is not None
+        assert await peers.probe(TWO, 5_000) is Sign.ANSWERED
+        await until(lambda: not listener._connections)  # it leaves nothing open
+        stranger = Peers(
+            ONE, lambda: both.one.metadata.image, ClusterSecret(b"?" * 32), both.one.config, both.one.clock
+        )
+        assert await stranger.probe(TWO, 5_000) is Sign.NONE
+        stranger.close()
+        accepted: list[asyncio.StreamWriter] = []
+        mute = await asyncio.start_server(lambda _, writer: accepted.append(writer), "127.0.0.1", 0)
+        _, port = mute.sockets[0].getsockname()
+        await tell(both.one, replace(registration(both.two), peer_port=port))
+        assert await peers.probe(TWO, 50) is Sign.NONE  # as of a frozen process: its machine accepts
+        mute.close()
+        for writer in accepted:
+            writer.close()
+            await writer.wait_closed()
+        assert await peers.probe(TWO, 5_000) is Sign.REFUSED
+        await tell(both.one, replace(registration(both.two), peer_port=0))
+        assert await peers.probe(TWO, 5_000) is Sign.NONE
+        assert await peers.probe(9, 5_000) is Sign.NONE
 
     run_with_two(tmp_path, test)
 

@@ -82,7 +82,7 @@ def test_what_a_dead_node_takes_along_is_told_and_so_is_its_return(tmp_path: Pat
         assert await total(three, "semel.cluster.elections", "clean") == 1
         failovers = [(await read(node))["semel.cluster.failover.duration",] for node in three.nodes.values()]
         assert sum(sum(one.counts) for one in failovers) == 1
-        assert sum(one.total for one in failovers) >= 3.0, "no sooner than broker.session.timeout.ms"
+        assert sum(one.total for one in failovers) >= 0.2, "no sooner than after two heartbeats that did not come"
         leader = three.leader(T0)
         (follower,) = [node for node in three.nodes.values() if node is not leader]
         await three.produce(T0, b"2")
