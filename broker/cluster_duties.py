@@ -126,6 +126,13 @@ class ClusterDuties:
                     heard.append(node_id)
             elif node_id != config.node_id and (has_left or patience.is_dead(min(silent_ms, reached_ms), sign)):
                 silent.append(node_id)
+                if not has_left:
+                    _log.warning(
+                        "node %d was not heard of for %s, and at its peer address: %s",
+                        node_id,
+                        f"{silent_ms} ms" if is_this_run else "a while",
+                        sign.value,
+                    )
             may_still_live = not broker.is_fenced or silent_ms < patience.session_ms
             if node_id != config.node_id and may_still_live and patience.is_suspicious(silent_ms) and not has_left:
                 suspects.append(run)

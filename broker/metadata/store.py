@@ -474,19 +474,19 @@ class MetadataStore(Database):
                 )
 
     def _sessions(self, connection: sa.Connection, now_ms: int) -> list[NodeSession]:
-        silent_ms = self._now(now_ms) - NODES.c.heartbeat_at_ms
         rows = connection.execute(
             sa.select(
                 NODES.c.node_id,
                 NODES.c.broker_epoch,
                 NODES.c.incarnation,
                 NODES.c.directory_id,
-                silent_ms,
+                self._now(now_ms) - NODES.c.heartbeat_at_ms,
                 NODES.c.seen_sequence,
                 NODES.c.heartbeat_at_ms == 0,
             ).order_by(NODES.c.node_id)
         )
-        return [NodeSession(*row) for row in rows]
+        # SQLite's time is that of who asks, from before it waited for its turn. A heartbeat may have come since.
+        return [NodeSession(*row[:4], max(0, row[4]), *row[5:]) for row in rows]
 
     def _check_chain(self, connection: sa.Connection, known: Position) -> int:
         """Return the number of the last change. Raises `MetadataWentBackError` where the log lacks `known` (R10)."""

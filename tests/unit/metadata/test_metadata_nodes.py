@@ -325,6 +325,16 @@ def test_a_node_is_silent_when_its_session_is_over_and_at_once_when_it_has_signe
     asyncio.run(main())
 
 
+def test_R5_a_node_whose_heartbeat_came_while_the_question_waited_for_the_database_is_not_silent() -> None:
+    """It was left out of the answer, and so it counted as dead until the next one."""
+    store = MetadataStore("sqlite://")
+    store.create()
+    store.register(registration(1), [], after=START, now_ms=NOW + 5)
+    (session,) = store.silent_nodes(0, now_ms=NOW)
+    assert (session.node_id, session.silent_ms) == (1, 0)
+    store.close()
+
+
 @postgresql
 def test_leases_and_heartbeats_go_by_the_time_of_the_database(postgresql_url: str) -> None:  # noqa: F811
     store = MetadataStore(postgresql_url)
