@@ -12,7 +12,8 @@ from semel.protocol.api.topics import IsolationLevel
 from semel.protocol.errors import AbortTransactionError, ErrorCode, FatalError, RetriableError, SemelError
 from semel.protocol.ids import TopicPartition
 from simulation.actors import INPUT, OUTPUT, Actor
-from simulation.kafka_consumers import ClassicMember, ClusterFetcher, Fetcher, Member, NewMember, Values, fetching
+from simulation.kafka_consumers import ClusterFetcher, Fetcher, Values, fetching
+from simulation.kafka_group_members import ClassicMember, Member, NewMember
 from simulation.kafka_producers import IdempotentProducer, NotCommittedError, Place, TransactionalProducer
 from simulation.kafka_wire import DIALECTS, Echo, Party, learn_topic_ids
 from simulation.ledger import Ledger

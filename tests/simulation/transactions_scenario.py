@@ -12,7 +12,7 @@ from simulation.casting import SOURCES, draw_cast
 from simulation.cluster_actors import ClusterReader
 from simulation.cluster_scenario import ClusterScenario
 from simulation.kafka_actors import KafkaTransformer
-from simulation.kafka_consumers import ClassicMember
+from simulation.kafka_group_members import ClassicMember
 from simulation.kafka_lister import KafkaLister
 from simulation.kafka_wire import JAVA_4, Party, learn_topic_ids
 
