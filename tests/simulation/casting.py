@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import random
-from typing import TYPE_CHECKING
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Any
 
 from simulation.actors import (
     OUTPUT,
@@ -17,8 +18,10 @@ from simulation.actors import (
     Transformer,
     Writer,
 )
+from simulation.group_watch import GroupWatch, draw_group
 from simulation.kafka_actors import KafkaFeeder, KafkaReader, KafkaRemaker, KafkaTransformer, KafkaWriter
 from simulation.kafka_lister import KafkaLister
+from simulation.kafka_membership import KafkaMember
 from simulation.kafka_offsets import KafkaMover
 
 if TYPE_CHECKING:
@@ -67,7 +70,25 @@ def draw_cast(world: World, ledger: Ledger, chance: random.Random, count: int) -
         cast.append(KafkaMover(world, ledger, "mover", count, think_s))
     if random.Random(f"lister of {world.seed}").random() < LISTER_SHARE:
         cast.append(KafkaLister(world, ledger, "lister", count, think_s))
+    group = draw_group(world.seed)
+    if group is not None:
+        watch = GroupWatch(world, ledger, group, count)
+        cast += [
+            KafkaMember(watch, f"member-{number}", count, is_static=is_static)
+            for number, is_static in enumerate(group.static, start=1)
+        ]
     return cast
+
+
+def watch_of(cast: Iterable[Actor]) -> GroupWatch | None:
+    """Return what watches over the group of those whose only job is membership, if there are any."""
+    return next((actor.watch for actor in cast if isinstance(actor, KafkaMember)), None)
+
+
+def group_settings(seed: int) -> dict[str, Any]:
+    """Return what nodes are told of that group, in worlds that have it."""
+    group = draw_group(seed)
+    return {} if group is None else group.settings
 
 
 SOURCES = (Feeder, Writer, Sharer, KafkaFeeder, KafkaWriter)

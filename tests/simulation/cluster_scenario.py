@@ -66,7 +66,7 @@ class ClusterScenario(Scenario):
         descriptor, self._secret_file = tempfile.mkstemp(prefix="semel-simulated-secret-")
         with os.fdopen(descriptor, "wb") as file:
             file.write(_SECRET)
-        settings = {**_draw_settings(chance), **self.settings}
+        settings = {**_draw_settings(chance), **self.settings, **self._more_settings()}
         self.nodes = {number: self._add_node(number, settings) for number in range(1, NODES + 1)}
         world.executor.longest_s = chance.choice((0.004, 0.03, 0.2))
         self.partitions = chance.randint(1, 3)
@@ -82,6 +82,10 @@ class ClusterScenario(Scenario):
             chance, [actor.name for actor in self.actors], BUSY_S, 24, names, mortal=mortal, moves=self.moves
         )
         self.plan = drawn if plan is None else tuple(plan)
+
+    def _more_settings(self) -> Mapping[str, Any]:
+        """Return what nodes are told because of the clients that there will be."""
+        return {}
 
     def _add_node(self, number: int, settings: dict[str, Any]) -> SimulatedNode:
         name = f"n{number}"

@@ -8,10 +8,14 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final
 from uuid import UUID
 
+from semel.group_coordinator.assignor import cooperative_sticky, round_robin
+from semel.group_coordinator.assignor.subscription import Assignments, MemberSubscription
+from semel.group_coordinator.classic.assignment import ASSIGNORS
 from semel.protocol.consumer_protocol import (
     Assignment,
     Subscription,
     decode_assignment,
+    decode_subscription,
     encode_assignment,
     encode_subscription,
 )
@@ -19,18 +23,24 @@ from semel.protocol.errors import ErrorCode
 from semel.protocol.ids import TopicId, TopicPartition
 from semel.protocol.kafka.api import ApiKey
 from semel.runtime.kafka_client.connection import ConnectionLostError
-from simulation.kafka_wire import REQUEST_TIMEOUT_MS, RETRIED, Party, code_of
+from simulation.kafka_wire import REQUEST_TIMEOUT_MS, RETRIED, NewerInstanceError, Party, code_of
 
 SESSION_MS: Final = 6_000
 HEARTBEAT_S: Final = 1.0
 LATE_COMMITS: Final = 0.5
 """After how many rebalances a commit of the generation before arrives."""
 _LEAVES: Final = -1
-"""The epoch of a member of the new kind that leaves."""
+_LEAVES_FOR_A_WHILE: Final = -2
+"""The epochs of a member of the new kind that leaves, and of a static one that will be back."""
 
 
 class Member(ABC):
-    """A member of a group. `assigned` is what it may read now; it changes only in `poll`."""
+    """A member of a group. `assigned` is what it may read now; it changes only in `poll`.
+
+    instance_id: makes a static member (KIP-345)
+    """
+
+    instance_id: str | None = None
 
     def __init__(
         self,
@@ -52,6 +62,8 @@ class Member(ABC):
         self.member_id = ""
         self.generation = -1
         self.assigned: frozenset[TopicPartition] = frozenset()
+        self.heard_s = 0.0
+        """When the last of its calls began that the coordinator answered as a member's."""
 
     def _version(self, key: ApiKey) -> int:
         return self.party.dialect.versions[key]
@@ -66,7 +78,18 @@ class Member(ABC):
 
     @abstractmethod
     async def leave(self) -> None:
-        """Leave, if the node answers."""
+        """Leave, if the node answers. A static member keeps its place for its session timeout."""
+
+    @property
+    @abstractmethod
+    def is_in(self) -> bool:
+        """Whether it has joined, and knows of nothing for which it has to join again."""
+
+    def _end_if_replaced(self, code: ErrorCode) -> None:
+        """Raise `NewerInstanceError` where another process has this static member's place."""
+        if code is ErrorCode.FENCED_INSTANCE_ID and self.instance_id is not None:
+            self.assigned = frozenset()
+            raise NewerInstanceError(f"another process is instance {self.instance_id} of group {self.group}")
 
     def close(self) -> None:
         self.wire.close()
@@ -134,10 +157,12 @@ class Member(ABC):
 
     async def commit(
         self, positions: Mapping[TopicPartition, int], epochs: Mapping[TopicPartition, int] | None = None
-    ) -> None:
+    ) -> set[ErrorCode]:
         """Commit positions without a transaction; what becomes of it is found out by the next who reads them.
 
         epochs: the leader epochs of what was read
+
+        Returns what was answered; nothing where nothing was.
         """
         before = {tp: self.acknowledged.get(tp, 0) for tp in positions}
         self.acknowledged |= dict.fromkeys(positions)
@@ -150,6 +175,7 @@ class Member(ABC):
                 self.acknowledged[tp] = known
         if not codes - {ErrorCode.NONE} <= RETRIED | _MOVED_ON:
             self.party.wrong("refused", f"OffsetCommit: {codes}")
+        return codes
 
     async def _commit(
         self, positions: Mapping[TopicPartition, int], epochs: Mapping[TopicPartition, int]
@@ -162,6 +188,7 @@ class Member(ABC):
                 group_id=self.group,
                 generation_id_or_member_epoch=self.generation,
                 member_id=self.member_id,
+                group_instance_id=self.instance_id,
                 topics=[
                     {
                         "name": tp.topic,
@@ -189,13 +216,22 @@ _MOVED_ON: Final = frozenset(
         ErrorCode.UNKNOWN_MEMBER_ID,
         ErrorCode.STALE_MEMBER_EPOCH,
         ErrorCode.FENCED_MEMBER_EPOCH,
+        ErrorCode.FENCED_INSTANCE_ID,
     }
 )
-"""What a group answers a member that has to join again."""
+"""What a group answers a member that has to join again, or to end because another has its place."""
+COOPERATIVE: Final = cooperative_sticky.NAME
 
 
 class ClassicMember(Member):
-    """JoinGroup, SyncGroup and Heartbeat: every rebalance takes everything away, and the leader assigns."""
+    """JoinGroup, SyncGroup and Heartbeat: the leader assigns, and every rebalance takes everything away.
+
+    With the cooperative assignor a member says what it has as it joins, and keeps it. What it is to lose it gives up,
+    and joins again, so that another gets that by a second rebalance (KIP-429).
+    """
+
+    session_ms = SESSION_MS
+    assignor = round_robin.NAME
 
     def __init__(self, *args: Any) -> None:
         super().__init__(*args)
@@ -203,25 +239,43 @@ class ClassicMember(Member):
         self._next_beat = 0.0
         self._joined = ("", -1)
         """As whom it joined last, and in which generation."""
+        self.subscription = b""
+        """What it said of itself when it joined last."""
+
+    @property
+    def is_in(self) -> bool:
+        return not self._must_join
+
+    @property
+    def is_cooperative(self) -> bool:
+        return self.assignor == COOPERATIVE
 
     async def poll(self) -> bool:
         if not self._must_join:
             await self._beat()
-        joined = False
         while self._must_join:
-            self.assigned = frozenset()
-            joined = await self._join()
-            if not joined:
-                await self.party.pause()
-        return joined
+            if not self.is_cooperative:
+                self.assigned = frozenset()
+            if await self._join():
+                return True
+            await self.party.pause()
+        return False
 
     async def _call(self, key: ApiKey, **values: Any) -> tuple[Any, ErrorCode]:
         timeout_ms = SESSION_MS + 5_000 if key in (ApiKey.JOIN_GROUP, ApiKey.SYNC_GROUP) else REQUEST_TIMEOUT_MS
+        begun = self.party.world.scheduler.now
         try:
-            answer = await self.wire.call(key, timeout_ms=timeout_ms, group_id=self.group, **values)
+            answer = await self.wire.call(
+                key, timeout_ms=timeout_ms, group_id=self.group, group_instance_id=self.instance_id, **values
+            )
         except ConnectionLostError:
             return None, ErrorCode.NETWORK_EXCEPTION
         code = code_of(answer.error_code)
+        self._end_if_replaced(code)
+        if code in (ErrorCode.UNKNOWN_MEMBER_ID, ErrorCode.ILLEGAL_GENERATION):
+            self.assigned = frozenset()  # others may have it by now: this member was too late to give it up
+        elif code is ErrorCode.NONE:
+            self.heard_s = begun
         if code is ErrorCode.UNKNOWN_MEMBER_ID:
             self.member_id, self.generation = "", -1
         if code is not ErrorCode.NONE and code not in RETRIED | _MOVED_ON | {ErrorCode.MEMBER_ID_REQUIRED}:
@@ -229,14 +283,14 @@ class ClassicMember(Member):
         return answer, code
 
     async def _join(self) -> bool:
-        subscription = encode_subscription(Subscription(tuple(self.topics)), 1)
+        self.subscription = self._subscription()
         answer, code = await self._call(
             ApiKey.JOIN_GROUP,
-            session_timeout=SESSION_MS,
-            rebalance_timeout=SESSION_MS,
+            session_timeout=self.session_ms,
+            rebalance_timeout=self.session_ms,
             member_id=self.member_id,
             protocol_type="consumer",
-            protocols=[{"name": "roundrobin", "metadata": subscription}],
+            protocols=[{"name": self.assignor, "metadata": self.subscription}],
         )
         if code is ErrorCode.MEMBER_ID_REQUIRED:
             self.member_id = answer.member_id
@@ -244,13 +298,14 @@ class ClassicMember(Member):
         if code is not ErrorCode.NONE:
             return False
         self.member_id, self.generation = answer.member_id, answer.generation_id
-        shares = self._shares([one.member_id for one in answer.members]) if answer.leader == self.member_id else {}
+        leads = answer.leader == self.member_id and not getattr(answer, "skip_assignment", False)
+        shares = self._shares(answer.members) if leads else {}
         answer, code = await self._call(
             ApiKey.SYNC_GROUP,
             generation_id=self.generation,
             member_id=self.member_id,
             protocol_type="consumer",
-            protocol_name="roundrobin",
+            protocol_name=self.assignor,
             assignments=[
                 {"member_id": member, "assignment": encode_assignment(Assignment(tuple(share)), 1)}
                 for member, share in shares.items()
@@ -258,8 +313,9 @@ class ClassicMember(Member):
         )
         if code is not ErrorCode.NONE:
             return False
-        self.assigned = frozenset(decode_assignment(answer.assignment).partitions)
-        self._must_join = False
+        given = frozenset(decode_assignment(answer.assignment).partitions)
+        self._must_join = self.is_cooperative and not self.assigned <= given
+        self.assigned = given
         self._next_beat = self.party.world.scheduler.now + HEARTBEAT_S
         (was, before), self._joined = self._joined, (self.member_id, self.generation)
         if was == self.member_id and before < self.generation and self.party.chance.random() < LATE_COMMITS:
@@ -276,9 +332,28 @@ class ClassicMember(Member):
         if ErrorCode.NONE in codes:
             self.party.wrong("O4", f"a commit of generation {generation} is accepted in {joined} of {self.group!r}")
 
-    def _shares(self, members: Sequence[str]) -> dict[str, list[TopicPartition]]:
-        places = [TopicPartition(topic, number) for topic, (_, count) in self.topics.items() for number in range(count)]
-        return {member: places[index :: len(members)] for index, member in enumerate(sorted(members))}
+    def _subscription(self) -> bytes:
+        if not self.is_cooperative:
+            return encode_subscription(Subscription(tuple(self.topics)), 1)
+        owned = tuple(sorted(self.assigned))
+        return encode_subscription(Subscription(tuple(self.topics), None, owned, self._joined[1]))
+
+    def _shares(self, members: Sequence[Any]) -> Assignments:
+        """Assign, as a leader does, by what the answer to its join says of all members."""
+        said = [(one, decode_subscription(one.metadata)) for one in members]
+        return ASSIGNORS[self.assignor](
+            [
+                MemberSubscription(
+                    one.member_id,
+                    frozenset(each.topics),
+                    each.owned_partitions,
+                    each.generation_id,
+                    getattr(one, "group_instance_id", None),
+                )
+                for one, each in said
+            ],
+            {topic: count for topic, (_, count) in self.topics.items()},
+        )
 
     async def _beat(self) -> None:
         if self.party.world.scheduler.now < self._next_beat:
@@ -288,13 +363,19 @@ class ClassicMember(Member):
         self._must_join |= code in _MOVED_ON
 
     async def leave(self) -> None:
-        if self.member_id:
+        self.assigned = frozenset()
+        if self.member_id and self.instance_id is None:
             members = [{"member_id": self.member_id}]
             await self._call(ApiKey.LEAVE_GROUP, member_id=self.member_id, members=members)
 
 
 class NewMember(Member):
-    """ConsumerGroupHeartbeat (KIP-848): the coordinator assigns, and each member gives up before another gets."""
+    """ConsumerGroupHeartbeat (KIP-848): the coordinator assigns, and each member gives up before another gets.
+
+    server_assignor: the one that it asks for, None where it leaves that to the coordinator
+    """
+
+    server_assignor: str | None = None
 
     def __init__(self, *args: Any) -> None:
         super().__init__(*args)
@@ -306,6 +387,10 @@ class NewMember(Member):
         self._owned: frozenset[TopicPartition] = frozenset()
         """What the coordinator was last told that we own."""
         self.generation = 0
+
+    @property
+    def is_in(self) -> bool:
+        return self.generation > 0
 
     def _version(self, key: ApiKey) -> int:
         dialect = self.party.dialect
@@ -333,6 +418,9 @@ class NewMember(Member):
             await self.party.pause()
             return False
         code = code_of(answer.error_code)
+        self._end_if_replaced(code)
+        if code is ErrorCode.UNRELEASED_INSTANCE_ID and self.instance_id is not None:
+            return False  # the process before has not left, and its session lasts yet
         if code in (ErrorCode.FENCED_MEMBER_EPOCH, ErrorCode.UNKNOWN_MEMBER_ID):
             self.generation, self._says_all = 0, True
             before, self.assigned, self._owned = self.assigned, frozenset(), frozenset()
@@ -347,6 +435,7 @@ class NewMember(Member):
             self.party.wrong("G1", f"the epoch of a member went back from {self.generation} to {answer.member_epoch}")
         self.member_id = answer.member_id or self.member_id
         self.generation, self._says_all, self._owned = answer.member_epoch, False, owned
+        self.heard_s = now
         if answer.assignment is None:
             return False
         assigned = frozenset(
@@ -360,7 +449,8 @@ class NewMember(Member):
     async def _heartbeat(self, epoch: int, owned: Iterable[TopicPartition], says_all: bool) -> Any:
         is_java = self.party.dialect.is_java
         names: list[str] | None = list(self.topics) if says_all else None
-        if epoch == _LEAVES and is_java:
+        leaves = epoch in (_LEAVES, _LEAVES_FOR_A_WHILE)
+        if leaves and is_java:
             names = []
         topics: dict[str, list[int]] = {}
         for tp in sorted(owned):
@@ -370,20 +460,24 @@ class NewMember(Member):
             group_id=self.group,
             member_id=self.member_id,
             member_epoch=epoch,
+            instance_id=self.instance_id,
+            server_assignor=self.server_assignor if says_all else None,
             rebalance_timeout=SESSION_MS if says_all else -1,
             subscribed_topic_names=names,
             subscribed_topic_regex="" if says_all and not is_java else None,
             topic_partitions=[
                 {"topic_id": self.topics[name][0].bytes, "partitions": numbers} for name, numbers in topics.items()
             ]
-            if says_all or (epoch != _LEAVES and self._owned != owned) or names == []
+            if says_all or (not leaves and self._owned != owned) or names == []
             else None,
         )
 
     async def leave(self) -> None:
+        self.assigned = frozenset()
         if not self.member_id:
             return
+        epoch = _LEAVES if self.instance_id is None else _LEAVES_FOR_A_WHILE
         try:
-            await self._heartbeat(_LEAVES, (), False)
+            await self._heartbeat(epoch, (), False)
         except ConnectionLostError:
             await asyncio.sleep(0)

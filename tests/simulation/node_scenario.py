@@ -17,7 +17,7 @@ from simulation.actors import (
     OUTPUT,
     Reader,
 )
-from simulation.casting import SOURCES, draw_cast
+from simulation.casting import SOURCES, draw_cast, group_settings, watch_of
 from simulation.checks import LogWatch
 from simulation.kafka_lister import KafkaLister
 from simulation.nemesis import Fault, Stage, draw_plan
@@ -48,11 +48,12 @@ class NodeScenario(Scenario):
     def __init__(self, seed: int, plan: Sequence[Fault] | None) -> None:
         super().__init__(seed)
         world, chance = self.world, self.chance
-        self.node = world.add_node(**_draw_settings(chance))
+        self.node = world.add_node(**_draw_settings(chance), **group_settings(seed))
         self.node.clock.off_ms = chance.choice(CLOCKS_OFF_MS)
         world.executor.longest_s = chance.choice((0.004, 0.03, 0.2))
         self.partitions = chance.randint(1, 3)
         self.actors = draw_cast(world, self.ledger, chance, self.partitions)
+        self.members = watch_of(self.actors)
         self.ends: dict[tuple[str, int], int] = {}
         """Where the input ended when all of it was transformed."""
         self.watch = LogWatch(self.node, self.ledger)
@@ -80,6 +81,8 @@ class NodeScenario(Scenario):
 
     def _look_closely(self) -> None:
         self.states.look()
+        if self.members is not None:
+            self.members.look()
 
     async def _prepare(self) -> None:
         async with semel.aio.Admin(self.world.address("admin")) as admin:
@@ -89,7 +92,7 @@ class NodeScenario(Scenario):
     def _finish(self) -> None:
         """Let everybody come to an end, read everything once more, and judge."""
         sources = [actor for actor in self.actors if isinstance(actor, SOURCES)]
-        if not self._stop_all(sources):
+        if not self._settle_group() or not self._stop_all(sources):
             return
         judge = self.world.client("judge").start(self._all_is_transformed())
         if not self._wait(judge.done, HEAL_S, "all of the input is transformed"):

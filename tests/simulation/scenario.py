@@ -13,6 +13,7 @@ from history import Anomaly
 
 from semel.runtime.simulated_storage import SimulatedCrash
 from simulation.actors import Actor
+from simulation.group_watch import SETTLE_S, GroupWatch
 from simulation.ledger import Ledger
 from simulation.loop import StuckError
 from simulation.nemesis import Fault, Stage
@@ -65,6 +66,8 @@ class Scenario(ABC):
         self.ledger = Ledger()
         self.plan: tuple[Fault, ...] = ()
         self.actors: list[Actor] = []
+        self.members: GroupWatch | None = None
+        """Watches over the group of those whose only job is membership, where there are any."""
 
     def run(self, without: Collection[str] = ()) -> Verdict:
         """Run it to its verdict. The clients named in `without` do nothing."""
@@ -133,6 +136,18 @@ class Scenario(ABC):
         world.told("everything heals")
         stage.heal()
         self._finish()
+
+    def _settle_group(self) -> bool:
+        """Let the group of those whose only job is membership come to rest. Returns whether it did."""
+        watch = self.members
+        if watch is None:
+            return True
+        watch.is_calm = True
+        return self._wait(
+            watch.is_settled,
+            SETTLE_S,
+            lambda: f"the group of members is stable ({watch.what_is_unsettled()})",
+        )
 
     def _after_step(self) -> None:
         steps = self.world.scheduler.steps

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Mapping
 from typing import Any, ClassVar, Final
 
 from semel.protocol.api.topics import IsolationLevel
 from semel.protocol.ids import TopicPartition
 from simulation.actors import INPUT, OUTPUT, Actor
-from simulation.casting import SOURCES, draw_cast
+from simulation.casting import SOURCES, draw_cast, group_settings, watch_of
 from simulation.cluster_actors import ClusterReader
 from simulation.cluster_scenario import ClusterScenario
 from simulation.kafka_actors import KafkaTransformer
@@ -39,11 +40,21 @@ class TransactionsScenario(ClusterScenario):
         self.ends: dict[tuple[str, int], int] = {}
         """Where the input ended when all of it was transformed."""
         watcher = ClusterReader(world, ledger, "watcher", self.topics, 3.0, IsolationLevel.READ_COMMITTED)
-        return [*draw_cast(world, ledger, self.chance, count), watcher]
+        cast = draw_cast(world, ledger, self.chance, count)
+        self.members = watch_of(cast)
+        return [*cast, watcher]
+
+    def _more_settings(self) -> Mapping[str, Any]:
+        return group_settings(self.world.seed)
+
+    def _look_closely(self) -> None:
+        super()._look_closely()
+        if self.members is not None:
+            self.members.look()
 
     def _finish(self) -> None:
         """Let everybody come to an end, read everything once more, and judge."""
-        if not self._stop_all(one for one in self.actors if isinstance(one, SOURCES)):
+        if not self._settle_group() or not self._stop_all(one for one in self.actors if isinstance(one, SOURCES)):
             return
         judge = self.world.client("judge").start(self._all_is_transformed())
         if not self._wait(judge.done, FINISH_S, "all of the input is transformed"):
