@@ -247,7 +247,7 @@ class GroupWatch:
         """All there ever were."""
         self._names: dict[TopicId, str] = {}
         self._places: dict[str, Member] = {}
-        """The last member of each instance."""
+        """The last member of each instance that has joined."""
         self._clocks = self._clocks_now()
         self._clocks_since_s = -_CALM_S
 
@@ -345,7 +345,7 @@ class GroupWatch:
         instance_id, now = member.instance_id, self.world.scheduler.now
         if instance_id is None:
             return None
-        before, self._places[instance_id] = self._places.get(instance_id), member
+        before = self._places.get(instance_id)
         self._look_at_clocks()
         view = self.view()
         if before is None or view is None or now - self._clocks_since_s < _CALM_S:
@@ -380,7 +380,9 @@ class GroupWatch:
         return all(one.member_id == member_id and self._has_time(one) for member_id, one in expected.others)
 
     def returned(self, expected: Return | None, member: Member) -> None:
-        """A static member has joined again (G4)."""
+        """A member has joined: a static one may have been here before (G4)."""
+        if member.instance_id is not None:
+            self._places[member.instance_id] = member
         if expected is None or self.unrest != expected.unrest:
             return
         self._look_at_clocks()
@@ -433,8 +435,9 @@ class GroupWatch:
 
 
 def _waits_for(group: ConsumerGroupData, member_id: str) -> bool:
-    """Whether a group is stable but for this member, which has left for a while."""
-    if group.epoch != group.target_epoch or group.currents[member_id].epoch != LEAVE_STATIC_EPOCH:
+    """Whether a group is stable but for this member, which has left for a while and had all that it is to have."""
+    own = group.currents[member_id]
+    if own.epoch != LEAVE_STATIC_EPOCH or own.assigned != group.target(member_id) or group.epoch != group.target_epoch:
         return False
     return all(
         each.current.epoch in (group.epoch, LEAVE_STATIC_EPOCH) and group.target(each.member_id) == each.current.held

@@ -37,10 +37,12 @@ _LEAVES_FOR_A_WHILE: Final = -2
 class Member(ABC):
     """A member of a group. `assigned` is what it may read now; it changes only in `poll`.
 
-    instance_id: makes a static member (KIP-345)
+    instance_id:   makes a static member (KIP-345)
+    revokes_for_s: how long it takes at most to give partitions up; its heartbeats continue meanwhile
     """
 
     instance_id: str | None = None
+    revokes_for_s = 0.0
 
     def __init__(
         self,
@@ -62,6 +64,9 @@ class Member(ABC):
         self.member_id = ""
         self.generation = -1
         self.assigned: frozenset[TopicPartition] = frozenset()
+        self._given: frozenset[TopicPartition] | None = None
+        """What it will have once it has given up the rest of what it has; None where it has nothing to give up."""
+        self._gives_up_s = 0.0
         self.heard_s = 0.0
         """When the last of its calls began that the coordinator answered as a member's."""
 
@@ -85,10 +90,30 @@ class Member(ABC):
     def is_in(self) -> bool:
         """Whether it has joined, and knows of nothing for which it has to join again."""
 
+    def _take(self, given: frozenset[TopicPartition]) -> bool:
+        """Go over to an assignment, as soon as the rest is given up. Returns whether anything has changed by now."""
+        if self.assigned <= given or not self.revokes_for_s:
+            return self._has(given)
+        if self._given is None:
+            self._gives_up_s = self.party.world.scheduler.now + self.revokes_for_s * self.party.chance.random()
+        self._given = given
+        return False
+
+    def _gives_up(self) -> bool:
+        """Go over to what was given, if it is time for that. Returns whether it was."""
+        if self._given is None or self.party.world.scheduler.now < self._gives_up_s:
+            return False
+        return self._has(self._given)
+
+    def _has(self, assigned: frozenset[TopicPartition]) -> bool:
+        """Have this from now on, and nothing to give up. Returns whether it is anything else than before."""
+        changed, self.assigned, self._given = assigned != self.assigned, assigned, None
+        return changed
+
     def _end_if_replaced(self, code: ErrorCode) -> None:
         """Raise `NewerInstanceError` where another process has this static member's place."""
         if code is ErrorCode.FENCED_INSTANCE_ID and self.instance_id is not None:
-            self.assigned = frozenset()
+            self._has(frozenset())
             raise NewerInstanceError(f"another process is instance {self.instance_id} of group {self.group}")
 
     def close(self) -> None:
@@ -251,11 +276,14 @@ class ClassicMember(Member):
         return self.assignor == COOPERATIVE
 
     async def poll(self) -> bool:
+        if self._given is not None and not self._gives_up():
+            await self._beat()
+            return False
         if not self._must_join:
             await self._beat()
         while self._must_join:
             if not self.is_cooperative:
-                self.assigned = frozenset()
+                self._has(frozenset())
             if await self._join():
                 return True
             await self.party.pause()
@@ -273,7 +301,7 @@ class ClassicMember(Member):
         code = code_of(answer.error_code)
         self._end_if_replaced(code)
         if code in (ErrorCode.UNKNOWN_MEMBER_ID, ErrorCode.ILLEGAL_GENERATION):
-            self.assigned = frozenset()  # others may have it by now: this member was too late to give it up
+            self._has(frozenset())  # others may have what it had: it was too late to give it up
         elif code is ErrorCode.NONE:
             self.heard_s = begun
         if code is ErrorCode.UNKNOWN_MEMBER_ID:
@@ -315,7 +343,7 @@ class ClassicMember(Member):
             return False
         given = frozenset(decode_assignment(answer.assignment).partitions)
         self._must_join = self.is_cooperative and not self.assigned <= given
-        self.assigned = given
+        self._take(given)
         self._next_beat = self.party.world.scheduler.now + HEARTBEAT_S
         (was, before), self._joined = self._joined, (self.member_id, self.generation)
         if was == self.member_id and before < self.generation and self.party.chance.random() < LATE_COMMITS:
@@ -363,7 +391,7 @@ class ClassicMember(Member):
         self._must_join |= code in _MOVED_ON
 
     async def leave(self) -> None:
-        self.assigned = frozenset()
+        self._has(frozenset())
         if self.member_id and self.instance_id is None:
             members = [{"member_id": self.member_id}]
             await self._call(ApiKey.LEAVE_GROUP, member_id=self.member_id, members=members)
@@ -406,9 +434,9 @@ class NewMember(Member):
         await self.poll()
 
     async def poll(self) -> bool:
-        now = self.party.world.scheduler.now
+        now, changed = self.party.world.scheduler.now, self._gives_up()
         if now < self._next_beat and self._owned == self.assigned:
-            return False
+            return changed
         self._next_beat = now + HEARTBEAT_S
         says_all, owned = self._says_all or self.generation == 0, self.assigned
         try:
@@ -416,35 +444,34 @@ class NewMember(Member):
         except ConnectionLostError:
             self._says_all = True
             await self.party.pause()
-            return False
+            return changed
         code = code_of(answer.error_code)
         self._end_if_replaced(code)
         if code is ErrorCode.UNRELEASED_INSTANCE_ID and self.instance_id is not None:
             return False  # the process before has not left, and its session lasts yet
         if code in (ErrorCode.FENCED_MEMBER_EPOCH, ErrorCode.UNKNOWN_MEMBER_ID):
             self.generation, self._says_all = 0, True
-            before, self.assigned, self._owned = self.assigned, frozenset(), frozenset()
+            self._owned = frozenset()
             self._next_beat = 0.0
-            return bool(before)
+            return self._has(frozenset()) or changed
         if code is not ErrorCode.NONE:
             if code not in RETRIED:
                 self.party.wrong("refused", f"ConsumerGroupHeartbeat: {code.name} {answer.error_message}")
             self._says_all = True
-            return False
+            return changed
         if answer.member_epoch < self.generation:
             self.party.wrong("G1", f"the epoch of a member went back from {self.generation} to {answer.member_epoch}")
         self.member_id = answer.member_id or self.member_id
         self.generation, self._says_all, self._owned = answer.member_epoch, False, owned
         self.heard_s = now
         if answer.assignment is None:
-            return False
+            return changed
         assigned = frozenset(
             TopicPartition(self._names[TopicId(topic.topic_id)], number)
             for topic in answer.assignment.topic_partitions
             for number in topic.partitions
         )
-        changed, self.assigned = assigned != self.assigned, assigned
-        return changed
+        return self._take(assigned) or changed
 
     async def _heartbeat(self, epoch: int, owned: Iterable[TopicPartition], says_all: bool) -> Any:
         is_java = self.party.dialect.is_java
@@ -473,7 +500,7 @@ class NewMember(Member):
         )
 
     async def leave(self) -> None:
-        self.assigned = frozenset()
+        self._has(frozenset())
         if not self.member_id:
             return
         epoch = _LEAVES if self.instance_id is None else _LEAVES_FOR_A_WHILE

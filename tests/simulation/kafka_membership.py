@@ -19,9 +19,11 @@ _POLL_S: Final = 0.5
 _COMMITS: Final = 0.15
 """After how many polls what is owned is committed."""
 _STAYS_S: Final = (1.5, 8.0)
+_REVOKES_FOR_S: Final = (0.0, 3.5, 3.5)
+"""How long it takes at most to give up what it is to lose."""
 _STATIC_STAYS_S: Final = (1.0, 4.0)
 """For how long it is a member before that, at least and at most."""
-_ENDINGS: Final = ("leaves", "leaves", "vanishes", "stalls")
+_ENDINGS: Final = ("leaves", "leaves", "leaves", "vanishes", "stalls")
 """What a member does after a while: it leaves; its process ends without a word; or it is silent for longer than its
 session, and commits before it asks what has become of it.
 """
@@ -73,7 +75,7 @@ class KafkaMember(KafkaActor):
         else:
             member = classic = ClassicMember(party, GROUP, topics, self.watch.acknowledged)
             classic.assignor, classic.session_ms = group.assignor, group.session_ms
-        member.instance_id = self.instance_id
+        member.instance_id, member.revokes_for_s = self.instance_id, self.chance.choice(_REVOKES_FOR_S)
         return member
 
     async def _stay(self, worker: str, member: Member) -> bool:

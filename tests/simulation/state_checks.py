@@ -1,7 +1,8 @@
 """What a node holds in memory is what its logs and its database say: looked at now and then, and at the end.
 
-Producers are a replay of their log (P7), the metadata is the fold of its changes, committed offsets are a replay of
-`__consumer_offsets` (O1), tokens answer what was decided (T13), and nothing stays open once everybody is done.
+Producers are a replay of their log (P7), the metadata is the fold of its changes, no group gives one partition to two
+members (G2), committed offsets are a replay of `__consumer_offsets` (O1), tokens answer what was decided (T13), and
+nothing stays open once everybody is done.
 """
 
 from __future__ import annotations
@@ -24,6 +25,7 @@ from semel.protocol.record_decoder import decode_records
 from semel.txn_coordinator.commit_records import CommitKind
 from simulation.actors import Sharer, Writer
 from simulation.checks import batches_of
+from simulation.group_watch import owned_twice
 
 if TYPE_CHECKING:
     from semel.broker.node import Node
@@ -56,6 +58,9 @@ class StateChecks:
         for partition in node.logs.partitions():
             if partition.tp.topic not in INTERNAL_TOPICS and partition.offline_error is None:
                 self._producers(partition)
+        for machine in node.groups.machines():
+            for trouble in owned_twice(machine):
+                self._wrong("G2", trouble)
         self._metadata(node)
 
     def is_settled(self) -> bool:
