@@ -40,7 +40,9 @@ STATIC_SHARE: Final = 0.5
 SETTLE_S: Final = 60.0
 """How long the group may take to be stable after all faults."""
 _ANSWER_S: Final = 1.5
-"""A static member is judged by how it comes back where that takes no longer."""
+"""So much of a session is to be left where it must not end meanwhile."""
+_RETURN_S: Final = 4.0
+"""A static member is judged by how it comes back where that takes no longer: a rebalance would take so long."""
 _CALM_S: Final = 3.0
 """So long no clock may have jumped before: the members' timeouts are by the coordinator's."""
 
@@ -214,7 +216,9 @@ class Return:
 
     machine: GroupMachine
     begun_s: float
-    unrest: int
+    ends_s: float
+    """When its session ends."""
+    events: int
     generation: int
     share: frozenset[TopicPartition]
     others: tuple[tuple[str, Member], ...]
@@ -358,11 +362,21 @@ class GroupWatch:
         ids = {member_id: None for member_id in view.member_ids if member_id != old_id}
         others = {one.member_id: one for one in self._members if one.member_id in ids}
         expected = Return(
-            view.machine, now, self.unrest, view.generation, view.shares(self._names)[old_id], tuple(others.items())
+            view.machine,
+            now,
+            before.heard_s + self.group.session_ms / 1000,
+            self._events(),
+            view.generation,
+            view.shares(self._names)[old_id],
+            tuple(others.items()),
         )
         there = {entry.member.member_id for entry in self._alive() if entry.member is not member}
         are_known = there <= ids.keys() == others.keys()
         return expected if are_known and self._are_quiet(expected, view) else None
+
+    def _events(self) -> int:
+        """Count what may cause a rebalance."""
+        return self.unrest + sum(member.expelled for member in self._members)
 
     def _has_time(self, member: Member) -> bool:
         """Whether a member's session lasts for longer than an answer takes."""
@@ -383,11 +397,15 @@ class GroupWatch:
         """A member has joined: a static one may have been here before (G4)."""
         if member.instance_id is not None:
             self._places[member.instance_id] = member
-        if expected is None or self.unrest != expected.unrest:
+        if expected is None or self._events() != expected.events:
             return
         self._look_at_clocks()
         view, now = self.view(), self.world.scheduler.now
-        if view is None or view.machine is not expected.machine or now - expected.begun_s > _ANSWER_S:
+        if (
+            view is None
+            or view.machine is not expected.machine
+            or now > min(expected.begun_s + _RETURN_S, expected.ends_s)
+        ):
             return
         if expected.begun_s - self._clocks_since_s < _CALM_S or not self._are_quiet(expected):
             return

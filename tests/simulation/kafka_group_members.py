@@ -67,6 +67,8 @@ class Member(ABC):
         self._given: frozenset[TopicPartition] | None = None
         """What it will have once it has given up the rest of what it has; None where it has nothing to give up."""
         self._gives_up_s = 0.0
+        self.expelled = 0
+        """How often it was told that it is no member any more."""
         self.heard_s = 0.0
         """When the last of its calls began that the coordinator answered as a member's."""
 
@@ -202,6 +204,16 @@ class Member(ABC):
             self.party.wrong("refused", f"OffsetCommit: {codes}")
         return codes
 
+    async def commit_late(self, generation: int) -> None:
+        """What we sent before the rebalance arrives after it: the partitions may be another member's by now (O4)."""
+        joined, self.generation = self.generation, generation
+        try:
+            codes = await self._commit({TopicPartition(topic, 0): 0 for topic in self.topics}, {})
+        finally:
+            self.generation = joined
+        if ErrorCode.NONE in codes:
+            self.party.wrong("O4", f"a commit of generation {generation} is accepted in {joined} of {self.group!r}")
+
     async def _commit(
         self, positions: Mapping[TopicPartition, int], epochs: Mapping[TopicPartition, int]
     ) -> set[ErrorCode]:
@@ -306,6 +318,7 @@ class ClassicMember(Member):
             self.heard_s = begun
         if code is ErrorCode.UNKNOWN_MEMBER_ID:
             self.member_id, self.generation = "", -1
+            self.expelled += 1
         if code is not ErrorCode.NONE and code not in RETRIED | _MOVED_ON | {ErrorCode.MEMBER_ID_REQUIRED}:
             self.party.wrong("refused", f"{key.name}: {code.name}")
         return answer, code
@@ -347,18 +360,8 @@ class ClassicMember(Member):
         self._next_beat = self.party.world.scheduler.now + HEARTBEAT_S
         (was, before), self._joined = self._joined, (self.member_id, self.generation)
         if was == self.member_id and before < self.generation and self.party.chance.random() < LATE_COMMITS:
-            await self._commit_late(before)
+            await self.commit_late(before)
         return True
-
-    async def _commit_late(self, generation: int) -> None:
-        """What we sent before the rebalance arrives after it: the partitions may be another member's by now (O4)."""
-        joined, self.generation = self.generation, generation
-        try:
-            codes = await self._commit({TopicPartition(topic, 0): 0 for topic in self.topics}, {})
-        finally:
-            self.generation = joined
-        if ErrorCode.NONE in codes:
-            self.party.wrong("O4", f"a commit of generation {generation} is accepted in {joined} of {self.group!r}")
 
     def _subscription(self) -> bytes:
         if not self.is_cooperative:
@@ -451,6 +454,7 @@ class NewMember(Member):
             return False  # the process before has not left, and its session lasts yet
         if code in (ErrorCode.FENCED_MEMBER_EPOCH, ErrorCode.UNKNOWN_MEMBER_ID):
             self.generation, self._says_all = 0, True
+            self.expelled += 1
             self._owned = frozenset()
             self._next_beat = 0.0
             return self._has(frozenset()) or changed

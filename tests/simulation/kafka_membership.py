@@ -9,7 +9,7 @@ from semel.protocol.errors import ErrorCode
 from semel.protocol.ids import TopicId, TopicPartition
 from simulation.group_watch import GROUP, GroupWatch
 from simulation.kafka_actors import KafkaActor
-from simulation.kafka_group_members import ClassicMember, Member, NewMember
+from simulation.kafka_group_members import LATE_COMMITS, ClassicMember, Member, NewMember
 from simulation.kafka_wire import Party, learn_topic_ids
 
 if TYPE_CHECKING:
@@ -85,12 +85,15 @@ class KafkaMember(KafkaActor):
         expected, has_joined = watch.about_to_return(member), False
         ending, until = self._next_ending()
         while self._continues(worker):
+            before = member.generation
             if await member.poll():
                 watch.look()
                 positions = (await member.committed() or {}) if member.assigned else {}
             if member.is_in and not has_joined:
                 has_joined = True
                 watch.returned(expected, member)
+            if watch.group.is_new and 0 < before < member.generation and self.chance.random() < LATE_COMMITS:
+                await member.commit_late(before)
             if self.chance.random() < _COMMITS:
                 await self._commit(worker, member, positions)
             if not watch.is_calm and scheduler.now > until:

@@ -150,7 +150,7 @@ def test_O4_a_member_says_when_a_commit_of_the_generation_before_is_accepted(cod
     ledger = Ledger()
     member, wire = a_member(ledger)
     wire.code = code
-    asyncio.run(member._commit_late(2))
+    asyncio.run(member.commit_late(2))
     assert member.generation == 3
     assert [one.kind for one in ledger.anomalies] == (["O4"] if code is ErrorCode.NONE else [])
 
