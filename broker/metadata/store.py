@@ -480,13 +480,13 @@ class MetadataStore(Database):
                 NODES.c.broker_epoch,
                 NODES.c.incarnation,
                 NODES.c.directory_id,
-                self._now(now_ms) - NODES.c.heartbeat_at_ms,
+                (self._now(now_ms) - NODES.c.heartbeat_at_ms).label("silent_ms"),
                 NODES.c.seen_sequence,
-                NODES.c.heartbeat_at_ms == 0,
+                (NODES.c.heartbeat_at_ms == 0).label("has_left"),
             ).order_by(NODES.c.node_id)
         )
         # SQLite's time is that of who asks, from before it waited for its turn. A heartbeat may have come since.
-        return [NodeSession(*row[:4], max(0, row[4]), *row[5:]) for row in rows]
+        return [NodeSession(**{**row._mapping, "silent_ms": max(0, row.silent_ms)}) for row in rows]
 
     def _check_chain(self, connection: sa.Connection, known: Position) -> int:
         """Return the number of the last change. Raises `MetadataWentBackError` where the log lacks `known` (R10)."""
