@@ -141,15 +141,15 @@ class Feeder(Actor):
         send = Send(INPUT, self.chance.randrange(self._partitions), f"{worker}-{self._count}")
         number = self.ledger.intend(worker, send)
         try:
-            future = await producer.send(INPUT, send.value.encode(), partition=send.partition)
+            delivery = await producer.send(INPUT, send.value.encode(), partition=send.partition)
         except RetriableError:
             return
 
-        def settled(done: asyncio.Future[Any]) -> None:
-            if not done.cancelled() and done.exception() is None:
+        def settled(_: semel.RecordMetadata | None, error: BaseException | None) -> None:
+            if error is None:
                 self.ledger.settle(number, Outcome.COMMITTED)
 
-        future.add_done_callback(settled)
+        delivery.add_done_callback(settled)
 
 
 class Transformer(Actor):

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import gc
-import logging
 import sys
 import warnings
 from collections.abc import Collection, Sequence
 from typing import Final
 
+from history import Anomaly
+
 from semel.protocol.kafka import messages
 from simulation.cluster_scenario import ClusterScenario
 from simulation.few_epochs import few_epochs
+from simulation.logged_errors import unexpected_errors
 from simulation.nemesis import Fault
 from simulation.node_scenario import NodeScenario
 from simulation.scenario import Verdict
@@ -33,18 +35,17 @@ def run(
     without: the names of clients that do nothing
     """
     gc.disable()  # the collector would end what a killed process has left, at times of its own
-    logging.disable(logging.CRITICAL)
     messages._prepared.clear()  # a node prepares what it speaks when it is first asked: in each world, as in a process
     try:
         with warnings.catch_warnings():
             warnings.filterwarnings("ignore", "coroutine .* was never awaited")  # a killed process leaves some
-            with few_epochs(seed):
+            with few_epochs(seed), unexpected_errors() as logged:
                 verdict = WORLDS[world](seed, plan).run(without)
-            sys.unraisablehook = lambda _: None  # what a killed process has left can't await in its `finally`
-            gc.collect()
+                verdict.anomalies += [Anomaly("callback", error) for error in logged]
+                sys.unraisablehook = lambda _: None  # what a killed process has left can't await in its `finally`
+                gc.collect()
             return verdict
     finally:
         sys.unraisablehook = sys.__unraisablehook__
-        logging.disable(logging.NOTSET)
         gc.freeze()  # what is left is not looked through again after the next seed
         gc.enable()
