@@ -24,9 +24,20 @@ class DeletedRecords:
 
 
 async def delete_records(node: Services, before: Mapping[TopicPartition, int]) -> dict[TopicPartition, DeletedRecords]:
-    """Make everything before the given offsets unreadable, -1 for the high watermark; answer for each partition."""
+    """Make everything before the given offsets unreadable, -1 for the high watermark; answer for each partition.
+
+    The answer comes once the disk has the new starts, so that nothing of it comes back after a crash (D1, D3).
+    """
     await know_partitions(node, before)
-    return {tp: _delete(node, tp, offset) async for tp, offset in in_turns(before.items())}
+    found = {tp: _delete(node, tp, offset) async for tp, offset in in_turns(before.items())}
+    if any(one.error is ErrorCode.NONE for one in found.values()):
+        try:
+            await node.logs.maintenance.log_starts_noted()
+        except OSError as error:
+            why = f"the new start of the log could not be written to the disk: {error}"
+            lost = DeletedRecords(-1, ErrorCode.KAFKA_STORAGE_ERROR, why)
+            return {tp: one if one.error is not ErrorCode.NONE else lost for tp, one in found.items()}
+    return found
 
 
 def _delete(node: Services, tp: TopicPartition, offset: int) -> DeletedRecords:

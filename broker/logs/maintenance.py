@@ -97,6 +97,7 @@ class LogMaintenance:
         """The duties that failed when they were last due, and why."""
         self._intervals_changed = asyncio.Event()
         self._flushing = asyncio.Lock()
+        self._noting_starts = asyncio.Lock()
         self.flushes = 0
         self.flush_seconds_total = 0.0
         self.flush_seconds_last = 0.0
@@ -134,6 +135,13 @@ class LogMaintenance:
     def log_start_moved(self, partition: Partition) -> None:
         self._log_starts_moved = True
         self.wake_up()
+
+    async def log_starts_noted(self) -> None:
+        """Wait until the disk has where logs start now: who was told a start finds it after any crash (D1).
+
+        Those that wait at a time share one write. Raises `OSError`.
+        """
+        await self._write_log_starts(only_if_moved=True)
 
     def delete_later(self, folder: str, delay_ms: int, *, had_start: bool = True) -> None:
         """Delete the folder of a log that is gone, after a delay in which readers can finish.
@@ -345,16 +353,20 @@ class LogMaintenance:
     def _is_online(self, partition: Partition) -> bool:
         return partition.offline_error is None and self._partitions.get(partition.tp) is partition
 
-    async def _write_log_starts(self) -> None:
-        self._log_starts_moved = False
-        starts: dict[TopicPartition, tuple[TopicId, int]] = {}
-        try:
-            async for one in self._all_in_turns():
-                starts[one.tp] = one.topic_id, one.log_start_offset
-            await self._thread.run(self._folder.log_starts.write, starts, self._is_current)
-        except BaseException:
-            self._log_starts_moved = True
-            raise
+    async def _write_log_starts(self, *, only_if_moved: bool = False) -> None:
+        # One at a time: what was gathered first must not be written last.
+        async with self._noting_starts:
+            if only_if_moved and not self._log_starts_moved:
+                return
+            self._log_starts_moved = False
+            starts: dict[TopicPartition, tuple[TopicId, int]] = {}
+            try:
+                async for one in self._all_in_turns():
+                    starts[one.tp] = one.topic_id, one.log_start_offset
+                await self._thread.run(self._folder.log_starts.write, starts, self._is_current)
+            except BaseException:
+                self._log_starts_moved = True
+                raise
 
     async def check_retention(self) -> int:
         """Delete the segments that are too old, or too many, in all partitions. Returns how many."""

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import errno
 from functools import partial
 from pathlib import Path
 
+import pytest
 from running_node import create_topic, run_with_node
 
 from semel.broker.handlers.delete_records import delete_records
 from semel.broker.handlers.list_offsets import list_offsets
 from semel.broker.handlers.offset_commit import commit_offsets
+from semel.broker.logs.data_folder import PartitionOffsets
 from semel.broker.node import Node
 from semel.protocol.api.groups import OffsetAndMetadata, OffsetCommitRequest, OffsetFetchRequest
 from semel.protocol.api.topics import (
@@ -93,6 +96,36 @@ def test_deleting_records_moves_the_start(tmp_path: Path) -> None:
         assert (await delete_records(node, {TP: -2}))[TP].error is ErrorCode.OFFSET_OUT_OF_RANGE
         missing = TopicPartition("b", 0)
         assert (await delete_records(node, {missing: 0}))[missing].error is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+
+    with_node(tmp_path, test)
+
+
+def test_D1_D3_what_was_answered_as_deleted_stays_deleted_after_a_power_cut(tmp_path: Path) -> None:
+    async def test(node: Node) -> None:
+        await append(node, 1, 2, 3)
+        assert (await delete_records(node, {TP: 2}))[TP].log_start_offset == 2
+        assert node.logs.folder.log_starts.all() == {TP: 2}, "it is on the disk before the answer"
+
+    with_node(tmp_path, test)
+
+
+def test_D1_a_start_that_the_disk_does_not_take_is_not_answered_as_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*_: object) -> None:
+        raise OSError(errno.EIO, "Input/output error")
+
+    async def test(node: Node) -> None:
+        await append(node, 1, 2, 3)
+        monkeypatch.setattr(PartitionOffsets, "write", refuse)
+        refused = await delete_records(node, {TP: 2, TopicPartition("b", 0): 0})
+        assert [one.error for one in refused.values()] == [
+            ErrorCode.KAFKA_STORAGE_ERROR,
+            ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
+        ]
+        monkeypatch.undo()
+        assert (await delete_records(node, {TP: 1}))[TP].log_start_offset == 2
+        assert node.logs.folder.log_starts.all() == {TP: 2}, "the next answer is about the same start"
 
     with_node(tmp_path, test)
 
