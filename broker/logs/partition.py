@@ -144,7 +144,8 @@ class Partition:
     @property
     def last_stable_offset(self) -> int:
         """The end of what a read_committed reader may see (L1)."""
-        return self._last_stable_offset
+        # What is undecided may have been deleted from below.
+        return max(self._last_stable_offset, self.log.log_start_offset)
 
     @property
     def log_start_offset(self) -> int:
@@ -622,6 +623,7 @@ class Partition:
                 ErrorCode.OFFSET_NOT_AVAILABLE,
             )
         end = self._last_stable_offset if isolation is IsolationLevel.READ_COMMITTED else self._high_watermark
+        end = max(end, self.log.log_start_offset)
         if timestamp_ms in (EARLIEST_TIMESTAMP, EARLIEST_LOCAL_TIMESTAMP):
             return self._earliest_offset()
         if timestamp_ms in (LATEST_TIERED_TIMESTAMP, EARLIEST_PENDING_UPLOAD_TIMESTAMP):

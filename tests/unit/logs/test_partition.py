@@ -345,6 +345,22 @@ def test_delete_records_moves_the_start_up_to_the_high_watermark() -> None:
         partition.read(3, max_bytes=100)
 
 
+def test_L1_committed_records_do_not_end_before_the_log_begins_where_an_undecided_head_is_deleted() -> None:
+    place = Place()
+    partition = place.partition()
+    partition.append(batch())
+    partition.append(batch(2, sequence=0, transactional=True), verified=True)
+    partition.append(batch())
+    place.sync()
+    assert partition.delete_records(2) == 2
+    assert partition.last_stable_offset == 2
+    assert partition.list_offset(LATEST_TIMESTAMP, COMMITTED).offset == 2
+    assert partition.read(2, max_bytes=10_000, isolation=COMMITTED).size == 0, "the rest of it is not decided"
+    assert partition.append_marker(PRODUCER, 0, True) == 4
+    place.sync()
+    assert partition.last_stable_offset == partition.list_offset(LATEST_TIMESTAMP, COMMITTED).offset == 5
+
+
 @pytest.mark.parametrize("operation", ["append", "sync"])
 def test_D1_failed_journal_refuses_waiters_readers_and_writers(operation: str) -> None:
     place = Place()
