@@ -19,7 +19,7 @@ from semel.protocol.batch_header import BatchHeader, iter_batches
 from semel.protocol.control_records import decode_control
 from semel.protocol.ids import TopicId, TopicPartition
 from semel.protocol.record_decoder import decode_records
-from simulation.ledger import Ledger
+from simulation.ledger import Begins, Ledger
 
 if TYPE_CHECKING:
     from semel.broker.node import Node
@@ -47,12 +47,23 @@ class CommittedLog:
     open: dict[int, int] = field(default_factory=dict)
     """Where the open transaction of each producer id begins."""
 
-    def follow(self, partition: Partition, markers: Markers, several_an_epoch: Collection[int]) -> Iterator[Finding]:
+    def follow(
+        self,
+        partition: Partition,
+        markers: Markers,
+        several_an_epoch: Collection[int],
+        anew: Collection[tuple[TopicPartition, int]] = (),
+    ) -> Iterator[Finding]:
         """Take in what is committed in a log beyond what was seen, and yield what is wrong with it.
 
         several_an_epoch: producer ids of which one epoch has several transactions
+        anew:             where a producer may begin anew, because it was idle for so long that it is forgotten (P8)
         """
-        for header, data in batches_of(partition, self.end, partition.high_watermark):
+        begin = max(self.end, partition.log_start_offset)
+        if begin > self.end:  # its head was deleted before it was looked at, and may have ended transactions
+            self.sequences.clear()
+            self.open.clear()
+        for header, data in batches_of(partition, begin, partition.high_watermark):
             if header.base_offset < self.end:
                 yield "D3", f"offset {header.base_offset} is used again, below {self.end}"
                 continue
@@ -62,6 +73,9 @@ class CommittedLog:
                 continue
             place = f"{partition.tp}@{header.base_offset}"
             producer = (header.producer_id, header.producer_epoch)
+            if (partition.tp, header.base_offset) in anew:
+                self.epochs.pop(header.producer_id, None)
+                self.sequences.pop(producer, None)
             last_epoch = self.epochs.get(header.producer_id, -1)
             if header.producer_epoch < last_epoch:
                 yield "P4", f"{place}: epoch {header.producer_epoch} after {last_epoch}"
@@ -103,6 +117,8 @@ class _Followed(CommittedLog):
     """The process whose log was compared last."""
     stable: int = 0
     """The last stable offset that was seen last."""
+    start: int = 0
+    """Where the log began when it was seen last."""
     topic_id: TopicId | None = None
 
 
@@ -165,12 +181,13 @@ class LogWatch:
             known = self._followed[partition.tp] = _Followed(topic_id=partition.topic_id)
         if is_started:
             known.generation = process
-            self._compare(partition, known)
+            self._compare(partition, known, "after a start")
         # Also where nothing is new: what is below may be cleaned before the next look.
         known.rolled = partition.log.segments.active.base_offset
         # A mistake may move the last stable offset alone, while the high watermark stays.
         last_stable = partition.last_stable_offset
-        if high_watermark == known.end and last_stable == known.stable and not is_started:
+        start = partition.log_start_offset
+        if high_watermark == known.end and last_stable == known.stable and start == known.start and not is_started:
             return
         if high_watermark < known.end:
             self._wrong("D3", partition, f"the high watermark went back from {known.end} to {high_watermark}")
@@ -183,9 +200,12 @@ class LogWatch:
                 f"{high_watermark}, log end {partition.log_end_offset}",
             )
         if high_watermark > known.end:
-            for rule, detail in known.follow(partition, self._markers, self._ledger.several_an_epoch):
+            ledger = self._ledger
+            for rule, detail in known.follow(partition, self._markers, ledger.several_an_epoch, ledger.anew):
                 self._wrong(rule, partition, detail)
-        first_open = min(known.open.values(), default=high_watermark)
+        if start != known.start or is_started:
+            self._look_at_start(partition, known, is_started)
+        first_open = max(min(known.open.values(), default=high_watermark), start)
         if last_stable > first_open:
             self._wrong(
                 "L1", partition, f"the last stable offset {last_stable} is behind {first_open}, which is undecided"
@@ -194,11 +214,24 @@ class LogWatch:
             self._wrong("L1", partition, f"the last stable offset went back from {known.stable} to {last_stable}")
         known.stable = last_stable
 
+    def _look_at_start(self, partition: Partition, known: _Followed, is_started: bool) -> None:
+        """Nobody finds again what was answered as deleted, and nothing else goes with it."""
+        start, allowed = partition.log_start_offset, self._ledger.begins.get(partition.tp, Begins())
+        if start < allowed.answered:
+            self._wrong("D1", partition, f"it begins at {start}, and was answered to begin at {allowed.answered}")
+        if start < known.start and not is_started:
+            self._wrong("D3", partition, f"its start went back from {known.start} to {start}")
+        if start > allowed.latest:
+            self._wrong("D6", partition, f"it begins at {start}, and nobody deleted what is after {allowed.latest}")
+        known.start = start
+        if not is_started:
+            self._compare(partition, known, "after its head was deleted")
+
     def _may_be_empty(self, topic: str) -> bool:
         return self._node.world.database.failed_over > 0 and topic in self._ledger.deleted
 
-    def _compare(self, partition: Partition, known: _Followed) -> None:
-        """After a start: everything that was committed before is there, as it was."""
+    def _compare(self, partition: Partition, known: _Followed, when: str) -> None:
+        """Everything that was committed before, and not deleted, is there, as it was."""
         if partition.log_end_offset < known.end:
             self._wrong("D1", partition, f"committed up to {known.end}, and ends at {partition.log_end_offset}")
             return
@@ -206,7 +239,7 @@ class LogWatch:
             return  # `_look_at` says so
         for base, difference in known.missing_in(partition, 0, known.end):
             if not (base < known.rolled and partition.config.is_compacted):
-                self._wrong("D1", partition, f"{difference} after a start")
+                self._wrong("D6" if known.start else "D1", partition, f"{difference} {when}")
 
     def _wrong(self, rule: str, partition: Partition, detail: str) -> None:
         self._ledger.wrong(rule, f"{self._node.name} {partition.tp}: {detail}")

@@ -92,7 +92,7 @@ class KafkaFeeder(KafkaActor):
         return value
 
 
-class _Transacting(KafkaActor):
+class Transacting(KafkaActor):
     """What programs with a transactional producer have in common."""
 
     def __init__(self, world: World, ledger: Ledger, name: str, partitions: int, think_s: float) -> None:
@@ -131,7 +131,7 @@ class _Transacting(KafkaActor):
         return commit
 
 
-class KafkaWriter(_Transacting):
+class KafkaWriter(Transacting):
     """Writes transactions of its own, and commits or aborts them."""
 
     async def live(self, worker: str) -> None:
@@ -169,7 +169,7 @@ class KafkaWriter(_Transacting):
         await self.ended(producer, number, self.chance.random() > 0.25, patience_ms=patience_ms)
 
 
-class KafkaRemaker(_Transacting):
+class KafkaRemaker(Transacting):
     """Writes transactions of version 1 into topics of its own, which an operator deletes and makes again.
 
     What it wrote before arrives once more afterwards, at a log that knows nothing of it. Nobody reads these topics.
@@ -265,7 +265,7 @@ class KafkaRemaker(_Transacting):
         return topic
 
 
-class KafkaTransformer(_Transacting):
+class KafkaTransformer(Transacting):
     """Consume, transform, produce: a member of a classic group, whose offsets are in its transactions (KIP-447)."""
 
     group = "transformers"

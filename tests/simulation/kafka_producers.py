@@ -391,6 +391,10 @@ class TransactionalProducer:
         """One that is on its way; True once it has been answered."""
 
     @property
+    def party(self) -> Party:
+        return self._party
+
+    @property
     def _held(self) -> dict[str, int]:
         held = self.sender.producer
         return {"producer_id": held.producer_id, "producer_epoch": held.producer_epoch}

@@ -3,8 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import dataclass, replace
 
 from history import Anomaly, History, Outcome, Read, Send, Transaction, check
+
+from semel.protocol.ids import TopicPartition
+
+
+@dataclass(slots=True)
+class Begins:
+    """Where a log whose head is deleted may begin: at `latest` at most, and not before `answered` any more."""
+
+    latest: int = 0
+    answered: int = 0
+
+    def may(self, offset: int) -> None:
+        """Somebody asks for what is before `offset` to be deleted."""
+        self.latest = max(self.latest, offset)
 
 
 class Ledger:
@@ -20,6 +35,12 @@ class Ledger:
         """Producer ids of which one epoch has several transactions, as in version 1 of them."""
         self.deleted: set[str] = set()
         """Topics whose deletion was asked for: where the metadata goes back, they may be there again, and empty."""
+        self.begins: dict[TopicPartition, Begins] = {}
+        """The logs whose heads are deleted. All others begin at 0."""
+        self.anew: dict[tuple[TopicPartition, int], int] = {}
+        """Where batches begin, and end, of producers that were idle so long that they may be forgotten: what such a one
+        sends again is not known as a duplicate any more (P8).
+        """
         self.anomalies: list[Anomaly] = []
         """What was found wrong on the way."""
 
@@ -44,11 +65,30 @@ class Ledger:
             Transaction(worker, sends, self.outcome(number), is_ordered)
             for number, (worker, sends, is_ordered) in enumerate(self._tried)
         ]
+        self._forget_repeated()
         return [
             *self.anomalies,
             *check(History(transactions, self.reads, source_end_offsets)),
             *self._misplaced(),
         ]
+
+    def _forget_repeated(self) -> None:
+        """Leave out what stands a second time where its producer was not known any more."""
+        if not self.anew:
+            return
+        anew = {
+            (tp.topic, tp.partition, offset) for (tp, begin), end in self.anew.items() for offset in range(begin, end)
+        }
+        others: dict[str, set[tuple[str, int, int]]] = {}
+        for one in self.reads:
+            for offset, value in one.records:
+                others.setdefault(value, set()).add((one.topic, one.partition, offset))
+        repeated = {place for places in others.values() if len(places) > 1 for place in places if place in anew}
+        self.reads = [
+            replace(one, records=[each for each in one.records if (one.topic, one.partition, each[0]) not in repeated])
+            for one in self.reads
+        ]
+        self.acknowledged = [one for one in self.acknowledged if one[:3] not in repeated]
 
     def _misplaced(self) -> Iterator[Anomaly]:
         """A value stands where its producer was told, if it can be seen at all (P1)."""

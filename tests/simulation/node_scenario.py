@@ -19,7 +19,9 @@ from simulation.actors import (
 )
 from simulation.casting import SOURCES, draw_cast, group_settings, watch_of
 from simulation.checks import LogWatch
+from simulation.kafka_deleter import HEADS, KafkaDeleter, deleting_settings
 from simulation.kafka_lister import KafkaLister
+from simulation.kept_producers import expiring_settings
 from simulation.nemesis import Fault, Stage, draw_plan
 from simulation.scenario import BUSY_S, HEAL_S, Scenario
 from simulation.state_checks import StateChecks
@@ -48,7 +50,8 @@ class NodeScenario(Scenario):
     def __init__(self, seed: int, plan: Sequence[Fault] | None) -> None:
         super().__init__(seed)
         world, chance = self.world, self.chance
-        self.node = world.add_node(**_draw_settings(chance), **group_settings(seed))
+        more = {**group_settings(seed), **deleting_settings(world), **expiring_settings(world)}
+        self.node = world.add_node(**_draw_settings(chance), **more)
         self.node.clock.off_ms = chance.choice(CLOCKS_OFF_MS)
         world.executor.longest_s = chance.choice((0.004, 0.03, 0.2))
         self.partitions = chance.randint(1, 3)
@@ -77,6 +80,7 @@ class NodeScenario(Scenario):
         return Stage(self.world, self.actors)
 
     def _look(self) -> None:
+        self.states.producers.look()
         self.watch.look()
 
     def _look_closely(self) -> None:
@@ -88,6 +92,9 @@ class NodeScenario(Scenario):
         async with semel.aio.Admin(self.world.address("admin")) as admin:
             for topic in (INPUT, OUTPUT):
                 await admin.create_topic(topic, partitions=self.partitions)
+            for actor in self.actors:
+                if isinstance(actor, KafkaDeleter):
+                    await admin.create_topic(HEADS.topic, partitions=1, configs=actor.configs)
 
     def _finish(self) -> None:
         """Let everybody come to an end, read everything once more, and judge."""

@@ -26,6 +26,7 @@ from semel.txn_coordinator.commit_records import CommitKind
 from simulation.actors import Sharer, Writer
 from simulation.checks import batches_of
 from simulation.group_watch import owned_twice
+from simulation.kept_producers import KeptProducers
 
 if TYPE_CHECKING:
     from semel.broker.node import Node
@@ -40,6 +41,7 @@ class StateChecks:
     """Compares what one node holds with what is stored."""
 
     def __init__(self, world: World, node: SimulatedNode, ledger: Ledger) -> None:
+        self.producers = KeptProducers(world, node, ledger)
         self._world = world
         self._node = node
         self._ledger = ledger
@@ -110,9 +112,8 @@ class StateChecks:
         for header, data in batches_of(partition, partition.log_start_offset, partition.log_end_offset):
             view = memoryview(data)[header.position : header.position + header.size_bytes]
             apply_batch(replayed, header, view, 0)
-        live = partition.log.producer_state
-        if replayed != live:
-            self._wrong("P7", f"{partition.tp}: the log says {replayed}, and the node holds {live}")
+        if replayed != partition.log.producer_state and (wrong := self.producers.difference(partition, replayed)):
+            self._wrong("P7", wrong)
 
     def _metadata(self, node: Node) -> None:
         database = self._world.database

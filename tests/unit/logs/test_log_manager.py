@@ -193,6 +193,35 @@ def test_D1_records_deleted_up_to_the_middle_of_a_batch_do_not_keep_the_node_fro
     asyncio.run(run())
 
 
+@pytest.mark.parametrize("rest", [False, True])
+def test_P7_a_log_whose_files_are_lost_knows_the_producers_of_what_was_deleted(rest: bool) -> None:
+    async def run() -> None:
+        node = Node()
+        node.start()
+        partition = node.create()
+        for sequence in range(3):
+            await append(partition, batch(sequence=sequence))
+        partition.delete_records(3)
+        await node.logs.maintenance.log_starts_noted()
+        if rest:
+            await append(partition, batch())
+        known = partition.log.producer_state
+        node.storage.crash(power=False)
+        node.storage.open("/data/orders-0/00000000000000000000.log").truncate(0)  # the journal has it all
+        for _ in range(2):
+            node.start()
+            again = node.get()
+            await node.logs.maintenance.flush()  # from here on the journal has nothing of it
+            node.storage.crash(power=True)
+        node.start()
+        again = node.get()
+        assert again.log_start_offset == 3
+        assert again.log.producer_state == known
+        assert await append(again, batch(sequence=3)) == known.end_offset, "the next batch in line is not refused"
+
+    asyncio.run(run())
+
+
 def test_deletion_is_finished_after_a_crash_and_its_journal_entries_are_skipped() -> None:
     async def run() -> None:
         node = Node(SimulatedStorage(1))

@@ -1,0 +1,256 @@
+"""Somebody who writes into a topic of their own, deletes its head (KIP-107), and reads what is left.
+
+Retention may take more of it. What was answered as deleted stays deleted over every crash (D1, D3), what is left is
+there (D6), and readers that begin at the new start see no aborted record and miss no committed one (L2, L3).
+"""
+
+from __future__ import annotations
+
+import random
+from typing import TYPE_CHECKING, Final
+
+from semel.protocol.api.topics import EARLIEST_TIMESTAMP, LATEST_TIMESTAMP, IsolationLevel
+from semel.protocol.errors import AbortTransactionError, ErrorCode
+from semel.protocol.ids import TopicPartition
+from semel.protocol.kafka.api import ApiKey
+from semel.protocol.kafka.fetch import FetchPartitionResponse
+from semel.runtime.kafka_client.connection import ConnectionLostError
+from simulation.kafka_actors import Transacting
+from simulation.kafka_consumers import Fetcher, Values
+from simulation.kafka_producers import IdempotentProducer, TransactionalProducer
+from simulation.kafka_wire import RETRIED, Echo, Party, Wire, code_of, learn_topic_ids
+from simulation.ledger import Begins
+
+if TYPE_CHECKING:
+    from simulation.ledger import Ledger
+    from simulation.world import World
+
+HEADS: Final = TopicPartition("heads", 0)
+DELETER_SHARE: Final = 0.25
+"""How many worlds have somebody who deletes heads of logs."""
+_DELETE_VERSION: Final = 2
+_HIGH_WATERMARK: Final = -1
+_ANYWHERE: Final = 1 << 62
+_RETENTIONS: Final[tuple[dict[str, str], ...]] = (
+    {},
+    {"retention.bytes": "900"},
+    {"retention.ms": "2500"},
+)
+
+
+def has_deleter(world: World) -> bool:
+    return _chance_of(world).random() < DELETER_SHARE
+
+
+def deleting_settings(world: World) -> dict[str, int]:
+    """Return what the node of such a world has besides what is drawn."""
+    return {"log_retention_check_interval_ms": 400} if has_deleter(world) else {}
+
+
+def _chance_of(world: World) -> random.Random:
+    return random.Random(f"deleter of {world.seed}")
+
+
+class KafkaDeleter(Transacting):
+    """Keeps over all of its lives what it wrote, what became of it, and what was answered as deleted."""
+
+    def __init__(self, world: World, ledger: Ledger, name: str, partitions: int, think_s: float) -> None:
+        super().__init__(world, ledger, name, partitions, think_s)
+        chance = _chance_of(world)
+        chance.random()
+        retention = chance.choice(_RETENTIONS)
+        self.configs = {
+            "segment.bytes": chance.choice(("300", "1500", "1000000")),
+            "file.delete.delay.ms": chance.choice(("0", "1000")),
+            **retention,
+        }
+        """Those of its topic, which is made before the world begins."""
+        self._begins_at = ledger.begins[HEADS] = Begins(_ANYWHERE if retention else 0)
+        self._values: dict[int, str] = {}
+        """What was acknowledged, by its offset."""
+        self._outcomes: dict[str, bool] = {}
+        """Whether each value's transaction committed, where that is known. One without a transaction is committed."""
+
+    def acknowledged(self, topic: str, partition: int, offset: int, value: str) -> None:
+        if offset >= 0:
+            self._values[offset] = value
+            if not value.startswith("t"):
+                self._outcomes[value] = True
+
+    async def live(self, worker: str) -> None:
+        party = self.party(worker)
+        wire = party.wire()
+        ids = await learn_topic_ids(wire, HEADS.topic)
+        producer = await self.producer(party)
+        idempotent = IdempotentProducer(party, Echo(party, self.repeats), self.acknowledged, 5.0)
+        await idempotent.begin()
+        while not self.is_stopping:
+            step = self.chance.random()
+            if step < 0.4:
+                await self._transact(worker, producer, wire)
+            elif step < 0.6:
+                self._count += 1
+                idempotent.sender.put(HEADS.topic, HEADS.partition, [f"{worker}-{self._count}"])
+                await idempotent.settle()
+            elif step < 0.8:
+                await self._delete(party, wire)
+            else:
+                await self._look(party, wire, HeadFetcher(party, ids))
+            await self.think(self.think_s / 4)
+        while not await self._look(party, wire, HeadFetcher(party, ids)):
+            await party.pause()
+        for one in (producer, idempotent, wire):
+            one.close()
+
+    async def _transact(self, worker: str, producer: TransactionalProducer, wire: Wire) -> None:
+        self._count += 1
+        values = [f"t{worker}-{self._count}.{item}" for item in range(self.chance.randint(1, 4))]
+        producer.begin()
+        try:
+            for value in values:
+                await producer.send({tuple(HEADS): [[value]]})  # type: ignore[dict-item]
+                if self.chance.random() < 0.15:
+                    await self._delete(producer.party, wire)
+                await self.think(self.pause_s / 4)
+        except AbortTransactionError:
+            commit = False
+        else:
+            commit = self.chance.random() > 0.5
+        try:
+            committed = await producer.end(commit)
+        except AbortTransactionError:
+            committed = await producer.end(False)
+        self._outcomes |= dict.fromkeys(values, committed)
+
+    # --- Deleting -----------------------------------------------------------------------------------------------------
+
+    async def _delete(self, party: Party, wire: Wire) -> None:
+        """Delete up to a record, or all; ask again where there was no answer, as an operator does.
+
+        What is behind the last record that was acknowledged may not be committed yet, or not be there.
+        """
+        known = sorted(self._values)[-20:]
+        beyond = known[-1] + self.chance.randint(1, 4) if known else 1
+        before = self.chance.choice((_HIGH_WATERMARK, beyond, *known))
+        self._begins_at.may(_ANYWHERE if before == _HIGH_WATERMARK else before)
+        while True:
+            try:
+                answer = await wire.call(
+                    ApiKey.DELETE_RECORDS,
+                    version=_DELETE_VERSION,
+                    topics=[
+                        {
+                            "name": HEADS.topic,
+                            "partitions": [{"partition_index": HEADS.partition, "offset": before}],
+                        }
+                    ],
+                    timeout=1_500,
+                )
+            except ConnectionLostError:
+                await party.pause()
+                continue
+            (item,) = answer.topics[0].partitions
+            code = code_of(item.error_code)
+            if code is ErrorCode.NONE:
+                break
+            if code is ErrorCode.OFFSET_OUT_OF_RANGE and before == beyond:
+                return
+            if code not in RETRIED:
+                party.wrong("refused", f"DeleteRecords before {before} of {known}: {code.name}")
+                return
+            await party.pause()
+        if item.low_watermark < max(before, 0):
+            party.wrong("D6", f"records before {before} are deleted, and the log begins at {item.low_watermark}")
+        self._begins_at.answered = max(self._begins_at.answered, item.low_watermark)
+
+    # --- Reading ------------------------------------------------------------------------------------------------------
+
+    async def _look(self, party: Party, wire: Wire, fetcher: HeadFetcher) -> bool:
+        """Read from the start to the last stable offset; return whether that went through."""
+        try:
+            answered = self._begins_at.answered
+            start = await self._listed(wire, EARLIEST_TIMESTAMP)
+            stable = await self._listed(wire, LATEST_TIMESTAMP)
+        except ConnectionLostError:
+            return False
+        if start < answered:
+            party.wrong("D1", f"{HEADS} begins at {start}, and was answered to begin at {answered}")
+        if stable < start:
+            party.wrong("L2", f"{HEADS} begins at {start}, and is stable up to {stable}")
+        if start and self.chance.random() < 0.3:
+            await self._look_below(party, fetcher, start)
+        due = {
+            offset: value
+            for offset, value in self._values.items()
+            if start <= offset < stable and self._outcomes.get(value)
+        }
+        found = await self._read(fetcher, start, stable)
+        fetcher.close()
+        if found is None:
+            return False
+        missing = {offset: value for offset, value in due.items() if found.get(offset) != value}
+        if missing:
+            party.wrong("L3", f"{missing} of {HEADS} are committed, and not among {found} from {start} to {stable}")
+        aborted = [value for value in found.values() if self._outcomes.get(value) is False]
+        if aborted:
+            party.wrong("L3", f"{aborted} of {HEADS} were aborted, and read from {start} on")
+        return True
+
+    async def _look_below(self, party: Party, fetcher: HeadFetcher, start: int) -> None:
+        """What is deleted is out of range, also in the middle of a batch."""
+        fetcher.positions = {HEADS: start - 1}
+        found = await fetcher.poll()
+        if found or (not fetcher.failed and not fetcher.is_out_of_range):
+            party.wrong("D6", f"{found} of {HEADS} was read at {start - 1}, below its start")
+
+    async def _read(self, fetcher: HeadFetcher, start: int, end: int) -> dict[int, str] | None:
+        """Return what is read of [start, end); None where that is not done, or the head was deleted meanwhile."""
+        fetcher.positions = {HEADS: start}
+        fetcher.is_out_of_range = False
+        found: dict[int, str] = {}
+        for _ in range(200):
+            if fetcher.positions[HEADS] >= end:
+                return found
+            values = await fetcher.poll(self.chance.choice((200, 1 << 20)))
+            if fetcher.is_out_of_range:
+                return None
+            found |= dict(values.get(HEADS, ()))
+        return None
+
+    async def _listed(self, wire: Wire, timestamp_ms: int) -> int:
+        answer = await wire.call(
+            ApiKey.LIST_OFFSETS,
+            replica_id=-1,
+            isolation_level=IsolationLevel.READ_COMMITTED,
+            topics=[
+                {
+                    "name": HEADS.topic,
+                    "partitions": [
+                        {"partition_index": HEADS.partition, "current_leader_epoch": -1, "timestamp": timestamp_ms}
+                    ],
+                }
+            ],
+            timeout=1_500,
+        )
+        ((item,),) = (topic.partitions for topic in answer.topics)
+        code = code_of(item.error_code)
+        if code is not ErrorCode.NONE:
+            if code not in RETRIED:
+                wire.party.wrong("refused", f"ListOffsets: {code.name}")
+            raise ConnectionLostError(f"ListOffsets: {code.name}")
+        offset: int = item.offset
+        return offset
+
+
+class HeadFetcher(Fetcher):
+    """Reads a log whose head goes."""
+
+    def __init__(self, party: Party, ids: dict[str, object]) -> None:
+        super().__init__(party, ids, wait_ms=50)  # type: ignore[arg-type]
+        self.is_out_of_range = False
+
+    async def _taken(self, tp: TopicPartition, item: FetchPartitionResponse) -> Values:
+        if item.error is ErrorCode.OFFSET_OUT_OF_RANGE:
+            self.is_out_of_range = True
+            return []
+        return await super()._taken(tp, item)
