@@ -20,6 +20,7 @@ from simulation.actors import (
 )
 from simulation.group_watch import GroupWatch, draw_group
 from simulation.kafka_actors import KafkaFeeder, KafkaReader, KafkaRemaker, KafkaTransformer, KafkaWriter
+from simulation.kafka_deleter import KafkaDeleter, has_deleter
 from simulation.kafka_lister import KafkaLister
 from simulation.kafka_membership import KafkaMember
 from simulation.kafka_offsets import KafkaMover
@@ -77,6 +78,8 @@ def draw_cast(world: World, ledger: Ledger, chance: random.Random, count: int) -
             KafkaMember(watch, f"member-{number}", count, is_static=is_static)
             for number, is_static in enumerate(group.static, start=1)
         ]
+    if len(world.nodes) == 1 and has_deleter(world):
+        cast.append(KafkaDeleter(world, ledger, "deleter", count, think_s))
     return cast
 
 
