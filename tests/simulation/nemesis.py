@@ -72,6 +72,7 @@ class Worlds(Enum):
     OF_SEVERAL = "with several nodes"
     OF_COORDINATORS = "with several nodes, and transactions and groups"
     ALL = "all"
+    ASIDE = "drawn by itself, beside the others"
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,6 +148,7 @@ class Stage:
         world.network.on_send.clear()
         world.network.on_answer.clear()
         world.network.on_call.clear()
+        world.network.late_answers_s = 0.0
         for actor in self.actors.values():
             if isinstance(actor, Asker):
                 actor.on_told = None
@@ -500,12 +502,24 @@ def _move_leaders(stage: Stage, fault: Fault) -> None:
         stage.later(fault.for_s * number / fault.amount, move)
 
 
+def _answer_late(stage: Stage, fault: Fault) -> None:
+    """What coordinators say of transactions comes late, so that their markers, which have a way of their own, may come
+    before it.
+    """
+    network = stage.world.network
+    network.late_answers_s = fault.amount / 1000
+    stage.later(fault.for_s, lambda: setattr(network, "late_answers_s", 0.0))
+
+
 def _kill_all(stage: Stage, fault: Fault) -> None:
     """All at once; they come back one after the other, in any order."""
     nodes = list(stage.world.nodes.values())
     for number, node in enumerate(nodes):
         node.kill(power=fault.kind == "power cut of all")
         stage.later(fault.for_s + 0.4 * ((number + fault.amount) % len(nodes)), node.start)
+
+
+LATE_ANSWERS: Final = "late answers"
 
 
 KINDS: dict[str, _Kind] = {
@@ -709,6 +723,15 @@ KINDS: dict[str, _Kind] = {
         targets=("__transaction_state", "__consumer_offsets", "in", "out"),
         worlds=Worlds.OF_COORDINATORS,
     ),
+    LATE_ANSWERS: _Kind(
+        "what nodes answer each other comes {amount} ms later for {for_s:.2f} s, but for markers and fetches",
+        0,
+        _answer_late,
+        longest_s=8.0,
+        amount=(50, 2_500),
+        worlds=Worlds.ASIDE,
+        is_of_node=False,
+    ),
     "node without database": _Kind(
         "{node} does not reach the database for {for_s:.2f} s",
         3,
@@ -717,6 +740,41 @@ KINDS: dict[str, _Kind] = {
         worlds=Worlds.OF_SEVERAL,
     ),
 }
+
+
+LATE_ANSWERS_SHARE: Final = 0.5
+"""In how many worlds with several nodes and transactions coordinators' answers come late."""
+
+
+def draw_late_answers(seed: int) -> tuple[Fault, ...]:
+    """Draw when answers between nodes come late."""
+    chance = random.Random(f"late answers of {seed}")
+    if chance.random() >= LATE_ANSWERS_SHARE:
+        return ()
+    shape = KINDS[LATE_ANSWERS]
+    return tuple(
+        Fault(
+            at_s=round(0.2 + chance.random() * 15.0, 3),
+            kind=LATE_ANSWERS,
+            for_s=round(shape.longest_s * chance.random(), 3),
+            amount=chance.randint(*shape.amount),
+        )
+        for _ in range(chance.randint(1, 3))
+    )
+
+
+def draw_lags(seed: int, nodes: Sequence[str]) -> tuple[Fault, ...]:
+    """Draw when nodes do not hear of changes of the metadata, for so short that none loses its place."""
+    chance = random.Random(f"lags of {seed}")
+    return tuple(
+        Fault(
+            at_s=round(0.2 + chance.random() * 15.0, 3),
+            kind="node without database",
+            for_s=round(0.2 + 0.8 * chance.random(), 3),
+            node=chance.choice(nodes),
+        )
+        for _ in range(chance.randint(4, 10))
+    )
 
 
 LEADER, CONTROLLER = "the leader", "the controller"

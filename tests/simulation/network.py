@@ -14,6 +14,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from semel.broker.peers.handshake import Role
 from semel.protocol.errors import ErrorCode, RetriableError
 from semel.sdk.transport.unreachable import unreachable
 from simulation.loop import Process, Scheduler, current_process
@@ -35,6 +36,8 @@ class Weather:
     slow_s: float = 0.5
 
 
+_ROLE_AT = 10
+"""Where a node that dials another says what the connection is for: `broker/peers/handshake.py`."""
 KEEPALIVE_S = 30.0
 """After how long a client of gRPC learns that a machine is gone without a word."""
 
@@ -82,6 +85,8 @@ class Network:
         """Called when an answer to a call has just left, by the place and the call's name."""
         self.on_call: dict[tuple[str, str], Callable[[str], None]] = {}
         """Called with the caller's place when a call has just arrived, by the same."""
+        self.late_answers_s = 0.0
+        """So much later comes what a node answers to another, where that waits neither for records nor for markers."""
         scheduler.connector = self._connect
         scheduler.acceptor = self._accept
 
@@ -182,7 +187,7 @@ class Network:
             if server is None:
                 self.send(sock.there, sock.here, lambda: process.post(refuse))
                 return
-            theirs = Stream(self, server.process, sock.there, sock.here)
+            theirs = Stream(self, server.process, sock.there, sock.here, is_of_peer=of_peer)
             mine.peer, theirs.peer = theirs, mine
             self._streams[theirs] = None
             task = server.process.start(server.accept(theirs, of_peer=of_peer))
@@ -246,8 +251,12 @@ class Endpoint:
 class Stream(asyncio.Transport):
     """One end of a connection, and the transport of the protocol at this end."""
 
-    def __init__(self, network: Network, process: Process, here: str, there: str) -> None:
+    def __init__(self, network: Network, process: Process, here: str, there: str, *, is_of_peer: bool = False) -> None:
+        """is_of_peer: whether this end serves another node"""
         super().__init__()
+        self._is_of_peer = is_of_peer
+        self._hello = b""
+        """What a node that dialed has said first."""
         self.process = process
         self.here = here
         self.there = there
@@ -340,9 +349,18 @@ class Stream(asyncio.Transport):
         # A hair later than the last: what is sent in order arrives in order.
         network = self._network
         self._last_at = max(self._last_at, network.after_held(self.here, self.there, self._begun_at))
+        if self._answers_requests and network.late_answers_s:
+            self._last_at = max(self._last_at, network.scheduler.now + network.late_answers_s)
         self._last_at = network.send(self.here, self.there, lambda: peer.arrived(data), not_before=self._last_at + 1e-9)
 
+    @property
+    def _answers_requests(self) -> bool:
+        """Whether the other node asks here what is answered soon, such as what a coordinator knows."""
+        return self._is_of_peer and self._hello[_ROLE_AT : _ROLE_AT + 1] == bytes((Role.REQUESTS,))
+
     def arrived(self, data: bytes | None) -> None:
+        if self._is_of_peer and data and len(self._hello) <= _ROLE_AT:
+            self._hello += data
         if self._lost:
             self._refuse(data)
         else:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar, Final
 
 from semel.protocol.api.topics import IsolationLevel
@@ -13,9 +13,11 @@ from simulation.casting import SOURCES, draw_cast, group_settings, watch_of
 from simulation.cluster_actors import ClusterReader
 from simulation.cluster_scenario import ClusterScenario
 from simulation.kafka_actors import KafkaTransformer
+from simulation.kafka_dropper import MarkerWatch, has_dropper
 from simulation.kafka_group_members import ClassicMember
 from simulation.kafka_lister import KafkaLister
 from simulation.kafka_wire import JAVA_4, Party, learn_topic_ids
+from simulation.nemesis import Fault, draw_lags, draw_late_answers
 
 FINISH_S: Final = 180.0
 """How long the pipeline may take to work off its input after all faults."""
@@ -51,6 +53,18 @@ class TransactionsScenario(ClusterScenario):
         super()._look_closely()
         if self.members is not None:
             self.members.look()
+
+    def __init__(self, seed: int, plan: Sequence[Fault] | None) -> None:
+        super().__init__(seed, plan)
+        self.markers = MarkerWatch(self.watch, self.ledger)
+        if plan is None:
+            lags = draw_lags(seed, list(self.world.nodes)) if has_dropper(self.world) else ()
+            drawn = (*self.plan, *draw_late_answers(seed), *lags)
+            self.plan = tuple(sorted(drawn, key=lambda fault: fault.at_s))
+
+    def _look(self) -> None:
+        super()._look()
+        self.markers.look()
 
     def _finish(self) -> None:
         """Let everybody come to an end, read everything once more, and judge."""
