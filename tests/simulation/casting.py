@@ -21,10 +21,11 @@ from simulation.actors import (
 from simulation.group_watch import GroupWatch, draw_group
 from simulation.kafka_actors import KafkaFeeder, KafkaReader, KafkaRemaker, KafkaTransformer, KafkaWriter
 from simulation.kafka_deleter import KafkaDeleter, has_deleter
-from simulation.kafka_dropper import KafkaDropper, has_dropper
+from simulation.kafka_dropper import KafkaDropper, KafkaHasty, has_dropper
 from simulation.kafka_lister import KafkaLister
 from simulation.kafka_membership import KafkaMember
 from simulation.kafka_offsets import KafkaMover
+from simulation.nemesis import draw_late_answers
 
 if TYPE_CHECKING:
     from simulation.ledger import Ledger
@@ -83,6 +84,8 @@ def draw_cast(world: World, ledger: Ledger, chance: random.Random, count: int) -
         cast.append(KafkaDeleter(world, ledger, "deleter", count, think_s))
     if has_dropper(world):
         cast.append(KafkaDropper(world, ledger, "dropper", count, think_s))
+    if len(world.nodes) > 1 and draw_late_answers(world.seed):
+        cast.append(KafkaHasty(world, ledger, "hasty", count, think_s))
     return cast
 
 

@@ -14,7 +14,7 @@ from semel.protocol.ids import TRANSACTIONS_TOPIC, TopicPartition
 from semel.txn_coordinator.state import COMPLETED
 from simulation.cluster_actors import create_topic, delete_topic
 from simulation.kafka_actors import Transacting
-from simulation.kafka_wire import JAVA_4, ClusterWire, Party
+from simulation.kafka_wire import DIALECTS, JAVA_4, ClusterWire, Party
 
 if TYPE_CHECKING:
     from semel.broker.node import Node
@@ -64,12 +64,16 @@ class KafkaDropper(Transacting):
         dropped: asyncio.Task[None] | None = None
         producer.begin()
         try:
-            await producer.send({(topic, 0): [[f"{self._count}.0"]]})
+            async with asyncio.timeout(self._patience_s()):
+                await producer.send({(topic, 0): [[f"{self._count}.0"]]})
             if self.chance.random() < 0.4:
                 dropped = asyncio.create_task(self._drop(party, topic))
                 if self.chance.random() < 0.5:
                     await self.think(self.pause_s)
                     await producer.send({(topic, 0): [[f"{self._count}.1"]]})
+        except TimeoutError:
+            producer.give_up()
+            commit = False
         except AbortTransactionError:
             commit = False
         else:
@@ -81,12 +85,30 @@ class KafkaDropper(Transacting):
         if dropped is not None:
             await dropped
 
+    def _patience_s(self) -> float | None:
+        """Return how long it waits for its first batch before it aborts."""
+        return None
+
     async def _drop(self, party: Party, topic: str) -> None:
         wire = ClusterWire(party)
         await delete_topic(wire, topic)
         if self.chance.random() < 0.6:
             await create_topic(wire, topic, 1, replicas=2, min_isr=1)
         wire.close()
+
+
+class KafkaHasty(KafkaDropper):
+    """Aborts while its batches are being verified: in the older version, where no epoch tells late ones apart (T8)."""
+
+    def __init__(self, world: World, ledger: Ledger, name: str, partitions: int, think_s: float) -> None:
+        super().__init__(world, ledger, name, partitions, think_s)
+        self.dialect = self.chance.choice([one for one in DIALECTS if not one.is_newer])
+
+    def party(self, worker: str) -> Party:
+        return Party(self.world, self.ledger, worker, self.name, self.chance, self.dialect)
+
+    def _patience_s(self) -> float | None:
+        return self.chance.choice((0.05, 0.2, 0.6)) if self.chance.random() < 0.7 else None
 
 
 class MarkerWatch:
