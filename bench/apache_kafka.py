@@ -19,7 +19,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -87,22 +87,35 @@ def free_ports(count: int) -> list[int]:
         return [one.getsockname()[1] for one in sockets]
 
 
-def properties(folder: str, broker_port: int, controller_port: int, *, fsync: bool) -> str:
+def properties(
+    folder: str, ports: tuple[int, int], *, fsync: bool, node_id: int = 1, controllers: Sequence[int] = ()
+) -> str:
+    """Return the settings of a node.
+
+    ports:       of the broker and of the controller
+    controllers: the ports of all nodes' controllers, from node 1 on, where there are several
+    """
+    broker_port, controller_port = ports
+    quorum = list(controllers) or [controller_port]
+    replicas = len(quorum)
     lines = [
         "process.roles=broker,controller",
-        "node.id=1",
-        f"controller.quorum.voters=1@127.0.0.1:{controller_port}",
+        f"node.id={node_id}",
+        f"controller.quorum.voters={','.join(f'{n}@127.0.0.1:{port}' for n, port in enumerate(quorum, 1))}",
         f"listeners=PLAINTEXT://127.0.0.1:{broker_port},CONTROLLER://127.0.0.1:{controller_port}",
         f"advertised.listeners=PLAINTEXT://127.0.0.1:{broker_port}",
         "controller.listener.names=CONTROLLER",
         f"log.dirs={folder}",
-        "offsets.topic.replication.factor=1",
-        "transaction.state.log.replication.factor=1",
-        "transaction.state.log.min.isr=1",
-        "share.coordinator.state.topic.replication.factor=1",
-        "share.coordinator.state.topic.min.isr=1",
+        f"offsets.topic.replication.factor={replicas}",
+        f"transaction.state.log.replication.factor={replicas}",
+        f"transaction.state.log.min.isr={min(2, replicas)}",
+        f"share.coordinator.state.topic.replication.factor={replicas}",
+        f"share.coordinator.state.topic.min.isr={min(2, replicas)}",
         "group.initial.rebalance.delay.ms=0",
     ]
+    if replicas > 1:
+        lines += [f"default.replication.factor={replicas}", "offsets.topic.num.partitions=3"]
+        lines.append("transaction.state.log.num.partitions=3")
     if fsync:
         lines.append("log.flush.interval.messages=1")
     return "\n".join(lines) + "\n"
@@ -111,16 +124,35 @@ def properties(folder: str, broker_port: int, controller_port: int, *, fsync: bo
 def prepare(folder: str, *, fsync: bool = False, version: str = kafka_jars.NEWEST) -> tuple[str, int]:
     """Write `<folder>.properties` and format the folder. Returns the address that the broker will have."""
     broker_port, controller_port = free_ports(2)
-    config = f"{folder}.properties"
-    Path(config).write_text(properties(folder, broker_port, controller_port, fsync=fsync))
-    cluster = base64.urlsafe_b64encode(os.urandom(16)).decode().strip("=").replace("-", "A")
+    _format(folder, properties(folder, (broker_port, controller_port), fsync=fsync), _cluster_id(), version)
+    return "127.0.0.1", broker_port
+
+
+def prepare_cluster(folders: Sequence[str], version: str = kafka_jars.NEWEST) -> list[tuple[str, int]]:
+    """Do the same for the nodes of one cluster, from number 1 on. Returns the addresses that they will have."""
+    count, cluster = len(folders), _cluster_id()
+    ports = free_ports(2 * count)
+    brokers, controllers = ports[:count], ports[count:]
+    for number, folder in enumerate(folders):
+        pair = brokers[number], controllers[number]
+        config = properties(folder, pair, fsync=False, node_id=number + 1, controllers=controllers)
+        _format(folder, config, cluster, version)
+    return [("127.0.0.1", port) for port in brokers]
+
+
+def _cluster_id() -> str:
+    return base64.urlsafe_b64encode(os.urandom(16)).decode().strip("=").replace("-", "A")
+
+
+def _format(folder: str, config: str, cluster: str, version: str) -> None:
+    path = f"{folder}.properties"
+    Path(path).write_text(config)
     subprocess.run(
-        [*command(version), "kafka.tools.StorageTool", "format", "-t", cluster, "-c", config],
+        [*command(version), "kafka.tools.StorageTool", "format", "-t", cluster, "-c", path],
         check=True,
         stdout=subprocess.DEVNULL,
         timeout=START_TIMEOUT_S,
     )
-    return "127.0.0.1", broker_port
 
 
 def command(version: str) -> list[str]:
@@ -157,6 +189,20 @@ def running_kafka(*, fsync: bool = False, version: str = kafka_jars.NEWEST) -> I
             yield kafka
         finally:
             kafka.kill()
+
+
+@contextlib.contextmanager
+def running_cluster(count: int = 3, version: str = kafka_jars.NEWEST) -> Iterator[list[KafkaProcess]]:
+    """Run the brokers of one cluster, from number 1 on. One that was killed meanwhile stays so."""
+    with contextlib.ExitStack() as stack:
+        folders = [stack.enter_context(data_folder()) for _ in range(count)]
+        brokers = []
+        for folder, address in zip(folders, prepare_cluster(folders, version), strict=True):
+            brokers.append(start_prepared(folder, address, version))
+            stack.callback(brokers[-1].kill)
+        for broker in brokers:
+            wait_started(broker)
+        yield brokers
 
 
 def end_on_sigterm() -> None:

@@ -36,6 +36,14 @@ class TransactionsScenario(ClusterScenario):
         "default_replication_factor": 3,
     }
 
+    def __init__(self, seed: int, plan: Sequence[Fault] | None) -> None:
+        super().__init__(seed, plan)
+        self.markers = MarkerWatch(self.watch, self.ledger)
+        if plan is None:
+            lags = draw_lags(seed, list(self.world.nodes)) if has_dropper(self.world) else ()
+            drawn = (*self.plan, *draw_late_answers(seed), *lags)
+            self.plan = tuple(sorted(drawn, key=lambda fault: fault.at_s))
+
     def _cast(self) -> list[Actor]:
         world, ledger, count = self.world, self.ledger, self.partitions
         self.topics = {INPUT: count, OUTPUT: count}
@@ -53,14 +61,6 @@ class TransactionsScenario(ClusterScenario):
         super()._look_closely()
         if self.members is not None:
             self.members.look()
-
-    def __init__(self, seed: int, plan: Sequence[Fault] | None) -> None:
-        super().__init__(seed, plan)
-        self.markers = MarkerWatch(self.watch, self.ledger)
-        if plan is None:
-            lags = draw_lags(seed, list(self.world.nodes)) if has_dropper(self.world) else ()
-            drawn = (*self.plan, *draw_late_answers(seed), *lags)
-            self.plan = tuple(sorted(drawn, key=lambda fault: fault.at_s))
 
     def _look(self) -> None:
         super()._look()

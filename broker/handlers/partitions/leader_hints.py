@@ -58,5 +58,5 @@ def not_here(node: Services, tp: TopicPartition) -> SemelError:
     elif not 0 <= tp.partition < len(topic.partitions):
         message = f"topic {tp.topic} has the partitions 0 to {len(topic.partitions) - 1}, not {tp.partition}"
     else:
-        return error_for(ErrorCode.LEADER_NOT_AVAILABLE, f"{tp} has no leader now: try again shortly")
+        return error_for(ErrorCode.NOT_LEADER_OR_FOLLOWER, f"{tp} has no leader now: try again shortly")
     return error_for(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, message)

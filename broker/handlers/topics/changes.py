@@ -268,7 +268,7 @@ def _added(config: NodeConfig, image: MetadataImage, wanted: MorePartitions, par
             ErrorCode.INVALID_REPLICA_ASSIGNMENT,
         )
     else:
-        states = placed_as_assigned(image, name, now, dict(enumerate(assignments, start=now)))
+        states = placed_as_assigned(image, name, now, dict(enumerate(assignments, start=now)), topic.partitions)
     return PartitionsAdded(name, topic.topic_id, now, states)
 
 

@@ -31,9 +31,13 @@ def placed_by_rule(
 
 
 def placed_as_assigned(
-    image: MetadataImage, topic: str, first: int, assignments: Mapping[int, Sequence[int]]
+    image: MetadataImage,
+    topic: str,
+    first: int,
+    assignments: Mapping[int, Sequence[int]],
+    existing: Sequence[PartitionState] = (),
 ) -> tuple[PartitionState, ...]:
-    """Return the states of the partitions `first` and following, as assigned.
+    """Return the states of the partitions `first` and following, as assigned, beside those that the topic has.
 
     Raises `UsageError` (INVALID_REPLICA_ASSIGNMENT) for nodes that don't exist, gaps, and partitions that differ in
     their number of replicas.
@@ -42,6 +46,7 @@ def placed_as_assigned(
         raise _refusal(f"the partitions of {topic} must be {first} and following, each once, not {sorted(assignments)}")
     wanted = [tuple(assignments[number]) for number in sorted(assignments)]
     alive = alive_nodes(image)
+    like, count = (0, len(existing[0].replicas)) if existing else (first, len(wanted[0]) if wanted else 0)
     for number, replicas in enumerate(wanted, start=first):
         unknown = sorted(set(replicas) - set(image.brokers))
         if unknown:
@@ -54,10 +59,10 @@ def placed_as_assigned(
             raise _refusal(
                 f"{topic}-{number} can't be on {nodes} alone: none of these nodes is alive. Name one that is"
             )
-        if len(replicas) != len(wanted[0]):
+        if len(replicas) != count:
             raise _refusal(
-                f"{topic}-{number} has {len(replicas)} replicas and {topic}-{first} has {len(wanted[0])}: all "
-                "partitions must have the same number"
+                f"{topic}-{number} has {len(replicas)} replicas and {topic}-{like} has {count}: all partitions must "
+                "have the same number"
             )
     return tuple(new_partition(replicas, alive) for replicas in wanted)
 

@@ -53,16 +53,22 @@ Scenario = Callable[["Side", int], Awaitable[None]]
 Entry = tuple[str, str, int, Any]
 """What one request was for, its API, its version, and the answer."""
 
-SCENARIOS: Final[dict[str, tuple[ApiKey, Scenario]]] = {}
+Scenarios = dict[str, tuple[ApiKey, Scenario]]
+
+SCENARIOS: Final[Scenarios] = {}
+CLUSTER_SCENARIOS: Final[Scenarios] = {}
+"""Of clusters of three nodes."""
+DEGRADED_SCENARIOS: Final[Scenarios] = {}
+"""Of such clusters whose third node is gone."""
 
 
-def scenario(key: ApiKey) -> Callable[[Scenario], Scenario]:
+def scenario(key: ApiKey, of: Scenarios = SCENARIOS) -> Callable[[Scenario], Scenario]:
     """Register a scenario, which runs once for each version of `key` that both brokers serve."""
 
     def register(function: Scenario) -> Scenario:
         name = function.__name__  # type: ignore[attr-defined]
-        assert name not in SCENARIOS, name
-        SCENARIOS[name] = (key, function)
+        assert name not in of, name
+        of[name] = (key, function)
         return function
 
     return register
@@ -108,12 +114,15 @@ class Connection:
 
 
 class Side:
-    """One broker, as a scenario sees it. `answers` is what it has answered."""
+    """One broker, or one cluster, as a scenario sees it. `answers` is what it has answered."""
 
-    def __init__(self, port: int, run: str, key: ApiKey, version: int, versions: Mapping[ApiKey, Sequence[int]]):
+    def __init__(
+        self, ports: Sequence[int], run: str, key: ApiKey, version: int, versions: Mapping[ApiKey, Sequence[int]]
+    ):
+        """`ports`: of the nodes, from number 1 on."""
         self.run = run
         self.answers: list[Entry] = []
-        self._port = port
+        self._ports = ports
         self._key = key
         self._version = version
         self._versions = versions
@@ -122,7 +131,7 @@ class Side:
     @classmethod
     def beside(cls, other: Side) -> Side:
         """Return one for requests whose answers are not compared, on connections of its own."""
-        return cls(other._port, other.run, other._key, other._version, other._versions)
+        return cls(other._ports, other.run, other._key, other._version, other._versions)
 
     def name(self, what: str) -> str:
         """Return a name of this run's own."""
@@ -143,15 +152,20 @@ class Side:
         *,
         version: int | None = None,
         on: str = "first",
+        node: int = 1,
         until_not: Collection[int] = COORDINATOR_LOADS,
         **values: Any,
     ) -> Any:
-        """Send a request and write the answer down. It is sent again while it has one of the errors in `until_not`."""
+        """Send a request to a node and write the answer down.
+
+        It is sent again while it has one of the errors in `until_not`.
+        """
         used = self.version_of(key) if version is None else version
         strangers = set(_names(values)) - _request_names(key)
         assert not strangers, f"{key.name} has no {strangers}"
         body = request_body(key, used, **values)
-        connection = self._connections.setdefault(on, Connection(self._port, f"client-{on}"))
+        client = f"client-{on}" if node == 1 else f"client-{on}-{node}"
+        connection = self._connections.setdefault(client, Connection(self._ports[node - 1], client))
         deadline = time.monotonic() + RETRY_TIMEOUT_S
         while True:
             response = await asyncio.wait_for(connection.call(key, used, body), ANSWER_TIMEOUT_S)
@@ -173,7 +187,7 @@ class Side:
             "assignments": [],
             "configs": [{"name": key.replace("_", "."), "value": value} for key, value in configs.items()],
         }
-        port = Connection(self._port, "setup")
+        port = Connection(self._ports[0], "setup")
         try:
             key = ApiKey.CREATE_TOPICS
             body = request_body(key, 7, topics=[wanted], timeout=60_000, validate_only=False)
@@ -185,7 +199,7 @@ class Side:
         return name
 
     async def wait_for_topic(self, name: str, partitions: int) -> None:
-        port = Connection(self._port, "setup")
+        port = Connection(self._ports[0], "setup")
         try:
             await self._see(port, name, partitions)
         finally:
@@ -207,7 +221,7 @@ class Side:
             await asyncio.sleep(RETRY_S)
 
     async def topic_id(self, name: str) -> bytes:
-        port = Connection(self._port, "setup")
+        port = Connection(self._ports[0], "setup")
         try:
             body = request_body(ApiKey.METADATA, 12, topics=[{"name": name, "topic_id": bytes(16)}])
             (topic,) = (await port.call(ApiKey.METADATA, 12, body)).topics
@@ -441,12 +455,19 @@ async def prepare(port: int) -> None:
 
 
 async def run_scenario(
-    name: str, version: int, ports: Sequence[int], versions: Mapping[ApiKey, Sequence[int]]
+    name: str,
+    version: int,
+    ports: Sequence[Sequence[int]],
+    versions: Mapping[ApiKey, Sequence[int]],
+    of: Scenarios = SCENARIOS,
 ) -> tuple[int, list[str]]:
-    """Run a scenario against both. Returns how many requests were compared, and the differences."""
-    key, function = SCENARIOS[name]
+    """Run a scenario against both. Returns how many requests were compared, and the differences.
+
+    ports: of the nodes of each side
+    """
+    key, function = of[name]
     run = f"{re.sub('_', '-', name)}-{version}"
-    sides = [Side(port, run, key, version, versions) for port in ports]
+    sides = [Side(nodes, run, key, version, versions) for nodes in ports]
     try:
         results = await asyncio.gather(*(function(side, version) for side in sides), return_exceptions=True)
     finally:
@@ -457,3 +478,36 @@ async def run_scenario(
             raise result
     kafka, semel = (side.answers for side in sides)
     return len(kafka), differences(kafka, semel)
+
+
+def run_versions(
+    name: str, ports: Sequence[Sequence[int]], versions: Mapping[ApiKey, Sequence[int]], of: Scenarios = SCENARIOS
+) -> list[str]:
+    """Run a scenario in every version that both serve. Returns the differences, and fails where nothing was asked."""
+    found: list[str] = []
+    compared = 0
+    for version in versions[of[name][0]]:
+        count, lines = asyncio.run(run_scenario(name, version, ports, versions, of))
+        compared += count
+        found += [f"{name}: {line}" for line in lines]
+    print(f"{name}: {compared} requests compared")
+    assert compared
+    return found
+
+
+class Deliberate:
+    """Differences that are meant: a pattern for a line, and why the two differ. Each has to match something."""
+
+    def __init__(self, *reasons: tuple[str, str]) -> None:
+        self.patterns = [pattern for pattern, _ in reasons]
+        self.matched: set[str] = set()
+
+    def others(self, lines: Sequence[str]) -> list[str]:
+        """Return the lines that no pattern matches, and note the patterns that match."""
+        left = []
+        for line in lines:
+            patterns = [pattern for pattern in self.patterns if re.search(pattern, line)]
+            self.matched.update(patterns)
+            if not patterns:
+                left.append(line)
+        return left

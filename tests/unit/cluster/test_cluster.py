@@ -466,6 +466,40 @@ def test_clients_are_not_sent_to_a_node_that_is_taken_for_dead(tmp_path: Path) -
     run(tmp_path, test)
 
 
+def test_replicas_of_a_dead_node_are_told_as_offline_and_those_that_may_lead_as_eligible(tmp_path: Path) -> None:
+    async def test(three: Cluster) -> None:
+        await three.create("t", min_insync_replicas="3")
+        await three.in_sync(T0, 1, 2, 3)
+        topics = [{"name": "t", "topic_id": bytes(16)}]
+        for node in three.nodes.values():
+            answer = await call(node.kafka_address.port, ApiKey.METADATA, 12, topics=topics)
+            assert [list(one.offline_replicas) for one in answer.topics[0].partitions] == [[]]
+        await three.kill(2)
+        port, metadata = three.nodes[3].kafka_address.port, three.nodes[3].metadata
+        await three.until(lambda: metadata.image.brokers[2].is_fenced)
+        answer = await call(port, ApiKey.METADATA, 12, topics=topics)
+        assert [list(one.offline_replicas) for one in answer.topics[0].partitions] == [[2]]
+        asked = {"topics": [{"name": "t"}], "response_partition_limit": 10, "cursor": None}
+        (partition,) = (await call(port, ApiKey.DESCRIBE_TOPIC_PARTITIONS, 0, **asked)).topics[0].partitions
+        assert (list(partition.offline_replicas), list(partition.eligible_leader_replicas)) == ([2], [2])
+
+    run(tmp_path, test)
+
+
+def test_partitions_that_are_added_by_hand_have_as_many_replicas_as_the_others(tmp_path: Path) -> None:
+    async def test(three: Cluster) -> None:
+        (made,) = await create_topics(three.any(), [NewTopic("t", 1, 2)])
+        assert made.error is ErrorCode.NONE
+        port = three.any().kafka_address.port
+        for replicas, code in (([1, 2, 3], 39), ([1], 39), ([2, 3], 0)):
+            wanted = {"name": "t", "count": 2, "assignments": [{"broker_ids": replicas}]}
+            answer = await call(port, ApiKey.CREATE_PARTITIONS, 3, topics=[wanted], timeout=30_000, validate_only=False)
+            assert answer.results[0].error_code == code, answer
+        assert three.state(TopicPartition("t", 1)).replicas == (2, 3)
+
+    run(tmp_path, test)
+
+
 def test_R4_a_lower_min_insync_replicas_ends_the_eligibility_of_those_that_are_away(tmp_path: Path) -> None:
     async def test(three: Cluster) -> None:
         await three.create("t", min_insync_replicas="3")

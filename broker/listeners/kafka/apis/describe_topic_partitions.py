@@ -47,7 +47,7 @@ async def handle_describe_topic_partitions(context: RequestContext, body: memory
         topics, following = await _page(context.node, names, begin, limit)
     return await write_response(
         context,
-        topics=[_topic_values(each) async for each in in_turns(topics)],
+        topics=[_topic_values(context.node, each) async for each in in_turns(topics)],
         next_cursor=None if following is None else following._asdict(),
     )
 
@@ -70,7 +70,9 @@ async def _page(
     return topics, None
 
 
-def _topic_values(topic: MetadataTopic) -> dict[str, Any]:
+def _topic_values(node: Services, topic: MetadataTopic) -> dict[str, Any]:
+    image = node.metadata.topic(topic.name) if topic.name else None
+    states = () if image is None else image.partitions
     return {
         "error_code": topic.error,
         "name": topic.name,
@@ -79,15 +81,15 @@ def _topic_values(topic: MetadataTopic) -> dict[str, Any]:
         "topic_authorized_operations": topic.authorized_operations,
         "partitions": [
             {
-                "error_code": each.error,
+                "error_code": ErrorCode.NONE,  # that it has no leader is no error here
                 "partition_index": each.partition,
                 "leader_id": each.leader_id,
                 "leader_epoch": each.leader_epoch,
                 "replica_nodes": each.replicas,
                 "isr_nodes": each.isr,
                 "offline_replicas": each.offline_replicas,
-                "eligible_leader_replicas": (),
-                "last_known_elr": (),
+                "eligible_leader_replicas": states[each.partition].elr if each.partition < len(states) else (),
+                "last_known_elr": states[each.partition].last_known_elr if each.partition < len(states) else (),
             }
             for each in topic.partitions
         ],

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 
+from semel.broker.handlers.metadata import fenced_nodes
 from semel.broker.services import Services
 from semel.protocol.api.metadata import TopicResult
 from semel.protocol.api.topics import PartitionDescription
@@ -22,22 +23,28 @@ def told_topic(
         None if result.error is ErrorCode.UNKNOWN_TOPIC_ID else result.name,
         result.topic_id or ZERO_TOPIC_ID,
         result.name in INTERNAL_TOPICS,
-        [_told_partition(node, result.name, each) for each in partitions],
+        _told_partitions(node, result.name, partitions),
         operations,
     )
 
 
-def _told_partition(node: Services, topic: str, partition: PartitionDescription) -> MetadataPartition:
-    """One whose leader is not in the cluster, or has no log of it, has none; one whose log failed here is offline.
+def _told_partitions(node: Services, topic: str, partitions: Iterable[PartitionDescription]) -> list[MetadataPartition]:
+    alive = node.metadata.image.brokers.keys() - fenced_nodes(node)
+    return [_told_partition(node, TopicPartition(topic, each.partition), each, alive) for each in partitions]
 
-    Producers then send records without a key to the other partitions, as with an offline directory of Kafka's.
+
+def _told_partition(
+    node: Services, tp: TopicPartition, partition: PartitionDescription, alive: Collection[int]
+) -> MetadataPartition:
+    """One whose leader is not in the cluster, or has no log of it, has none.
+
+    Replicas are offline whose nodes are away, and the one here whose log failed. Producers then send records without a
+    key to the other partitions, as with an offline directory of Kafka's.
     """
-    tp = TopicPartition(topic, partition.partition)
-    here = node.partition(tp)
-    node_id = node.config.node_id
+    here, node_id = node.partition(tp), node.config.node_id
+    has_failed = node.logs.offline.get(tp) is not None or (here is not None and here.offline_error is not None)
     is_closed = partition.leader_id == node_id and node.logs.offline.get(tp) is not None
     has_leader = partition.leader_id in node.metadata.image.brokers and not is_closed
-    offline = node_id in partition.replicas and (here is None or here.offline_error is not None)
     return MetadataPartition(
         ErrorCode.NONE if has_leader else ErrorCode.LEADER_NOT_AVAILABLE,
         partition.partition,
@@ -45,5 +52,5 @@ def _told_partition(node: Services, topic: str, partition: PartitionDescription)
         partition.leader_epoch,
         partition.replicas,
         partition.isr,
-        (node_id,) if offline else (),
+        tuple(each for each in partition.replicas if each not in alive or (each == node_id and has_failed)),
     )
