@@ -33,9 +33,10 @@ class LeaderEpochs:
             return
         if epoch < self.latest and start_offset < self._epochs[-1][1] and self.epoch_for(start_offset) == epoch:
             return  # what is replayed comes before an epoch that begins behind it
-        while self._epochs and (self._epochs[-1][0] >= epoch or self._epochs[-1][1] >= start_offset):
+        while self._epochs and (self._epochs[-1][0] > epoch or self._epochs[-1][1] >= start_offset):
             self._epochs.pop()
-        self._epochs.append((epoch, start_offset))
+        if not self._epochs or self._epochs[-1][0] < epoch:
+            self._epochs.append((epoch, start_offset))
         self._did_change()
 
     def end_offset_for(self, epoch: int, log_end_offset: int) -> EpochEndOffset | None:

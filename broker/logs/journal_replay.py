@@ -84,6 +84,7 @@ def replay_journal(
     compare = _Comparison(len(logs))
     heads = _DeletedHeads(now_ms)
     failed: set[tuple[TopicId, int]] = set()
+    begun = {key: log.epochs.entries()[-1:] for key, log in logs.items()}
     for entry in journal.replay():
         entries += 1
         key = entry.topic_id, entry.partition
@@ -109,6 +110,11 @@ def replay_journal(
             if aside is None:
                 raise
             aside.log_failed(log, error)
+    for key, log in logs.items():
+        for epoch, begins in begun[key]:
+            # A leader noted it, and wrote nothing (R7). Batches that the journal cuts later have contradicted it.
+            if begins == log.log_end_offset and epoch > log.epochs.latest:
+                log.epochs.assign(epoch, begins)
     return RecoveryReport(
         clean=False,
         partitions=len(logs),

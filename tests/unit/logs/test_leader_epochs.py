@@ -17,6 +17,7 @@ from semel.broker.logs.config import Durability, LogManagerConfig
 from semel.broker.logs.leader_state import LeaderState
 from semel.broker.logs.partition import Partition
 from semel.broker.node import Node as WholeNode
+from semel.protocol.batch_header import set_base_offset
 from semel.protocol.errors import ErrorCode, SemelError
 from semel.protocol.ids import TopicPartition
 from semel.runtime.inline_executor import InlineExecutor
@@ -180,6 +181,42 @@ def test_R7_an_epoch_that_a_leader_has_begun_survives_a_crash(power: bool, flush
     asyncio.run(run())
 
 
+def test_R7_R3_a_power_cut_leaves_where_epochs_began_also_where_the_journal_has_what_was_cut() -> None:
+    """A follower was cut to follow the next leader, and has led since; its journal has both, and its log nothing.
+
+    Where the epoch that was cut seems to have ended later, who diverges from there on would keep it.
+    """
+
+    async def run() -> None:
+        node = Node()
+        node.start()
+        partition = node.create()
+
+        async def fetch(epoch: int, count: int) -> None:
+            partition.follow(epoch, 2)
+            for _ in range(count):
+                fetched = batch()
+                set_base_offset(fetched, 0, partition.log_end_offset, epoch)
+                partition.append(fetched, origin=AppendOrigin.REPLICATION)
+            await partition.all_durable()
+
+        await fetch(0, 2)
+        await fetch(3, 4)
+        partition.follow(4, 2)
+        partition.truncate_to(5)
+        await fetch(4, 2)
+        await lead(node, 6)
+        expected = [(0, 0), (3, 2), (4, 5), (6, 7)]
+        assert partition.log.epochs.entries() == expected
+        node.storage.crash(power=True, torn=False)
+        node.start()
+        assert node.get().log_end_offset == 7
+        assert node.get().log.epochs.entries() == expected
+        await node.logs.close()
+
+    asyncio.run(run())
+
+
 def test_R7_an_epoch_behind_what_a_power_cut_left_is_forgotten() -> None:
     async def run() -> None:
         node, partition = started()
@@ -319,3 +356,6 @@ def test_what_is_replayed_before_an_epoch_leaves_it_and_what_contradicts_it_does
     assert (epochs.entries(), epochs.changed) == ([(3, 0), (6, 10)], False)
     epochs.assign(4, 8)
     assert (epochs.entries(), epochs.changed) == ([(3, 0), (4, 8)], True)
+    epochs.assign(6, 10)
+    epochs.assign(4, 12)
+    assert epochs.entries() == [(3, 0), (4, 8)]
