@@ -119,6 +119,8 @@ class TransactionMachine:
         self.open_transactions: dict[str, TransactionMetadata] = {}
         """Those that partitions may hold data of. Not to be changed."""
         self._timeouts: Deadlines[str] = Deadlines()
+        self._prolonged: dict[str, tuple[int, int]] = {}
+        """When open transactions began whose time counts from the start of this coordinator, and when they time out."""
         self._expirations: Deadlines[str] = Deadlines()
         self.held = HeldBytes()
         self._room = Room(self._config.transactional_ids_max_bytes, self.held, held_by_all or self.held.sum)
@@ -197,12 +199,20 @@ class TransactionMachine:
         if txn.attempt and (key := key_of_member(txn.transactional_id)) is not None:
             self._shared.note_writer(key, txn.transactional_id)
             if txn.state is TransactionState.EMPTY:
-                self._timeouts.hasten(txn.transactional_id, txn.last_update_ms + txn.timeout_ms)
+                self._timeouts.hasten(txn.transactional_id, self._deadline_of(txn))
         if txn.state is TransactionState.ONGOING:
-            self._timeouts.hasten(txn.transactional_id, txn.start_ms + txn.timeout_ms)
+            self._timeouts.hasten(txn.transactional_id, self._deadline_of(txn))
         elif txn.state not in PREPARED and not txn.attempt:
             expires_ms = txn.last_update_ms + self._config.transactional_id_expiration_ms
             self._expirations.hasten(txn.transactional_id, expires_ms)
+
+    def _deadline_of(self, txn: TransactionMetadata) -> int:
+        """Return when a transaction times out, or a writer is forgotten that has not written."""
+        since_ms = _counts_from(txn)
+        prolonged = self._prolonged.get(txn.transactional_id)
+        if prolonged is not None and prolonged[0] == since_ms:
+            return prolonged[1]
+        return since_ms + txn.timeout_ms
 
     def _note_state(self, transactional_id: str, after: TransactionMetadata | None) -> None:
         """Keep count of the states, so that nobody has to go through all ids for that."""
@@ -217,15 +227,24 @@ class TransactionMachine:
             self.open_transactions[transactional_id] = after
         else:
             self.open_transactions.pop(transactional_id, None)
+            self._prolonged.pop(transactional_id, None)
 
     def replay_marker(self, producer: ProducerIdAndEpoch, committed: bool, now_ms: int) -> Result[None] | None:
         """Nothing: no transaction ever includes `__transaction_state` itself."""
         return None
 
     def loaded(self, now_ms: int) -> Result[None]:
-        """T4: whatever was decided and not completed gets its markers (again). Only the log is needed for that."""
+        """T4: whatever was decided and not completed gets its markers (again). Only the log is needed for that.
+
+        T9: a transaction that has timed out already, or begins later than now, has its whole time from now on. Either
+        nobody was there to end it, or the clock of the former coordinator is another: nobody can tell.
+        """
         effects: list[Any] = []
         for txn in self._transactions.values():
+            since_ms = _counts_from(txn)
+            if txn.transactional_id in self._timeouts and not since_ms <= now_ms < since_ms + txn.timeout_ms:
+                self._prolonged[txn.transactional_id] = since_ms, now_ms + txn.timeout_ms
+                self._timeouts.schedule(txn.transactional_id, now_ms + txn.timeout_ms)
             if txn.state in PREPARED:
                 effects += [Decided(txn, DecisionCause.RECOVERY)] if txn.trace is not None else []
                 effects.append(self._markers_of(txn))
@@ -505,7 +524,7 @@ class TransactionMachine:
             is_idle_writer = txn is not None and bool(txn.attempt) and txn.state is TransactionState.EMPTY
             if txn is None or txn.is_two_phase or not (is_idle_writer or txn.state is TransactionState.ONGOING):
                 continue
-            deadline_ms = (txn.last_update_ms if is_idle_writer else txn.start_ms) + txn.timeout_ms
+            deadline_ms = self._deadline_of(txn)
             if deadline_ms > now_ms:
                 self._timeouts.hasten(due, deadline_ms)
                 continue
@@ -605,6 +624,10 @@ class TransactionMachine:
 
 def _initialized(txn: TransactionMetadata, request: InitProducerIdRequest) -> Result[InitProducerIdResponse]:
     return Result(InitProducerIdResponse(txn.producer), [record_of(replace(txn, client=request.client))])
+
+
+def _counts_from(txn: TransactionMetadata) -> int:
+    return txn.start_ms if txn.state is TransactionState.ONGOING else txn.last_update_ms
 
 
 def _filtered(

@@ -571,6 +571,10 @@ class PartitionLog:
         except OSError as error:
             raise self._unreadable(error) from error
 
+    def clock_jumped(self, ahead_ms: int, now_ms: int) -> Iterator[None]:
+        """Take note that the clock has jumped, back where `ahead_ms` is negative, a few milliseconds at a time (P8)."""
+        yield from self.producer_state.clock_jumped(ahead_ms, now_ms)
+
     def expire_producers(self, now_ms: int) -> Iterator[int]:
         """Forget idle producers (P8), a few milliseconds at a time (S3). Yields how many."""
         if self._verifications is not None:
@@ -686,9 +690,9 @@ class PartitionLog:
             self.producer_state.forget_below(before_offset)
         return self.log_start_offset
 
-    def delete_old_segments(self, now_ms: int, high_watermark: int) -> int:
-        """Apply retention by log start offset, size and age, and remove files renamed earlier. Returns the segments
-        gone.
+    def delete_old_segments(self, now_ms: int, high_watermark: int, *, is_led_here: bool = True) -> int:
+        """Apply retention by log start offset, and, for the leader, by size and age, and remove files renamed earlier.
+        Returns the segments gone.
 
         Those stay whose end has no producer snapshot yet: it is all that tells of producers that have written nothing
         since (P7). Raises `SemelError` (KAFKA_STORAGE_ERROR), offline.
@@ -705,6 +709,7 @@ class PartitionLog:
             log_end_offset=self.log_end_offset,
             high_watermark=high_watermark,
             recovery_point=local.recovery_point,
+            is_led_here=is_led_here,
         )
         try:
             if due and due[-1] is self.segments.active:

@@ -444,6 +444,22 @@ class ProducerState:
                     del entries[producer_id]
             yield before - len(entries)
 
+    def clock_jumped(self, ahead_ms: int, now_ms: int) -> Iterator[None]:
+        """Keep the time for which producers have been idle, over a jump of the clock that times were taken from (P8).
+
+        Of those that were active since the jump, or before one back, that time begins anew. A few milliseconds at a
+        time (S3): the state may change between two parts.
+        """
+        entries = self._entries
+        ids = list(entries)
+        for first in range(0, len(ids), _EXPIRED_AT_ONCE):
+            for producer_id in ids[first : first + _EXPIRED_AT_ONCE]:
+                entry = entries.get(producer_id)
+                if entry is not None:
+                    active_ms = min(entry[_ACTIVE_MS] + max(ahead_ms, 0), now_ms)
+                    entries[producer_id] = (active_ms, *entry[_ACTIVE_MS + 1 :])
+            yield
+
     def restore(self, entries: Iterable[ProducerEntry], end_offset: int) -> None:
         """Start again from a snapshot at `end_offset`."""
         self._entries = {entry.producer_id: entry.packed() for entry in entries}

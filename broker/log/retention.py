@@ -22,11 +22,13 @@ def segments_to_delete(
     log_end_offset: int,
     high_watermark: int,
     recovery_point: int,
+    is_led_here: bool = True,
 ) -> list[Segment]:
     """Return the oldest segments that retention removes, oldest first (D6).
 
-    Only what is below the high watermark goes, so an open transaction's undecided data may go by age or size, as in
-    Kafka. The active segment goes only when all of it is on the disk; an empty one stays.
+    Age and size are the leader's to judge, by its clock: a follower's log starts where the leader's does. Only what is
+    below the high watermark goes, so an open transaction's undecided data may go by age or size, as in Kafka. The
+    active segment goes only when all of it is on the disk; an empty one stays.
     """
     found: list[Segment] = []
     remaining = list(segments)
@@ -59,6 +61,8 @@ def segments_to_delete(
 
     take(is_below_start)
     excess -= sum(segment.size for segment in found)
+    if not is_led_here:
+        return found
     if config.is_deleted and config.retention_bytes != UNLIMITED:
         take(is_too_much)
     if config.is_deleted and config.retention_ms != UNLIMITED:

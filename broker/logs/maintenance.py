@@ -23,7 +23,7 @@ from semel.broker.logs.known_partitions import PartitionKey
 from semel.broker.logs.partition import Partition
 from semel.protocol.errors import SemelError
 from semel.protocol.ids import TopicId, TopicPartition
-from semel.runtime.clock import Clock
+from semel.runtime.clock import Clock, ClockWatch
 from semel.runtime.invariants import BrokenInvariantError
 from semel.runtime.storage import Storage
 from semel.runtime.turns import Turns, in_turns
@@ -85,6 +85,7 @@ class LogMaintenance:
         self._compactor = Compactor(folder.clean_offsets, self._is_current, clock, thread, config.log_cleaner_max_keys)
         self._commits: CommitTracker[Partition] = CommitTracker(None)
         self._is_open = False
+        self._watch = ClockWatch(clock)
         self._log_starts_moved = False
         self._unflushed = False
         """Whether the flush under way left something unflushed for want of room."""
@@ -225,6 +226,7 @@ class LogMaintenance:
             await self._guard("expire producers", self.expire_producers)
         if any(going[0] <= now for going in self._going):
             await self._guard("delete directories", self.delete_folders)
+        await self._guard("look at the clock", self.look_at_clock)
         self._space.refresh()
 
     async def _guard(self, what: str, duty: Callable[[], Awaitable[object]]) -> None:
@@ -374,7 +376,9 @@ class LogMaintenance:
         async for partition in self._in_turns():
             try:
                 start = partition.log_start_offset
-                deleted += partition.log.delete_old_segments(self._clock.now_ms(), partition.high_watermark)
+                deleted += partition.log.delete_old_segments(
+                    self._clock.now_ms(), partition.high_watermark, is_led_here=partition.leader is not None
+                )
                 self._log_starts_moved |= partition.log_start_offset != start
                 if partition.log.needs_flush:
                     self._commits.dirty.setdefault(partition)
@@ -400,13 +404,24 @@ class LogMaintenance:
 
     async def expire_producers(self) -> int:
         """Forget producers that have been idle for too long (P8). Returns how many."""
+        await self.look_at_clock()
         expired = 0
         turns = Turns(ends_with_caller=False)
         async for partition in self._in_turns():
-            for count in partition.log.expire_producers(self._clock.now_ms()):
+            for count in partition.log.expire_producers(self._watch.now_ms()):
                 expired += count
                 await turns.give_way()
         return expired
+
+    async def look_at_clock(self) -> None:
+        """Let a jump of the clock make no producer look idle (P8)."""
+        ahead_ms = self._watch.jumped_ms()
+        if not ahead_ms:
+            return
+        turns = Turns(ends_with_caller=False)
+        async for partition in self._all_in_turns():
+            for _ in partition.log.clock_jumped(ahead_ms, self._clock.now_ms()):
+                await turns.give_way()
 
     def _all_in_turns(self) -> AsyncIterator[Partition]:
         """Yield all partitions. Who asked for a flush may be gone meanwhile: it is done to its end."""

@@ -195,6 +195,20 @@ def test_P8_idle_ids_expire_by_the_brokers_clock_and_never_inside_a_transaction(
     append(state, 99)  # unknown again, so it may start anywhere
 
 
+def test_P8_a_jump_of_the_clock_makes_nobody_idle() -> None:
+    state = ProducerState(TP)
+    append(state, 0, now_ms=1000)
+    now_ms = 1000 + 500 + 2 * DAY_MS  # half a second later, two days ahead
+    append(state, 0, producer_id=8, now_ms=now_ms - 1)
+    assert list(state.clock_jumped(2 * DAY_MS, now_ms)) == [None]
+    assert state.expire(now_ms - 500 + DAY_MS - 1, DAY_MS) == 0
+    assert state.expire(now_ms - 500 + DAY_MS, DAY_MS) == 1, "as long after its batch as without the jump"
+    assert state.entry(8) is not None
+    list(state.clock_jumped(-4 * DAY_MS, now_ms - 4 * DAY_MS))
+    assert state.expire(now_ms - 3 * DAY_MS - 1, DAY_MS) == 0
+    assert state.expire(now_ms - 3 * DAY_MS, DAY_MS) == 1, "its time began anew"
+
+
 def test_P8_a_marker_counts_as_activity() -> None:
     state = ProducerState(TP)
     append(state, 0, transactional=True, now_ms=0)

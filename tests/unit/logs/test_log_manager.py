@@ -4,17 +4,20 @@ from __future__ import annotations
 
 import asyncio
 import errno
+from dataclasses import replace
 
 import pytest
 from simulated_folder import CONFIG, TOPIC_ID, TP, Node, append, batch, read_all
 
 from semel.broker.log.config import CleanupPolicy, LogConfig
 from semel.broker.logs.config import LogManagerConfig
+from semel.broker.logs.leader_state import LeaderState
 from semel.broker.logs.manager import NewPartition
 from semel.protocol.batch_header import iter_batches
 from semel.protocol.errors import ErrorCode, FatalError, SemelError
 from semel.protocol.ids import TopicPartition, new_topic_id
 from semel.protocol.record_decoder import decode_records
+from semel.protocol.time_units import DAY_MS
 from semel.runtime.inline_executor import InlineExecutor
 from semel.runtime.simulated_storage import SimulatedCrash, SimulatedStorage
 from semel.runtime.storage import write_whole
@@ -378,3 +381,44 @@ def test_progress_is_told_for_each_log() -> None:
 def test_config_that_cannot_work_is_refused() -> None:
     with pytest.raises(ValueError, match=r"journal\.flush\.bytes = 100 is more than journal\.max\.bytes = 50"):
         LogManagerConfig(journal_flush_bytes=100, journal_max_bytes=50)
+
+
+def test_D6_a_follower_keeps_what_its_leader_keeps_whatever_its_own_clock_says() -> None:
+    async def run() -> None:
+        config = replace(CONFIG, segment_bytes=200, retention_ms=1_000, retention_bytes=1_000)
+        node = Node()
+        node.start(config)
+        partition = node.create(log_config=config)
+        for _ in range(20):
+            await append(partition)
+        await node.logs.maintenance.flush()
+        partition.follow(1, 2)
+        node.clock.jump(ms=3_600_000)
+        assert await node.logs.maintenance.check_retention() == 0
+        assert partition.log_start_offset == 0
+        partition.leader_deleted(8)
+        assert await node.logs.maintenance.check_retention() > 0
+        assert partition.log_start_offset == 8
+        await node.logs.lead([(partition, LeaderState.alone(2, partition.log_end_offset))])
+        assert await node.logs.maintenance.check_retention() > 0
+        assert partition.log_start_offset == 20
+        await node.logs.close()
+
+    asyncio.run(run())
+
+
+def test_P8_a_jump_of_the_clock_forgets_no_producer() -> None:
+    async def run() -> None:
+        node = Node()
+        node.start()
+        partition = node.create()
+        await append(partition, batch(sequence=0))
+        for jump_ms in (2 * DAY_MS, -4 * DAY_MS, 4 * DAY_MS):
+            node.clock.jump(ms=jump_ms)
+            node.clock.advance(ms=1)
+            assert await node.logs.maintenance.expire_producers() == 0
+        node.clock.advance(ms=DAY_MS)
+        assert await node.logs.maintenance.expire_producers() == 1
+        await node.logs.close()
+
+    asyncio.run(run())

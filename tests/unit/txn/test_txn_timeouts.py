@@ -155,6 +155,41 @@ def test_T9_the_timeout_counts_from_the_first_partition_and_from_the_log_alone()
     assert shard.state() == "PrepareAbort"
 
 
+@pytest.mark.parametrize("off_ms", [TIMEOUT_MS, 3_600_000, -1, -3_600_000])
+def test_T9_a_coordinator_whose_clock_is_another_gives_an_open_transaction_its_time(off_ms: int) -> None:
+    """Not nothing of it where its clock is ahead, and not an hour more where it is behind."""
+    shard = Shard()
+    producer = shard.init()
+    shard.now_ms += TIMEOUT_MS
+    shard.add(producer, P0)
+    shard.now_ms += off_ms
+    shard.reload()
+    shard.add(producer, P1)
+    shard.now_ms += TIMEOUT_MS - 1
+    shard.tick()
+    assert shard.state() == "Ongoing"
+    shard.now_ms += 1
+    shard.tick()
+    assert shard.state() == "PrepareAbort"
+
+
+def test_T9_the_next_transaction_of_an_id_has_its_own_time() -> None:
+    shard = Shard()
+    producer = shard.init()
+    shard.add(producer, P0)
+    shard.now_ms += 3_600_000
+    shard.reload()
+    shard.now_ms += 1
+    producer = shard.run(producer)
+    shard.add(producer, P0)
+    shard.now_ms += TIMEOUT_MS - 1
+    shard.tick()
+    assert shard.state() == "Ongoing"
+    shard.now_ms += 1
+    shard.tick()
+    assert shard.state() == "PrepareAbort"
+
+
 def test_T9_what_ended_or_was_begun_anew_is_not_timed_out_by_an_earlier_timer() -> None:
     shard = Shard()
     producer = shard.run(shard.init())
