@@ -21,7 +21,7 @@ from semel.broker.metadata.store import sqlite_url
 from semel.protocol.ids import TRANSACTIONS_TOPIC
 from semel.runtime.keys import partition_for_key
 
-READY = re.compile(r"ready: kafka (?P<kafka>127\.0\.0\.1:\d+) grpc (?P<grpc>127\.0\.0\.1:\d+) ")
+READY = re.compile(r"ready: kafka (?P<kafka>[\d.]+:\d+) grpc (?P<grpc>[\d.]+:\d+) ")
 SETTINGS: dict[str, Any] = {
     "broker.session.timeout.ms": 5_000,
     "broker.heartbeat.interval.ms": 300,
@@ -58,7 +58,6 @@ class NodeProcesses:
             "metadata.url": sqlite_url(str(folder / "cluster.sqlite")),
             **settings,
             "cluster.secret.file": secret_file(folder),
-            "peer.listen": "127.0.0.1:0",
         }
         self._processes: dict[int, subprocess.Popen[str]] = {}
         self._frozen: set[int] = set()
@@ -77,8 +76,12 @@ class NodeProcesses:
             assert found, line + self.log(node_id)
             self.kafka[node_id], self.grpc[node_id] = found["kafka"], found["grpc"]
 
-    def kill(self, node_id: int) -> None:
-        self._end(node_id, signal.SIGKILL)
+    def kill(self, *node_ids: int) -> None:
+        """End nodes, all at once."""
+        for node_id in node_ids:
+            self._processes[node_id].send_signal(signal.SIGKILL)
+        for node_id in node_ids:
+            self._end(node_id, signal.SIGKILL)
 
     def stop(self, node_id: int) -> None:
         """End a node as an operator does, who lets it hand over what it leads."""
@@ -107,8 +110,13 @@ class NodeProcesses:
 
     def leader(self, topic: str, partition: int) -> int:
         """Return who leads a partition, as those that answer know it; 0 or less: nobody."""
-        with semel.Admin([self.grpc[node_id] for node_id in self._processes if node_id not in self._frozen]) as admin:
-            return admin.topic(topic).partitions[partition].leader_id
+        return self.partition(topic, partition).leader_id
+
+    def partition(self, topic: str, partition: int, *, but: int = 0) -> semel.PartitionDescription:
+        """Return what is known of a partition by those that answer; the node `but` is not asked."""
+        asked = [self.grpc[one] for one in self._processes if one not in self._frozen and one != but]
+        with semel.Admin(asked) as admin:
+            return admin.topic(topic).partitions[partition]
 
     def coordinator(self, key: str) -> int:
         """Return who coordinates the transactions of an id, or of a key of shared ones."""
@@ -145,18 +153,32 @@ class NodeProcesses:
         for process in self._processes.values():
             process.communicate(timeout=30)
 
-    def _spawn(self, node_id: int) -> None:
-        own = {
-            "node.id": node_id,
-            "data.dir": self._folder / f"node{node_id}",
+    def chosen(self, *options: str) -> list[str]:
+        """Return a `program` whose disk or clock is the tests' own (`chosen_node.py`)."""
+        return [sys.executable, str(Path(__file__).with_name("chosen_node.py")), *options]
+
+    def data_dir(self, node_id: int) -> Path:
+        return self._folder / f"node{node_id}"
+
+    def program(self, node_id: int) -> list[str]:
+        """Return what runs a node, before `serve` and its settings."""
+        return [sys.executable, "-P", "-m", "semel.cli"]
+
+    def listens(self, node_id: int) -> dict[str, str]:
+        """Return the settings of a node's addresses."""
+        return {
             "kafka.listen": self.kafka.get(node_id, "127.0.0.1:0"),
             "grpc.listen": self.grpc.get(node_id, "127.0.0.1:0"),
+            "peer.listen": "127.0.0.1:0",
         }
+
+    def _spawn(self, node_id: int) -> None:
+        own = {"node.id": node_id, "data.dir": self.data_dir(node_id), **self.listens(node_id)}
         settings = [text for name, value in (self._settings | own).items() for text in ("--set", f"{name}={value}")]
         kept = {name: value for name, value in os.environ.items() if not name.startswith("SEMEL_")}
         with (self._folder / f"node-{node_id}.log").open("a") as log:
             self._processes[node_id] = subprocess.Popen(
-                [sys.executable, "-P", "-m", "semel.cli", "serve", *settings],
+                [*self.program(node_id), "serve", *settings],
                 stdout=subprocess.PIPE,
                 stderr=log,
                 text=True,

@@ -50,6 +50,9 @@ class Chaos:
     fault: str | None = None
     clients: Clients = Clients.SEMEL
     settle_s: float = 90.0
+    source: str = SOURCE
+    target: str = TARGET
+    group: str = GROUP
 
 
 @dataclass(slots=True)
@@ -65,10 +68,12 @@ class Report:
 class Feeder(threading.Thread):
     """Sends numbered values to the source, through kills and lost answers, and records what was acknowledged."""
 
-    def __init__(self, bootstrap: str) -> None:
+    def __init__(self, bootstrap: str, topic: str = SOURCE, every_s: float = 0.002) -> None:
         super().__init__(daemon=True)
         self.transactions: list[Transaction] = []
         self._address = bootstrap
+        self._topic = topic
+        self._every_s = every_s
         self._stopping = threading.Event()
         self._outcomes: dict[int, Outcome] = {}
         self._sends: list[Send] = []
@@ -77,16 +82,20 @@ class Feeder(threading.Thread):
     def run(self) -> None:
         try:
             with semel.Producer(self._address, linger_ms=1, connect_timeout_ms=60_000) as producer:
-                while not self._stopping.wait(0.002):
+                while not self._stopping.wait(self._every_s):
                     number = len(self._sends)
-                    send = Send(SOURCE, number % PARTITIONS, f"s{number}")
+                    send = Send(self._topic, number % PARTITIONS, f"s{number}")
                     self._sends.append(send)
                     producer.send(
-                        SOURCE, send.value.encode(), partition=send.partition, on_delivery=self._delivered(number)
+                        send.topic, send.value.encode(), partition=send.partition, on_delivery=self._delivered(number)
                     )
                 producer.flush(60)
         except BaseException as error:
             self.error = error
+
+    @property
+    def acknowledged(self) -> int:
+        return len(self._outcomes)
 
     def finish(self) -> None:
         self._stopping.set()
@@ -110,17 +119,18 @@ class Feeder(threading.Thread):
 class LiveReader(threading.Thread):
     """Reads the target while everything happens, never seeking."""
 
-    def __init__(self, bootstrap: str) -> None:
+    def __init__(self, bootstrap: str, topic: str = TARGET) -> None:
         super().__init__(daemon=True)
         self.records: dict[int, list[tuple[int, str]]] = {number: [] for number in range(PARTITIONS)}
         self.error: BaseException | None = None
         self._address = bootstrap
+        self._topic = topic
         self._stopping = threading.Event()
 
     def run(self) -> None:
         try:
             with semel.Consumer(self._address, connect_timeout_ms=60_000) as reader:
-                reader.assign([semel.TopicPartition(TARGET, number) for number in range(PARTITIONS)])
+                reader.assign([semel.TopicPartition(self._topic, number) for number in range(PARTITIONS)])
                 while not self._stopping.is_set():
                     for record in reader.poll(0.2) or ():
                         self.records[record.partition].append((record.offset, (record.value or b"").decode()))
@@ -132,7 +142,7 @@ class LiveReader(threading.Thread):
         self.join(30)
         if self.error is not None:
             raise self.error
-        return [Read("live", TARGET, number, tuple(records)) for number, records in self.records.items()]
+        return [Read("live", self._topic, number, tuple(records)) for number, records in self.records.items()]
 
 
 class Workers:
@@ -141,7 +151,7 @@ class Workers:
     def __init__(self, chaos: Chaos, bootstrap: str, folder: Path) -> None:
         self._chaos = chaos
         self._history = folder / "history"
-        self._history.mkdir()
+        self._history.mkdir(parents=True)
         self._log = (folder / "workers.log").open("ab")
         self._bootstrap = bootstrap
         self._running: list[subprocess.Popen[bytes] | None] = [None] * chaos.instances
@@ -153,6 +163,8 @@ class Workers:
                 command = [sys.executable, str(SUPPORT / self._chaos.clients.value), "--bootstrap", self._bootstrap]
                 command += ["--instance", str(number), "--history", str(self._history), "--seed", str(self._chaos.seed)]
                 command += ["--abort-rate", str(self._chaos.abort_rate), "--partitions", str(PARTITIONS)]
+                command += ["--source", self._chaos.source, "--target", self._chaos.target]
+                command += ["--group", self._chaos.group]
                 if self._chaos.static_members:
                     command.append("--static")
                 self._running[number] = subprocess.Popen(command, stdout=self._log, stderr=self._log)
@@ -294,15 +306,15 @@ def _settle(node: NodeProcess, workers: Workers, patience_s: float) -> bool:
     return False
 
 
-def source_ends(admin: semel.Admin) -> dict[tuple[str, int], int]:
-    tps = [semel.TopicPartition(SOURCE, number) for number in range(PARTITIONS)]
+def source_ends(admin: semel.Admin, topic: str = SOURCE) -> dict[tuple[str, int], int]:
+    tps = [semel.TopicPartition(topic, number) for number in range(PARTITIONS)]
     found = admin.list_offsets(dict.fromkeys(tps, LATEST_TIMESTAMP))
     return {(tp.topic, tp.partition): place.offset for tp, place in found.items()}
 
 
-def read_everything(bootstrap: str) -> list[Read]:
+def read_everything(bootstrap: str, topics: Sequence[str] = (SOURCE, TARGET)) -> list[Read]:
     reads = []
-    for topic in (SOURCE, TARGET):
+    for topic in topics:
         tps = [semel.TopicPartition(topic, number) for number in range(PARTITIONS)]
         records: dict[int, list[tuple[int, str]]] = {number: [] for number in range(PARTITIONS)}
         with semel.Consumer(bootstrap) as reader:

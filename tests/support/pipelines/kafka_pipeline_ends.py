@@ -16,10 +16,10 @@ QUIET.setLevel(logging.CRITICAL + 1)
 class KafkaFeeder(threading.Thread):
     """Sends numbered values with an idempotent producer, and records what was acknowledged."""
 
-    def __init__(self, bootstrap: str, topic: str, partitions: int) -> None:
+    def __init__(self, bootstrap: str, topic: str, partitions: int, every_s: float = 0.002) -> None:
         super().__init__(daemon=True)
         self.transactions: list[Transaction] = []
-        self._topic, self._partitions = topic, partitions
+        self._topic, self._partitions, self._every_s = topic, partitions, every_s
         self._stopping = threading.Event()
         self._outcomes: dict[int, Outcome] = {}
         self._sends: list[Send] = []
@@ -30,7 +30,7 @@ class KafkaFeeder(threading.Thread):
         self._producer = confluent_kafka.Producer({**options, "message.timeout.ms": 3_600_000}, logger=QUIET)
 
     def run(self) -> None:
-        while not self._stopping.wait(0.002):
+        while not self._stopping.wait(self._every_s):
             number = len(self._sends)
             send = Send(self._topic, number % self._partitions, f"s{number}")
             self._sends.append(send)
@@ -39,6 +39,10 @@ class KafkaFeeder(threading.Thread):
             )
             self._producer.poll(0)
         self._left = self._producer.flush(60)
+
+    @property
+    def acknowledged(self) -> int:
+        return len(self._outcomes)
 
     def finish(self) -> None:
         self._stopping.set()

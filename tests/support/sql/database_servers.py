@@ -44,6 +44,11 @@ class DatabaseServer(ABC):
     def command(self) -> Sequence[str]:
         """Return the command that runs the server."""
 
+    @property
+    def started_by(self) -> str | None:
+        """Who runs the command; None: who runs the tests."""
+        return self.user
+
     def is_ready(self) -> bool:
         """Whether it answers."""
         engine = sa.create_engine(self.url(self.first_database), poolclass=sa.NullPool)
@@ -57,7 +62,7 @@ class DatabaseServer(ABC):
         with open(f"{self.folder}/log", "ab") as log:
             self._process = subprocess.Popen(
                 self.command(),
-                user=self.user,
+                user=self.started_by,
                 env=self.environment,
                 cwd=self.folder,
                 stdout=log,

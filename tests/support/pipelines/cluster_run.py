@@ -1,0 +1,130 @@
+"""A pipeline on several nodes, at work while a test does something to them, and judged by all that its clients saw."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from chaos import PARTITIONS, Chaos, Clients, Feeder, LiveReader, Workers, read_everything, source_ends
+from history import History, check
+from kafka_pipeline_ends import KafkaFeeder, KafkaReader
+from node_processes import NodeProcesses, wait_for
+
+import semel
+
+FEED_EVERY_S = 0.01
+MORE = 60
+SUPERVISED_EVERY_S = 0.2
+
+
+class ClusterRun:
+    """Feeds a topic, reads what the pipeline makes of it, and starts the pipeline's processes again when they end."""
+
+    def __init__(self, nodes: NodeProcesses, chaos: Chaos, folder: Path) -> None:
+        self._nodes = nodes
+        self._chaos = chaos
+        self.source, self.target = chaos.source, chaos.target
+        kafka = ",".join(nodes.kafka.values())
+        foreign = chaos.clients is Clients.CONFLUENT
+        self.workers = Workers(chaos, kafka if foreign else nodes.bootstrap, folder)
+        self.feeder: Feeder | KafkaFeeder
+        self._reader: LiveReader | KafkaReader
+        if foreign:
+            self.feeder = KafkaFeeder(kafka, chaos.source, PARTITIONS, FEED_EVERY_S)
+            self._reader = KafkaReader(kafka, chaos.target, PARTITIONS)
+        else:
+            self.feeder = Feeder(nodes.bootstrap, chaos.source, FEED_EVERY_S)
+            self._reader = LiveReader(nodes.bootstrap, chaos.target)
+        self._over = threading.Event()
+        self._supervisor = threading.Thread(target=self._supervise, daemon=True)
+
+    def start(self) -> None:
+        with semel.Admin(self._nodes.bootstrap) as admin:
+            for topic in (self._chaos.source, self._chaos.target):
+                admin.create_topic(topic, partitions=PARTITIONS)
+        self.feeder.start()
+        self._reader.start()
+        self._supervisor.start()
+        self.more()
+
+    @property
+    def seen(self) -> int:
+        """How many committed values the reader has seen."""
+        return sum(len(records) for records in self._reader.records.values())
+
+    def more(self, count: int = MORE) -> None:
+        """Wait until so many more values are acknowledged at the source, and so many more are read at the target."""
+        fed, seen = self.feeder.acknowledged + count, self.seen + count
+        wait_for(lambda: self.feeder.acknowledged >= fed and self.seen >= seen, f"{count} more values")
+
+    def finish(self) -> History:
+        """Let the pipeline work off all there is, and return what was seen of it."""
+        self.feeder.finish()
+        with semel.Admin(self._nodes.bootstrap) as admin:
+            ends = source_ends(admin, self._chaos.source)
+            wait_for(lambda: self._stands_at(admin, ends), f"the group {self._chaos.group} is at the end of the source")
+        self.close()
+        topics = (self._chaos.source, self._chaos.target)
+        return History(
+            [*self.feeder.transactions, *self.workers.transactions()],
+            [*self._reader.finish(), *read_everything(self._nodes.bootstrap, topics)],
+            ends,
+        )
+
+    def assert_exactly_once(self) -> None:
+        """Finish, and judge (E1): nothing acknowledged is lost, doubled, out of order, and nothing aborted is read."""
+        history = self.finish()
+        anomalies = check(history)
+        assert not anomalies, [str(anomaly) for anomaly in anomalies[:10]]
+        assert {transaction.outcome for transaction in history.transactions} >= {"committed", "aborted"}
+        in_sync(self._nodes, self._chaos.source, self._chaos.target)
+
+    def close(self) -> None:
+        self._over.set()
+        if self._supervisor.is_alive():
+            self._supervisor.join(30)
+        self.workers.stop()
+
+    def _supervise(self) -> None:
+        while not self._over.wait(SUPERVISED_EVERY_S):
+            self.workers.start_missing()
+
+    def _stands_at(self, admin: semel.Admin, ends: dict[tuple[str, int], int]) -> bool:
+        places = admin.group_offsets(self._chaos.group)
+        reached = {(tp.topic, tp.partition): place.offset for tp, place in places.items()}
+        return all(reached.get(partition, 0) >= end for partition, end in ends.items())
+
+
+@contextmanager
+def cluster_run(
+    nodes: NodeProcesses, folder: Path, name: str, clients: Clients = Clients.SEMEL
+) -> Iterator[ClusterRun]:
+    """Run a pipeline with topics of its own."""
+    chaos = Chaos(
+        seed=1,
+        duration_s=0,
+        instances=2,
+        clients=clients,
+        source=f"{name}-source",
+        target=f"{name}-target",
+        group=f"{name}-pipeline",
+    )
+    run = ClusterRun(nodes, chaos, folder / name)
+    try:
+        run.start()
+        yield run
+    finally:
+        run.close()
+
+
+def in_sync(nodes: NodeProcesses, *topics: str) -> None:
+    """Wait until all nodes are replicas in sync of all partitions of some topics."""
+
+    def are_all() -> bool:
+        found = [one for topic in topics for one in admin.topic(topic).partitions]
+        return all(set(one.isr) == set(nodes.running) and one.leader_id > 0 for one in found)
+
+    with semel.Admin(nodes.bootstrap) as admin:
+        wait_for(are_all, f"all replicas of {topics} are in sync")
