@@ -220,7 +220,7 @@ def serve(
         accept_loss_of=lost,
         accept_metadata_loss=accept_metadata_loss,
     )
-    code = asyncio.run(_serve(start, guard))
+    code = asyncio.run(run_node(start, guard))
     guard.flush()
     _end_with(code)
 
@@ -315,7 +315,8 @@ async def _start_node(
     )
 
 
-async def _serve(start: Callable[[], Awaitable[Node]], guard: FloodGuard) -> int:
+async def run_node(start: Callable[[], Awaitable[Node]], guard: FloodGuard) -> int:
+    """Start a node, say that it is ready, and stop it after a signal or a failure. Returns the exit code."""
     # What starting makes is kept for good: looking through it for garbage costs a tenth of the start, and later would
     # hold up every request for as long, each time.
     gc.disable()

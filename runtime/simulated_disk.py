@@ -63,7 +63,7 @@ Node: TypeAlias = FileNode | FolderNode
 
 
 @dataclass(slots=True)
-class _NameChange:
+class NameChange:
     """A creation, removal or rename of names that no `sync_folder` has made durable: all its parts happen or none."""
 
     parts: list[tuple[FolderNode, str, Node | None]]
@@ -75,7 +75,7 @@ class SimulatedDisk:
     def __init__(self, chance: random.Random) -> None:
         self.root = FolderNode()
         self._random = chance
-        self._names_pending: list[_NameChange] = []
+        self._names_pending: list[NameChange] = []
 
     def change_names(self, parts: list[tuple[FolderNode, str, Node | None]]) -> None:
         for folder, name, node in parts:
@@ -83,17 +83,25 @@ class SimulatedDisk:
                 folder.live.pop(name, None)
             else:
                 folder.live[name] = node
-        self._names_pending.append(_NameChange(parts))
+        self._names_pending.append(NameChange(parts))
 
     def sync_names(self, folder: FolderNode) -> None:
         """Make the names in a folder durable, and in other folders what changed together with them."""
         rest = []
         for change in self._names_pending:
             if any(part[0] is folder for part in change.parts):
-                _apply_names(change)
+                self.save_names(change)
             else:
                 rest.append(change)
         self._names_pending = rest
+
+    def save_names(self, change: NameChange) -> None:
+        """Make one change of names durable."""
+        for folder, name, node in change.parts:
+            if node is None:
+                folder.durable.pop(name, None)
+            else:
+                folder.durable[name] = node
 
     def sync_file(self, node: FileNode) -> None:
         for change in node.pending:
@@ -109,7 +117,7 @@ class SimulatedDisk:
         """Keep what is durable, and, where `torn`, whatever chance leaves of the rest; otherwise nothing of it."""
         for change in self._names_pending:
             if torn and self._random.random() < 0.5:
-                _apply_names(change)
+                self.save_names(change)
         self._names_pending.clear()
         self._restore_names(self.root)
         for node in self._files(self.root):
@@ -225,14 +233,6 @@ def _pages(change: _Change) -> Iterator[_Change]:
         end = min(len(change.data), begin + _PAGE - position % _PAGE)
         yield _Change(position, change.data[begin:end], change.lost)
         begin = end
-
-
-def _apply_names(change: _NameChange) -> None:
-    for folder, name, node in change.parts:
-        if node is None:
-            folder.durable.pop(name, None)
-        else:
-            folder.durable[name] = node
 
 
 def _apply(content: bytearray, change: _Change) -> None:

@@ -152,13 +152,14 @@ class SimulatedStorage:
     operations counts the mutating operations since the last crash; `crash_at` counts from the same point.
     """
 
-    def __init__(self, seed: int = 0) -> None:
+    def __init__(self, seed: int = 0, disk: SimulatedDisk | None = None) -> None:
+        """`disk` holds it all, in place of an empty one."""
         self.random = random.Random(seed)  # noqa: S311
         self.generation = 0
         self.operations = 0
         self.sync_count = 0
         self.capacity_bytes = _UNLIMITED
-        self._disk = SimulatedDisk(self.random)
+        self._disk = disk or SimulatedDisk(self.random)
         self.on_crash: Callable[[], None] | None = None
         """Called when a crash point is reached, before `SimulatedCrash` is raised there."""
         self._faults: list[_Fault] = []
