@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
 
 from semel.broker.handlers.newest import know_partitions
 from semel.broker.handlers.partitions.lookup import partition_of
@@ -12,6 +14,14 @@ from semel.broker.services import Services
 from semel.protocol.errors import ErrorCode, FatalError, SemelError, UsageError
 from semel.protocol.ids import INTERNAL_TOPICS, TopicPartition
 from semel.runtime.turns import in_turns
+
+if TYPE_CHECKING:
+    from semel.broker.logs.leader_state import LeaderState
+    from semel.broker.logs.partition import Partition
+
+TIMEOUT_MS: Final = 30_000
+"""How long the replicas are waited for where a request does not say it: Kafka's request.timeout.ms."""
+_LOOK_EVERY_S: Final = 0.02
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,10 +33,13 @@ class DeletedRecords:
     message: str = ""
 
 
-async def delete_records(node: Services, before: Mapping[TopicPartition, int]) -> dict[TopicPartition, DeletedRecords]:
+async def delete_records(
+    node: Services, before: Mapping[TopicPartition, int], *, timeout_ms: float = TIMEOUT_MS
+) -> dict[TopicPartition, DeletedRecords]:
     """Make everything before the given offsets unreadable, -1 for the high watermark; answer for each partition.
 
-    The answer comes once the disk has the new starts, so that nothing of it comes back after a crash (D1, D3).
+    The answer comes once the disk has the new starts, and all replicas that may be elected have them: so nothing comes
+    back after a crash, or under another leader (D1, D3). REQUEST_TIMED_OUT where some have not within `timeout_ms`.
     """
     await know_partitions(node, before)
     found = {tp: _delete(node, tp, offset) async for tp, offset in in_turns(before.items())}
@@ -37,7 +50,36 @@ async def delete_records(node: Services, before: Mapping[TopicPartition, int]) -
             why = f"the new start of the log could not be written to the disk: {error}"
             lost = DeletedRecords(-1, ErrorCode.KAFKA_STORAGE_ERROR, why)
             return {tp: one if one.error is not ErrorCode.NONE else lost for tp, one in found.items()}
+        found |= await _replicated(node, found, timeout_ms)
     return found
+
+
+async def _replicated(
+    node: Services, found: Mapping[TopicPartition, DeletedRecords], timeout_ms: float
+) -> dict[TopicPartition, DeletedRecords]:
+    """Wait until all replicas that may be elected start where they should. Returns what is answered in its place."""
+    waiting: dict[TopicPartition, tuple[Partition, LeaderState]] = {}
+    for tp, one in found.items():
+        here = node.partition(tp) if one.error is ErrorCode.NONE else None
+        if here is not None and here.leader is not None and not here.leader.is_alone:
+            waiting[tp] = here, here.leader
+    refused: dict[TopicPartition, DeletedRecords] = {}
+    ends_at = node.clock.monotonic() + timeout_ms / 1000
+    while waiting:
+        async for tp, (partition, leader) in in_turns(list(waiting.items())):
+            if partition.leader is not leader:
+                why = f"{tp} is led by another node by now, which may not know of it: delete again"
+                refused[tp] = DeletedRecords(-1, ErrorCode.NOT_LEADER_OR_FOLLOWER, why)
+            elif leader.deleted_below(partition.log_start_offset) < found[tp].log_start_offset:
+                continue
+            del waiting[tp]
+        if not waiting:
+            break
+        if node.clock.monotonic() >= ends_at:
+            why = f"not all replicas deleted them within {timeout_ms:.0f} ms: delete again, or look at the nodes"
+            return refused | {tp: DeletedRecords(-1, ErrorCode.REQUEST_TIMED_OUT, f"{tp}: {why}") for tp in waiting}
+        await asyncio.sleep(_LOOK_EVERY_S)
+    return refused
 
 
 def _delete(node: Services, tp: TopicPartition, offset: int) -> DeletedRecords:

@@ -32,7 +32,10 @@ class Follower:
     fetched_s: float
     leader_end_offset: int
     """The end of the leader's log when it fetched last."""
-    told_high_watermark: int = -1
+    log_start_offset: int = 0
+    """Where its own log started then."""
+    told: tuple[int, int] = (-1, -1)
+    """The high watermark and the log start that it was told last."""
     is_silent: bool = False
     """Whether a proof has waited for it in vain, and it has not fetched since."""
 
@@ -156,11 +159,28 @@ class LeaderState:
                 end = min(end, 0 if follower is None else follower.end_offset)
         return end
 
+    def deleted_below(self, own_start: int) -> int:
+        """Return up to where all that may be elected have deleted their records (KIP-107). own_start: of the leader."""
+        start = own_start
+        for node in self.electors.union(self.elr):
+            follower = self._followers.get(node)
+            start = min(start, 0 if follower is None else follower.log_start_offset)
+        return start
+
     def fetched(
-        self, node: int, broker_epoch: int, offset: int, *, now_s: float, log_end_offset: int, log_start_offset: int
+        self,
+        node: int,
+        broker_epoch: int,
+        offset: int,
+        *,
+        now_s: float,
+        log_end_offset: int,
+        log_start_offset: int,
+        starts_at: int = 0,
     ) -> bool:
         """Take note that a follower has all below `offset`: its log was found not to diverge (KAFKA-13141).
 
+        starts_at: where the follower's log starts; the other two are of the leader's log
         Returns False for one that is no replica, or is of an older start of that node, whose word does not count.
         """
         if node not in self.replicas or node == self.node_id or not log_start_offset <= offset <= log_end_offset:
@@ -177,6 +197,7 @@ class LeaderState:
         elif offset >= known.leader_end_offset:
             known.caught_up_s = max(known.caught_up_s, known.fetched_s)
         known.end_offset = offset
+        known.log_start_offset = starts_at
         known.fetched_s = now_s
         known.is_silent = False
         known.leader_end_offset = log_end_offset

@@ -233,8 +233,11 @@ class Partition:
             self._leader.changed(isr, replicas, partition_epoch, now_s=self._clock.monotonic(), elr=elr)
             self._commit()
 
-    def fetched_by(self, node: int, broker_epoch: int, offset: int) -> bool:
-        """Take note that a follower has all below `offset`. Returns whether that counts (see `LeaderState.fetched`)."""
+    def fetched_by(self, node: int, broker_epoch: int, offset: int, starts_at: int = 0) -> bool:
+        """Take note that a follower has all below `offset`, and where its log starts.
+
+        Returns whether that counts (see `LeaderState.fetched`).
+        """
         leader = self._leader
         if leader is None:
             return False
@@ -245,6 +248,7 @@ class Partition:
             now_s=self._clock.monotonic(),
             log_end_offset=self.log.log_end_offset,
             log_start_offset=self.log.log_start_offset,
+            starts_at=starts_at,
         )
         if counts:
             self._commit()
@@ -675,6 +679,7 @@ class Partition:
         start = self.log.delete_records(before)
         if self._on_log_start_moved is not None:
             self._on_log_start_moved(self)
+        self._notify_replicas()
         return start
 
     # --- Going away ---------------------------------------------------------------------------------------------------

@@ -233,9 +233,9 @@ class Reading:
             except Exception:
                 _log.exception("a follower's read failed: topic=%s partition=%d", item.topic, item.partition)
                 response.error = ErrorCode.UNKNOWN_SERVER_ERROR
-            is_more_committed = self._is_more_committed(partition, response)
+            moved = self._has_moved(partition, response)
             self.is_news |= (
-                is_more_committed
+                moved
                 or response.error is not ErrorCode.NONE
                 or response.diverging_epoch != -1
                 or response.records is not None
@@ -248,13 +248,14 @@ class Reading:
         leader = None if partition is None else partition.leader
         return leader is not None and leader.awaits(self._request.replica_id)
 
-    def _is_more_committed(self, partition: Partition | None, response: FetchPartitionResponse) -> bool:
-        """Say whether the follower was not told of this high watermark yet, and note that it is now."""
+    def _has_moved(self, partition: Partition | None, response: FetchPartitionResponse) -> bool:
+        """Say whether the follower was not told of this high watermark and log start yet, and note that it is now."""
         leader = None if partition is None else partition.leader
         follower = None if leader is None else leader.follower(self._request.replica_id)
-        if follower is None or follower.told_high_watermark == response.high_watermark:
+        told = response.high_watermark, response.log_start_offset
+        if follower is None or follower.told == told:
             return False
-        follower.told_high_watermark = response.high_watermark
+        follower.told = told
         return True
 
     def _read(self, partition: Partition, item: FetchPartition, response: FetchPartitionResponse) -> None:
@@ -279,7 +280,9 @@ class Reading:
     def _take_note(self, partition: Partition, item: FetchPartition) -> None:
         """Let the leader know what this fetch says of the follower."""
         request = self._request
-        counts = partition.fetched_by(request.replica_id, request.replica_epoch, item.fetch_offset)
+        counts = partition.fetched_by(
+            request.replica_id, request.replica_epoch, item.fetch_offset, item.log_start_offset
+        )
         leader = partition.leader
         if counts and leader is not None and item.current_leader_epoch == leader.leader_epoch:
             leader.heard(request.replica_id, request.session_id, self._node.logs.fetch_rounds)

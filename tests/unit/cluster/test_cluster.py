@@ -16,6 +16,7 @@ from two_nodes import secret_file
 
 from semel.broker import node as node_module
 from semel.broker.handlers.configs import alter_configs
+from semel.broker.handlers.delete_records import delete_records
 from semel.broker.handlers.leadership import reassign
 from semel.broker.handlers.topics.changes import create_internal_topic, create_topics
 from semel.broker.metadata import image as image_module
@@ -223,6 +224,50 @@ def test_a_follower_whose_next_record_is_deleted_at_the_leader_begins_again_ther
         assert three.values(away, T0) == three.values(leader.config.node_id, T0)
 
     run(tmp_path, test)
+
+
+def test_D3_records_that_were_deleted_stay_so_under_the_next_leader(tmp_path: Path) -> None:
+    async def test(three: Cluster) -> None:
+        await three.create("t", min_insync_replicas="2")
+        await three.in_sync(T0, 1, 2, 3)
+        for number in range(5):
+            await three.produce(T0, b"%d" % number)
+        for before in (2, 4):
+            leader = three.leader(T0)
+            assert leader is not None
+            deleted = (await delete_records(leader, {T0: before}))[T0]
+            assert (deleted.error, deleted.log_start_offset) == (ErrorCode.NONE, before)
+            await three.kill(leader.config.node_id)
+            await three.until(lambda: three.leader(T0) is not None)
+            for node in three.nodes.values():
+                partition = node.partition(T0)
+                assert partition is not None
+                assert partition.log_start_offset == before
+            await three.start(leader.config.node_id)
+            await three.in_sync(T0, 1, 2, 3)
+
+    run(tmp_path, test)
+
+
+def test_D3_a_deletion_that_a_replica_does_not_hear_of_is_not_answered_as_done(tmp_path: Path) -> None:
+    async def test(three: Cluster) -> None:
+        await three.create("t", min_insync_replicas="2")
+        await three.in_sync(T0, 1, 2, 3)
+        await three.produce(T0, b"0")
+        leader = three.leader(T0)
+        assert leader is not None
+        deaf = next(node for node in three.nodes.values() if node is not leader)
+        deaf.peers.cut_off()
+        refused = (await delete_records(leader, {T0: 1}, timeout_ms=100))[T0]
+        assert refused.error is ErrorCode.REQUEST_TIMED_OUT
+        assert "delete again" in refused.message
+        deaf.peers.let_out()
+        assert (await delete_records(leader, {T0: 1}))[T0].error is ErrorCode.NONE
+        partition = deaf.partition(T0)
+        assert partition is not None
+        assert partition.log_start_offset == 1
+
+    run(tmp_path, test, replica_lag_time_max_ms=60_000)
 
 
 @pytest.mark.parametrize("step", ["rename", "make_folder", "create"])
