@@ -59,6 +59,11 @@ class ClusterRun:
         fed, seen = self.feeder.acknowledged + count, self.seen + count
         wait_for(lambda: self.feeder.acknowledged >= fed and self.seen >= seen, f"{count} more values")
 
+    def more_fed(self, count: int = MORE) -> None:
+        """Wait until so many more values are acknowledged at the source."""
+        fed = self.feeder.acknowledged + count
+        wait_for(lambda: self.feeder.acknowledged >= fed, f"{count} more values at the source")
+
     def finish(self) -> History:
         """Let the pipeline work off all there is, and return what was seen of it."""
         self.feeder.finish()
