@@ -180,6 +180,11 @@ class LocalLog:
 
     # --- Taking segments out ------------------------------------------------------------------------------------------
 
+    def keep_snapshot(self, offset: int) -> None:
+        """Bring a snapshot to the disk: what comes before it is about to go, and nothing else will tell of it (P7)."""
+        self.snapshots.sync(offset)
+        self.sync_folder()
+
     def discard(self, segments: Sequence[Segment], now_ms: int) -> None:
         """Take segments out of the log and rename their files for later removal."""
         for segment in segments:

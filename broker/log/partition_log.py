@@ -723,6 +723,8 @@ class PartitionLog:
             while due and len(self.producer_state) and local.end_of(due[-1]) not in local.snapshots.offsets:
                 due.pop()
             if due:
+                if len(self.producer_state):
+                    local.keep_snapshot(local.end_of(due[-1]))
                 self.delete_records(local.end_of(due[-1]))
                 local.discard(due, now_ms)
             local.remove_deleted(now_ms)

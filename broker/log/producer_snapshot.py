@@ -198,7 +198,7 @@ class SnapshotFiles:
         offset = state.end_offset
         if offset in self.offsets:
             if sync:
-                self._sync(offset)
+                self.sync(offset)
             return
         file = self._storage.open(self.path(offset), create=True)
         try:
@@ -234,7 +234,8 @@ class SnapshotFiles:
             return []
         return [middle]
 
-    def _sync(self, offset: int) -> None:
+    def sync(self, offset: int) -> None:
+        """Bring what a snapshot says to the disk. Its name is the folder's. Raises `OSError`."""
         file = self._storage.open(self.path(offset))
         try:
             file.sync()

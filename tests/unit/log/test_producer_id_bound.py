@@ -244,6 +244,21 @@ def test_P7_retention_keeps_what_no_snapshot_tells_of_yet() -> None:
     assert append(again, MANY - 1), "still a duplicate"
 
 
+def test_P7_P2_a_power_cut_after_retention_leaves_the_snapshot_that_tells_of_what_is_gone() -> None:
+    """It was written when the segment began, and nobody had brought it to the disk."""
+    storage = storage_with_folder()
+    log = filled(storage, replace(SEGMENTS, retention_ms=1000))
+    list(fill_segment(log))
+    log.flush()
+    known = len(log.producer_state)
+    assert log.delete_old_segments(NOW + 10_000, log.log_end_offset)
+    storage.crash(power=True, torn=False)
+    again = open_log(storage, log.config, recovery_point=log.recovery_point)
+    assert again.log_start_offset > 0
+    assert len(again.producer_state) == known
+    assert append(again, MANY - 1), "still a duplicate"
+
+
 @pytest.mark.usefixtures("few_at_once")
 def test_retention_of_all_records_waits_only_for_the_next_flush() -> None:
     async def run() -> None:
