@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 EXPIRY_SHARE: Final = 0.15
 """In how many worlds producers expire after seconds, and not after a day."""
 _SLACK_S: Final = 0.5
-"""So much later than it was appended a batch is seen, at most."""
+"""A node's clock is read a little before a batch is appended."""
 
 _Producer = tuple[TopicPartition, int]
 
@@ -55,6 +55,10 @@ class KeptProducers:
         self._off_ms = node.clock.off_ms
         self._jumped_s = 0.0
         """How far the node's clock has jumped in sum: in that time, nobody was idle for less than the node thinks."""
+        self._looked_s = 0.0
+        """When the logs were last looked at: what is found next was appended after that. A node that stops, or starts,
+        is not looked at.
+        """
 
     def look(self) -> None:
         """Take in what was appended. To be called before the logs are looked at."""
@@ -67,12 +71,13 @@ class KeptProducers:
             end = self._ends.get(partition.tp, 0)
             if partition.log_end_offset != end:
                 self._take_in(partition, min(end, partition.log_end_offset))
+        self._looked_s = self._now()
 
     def _now(self) -> float:
         return self._world.scheduler.now + self._jumped_s
 
     def _take_in(self, partition: Partition, begin: int) -> None:
-        tp, now = partition.tp, self._now()
+        tp = partition.tp
         self._ends[tp] = partition.log_end_offset
         for header, _ in batches_of(partition, max(begin, partition.log_start_offset), partition.log_end_offset):
             if header.producer_id < 0:
@@ -81,7 +86,7 @@ class KeptProducers:
             if self._may_have_expired(producer):
                 self._anew[producer].append(header.base_offset)
                 self._ledger.anew[tp, header.base_offset] = header.next_offset
-            self._heard[producer] = now
+            self._heard[producer] = self._looked_s
 
     def _may_have_expired(self, producer: _Producer) -> bool:
         heard = self._heard.get(producer)
