@@ -43,9 +43,10 @@ async def delete_records(
     """
     await know_partitions(node, before)
     found = {tp: _delete(node, tp, offset) async for tp, offset in in_turns(before.items())}
-    if any(one.error is ErrorCode.NONE for one in found.values()):
+    deleted = [here for tp, one in found.items() if one.error is ErrorCode.NONE and (here := node.partition(tp))]
+    if deleted:
         try:
-            await node.logs.maintenance.log_starts_noted()
+            await node.logs.maintenance.log_starts_noted(deleted)
         except OSError as error:
             why = f"the new start of the log could not be written to the disk: {error}"
             lost = DeletedRecords(-1, ErrorCode.KAFKA_STORAGE_ERROR, why)

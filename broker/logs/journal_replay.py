@@ -6,12 +6,10 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Final, Protocol
 
-from semel.broker.log.disk_errors import is_full
 from semel.broker.log.journal import Journal
 from semel.broker.log.journal_format import EntryType, JournalEntry
 from semel.broker.log.partition_log import PartitionLog
-from semel.broker.log.replay import apply_batch
-from semel.protocol.batch_header import BatchHeader, iter_batches
+from semel.protocol.batch_header import iter_batches
 from semel.protocol.errors import ErrorCode, FatalError, SemelError
 from semel.protocol.ids import TopicId, TopicPartition
 from semel.protocol.wording import counted
@@ -82,7 +80,6 @@ def replay_journal(
     """
     entries = restored = skipped = kept = 0
     compare = _Comparison(len(logs))
-    heads = _DeletedHeads(now_ms)
     failed: set[tuple[TopicId, int]] = set()
     begun = {key: log.epochs.entries()[-1:] for key, log in logs.items()}
     for entry in journal.replay():
@@ -91,7 +88,7 @@ def replay_journal(
         log = logs.get(key)
         if log is not None and key not in failed:
             try:
-                restored += _take_in(log, entry, recovery_points.get(log.tp, 0), now_ms, compare, heads)
+                restored += _take_in(log, entry, recovery_points.get(log.tp, 0), now_ms, compare)
                 continue
             except (SemelError, OSError) as error:
                 if aside is None:
@@ -103,13 +100,6 @@ def replay_journal(
             kept += 1
         else:
             skipped += 1
-    for log in heads.untold():
-        try:
-            heads.tell(log)
-        except OSError as error:
-            if aside is None:
-                raise
-            aside.log_failed(log, error)
     for key, log in logs.items():
         for epoch, begins in begun[key]:
             # A leader noted it, and wrote nothing (R7). Batches that the journal cuts later have contradicted it.
@@ -131,31 +121,16 @@ def damage_of(logs: Iterable[PartitionLog]) -> tuple[str, ...]:
     return tuple(log.recovered_damage for log in logs if log.recovered_damage)
 
 
-def _take_in(
-    log: PartitionLog,
-    entry: JournalEntry,
-    recovery_point: int,
-    now_ms: int,
-    compare: _Comparison,
-    heads: _DeletedHeads,
-) -> int:
+def _take_in(log: PartitionLog, entry: JournalEntry, recovery_point: int, now_ms: int, compare: _Comparison) -> int:
     if entry.type is not EntryType.TRUNCATE:
-        return _restore(log, entry, recovery_point, now_ms, compare, heads)
-    heads.cut(log, entry.base_offset)
+        return _restore(log, entry, recovery_point, now_ms, compare)
     if entry.base_offset < log.log_end_offset:
         compare.forget(log)
         log.truncate_to(entry.base_offset, now_ms=now_ms)
     return 0
 
 
-def _restore(
-    log: PartitionLog,
-    entry: JournalEntry,
-    recovery_point: int,
-    now_ms: int,
-    compare: _Comparison,
-    heads: _DeletedHeads,
-) -> int:
+def _restore(log: PartitionLog, entry: JournalEntry, recovery_point: int, now_ms: int, compare: _Comparison) -> int:
     """Bring a log to what an entry says, and return how many batches it had lost or had otherwise.
 
     Up to the recovery point a log is on the disk, and may have been compacted since. From there on the journal is the
@@ -169,10 +144,7 @@ def _restore(
         batch = view[position : position + header.size_bytes]
         position += header.size_bytes
         start, end = log.log_start_offset, log.log_end_offset
-        if header.next_offset <= start:
-            heads.take(log, header, batch)
-            continue
-        if header.next_offset <= min(recovery_point, end):
+        if header.next_offset <= max(start, min(recovery_point, end)):
             continue
         if header.base_offset < end:
             if compare.has_batch(log, header.base_offset, header.next_offset, batch):
@@ -187,64 +159,12 @@ def _restore(
                 "between were flushed and are gone. Restore the log's directory from a backup",
                 ErrorCode.KAFKA_STORAGE_ERROR,
             )
-        heads.tell(log)
         log.replay_append(header.base_offset, batch, now_ms=now_ms)
         if log.log_start_offset < start:
             # The batch that holds the start is whole again; what was deleted of it stays deleted.
             log.delete_records(start)
         restored += 1
     return restored
-
-
-class _DeletedHeads:
-    """Batches that were deleted from the beginning of logs whose files are lost: what those knew of producers is in the
-    journal alone. Without them a producer whose last batch was deleted would be held to another sequence (P2, P7).
-    """
-
-    __slots__ = ("_batches", "_now_ms")
-
-    def __init__(self, now_ms: int) -> None:
-        self._now_ms = now_ms
-        self._batches: dict[TopicPartition, tuple[PartitionLog, list[tuple[BatchHeader, bytes]]] | None] = {}
-        """None for a log that knows what it knew."""
-
-    def take(self, log: PartitionLog, header: BatchHeader, batch: memoryview) -> None:
-        """A batch of the journal is below the start of its log."""
-        if log.tp not in self._batches:
-            is_lost = log.log_start_offset == log.log_end_offset and not len(log.producer_state)
-            self._batches[log.tp] = (log, []) if is_lost else None
-        lost = self._batches[log.tp]
-        if lost is not None and header.producer_id >= 0:
-            lost[1].append((header, bytes(batch) if header.is_control else b""))
-
-    def cut(self, log: PartitionLog, offset: int) -> None:
-        """The log was cut at `offset`, and other batches follow."""
-        lost = self._batches.get(log.tp)
-        if lost is not None:
-            lost[1][:] = [each for each in lost[1] if each[0].base_offset < offset]
-
-    def tell(self, log: PartitionLog) -> None:
-        """Let a log know of the producers of what was deleted, before anything else is appended: also after the next
-        crash, when the journal may have been cut. Raises `OSError`, except for want of room.
-        """
-        lost = self._batches.get(log.tp)
-        if lost is None or not lost[1]:
-            return
-        state = log.producer_state
-        end = state.end_offset
-        for header, batch in lost[1]:
-            apply_batch(state, header, batch, self._now_ms)
-        state.end_offset = end
-        lost[1].clear()
-        try:
-            log.local.snapshots.write(state, sync=True)
-        except OSError as error:
-            if not is_full(error):
-                raise
-
-    def untold(self) -> list[PartitionLog]:
-        """Return the logs of which nothing came behind their start."""
-        return [lost[0] for lost in self._batches.values() if lost is not None and lost[1]]
 
 
 class _Comparison:

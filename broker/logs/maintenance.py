@@ -48,6 +48,14 @@ class _Duties:
     directories: float
 
 
+def noted_start(partition: Partition) -> int:
+    """Return where a log may be said to start on the disk: not behind what is on the disk of the log itself.
+
+    A log that ends below its start begins again there, empty, and knows nothing of the producers before (P7).
+    """
+    return min(partition.log_start_offset, partition.log.recovery_point)
+
+
 class LogMaintenance:
     """The background work on a node's logs. `opened` first; `run` continues until it is cancelled."""
 
@@ -137,12 +145,19 @@ class LogMaintenance:
         self._log_starts_moved = True
         self.wake_up()
 
-    async def log_starts_noted(self) -> None:
-        """Wait until the disk has where logs start now: who was told a start finds it after any crash (D1).
+    async def log_starts_noted(self, partitions: Iterable[Partition]) -> None:
+        """Wait until the disk has where these logs start now: who was told a start finds it after any crash (D1).
 
-        Those that wait at a time share one write. Raises `OSError`.
+        What is deleted but not on the disk yet is flushed first, see `noted_start`. Those that wait at a time share one
+        write. Raises `OSError`.
         """
+        partitions = list(partitions)
+        if any(noted_start(one) < one.log_start_offset for one in partitions):
+            await self.flush()
         await self._write_log_starts(only_if_moved=True)
+        for one in partitions:
+            if noted_start(one) < one.log_start_offset:
+                raise OSError(f"{one.tp} could not be flushed up to offset {one.log_start_offset}")
 
     def delete_later(self, folder: str, delay_ms: int, *, had_start: bool = True) -> None:
         """Delete the folder of a log that is gone, after a delay in which readers can finish.
@@ -364,7 +379,7 @@ class LogMaintenance:
             starts: dict[TopicPartition, tuple[TopicId, int]] = {}
             try:
                 async for one in self._all_in_turns():
-                    starts[one.tp] = one.topic_id, one.log_start_offset
+                    starts[one.tp] = one.topic_id, noted_start(one)
                 await self._thread.run(self._folder.log_starts.write, starts, self._is_current)
             except BaseException:
                 self._log_starts_moved = True

@@ -203,6 +203,8 @@ class LogWatch:
             ledger = self._ledger
             for rule, detail in known.follow(partition, self._markers, ledger.several_an_epoch, ledger.anew):
                 self._wrong(rule, partition, detail)
+        if start < known.start == known.stable and is_started:
+            known.stable = start  # what was open began before the start, which nobody was told of and which is gone
         if start != known.start or is_started:
             self._look_at_start(partition, known, is_started)
         first_open = max(min(known.open.values(), default=high_watermark), start)

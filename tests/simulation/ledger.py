@@ -73,7 +73,7 @@ class Ledger:
         ]
 
     def _forget_repeated(self) -> None:
-        """Leave out what stands a second time where its producer was not known any more."""
+        """Leave out what stands a second time where its producer was not known any more. The first one counts."""
         if not self.anew:
             return
         anew = {
@@ -83,7 +83,7 @@ class Ledger:
         for one in self.reads:
             for offset, value in one.records:
                 others.setdefault(value, set()).add((one.topic, one.partition, offset))
-        repeated = {place for places in others.values() if len(places) > 1 for place in places if place in anew}
+        repeated = {place for places in others.values() for place in sorted(places)[1:] if place in anew}
         self.reads = [
             replace(one, records=[each for each in one.records if (one.topic, one.partition, each[0]) not in repeated])
             for one in self.reads
