@@ -69,8 +69,8 @@ class KeptProducers:
         self._off_ms = self._node.clock.off_ms
         for partition in node.logs.partitions():
             end = self._ends.get(partition.tp, 0)
-            if partition.log_end_offset != end:
-                self._take_in(partition, min(end, partition.log_end_offset))
+            if partition.high_watermark != end:  # what is not committed may be gone after a crash
+                self._take_in(partition, min(end, partition.high_watermark))
         self._looked_s = self._now()
 
     def _now(self) -> float:
@@ -78,8 +78,8 @@ class KeptProducers:
 
     def _take_in(self, partition: Partition, begin: int) -> None:
         tp = partition.tp
-        self._ends[tp] = partition.log_end_offset
-        for header, _ in batches_of(partition, max(begin, partition.log_start_offset), partition.log_end_offset):
+        self._ends[tp] = partition.high_watermark
+        for header, _ in batches_of(partition, max(begin, partition.log_start_offset), partition.high_watermark):
             if header.producer_id < 0:
                 continue
             producer = (tp, header.producer_id)
