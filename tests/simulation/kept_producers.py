@@ -69,7 +69,7 @@ class KeptProducers:
         self._off_ms = self._node.clock.off_ms
         for partition in node.logs.partitions():
             end = self._ends.get(partition.tp, 0)
-            if partition.high_watermark != end:  # what is not committed may be gone after a crash
+            if partition.log_end_offset != end:
                 self._take_in(partition, min(end, partition.high_watermark))
         self._looked_s = self._now()
 
@@ -77,16 +77,18 @@ class KeptProducers:
         return self._world.scheduler.now + self._jumped_s
 
     def _take_in(self, partition: Partition, begin: int) -> None:
-        tp = partition.tp
-        self._ends[tp] = partition.high_watermark
-        for header, _ in batches_of(partition, max(begin, partition.log_start_offset), partition.high_watermark):
+        """What is not committed may be gone after a crash: it is looked at again, and keeps nobody from expiring."""
+        tp, committed = partition.tp, partition.high_watermark
+        self._ends[tp] = committed
+        for header, _ in batches_of(partition, max(begin, partition.log_start_offset), partition.log_end_offset):
             if header.producer_id < 0:
                 continue
             producer = (tp, header.producer_id)
-            if self._may_have_expired(producer):
+            if self._may_have_expired(producer) and header.base_offset not in self._anew[producer]:
                 self._anew[producer].append(header.base_offset)
                 self._ledger.anew[tp, header.base_offset] = header.next_offset
-            self._heard[producer] = self._looked_s
+            if header.next_offset <= committed:
+                self._heard[producer] = self._looked_s
 
     def _may_have_expired(self, producer: _Producer) -> bool:
         heard = self._heard.get(producer)

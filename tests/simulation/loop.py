@@ -21,11 +21,13 @@ from typing import Any, TypeVar
 
 from semel.protocol.randomness import draw_from
 from semel.runtime.simulated_storage import SimulatedCrash
+from simulation.logged_errors import programming_error
 
 T = TypeVar("T")
 
-MOST_STEPS = 200_000
-"""How many steps a world may take: some 20 times what most take."""
+MOST_STEPS = 150_000
+MOST_STEPS_A_SECOND = 30_000
+"""How many steps a world may take at its beginning, and for each virtual second. The busiest takes a third of it."""
 
 
 class StuckError(Exception):
@@ -89,8 +91,11 @@ class Scheduler:
         if handle._cancelled:  # type: ignore[attr-defined]
             return
         self.steps += 1
-        if self.steps > MOST_STEPS:
-            raise StuckError(f"{MOST_STEPS:,} steps, and no end; the last one of {process.name} is {handle!r}")
+        if self.steps > MOST_STEPS and self.steps > MOST_STEPS + MOST_STEPS_A_SECOND * self.now:
+            raise StuckError(
+                f"{self.steps:,} steps in {self.now:.1f} virtual seconds: something has no end; the last one of "
+                f"{process.name} is {handle!r}"
+            )
         events._set_running_loop(process)
         try:
             handle._run()
@@ -263,6 +268,10 @@ class Process(asyncio.AbstractEventLoop):
 
     def _forget(self, task: asyncio.Task[Any]) -> None:
         self._kept.pop(task, None)
+        # Not `exception()`, after which asyncio would not tell of one that nobody looks at.
+        error = programming_error(task._exception)  # type: ignore[attr-defined]
+        if error is not None:
+            self.scheduler.errors.append(f"{self.name}: {task.get_name()}: {type(error).__name__}: {error}")
 
     def tasks(self) -> list[asyncio.Task[Any]]:
         """Return what is not done, oldest first: to see where a process stands."""

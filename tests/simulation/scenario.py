@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import random
+import traceback
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Iterable
 from contextlib import suppress
@@ -80,7 +81,13 @@ class Scenario(ABC):
         try:
             self._live()
         except StuckError as error:
-            self.ledger.wrong("stuck", str(error))
+            left = [actor.name for actor in self.actors if not actor.is_done]
+            self.ledger.wrong("stuck", f"{error}; not done: {left}")
+        except Exception as error:
+            where = traceback.extract_tb(error.__traceback__)[-1]
+            self.ledger.wrong(
+                "checker", f"{type(error).__name__}: {error}, in {where.name} ({where.filename}:{where.lineno})"
+            )
         finally:
             verdict = Verdict(
                 world.seed,

@@ -16,6 +16,7 @@ from semel.runtime.simulated_storage import SimulatedStorage
 from semel.sdk.transport.in_process import forget, register
 from semel.sdk.transport.surroundings import Surroundings, live_in
 from simulation.database import SimulatedDatabase
+from simulation.logged_errors import programming_error
 from simulation.loop import Process, Scheduler
 from simulation.machine import LoopIo, SimulatedExecutor, SkewedClock
 from simulation.network import Link, Network, Server
@@ -95,6 +96,7 @@ class SimulatedNode:
             )
         except Exception as error:
             world.told(f"{process.name} can't start: {type(error).__name__}: {error}")
+            world.unexpected(f"{process.name} can't start", error)
             self.failed.append(f"{type(error).__name__}: {error}")
             if isinstance(error.__cause__, MetadataWentBackError) and self.operator_accepts_after_s is not None:
                 world.later(self.operator_accepts_after_s, self._accept_loss)
@@ -107,6 +109,7 @@ class SimulatedNode:
         world.told(f"{process.name} has started")
         error = await node.failed
         world.told(f"{process.name} can't continue: {error.message}")
+        world.unexpected(f"{process.name} can't continue", error)
         self.failed.append(error.message)
         world.scheduler.world.post(self.end, process)
 
@@ -133,6 +136,7 @@ class SimulatedNode:
             await node.stop(grace_ms=grace_ms)
         except Exception as error:
             self.world.told(f"{process.name} stopped in disorder: {type(error).__name__}: {error}")
+            self.world.unexpected(f"{process.name} stopped in disorder", error)
         else:
             self.world.told(f"{process.name} has stopped")
         self.world.scheduler.world.post(self._stopped, process, rest_s)
@@ -207,6 +211,12 @@ class World:
 
     def told(self, what: str) -> None:
         self.story.append((self.scheduler.now, what))
+
+    def unexpected(self, what: str, failed: BaseException) -> None:
+        """Count an end as wrong that is no refusal, and no failure of a disk or the network."""
+        error = programming_error(failed)
+        if error is not None:
+            self.scheduler.errors.append(f"{what}: {type(error).__name__}: {error}")
 
     def add_node(self, name: str = "node", **settings: Any) -> SimulatedNode:
         self.nodes[name] = node = SimulatedNode(self, name, **settings)
