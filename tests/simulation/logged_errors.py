@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 MISTAKES = (ArithmeticError, AssertionError, AttributeError, LookupError, NameError, TypeError)
-"""What only a mistake raises. Refusals, lost connections, failing disks and files that can't be read have other types."""
+"""What only a mistake raises. Refusals, lost connections, failing disks and unreadable files have other types."""
 
 
 def programming_error(error: BaseException | None) -> BaseException | None:
