@@ -55,6 +55,8 @@ class KeptProducers:
         self._off_ms = node.clock.off_ms
         self._jumped_s = 0.0
         """How far the node's clock has jumped in sum: in that time, nobody was idle for less than the node thinks."""
+        self._appended_s: dict[tuple[TopicPartition, int], float] = {}
+        """When batches were appended, at the earliest: a slow disk commits them a while later."""
         self._looked_s = 0.0
         """When the logs were last looked at: what is found next was appended after that. A node that stops, or starts,
         is not looked at.
@@ -87,8 +89,9 @@ class KeptProducers:
             if self._may_have_expired(producer) and header.base_offset not in self._anew[producer]:
                 self._anew[producer].append(header.base_offset)
                 self._ledger.anew[tp, header.base_offset] = header.next_offset
+            appended_s = self._appended_s.setdefault((tp, header.base_offset), self._looked_s)
             if header.next_offset <= committed:
-                self._heard[producer] = self._looked_s
+                self._heard[producer] = appended_s
 
     def _may_have_expired(self, producer: _Producer) -> bool:
         heard = self._heard.get(producer)
