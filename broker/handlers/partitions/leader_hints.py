@@ -22,6 +22,9 @@ def current_leader(node: Services, tp: TopicPartition) -> tuple[int, int]:
     if topic is None or not 0 <= tp.partition < len(topic.partitions):
         return NO_LEADER, NO_LEADER_EPOCH
     state = topic.partitions[tp.partition]
+    if state.leader == NO_LEADER:
+        # Apache Kafka names the epoch. librdkafka takes that for a leader, and loses count of the partitions.
+        return NO_LEADER, NO_LEADER_EPOCH
     here = node.partition(tp)
     # A partition that is here knows its epoch no later than the metadata.
     epoch = state.leader_epoch if here is None else max(state.leader_epoch, here.leader_epoch)

@@ -42,6 +42,10 @@ DELIBERATE = Deliberate(
         r"metadata_without_a_node: .* \| METADATA v0 \| .*(error_code|replica_nodes)",
         "version 0 names replicas that are away, as all later ones do",
     ),
+    (
+        r"without_a_node: no leader, .*current_leader\.leader_epoch",
+        "without a leader there is no hint: librdkafka takes one for a leader, and loses count of the partitions",
+    ),
     (r"produce_without_a_node: too few .*log_start_offset", "a refused batch has no log start offset"),
     (r"transactions_elsewhere: add offsets \|", "the node passes it on to who coordinates the transaction"),
     (r"transactions_elsewhere: describe \|", "a transaction that is not there has -1 for its producer, Kafka says 0"),

@@ -49,7 +49,7 @@ def test_producers_are_told_the_leader(tmp_path: Path, version: int, acks: int) 
         fine = (ErrorCode.NONE, -1, -1)
         assert told(await produce("here")) == ([fine], [])
         away = (ErrorCode.NOT_LEADER_OR_FOLLOWER, 2, 6) if version >= 10 else (ErrorCode.NOT_LEADER_OR_FOLLOWER, -1, -1)
-        lost = (ErrorCode.NOT_LEADER_OR_FOLLOWER, -1, 6 if version >= 10 else -1)
+        lost = (ErrorCode.NOT_LEADER_OR_FOLLOWER, -1, -1)
         unknown = (ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, -1, -1)
         answer = told(await produce("here", "far", "lost", "nope"))
         assert answer == ([fine, away, lost, unknown], [ELSEWHERE] if version >= 10 else [])
@@ -81,7 +81,7 @@ def test_readers_are_told_the_leader(tmp_path: Path, version: int) -> None:
 
         hints = version >= 16
         away = (ErrorCode.NOT_LEADER_OR_FOLLOWER, *((2, 6) if hints else (-1, -1)))
-        lost = (ErrorCode.NOT_LEADER_OR_FOLLOWER, -1, 6 if hints else -1)
+        lost = (ErrorCode.NOT_LEADER_OR_FOLLOWER, -1, -1)
         fenced = (ErrorCode.FENCED_LEADER_EPOCH, *((NODE_ID, 8) if hints else (-1, -1)))
         fine = (ErrorCode.NONE, -1, -1)
         assert told(await fetch("here", "far", "lost")) == ([fine, away, lost], [ELSEWHERE] if hints else [])
