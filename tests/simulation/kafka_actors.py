@@ -190,9 +190,10 @@ class KafkaRemaker(Transacting):
         async with semel.aio.Admin(
             self.bootstrap, request_timeout_ms=_OPERATOR_TIMEOUT_MS, api_timeout_ms=10_000
         ) as admin:
+            seen = self.world.database.failed_over  # before anything is made that a fail-over could take back
             topic = await self._another(admin)
             producer = await self.producer(party)
-            guard = asyncio.create_task(self._guard(admin))
+            guard = asyncio.create_task(self._guard(admin, seen))
             try:
                 while not self.is_stopping:
                     self._topic = topic
@@ -205,13 +206,11 @@ class KafkaRemaker(Transacting):
                 guard.cancel()
                 producer.close()
 
-    async def _guard(self, admin: semel.aio.Admin) -> None:
-        """Make the topic that is written to once more, where the database has lost it."""
-        database = self.world.database
-        seen = database.failed_over
+    async def _guard(self, admin: semel.aio.Admin, seen: int) -> None:
+        """Make the topic that is written to once more, where the database has lost it. seen: earlier fail-overs"""
         while True:
             await asyncio.sleep(_GUARD_S)
-            if database.failed_over > seen and self._topic:
+            if self.world.database.failed_over > seen and self._topic:
                 await self._make(admin, self._topic)
 
     async def _another(self, admin: semel.aio.Admin) -> str:
