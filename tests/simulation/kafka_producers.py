@@ -28,6 +28,7 @@ from semel.protocol.kafka.produce import (
 )
 from semel.runtime.kafka_client.connection import Connection, ConnectionLostError
 from simulation.kafka_wire import REQUEST_TIMEOUT_MS, RETRIED, Echo, NewerInstanceError, Party, Wire, code_of
+from simulation.kept_producers import expiring_settings
 
 IN_FLIGHT: Final = 5
 _FENCED: Final = frozenset({ErrorCode.PRODUCER_FENCED, ErrorCode.INVALID_PRODUCER_EPOCH})
@@ -285,7 +286,10 @@ class BatchSender:
             batch.not_before = self._party.world.scheduler.now + 0.05 + 0.1 * self._party.chance.random()
             return
         if code in (ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER, ErrorCode.UNKNOWN_PRODUCER_ID):
-            self._party.wrong("P2", f"{place} is next in line, and refused with {code.name}")
+            # A marker makes a producer that has expired known again, without a sequence: so with Kafka, whose clients
+            # then take another epoch.
+            if self._transactional_id is None or not expiring_settings(self._party.world):
+                self._party.wrong("P2", f"{place} is next in line, and refused with {code.name}")
         elif self._transactional_id is None:
             self._party.wrong("refused", f"{place}: {code.name}")
         self.refusal = code
