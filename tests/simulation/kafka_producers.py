@@ -286,9 +286,9 @@ class BatchSender:
             batch.not_before = self._party.world.scheduler.now + 0.05 + 0.1 * self._party.chance.random()
             return
         if code in (ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER, ErrorCode.UNKNOWN_PRODUCER_ID):
-            # A marker makes a producer that has expired known again, without a sequence: so with Kafka, whose clients
-            # then take another epoch.
-            if self._transactional_id is None or not expiring_settings(self._party.world):
+            # A marker makes a producer that has expired known again, without a sequence, and a late batch with one that
+            # is long gone: so with Kafka, whose clients then take another epoch.
+            if not expiring_settings(self._party.world):
                 self._party.wrong("P2", f"{place} is next in line, and refused with {code.name}")
         elif self._transactional_id is None:
             self._party.wrong("refused", f"{place}: {code.name}")
