@@ -92,11 +92,8 @@ def test_an_exception_of_a_checker_is_an_anomaly_of_its_seed(monkeypatch: pytest
 
 
 def test_what_a_producer_of_the_sdk_was_answered_counts_as_committed() -> None:
-    scenario = next(
-        one
-        for one in (NodeScenario(seed, ()) for seed in range(20))
-        if any(type(each) is Feeder for each in one.actors)
-    )
+    scenario = NodeScenario(2, ())
+    assert any(type(each) is Feeder for each in scenario.actors), "choose another seed"
     verdict = scenario.run()
     assert verdict.is_clean, verdict.anomalies
     ledger = scenario.ledger
