@@ -15,6 +15,7 @@ from simulation.actors import Feeder
 from simulation.logged_errors import programming_error, unexpected_errors
 from simulation.loop import Process, Scheduler
 from simulation.node_scenario import NodeScenario
+from simulation.runs import run
 from simulation.world import World
 
 
@@ -86,7 +87,7 @@ def test_an_exception_of_a_checker_is_an_anomaly_of_its_seed(monkeypatch: pytest
         raise KeyError("x")
 
     monkeypatch.setattr(NodeScenario, "_look", fail)
-    verdict = NodeScenario(3, ()).run()
+    verdict = run(3, ())
     assert [each.kind for each in verdict.anomalies] == ["checker"]
     assert "KeyError: 'x', in fail" in verdict.anomalies[0].detail
 
