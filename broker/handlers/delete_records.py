@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from semel.broker.logs.partition import Partition
 
 TIMEOUT_MS: Final = 30_000
-"""How long the replicas are waited for where a request does not say it: Kafka's request.timeout.ms."""
+"""How long the replicas are waited for at most, whatever a request says (S3), and where it says nothing."""
 _LOOK_EVERY_S: Final = 0.02
 
 
@@ -65,11 +65,12 @@ async def _replicated(
         if here is not None and here.leader is not None and not here.leader.is_alone:
             waiting[tp] = here, here.leader
     refused: dict[TopicPartition, DeletedRecords] = {}
+    timeout_ms = min(timeout_ms, TIMEOUT_MS)
     ends_at = node.clock.monotonic() + timeout_ms / 1000
     while waiting:
         async for tp, (partition, leader) in in_turns(list(waiting.items())):
-            if partition.leader is not leader:
-                why = f"{tp} is led by another node by now, which may not know of it: delete again"
+            if partition.leader is not leader or partition.offline_error is not None:
+                why = f"{tp} is not led here any more, and who leads may not know of it: delete again"
                 refused[tp] = DeletedRecords(-1, ErrorCode.NOT_LEADER_OR_FOLLOWER, why)
             elif leader.deleted_below(partition.log_start_offset) < found[tp].log_start_offset:
                 continue
