@@ -447,7 +447,7 @@ class ProducerState:
     def clock_jumped(self, ahead_ms: int, now_ms: int) -> Iterator[None]:
         """Keep the time for which producers have been idle, over a jump of the clock that times were taken from (P8).
 
-        Of those that were active since the jump, or before one back, that time begins anew. A few milliseconds at a
+        Of those that were active since the jump, or before one back, that time starts again. A few milliseconds at a
         time (S3): the state may change between two parts.
         """
         entries = self._entries
