@@ -17,25 +17,33 @@ import archives
 import pytest
 
 ROOT = Path(__file__).parents[3]
-pytestmark = pytest.mark.xdist_group("sdist")  # setuptools gathers the archive's files in the checkout
+pytestmark = pytest.mark.xdist_group("sdist")  # the archive is built once
 
 
 def built(folder: Path, *command: str) -> None:
-    subprocess.run(
+    ran = subprocess.run(
         [sys.executable, "setup.py", "--quiet", *command],
         cwd=folder,
         env={**os.environ, "SEMEL_INTERPRETED": "1"},
-        check=True,
         capture_output=True,
+        text=True,
         timeout=150,
     )
+    assert ran.returncode == 0, ran.stdout + ran.stderr
 
 
 @pytest.fixture(scope="module")
 def sdist(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The source archive, made beside the checkout."""
-    folder = tmp_path_factory.mktemp("sdist")
-    built(ROOT, "egg_info", "--egg-base", str(folder), "sdist", "--dist-dir", str(folder))
+    """The source archive, made of a copy: setuptools gathers files in the folder, where other tests come and go."""
+    copy, folder = tmp_path_factory.mktemp("checkout"), tmp_path_factory.mktemp("sdist")
+    for path in ROOT.iterdir():
+        if path.is_file():
+            shutil.copy(path, copy)
+    shutil.copytree(ROOT / "src", copy / "src", symlinks=True)
+    for room in (ROOT / "src" / "semel").iterdir():
+        if room.is_symlink() and room.is_dir():
+            shutil.copytree(room, copy / room.name, ignore=shutil.ignore_patterns("__pycache__", "*.so", "*.c"))
+    built(copy, "egg_info", "--egg-base", str(folder), "sdist", "--dist-dir", str(folder))
     return next(folder.glob("*.tar.gz"))
 
 
