@@ -3,22 +3,21 @@
 from __future__ import annotations
 
 import argparse
-import multiprocessing
 import os
-import signal
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
-from functools import partial
+from collections.abc import Callable, Sequence
 
 from simulation.runs import ONE_NODE, WORLDS, run
 from simulation.scenario import Verdict
 from simulation.shrinking import shrink
+from simulation.workers import verdicts
 
 STORY_LINES = 60
 FAULT = "FAULT "
 """How the line of a fault begins."""
-SEEDS_A_PROCESS = 50
+MOST_WORKERS = 256
+PATIENCE_S = 600
 
 
 def main() -> int:
@@ -27,10 +26,14 @@ def main() -> int:
         # A set of texts has an order of its own in each process, unless it is told one.
         os.environ["PYTHONHASHSEED"] = "0"
         os.execv(sys.executable, [sys.executable, "-P", "-m", "simulation", *sys.argv[1:]])
-    if arguments.seed is not None:
-        return _one(arguments)
-    first = arguments.first or 0
-    return _many(range(first, first + (arguments.seeds or 100)), arguments)
+    try:
+        if arguments.seed is not None:
+            return _one(arguments)
+        first = arguments.first or 0
+        return _many(range(first, first + (arguments.seeds or 100)), arguments)
+    except KeyboardInterrupt:
+        print("interrupted", file=sys.stderr)
+        return 130
 
 
 def _parse() -> argparse.Namespace:
@@ -45,15 +48,25 @@ def _parse() -> argparse.Namespace:
         default=ONE_NODE,
         help="the kind of worlds; all but the first have three nodes",
     )
+    parser.add_argument("--workers", type=_at_least(1), help=f"processes, {MOST_WORKERS} at most (default: one a core)")
+    parser.add_argument("--stop-at", type=_at_least(1), help="stop after so many seeds that failed (default: 5)")
     parser.add_argument(
-        "--workers", type=_at_least(1), default=os.cpu_count() or 1, help="processes (default: one a core)"
-    )
-    parser.add_argument(
-        "--stop-at", type=_at_least(1), default=5, help="stop after so many seeds that failed (default: 5)"
+        "--patience",
+        type=_at_least(1),
+        help=f"for how many seconds a seed may run before it counts as failed (default: {PATIENCE_S})",
     )
     arguments = parser.parse_args()
-    if arguments.seed is not None and (arguments.seeds is not None or arguments.first is not None):
-        parser.error("--seed runs one seed: leave --seeds and --first out, or leave it out")
+    of_many = [
+        f"--{name.replace('_', '-')}"
+        for name in ("seeds", "first", "workers", "stop_at", "patience")
+        if getattr(arguments, name) is not None
+    ]
+    if arguments.seed is not None and of_many:
+        parser.error(f"--seed runs one seed in one process: leave {', '.join(of_many)} out, or leave it out")
+    if arguments.seed is None and arguments.whole:
+        parser.error("--whole is about the story of one seed: add --seed")
+    if (arguments.workers or 1) > MOST_WORKERS:
+        parser.error(f"--workers {arguments.workers} is more than {MOST_WORKERS}")
     return arguments
 
 
@@ -117,14 +130,15 @@ def _many(seeds: range, arguments: argparse.Namespace) -> int:
     done, virtual_s, steps, failed = 0, 0.0, 0, []
     is_interrupted = False
     try:
-        for verdict in _verdicts(seeds, arguments.workers, arguments.world):
+        workers, patience_s = arguments.workers or os.cpu_count() or 1, arguments.patience or PATIENCE_S
+        for verdict in verdicts(seeds, workers, arguments.world, patience_s):
             done += 1
             virtual_s += verdict.seconds
             steps += verdict.steps
             if not verdict.is_clean:
                 failed.append(verdict.seed)
                 print(f"seed {verdict.seed} fails: {verdict.anomalies[0]}"[:600], flush=True)
-                if len(failed) >= arguments.stop_at:
+                if len(failed) >= (arguments.stop_at or 5):
                     break
             if time.monotonic() - last > 10.0:
                 last = time.monotonic()
@@ -140,20 +154,6 @@ def _many(seeds: range, arguments: argparse.Namespace) -> int:
     for seed in failed:
         print(f"  make simulate SEED={seed}{'' if arguments.world == ONE_NODE else f' WORLD={arguments.world}'}")
     return 130 if is_interrupted else 1 if failed else 0
-
-
-def _verdicts(seeds: range, workers: int, world: str) -> Iterator[Verdict]:
-    run_one = partial(run, world=world)
-    if workers == 1 and len(seeds) <= SEEDS_A_PROCESS:
-        yield from map(run_one, seeds)
-        return
-    # A fresh process after some seeds: what killed processes have left is not collected in between. Ctrl-C reaches all
-    # processes of a terminal, and one of them says what was done. What a process begins with may not be a function of
-    # this module: a new process does not import it under this name.
-    context = multiprocessing.get_context("spawn")
-    ignore_interrupts = (signal.SIGINT, signal.SIG_IGN)
-    with context.Pool(workers, signal.signal, ignore_interrupts, maxtasksperchild=SEEDS_A_PROCESS) as pool:
-        yield from pool.imap_unordered(run_one, seeds)
 
 
 if __name__ == "__main__":

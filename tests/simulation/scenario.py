@@ -83,7 +83,7 @@ class Scenario(ABC):
         except StuckError as error:
             left = [actor.name for actor in self.actors if not actor.is_done]
             self.ledger.wrong("stuck", f"{error}; not done: {left}")
-        except Exception as error:
+        except (Exception, SystemExit) as error:  # nothing in a world may end the process that it is in
             where = traceback.extract_tb(error.__traceback__)[-1]
             self.ledger.wrong(
                 "checker", f"{type(error).__name__}: {error}, in {where.name} ({where.filename}:{where.lineno})"

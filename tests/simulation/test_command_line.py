@@ -5,10 +5,12 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
 from simulation import __main__ as command
+from simulation import node_scenario
 
 
 @pytest.mark.parametrize(
@@ -19,8 +21,11 @@ from simulation import __main__ as command
         (["--seed", "-1"], "'-1' is not a number from 0 on"),
         (["--seed", "abc"], "'abc' is not a number from 0 on"),
         (["--workers", "0"], "'0' is not a number from 1 on"),
-        (["--seed", "3", "--seeds", "5"], "leave --seeds and --first out"),
-        (["--seed", "3", "--first", "0"], "leave --seeds and --first out"),
+        (["--workers", "1000"], "--workers 1000 is more than 256"),
+        (["--seed", "3", "--seeds", "5"], "leave --seeds out"),
+        (["--seed", "3", "--first", "0", "--stop-at", "2"], "leave --first, --stop-at out"),
+        (["--seed", "3", "--workers", "2", "--patience", "9"], "leave --workers, --patience out"),
+        (["--whole"], "add --seed"),
         (["--world", "flat"], "invalid choice: 'flat'"),
     ],
 )
@@ -68,3 +73,51 @@ def test_several_processes_run_seeds(monkeypatch: pytest.MonkeyPatch) -> None:
     assert ran.returncode == 0, ran.stderr
     assert ran.stdout.startswith("2 seeds, 0 failed; ")
     assert "Traceback" not in ran.stderr
+
+
+A_WORLD_THAT = """
+import os, sys, time
+from simulation import runs, workers
+from simulation.scenario import Verdict
+
+def run(seed, world):
+    if seed == 3:
+        {does}
+    return Verdict(seed, (), [])
+
+workers.run = run
+if __name__ == "__main__":
+    ended = workers.verdicts(range(6), 2, "node", 5.0)
+    print(sorted((one.seed, [(what.kind, what.detail) for what in one.anomalies]) for one in ended))
+"""
+
+
+@pytest.mark.parametrize(
+    ("does", "is_told"),
+    [
+        ("os._exit(7)", "(3, [('died', 'the process that ran it ended with 7')])"),
+        ("os.kill(os.getpid(), 9)", "(3, [('died', 'the process that ran it ended with -9')])"),
+        ("sys.exit(0)", "(3, [('died', 'the process that ran it ended with 0')])"),
+        ("time.sleep(600)", "(3, [('no end', 'it ran for more than 5 s')])"),
+    ],
+)
+def test_a_process_that_dies_or_has_no_end_is_a_seed_that_failed(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, does: str, is_told: str
+) -> None:
+    program = tmp_path / "program.py"
+    program.write_text(A_WORLD_THAT.format(does=does))
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join(sys.path))
+    ran = subprocess.run([sys.executable, program], capture_output=True, text=True, timeout=120, check=True)
+    assert is_told in ran.stdout
+    for seed in (0, 1, 2, 4, 5):
+        assert f"({seed}, [])" in ran.stdout
+    if "sleep" in does:
+        assert "in run" in ran.stderr, "it does not say where it was"
+
+
+def test_what_ends_the_process_in_a_world_is_an_anomaly() -> None:
+    world = node_scenario.NodeScenario(0, ())
+    world._begin = lambda: sys.exit(0)  # type: ignore[method-assign]
+    verdict = world.run()
+    assert [anomaly.kind for anomaly in verdict.anomalies] == ["checker"]
+    assert "SystemExit: 0" in verdict.anomalies[0].detail
