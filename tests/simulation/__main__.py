@@ -100,6 +100,10 @@ def _tell(verdict: Verdict) -> None:
     print(f"seed {verdict.seed} fails, with {len(verdict.plan)} faults{without}:")
     for line in story_lines(verdict.story):
         print(f"  {line}")
+    for client, asked in verdict.asked.items():
+        print(f"  {client}, at its end:")
+        for at, what in asked:
+            print(f"  {at:9.3f} s    {what[:200]}")
     for anomaly in verdict.anomalies[:10]:
         print(f"  => {anomaly}")
 

@@ -29,6 +29,9 @@ INPUT, OUTPUT = "in", "out"
 SESSION_MS = 6_000
 REMEMBERED_COMMITS = 100
 """With so many commits of a key, a node forgets the oldest."""
+DAWDLER_SHARE = 0.3
+"""In how many worlds a program has transactions that take longer than their timeout."""
+DAWDLED_MS = 2_000
 HURRY_S = 0.4
 """For how long somebody asks without a pause once a commit is asked for."""
 
@@ -259,6 +262,9 @@ class Writer(Actor):
         self._pause_s = self.chance.choice((0.05, 0.05, 1.0))
         """For how long it thinks about each value, at most."""
         self._count = 0
+        self._own_chance = random.Random(f"{name} of {world.seed}")
+        self._dawdles = self._own_chance.random() < DAWDLER_SHARE
+        """Whether some transactions take longer than they may."""
         self._open: tuple[int, str] | None = None
         """The transaction that may have committed: its number in the ledger, and its token."""
         self.tokens: dict[str, list[int]] = {}
@@ -269,7 +275,7 @@ class Writer(Actor):
         async with semel.aio.Producer(
             self.bootstrap,
             transactional_id=self.name,
-            transaction_timeout_ms=self.chance.choice((5_000, 10_000)),
+            transaction_timeout_ms=self.chance.choice((5_000, 10_000)) if not self._dawdles else DAWDLED_MS,
             request_timeout_ms=2_000,
             delivery_timeout_ms=15_000,
         ) as producer:
@@ -306,6 +312,8 @@ class Writer(Actor):
             for send in sends:
                 await producer.send(OUTPUT, send.value.encode(), partition=send.partition)
                 await self.think(self._pause_s)
+            if self._dawdles and self._own_chance.random() < 0.3:
+                await asyncio.sleep(2 * DAWDLED_MS / 1000 * self._own_chance.random())
             if self.chance.random() < 0.2:
                 await self._settled(producer.abort_transaction)
                 outcome = Outcome.ABORTED
@@ -393,7 +401,9 @@ class Sharer(Actor):
         self._tell_of_commit()
         while True:
             try:
-                await shared.commit(members, payload=payload.encode())
+                answer = await shared.commit(members, payload=payload.encode())
+                if answer.already_committed or bytes(answer.decision.payload) != payload.encode():
+                    self.ledger.wrong("T13", f"{worker} commits {payload} of {self.name}-{sequence}: {answer}")
                 break
             except AbortTransactionError:
                 raise

@@ -46,6 +46,8 @@ class CommittedLog:
     epochs: dict[int, int] = field(default_factory=dict)
     open: dict[int, int] = field(default_factory=dict)
     """Where the open transaction of each producer id begins."""
+    newest_ms: dict[int, int] = field(default_factory=dict)
+    """The newest timestamp of each batch, by its base offset."""
 
     def follow(
         self,
@@ -68,6 +70,7 @@ class CommittedLog:
                 yield "D3", f"offset {header.base_offset} is used again, below {self.end}"
                 continue
             self.batches[header.base_offset] = print_of(header)
+            self.newest_ms[header.base_offset] = header.max_timestamp_ms
             self.end = header.next_offset
             if header.producer_id < 0:
                 continue
@@ -132,6 +135,8 @@ class LogWatch:
         self._markers: Markers = {}
         self._process: object = None
         """The process that was looked at last."""
+        self._most_off_ms = node.clock.off_ms
+        """How far ahead the node's clock has been, at most."""
 
     @property
     def batches(self) -> int:
@@ -141,6 +146,7 @@ class LogWatch:
         node, process = self._node.node, self._node.process
         if node is None or process is None or process.is_dead or self._node.storage.crashed or not node.is_serving:
             return
+        self._most_off_ms = max(self._most_off_ms, self._node.clock.off_ms)
         self._look_at_journal(node)
         if self._process is not process:
             self._process = process
@@ -223,11 +229,30 @@ class LogWatch:
             self._wrong("D1", partition, f"it begins at {start}, and was answered to begin at {allowed.answered}")
         if start < known.start and not is_started:
             self._wrong("D3", partition, f"its start went back from {known.start} to {start}")
-        if start > allowed.latest:
-            self._wrong("D6", partition, f"it begins at {start}, and nobody deleted what is after {allowed.latest}")
+        if start > allowed.latest and (unasked := self._not_of_retention(partition, known, allowed, is_started)):
+            self._wrong("D6", partition, f"it begins at {start}, and nobody deleted {unasked}")
         known.start = start
         if not is_started:
             self._compare(partition, known, "after its head was deleted")
+
+    def _not_of_retention(self, partition: Partition, known: _Followed, allowed: Begins, is_started: bool) -> str:
+        """Return what was deleted that nobody asked for and that retention had to leave, or nothing."""
+        start, by_bytes, by_ms = partition.log_start_offset, allowed.retention_bytes, allowed.retention_ms
+        if by_bytes is None and by_ms is None:
+            return f"what is after {allowed.latest}"
+        if is_started:
+            return ""  # what retention saw may have ended with the process
+        if by_bytes is not None:
+            left = sum(header.size_bytes for header, _ in batches_of(partition, start, partition.log_end_offset))
+            return f"so much that {left} bytes are left of {by_bytes}" if left < by_bytes else ""
+        assert by_ms is not None
+        least_ms = self._node.clock.now_ms() + self._most_off_ms - self._node.clock.off_ms - by_ms
+        young = {
+            base: stamp
+            for base, stamp in known.newest_ms.items()
+            if max(known.start, allowed.latest) <= base < start and stamp > least_ms
+        }
+        return f"{young}, which are newer than {least_ms}" if young else ""
 
     def _may_be_empty(self, topic: str) -> bool:
         return self._node.world.database.failed_over > 0 and topic in self._ledger.deleted

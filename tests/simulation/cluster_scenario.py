@@ -161,7 +161,10 @@ class ClusterScenario(Scenario):
             states.look()
 
     def _finish(self) -> None:
-        if not self._stop_all(actor for actor in self.actors if not isinstance(actor, ClusterReader)):
+        sources = [actor for actor in self.actors if not isinstance(actor, ClusterReader)]
+        if not self._all_have_committed(one for one in sources if isinstance(one, KafkaFeeder)):
+            return
+        if not self._stop_all(sources):
             return
         if not self._wait(self.watch.is_settled, SETTLE_S, "all replicas are in sync and equal"):
             self.ledger.wrong("not finished", self.watch.what_is_unsettled())

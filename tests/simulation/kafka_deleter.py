@@ -7,6 +7,7 @@ there (D6), and readers that begin at the new start see no aborted record and mi
 from __future__ import annotations
 
 import random
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Final
 
 from semel.protocol.api.topics import EARLIEST_TIMESTAMP, LATEST_TIMESTAMP, IsolationLevel
@@ -65,7 +66,9 @@ class KafkaDeleter(Transacting):
             **retention,
         }
         """Those of its topic, which is made before the world begins."""
-        self._begins_at = ledger.begins[HEADS] = Begins(_ANYWHERE if retention else 0)
+        self._begins_at = ledger.begins[HEADS] = Begins(
+            retention_bytes=_number(retention, "retention.bytes"), retention_ms=_number(retention, "retention.ms")
+        )
         self._values: dict[int, str] = {}
         """What was acknowledged, by its offset."""
         self._outcomes: dict[str, bool] = {}
@@ -132,8 +135,10 @@ class KafkaDeleter(Transacting):
         known = sorted(self._values)[-20:]
         beyond = known[-1] + self.chance.randint(1, 4) if known else 1
         before = self.chance.choice((_HIGH_WATERMARK, beyond, *known))
+        allowed, asked = self._begins_at.latest, 0
         self._begins_at.may(_ANYWHERE if before == _HIGH_WATERMARK else before)
         while True:
+            asked += 1
             try:
                 answer = await wire.call(
                     ApiKey.DELETE_RECORDS,
@@ -162,6 +167,8 @@ class KafkaDeleter(Transacting):
         if item.low_watermark < max(before, 0):
             party.wrong("D6", f"records before {before} are deleted, and the log begins at {item.low_watermark}")
         self._begins_at.answered = max(self._begins_at.answered, item.low_watermark)
+        if before == _HIGH_WATERMARK and asked == 1:  # else an earlier request may still come, and delete more
+            self._begins_at.latest = max(allowed, item.low_watermark)
 
     # --- Reading ------------------------------------------------------------------------------------------------------
 
@@ -240,6 +247,10 @@ class KafkaDeleter(Transacting):
             raise ConnectionLostError(f"ListOffsets: {code.name}")
         offset: int = item.offset
         return offset
+
+
+def _number(configs: Mapping[str, str], name: str) -> int | None:
+    return int(configs[name]) if name in configs else None
 
 
 class HeadFetcher(Fetcher):

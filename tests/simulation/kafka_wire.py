@@ -247,10 +247,20 @@ class Wire:
         if version is None:
             version = self.party.dialect.versions[key]
         body = request_body(key, version, **values)
+        party = self.party
+        note = party.world.network.note
         connection = await self.opened()
         await connection.wait_room()
-        answer = await connection.request(key, version, (body,), timeout_ms=timeout_ms)
-        return parsed(key, version, answer)
+        note(party.place, f"asks {key.name} of version {version}")
+        try:
+            answer = await connection.request(key, version, (body,), timeout_ms=timeout_ms)
+        except ConnectionLostError:
+            note(party.place, f"gets no answer to {key.name}")
+            raise
+        response = parsed(key, version, answer)
+        codes = sorted({code.name for code in codes_in(response)} - {"NONE"})
+        note(party.place, f"is answered {key.name}: {', '.join(codes) or 'no error'}")
+        return response
 
 
 @dataclass(frozen=True, slots=True)

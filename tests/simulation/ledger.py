@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from zlib import crc32
 
 from history import Anomaly, History, Outcome, Read, Send, Transaction, check
 
@@ -12,10 +13,16 @@ from semel.protocol.ids import TopicPartition
 
 @dataclass(slots=True)
 class Begins:
-    """Where a log whose head is deleted may begin: at `latest` at most, and not before `answered` any more."""
+    """Where a log whose head is deleted may begin: at `latest` at most, and not before `answered` any more.
+
+    retention_bytes: so much is left where retention takes more
+    retention_ms:    and it takes nothing that is younger
+    """
 
     latest: int = 0
     answered: int = 0
+    retention_bytes: int | None = None
+    retention_ms: int | None = None
 
     def may(self, offset: int) -> None:
         """Somebody asks for what is before `offset` to be deleted."""
@@ -41,6 +48,8 @@ class Ledger:
         """Where batches begin, and end, of producers that were idle so long that they may be forgotten: what such a one
         sends again is not known as a duplicate any more (P8).
         """
+        self.committed: set[str] = set()
+        """The names of the programs that know of something that it is committed."""
         self.anomalies: list[Anomaly] = []
         """What was found wrong on the way."""
 
@@ -50,11 +59,19 @@ class Ledger:
 
     def settle(self, number: int, outcome: Outcome) -> None:
         known = self._outcomes.setdefault(number, outcome)
+        if outcome is Outcome.COMMITTED:
+            self.committed.add(self._tried[number][0].partition(".")[0])
         if known is not outcome:
             self.wrong("two answers", f"{self._tried[number]} was answered as {known}, and then as {outcome}")
 
     def outcome(self, number: int) -> Outcome:
         return self._outcomes.get(number, Outcome.UNKNOWN)
+
+    def digest(self) -> int:
+        """Return a number that two worlds have in common in which clients tried and were told the same."""
+        reads = [(one.reader, one.topic, one.partition, [*one.records]) for one in self.reads]
+        outcomes = {number: outcome.name for number, outcome in self._outcomes.items()}
+        return crc32(repr((self._tried, outcomes, self.acknowledged, reads)).encode())
 
     def wrong(self, kind: str, detail: str) -> None:
         self.anomalies.append(Anomaly(kind, detail))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import errno
 import random
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from enum import Enum
@@ -458,6 +458,11 @@ def _lose_answers(stage: Stage, fault: Fault) -> None:
     stage.world.database.lost_writes += fault.amount
 
 
+def _lose_answers_of_calls(stage: Stage, fault: Fault) -> None:
+    """What was decided stays decided, and who asks again is told the same."""
+    stage.world.network.lost_answers[fault.target] += fault.amount
+
+
 def _isolate(stage: Stage, fault: Fault) -> None:
     """Cut a node off from all others."""
     network, node = stage.world.network, stage.node_of(fault).name
@@ -520,6 +525,7 @@ def _kill_all(stage: Stage, fault: Fault) -> None:
 
 
 LATE_ANSWERS: Final = "late answers"
+LOST_ANSWERS: Final = "lost answers of calls"
 
 
 KINDS: dict[str, _Kind] = {
@@ -732,6 +738,15 @@ KINDS: dict[str, _Kind] = {
         worlds=Worlds.ASIDE,
         is_of_node=False,
     ),
+    LOST_ANSWERS: _Kind(
+        "the next {amount} answers to {target} are lost, as their connections break",
+        0,
+        _lose_answers_of_calls,
+        amount=(1, 3),
+        targets=("CommitSharedTransaction", "CommitSharedTransaction", "EndTransaction", "OpenSharedTransaction"),
+        worlds=Worlds.ASIDE,
+        is_of_node=False,
+    ),
     "node without database": _Kind(
         "{node} does not reach the database for {for_s:.2f} s",
         3,
@@ -761,6 +776,32 @@ def draw_late_answers(seed: int) -> tuple[Fault, ...]:
         )
         for _ in range(chance.randint(1, 3))
     )
+
+
+LOST_ANSWERS_SHARE: Final = 0.4
+"""In how many worlds answers about transactions are lost."""
+
+
+def draw_lost_answers(seed: int) -> tuple[Fault, ...]:
+    """Draw when answers about transactions are lost."""
+    chance = random.Random(f"lost answers of {seed}")
+    if chance.random() >= LOST_ANSWERS_SHARE:
+        return ()
+    shape = KINDS[LOST_ANSWERS]
+    return tuple(
+        Fault(
+            at_s=round(0.2 + chance.random() * 14.0, 3),
+            kind=LOST_ANSWERS,
+            target=chance.choice(shape.targets),
+            amount=chance.randint(*shape.amount),
+        )
+        for _ in range(chance.randint(1, 5))
+    )
+
+
+def in_order(faults: Iterable[Fault]) -> tuple[Fault, ...]:
+    """Return faults as they come."""
+    return tuple(sorted(faults, key=lambda fault: fault.at_s))
 
 
 def draw_lags(seed: int, nodes: Sequence[str]) -> tuple[Fault, ...]:
@@ -824,7 +865,7 @@ def draw_plan(
                 node=_node_for(chance, kind, nodes, mortal),
             )
         )
-    return tuple(sorted(plan, key=lambda fault: fault.at_s))
+    return in_order(plan)
 
 
 def _moment(chance: random.Random, moments: Sequence[float], seconds: float) -> float:

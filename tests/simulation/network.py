@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import random
+from collections import Counter, defaultdict, deque
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, InvalidStateError
 from contextlib import suppress
@@ -38,6 +39,7 @@ class Weather:
 
 _ROLE_AT = 10
 """Where a node that dials another says what the connection is for: `broker/peers/handshake.py`."""
+KEPT_REQUESTS = 8
 KEEPALIVE_S = 30.0
 """After how long a client of gRPC learns that a machine is gone without a word."""
 
@@ -85,10 +87,18 @@ class Network:
         """Called when an answer to a call has just left, by the place and the call's name."""
         self.on_call: dict[tuple[str, str], Callable[[str], None]] = {}
         """Called with the caller's place when a call has just arrived, by the same."""
+        self.lost_answers: Counter[str] = Counter()
+        """So many of the next answers to calls of these names are lost, as their connections break."""
+        self.asked: defaultdict[str, deque[tuple[float, str]]] = defaultdict(lambda: deque(maxlen=KEPT_REQUESTS))
+        """What each place has asked last, and what came of it."""
         self.late_answers_s = 0.0
         """So much later comes what a node answers to another, where that waits neither for records nor for markers."""
         scheduler.connector = self._connect
         scheduler.acceptor = self._accept
+
+    def note(self, place: str, what: str) -> None:
+        """Keep for the story what a place has asked, or was answered."""
+        self.asked[place].append((self.scheduler.now, what))
 
     # --- Faults -------------------------------------------------------------------------------------------------------
 
@@ -225,6 +235,7 @@ class Network:
         client = current_process()
         call = _Call(self, client, source, target, path, request, metadata)
         self._calls[call] = None
+        self.note(source, f"asks {target} {call.name}")
         call.future.add_done_callback(lambda done: call.cancelled() if done.cancelled() else None)
         self.send(source, target, call.arrived)
         return call.future
@@ -441,6 +452,10 @@ class _Call:
     def _back(self, outcome: bytes | Exception) -> None:
         if self.server_process is not None and self.server_process.is_dead:
             return
+        if self.network.lost_answers[self.name] > 0 and isinstance(outcome, bytes):
+            self.network.lost_answers[self.name] -= 1
+            self.fail_soon("Connection reset by peer")
+            return
         self.network.send(self.target, self.source, lambda: self._settle_in_client(outcome))
         if isinstance(outcome, bytes) and (watcher := self.network.on_answer.get((self.target, self.name))) is not None:
             watcher()
@@ -455,6 +470,8 @@ class _Call:
         self.client.post(self._settle, outcome)
 
     def _settle(self, outcome: bytes | Exception) -> None:
+        says = "is answered" if isinstance(outcome, bytes) else f"gets no answer: {outcome}:"
+        self.network.note(self.source, f"{says} {self.name}")
         with suppress(InvalidStateError):
             if isinstance(outcome, bytes):
                 self.future.set_result(outcome)

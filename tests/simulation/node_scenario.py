@@ -22,9 +22,9 @@ from simulation.checks import LogWatch
 from simulation.kafka_deleter import HEADS, KafkaDeleter, deleting_settings
 from simulation.kafka_lister import KafkaLister
 from simulation.kept_producers import expiring_settings
-from simulation.nemesis import Fault, Stage, draw_plan
+from simulation.nemesis import Fault, Stage, draw_lost_answers, draw_plan, in_order
 from simulation.scenario import BUSY_S, HEAL_S, Scenario
-from simulation.state_checks import StateChecks
+from simulation.state_checks import StateChecks, judge_tokens
 from simulation.world import CLOCKS_OFF_MS
 
 
@@ -62,7 +62,7 @@ class NodeScenario(Scenario):
         self.watch = LogWatch(self.node, self.ledger)
         self.states = StateChecks(world, self.node, self.ledger)
         names = [actor.name for actor in self.actors]
-        drawn = draw_plan(chance, names, BUSY_S, 14)
+        drawn = in_order((*draw_plan(chance, names, BUSY_S, 14), *draw_lost_answers(seed)))
         self.plan = drawn if plan is None else tuple(plan)
 
     @property
@@ -99,7 +99,7 @@ class NodeScenario(Scenario):
     def _finish(self) -> None:
         """Let everybody come to an end, read everything once more, and judge."""
         sources = [actor for actor in self.actors if isinstance(actor, SOURCES)]
-        if not self._settle_group() or not self._stop_all(sources):
+        if not self._settle_group() or not self._all_have_committed(sources) or not self._stop_all(sources):
             return
         judge = self.world.client("judge").start(self._all_is_transformed())
         if not self._wait(judge.done, HEAL_S, "all of the input is transformed"):
@@ -110,7 +110,8 @@ class NodeScenario(Scenario):
         if not self._wait(self.states.is_settled, HEAL_S, "no transaction is left open"):
             self.ledger.wrong("open", self.states.what_is_open())
             return
-        self.states.at_end(self.actors)
+        self.states.at_end()
+        judge_tokens([self.node], self.ledger, self.actors)
         for actor in self.actors:
             if isinstance(actor, KafkaLister):
                 actor.judge(self._logs_of(INPUT, OUTPUT))

@@ -10,6 +10,7 @@ from collections.abc import Callable, Collection, Iterable
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from typing import ClassVar
+from zlib import crc32
 
 from history import Anomaly
 
@@ -37,6 +38,8 @@ class Verdict:
     plan: tuple[Fault, ...]
     anomalies: list[Anomaly]
     story: list[tuple[float, str]] = field(default_factory=list)
+    asked: dict[str, list[tuple[float, str]]] = field(default_factory=dict)
+    """What each client has asked last, and what it was answered."""
     seconds: float = 0.0
     steps: int = 0
     digest: int = 0
@@ -94,9 +97,14 @@ class Scenario(ABC):
                 self.plan,
                 [*self.ledger.anomalies, *(Anomaly("callback", error) for error in world.scheduler.errors)],
                 world.story,
+                {
+                    actor.name: list(world.network.asked[actor.name])
+                    for actor in self.actors
+                    if actor.name not in without
+                },
                 world.scheduler.now,
                 world.scheduler.steps,
-                world.digest(),
+                crc32(repr((world.digest(), world.story)).encode(), self.ledger.digest()),
                 self.batches,
                 tuple(actor.name for actor in self.actors if actor.name not in without),
                 tuple(without),
@@ -180,6 +188,15 @@ class Scenario(ABC):
             what = what if isinstance(what, str) else what()
             self.ledger.wrong("not finished", f"{what} within {within_s:.0f} virtual seconds")
         return done and not self.ledger.anomalies
+
+    def _all_have_committed(self, actors: Iterable[Actor]) -> bool:
+        """Wait until each of these programs has committed something. Returns whether they all did."""
+        actors, committed = list(actors), self.ledger.committed
+        return self._wait(
+            lambda: all(actor.is_done or actor.name in committed for actor in actors),
+            self.heal_s,
+            lambda: f"{[actor.name for actor in actors if actor.name not in committed]} commit something",
+        )
 
     def _stop_all(self, actors: Iterable[Actor]) -> bool:
         """Let programs come to an end. Returns whether they did."""

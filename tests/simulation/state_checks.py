@@ -94,18 +94,13 @@ class StateChecks:
         ]
         return ", ".join(logs + transactions)
 
-    def at_end(self, actors: Iterable[Actor]) -> None:
+    def at_end(self) -> None:
         """Compare what is equal once nothing moves."""
         self.look()
         node = self._node.node
         if node is None:
             return
         self._offsets(node)
-        for actor in actors:
-            if isinstance(actor, Writer):
-                self._tokens(node, CommitKind.PRODUCER, actor.name, actor.tokens)
-            elif isinstance(actor, Sharer):
-                self._tokens(node, CommitKind.SHARED, actor.name, actor.tokens)
 
     def _producers(self, partition: Partition) -> None:
         replayed = ProducerState(partition.tp)
@@ -143,20 +138,28 @@ class StateChecks:
         if stored != held:
             self._wrong("O1", f"the log says that {stored} are committed, and the node {held}")
 
-    def _tokens(self, node: Node, kind: CommitKind, name: str, tokens: dict[str, list[int]]) -> None:
-        """Of each token at least the one attempt that was answered as committed is known, and none that was aborted."""
-        known: set[str] = set()
-        for machine in node.transactions.machines():
-            known.update(machine._history.of(kind, name))
-        for token, numbers in list(tokens.items())[-50:]:
-            outcomes = {self._ledger.outcome(number) for number in numbers}
-            if Outcome.COMMITTED in outcomes and token not in known:
-                self._wrong("T13", f"{token} of {name} was answered as committed, and is not known: {sorted(known)}")
-            if outcomes == {Outcome.ABORTED} and token in known:
-                self._wrong("T13", f"{token} of {name} was answered as aborted, and is known as committed")
-
     def _wrong(self, rule: str, detail: str) -> None:
         self._ledger.wrong(rule, f"{self._node.name}: {detail}")
+
+
+def judge_tokens(nodes: Iterable[SimulatedNode], ledger: Ledger, actors: Iterable[Actor]) -> None:
+    """Of each token at least the one attempt that was answered as committed is known, and none that was aborted (T13).
+
+    nodes: the world's, of which any may be the coordinator of a name
+    """
+    machines = [machine for one in nodes if one.node is not None for machine in one.node.transactions.machines()]
+    for actor in actors:
+        if not isinstance(actor, (Writer, Sharer)):
+            continue
+        kind = CommitKind.PRODUCER if isinstance(actor, Writer) else CommitKind.SHARED
+        known = {token for machine in machines for token in machine._history.of(kind, actor.name)}
+        for token, numbers in list(actor.tokens.items())[-50:]:
+            outcomes = {ledger.outcome(number) for number in numbers}
+            what = f"{token} of {actor.name}"
+            if Outcome.COMMITTED in outcomes and token not in known:
+                ledger.wrong("T13", f"{what} was answered as committed, and is not known: {sorted(known)}")
+            if outcomes == {Outcome.ABORTED} and token in known:
+                ledger.wrong("T13", f"{what} was answered as aborted, and is known as committed")
 
 
 def _folded_offsets(partition: Partition) -> dict[OffsetKey, int]:

@@ -17,7 +17,8 @@ from simulation.kafka_dropper import MarkerWatch, has_dropper
 from simulation.kafka_group_members import ClassicMember
 from simulation.kafka_lister import KafkaLister
 from simulation.kafka_wire import JAVA_4, Party, learn_topic_ids
-from simulation.nemesis import Fault, draw_lags, draw_late_answers
+from simulation.nemesis import Fault, draw_lags, draw_late_answers, draw_lost_answers, in_order
+from simulation.state_checks import judge_tokens
 
 FINISH_S: Final = 180.0
 """How long the pipeline may take to work off its input after all faults."""
@@ -41,8 +42,7 @@ class TransactionsScenario(ClusterScenario):
         self.markers = MarkerWatch(self.watch, self.ledger)
         if plan is None:
             lags = draw_lags(seed, list(self.world.nodes)) if has_dropper(self.world) else ()
-            drawn = (*self.plan, *draw_late_answers(seed), *lags)
-            self.plan = tuple(sorted(drawn, key=lambda fault: fault.at_s))
+            self.plan = in_order((*self.plan, *draw_late_answers(seed), *draw_lost_answers(seed), *lags))
 
     def _cast(self) -> list[Actor]:
         world, ledger, count = self.world, self.ledger, self.partitions
@@ -68,7 +68,8 @@ class TransactionsScenario(ClusterScenario):
 
     def _finish(self) -> None:
         """Let everybody come to an end, read everything once more, and judge."""
-        if not self._settle_group() or not self._stop_all(one for one in self.actors if isinstance(one, SOURCES)):
+        sources = [one for one in self.actors if isinstance(one, SOURCES)]
+        if not self._settle_group() or not self._all_have_committed(sources) or not self._stop_all(sources):
             return
         judge = self.world.client("judge").start(self._all_is_transformed())
         if not self._wait(judge.done, FINISH_S, "all of the input is transformed"):
@@ -81,7 +82,8 @@ class TransactionsScenario(ClusterScenario):
             return
         self.watch.at_end()
         for states in self.states:
-            states.at_end(())
+            states.at_end()
+        judge_tokens(self.world.nodes.values(), self.ledger, self.actors)
         logs = [next(iter(here.values())) for known, _, here in self.watch.replicas() if known.tp.topic in self.topics]
         for actor in self.actors:
             if isinstance(actor, KafkaLister):
