@@ -14,7 +14,6 @@ import base64
 import contextlib
 import os
 import signal
-import socket
 import subprocess
 import sys
 import threading
@@ -26,6 +25,8 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 
 from harness import PAGE_BYTES, ROOT, data_folder, process_cpu_s
+
+from semel.runtime.ports import free_ports
 
 sys.path.insert(0, str(ROOT / "tests" / "support" / "clients"))
 
@@ -77,14 +78,6 @@ class KafkaProcess:
     def kill(self) -> None:
         self.process.kill()
         self.process.wait()
-
-
-def free_ports(count: int) -> list[int]:
-    with contextlib.ExitStack() as stack:
-        sockets = [stack.enter_context(socket.socket()) for _ in range(count)]
-        for one in sockets:
-            one.bind(("127.0.0.1", 0))
-        return [one.getsockname()[1] for one in sockets]
 
 
 def properties(

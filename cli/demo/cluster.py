@@ -16,8 +16,9 @@ from typing import Final
 
 from semel.cli.demo.database import DemoDatabase
 from semel.cli.demo.interrupted_link import InterruptedLink
-from semel.cli.demo.processes import NodeProcess, free_ports
+from semel.cli.demo.processes import NodeProcess
 from semel.protocol.errors import SemelError
+from semel.runtime.ports import free_ports
 from semel.sdk.admin.api import Admin
 from semel.sdk.producer.api import Producer
 

@@ -4,25 +4,22 @@ from __future__ import annotations
 
 import json
 import os
-import random
 import signal
-import socket
 import subprocess
 import sys
 import threading
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import ExitStack, suppress
+from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Protocol, Self
 
 from semel.protocol.errors import FatalError
+from semel.runtime.ports import free_ports
 
 READY_TIMEOUT_S = 60.0
 STOP_TIMEOUT_S = 20.0
-FIXED_PORTS = range(11_000, 32_768)
-"""Below those that Linux gives to clients (`net.ipv4.ip_local_port_range`)."""
 
 
 class NodeProcess:
@@ -210,23 +207,6 @@ def _end(process: subprocess.Popen[str] | None, how: signal.Signals, *, closes_o
     finally:
         if closes_output and process.stdout is not None:
             process.stdout.close()
-
-
-def free_ports(count: int) -> list[int]:
-    """Return ports that are free now on the loopback address.
-
-    None is one that the system gives to a client: while a node is away, a client that tries its address again may be
-    given that very port for its own end, is then connected to itself, and the node cannot start any more.
-    """
-    with ExitStack() as stack:
-        ports: list[int] = []
-        for port in random.SystemRandom().sample(FIXED_PORTS, len(FIXED_PORTS)):
-            with suppress(OSError):
-                stack.enter_context(socket.create_server(("127.0.0.1", port)))
-                ports.append(port)
-            if len(ports) == count:
-                return ports
-    raise FatalError(f"fewer than {count} ports are free on 127.0.0.1 of {FIXED_PORTS.start} to {FIXED_PORTS[-1]}")
 
 
 def has_enough_disk(folder: Path, needed_bytes: int) -> bool:

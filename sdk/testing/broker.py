@@ -24,6 +24,7 @@ from semel.protocol.errors import ErrorCode, RetriableError, SemelError, UsageEr
 from semel.protocol.ids import TopicPartition
 from semel.protocol.record_decoder import Record
 from semel.runtime.inline_executor import InlineExecutor
+from semel.runtime.ports import lasting_address
 from semel.runtime.simulated_storage import SimulatedStorage
 from semel.sdk.embedded.hosted_node import HostedNode
 from semel.sdk.testing.clock import BrokerClock
@@ -86,6 +87,8 @@ class Broker:
             if name in _OWN_SETTINGS:
                 raise UsageError(f"{name} is not for tests: this broker keeps everything in memory")
             self._values[name] = value
+        for name in ("kafka.listen", "grpc.listen"):
+            self._values[name] = lasting_address(str(self._values[name]))
         self._config()
         self._seed = seed
         self._clock = BrokerClock(frozen=frozen_clock)

@@ -25,6 +25,7 @@ from semel.protocol.api.topics import NewTopic
 from semel.protocol.errors import ErrorCode, SemelError, UsageError, error_for
 from semel.protocol.ids import TopicPartition
 from semel.runtime.inline_executor import InlineExecutor
+from semel.runtime.ports import lasting_address
 from semel.runtime.simulated_storage import SimulatedStorage
 from semel.runtime.storage import make_lasting_folder
 from semel.sdk.embedded.hosted_node import HostedNode
@@ -248,6 +249,7 @@ class _Member:
 
     def __init__(self, number: int, values: dict[str, object], seed: int) -> None:
         self.values = {**values, "node.id": number, "data.dir": FOLDER}
+        self.values |= {name: lasting_address(str(self.values[name])) for name in _KEEPS}
         self.is_cut = False
         self._number = number
         self._seed = seed

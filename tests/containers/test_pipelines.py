@@ -15,7 +15,6 @@ from semel_containers import (
     Workers,
     base_image,
     engine,
-    free_port,
     gateway_of,
     log_of,
     network,
@@ -26,6 +25,7 @@ from semel_containers import (
 from testcontainers.core.network import Network
 
 import semel
+from semel.runtime.ports import free_ports
 from semel.sdk.testing.container import SemelContainer
 
 __all__ = ["base_image", "engine", "network", "semel_image"]
@@ -39,7 +39,8 @@ def run_pipeline(engine: docker.DockerClient, image: str, network: Network, fold
     """Run source -> workers in containers -> target with a fault in the middle, and judge what all clients saw."""
     node = node_container(image, advertised_host=gateway_of(engine, network))
     # The same after a restart, as in any place where clients are given one address for good.
-    node.with_bind_ports(node.kafka_port, free_port()).with_bind_ports(node.grpc_port, free_port())
+    kafka, grpc = free_ports(2)
+    node.with_bind_ports(node.kafka_port, kafka).with_bind_ports(node.grpc_port, grpc)
     with node.with_network(network):
         kafka, grpc = node.get_bootstrap_server(), node.get_grpc_address()
         with semel.Admin(grpc) as admin:

@@ -9,7 +9,6 @@ from semel_containers import (
     IN_CONTAINERS,
     base_image,
     engine,
-    free_port,
     log_of,
     network,
     node_container,
@@ -21,6 +20,7 @@ from testcontainers.core.network import Network
 from testcontainers.core.wait_strategies import LogMessageWaitStrategy
 
 import semel
+from semel.runtime.ports import free_ports
 from semel.testing import SemelContainer
 
 __all__ = ["base_image", "engine", "network", "semel_image"]
@@ -54,7 +54,8 @@ def test_clients_outside_need_nothing_but_the_addresses(semel_image: str) -> Non
 
 def test_records_survive_a_kill_and_clients_keep_bound_ports(semel_image: str) -> None:
     container = SemelContainer(semel_image)
-    container.with_bind_ports(container.kafka_port, free_port()).with_bind_ports(container.grpc_port, free_port())
+    kafka, grpc = free_ports(2)
+    container.with_bind_ports(container.kafka_port, kafka).with_bind_ports(container.grpc_port, grpc)
     with container, semel.Producer(container.get_grpc_address()) as producer:
         with semel.Admin(container.get_grpc_address()) as admin:
             admin.create_topic("orders")

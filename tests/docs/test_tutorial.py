@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from page_cells import Notebook, cells_of
 
-from semel.cli.demo.processes import free_ports
+from semel.runtime.ports import free_ports
 
 ROOT = Path(__file__).parents[2]
 PAGE = ROOT / "docs" / "tutorial.md"

@@ -9,9 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from semel.cli.demo.processes import NodeProcess, free_ports
+from semel.cli.demo.processes import NodeProcess
 from semel.protocol.errors import RetriableError
 from semel.protocol.v1 import metadata_pb2
+from semel.runtime.ports import free_ports
 from semel.sdk.transport.rpcs import GET_METADATA
 from semel.spark.clients import Address, client_for, run
 from semel.spark.sink.options import SinkOptions

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 import pytest
 from page_cells import Notebook, cells_of
 
-from semel.cli.demo.processes import free_ports
+from semel.runtime.ports import free_ports
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -21,8 +21,9 @@ from spark_query import VALUES, Query, read_table, settled_values, source, task,
 from spark_traced_driver import FIRST, SECOND
 
 import semel
-from semel.cli.demo.processes import NodeProcess, free_ports
+from semel.cli.demo.processes import NodeProcess
 from semel.protocol.batch_header import iter_batches
+from semel.runtime.ports import free_ports
 from semel.sdk.telemetry import metrics, tracing
 from semel.sdk.telemetry import setup as telemetry
 from semel.spark.telemetry import BatchTrace, Names, batch_deciding, task_writing

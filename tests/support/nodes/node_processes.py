@@ -20,6 +20,7 @@ import semel
 from semel.broker.metadata.store import sqlite_url
 from semel.protocol.ids import TRANSACTIONS_TOPIC
 from semel.runtime.keys import partition_for_key
+from semel.runtime.ports import lasting_address
 
 READY = re.compile(r"ready: kafka (?P<kafka>[\d.]+:\d+) grpc (?P<grpc>[\d.]+:\d+) ")
 SETTINGS: dict[str, Any] = {
@@ -167,8 +168,8 @@ class NodeProcesses:
     def listens(self, node_id: int) -> dict[str, str]:
         """Return the settings of a node's addresses."""
         return {
-            "kafka.listen": self.kafka.get(node_id, "127.0.0.1:0"),
-            "grpc.listen": self.grpc.get(node_id, "127.0.0.1:0"),
+            "kafka.listen": self.kafka.get(node_id) or lasting_address("127.0.0.1:0"),
+            "grpc.listen": self.grpc.get(node_id) or lasting_address("127.0.0.1:0"),
             "peer.listen": "127.0.0.1:0",
         }
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import gc
 import io
 import os
-import socket
 import tarfile
 import time
 import warnings
@@ -126,12 +125,6 @@ def wait_until(condition: Callable[[], object], what: str, *, patience_s: float 
     while not condition():
         assert time.monotonic() < deadline, f"waited {patience_s:g} s for {what}"
         time.sleep(0.1)
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("", 0))
-        return int(probe.getsockname()[1])
 
 
 def gateway_of(engine: docker.DockerClient, network: Network) -> str:

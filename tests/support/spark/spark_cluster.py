@@ -22,7 +22,7 @@ from typing import Any, Self
 
 import pyspark
 
-from semel.cli.demo.processes import free_ports
+from semel.runtime.ports import free_ports
 
 DRIVER = Path(__file__).parent / "spark_faults.py"
 HOSTS = ("127.0.0.1", "127.0.0.2")
