@@ -8,7 +8,7 @@ import sys
 import time
 from collections.abc import Callable, Sequence
 
-from simulation.runs import ONE_NODE, WORLDS, run
+from simulation.runs import ONE_NODE, WORLDS
 from simulation.scenario import Verdict
 from simulation.shrinking import shrink
 from simulation.workers import verdicts
@@ -18,6 +18,8 @@ FAULT = "FAULT "
 """How the line of a fault begins."""
 MOST_WORKERS = 256
 PATIENCE_S = 600
+MOST = 1_000_000_000
+"""The largest number that an option takes."""
 
 
 def main() -> int:
@@ -58,7 +60,7 @@ def _parse() -> argparse.Namespace:
     arguments = parser.parse_args()
     of_many = [
         f"--{name.replace('_', '-')}"
-        for name in ("seeds", "first", "workers", "stop_at", "patience")
+        for name in ("seeds", "first", "workers", "stop_at")
         if getattr(arguments, name) is not None
     ]
     if arguments.seed is not None and of_many:
@@ -72,8 +74,8 @@ def _parse() -> argparse.Namespace:
 
 def _at_least(minimum: int) -> Callable[[str], int]:
     def parse(text: str) -> int:
-        if not text.isdecimal() or int(text) < minimum:
-            raise argparse.ArgumentTypeError(f"{text!r} is not a number from {minimum} on")
+        if not text.isdecimal() or not minimum <= int(text[:20]) <= MOST:
+            raise argparse.ArgumentTypeError(f"{text!r} is not a number from {minimum} to {MOST:,}")
         return int(text)
 
     return parse
@@ -81,7 +83,7 @@ def _at_least(minimum: int) -> Callable[[str], int]:
 
 def _one(arguments: argparse.Namespace) -> int:
     seed, world = arguments.seed, arguments.world
-    verdict = run(seed, world=world)
+    (verdict,) = verdicts(range(seed, seed + 1), 1, world, arguments.patience or PATIENCE_S)
     if verdict.is_clean:
         print(
             f"seed {seed}: clean, {verdict.seconds:.1f} virtual seconds, {verdict.steps} steps, {_hex(verdict.digest)}"
@@ -89,7 +91,7 @@ def _one(arguments: argparse.Namespace) -> int:
         for fault in verdict.plan:
             print(f"  {fault}")
         return 0
-    if not arguments.whole:
+    if not arguments.whole and verdict.clients:
         verdict = shrink(verdict, lambda what: print(f"seed {seed}: {what}", file=sys.stderr), world=world)
     _tell(verdict)
     return 1

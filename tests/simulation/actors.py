@@ -32,6 +32,8 @@ REMEMBERED_COMMITS = 100
 DAWDLER_SHARE = 0.3
 """In how many worlds a program has transactions that take longer than their timeout."""
 DAWDLED_MS = 2_000
+REPEATER_SHARE = 0.3
+"""In how many worlds a writer uses tokens again."""
 HURRY_S = 0.4
 """For how long somebody asks without a pause once a commit is asked for."""
 
@@ -51,6 +53,9 @@ class Actor(ABC):
         self.lives = 0
         self.process: Process | None = None
         self.bootstrap = ""
+        own = random.Random(f"patience of {name} of {world.seed}")
+        self.patience: dict[str, Any] = {"max_block_ms": own.choice((1_000, 3_000))} if own.random() < 0.3 else {}
+        """For how long one call of the SDK may take: some programs are told that nothing is known, and ask again."""
         self.on_commit: list[Callable[[], object]] = []
         """Called when it is about to ask for a commit."""
 
@@ -192,7 +197,7 @@ class Transformer(Actor):
             await self._consumer.run(
                 lambda record: self._transformed(worker, record),
                 transactional_id=self.name,
-                producer={"transaction_timeout_ms": 8_000},
+                producer={"transaction_timeout_ms": 8_000, **self.patience},
                 max_records=self.chance.randint(1, 30),
                 commit_interval_ms=self.chance.choice((50, 500)),
                 handle_signals=False,
@@ -220,6 +225,7 @@ class HandTransformer(Transformer):
                 transaction_timeout_ms=8_000,
                 request_timeout_ms=2_000,
                 delivery_timeout_ms=15_000,
+                **self.patience,
             ) as producer,
         ):
             while not self.is_stopping:
@@ -265,6 +271,8 @@ class Writer(Actor):
         self._own_chance = random.Random(f"{name} of {world.seed}")
         self._dawdles = self._own_chance.random() < DAWDLER_SHARE
         """Whether some transactions take longer than they may."""
+        self._repeats = self._own_chance.random() < REPEATER_SHARE
+        """Whether some transactions have the token of an earlier one, and come to nothing if that was committed."""
         self._open: tuple[int, str] | None = None
         """The transaction that may have committed: its number in the ledger, and its token."""
         self.tokens: dict[str, list[int]] = {}
@@ -278,6 +286,7 @@ class Writer(Actor):
             transaction_timeout_ms=self.chance.choice((5_000, 10_000)) if not self._dawdles else DAWDLED_MS,
             request_timeout_ms=2_000,
             delivery_timeout_ms=15_000,
+            **self.patience,
         ) as producer:
             await self._learn(producer, left)
             while not self.is_stopping:
@@ -291,6 +300,9 @@ class Writer(Actor):
         last = await producer.last_commit()
         if self._open is not mine:
             return
+        if len(self.tokens[mine[1]]) > 1:  # which of them has committed nobody can tell
+            self._open = None
+            return
         committed = last is not None and last.token == mine[1]
         self.ledger.settle(mine[0], Outcome.COMMITTED if committed else Outcome.ABORTED)
         self._open = None
@@ -298,13 +310,17 @@ class Writer(Actor):
     async def _transact(self, worker: str, producer: semel.aio.Producer) -> None:
         self._count += 1
         token = f"{self.name}-{self._count}"
+        if self._repeats and self.tokens and self._own_chance.random() < 0.2:
+            token = list(self.tokens)[-1 - self._own_chance.randrange(min(3, len(self.tokens)))]
         sends = [
             Send(OUTPUT, self.chance.randrange(self._partitions), f"{worker}-{self._count}.{item}")
             for item in range(self.chance.randint(1, 5))
         ]
         number = self.ledger.intend(worker, *sends)
         mine = (number, token)
-        self.tokens[token] = [number]
+        earlier = self.tokens.setdefault(token, [])
+        known = {self.ledger.outcome(one) for one in earlier}
+        earlier.append(number)
         if self.is_current(worker):
             self._open = mine
         try:
@@ -321,6 +337,8 @@ class Writer(Actor):
                 self._tell_of_commit()
                 committed = await self._settled(lambda: producer.commit_transaction(token=token))
                 outcome = Outcome.COMMITTED if committed else Outcome.ABORTED
+                if (Outcome.COMMITTED in known and committed) or (known <= {Outcome.ABORTED} and not committed):
+                    self.ledger.wrong("T13", f"{token} is committed: {committed}, and was known as {known}")
         except (AbortTransactionError, RetriableError):
             await self._settled(producer.abort_transaction)
             outcome = Outcome.ABORTED
@@ -348,8 +366,13 @@ class Sharer(Actor):
         self._think_s = think_s
         self._sequence = 0
         self._attempts: dict[str, int] = {}
-        """The numbers in the ledger of the attempts at the present token, by their payload."""
+        """The numbers in the ledger of the attempts at the present token, by their names."""
         self._attempt_count = 0
+        self._own_chance = random.Random(f"{name} of {world.seed}")
+        self._is_replaced = self._own_chance.random() < 0.3
+        """Whether a supervisor takes it for dead now and then, while it is about to commit."""
+        self._has_one_payload = self._own_chance.random() < 0.5
+        """Whether all attempts at a token have one payload: then a later one may learn that an earlier committed."""
         self.tokens: dict[str, list[int]] = {}
         """The numbers in the ledger of the attempts at each token."""
 
@@ -376,11 +399,12 @@ class Sharer(Actor):
             sequence=sequence,
             timeout_ms=10_000,
             request_timeout_ms=2_000,
+            **self.patience,
         )
         if sequence != self._sequence:
             return  # another life has gone on meanwhile
         if shared.committed is not None:
-            self._decided(sequence, bytes(shared.committed.payload).decode())
+            self._decided(sequence, shared.committed.attempt)
             return
         self._attempt_count += 1
         payload = f"attempt-{self._attempt_count}"
@@ -392,25 +416,31 @@ class Sharer(Actor):
             for part in range(self.chance.randint(1, 3))
         ]
         number = self.ledger.intend(worker, *(send for part in parts for send in part), is_ordered=False)
-        self._attempts[payload] = number
+        self._attempts[shared.attempt] = number
         self.tokens.setdefault(f"{self.name}-{sequence}", []).append(number)
         members = await asyncio.gather(*(self._write(shared, part) for part in parts))
         if self.chance.random() < 0.1:
             await shared.abort()
             raise AbortTransactionError("the job changes its mind")
+        if self._is_replaced and not self.is_stopping and self._own_chance.random() < 0.2:
+            self.world.later(0.0, self.start)
+            await asyncio.sleep(4.0 * self._own_chance.random())
         self._tell_of_commit()
+        recorded = b"" if self._has_one_payload else payload.encode()
         while True:
             try:
-                answer = await shared.commit(members, payload=payload.encode())
-                if answer.already_committed or bytes(answer.decision.payload) != payload.encode():
-                    self.ledger.wrong("T13", f"{worker} commits {payload} of {self.name}-{sequence}: {answer}")
+                answer = await shared.commit(members, payload=recorded)
+                if answer.already_committed == (answer.decision.attempt == shared.attempt) or (
+                    bytes(answer.decision.payload) != recorded
+                ):
+                    self.ledger.wrong("T13", f"{worker} commits {shared.attempt} of {self.name}-{sequence}: {answer}")
                 break
             except AbortTransactionError:
                 raise
             except RetriableError:
                 await self.think(0.2)
         if sequence == self._sequence:
-            self._decided(sequence, payload)
+            self._decided(sequence, answer.decision.attempt)
 
     async def _write(self, shared: semel.aio.SharedTransaction, part: list[Send]) -> Any:
         """A task in a process of its own, and now and then a second copy of it, which nobody names (speculation)."""
@@ -443,13 +473,13 @@ class Sharer(Actor):
         process.start(work())
         return result
 
-    def _decided(self, sequence: int, payload: str) -> None:
+    def _decided(self, sequence: int, decided: str) -> None:
         if sequence != self._sequence:
             return
         for attempt, number in self._attempts.items():
-            self.ledger.settle(number, Outcome.COMMITTED if attempt == payload else Outcome.ABORTED)
-        if self._attempts and payload not in self._attempts:
-            self.ledger.wrong("phantom", f"{self.name}-{sequence} was committed as {payload}, which nobody tried")
+            self.ledger.settle(number, Outcome.COMMITTED if attempt == decided else Outcome.ABORTED)
+        if self._attempts and decided not in self._attempts:
+            self.ledger.wrong("phantom", f"{self.name}-{sequence} was committed by {decided}, which nobody tried")
         self._attempts.clear()
         self._sequence += 1
 

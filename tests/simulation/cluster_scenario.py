@@ -52,6 +52,7 @@ class ClusterScenario(Scenario):
     """Producers and readers of two topics, and somebody who makes topics and deletes them."""
 
     heal_s = SETTLE_S
+    end_s = 2 * SETTLE_S
     look_steps = 32
     state_steps = 256 * 32
     moves: ClassVar = False

@@ -120,6 +120,7 @@ class Fetcher:
             (self._request(max_bytes).build(version),),
             timeout_ms=self._wait_ms + REQUEST_TIMEOUT_MS,
         )
+        self._party.note(f"asks FETCH at {', '.join(f'{tp} {at}' for tp, at in sorted(self.positions.items()))}")
         return FetchResponse.parse(bytes(await body), version)
 
     def _request(self, max_bytes: int) -> FetchRequest:

@@ -237,6 +237,9 @@ class BatchSender:
         body = request.build_parts(version)
         try:
             future = connection.request(ApiKey.PRODUCE, version, body, timeout_ms=REQUEST_TIMEOUT_MS)
+            self._party.note(
+                f"asks PRODUCE {lane.topic}-{lane.partition} of {self.producer} from sequence {batch.sequence}"
+            )
         except ConnectionLostError:
             return
         # Not before it has arrived: a partition that does not know the producer would begin with it (P3).
@@ -260,6 +263,9 @@ class BatchSender:
         if done.exception() is None:
             version = self._party.dialect.versions[ApiKey.PRODUCE]
             (item,) = ProduceResponse.parse(done.result(), version).partitions
+            self._party.note(
+                f"is answered PRODUCE {lane.topic}-{lane.partition} sequence {batch.sequence}: {item.error.name}"
+            )
             batch.was_answered = True
             code, offset = item.error, item.base_offset
         self._judge(lane, batch, code, offset)

@@ -162,6 +162,10 @@ class Party:
     chance: random.Random
     dialect: Dialect
 
+    def note(self, what: str) -> None:
+        """Keep for the story what it has asked, or was answered."""
+        self.world.network.note(self.place, what)
+
     def wrong(self, kind: str, detail: str) -> None:
         self.ledger.wrong(kind, f"{self.name} ({self.dialect.name}): {detail}")
 
@@ -247,19 +251,18 @@ class Wire:
         if version is None:
             version = self.party.dialect.versions[key]
         body = request_body(key, version, **values)
-        party = self.party
-        note = party.world.network.note
+        note = self.party.note
         connection = await self.opened()
         await connection.wait_room()
-        note(party.place, f"asks {key.name} of version {version}")
+        note(f"asks {key.name} of version {version}")
         try:
             answer = await connection.request(key, version, (body,), timeout_ms=timeout_ms)
         except ConnectionLostError:
-            note(party.place, f"gets no answer to {key.name}")
+            note(f"gets no answer to {key.name}")
             raise
         response = parsed(key, version, answer)
         codes = sorted({code.name for code in codes_in(response)} - {"NONE"})
-        note(party.place, f"is answered {key.name}: {', '.join(codes) or 'no error'}")
+        note(f"is answered {key.name}: {', '.join(codes) or 'no error'}")
         return response
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import math
 import random
 import traceback
 from abc import ABC, abstractmethod
@@ -58,12 +59,14 @@ class Verdict:
 class Scenario(ABC):
     """One seed from its beginning to the verdict.
 
-    heal_s:      how long everybody may take to finish
+    heal_s:      how long one thing may take after everything has healed, such as that some programs finish
+    end_s:       how long all of it may take
     look_steps:  after how many steps is checked what must hold at any time
     state_steps: after how many steps what a node holds is compared with what is stored
     """
 
     heal_s: ClassVar = HEAL_S
+    end_s: ClassVar = HEAL_S
     look_steps: ClassVar = 16
     state_steps: ClassVar = 64 * 16
 
@@ -73,6 +76,8 @@ class Scenario(ABC):
         self.ledger = Ledger()
         self.plan: tuple[Fault, ...] = ()
         self.actors: list[Actor] = []
+        self._ends_at = math.inf
+        """When everything has to be over."""
         self.members: GroupWatch | None = None
         """Watches over the group of those whose only job is membership, where there are any."""
 
@@ -152,6 +157,7 @@ class Scenario(ABC):
         if self.ledger.anomalies:
             return
         world.told("everything heals")
+        self._ends_at = world.scheduler.now + self.end_s
         stage.heal()
         self._finish()
 
@@ -178,6 +184,7 @@ class Scenario(ABC):
 
     def _wait(self, condition: Callable[[], object], within_s: float, what: str | Callable[[], str]) -> bool:
         calls = itertools.count()
+        within_s = min(within_s, self._ends_at - self.world.scheduler.now)
 
         def is_over() -> bool:
             # Nodes never rest, so what holds after some steps is seen a few later. Each look costs more than a step.

@@ -34,6 +34,13 @@ class _Shrinking:
         self._world = world
 
     def shortest(self) -> Verdict:
+        try:
+            self._shorten()
+        except KeyboardInterrupt:
+            self._said("interrupted; the shortest history until now:")
+        return self._best
+
+    def _shorten(self) -> None:
         self._leave_out_faults()
         if self._kinds.isdisjoint(_LAST):
             for name in self._best.clients:
@@ -43,7 +50,6 @@ class _Shrinking:
                 plan = (*self._best.plan[:number], shorter, *self._best.plan[number + 1 :])
                 if self._fails(plan, self._best.without, f"with {shorter}"):
                     break
-        return self._best
 
     def _leave_out_faults(self) -> None:
         size = max(1, len(self._best.plan) // 2)

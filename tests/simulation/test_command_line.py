@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import time
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -16,15 +18,17 @@ from simulation import node_scenario
 @pytest.mark.parametrize(
     ("words", "says"),
     [
-        (["--seeds", "0"], "'0' is not a number from 1 on"),
-        (["--seeds", "-3"], "'-3' is not a number from 1 on"),
-        (["--seed", "-1"], "'-1' is not a number from 0 on"),
-        (["--seed", "abc"], "'abc' is not a number from 0 on"),
-        (["--workers", "0"], "'0' is not a number from 1 on"),
+        (["--seeds", "0"], "'0' is not a number from 1 to 1,000,000,000"),
+        (["--seeds", "-3"], "'-3' is not a number from 1 to"),
+        (["--seeds", "9" * 30], "is not a number from 1 to"),
+        (["--seed", "-1"], "'-1' is not a number from 0 to"),
+        (["--seed", "abc"], "'abc' is not a number from 0 to"),
+        (["--workers", "0"], "'0' is not a number from 1 to"),
+        (["--patience", "99999999999"], "is not a number from 1 to"),
         (["--workers", "1000"], "--workers 1000 is more than 256"),
         (["--seed", "3", "--seeds", "5"], "leave --seeds out"),
         (["--seed", "3", "--first", "0", "--stop-at", "2"], "leave --first, --stop-at out"),
-        (["--seed", "3", "--workers", "2", "--patience", "9"], "leave --workers, --patience out"),
+        (["--seed", "3", "--workers", "2"], "leave --workers out"),
         (["--whole"], "add --seed"),
         (["--world", "flat"], "invalid choice: 'flat'"),
     ],
@@ -75,8 +79,13 @@ def test_several_processes_run_seeds(monkeypatch: pytest.MonkeyPatch) -> None:
     assert "Traceback" not in ran.stderr
 
 
+HALF_AN_ANSWER = (
+    "os.write(next(one for one in gc.get_objects() if isinstance(one, Connection)).fileno(), bytes([0, 0, 9, 0, 1])); "
+    "os._exit(5)"
+)
 A_WORLD_THAT = """
-import os, sys, time
+import gc, os, sys, time
+from multiprocessing.connection import Connection
 from simulation import runs, workers
 from simulation.scenario import Verdict
 
@@ -98,6 +107,7 @@ if __name__ == "__main__":
         ("os._exit(7)", "(3, [('died', 'the process that ran it ended with 7')])"),
         ("os.kill(os.getpid(), 9)", "(3, [('died', 'the process that ran it ended with -9')])"),
         ("sys.exit(0)", "(3, [('died', 'the process that ran it ended with 0')])"),
+        (HALF_AN_ANSWER, "(3, [('died', 'the process that ran it ended with 5')])"),
         ("time.sleep(600)", "(3, [('no end', 'it ran for more than 5 s')])"),
     ],
 )
@@ -113,6 +123,28 @@ def test_a_process_that_dies_or_has_no_end_is_a_seed_that_failed(
         assert f"({seed}, [])" in ran.stdout
     if "sleep" in does:
         assert "in run" in ran.stderr, "it does not say where it was"
+
+
+def test_a_process_ends_with_the_one_that_began_it(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Also where its world has no end."""
+    program, told = tmp_path / "program.py", tmp_path / "pid"
+    does = f"open({str(told)!r}, 'w').write(str(os.getpid()) + '.'); exec('while True: pass')"
+    program.write_text(A_WORLD_THAT.format(does=does).replace("5.0", "600.0"))
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join(sys.path))
+    with subprocess.Popen([sys.executable, program]) as process:
+        try:
+            wait_until(lambda: told.exists() and told.read_text().endswith("."), "the world begins")
+        finally:
+            process.kill()
+    worker = int(told.read_text()[:-1])
+    wait_until(lambda: not Path(f"/proc/{worker}").exists(), "its process ends")
+
+
+def wait_until(condition: Callable[[], object], what: str) -> None:
+    deadline = time.monotonic() + 120
+    while not condition():
+        assert time.monotonic() < deadline, f"waited in vain: {what}"
+        time.sleep(0.05)
 
 
 def test_what_ends_the_process_in_a_world_is_an_anomaly() -> None:

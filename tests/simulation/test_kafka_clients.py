@@ -52,7 +52,9 @@ print(json.dumps([list(map(str, verdict.anomalies)), done]))
 
 
 def a_party(ledger: Ledger) -> Party:
-    world: Any = SimpleNamespace(seed=0, network=None, nodes={"node": None}, scheduler=SimpleNamespace(now=0.0))
+    world: Any = SimpleNamespace(
+        seed=0, network=SimpleNamespace(note=lambda *_: None), nodes={"node": None}, scheduler=SimpleNamespace(now=0.0)
+    )
     return Party(world, ledger, "a client", "place", Random(1), JAVA_4)
 
 

@@ -28,6 +28,7 @@ class TransactionsScenario(ClusterScenario):
     """The clients of a world with one node, and somebody who reads everything that is committed."""
 
     heal_s = FINISH_S
+    end_s = 2 * FINISH_S
     moves = True
     settings: ClassVar[dict[str, Any]] = {
         "offsets_topic_segment_bytes": 5_000,

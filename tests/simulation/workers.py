@@ -9,7 +9,9 @@ import faulthandler
 import itertools
 import math
 import multiprocessing
+import os
 import signal
+import threading
 import time
 from collections.abc import Iterator
 from contextlib import suppress
@@ -24,6 +26,7 @@ from simulation.runs import run
 from simulation.scenario import Verdict
 
 SEEDS_A_PROCESS: Final = 50
+LONGEST_WAIT_S: Final = 3600.0
 _CONTEXT: Final = multiprocessing.get_context("spawn")
 
 
@@ -41,7 +44,7 @@ def verdicts(seeds: range, workers: int, world: str, patience_s: float) -> Itera
         while busy:
             first_end_s = min(one.began_s for one in busy) + patience_s
             rest_s = max(0.0, first_end_s - time.monotonic())
-            ready = wait([one.pipe for one in busy], None if math.isinf(rest_s) else rest_s)
+            ready = wait([one.pipe for one in busy], min(rest_s, LONGEST_WAIT_S))
             latest_s = time.monotonic() - patience_s
             for worker in [one for one in busy if one.pipe in ready or one.began_s < latest_s]:
                 verdict = worker.answer() if worker.pipe in ready else worker.give_up(patience_s)
@@ -76,7 +79,12 @@ class _Worker:
     def __post_init__(self) -> None:
         self.pipe, theirs = _CONTEXT.Pipe()
         self.process = _CONTEXT.Process(target=work, args=(theirs, self.world), daemon=True)
-        self.process.start()
+        # Ctrl-C reaches all processes of a terminal, also one that has only begun: one of them says what was done.
+        before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+        try:
+            self.process.start()
+        finally:
+            signal.pthread_sigmask(signal.SIG_SETMASK, before)
         theirs.close()
 
     @property
@@ -93,7 +101,7 @@ class _Worker:
         """Return what came of the seed, or None when it has just begun with it."""
         try:
             verdict: Verdict | None = self.pipe.recv()
-        except (EOFError, ConnectionResetError):
+        except (EOFError, OSError):  # also in the midst of what it came to
             self.is_dead = True
             self.process.join()
             return self._failed("died", f"the process that ran it ended with {self.process.exitcode}")
@@ -125,9 +133,19 @@ class _Worker:
         return Verdict(self.seed, (), [Anomaly(kind, detail)])
 
 
+def _end_with(parent: int) -> None:
+    """End this process when the one that began it was killed: it may be in a world without end."""
+    while os.getppid() == parent:
+        time.sleep(1.0)
+    os._exit(1)
+
+
 def work(pipe: Connection, world: str) -> None:
-    """What a process does. Ctrl-C reaches all processes of a terminal, and one of them says what was done."""
+    """What a process does."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
+    parent = multiprocessing.parent_process()
+    assert parent is not None
+    threading.Thread(target=_end_with, args=(parent.pid,), daemon=True).start()
     faulthandler.register(signal.SIGTERM, chain=True)
     while True:
         try:
