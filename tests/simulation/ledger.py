@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from zlib import crc32
@@ -44,10 +45,12 @@ class Ledger:
         """Topics whose deletion was asked for: where the metadata goes back, they may be there again, and empty."""
         self.begins: dict[TopicPartition, Begins] = {}
         """The logs whose heads are deleted. All others begin at 0."""
-        self.anew: dict[tuple[TopicPartition, int], int] = {}
-        """Where batches begin, and end, of producers that were idle so long that they may be forgotten: what such a one
-        sends again is not known as a duplicate any more (P8).
+        self.anew: set[tuple[TopicPartition, int]] = set()
+        """Where producers go on that were idle so long that they may be forgotten: what such a one sends again is not
+        known as a duplicate any more (P8).
         """
+        self.after_anew: dict[tuple[str, int, int], int] = {}
+        """Of each record that such a producer wrote from there on, where that was."""
         self.committed: set[str] = set()
         """The names of the programs that know of something that it is committed."""
         self.anomalies: list[Anomaly] = []
@@ -93,14 +96,16 @@ class Ledger:
         """Leave out what stands a second time where its producer was not known any more. The first one counts."""
         if not self.anew:
             return
-        anew = {
-            (tp.topic, tp.partition, offset) for (tp, begin), end in self.anew.items() for offset in range(begin, end)
-        }
         others: dict[str, set[tuple[str, int, int]]] = {}
         for one in self.reads:
             for offset, value in one.records:
                 others.setdefault(value, set()).add((one.topic, one.partition, offset))
-        repeated = {place for places in others.values() for place in sorted(places)[1:] if place in anew}
+        repeated = {
+            place
+            for places in others.values()
+            for before, place in itertools.pairwise(sorted(places))
+            if before[:2] == place[:2] and before[2] < self.after_anew.get(place, 0)
+        }
         self.reads = [
             replace(one, records=[each for each in one.records if (one.topic, one.partition, each[0]) not in repeated])
             for one in self.reads

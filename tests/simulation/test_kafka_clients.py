@@ -219,3 +219,24 @@ def test_T10_in_some_worlds_epochs_run_out_and_everything_is_as_before_after_the
             seen.add(state.MAX_PRODUCER_EPOCH)
     assert min(seen) < 10
     assert max(seen) == state.MAX_PRODUCER_EPOCH == 32_766
+
+
+@pytest.mark.parametrize(
+    ("values", "found"),
+    [
+        (("a", "b", "a", "b"), []),
+        (("a", "b", "b", "b"), ["duplicated"]),
+        (("a", "a", "b", "a"), ["duplicated"]),
+    ],
+)
+def test_P8_what_a_producer_that_was_forgotten_sends_again_counts_once(
+    values: tuple[str, ...], found: list[str]
+) -> None:
+    """From offset 2 on it was not known any more: it may repeat what stands before that, and nothing else."""
+    ledger = Ledger()
+    for value in ("a", "b"):
+        ledger.settle(ledger.intend("feeder.1", Send("out", 0, value)), Outcome.COMMITTED)
+    ledger.anew.add((TP, 2))
+    ledger.after_anew |= {("out", 0, offset): 2 for offset in (2, 3)}
+    ledger.reads.append(Read("final", "out", 0, tuple(enumerate(values))))
+    assert [anomaly.kind for anomaly in ledger.check({})] == found
