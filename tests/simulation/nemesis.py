@@ -17,6 +17,7 @@ from semel.broker.metadata.changes import Change
 from semel.protocol.errors import SemelError
 from simulation.actors import Asker
 from simulation.failover import AFTER_RESTART, fail_over
+from simulation.network import LostAnswers
 
 if TYPE_CHECKING:
     from semel.broker.log.journal import Journal
@@ -149,6 +150,7 @@ class Stage:
         world.network.on_answer.clear()
         world.network.on_call.clear()
         world.network.late_answers_s = 0.0
+        world.network.lost_answers.clear()
         for actor in self.actors.values():
             if isinstance(actor, Asker):
                 actor.on_told = None
@@ -459,8 +461,8 @@ def _lose_answers(stage: Stage, fault: Fault) -> None:
 
 
 def _lose_answers_of_calls(stage: Stage, fault: Fault) -> None:
-    """What was decided stays decided, and who asks again is told the same."""
-    stage.world.network.lost_answers[fault.target] += fault.amount
+    """What was decided stays decided, and who asks again is told the same, though it is out of patience before."""
+    stage.world.network.lost_answers[fault.target] = LostAnswers(fault.amount, fault.for_s)
 
 
 def _isolate(stage: Stage, fault: Fault) -> None:
@@ -739,11 +741,11 @@ KINDS: dict[str, _Kind] = {
         is_of_node=False,
     ),
     LOST_ANSWERS: _Kind(
-        "the next {amount} answers to {target} are lost, as their connections break",
+        "the next answers to {target} are lost for {for_s:.2f} s, {amount} at most, as their connections break",
         0,
         _lose_answers_of_calls,
-        amount=(1, 3),
-        targets=("CommitSharedTransaction", "CommitSharedTransaction", "EndTransaction", "OpenSharedTransaction"),
+        longest_s=5.0,
+        targets=("CommitSharedTransaction", "EndTransaction", "EndTransaction", "OpenSharedTransaction"),
         worlds=Worlds.ASIDE,
         is_of_node=False,
     ),
@@ -793,7 +795,8 @@ def draw_lost_answers(seed: int) -> tuple[Fault, ...]:
             at_s=round(0.2 + chance.random() * 14.0, 3),
             kind=LOST_ANSWERS,
             target=chance.choice(shape.targets),
-            amount=chance.randint(*shape.amount),
+            for_s=round(shape.longest_s * (0.2 + 0.8 * chance.random()), 3),
+            amount=chance.choice((1, 2, 3, 1000, 1000)),
         )
         for _ in range(chance.randint(1, 5))
     )

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections import Counter, defaultdict, deque
+from collections import defaultdict, deque
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, InvalidStateError
 from contextlib import suppress
@@ -66,6 +66,24 @@ class Server:
             await self.listener.connect(stream)  # type: ignore[arg-type]
 
 
+@dataclass(slots=True)
+class LostAnswers:
+    """The next answers to a call, which are lost as their connections break: so many, for so long from the first on."""
+
+    left: int
+    for_s: float
+    _until_s: float | None = None
+
+    def takes(self, now_s: float) -> bool:
+        """Say whether this answer is lost."""
+        if self._until_s is None:
+            self._until_s = now_s + self.for_s
+        if not self.left or now_s > self._until_s:
+            return False
+        self.left -= 1
+        return True
+
+
 class Network:
     """All connections and calls of a world. Places are named by text; a cut is a pair of them."""
 
@@ -87,8 +105,8 @@ class Network:
         """Called when an answer to a call has just left, by the place and the call's name."""
         self.on_call: dict[tuple[str, str], Callable[[str], None]] = {}
         """Called with the caller's place when a call has just arrived, by the same."""
-        self.lost_answers: Counter[str] = Counter()
-        """So many of the next answers to calls of these names are lost, as their connections break."""
+        self.lost_answers: dict[str, LostAnswers] = {}
+        """What is lost of the answers to calls, by their names."""
         self.asked: defaultdict[str, deque[tuple[float, str]]] = defaultdict(lambda: deque(maxlen=KEPT_REQUESTS))
         """What each place has asked last, and what came of it."""
         self.late_answers_s = 0.0
@@ -452,8 +470,8 @@ class _Call:
     def _back(self, outcome: bytes | Exception) -> None:
         if self.server_process is not None and self.server_process.is_dead:
             return
-        if self.network.lost_answers[self.name] > 0 and isinstance(outcome, bytes):
-            self.network.lost_answers[self.name] -= 1
+        lost = self.network.lost_answers.get(self.name)
+        if lost is not None and isinstance(outcome, bytes) and lost.takes(self.network.scheduler.now):
             self.fail_soon("Connection reset by peer")
             return
         self.network.send(self.target, self.source, lambda: self._settle_in_client(outcome))

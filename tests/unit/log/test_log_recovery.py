@@ -24,6 +24,7 @@ from log_model import (
 )
 
 from semel.broker.log.config import LogConfig
+from semel.protocol.api.topics import MAX_TIMESTAMP
 from semel.protocol.batch_header import BatchHeader
 from semel.protocol.crc32c import crc32c
 from semel.protocol.ids import ProducerIdAndEpoch
@@ -90,6 +91,35 @@ def test_D1_what_is_appended_to_a_segment_while_it_is_flushed_is_synced_by_the_n
     expected = dump(log)
     storage.crash(power=True, torn=False)
     assert dump(open_log(storage, SMALL_SEGMENTS, recovery_point=3)) == expected
+
+
+@pytest.mark.parametrize("interval_bytes", [0, 100_000])
+@pytest.mark.parametrize("crashes", [(True,), (False, True), (True, True), (False, False)])
+def test_L2_the_largest_timestamp_of_a_segment_that_is_rolled_while_it_is_flushed_survives_crashes(
+    crashes: tuple[bool, ...], interval_bytes: int
+) -> None:
+    """Its entry in the time index is written when the segment is rolled: that flush does not sync it."""
+    config = replace(SMALL_SEGMENTS, index_interval_bytes=interval_bytes)
+    storage = storage_with_folder()
+    log = open_log(storage, config)
+    log.flush()
+    for age_ms in (3_000, 0, 1_000):
+        log.append(make_batch([(b"k", b"v")], timestamp_ms=NOW - age_ms), leader_epoch=0, now_ms=NOW)
+    work = log.begin_flush()
+    work.run()
+    log.roll(NOW)
+    point = log.end_flush(work)
+    assert point == 3
+    log.local.keep_snapshot(point)  # or it is on the disk by chance
+    for power in crashes:
+        storage.crash(power=power, torn=False)
+        log = open_log(storage, config, recovery_point=point)
+        log.append(make_batch([(b"k", b"v")], timestamp_ms=NOW - 2_000), leader_epoch=0, now_ms=NOW)
+        point = log.flush()
+        for asked in (NOW, NOW - 999, MAX_TIMESTAMP):
+            found = log.offset_for_timestamp(asked)
+            assert found is not None
+            assert (found.offset, found.timestamp_ms) == (1, NOW)
 
 
 def test_R3_a_replica_is_cut_where_synced_records_are_gone_and_keeps_no_offsets_for_them() -> None:
