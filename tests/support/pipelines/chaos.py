@@ -8,7 +8,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from enum import Enum
@@ -68,8 +68,16 @@ class Report:
 class Feeder(threading.Thread):
     """Sends numbered values to the source, through kills and lost answers, and records what was acknowledged."""
 
-    def __init__(self, bootstrap: str, topic: str = SOURCE, every_s: float = 0.002) -> None:
+    def __init__(
+        self,
+        bootstrap: str,
+        topic: str = SOURCE,
+        every_s: float = 0.002,
+        may_send: Callable[[int], bool] = lambda sent: True,
+    ) -> None:
+        """`may_send` is asked before each value, with the count of those that were sent."""
         super().__init__(daemon=True)
+        self._may_send = may_send
         self.transactions: list[Transaction] = []
         self._address = bootstrap
         self._topic = topic
@@ -84,6 +92,8 @@ class Feeder(threading.Thread):
             with semel.Producer(self._address, linger_ms=1, connect_timeout_ms=60_000) as producer:
                 while not self._stopping.wait(self._every_s):
                     number = len(self._sends)
+                    if not self._may_send(number):
+                        continue
                     send = Send(self._topic, number % PARTITIONS, f"s{number}")
                     self._sends.append(send)
                     producer.send(

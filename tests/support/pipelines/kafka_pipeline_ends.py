@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import threading
+from collections.abc import Callable
 
 import confluent_kafka
 from history import Outcome, Read, Send, Transaction
@@ -16,8 +17,17 @@ QUIET.setLevel(logging.CRITICAL + 1)
 class KafkaFeeder(threading.Thread):
     """Sends numbered values with an idempotent producer, and records what was acknowledged."""
 
-    def __init__(self, bootstrap: str, topic: str, partitions: int, every_s: float = 0.002) -> None:
+    def __init__(
+        self,
+        bootstrap: str,
+        topic: str,
+        partitions: int,
+        every_s: float = 0.002,
+        may_send: Callable[[int], bool] = lambda sent: True,
+    ) -> None:
+        """`may_send` is asked before each value, with the count of those that were sent."""
         super().__init__(daemon=True)
+        self._may_send = may_send
         self.transactions: list[Transaction] = []
         self._topic, self._partitions, self._every_s = topic, partitions, every_s
         self._stopping = threading.Event()
@@ -32,6 +42,9 @@ class KafkaFeeder(threading.Thread):
     def run(self) -> None:
         while not self._stopping.wait(self._every_s):
             number = len(self._sends)
+            if not self._may_send(number):
+                self._producer.poll(0)
+                continue
             send = Send(self._topic, number % self._partitions, f"s{number}")
             self._sends.append(send)
             self._producer.produce(
