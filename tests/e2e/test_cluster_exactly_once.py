@@ -149,7 +149,9 @@ def test_E1_each_record_is_transformed_once_whichever_node_is_killed_frozen_or_s
     struck.set()
     feeding.join(2 * CALL_S)
     assert not feeding.is_alive()
-    wait_for(lambda: len(output(bootstrap)) >= RECORDS, "all is transformed")
-    for pipeline in pipelines:
-        pipeline.stop()
+    try:
+        wait_for(lambda: len(output(bootstrap)) >= RECORDS, "all is transformed")
+    finally:
+        for pipeline in pipelines:
+            pipeline.stop()
     assert sorted(output(bootstrap)) == list(range(RECORDS)), [pipeline.errors for pipeline in pipelines]

@@ -107,8 +107,12 @@ class Feeder(threading.Thread):
     def acknowledged(self) -> int:
         return len(self._outcomes)
 
-    def finish(self) -> None:
+    def stop(self) -> None:
+        """Send no more."""
         self._stopping.set()
+
+    def finish(self) -> None:
+        self.stop()
         self.join(90)
         assert not self.is_alive(), "the feeder's flush did not end"
         if self.error is not None:
@@ -147,8 +151,12 @@ class LiveReader(threading.Thread):
         except BaseException as error:
             self.error = error
 
-    def finish(self) -> list[Read]:
+    def stop(self) -> None:
+        """Read no more."""
         self._stopping.set()
+
+    def finish(self) -> list[Read]:
+        self.stop()
         self.join(30)
         if self.error is not None:
             raise self.error

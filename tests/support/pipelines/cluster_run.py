@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from chaos import PARTITIONS, Chaos, Clients, Feeder, LiveReader, Workers, read_everything, source_ends
-from history import History, check
+from history import History, Outcome, check
 from kafka_pipeline_ends import KafkaFeeder, KafkaReader
 from node_processes import NodeProcesses, wait_for
 
@@ -68,6 +68,7 @@ class ClusterRun:
 
     def finish(self) -> History:
         """Let the pipeline work off all there is, and return what was seen of it."""
+        wait_for(self._has_both_outcomes, "a transaction that is committed, and one that is aborted")
         self.feeder.finish()
         with semel.Admin(self._nodes.bootstrap) as admin:
             ends = source_ends(admin, self._chaos.source)
@@ -85,7 +86,6 @@ class ClusterRun:
         history = self.finish()
         anomalies = check(history)
         assert not anomalies, [str(anomaly) for anomaly in anomalies[:10]]
-        assert {transaction.outcome for transaction in history.transactions} >= {"committed", "aborted"}
         in_sync(self._nodes, self._chaos.source, self._chaos.target)
 
     def close(self) -> None:
@@ -93,6 +93,11 @@ class ClusterRun:
         if self._supervisor.is_alive():
             self._supervisor.join(30)
         self.workers.stop()
+        self.feeder.stop()
+        self._reader.stop()
+
+    def _has_both_outcomes(self) -> bool:
+        return {one.outcome for one in self.workers.transactions()} >= {Outcome.COMMITTED, Outcome.ABORTED}
 
     def _supervise(self) -> None:
         while not self._over.wait(SUPERVISED_EVERY_S):

@@ -57,8 +57,12 @@ class KafkaFeeder(threading.Thread):
     def acknowledged(self) -> int:
         return len(self._outcomes)
 
-    def finish(self) -> None:
+    def stop(self) -> None:
+        """Send no more."""
         self._stopping.set()
+
+    def finish(self) -> None:
+        self.stop()
         self.join(90)
         assert not self.is_alive(), "the feeder's flush did not end"
         assert not self._left, f"{self._left} values were not acknowledged in a minute without faults"
@@ -110,8 +114,12 @@ class KafkaReader(threading.Thread):
             elif not error.retriable() and error.code() not in _PASSING:
                 self._errors.append(str(error))
 
-    def finish(self) -> list[Read]:
+    def stop(self) -> None:
+        """Read no more."""
         self._stopping.set()
+
+    def finish(self) -> list[Read]:
+        self.stop()
         self.join(30)
         self._consumer.close()
         assert not self._errors, self._errors[:3]
