@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import faulthandler
 import os
 import random
 import sys
@@ -15,6 +16,10 @@ from history import HistoryWriter, Outcome
 from pipeline_worker import parse, sends_of
 
 PATIENCE_S = 60
+HANGS_S = 30
+"""librdkafka can wait for good for a group's coordinator that was away when it sent a transaction's offsets
+(confluentinc/librdkafka#5456, #5511). Then this process ends, and its supervisor starts another.
+"""
 
 FAST = {"reconnect.backoff.ms": 10, "reconnect.backoff.max.ms": 200, "retry.backoff.ms": 20}
 """So that a run's short time is not spent on waiting after each fault."""
@@ -100,7 +105,9 @@ def main() -> int:
             records = source.take()
             if records:
                 attempt += 1
+                faulthandler.dump_traceback_later(HANGS_S, exit=True)
                 transform(arguments, name, attempt, records, source, producer, writer, draw)
+                faulthandler.cancel_dump_traceback_later()
     except confluent_kafka.KafkaException as error:
         fenced = error.args[0].code() == confluent_kafka.KafkaError._FENCED
         print(f"{'fenced' if fenced else 'ended'}: {error!r}", flush=True)
