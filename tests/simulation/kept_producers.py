@@ -89,9 +89,9 @@ class KeptProducers:
             if self._may_have_expired(producer) and header.base_offset not in self._anew[producer]:
                 self._anew[producer].append(header.base_offset)
                 self._ledger.anew.add((tp, header.base_offset))
-            if self._anew[producer]:
+            begun = max((offset for offset in self._anew[producer] if offset <= header.base_offset), default=None)
+            if begun is not None:
                 # Several batches may have been on their way: each may stand before the new beginning, and after it.
-                begun = max(offset for offset in self._anew[producer] if offset <= header.base_offset)
                 offsets = range(header.base_offset, header.next_offset)
                 self._ledger.after_anew |= {(tp.topic, tp.partition, offset): begun for offset in offsets}
             appended_s = self._appended_s.setdefault((tp, header.base_offset), self._looked_s)
