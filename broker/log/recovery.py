@@ -341,18 +341,16 @@ class LogLoader:
         self._producers.end_offset = upto
         return start
 
-    def _close_again(self, segment: Segment, end: int) -> None:
-        """Write the entry for the largest timestamp, and have it synced.
+    def _complete_indexes(self, segment: Segment, end: int) -> None:
+        """Complete the indexes of the last segment that is not read again (L2, D6).
 
-        The segment may have been rolled, and that entry written, while a flush ran that covered all of its batches: the
-        recovery point is behind them, and nothing says that the entry is on the disk.
+        It may have been rolled, and the entry for its largest timestamp written, while a flush ran that covered all of
+        its batches: the recovery point is behind them, and nothing says that the entry is on the disk.
         """
         try:
-            segment.restart_indexes(segment.size, end)
+            segment.complete_indexes(end)
         except CorruptBatchError as error:
             _log.warning("%s: segment %020d: %s", self._tp, segment.base_offset, error)
-            return
-        segment.close_indexes()
 
     def _repair_indexes(self, segments: list[Segment], *, suspicious: bool = False) -> None:
         """Build missing (and, where `suspicious`, impossible) indexes of whole segments again, from their batches."""
@@ -402,7 +400,7 @@ class LogLoader:
         whole_ones = [one for one in self._segments if one not in segments]
         self._repair_indexes(whole_ones, suspicious=True)
         if whole_ones:
-            self._close_again(whole_ones[-1], segments[0].base_offset)
+            self._complete_indexes(whole_ones[-1], segments[0].base_offset)
         end = start
         for number, segment in enumerate(segments):
             # A gap is the end of a segment that the power cut took: what follows it was never answered.

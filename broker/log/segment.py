@@ -10,6 +10,7 @@ from typing import Final, NoReturn
 
 from semel.broker.log.batch_scan import NEAR_BYTES, WALK_BYTES, scan_headers
 from semel.broker.log.config import LogConfig
+from semel.broker.log.disk_errors import is_full
 from semel.broker.log.log_types import AbortedTransaction
 from semel.broker.log.offset_index import OffsetIndex
 from semel.broker.log.open_files import OpenFiles, SharedFile
@@ -336,6 +337,20 @@ class Segment:
                 index.unsynced = False
                 files.append(index.file)
         return files
+
+    def complete_indexes(self, end: int) -> None:
+        """Complete the indexes of a rolled segment, which ends at offset `end`: its largest timestamp has an entry.
+
+        An entry behind the last one of the offset index is always written again: it may be in the file and not on the
+        disk. The sync, and what a full disk has no room for, is left to the next flush. Raises `OSError`, and
+        `CorruptBatchError` where the batches themselves are broken.
+        """
+        self.restart_indexes(self.size, end)
+        try:
+            self.close_indexes()
+        except OSError as error:
+            if not is_full(error):
+                raise
 
     @property
     def has_unsynced_indexes(self) -> bool:

@@ -88,7 +88,7 @@ class Broker:
                 raise UsageError(f"{name} is not for tests: this broker keeps everything in memory")
             self._values[name] = value
         for name in ("kafka.listen", "grpc.listen"):
-            self._values[name] = lasting_address(str(self._values[name]))
+            self._values[name] = lasting_address(self._values[name])
         self._config()
         self._seed = seed
         self._clock = BrokerClock(frozen=frozen_clock)

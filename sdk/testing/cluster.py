@@ -249,7 +249,7 @@ class _Member:
 
     def __init__(self, number: int, values: dict[str, object], seed: int) -> None:
         self.values = {**values, "node.id": number, "data.dir": FOLDER}
-        self.values |= {name: lasting_address(str(self.values[name])) for name in _KEEPS}
+        self.values |= {name: lasting_address(self.values[name]) for name in _KEEPS}
         self.is_cut = False
         self._number = number
         self._seed = seed

@@ -461,7 +461,7 @@ def _lose_answers(stage: Stage, fault: Fault) -> None:
 
 
 def _lose_answers_of_calls(stage: Stage, fault: Fault) -> None:
-    """What was decided stays decided, and who asks again is told the same, though it is out of patience before."""
+    """What was decided stays decided, and who asks again gets the same answer, also after its patience was over."""
     stage.world.network.lost_answers[fault.target] = LostAnswers(fault.amount, fault.for_s)
 
 

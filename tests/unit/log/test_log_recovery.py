@@ -24,6 +24,7 @@ from log_model import (
 )
 
 from semel.broker.log.config import LogConfig
+from semel.broker.log.partition_log import PartitionLog
 from semel.protocol.api.topics import MAX_TIMESTAMP
 from semel.protocol.batch_header import BatchHeader
 from semel.protocol.crc32c import crc32c
@@ -93,14 +94,11 @@ def test_D1_what_is_appended_to_a_segment_while_it_is_flushed_is_synced_by_the_n
     assert dump(open_log(storage, SMALL_SEGMENTS, recovery_point=3)) == expected
 
 
-@pytest.mark.parametrize("interval_bytes", [0, 100_000])
-@pytest.mark.parametrize("crashes", [(True,), (False, True), (True, True), (False, False)])
-def test_L2_the_largest_timestamp_of_a_segment_that_is_rolled_while_it_is_flushed_survives_crashes(
-    crashes: tuple[bool, ...], interval_bytes: int
-) -> None:
-    """Its entry in the time index is written when the segment is rolled: that flush does not sync it."""
-    config = replace(SMALL_SEGMENTS, index_interval_bytes=interval_bytes)
-    storage = storage_with_folder()
+def rolled_while_it_is_flushed(storage: SimulatedStorage, config: LogConfig) -> int:
+    """Write three batches, the second of which is the newest, and return the recovery point.
+
+    The entry for the largest timestamp is written when the segment is rolled: that flush does not sync it.
+    """
     log = open_log(storage, config)
     log.flush()
     for age_ms in (3_000, 0, 1_000):
@@ -111,15 +109,71 @@ def test_L2_the_largest_timestamp_of_a_segment_that_is_rolled_while_it_is_flushe
     point = log.end_flush(work)
     assert point == 3
     log.local.keep_snapshot(point)  # or it is on the disk by chance
+    return point
+
+
+def append_older(log: PartitionLog) -> None:
+    log.append(make_batch([(b"k", b"v")], timestamp_ms=NOW - 2_000), leader_epoch=0, now_ms=NOW)
+
+
+def assert_the_newest_is_found(log: PartitionLog) -> None:
+    for asked in (NOW, NOW - 999, MAX_TIMESTAMP):
+        found = log.offset_for_timestamp(asked)
+        assert found is not None
+        assert (found.offset, found.timestamp_ms) == (1, NOW)
+
+
+@pytest.mark.parametrize("interval_bytes", [0, 100_000])
+@pytest.mark.parametrize("crashes", [(True,), (False, True), (True, True), (False, False)])
+def test_L2_the_largest_timestamp_of_a_segment_that_is_rolled_while_it_is_flushed_survives_crashes(
+    crashes: tuple[bool, ...], interval_bytes: int
+) -> None:
+    config = replace(SMALL_SEGMENTS, index_interval_bytes=interval_bytes)
+    storage = storage_with_folder()
+    point = rolled_while_it_is_flushed(storage, config)
     for power in crashes:
         storage.crash(power=power, torn=False)
         log = open_log(storage, config, recovery_point=point)
-        log.append(make_batch([(b"k", b"v")], timestamp_ms=NOW - 2_000), leader_epoch=0, now_ms=NOW)
+        append_older(log)
         point = log.flush()
-        for asked in (NOW, NOW - 999, MAX_TIMESTAMP):
-            found = log.offset_for_timestamp(asked)
-            assert found is not None
-            assert (found.offset, found.timestamp_ms) == (1, NOW)
+        assert_the_newest_is_found(log)
+
+
+def test_L2_the_largest_timestamp_is_on_the_disk_once_a_later_segment_is() -> None:
+    """A killed process has written its entry, and not synced it. The next power cut comes some segments later."""
+    config = replace(SMALL_SEGMENTS, index_interval_bytes=100_000)
+    storage = storage_with_folder()
+    point = rolled_while_it_is_flushed(storage, config)
+    storage.crash(power=False)
+    log = open_log(storage, config, recovery_point=point)
+    append_older(log)
+    log.roll(NOW)
+    append_older(log)
+    point = log.flush()
+    log.local.keep_snapshot(4)
+    storage.crash(power=True, torn=False)
+    log = open_log(storage, config, recovery_point=point)
+    assert [segment.base_offset for segment in log.segments] == [0, 3, 4]
+    assert_the_newest_is_found(log)
+
+
+def test_L2_a_full_disk_keeps_no_log_from_starting_whose_largest_timestamp_was_lost() -> None:
+    """There is no room for its entry until the next flush that has some."""
+    config = replace(SMALL_SEGMENTS, index_interval_bytes=100_000)
+    storage = storage_with_folder()
+    point = rolled_while_it_is_flushed(storage, config)
+    storage.crash(power=True, torn=False)
+    storage.set_free_bytes(0)
+    log = open_log(storage, config, recovery_point=point)
+    assert_the_newest_is_found(log)
+    storage.set_free_bytes(None)
+    append_older(log)
+    log.roll(NOW)
+    append_older(log)
+    point = log.flush()
+    log.local.keep_snapshot(4)
+    storage.crash(power=True, torn=False)
+    assert_the_newest_is_found(open_log(storage, config, recovery_point=point))
 
 
 def test_R3_a_replica_is_cut_where_synced_records_are_gone_and_keeps_no_offsets_for_them() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import socket
 
 import pytest
@@ -23,12 +24,19 @@ def test_no_port_that_is_taken_is_given(monkeypatch: pytest.MonkeyPatch) -> None
     with socket.create_server(("127.0.0.1", free_ports(1)[0])) as taken:
         port = taken.getsockname()[1]
         monkeypatch.setattr(ports, "FIXED_PORTS", range(port, port + 1))
+        monkeypatch.setattr(ports, "_in_turn", lambda: itertools.repeat(port))
         with pytest.raises(FatalError, match=f"fewer than 1 of the ports {port} to {port} are free"):
             free_ports(1)
 
 
-@pytest.mark.parametrize("address", ["127.0.0.1:9092", "0.0.0.0:0", "[::1]:0", "off"])
-def test_an_address_that_somebody_chose_stays(address: str) -> None:
+def test_no_port_is_given_twice_though_nobody_listens_on_it_yet() -> None:
+    """Addresses are chosen one by one, and the nodes that are to have them start later."""
+    found = [free_ports(1)[0] for _ in range(500)]
+    assert len(set(found)) == len(found)
+
+
+@pytest.mark.parametrize("address", ["127.0.0.1:9092", "0.0.0.0:0", "[::1]:0", "off", 5, None])
+def test_an_address_that_somebody_chose_stays(address: object) -> None:
     assert lasting_address(address) == address
 
 
