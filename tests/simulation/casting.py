@@ -25,7 +25,7 @@ from simulation.kafka_dropper import KafkaDropper, KafkaHasty, has_dropper
 from simulation.kafka_lister import KafkaLister
 from simulation.kafka_membership import KafkaMember
 from simulation.kafka_offsets import KafkaMover
-from simulation.nemesis import draw_late_answers
+from simulation.plans import draw_late_answers
 
 if TYPE_CHECKING:
     from simulation.ledger import Ledger

@@ -54,12 +54,12 @@ class CommittedLog:
         partition: Partition,
         markers: Markers,
         several_an_epoch: Collection[int],
-        anew: Collection[tuple[TopicPartition, int]] = (),
+        restarts: Collection[tuple[TopicPartition, int]] = (),
     ) -> Iterator[Finding]:
         """Take in what is committed in a log beyond what was seen, and yield what is wrong with it.
 
         several_an_epoch: producer ids of which one epoch has several transactions
-        anew:             where a producer may begin anew, because it was idle for so long that it is forgotten (P8)
+        restarts:         where a producer may start again, as it was idle for so long that it is forgotten (P8)
         """
         begin = max(self.end, partition.log_start_offset)
         if begin > self.end:  # its head was deleted before it was looked at, and may have ended transactions
@@ -76,7 +76,7 @@ class CommittedLog:
                 continue
             place = f"{partition.tp}@{header.base_offset}"
             producer = (header.producer_id, header.producer_epoch)
-            if (partition.tp, header.base_offset) in anew:
+            if (partition.tp, header.base_offset) in restarts:
                 self.epochs.pop(header.producer_id, None)
                 self.sequences.pop(producer, None)
             last_epoch = self.epochs.get(header.producer_id, -1)
@@ -207,7 +207,7 @@ class LogWatch:
             )
         if high_watermark > known.end:
             ledger = self._ledger
-            for rule, detail in known.follow(partition, self._markers, ledger.several_an_epoch, ledger.anew):
+            for rule, detail in known.follow(partition, self._markers, ledger.several_an_epoch, ledger.restarts):
                 self._wrong(rule, partition, detail)
         if start < known.start == known.stable and is_started:
             known.stable = start  # what was open began before the start, which nobody was told of and which is gone

@@ -15,7 +15,8 @@ from simulation.cluster_actors import ClusterReader, TopicMaker, create_topic
 from simulation.cluster_checks import ReplicaWatch
 from simulation.kafka_actors import KafkaFeeder
 from simulation.kafka_wire import JAVA_4, ClusterWire, Party
-from simulation.nemesis import CONTROLLER, LEADER, Fault, Stage, draw_plan
+from simulation.nemesis import Fault, Stage
+from simulation.plans import CONTROLLER, LEADER, draw_plan
 from simulation.scenario import BUSY_S, Scenario
 from simulation.state_checks import StateChecks
 from simulation.world import CLOCKS_OFF_MS, SimulatedNode

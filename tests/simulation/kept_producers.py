@@ -50,7 +50,7 @@ class KeptProducers:
         self._expires_s = settings["producer_id_expiration_ms"] / 1000 if settings else None
         self._ends: dict[TopicPartition, int] = {}
         self._heard: dict[_Producer, float] = {}
-        self._anew: defaultdict[_Producer, list[int]] = defaultdict(list)
+        self._restarts: defaultdict[_Producer, list[int]] = defaultdict(list)
         """Offsets from which on a producer may be known as if it had begun there."""
         self._off_ms = node.clock.off_ms
         self._jumped_s = 0.0
@@ -86,14 +86,14 @@ class KeptProducers:
             if header.producer_id < 0:
                 continue
             producer = (tp, header.producer_id)
-            if self._may_have_expired(producer) and header.base_offset not in self._anew[producer]:
-                self._anew[producer].append(header.base_offset)
-                self._ledger.anew.add((tp, header.base_offset))
-            begun = max((offset for offset in self._anew[producer] if offset <= header.base_offset), default=None)
+            if self._may_have_expired(producer) and header.base_offset not in self._restarts[producer]:
+                self._restarts[producer].append(header.base_offset)
+                self._ledger.restarts.add((tp, header.base_offset))
+            begun = max((offset for offset in self._restarts[producer] if offset <= header.base_offset), default=None)
             if begun is not None:
                 # Several batches may have been on their way: each may stand before the new beginning, and after it.
                 offsets = range(header.base_offset, header.next_offset)
-                self._ledger.after_anew |= {(tp.topic, tp.partition, offset): begun for offset in offsets}
+                self._ledger.after_restart |= {(tp.topic, tp.partition, offset): begun for offset in offsets}
             appended_s = self._appended_s.setdefault((tp, header.base_offset), self._looked_s)
             if header.next_offset <= committed:
                 self._heard[producer] = appended_s
@@ -122,13 +122,13 @@ class KeptProducers:
     def _is_right(
         self, producer: _Producer, live: ProducerEntry | None, logged: ProducerEntry | None, start: int
     ) -> bool:
-        anew = self._anew.get(producer, ())
+        restarts = self._restarts.get(producer, ())
         if live is None:
             return logged is None or (not _is_open(logged) and self._may_have_expired(producer))
         left = tuple(batch for batch in live.batches if batch.last_offset >= start)
         if logged is None:
             return start > 0 and not left and live.transaction_first_offset < start
-        is_epoch_right = live.coordinator_epoch == logged.coordinator_epoch or start > 0 or bool(anew)
+        is_epoch_right = live.coordinator_epoch == logged.coordinator_epoch or start > 0 or bool(restarts)
         return (
             (live.epoch, live.last_timestamp_ms) == (logged.epoch, logged.last_timestamp_ms)
             and is_epoch_right
@@ -137,7 +137,7 @@ class KeptProducers:
                 live.transaction_first_offset == logged.transaction_first_offset
                 or 0 <= live.transaction_first_offset < start
             )
-            and _may_be_left(left, logged.batches, anew)
+            and _may_be_left(left, logged.batches, restarts)
         )
 
 
@@ -145,5 +145,7 @@ def _is_open(entry: ProducerEntry) -> bool:
     return entry.transaction_first_offset >= 0
 
 
-def _may_be_left(left: tuple[RememberedBatch, ...], logged: tuple[RememberedBatch, ...], anew: Sequence[int]) -> bool:
-    return any(left == tuple(batch for batch in logged if batch.first_offset >= begin) for begin in (0, *anew))
+def _may_be_left(
+    left: tuple[RememberedBatch, ...], logged: tuple[RememberedBatch, ...], restarts: Sequence[int]
+) -> bool:
+    return any(left == tuple(batch for batch in logged if batch.first_offset >= begin) for begin in (0, *restarts))

@@ -45,11 +45,11 @@ class Ledger:
         """Topics whose deletion was asked for: where the metadata goes back, they may be there again, and empty."""
         self.begins: dict[TopicPartition, Begins] = {}
         """The logs whose heads are deleted. All others begin at 0."""
-        self.anew: set[tuple[TopicPartition, int]] = set()
+        self.restarts: set[tuple[TopicPartition, int]] = set()
         """Where producers go on that were idle so long that they may be forgotten: what such a one sends again is not
         known as a duplicate any more (P8).
         """
-        self.after_anew: dict[tuple[str, int, int], int] = {}
+        self.after_restart: dict[tuple[str, int, int], int] = {}
         """Of each record that such a producer wrote from there on, where that was."""
         self.committed: set[str] = set()
         """The names of the programs that know of something that it is committed."""
@@ -94,7 +94,7 @@ class Ledger:
 
     def _forget_repeated(self) -> None:
         """Leave out what stands a second time where its producer was not known any more. The first one counts."""
-        if not self.anew:
+        if not self.restarts:
             return
         others: dict[str, set[tuple[str, int, int]]] = {}
         for one in self.reads:
@@ -104,7 +104,7 @@ class Ledger:
             place
             for places in others.values()
             for before, place in itertools.pairwise(sorted(places))
-            if before[:2] == place[:2] and before[2] < self.after_anew.get(place, 0)
+            if before[:2] == place[:2] and before[2] < self.after_restart.get(place, 0)
         }
         self.reads = [
             replace(one, records=[each for each in one.records if (one.topic, one.partition, each[0]) not in repeated])

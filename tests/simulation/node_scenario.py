@@ -22,7 +22,8 @@ from simulation.checks import LogWatch
 from simulation.kafka_deleter import HEADS, KafkaDeleter, deleting_settings
 from simulation.kafka_lister import KafkaLister
 from simulation.kept_producers import expiring_settings
-from simulation.nemesis import Fault, Stage, draw_lost_answers, draw_plan, in_order
+from simulation.nemesis import Fault, Stage
+from simulation.plans import draw_lost_answers, draw_plan, in_order
 from simulation.scenario import BUSY_S, HEAL_S, Scenario
 from simulation.state_checks import StateChecks, judge_tokens
 from simulation.world import CLOCKS_OFF_MS

@@ -236,7 +236,7 @@ def test_P8_what_a_producer_that_was_forgotten_sends_again_counts_once(
     ledger = Ledger()
     for value in ("a", "b"):
         ledger.settle(ledger.intend("feeder.1", Send("out", 0, value)), Outcome.COMMITTED)
-    ledger.anew.add((TP, 2))
-    ledger.after_anew |= {("out", 0, offset): 2 for offset in (2, 3)}
+    ledger.restarts.add((TP, 2))
+    ledger.after_restart |= {("out", 0, offset): 2 for offset in (2, 3)}
     ledger.reads.append(Read("final", "out", 0, tuple(enumerate(values))))
     assert [anomaly.kind for anomaly in ledger.check({})] == found

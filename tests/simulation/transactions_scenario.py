@@ -17,7 +17,8 @@ from simulation.kafka_dropper import MarkerWatch, has_dropper
 from simulation.kafka_group_members import ClassicMember
 from simulation.kafka_lister import KafkaLister
 from simulation.kafka_wire import JAVA_4, Party, learn_topic_ids
-from simulation.nemesis import Fault, draw_lags, draw_late_answers, draw_lost_answers, in_order
+from simulation.nemesis import Fault
+from simulation.plans import draw_lags, draw_late_answers, draw_lost_answers, in_order
 from simulation.state_checks import judge_tokens
 
 FINISH_S: Final = 180.0
