@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import logging
 import math
-import threading
 import weakref
 from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import AbstractContextManager, suppress
+from functools import partial
 from typing import Any, Generic, TypeVar, Unpack
 
 from semel.protocol.api.groups import GroupMetadata, OffsetAndMetadata
@@ -419,8 +419,7 @@ def core_of(consumer: ConsumerBase[Any]) -> ConsumerCore:
 def _close_dropped(core: ConsumerCore) -> None:
     """Close what a consumer was made of that was dropped without a close, or it would own its partitions for ever."""
     if core.is_started and not core.client.io.forked:
-        # On a thread of its own: the collector may run on the IO thread, which can't wait for itself.
-        threading.Thread(target=_close_quietly, args=(core,), name="semel-close").start()
+        core.client.io.close_aside(partial(_close_quietly, core))
 
 
 def _close_quietly(core: ConsumerCore) -> None:

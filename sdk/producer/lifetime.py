@@ -5,8 +5,8 @@ from __future__ import annotations
 import atexit
 import logging
 import os
-import threading
 import weakref
+from functools import partial
 from typing import Any, Final
 
 from semel.protocol.errors import SemelError
@@ -30,10 +30,9 @@ def close_when_dropped(owner: object, core: ProducerCore) -> weakref.finalize[..
 
 
 def _close_dropped(core: ProducerCore) -> None:
-    # On a thread of its own: the collector may run on the IO thread, which can't wait for itself.
     core.drop()
     if not core.client.io.forked:
-        threading.Thread(target=_close_quietly, args=(core,), name="semel-close").start()
+        core.client.io.close_aside(partial(_close_quietly, core))
 
 
 def _close_quietly(core: ProducerCore) -> None:

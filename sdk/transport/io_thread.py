@@ -122,6 +122,10 @@ class IoThread:
             future.cancel()
             raise
 
+    def close_aside(self, close: Callable[[], object]) -> None:
+        """Close what was dropped, on another thread: the collector may run on this one, which can't wait for itself."""
+        threading.Thread(target=close, name="semel-close").start()
+
     def close(self) -> None:
         """Cancel what runs, stop the loop and the thread. Does nothing the second time, and in a forked child."""
         with self._lock:

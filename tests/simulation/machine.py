@@ -167,6 +167,9 @@ class LoopIo:
             coroutine.close()
         raise AssertionError(f"a call of a {self._owner} would block")
 
+    def close_aside(self, close: Callable[[], object]) -> None:
+        """Do nothing: a world has one thread. What is dropped without a close ends with its process."""
+
     def close(self) -> None:
         self.closed = True
         for task in list(self._tasks):
