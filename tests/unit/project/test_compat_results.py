@@ -23,7 +23,7 @@ def made() -> ModuleType:
     return results
 
 
-def a_list(made: ModuleType, folder: Path) -> object:
+def a_list(made: ModuleType, folder: Path, nodes: int = 1) -> object:
     path = folder / "expected.toml"
     path.write_text(
         """
@@ -39,9 +39,14 @@ def a_list(made: ModuleType, folder: Path) -> object:
         tests = ["shaky"]
         is = "unstable"
         because = "sleeps"
+        [[client]]
+        tests = ["alone"]
+        is = "fails"
+        because = "expects one node"
+        with_several_nodes = true
         """
     )
-    return made.ExpectedList.read(path)
+    return made.ExpectedList.read(path, nodes)
 
 
 @pytest.mark.parametrize(
@@ -75,6 +80,16 @@ def test_what_the_list_skips_is_not_run(made: ModuleType, tmp_path: Path) -> Non
     assert expected.left_out("client", "slow/part") == "no SASL"  # type: ignore[attr-defined]
     assert expected.left_out("client-2", "slow/part") is None  # type: ignore[attr-defined]
     assert expected.left_out("client", "acl_add") is None  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize(("nodes", "outcome"), [(1, "PASSED"), (3, "FAILED"), (None, "FAILED")])
+def test_what_fails_with_several_nodes_has_to_pass_with_one(
+    made: ModuleType, tmp_path: Path, nodes: int, outcome: str
+) -> None:
+    expected = a_list(made, tmp_path, nodes)
+    for each in ("PASSED", "FAILED"):
+        lines = expected.unexpected([made.Result("client", "alone", made.Outcome[each], 1.0)])  # type: ignore[attr-defined]
+        assert (not lines) == (each == outcome)
 
 
 @pytest.mark.parametrize(
