@@ -32,6 +32,10 @@ REMEMBERED_COMMITS = 100
 DAWDLER_SHARE = 0.3
 """In how many worlds a program has transactions that take longer than their timeout."""
 DAWDLED_MS = 2_000
+EARLY_LEAVER_SHARE = 0.5
+"""How many programs leave their group now and then before they commit: who gets their partitions has to wait (O2)."""
+LEFT_OPEN_S = 3.0
+"""How long their transactions stay open after that, at most."""
 REPEATER_SHARE = 0.3
 """In how many worlds a writer uses tokens again."""
 HURRY_S = 0.4
@@ -216,7 +220,17 @@ class HandTransformer(Transformer):
     After that it ends, and commits where it stands before it leaves: what was rewound must not be committed.
     """
 
+    def __init__(self, world: World, ledger: Ledger, name: str, partitions: int) -> None:
+        super().__init__(world, ledger, name, partitions)
+        self._own_chance = random.Random(f"{name} of {world.seed}")
+        self._leaves_early = 0.1 if self._own_chance.random() < EARLY_LEAVER_SHARE else 0.0
+
     async def live(self, worker: str) -> None:
+        while not self.is_stopping:
+            await self._take_part(worker)
+
+    async def _take_part(self, worker: str) -> None:
+        """Be a member of the group once."""
         async with (
             self._member() as consumer,
             semel.aio.Producer(
@@ -232,6 +246,9 @@ class HandTransformer(Transformer):
                 batch = await consumer.poll(0.5, self.chance.randint(1, 30))
                 if batch is None:
                     continue
+                if self._own_chance.random() < self._leaves_early:
+                    await self._leave_early(worker, consumer, producer, batch)
+                    return
                 try:
                     await self._transact(worker, producer, batch)
                 except AbortTransactionError as error:
@@ -250,12 +267,29 @@ class HandTransformer(Transformer):
                     raise AbortTransactionError("the program fails at a record")
         except RetriableError:
             # Whether it committed is not known: this asks until it is.
-            while True:
-                try:
-                    await producer.commit_transaction()
-                    return
-                except RetriableError:
-                    await self.think(0.2)
+            await self._commit(producer)
+
+    async def _leave_early(
+        self, worker: str, consumer: semel.aio.Consumer, producer: semel.aio.Producer, batch: semel.aio.Batch
+    ) -> None:
+        """Do the same call by call, and leave the group in between: what it has committed by then stays so."""
+        batch.begin()
+        await producer.begin_transaction()
+        for record in batch:
+            made = self._transformed(worker, record)
+            await producer.send(made.topic, made.value, partition=made.partition)
+        await producer.send_offsets(batch.next_offsets, batch.group_metadata)
+        await consumer.close()
+        await asyncio.sleep(LEFT_OPEN_S * self._own_chance.random())
+        await self._commit(producer)
+
+    async def _commit(self, producer: semel.aio.Producer) -> None:
+        while True:
+            try:
+                await producer.commit_transaction()
+                return
+            except RetriableError:
+                await self.think(0.2)
 
 
 class Writer(Actor):

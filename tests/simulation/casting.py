@@ -22,6 +22,7 @@ from simulation.group_watch import GroupWatch, draw_group
 from simulation.kafka_actors import KafkaFeeder, KafkaReader, KafkaRemaker, KafkaTransformer, KafkaWriter
 from simulation.kafka_deleter import KafkaDeleter, has_deleter
 from simulation.kafka_dropper import KafkaDropper, KafkaHasty, has_dropper
+from simulation.kafka_leaver import KafkaLeaver, has_leaver
 from simulation.kafka_lister import KafkaLister
 from simulation.kafka_membership import KafkaMember
 from simulation.kafka_offsets import KafkaMover
@@ -82,6 +83,8 @@ def draw_cast(world: World, ledger: Ledger, chance: random.Random, count: int) -
         ]
     if len(world.nodes) == 1 and has_deleter(world):
         cast.append(KafkaDeleter(world, ledger, "deleter", count, think_s))
+    if has_leaver(world):
+        cast.append(KafkaLeaver(world, ledger, "leaver", count, think_s))
     if has_dropper(world):
         cast.append(KafkaDropper(world, ledger, "dropper", count, think_s))
     if len(world.nodes) > 1 and draw_late_answers(world.seed):

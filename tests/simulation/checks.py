@@ -46,6 +46,8 @@ class CommittedLog:
     epochs: dict[int, int] = field(default_factory=dict)
     open: dict[int, int] = field(default_factory=dict)
     """Where the open transaction of each producer id begins."""
+    decided: list[tuple[int, int]] = field(default_factory=list)
+    """Where each transaction that has ended begins, and where its marker is, in the order of the markers."""
     newest_ms: dict[int, int] = field(default_factory=dict)
     """The newest timestamp of each batch, by its base offset."""
 
@@ -85,7 +87,9 @@ class CommittedLog:
             self.epochs[header.producer_id] = max(last_epoch, header.producer_epoch)
             if header.is_control:
                 kind = decode_control(decode_records(data, header.position)[0]).type.name
-                self.open.pop(header.producer_id, None)
+                begun = self.open.pop(header.producer_id, None)
+                if begun is not None:
+                    self.decided.append((begun, header.base_offset))
                 if header.producer_id in several_an_epoch:
                     continue  # whether such a transaction is torn is seen by its values alone
                 before = markers.setdefault(producer, (kind, place))
@@ -100,6 +104,15 @@ class CommittedLog:
             if expected is not None and header.base_sequence != expected:
                 yield "P2", f"{place}: sequence {header.base_sequence} of {producer}, not {expected}"
             self.sequences[producer] = (header.last_sequence + 1) % _SEQUENCES
+
+    def first_undecided(self, high_watermark: int) -> int:
+        """Return where the first transaction begins whose marker is not below a high watermark, or else that."""
+        first = min(self.open.values(), default=high_watermark)
+        for begin, marker in reversed(self.decided):
+            if marker < high_watermark:
+                break
+            first = min(first, begin)
+        return min(first, high_watermark)
 
     def missing_in(self, partition: Partition, begin: int, end: int) -> Iterator[tuple[int, str]]:
         """Yield the committed batches from `begin` to `end` that a log does not have as they were, with what it has."""

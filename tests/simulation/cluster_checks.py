@@ -39,6 +39,8 @@ class _Seen:
     epoch: int
     compared: int = 0
     high_watermark: int = 0
+    place: tuple[int, int] = (-1, -1)
+    """Its high watermark and last stable offset when these were looked at last."""
     noted: int = -1
 
 
@@ -140,10 +142,15 @@ class ReplicaWatch:
         seen.high_watermark = one.high_watermark
         known.rolled = max(known.rolled, one.log.segments.active.base_offset)
         committed = known.committed
-        first_open = min(committed.open.values(), default=committed.end)
-        if one.last_stable_offset > first_open:
-            detail = f"it is stable to {one.last_stable_offset}, and {first_open} is undecided"
-            self._wrong("L1", known, node_id, detail)
+        place = one.high_watermark, one.last_stable_offset
+        if place != seen.place:
+            seen.place = place
+            first_open = committed.first_undecided(one.high_watermark)
+            if one.last_stable_offset > first_open:
+                detail = (
+                    f"it is stable to {one.last_stable_offset} of {one.high_watermark}, and {first_open} is undecided"
+                )
+                self._wrong("L1", known, node_id, detail)
         is_complete = self._must_be_complete(state, node_id)
         if is_complete and one.durable_end < committed.end:
             self._wrong(

@@ -16,7 +16,7 @@ from simulation.cluster_checks import ReplicaWatch
 from simulation.kafka_actors import KafkaFeeder
 from simulation.kafka_wire import JAVA_4, ClusterWire, Party
 from simulation.nemesis import Fault, Stage
-from simulation.plans import CONTROLLER, LEADER, draw_plan
+from simulation.plans import CONTROLLER, LEADER, draw_plan, draw_successions, in_order
 from simulation.scenario import BUSY_S, Scenario
 from simulation.state_checks import StateChecks
 from simulation.world import CLOCKS_OFF_MS, SimulatedNode
@@ -58,6 +58,8 @@ class ClusterScenario(Scenario):
     state_steps = 256 * 32
     moves: ClassVar = False
     """Whether leaders are moved while all nodes live."""
+    succeeded: ClassVar[tuple[str, ...]] = (INPUT, OUTPUT)
+    """The topics whose leaders are brought down at moments that are waited for."""
     settings: ClassVar[Mapping[str, Any]] = {}
     """What all nodes have besides what is drawn."""
 
@@ -83,7 +85,8 @@ class ClusterScenario(Scenario):
         drawn = draw_plan(
             chance, [actor.name for actor in self.actors], BUSY_S, 24, names, mortal=mortal, moves=self.moves
         )
-        self.plan = drawn if plan is None else tuple(plan)
+        successions = draw_successions(seed, self.succeeded) if self.is_durable else ()
+        self.plan = in_order((*drawn, *successions)) if plan is None else tuple(plan)
 
     def _more_settings(self) -> Mapping[str, Any]:
         """Return what nodes are told because of the clients that there will be."""

@@ -17,6 +17,7 @@ from semel.protocol.errors import SemelError
 from simulation.actors import Asker
 from simulation.failover import AFTER_RESTART, fail_over
 from simulation.network import LostAnswers
+from simulation.successions import depose, leave_behind, short_reign
 
 if TYPE_CHECKING:
     from semel.broker.log.journal import Journal
@@ -527,6 +528,9 @@ def _kill_all(stage: Stage, fault: Fault) -> None:
 
 LATE_ANSWERS: Final = "late answers"
 LOST_ANSWERS: Final = "lost answers of calls"
+SHORT_REIGN: Final = "short reign"
+LEFT_BEHIND: Final = "replica left behind"
+DEPOSED: Final = "deposed leader"
 
 
 KINDS: dict[str, _Kind] = {
@@ -745,6 +749,29 @@ KINDS: dict[str, _Kind] = {
         _lose_answers_of_calls,
         longest_s=5.0,
         targets=("CommitSharedTransaction", "EndTransaction", "EndTransaction", "OpenSharedTransaction"),
+        worlds=Worlds.ASIDE,
+        is_of_node=False,
+    ),
+    SHORT_REIGN: _Kind(
+        "when the third replica of {target}-0 has more than the second, its leader is killed, and the second when it "
+        "leads and has written; they are started again after {for_s:.2f} s, one after the other",
+        0,
+        short_reign,
+        worlds=Worlds.ASIDE,
+        is_of_node=False,
+    ),
+    LEFT_BEHIND: _Kind(
+        "the third replica of {target}-0 is cut off until it is out of sync, and its leader is killed when the second "
+        "does not know of all that is committed, and started again after {for_s:.2f} s",
+        0,
+        leave_behind,
+        worlds=Worlds.ASIDE,
+        is_of_node=False,
+    ),
+    DEPOSED: _Kind(
+        "the leader of {target}-0 reaches neither other nodes nor the database for {for_s:.2f} s",
+        0,
+        depose,
         worlds=Worlds.ASIDE,
         is_of_node=False,
     ),

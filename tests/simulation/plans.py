@@ -6,7 +6,16 @@ import random
 from collections.abc import Iterable, Sequence
 from typing import Final
 
-from simulation.nemesis import KINDS, LATE_ANSWERS, LOST_ANSWERS, Fault, Worlds
+from simulation.nemesis import (
+    DEPOSED,
+    KINDS,
+    LATE_ANSWERS,
+    LEFT_BEHIND,
+    LOST_ANSWERS,
+    SHORT_REIGN,
+    Fault,
+    Worlds,
+)
 
 LATE_ANSWERS_SHARE: Final = 0.5
 """In how many worlds with several nodes and transactions coordinators' answers come late."""
@@ -26,6 +35,26 @@ def draw_late_answers(seed: int) -> tuple[Fault, ...]:
             amount=chance.randint(*shape.amount),
         )
         for _ in range(chance.randint(1, 3))
+    )
+
+
+SUCCESSIONS_SHARE: Final = 0.5
+"""In how many worlds with several nodes leaders die, or are cut off, at a moment that is waited for."""
+
+
+def draw_successions(seed: int, topics: Sequence[str]) -> tuple[Fault, ...]:
+    """Draw when the leaders of topics follow each other in a way that is hard for replicas."""
+    chance = random.Random(f"successions of {seed}")
+    if chance.random() >= SUCCESSIONS_SHARE:
+        return ()
+    return tuple(
+        Fault(
+            at_s=round(0.2 + chance.random() * 9.0, 3),
+            kind=chance.choice((SHORT_REIGN, LEFT_BEHIND, DEPOSED)),
+            target=chance.choice(topics),
+            for_s=round(1.0 + 6.0 * chance.random(), 3),
+        )
+        for _ in range(chance.randint(1, 2))
     )
 
 

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar, Final
 
 from semel.protocol.api.topics import IsolationLevel
-from semel.protocol.ids import TopicPartition
+from semel.protocol.ids import OFFSETS_TOPIC, TRANSACTIONS_TOPIC, TopicPartition
 from simulation.actors import INPUT, OUTPUT, Actor
 from simulation.casting import SOURCES, draw_cast, group_settings, watch_of
 from simulation.cluster_actors import ClusterReader
@@ -31,6 +31,7 @@ class TransactionsScenario(ClusterScenario):
     heal_s = FINISH_S
     end_s = 2 * FINISH_S
     moves = True
+    succeeded = (INPUT, OUTPUT, TRANSACTIONS_TOPIC, OFFSETS_TOPIC)
     settings: ClassVar[dict[str, Any]] = {
         "offsets_topic_segment_bytes": 5_000,
         "transaction_state_log_segment_bytes": 5_000,
