@@ -164,6 +164,8 @@ class SimulatedStorage:
         """Called when a crash point is reached, before `SimulatedCrash` is raised there."""
         self._faults: list[_Fault] = []
         self._crash_point: int | None = None
+        self._crash_of: tuple[str, int] | None = None
+        """The part of a path whose first operation is waited for, and how many from there on are left."""
         self._dead = False
         self._locks: set[str] = set()
         self._mutex = threading.RLock()
@@ -178,14 +180,17 @@ class SimulatedStorage:
         """Take back what `fail_next` planned and has not happened."""
         self._faults.clear()
 
-    def crash_at(self, operation: int | None) -> None:
+    def crash_at(self, operation: int | None, of: str = "") -> None:
         """Raise `SimulatedCrash` at the n-th mutating operation from now (1 is the next), having done it in part.
 
         None takes that back.
+
+        of: count from the first one whose path has this part, instead of from now
         """
         if operation is not None and operation < 1:
             raise ValueError(f"operations are counted from 1: {operation}")
-        self._crash_point = None if operation is None else self.operations + operation
+        self._crash_of = None if operation is None or not of else (of, operation)
+        self._crash_point = None if operation is None or of else self.operations + operation
 
     @property
     def crashed(self) -> bool:
@@ -202,7 +207,7 @@ class SimulatedStorage:
             self.generation += 1
             self.operations = 0
             self._dead = False
-            self._crash_point = None
+            self._crash_point = self._crash_of = None
             self._faults.clear()
             self._locks.clear()
             if power:
@@ -352,6 +357,9 @@ class SimulatedStorage:
                 self._check_alive()
             else:
                 usable()
+            if mutates and self._crash_of is not None and self._crash_of[0] in path:
+                self._crash_point = self.operations + self._crash_of[1]
+                self._crash_of = None
             if not mutates:
                 fault = self._take_fault(operation, path)
                 if fault is not None:

@@ -12,13 +12,20 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from contextlib import suppress
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from history import Outcome, Read, Send
 
 import semel
 import semel.aio
-from semel.protocol.errors import AbortTransactionError, FencedError, RetriableError, SemelError, UsageError
+from semel.protocol.errors import (
+    AbortTransactionError,
+    FatalError,
+    FencedError,
+    RetriableError,
+    SemelError,
+    UsageError,
+)
 from simulation.ledger import Ledger
 from simulation.loop import Process
 
@@ -98,6 +105,7 @@ class Actor(ABC):
             self.is_done = True
         except SemelError as error:
             self.world.told(f"{process.name} ended: {type(error).__name__}: {error.message}")
+            self.judge_end(worker, error)
             if process is self.process:
                 self.world.scheduler.world.post(self.kill)
         except Exception as error:
@@ -113,6 +121,9 @@ class Actor(ABC):
     def is_current(self, worker: str) -> bool:
         """Whether a life is the present one, and not an older one beside it."""
         return worker == f"{self.name}.{self.lives}"
+
+    def judge_end(self, worker: str, error: SemelError) -> None:  # noqa: B027  # most may be told anything
+        """Say what is wrong with the error that a life ended by."""
 
     @abstractmethod
     async def live(self, worker: str) -> None:
@@ -167,6 +178,8 @@ class Feeder(Actor):
 class Transformer(Actor):
     """Reads the input, writes what it makes of it to the output, exactly once: `Consumer.run`."""
 
+    group: ClassVar = "transformers"
+
     def __init__(self, world: World, ledger: Ledger, name: str, partitions: int) -> None:
         super().__init__(world, ledger, name)
         self._partitions = partitions
@@ -187,19 +200,22 @@ class Transformer(Actor):
     def _member(self) -> semel.aio.Consumer:
         return semel.aio.Consumer(
             self.bootstrap,
-            group="transformers",
+            group=self.group,
             topics=[INPUT],
             session_timeout_ms=SESSION_MS,
             request_timeout_ms=3_000,
             max_wait_ms=1_000,
         )
 
+    async def _handle(self, worker: str, record: semel.Record) -> semel.ProducerRecord | None:
+        return self._transformed(worker, record)
+
     async def live(self, worker: str) -> None:
         async with self._member() as self._consumer:
             if self.is_stopping:
                 return
             await self._consumer.run(
-                lambda record: self._transformed(worker, record),
+                lambda record: self._handle(worker, record),
                 transactional_id=self.name,
                 producer={"transaction_timeout_ms": 8_000, **self.patience},
                 max_records=self.chance.randint(1, 30),
@@ -311,6 +327,19 @@ class Writer(Actor):
         """The transaction that may have committed: its number in the ledger, and its token."""
         self.tokens: dict[str, list[int]] = {}
         """The numbers in the ledger of what was tried under each token."""
+        self._took_place: list[str] = []
+        """The lives that have taken the place of those before."""
+        self._is_interfered = False
+
+    def transaction_aborted_by_operator(self) -> None:
+        self._is_interfered = True
+
+    def judge_end(self, worker: str, error: SemelError) -> None:
+        """Nobody is told to stop whose place nobody took: no other life, and no late request of one."""
+        if not isinstance(error, (FencedError, FatalError)) or self._is_interfered or len(self.world.nodes) > 1:
+            return
+        if self._took_place[-1:] == [worker] and self.world.network.places_taken[self.name] == len(self._took_place):
+            self.ledger.wrong("refused", f"{worker} had to end, and nobody took its place: {error.message}")
 
     async def live(self, worker: str) -> None:
         left = self._open  # not what a later life has open: only who came last gets an answer that is final
@@ -322,6 +351,7 @@ class Writer(Actor):
             delivery_timeout_ms=15_000,
             **self.patience,
         ) as producer:
+            self._took_place.append(worker)
             await self._learn(producer, left)
             while not self.is_stopping:
                 await self._transact(worker, producer)

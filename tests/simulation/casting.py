@@ -18,6 +18,7 @@ from simulation.actors import (
     Transformer,
     Writer,
 )
+from simulation.filterer import Filterer, has_filterer
 from simulation.group_watch import GroupWatch, draw_group
 from simulation.kafka_actors import KafkaFeeder, KafkaReader, KafkaRemaker, KafkaTransformer, KafkaWriter
 from simulation.kafka_deleter import KafkaDeleter, has_deleter
@@ -27,6 +28,7 @@ from simulation.kafka_lister import KafkaLister
 from simulation.kafka_membership import KafkaMember
 from simulation.kafka_offsets import KafkaMover
 from simulation.plans import draw_late_answers
+from simulation.two_phase import Preparer, has_preparer
 
 if TYPE_CHECKING:
     from simulation.ledger import Ledger
@@ -85,6 +87,10 @@ def draw_cast(world: World, ledger: Ledger, chance: random.Random, count: int) -
         cast.append(KafkaDeleter(world, ledger, "deleter", count, think_s))
     if has_leaver(world):
         cast.append(KafkaLeaver(world, ledger, "leaver", count, think_s))
+    if has_filterer(world):
+        cast.append(Filterer(world, ledger, "filterer", count))
+    if has_preparer(world):
+        cast.append(Preparer(world, ledger, "preparer", count, think_s))
     if has_dropper(world):
         cast.append(KafkaDropper(world, ledger, "dropper", count, think_s))
     if len(world.nodes) > 1 and draw_late_answers(world.seed):

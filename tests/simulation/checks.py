@@ -19,6 +19,7 @@ from semel.protocol.batch_header import BatchHeader, iter_batches
 from semel.protocol.control_records import decode_control
 from semel.protocol.ids import TopicId, TopicPartition
 from semel.protocol.record_decoder import decode_records
+from simulation.kept_keys import KeptKeys
 from simulation.ledger import Begins, Ledger
 
 if TYPE_CHECKING:
@@ -48,6 +49,8 @@ class CommittedLog:
     """Where the open transaction of each producer id begins."""
     decided: list[tuple[int, int]] = field(default_factory=list)
     """Where each transaction that has ended begins, and where its marker is, in the order of the markers."""
+    keys: KeptKeys | None = None
+    """What it says of each key, where it is compacted."""
     newest_ms: dict[int, int] = field(default_factory=dict)
     """The newest timestamp of each batch, by its base offset."""
 
@@ -74,6 +77,8 @@ class CommittedLog:
             self.batches[header.base_offset] = print_of(header)
             self.newest_ms[header.base_offset] = header.max_timestamp_ms
             self.end = header.next_offset
+            if self.keys is not None:
+                self.keys.take(header, data)
             if header.producer_id < 0:
                 continue
             place = f"{partition.tp}@{header.base_offset}"
@@ -100,6 +105,11 @@ class CommittedLog:
                 self.open.setdefault(header.producer_id, header.base_offset)
             if header.base_sequence < 0:
                 continue  # offsets of a transaction, which the coordinator has written
+            if -1 < last_epoch < header.producer_epoch and header.base_sequence != 0:
+                yield (
+                    "P10",
+                    f"{place}: {producer} begins with sequence {header.base_sequence}, after epoch {last_epoch}",
+                )
             expected = self.sequences.get(producer)
             if expected is not None and header.base_sequence != expected:
                 yield "P2", f"{place}: sequence {header.base_sequence} of {producer}, not {expected}"
@@ -136,6 +146,13 @@ class _Followed(CommittedLog):
     start: int = 0
     """Where the log began when it was seen last."""
     topic_id: TopicId | None = None
+
+
+def _followed(partition: Partition) -> _Followed:
+    return _Followed(
+        keys=KeptKeys() if partition.config.is_compacted else None,
+        topic_id=partition.topic_id,
+    )
 
 
 class LogWatch:
@@ -193,14 +210,15 @@ class LogWatch:
     def _look_at(self, partition: Partition, process: object) -> None:
         known = self._followed.get(partition.tp)
         if known is None or known.topic_id != partition.topic_id:
-            known = self._followed[partition.tp] = _Followed(topic_id=partition.topic_id)
+            known = self._followed[partition.tp] = _followed(partition)
         high_watermark = partition.high_watermark
         is_started = known.generation is not process
         if is_started and partition.log_end_offset < known.end and self._may_be_empty(partition.tp.topic):
-            known = self._followed[partition.tp] = _Followed(topic_id=partition.topic_id)
+            known = self._followed[partition.tp] = _followed(partition)
         if is_started:
             known.generation = process
             self._compare(partition, known, "after a start")
+            self._compare_keys(partition, known)
         # Also where nothing is new: what is below may be cleaned before the next look.
         known.rolled = partition.log.segments.active.base_offset
         # A mistake may move the last stable offset alone, while the high watermark stays.
@@ -280,6 +298,16 @@ class LogWatch:
         for base, difference in known.missing_in(partition, 0, known.end):
             if not (base < known.rolled and partition.config.is_compacted):
                 self._wrong("D6" if known.start else "D1", partition, f"{difference} {when}")
+
+    def _compare_keys(self, partition: Partition, known: _Followed) -> None:
+        """Whatever became of a cleaning when the node died, the last record of each key is there."""
+        if known.keys is None or partition.high_watermark < known.end:
+            return
+        now = KeptKeys()
+        for header, data in batches_of(partition, partition.log_start_offset, known.end):
+            now.take(header, data)
+        for difference in known.keys.missing_in(now):
+            self._wrong("D4", partition, difference)
 
     def _wrong(self, rule: str, partition: Partition, detail: str) -> None:
         self._ledger.wrong(rule, f"{self._node.name} {partition.tp}: {detail}")

@@ -366,6 +366,8 @@ class Place:
     """What all lives of one transactional id have in common: whether anybody may have been fenced."""
 
     inits: int = 0
+    unanswered: int = 0
+    """How many requests of new instances got no answer: they may arrive yet, and take the place."""
     held: int = 0
     """How many instances got an epoch."""
     may_end_early: bool = False
@@ -385,6 +387,8 @@ class TransactionalProducer:
         self._timeout_ms = timeout_ms
         self._wire = party.wire()
         self.sender = BatchSender(party, self._wire, echo, acknowledged, name, 8.0)
+        self._number = 0
+        """How many instances there were when it became one."""
         self._added: set[tuple[str, int]] = set()
         self._begun_at = 0.0
         self._needs_epoch = False
@@ -414,7 +418,10 @@ class TransactionalProducer:
         await self._init(NO_PRODUCER)
 
     async def _init(self, held: ProducerIdAndEpoch) -> None:
-        self._place.inits += held == NO_PRODUCER
+        is_new = held == NO_PRODUCER
+        self._place.inits += is_new
+        number = self._place.inits
+        self._place.unanswered += is_new  # for as long as nobody was answered, who may have died
         answer, code, lost = await ask(
             self._wire,
             ApiKey.INIT_PRODUCER_ID,
@@ -424,7 +431,9 @@ class TransactionalProducer:
             producer_id=held.producer_id,
             producer_epoch=held.producer_epoch,
         )
-        self._place.inits += lost  # one that arrives late takes the place, too
+        if is_new:
+            self._place.unanswered += lost - 1
+            self._number = number
         if code is not ErrorCode.NONE:
             self._refused("InitProducerId", code)
         self.sender.begin_epoch(ProducerIdAndEpoch(answer.producer_id, answer.producer_epoch))
@@ -639,16 +648,19 @@ class TransactionalProducer:
     @property
     def may_have_been_ended(self) -> bool:
         """Whether somebody else may have ended the present transaction: its timeout, or who took its place."""
-        world = self._party.world
-        off_ms = max(abs(node.clock.off_ms) for node in world.nodes.values())
+        world, place = self._party.world, self._place
+        clocks = [node.clock for node in world.nodes.values()]
+        # One node measures by its own clock, however wrong: but of several, each goes on by its own.
+        off_ms = clocks[0].jumped_ms if len(clocks) == 1 else max(abs(clock.off_ms) for clock in clocks)
         age_ms = (world.scheduler.now - self._begun_at) * 1000 + off_ms
-        return age_ms > self._timeout_ms * 0.8 or self._place.inits > 1 or self._place.may_end_early
+        is_replaced = place.inits > self._number or place.unanswered > 0
+        return age_ms > self._timeout_ms * 0.8 or is_replaced or place.may_end_early
 
     def _refused(self, what: str, code: ErrorCode) -> None:
         """Raise what a client makes of a refusal, and say where nobody gave a reason for it."""
         world = self._party.world
         age_s = world.scheduler.now - self._begun_at
-        if not self.may_have_been_ended and not any(node.clock.off_ms for node in world.nodes.values()):
+        if not self.may_have_been_ended:
             self._party.wrong(
                 "refused",
                 f"{what} of {self._name!r} {self.sender.producer}: {code.name}, after {age_s:.2f} s of "

@@ -22,6 +22,8 @@ class SkewedClock:
 
     def __init__(self, scheduler: Scheduler, off_ms: int = 0) -> None:
         self.off_ms = off_ms
+        self.jumped_ms = 0
+        """How far it has jumped, in all, either way."""
         self._scheduler = scheduler
 
     def now_ms(self) -> int:
@@ -29,6 +31,10 @@ class SkewedClock:
 
     def monotonic(self) -> float:
         return self._scheduler.now
+
+    def jump(self, by_ms: int) -> None:
+        self.off_ms += by_ms
+        self.jumped_ms += abs(by_ms)
 
 
 class SimulatedExecutor(Executor):

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Final
 import semel.aio
 from semel.broker.controller.elections import elect
 from semel.broker.controller.membership import changed, min_isr_of, partitions_of
+from semel.broker.log.segment import CLEANED_SUFFIX
 from semel.broker.metadata.changes import Change
 from semel.protocol.errors import SemelError
 from simulation.actors import Asker
@@ -208,6 +209,13 @@ def _crash_at(stage: Stage, fault: Fault) -> None:
     node.storage.crash_at(fault.amount)
     node.crash_power = fault.kind == "power cut at a write"
     node.crash_rest_s = fault.for_s
+
+
+def _end_in_cleaning(stage: Stage, fault: Fault) -> None:
+    """A cleaned segment takes the place of those that it was made of in several steps, and any may be the last."""
+    node = stage.node_of(fault)
+    node.storage.crash_at(fault.amount, CLEANED_SUFFIX)
+    node.crash_power, node.crash_rest_s = fault.target == LOSES_POWER, fault.for_s
 
 
 def _cut_in_start(stage: Stage, fault: Fault) -> None:
@@ -407,7 +415,7 @@ def _abort(stage: Stage, fault: Fault) -> None:
 
 
 def _clock(stage: Stage, fault: Fault) -> None:
-    stage.node_of(fault).clock.off_ms += fault.amount
+    stage.node_of(fault).clock.jump(fault.amount)
 
 
 def _slow_disk(stage: Stage, fault: Fault) -> None:
@@ -526,6 +534,8 @@ def _kill_all(stage: Stage, fault: Fault) -> None:
         stage.later(fault.for_s + 0.4 * ((number + fault.amount) % len(nodes)), node.start)
 
 
+END_IN_CLEANING: Final = "end in a cleaning"
+LOSES_POWER: Final = "loses power"
 LATE_ANSWERS: Final = "late answers"
 LOST_ANSWERS: Final = "lost answers of calls"
 SHORT_REIGN: Final = "short reign"
@@ -751,6 +761,13 @@ KINDS: dict[str, _Kind] = {
         targets=("CommitSharedTransaction", "EndTransaction", "EndTransaction", "OpenSharedTransaction"),
         worlds=Worlds.ASIDE,
         is_of_node=False,
+    ),
+    END_IN_CLEANING: _Kind(
+        "{node} {target} in write {amount} from the beginning of its next cleaning, for {for_s:.2f} s",
+        0,
+        _end_in_cleaning,
+        targets=(LOSES_POWER, "is killed"),
+        worlds=Worlds.ASIDE,
     ),
     SHORT_REIGN: _Kind(
         "when the third replica of {target}-0 has more than the second, its leader is killed, and the second when it "

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections import defaultdict, deque
+from collections import Counter, defaultdict, deque
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, InvalidStateError
 from contextlib import suppress
@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 from semel.broker.peers.handshake import Role
 from semel.protocol.errors import ErrorCode, RetriableError
+from semel.protocol.v1.transactions_pb2 import InitProducerIdRequest
 from semel.sdk.transport.unreachable import unreachable
 from simulation.loop import Process, Scheduler, current_process
 
@@ -109,6 +110,8 @@ class Network:
         """What is lost of the answers to calls, by their names."""
         self.asked: defaultdict[str, deque[tuple[float, str]]] = defaultdict(lambda: deque(maxlen=KEPT_REQUESTS))
         """What each place has asked last, and what came of it."""
+        self.places_taken: Counter[str] = Counter()
+        """How often each place has asked for the transactional id of whoever had it before, as a new instance does."""
         self.late_answers_s = 0.0
         """So much later comes what a node answers to another, where that waits neither for records nor for markers."""
         scheduler.connector = self._connect
@@ -444,6 +447,8 @@ class _Call:
         self.request = request
         self.metadata = metadata
         self.future: Future[bytes] = Future()
+        if self.name == "InitProducerId" and not InitProducerIdRequest.FromString(request).HasField("producer"):
+            network.places_taken[source] += 1
         self.server_process: Process | None = None
         self._task: asyncio.Task[None] | None = None
 

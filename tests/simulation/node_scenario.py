@@ -5,28 +5,34 @@ from __future__ import annotations
 import asyncio
 import random
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, Final
 
 import semel.aio
 from semel.broker.logs.partition import Partition
 from semel.protocol.api.groups import FetchedOffset
 from semel.protocol.errors import SemelError
 from semel.protocol.ids import TopicPartition
-from simulation.actors import (
-    INPUT,
-    OUTPUT,
-    Reader,
-)
+from simulation.actors import INPUT, OUTPUT, Reader, Transformer
 from simulation.casting import SOURCES, draw_cast, group_settings, watch_of
 from simulation.checks import LogWatch
+from simulation.kafka_actors import KafkaTransformer
 from simulation.kafka_deleter import HEADS, KafkaDeleter, deleting_settings
 from simulation.kafka_lister import KafkaLister
 from simulation.kept_producers import expiring_settings
 from simulation.nemesis import Fault, Stage
-from simulation.plans import draw_lost_answers, draw_plan, in_order
+from simulation.plans import draw_ends_in_cleaning, draw_lost_answers, draw_plan, in_order
 from simulation.scenario import BUSY_S, HEAL_S, Scenario
 from simulation.state_checks import StateChecks, judge_tokens
 from simulation.world import CLOCKS_OFF_MS
+
+CLEANED_OFTEN: Final[Mapping[str, Any]] = {
+    "offsets_topic_segment_bytes": 1_500,
+    "transaction_state_log_segment_bytes": 1_500,
+    "log_cleaner_backoff_ms": 500,
+}
+"""Where the node ends in cleanings, there are many."""
+JOURNAL_FILE_BYTES: Final = (1 << 12, 1 << 16, 1 << 16)
+"""In one of three worlds the journal has many files, of which several go at a time."""
 
 
 def _draw_settings(chance: random.Random) -> dict[str, Any]:
@@ -34,13 +40,13 @@ def _draw_settings(chance: random.Random) -> dict[str, Any]:
     segment_bytes = chance.choice((1_500, 5_000, 1 << 20))
     return {
         "journal_inline_sync_max_bytes": chance.choice((1, 1, 1 << 20)),
-        "journal_file_bytes": 1 << 16,
         "journal_direct_write_bytes": chance.choice((200, 1 << 16)),
         "log_flush_interval_ms": chance.choice((300, 2_000, 60_000)),
         "log_segment_bytes": segment_bytes,
         "offsets_topic_segment_bytes": segment_bytes,
         "transaction_state_log_segment_bytes": segment_bytes,
         "transaction_state_log_num_partitions": chance.choice((1, 2)),
+        "transaction_two_phase_commit_enable": True,
         "log_index_interval_bytes": chance.choice((100, 4_096)),
         "controller_lease_ms": chance.choice((2_000, 10_000)),
         "log_cleaner_backoff_ms": chance.choice((1_000, 15_000)),
@@ -52,7 +58,10 @@ class NodeScenario(Scenario):
         super().__init__(seed)
         world, chance = self.world, self.chance
         more = {**group_settings(seed), **deleting_settings(world), **expiring_settings(world)}
-        self.node = world.add_node(**_draw_settings(chance), **more)
+        journal = {"journal_file_bytes": random.Random(f"journal of {seed}").choice(JOURNAL_FILE_BYTES)}
+        ends = draw_ends_in_cleaning(seed)
+        cleaned = CLEANED_OFTEN if ends else {}
+        self.node = world.add_node(**{**_draw_settings(chance), **journal, **more, **cleaned})
         self.node.clock.off_ms = chance.choice(CLOCKS_OFF_MS)
         world.executor.longest_s = chance.choice((0.004, 0.03, 0.2))
         self.partitions = chance.randint(1, 3)
@@ -63,7 +72,8 @@ class NodeScenario(Scenario):
         self.watch = LogWatch(self.node, self.ledger)
         self.states = StateChecks(world, self.node, self.ledger)
         names = [actor.name for actor in self.actors]
-        drawn = in_order((*draw_plan(chance, names, BUSY_S, 14), *draw_lost_answers(seed)))
+        aside = (*draw_lost_answers(seed), *ends)
+        drawn = in_order((*draw_plan(chance, names, BUSY_S, 14), *aside))
         self.plan = drawn if plan is None else tuple(plan)
 
     @property
@@ -119,11 +129,13 @@ class NodeScenario(Scenario):
         self._judge()
 
     async def _all_is_transformed(self) -> None:
-        """Wait until the group stands at the end of the input, which has no markers."""
+        """Wait until each group stands at the end of the input, which has no markers."""
+        groups = {actor.group for actor in self.actors if isinstance(actor, (Transformer, KafkaTransformer))}
         async with semel.aio.Admin(self.world.address("judge")) as admin:
             while True:
                 try:
-                    if self._is_at_end(await admin.group_offsets("transformers")):
+                    found = [await admin.group_offsets(group) for group in sorted(groups)]
+                    if all(self._is_at_end(offsets) for offsets in found):
                         return
                 except SemelError as error:
                     self.world.told(f"the judge has to ask again: {error.message}")

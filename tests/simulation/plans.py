@@ -8,6 +8,7 @@ from typing import Final
 
 from simulation.nemesis import (
     DEPOSED,
+    END_IN_CLEANING,
     KINDS,
     LATE_ANSWERS,
     LEFT_BEHIND,
@@ -35,6 +36,27 @@ def draw_late_answers(seed: int) -> tuple[Fault, ...]:
             amount=chance.randint(*shape.amount),
         )
         for _ in range(chance.randint(1, 3))
+    )
+
+
+CLEANING_SHARE: Final = 0.25
+"""In how many worlds with one node it ends while it cleans a log."""
+
+
+def draw_ends_in_cleaning(seed: int) -> tuple[Fault, ...]:
+    """Draw when the node ends at the next cleaning of a log, how, and how far that has come."""
+    chance = random.Random(f"cleanings of {seed}")
+    if chance.random() >= CLEANING_SHARE:
+        return ()
+    return tuple(
+        Fault(
+            at_s=round(1.0 + chance.random() * 13.0, 3),
+            kind=END_IN_CLEANING,
+            target=chance.choice(KINDS[END_IN_CLEANING].targets),
+            for_s=round(chance.random(), 3),
+            amount=chance.randint(4, 40),
+        )
+        for _ in range(chance.randint(2, 5))
     )
 
 

@@ -1,4 +1,4 @@
-"""What a program drops without a close starts no thread in a world: it would run beside the world, at times of its own."""
+"""What a program drops without a close starts no thread in a world, which would run at times of its own."""
 
 from __future__ import annotations
 

@@ -19,7 +19,7 @@ from, and what it was told of the outcome) and every read. `check` looks for wha
 from __future__ import annotations
 
 import json
-from collections import Counter, defaultdict
+from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
@@ -233,14 +233,16 @@ def _send_order(history: History, log: Mapping[Partition, Mapping[int, str]]) ->
 
 
 def _sources(history: History, log: Mapping[Partition, Mapping[int, str]]) -> Iterator[Anomaly]:
-    visible = {value for records in log.values() for value in records.values()}
-    transformed: Counter[tuple[str, int, int]] = Counter()
+    visible = {value: place for place, records in log.items() for value in records.values()}
+    transformed: defaultdict[tuple[str, int, int], list[str]] = defaultdict(list)
     for transaction in history.transactions:
-        sources = {send.source for send in transaction.sends if send.source is not None and send.value in visible}
-        transformed.update(sources)
-    for (topic, partition, offset), count in transformed.items():
-        if count > 1:
-            yield Anomaly("twice", f"{topic}-{partition}@{offset} was transformed by {count} transactions")
+        made = {send.source: send.value for send in transaction.sends if send.source and send.value in visible}
+        for source, value in made.items():
+            transformed[source].append(f"{value!r} of {transaction.worker} ({transaction.outcome})")
+    for (topic, partition, offset), made_of in transformed.items():
+        if len(made_of) > 1:
+            detail = f"{topic}-{partition}@{offset} was transformed by {len(made_of)} transactions"
+            yield Anomaly("twice", f"{detail}: {', '.join(made_of)}")
     for (topic, partition), end_offset in history.source_end_offsets.items():
         unread = [offset for offset in range(end_offset) if (topic, partition, offset) not in transformed]
         if unread:

@@ -143,6 +143,21 @@ def test_crash_point_stops_everything_until_the_restart() -> None:
     assert b"three".startswith(left[6:])
 
 
+def test_crash_point_may_be_counted_from_the_first_operation_on_a_kind_of_file() -> None:
+    storage = new_storage()
+    storage.open("/d/a", create=True)
+    storage.crash_at(2, ".cleaned")
+    for number in range(4):
+        storage.open(f"/d/{number}", create=True)
+    storage.open("/d/a.cleaned", create=True)
+    with pytest.raises(SimulatedCrash):
+        storage.open("/d/5", create=True)
+    storage.crash(power=False)
+    storage.crash_at(1, ".cleaned")
+    storage.crash_at(None)
+    storage.open("/d/b.cleaned", create=True)
+
+
 def test_failed_sync_is_never_made_good_by_a_later_one() -> None:
     found = set()
     for seed in range(100):
