@@ -66,7 +66,7 @@ test-spark: build ## Run all tests with Spark, also the long ones: large values,
 	SEMEL_SPARK_LONG=1 $(BIN)/python -P -m pytest --timeout 2000 tests/spark
 
 simulate: build ## Run simulated worlds: SEEDS=1000 FIRST=0, or one with SEED=17, whose faults are shortened; WORLD=cluster or transactions: three nodes
-	PYTHONPATH=tests:tests/support/pipelines:tests/support/clients $(BIN)/python -P -m simulation $(if $(WORLD),--world $(WORLD)) \
+	PYTHONPATH=tests:tests/support/pipelines:tests/support/clients $(BIN)/python -P -m simulation $(if $(WORLD),--world $(WORLD)) $(if $(PATIENCE),--patience $(PATIENCE)) \
 		$(if $(SEED),--seed $(SEED) $(if $(SEEDS),--seeds $(SEEDS)) $(if $(FIRST),--first $(FIRST)),--seeds $(or $(SEEDS),1000) --first $(or $(FIRST),0))
 
 simulate-faults: build ## Search seeds that find planted faults: FAULTS="D1b T*", SEEDS=, FIRST=, JOBS=, RECORD=1 writes them down

@@ -14,6 +14,8 @@ from simulation.shrinking import shrink
 from simulation.workers import verdicts
 
 STORY_LINES = 60
+MOST_ABOUT = 20
+"""How many lines at most say what was tried of which something is wrong."""
 FAULT = "FAULT "
 """How the line of a fault begins."""
 MOST_WORKERS = 256
@@ -36,6 +38,9 @@ def main() -> int:
     except KeyboardInterrupt:
         print("interrupted", file=sys.stderr)
         return 130
+    except BrokenPipeError:  # whoever read this has seen enough
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 1
 
 
 def _parse() -> argparse.Namespace:
@@ -74,7 +79,7 @@ def _parse() -> argparse.Namespace:
 
 def _at_least(minimum: int) -> Callable[[str], int]:
     def parse(text: str) -> int:
-        if not text.isdecimal() or not minimum <= int(text[:20]) <= MOST:
+        if not (text.isascii() and text.isdecimal()) or not minimum <= int(text[:20]) <= MOST:
             raise argparse.ArgumentTypeError(f"{text!r} is not a number from {minimum} to {MOST:,}")
         return int(text)
 
@@ -85,9 +90,7 @@ def _one(arguments: argparse.Namespace) -> int:
     seed, world = arguments.seed, arguments.world
     (verdict,) = verdicts(range(seed, seed + 1), 1, world, arguments.patience or PATIENCE_S)
     if verdict.is_clean:
-        print(
-            f"seed {seed}: clean, {verdict.seconds:.1f} virtual seconds, {verdict.steps} steps, {_hex(verdict.digest)}"
-        )
+        print(f"seed {seed}: clean, {verdict.seconds:.1f} virtual seconds, {verdict.steps} steps, {verdict.digest:08x}")
         for fault in verdict.plan:
             print(f"  {fault}")
         return 0
@@ -106,6 +109,8 @@ def _tell(verdict: Verdict) -> None:
         print(f"  {client}, at its end:")
         for at, what in asked:
             print(f"  {at:9.3f} s    {what[:200]}")
+    for line in verdict.about[:MOST_ABOUT]:
+        print(f"  {line[:300]}")
     for anomaly in verdict.anomalies[:10]:
         print(f"  => {anomaly}")
 
@@ -124,11 +129,6 @@ def story_lines(story: Sequence[tuple[float, str]]) -> list[str]:
             left_out = 0
         lines.append(f"{at:9.3f} s  {what[:300]}")
     return lines
-
-
-def _hex(digest: int) -> str:
-    """Return a hash of Python's, which has a sign, without it."""
-    return f"{digest % (1 << 64):016x}"
 
 
 def _many(seeds: range, arguments: argparse.Namespace) -> int:
@@ -157,8 +157,10 @@ def _many(seeds: range, arguments: argparse.Namespace) -> int:
         f"{done} seeds, {len(failed)} failed; {virtual_s / 3600:.2f} virtual hours, {steps:,} steps in {real_s:.0f} s "
         f"({virtual_s / real_s:.0f} virtual seconds a second)"
     )
+    more = "" if arguments.world == ONE_NODE else f" WORLD={arguments.world}"
+    more += "" if arguments.patience is None else f" PATIENCE={arguments.patience}"
     for seed in failed:
-        print(f"  make simulate SEED={seed}{'' if arguments.world == ONE_NODE else f' WORLD={arguments.world}'}")
+        print(f"  make simulate SEED={seed}{more}")
     return 130 if is_interrupted else 1 if failed else 0
 
 

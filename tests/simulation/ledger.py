@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 from zlib import crc32
 
@@ -33,8 +33,12 @@ class Begins:
 class Ledger:
     """The history of one world, in the order of what was tried."""
 
-    def __init__(self) -> None:
+    def __init__(self, now: Callable[[], float] = lambda: 0.0) -> None:
+        """`now` says what time it is in the world."""
+        self._now = now
         self._tried: list[tuple[str, tuple[Send, ...], bool]] = []
+        self._times: dict[tuple[int, str], float] = {}
+        """When each was tried, and when its outcome was known, by its number."""
         self._outcomes: dict[int, Outcome] = {}
         self.reads: list[Read] = []
         self.acknowledged: list[tuple[str, int, int, str]] = []
@@ -58,10 +62,13 @@ class Ledger:
 
     def intend(self, worker: str, *sends: Send, is_ordered: bool = True) -> int:
         self._tried.append((worker, sends, is_ordered))
-        return len(self._tried) - 1
+        number = len(self._tried) - 1
+        self._times[number, "tried"] = self._now()
+        return number
 
     def settle(self, number: int, outcome: Outcome) -> None:
         known = self._outcomes.setdefault(number, outcome)
+        self._times.setdefault((number, "known"), self._now())
         if outcome is Outcome.COMMITTED:
             self.committed.add(self._tried[number][0].partition(".")[0])
         if known is not outcome:
@@ -75,6 +82,19 @@ class Ledger:
         reads = [(one.reader, one.topic, one.partition, [*one.records]) for one in self.reads]
         outcomes = {number: outcome.name for number, outcome in self._outcomes.items()}
         return crc32(repr((self._tried, outcomes, self.acknowledged, reads)).encode())
+
+    def about(self, anomalies: Iterable[Anomaly]) -> list[str]:
+        """Return what was tried that anomalies are about, a line for each: by whom, when, and what came of it."""
+        text = " ".join(anomaly.detail for anomaly in anomalies)
+        lines = []
+        for number, (worker, sends, _) in enumerate(self._tried):
+            values = [send.value for send in sends if f"'{send.value}'" in text]
+            if not values:
+                continue
+            known = self._times.get((number, "known"))
+            told = "nobody was told what became of it" if known is None else f"{self.outcome(number)} at {known:.3f} s"
+            lines.append(f"{worker} tried {', '.join(values)} at {self._times[number, 'tried']:.3f} s: {told}")
+        return lines
 
     def wrong(self, kind: str, detail: str) -> None:
         self.anomalies.append(Anomaly(kind, detail))

@@ -50,6 +50,8 @@ class Verdict:
     """The clients that took part."""
     without: tuple[str, ...] = ()
     """Those that were left out."""
+    about: list[str] = field(default_factory=list)
+    """What was tried that the anomalies are about."""
 
     @property
     def is_clean(self) -> bool:
@@ -73,7 +75,7 @@ class Scenario(ABC):
     def __init__(self, seed: int) -> None:
         self.world = world = World(seed)
         self.chance = random.Random(world.chance.getrandbits(64))
-        self.ledger = Ledger()
+        self.ledger = Ledger(lambda: world.scheduler.now)
         self.plan: tuple[Fault, ...] = ()
         self.actors: list[Actor] = []
         self._ends_at = math.inf
@@ -113,6 +115,7 @@ class Scenario(ABC):
                 self.batches,
                 tuple(actor.name for actor in self.actors if actor.name not in without),
                 tuple(without),
+                self.ledger.about(self.ledger.anomalies),
             )
             self.close()
         return verdict

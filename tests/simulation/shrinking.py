@@ -14,7 +14,7 @@ _LAST = frozenset({"not finished", "unread", "skipped"})
 
 
 def shrink(
-    failed: Verdict, said: Callable[[str], object] = lambda _: None, tries_max: int = 80, world: str = ONE_NODE
+    failed: Verdict, said: Callable[[str], object] = lambda _: None, tries_max: int = 150, world: str = ONE_NODE
 ) -> Verdict:
     """Leave out faults, halves first and then one at a time, then clients, and shorten what is left, as long as the
     seed fails in the same way.
@@ -43,8 +43,7 @@ class _Shrinking:
     def _shorten(self) -> None:
         self._leave_out_faults()
         if self._kinds.isdisjoint(_LAST):
-            for name in self._best.clients:
-                self._fails(self._best.plan, (*self._best.without, name), f"without {name}")
+            self._leave_out_clients()
         for number, fault in enumerate(self._best.plan):
             for shorter in _shorter(fault):
                 plan = (*self._best.plan[:number], shorter, *self._best.plan[number + 1 :])
@@ -63,6 +62,20 @@ class _Shrinking:
                 if size == 1:
                     break
                 size = max(1, size // 2)
+
+    def _leave_out_clients(self) -> None:
+        """Several at a time, too: some are needed only as long as another one is there."""
+        while self._leaves_out_some():
+            pass
+
+    def _leaves_out_some(self) -> bool:
+        clients = self._best.clients
+        for size in sorted({len(clients) // 2, 2, 1} & set(range(1, len(clients))), reverse=True):
+            for start in range(len(clients) - size + 1):
+                names = clients[start : start + size]
+                if self._fails(self._best.plan, (*self._best.without, *names), f"without {', '.join(names)}"):
+                    return True
+        return False
 
     def _fails(self, plan: Sequence[Fault], without: tuple[str, ...], what: str) -> bool:
         if not self._left:

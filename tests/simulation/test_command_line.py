@@ -64,11 +64,6 @@ def test_a_short_story_is_told_whole() -> None:
     assert len(command.story_lines(story)) == command.STORY_LINES
 
 
-def test_a_digest_is_written_without_a_sign() -> None:
-    assert command._hex(-1) == "f" * 16
-    assert command._hex(1) == "0" * 15 + "1"
-
-
 def test_several_processes_run_seeds(monkeypatch: pytest.MonkeyPatch) -> None:
     """As `make simulate` does it: what a process begins with must be found in a new one."""
     command_line = [sys.executable, "-P", "-m", "simulation", "--seeds", "2", "--workers", "2"]
