@@ -6,7 +6,7 @@ import random
 from collections.abc import Iterable, Sequence
 from typing import Final
 
-from simulation.nemesis import (
+from simulation.fault_kinds import (
     DEPOSED,
     END_IN_CLEANING,
     KINDS,
@@ -14,9 +14,9 @@ from simulation.nemesis import (
     LEFT_BEHIND,
     LOST_ANSWERS,
     SHORT_REIGN,
-    Fault,
     Worlds,
 )
+from simulation.nemesis import Fault
 
 LATE_ANSWERS_SHARE: Final = 0.5
 """In how many worlds with several nodes and transactions coordinators' answers come late."""
