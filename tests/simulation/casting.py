@@ -6,18 +6,7 @@ import random
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
-from simulation.actors import (
-    OUTPUT,
-    Actor,
-    Asker,
-    Feeder,
-    HandTransformer,
-    Keeper,
-    Reader,
-    Sharer,
-    Transformer,
-    Writer,
-)
+from simulation.actors import OUTPUT, Actor
 from simulation.filterer import Filterer, has_filterer
 from simulation.group_watch import GroupWatch, draw_group
 from simulation.kafka_actors import KafkaFeeder, KafkaReader, KafkaRemaker, KafkaTransformer, KafkaWriter
@@ -28,6 +17,9 @@ from simulation.kafka_lister import KafkaLister
 from simulation.kafka_membership import KafkaMember
 from simulation.kafka_offsets import KafkaMover
 from simulation.plans import draw_late_answers
+from simulation.sdk_observers import Asker, Keeper, Reader
+from simulation.sdk_pipelines import Feeder, HandTransformer, Transformer
+from simulation.sdk_writers import Sharer, Writer
 from simulation.two_phase import Preparer, has_preparer
 
 if TYPE_CHECKING:

@@ -21,9 +21,10 @@ from semel.protocol.errors import AbortTransactionError
 from semel.protocol.ids import TopicPartition
 from semel.runtime.kafka_client.connection import Connection, ConnectionLostError, connect
 from simulation import kafka_wire
+from simulation.kafka_batches import BatchSender
 from simulation.kafka_consumers import Fetcher, fetching
 from simulation.kafka_group_members import ClassicMember, Member, NewMember
-from simulation.kafka_producers import BatchSender, IdempotentProducer, Place, TransactionalProducer
+from simulation.kafka_producers import IdempotentProducer, Place, TransactionalProducer
 from simulation.kafka_wire import Dialect, Echo, NewerInstanceError, Party, learn_topic_ids
 from simulation.ledger import Ledger
 from simulation.world import World

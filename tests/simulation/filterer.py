@@ -6,7 +6,7 @@ import random
 from typing import TYPE_CHECKING, Final
 
 import semel
-from simulation.actors import Transformer
+from simulation.sdk_pipelines import Transformer
 
 if TYPE_CHECKING:
     from simulation.ledger import Ledger

@@ -6,8 +6,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from simulation.actors import Asker
 from simulation.fault_kinds import KINDS
+from simulation.sdk_observers import Asker
 
 if TYPE_CHECKING:
     from simulation.actors import Actor

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
 
 from semel.broker.log.segment import CLEANED_SUFFIX
-from simulation.actors import Asker
+from simulation.sdk_observers import Asker
 
 if TYPE_CHECKING:
     from semel.broker.log.journal import Journal

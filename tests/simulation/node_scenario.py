@@ -12,7 +12,7 @@ from semel.broker.logs.partition import Partition
 from semel.protocol.api.groups import FetchedOffset
 from semel.protocol.errors import SemelError
 from semel.protocol.ids import TopicPartition
-from simulation.actors import INPUT, OUTPUT, Reader, Transformer
+from simulation.actors import INPUT, OUTPUT
 from simulation.casting import SOURCES, draw_cast, group_settings, watch_of
 from simulation.checks import LogWatch
 from simulation.kafka_actors import KafkaTransformer
@@ -22,6 +22,8 @@ from simulation.kept_producers import expiring_settings
 from simulation.nemesis import Fault, Stage
 from simulation.plans import draw_ends_in_cleaning, draw_lost_answers, draw_plan, in_order
 from simulation.scenario import BUSY_S, HEAL_S, Scenario
+from simulation.sdk_observers import Reader
+from simulation.sdk_pipelines import Transformer
 from simulation.state_checks import StateChecks, judge_tokens
 from simulation.world import CLOCKS_OFF_MS
 

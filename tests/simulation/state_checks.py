@@ -23,10 +23,10 @@ from semel.protocol.control_records import ControlType, decode_control
 from semel.protocol.ids import INTERNAL_TOPICS, OFFSETS_TOPIC
 from semel.protocol.record_decoder import decode_records
 from semel.txn_coordinator.commit_records import CommitKind
-from simulation.actors import Sharer, Writer
 from simulation.checks import batches_of
 from simulation.group_watch import owned_twice
 from simulation.kept_producers import KeptProducers
+from simulation.sdk_writers import Sharer, Writer
 
 if TYPE_CHECKING:
     from semel.broker.node import Node

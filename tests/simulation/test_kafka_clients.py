@@ -24,9 +24,9 @@ from semel.protocol.kafka.api import ApiKey
 from semel.protocol.kafka.fetch import FetchPartitionResponse
 from semel.sdk.transport.connection import ConnectionLostError
 from simulation.few_epochs import few_epochs
+from simulation.kafka_batches import BatchSender, _Batch, _Lane
 from simulation.kafka_consumers import Fetcher
 from simulation.kafka_group_members import ClassicMember
-from simulation.kafka_producers import BatchSender, _Batch, _Lane
 from simulation.kafka_wire import JAVA_4, Party
 from simulation.ledger import Ledger
 

@@ -11,11 +11,11 @@ from history import Outcome
 
 from semel.protocol.errors import RetriableError
 from semel.runtime.invariants import BrokenInvariantError
-from simulation.actors import Feeder
 from simulation.logged_errors import programming_error, unexpected_errors
 from simulation.loop import Process, Scheduler
 from simulation.node_scenario import NodeScenario
 from simulation.runs import run
+from simulation.sdk_pipelines import Feeder
 from simulation.world import World
 
 
