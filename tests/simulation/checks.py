@@ -69,6 +69,7 @@ class CommittedLog:
         begin = max(self.end, partition.log_start_offset)
         if begin > self.end:  # its head was deleted before it was looked at, and may have ended transactions
             self.sequences.clear()
+            self.epochs.clear()  # the first batch of an epoch may be gone
             self.open.clear()
         for header, data in batches_of(partition, begin, partition.high_watermark):
             if header.base_offset < self.end:
