@@ -9,7 +9,7 @@ from typing import Self, Unpack
 
 from semel.protocol.api.groups import GroupMetadata, OffsetAndMetadata
 from semel.protocol.api.shared_transactions import CommitDecision
-from semel.protocol.errors import AbortTransactionError, SemelError, UsageError
+from semel.protocol.errors import AbortTransactionError, RetriableError, SemelError, UsageError
 from semel.protocol.ids import TopicPartition
 from semel.sdk.producer.core import ProducerCore
 from semel.sdk.producer.lifetime import close_when_dropped
@@ -23,6 +23,7 @@ from semel.sdk.producer.transaction import (
     PreparedTransaction,
     as_prepared,
     check_commits,
+    nothing_took_effect,
     was_already_committed,
 )
 from semel.sdk.telemetry import tracing
@@ -387,17 +388,25 @@ class Transaction(AsyncTransactionSending):
         self._end()
         self._attached.__exit__(None, None, None)
         if error is not None:
-            await self._abort_after(error)
+            if await self._abort_after(error) and isinstance(error, RetriableError):
+                raise nothing_took_effect(error) from error
             return
         try:
             calls = self._producer._core.transactional()
             self._committed = await run(self._producer._core.client, calls.commit(self._commits, self._token))
         except BaseException as failure:
-            await self._abort_after(failure)  # unless the commit was asked for already and may have happened
+            # Unless the commit was asked for already and may have happened.
+            if await self._abort_after(failure) and isinstance(failure, RetriableError):
+                raise nothing_took_effect(failure) from failure
             raise
 
-    async def _abort_after(self, error: BaseException) -> None:
-        """Abort. The caller gets what `error` says, unless it turns out that this instance can't continue at all."""
+    async def _abort_after(self, error: BaseException) -> bool:
+        """Abort; return whether there was anything to abort, so that nothing can take effect any more.
+
+        The caller gets what `error` says, unless it turns out that this instance can't continue at all. A
+        `RetriableError` of a call inside the block is not passed on as it is: out of a block, that means that the
+        outcome is not known, and that `commit_transaction()` is to be asked.
+        """
         calls = self._producer._core.transactions
         is_open = calls is not None and calls.is_open
         if self._commits is not None and (is_open or isinstance(error, AbortTransactionError)):
@@ -409,6 +418,7 @@ class Transaction(AsyncTransactionSending):
             if calls is not None and calls.has_stopped and isinstance(error, Exception):
                 raise while_aborting from error
             error.add_note(f"and the transaction could not be aborted: {while_aborting}")
+        return is_open
 
 
 def core_of(producer: RecordSender) -> ProducerCore:

@@ -9,7 +9,7 @@ from typing import Protocol
 
 from semel.protocol.api.groups import GroupMetadata, OffsetAndMetadata
 from semel.protocol.api.shared_transactions import NAME_BYTES_MAX
-from semel.protocol.errors import UsageError
+from semel.protocol.errors import AbortTransactionError, RetriableError, UsageError
 from semel.protocol.ids import TopicPartition
 from semel.protocol.int_bounds import INT64_MAX
 from semel.sdk.transport.arguments import check_payload
@@ -59,6 +59,13 @@ class PreparedTransaction:
         if match is None:
             raise UsageError(f'a prepared transaction is named by text such as "7:3", not {text!r}')
         return cls(int(match[1]), int(match[2]))
+
+
+def nothing_took_effect(error: RetriableError) -> AbortTransactionError:
+    """Return what a block raises whose transaction was aborted because a call inside it got no answer in time."""
+    return AbortTransactionError(
+        f"the transaction was aborted, run it again from its input: {error.message}", error.code
+    )
 
 
 class CommitSource(Protocol):

@@ -175,7 +175,11 @@ class LogWatch:
 
     def look(self) -> None:
         node, process = self._node.node, self._node.process
-        if node is None or process is None or process.is_dead or self._node.storage.crashed or not node.is_serving:
+        if node is None or process is None or process.is_dead or self._node.storage.crashed:
+            return
+        if not node.is_serving:
+            if self._process is process:
+                self._note_rolled(node)
             return
         self._most_off_ms = max(self._most_off_ms, self._node.clock.off_ms)
         self._look_at_journal(node)
@@ -184,6 +188,13 @@ class LogWatch:
             self._look_for_strays(node)
         for partition in node.logs.partitions():
             self._look_at(partition, process)
+
+    def _note_rolled(self, node: Node) -> None:
+        """A node that stops still cleans its logs, and nobody looks at them any more."""
+        for partition in node.logs.partitions():
+            known = self._followed.get(partition.tp)
+            if known is not None and known.topic_id == partition.topic_id:
+                known.rolled = partition.log.segments.active.base_offset
 
     def _look_for_strays(self, node: Node) -> None:
         """What nobody has deleted is there after each start, though aside where the metadata has lost its topic."""

@@ -112,9 +112,12 @@ class StateChecks:
 
     def _metadata(self, node: Node) -> None:
         database = self._world.database
+        now, lease_s = self._world.scheduler.now, node.config.controller_lease_ms / 1000
         if database.failed_over > self._failed_over:
             self._failed_over = database.failed_over
-            self._noticed_at = self._world.scheduler.now + node.config.controller_lease_ms / 1000
+            self._noticed_at = now + lease_s
+        if database.is_away and now < self._noticed_at:
+            self._noticed_at = now + lease_s  # it has to be reached first
         if self._world.scheduler.now < self._noticed_at:
             return
         image = node.metadata.image
