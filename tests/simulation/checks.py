@@ -178,7 +178,7 @@ class LogWatch:
         if node is None or process is None or process.is_dead or self._node.storage.crashed:
             return
         if not node.is_serving:
-            if self._process is process:
+            if self._process is process and node._logs is not None:
                 self._note_rolled(node)
             return
         self._most_off_ms = max(self._most_off_ms, self._node.clock.off_ms)
