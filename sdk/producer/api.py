@@ -385,37 +385,35 @@ class Transaction(TransactionSending):
         self._end()
         self._attached.__exit__(None, None, None)
         if error is not None:
-            if self._abort_after(error) and isinstance(error, RetriableError):
-                raise nothing_took_effect(error) from error
+            self._abort_after(error)
             return
         try:
             calls = self._producer._core.transactional()
             self._committed = run(self._producer._core.client, calls.commit(self._commits, self._token))
         except BaseException as failure:
-            # Unless the commit was asked for already and may have happened.
-            if self._abort_after(failure) and isinstance(failure, RetriableError):
-                raise nothing_took_effect(failure) from failure
+            self._abort_after(failure)  # unless the commit was asked for already and may have happened
             raise
 
-    def _abort_after(self, error: BaseException) -> bool:
-        """Abort; return whether there was anything to abort, so that nothing can take effect any more.
+    def _abort_after(self, error: BaseException) -> None:
+        """Abort. The caller gets what `error` says, unless it turns out that this instance can't continue at all.
 
-        The caller gets what `error` says, unless it turns out that this instance can't continue at all. A
-        `RetriableError` of a call inside the block is not passed on as it is: out of a block, that means that the
-        outcome is not known, and that `commit_transaction()` is to be asked.
+        Raises `AbortTransactionError` in place of a `RetriableError` of a call inside the block. Out of a block, that
+        means that the outcome is not known, and that `commit_transaction()` is to be asked.
         """
         calls = self._producer._core.transactions
         is_open = calls is not None and calls.is_open
         if self._commits is not None and (is_open or isinstance(error, AbortTransactionError)):
             self._commits.rewind()
+        told = nothing_took_effect(error) if is_open and isinstance(error, RetriableError) else error
         try:
             if is_open:
                 self._producer.abort_transaction()
         except SemelError as while_aborting:
             if calls is not None and calls.has_stopped and isinstance(error, Exception):
                 raise while_aborting from error
-            error.add_note(f"and the transaction could not be aborted: {while_aborting}")
-        return is_open
+            told.add_note(f"and the transaction could not be aborted: {while_aborting}")
+        if told is not error:
+            raise told from error
 
 
 def core_of(producer: RecordSender) -> ProducerCore:

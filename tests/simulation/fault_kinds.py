@@ -1,4 +1,4 @@
-"""The table of what can happen to a world: in which worlds, how often, for how long, and how it is told."""
+"""The table of what can happen to a world: in which worlds, how often, for how long, and how a story says it."""
 
 from __future__ import annotations
 

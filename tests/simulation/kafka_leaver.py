@@ -31,7 +31,7 @@ def has_leaver(world: World) -> bool:
 
 
 class KafkaLeaver(Transacting):
-    """Writes one transaction under each name, and leaves it, or commits it, or goes on after it was replaced (P4)."""
+    """Writes one transaction under each name, and leaves it, or commits it, or continues after it was replaced (P4)."""
 
     async def live(self, worker: str) -> None:
         while not self.is_stopping and self._count < _MOST_LEFT:

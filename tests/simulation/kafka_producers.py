@@ -377,7 +377,7 @@ class TransactionalProducer:
         """Whether somebody else may have ended the present transaction: its timeout, or who took its place."""
         world, place = self._party.world, self._place
         clocks = [node.clock for node in world.nodes.values()]
-        # One node measures by its own clock, however wrong: but of several, each goes on by its own.
+        # One node measures by its own clock, however wrong: of several, each takes its own.
         off_ms = clocks[0].jumped_ms if len(clocks) == 1 else max(abs(clock.off_ms) for clock in clocks)
         age_ms = (world.scheduler.now - self._begun_at) * 1000 + off_ms
         is_replaced = place.inits > self._number or place.unanswered > 0

@@ -111,7 +111,7 @@ class Network:
         self.asked: defaultdict[str, deque[tuple[float, str]]] = defaultdict(lambda: deque(maxlen=KEPT_REQUESTS))
         """What each place has asked last, and what came of it."""
         self.places_taken: Counter[str] = Counter()
-        """How often each place has asked for the transactional id of whoever had it before, as a new instance does."""
+        """How often each place has asked for the transactional id of an earlier instance, as a new instance does."""
         self.late_answers_s = 0.0
         """So much later comes what a node answers to another, where that waits neither for records nor for markers."""
         scheduler.connector = self._connect

@@ -443,31 +443,6 @@ def test_T7_what_breaks_on_the_way_to_a_commit_is_no_refusal(node: FakeNode, fen
     assert node.broker.partitions[ORDERS].committed_values() == [b"first", b"x"]
 
 
-@pytest.mark.parametrize("where", ["in the block", "in a call of the producer"])
-def test_T7_a_call_without_an_answer_inside_a_block_says_that_nothing_took_effect(node: FakeNode, where: str) -> None:
-    """Out of a block, a `RetriableError` means that the outcome is not known: here it is."""
-    batch = Batch({TopicPartition("wide", 0): 1})
-    lost = RetriableError("no answer in time", ErrorCode.REQUEST_TIMED_OUT)
-    with transactional(node, buffer_memory_bytes=1_000, max_block_ms=100) as producer:
-        with (
-            pytest.raises(AbortTransactionError, match=r"run it again from its input: .*(no answer|is full)") as raised,
-            producer.transaction(commits=batch) as txn,
-        ):
-            txn.send("orders", b"never").result(WAIT_S)
-            if where == "in a call of the producer":
-                node.produce_script.extend([Action.LOSE_ANSWER] * 100)
-                for _ in range(3):
-                    txn.send("orders", b"x" * 700)
-            else:
-                raise lost
-        assert isinstance(raised.value.__cause__, RetriableError)
-        assert batch.rewound == 1
-        node.produce_script.clear()
-        with producer.transaction() as txn:
-            txn.send("orders", b"again")
-    assert node.broker.partitions[ORDERS].committed_values() == [b"again"]
-
-
 def test_the_node_restarts_in_the_middle_of_a_transaction(node: FakeNode) -> None:
     with transactional(node) as producer, producer.transaction() as txn:
         txn.send("orders", b"a").result(WAIT_S)
