@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 from concurrent.futures import Executor
+from typing import Final
 
 from semel.broker.metadata.applied_position import POSITION_FILE, Applied, AppliedPosition, read_applied
 from semel.broker.metadata.chain import MetadataWentBackError
@@ -21,6 +22,8 @@ from semel.runtime.storage import Storage
 _log = logging.getLogger("semel.metadata")
 
 OPTION = "--accept-metadata-loss"
+_EVERY_S: Final = 1.0
+"""How often what was applied is remembered, where the metadata is on the same disk."""
 
 
 class MetadataHistory:
@@ -38,6 +41,8 @@ class MetadataHistory:
         self.loss_is_accepted = False
         """Whether the metadata lacks what this node had applied, and the node continues all the same."""
         self._producer_ids_from = 0
+        self._metadata: Metadata | None = None
+        """That is followed, in a database elsewhere."""
 
     async def check(self, metadata: Metadata) -> None:
         """Raises `NodeStartError` where the metadata lacks what this node had applied, unless that is accepted."""
@@ -74,14 +79,36 @@ class MetadataHistory:
         """Return what is changed together with the registration: producer ids that lost changes may have given."""
         return skipped_up_to(self._producer_ids_from, image, self._node_id)
 
-    def follow(self, metadata: Metadata, *, pause_s: float) -> None:
-        """Remember from now on what is applied, with a pause between two writes.
+    async def follow(self, metadata: Metadata, *, is_in_folder: bool) -> None:
+        """Remember from now on what is applied. Not before what was lost is dealt with, and the node has registered: a
+        crash must find it again.
 
-        Not before what was lost is dealt with, and the node has registered: a crash must find it again.
+        is_in_folder: a database in the folder is lost with the folder, so its changes are remembered at leisure. One
+            elsewhere may lose its last changes alone: what is applied so far has to be on the disk now
+        Raises `NodeStartError` where the disk does not take that.
         """
-        self._applied.pause_s = pause_s
-        self._applied.note(metadata.image)
         metadata.add_listener(lambda _, image: self._applied.note(image))
+        if is_in_folder:
+            self._applied.pause_s = _EVERY_S
+            self._applied.note(metadata.image)
+            return
+        self._metadata = metadata
+        try:
+            await self.remembered()
+        except OSError as error:
+            raise NodeStartError(
+                f"{self._path} can't be written: {error}. Without it, a database that loses its last changes could not "
+                "be told from one in which topics were deleted. Fix this, and start the node again",
+                StartFailure.DATA_FOLDER,
+            ) from error
+
+    async def remembered(self) -> None:
+        """Wait until the disk has what is applied by now, where the database is elsewhere. Raises `OSError`.
+
+        New logs wait for this: where the database loses their topics afterwards, the next start finds out (D6).
+        """
+        if self._metadata is not None:
+            await self._applied.remembered(self._metadata.image)
 
     def advice(self, error: MetadataWentBackError) -> str:
         """Return what went wrong with the next steps."""

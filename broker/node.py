@@ -95,7 +95,6 @@ _PID_BYTES_MAX: Final = 64
 _PROGRESS_EVERY_S: Final = 2.0
 _WATCH_EVERY_S: Final = 1.0
 _BRING_BACK_EVERY_S: Final = 0.5
-_REMEMBER_EVERY_S: Final = 1.0
 _QUICK_CALLS_S: Final = 1.0
 """Calls that wait for nobody are over by then, when the node stops."""
 
@@ -690,6 +689,7 @@ class Node:
             executor=self._executor,
         )
         self._logs.on_vanished = self._log_is_gone
+        self._logs.before_new = self._history.remembered
         report = self._logs.open(
             self._log_config, is_only_replica=self._is_only_replica, progress=_Progress(self.clock)
         )
@@ -737,8 +737,7 @@ class Node:
             await check_neighbors(self.metadata, config, registered.secret_mark)
             await wait_for_former_run(self.metadata, config, registered.directory_id)
         await self.metadata.register(registered, further, alone=not self.is_clustered)
-        # A file in the folder is lost with the folder. A database elsewhere may lose its last changes alone.
-        self._history.follow(self.metadata, pause_s=_REMEMBER_EVERY_S if self._metadata_is_in_folder else 0.0)
+        await self._history.follow(self.metadata, is_in_folder=self._metadata_is_in_folder)
 
     def _told(self, listener: Listener, name: str, text: str, listening: Address) -> Address:
         """Return the address that clients are told. Port 0 where there is none: that of a former start is over.

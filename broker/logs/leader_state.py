@@ -33,7 +33,7 @@ class Follower:
     leader_end_offset: int
     """The end of the leader's log when it fetched last."""
     log_start_offset: int = 0
-    """Where its own log started then."""
+    """Where its disk said then that its own log starts."""
     told: tuple[int, int] = (-1, -1)
     """The high watermark and the log start that it was told last."""
     is_silent: bool = False
@@ -160,7 +160,10 @@ class LeaderState:
         return end
 
     def deleted_below(self, own_start: int) -> int:
-        """Return up to where all that may be elected have deleted their records (KIP-107). own_start: of the leader."""
+        """Return up to where all that may be elected have deleted their records, on their disks (KIP-107).
+
+        own_start: of the leader
+        """
         start = own_start
         for node in self.electors.union(self.elr):
             follower = self._followers.get(node)
@@ -180,7 +183,7 @@ class LeaderState:
     ) -> bool:
         """Take note that a follower has all below `offset`: its log was found not to diverge (KAFKA-13141).
 
-        starts_at: where the follower's log starts; the other two are of the leader's log
+        starts_at: where the follower's disk says that its log starts; the other two are of the leader's log
         Returns False for one that is no replica, or is of an older start of that node, whose word does not count.
         """
         if node not in self.replicas or node == self.node_id or not log_start_offset <= offset <= log_end_offset:
@@ -209,15 +212,16 @@ class LeaderState:
         *,
         now_s: float,
         lag_max_s: float,
+        log_start_offset: int,
         log_end_offset: int,
         usable: Mapping[int, int],
     ) -> WantedIsr | None:
         """Return the in-sync set to ask for now, or None where it is right, or was asked for and is not settled.
 
-        A follower joins once it has all that is committed and all from before this epoch, in a fetch of its present
-        start, while it is `usable`: a node that is registered under that broker epoch, not fenced, and stays. One that
-        had not all for `lag_max_s` leaves. The same set is asked for where it is enough by the setting of now, and
-        others are still eligible: they are not any more once the answer is there.
+        A follower joins once it has all that is committed and all from before this epoch, and nothing that was deleted,
+        in a fetch of its present start, while it is `usable`: a node that is registered under that broker epoch, not
+        fenced, and stays. One that had not all for `lag_max_s` leaves. The same set is asked for where it is enough by
+        the setting of now, and others are still eligible: they are not any more once the answer is there.
         """
         if self.is_asking:
             return None
@@ -229,6 +233,7 @@ class LeaderState:
                 node not in self.isr
                 and follower is not None
                 and follower.end_offset >= enough
+                and follower.log_start_offset >= log_start_offset
                 and usable.get(node) == follower.broker_epoch
             ):
                 wanted.append(node)

@@ -95,6 +95,8 @@ class LogMaintenance:
         self._is_open = False
         self._watch = ClockWatch(clock)
         self._log_starts_moved = False
+        self._start_unflushed = False
+        """Whether a follower's log starts behind what is on its disk: its leader waits for the note of that."""
         self._unflushed = False
         """Whether the flush under way left something unflushed for want of room."""
         self._no_room_next = 0.0
@@ -143,6 +145,7 @@ class LogMaintenance:
 
     def log_start_moved(self, partition: Partition) -> None:
         self._log_starts_moved = True
+        self._start_unflushed |= partition.leader is None and noted_start(partition) < partition.log_start_offset
         self.wake_up()
 
     async def log_starts_noted(self, partitions: Iterable[Partition]) -> None:
@@ -223,7 +226,7 @@ class LogMaintenance:
     async def _run_due(self, duties: _Duties) -> None:
         now = self._clock.monotonic()
         config = self._config
-        if self._commits.flush_wanted or now >= duties.flush:
+        if self._commits.flush_wanted or self._start_unflushed or now >= duties.flush:
             duties.flush = now + config.log_flush_interval_ms / 1000
             await self._guard("flush the logs", self.flush)
         if now >= duties.directories:
@@ -265,7 +268,7 @@ class LogMaintenance:
             begin = self._clock.monotonic()
             commits = self._commits
             journal = commits.journal
-            self._unflushed = False
+            self._unflushed = self._start_unflushed = False
             cut = 0 if journal is None else journal.position
             dirty = commits.flush_begins()
             try:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Collection, Iterable, Iterator, Sequence
 from concurrent.futures import Executor
 from dataclasses import dataclass
 from typing import Final, NamedTuple
@@ -80,6 +80,10 @@ class LogStatistics:
     journal: JournalStatistics | None
 
 
+async def _nothing() -> None:
+    """Nobody has to know before a partition is made."""
+
+
 class LogManager:
     """A node's logs. `open` first; `maintenance.run` works beside it until cancelled; `close` ends it cleanly."""
 
@@ -135,6 +139,8 @@ class LogManager:
         )
         self.on_vanished: Callable[[Partition], None] = lambda partition: None
         """Is called with each partition that went offline because its directory is gone."""
+        self.before_new: Callable[[], Awaitable[None]] = _nothing
+        """Is waited for before partitions are made. Where it raises `OSError`, they are not made."""
         self._failed = False
         self._open = False
 
@@ -282,6 +288,10 @@ class LogManager:
     def partitions(self) -> list[Partition]:
         return list(self._partitions.values())
 
+    def noted_start(self, tp: TopicPartition) -> int:
+        """Return where a log starts at least after any crash, 0 where nothing is noted of it."""
+        return self.folder.log_starts.get(tp)
+
     def create_partition(
         self, tp: TopicPartition, topic_id: TopicId, log_config: LogConfig, *, leader_epoch: int = 0
     ) -> Partition:
@@ -323,7 +333,13 @@ class LogManager:
 
         # Side by side, because a file system makes one commit of the syncs that wait at the same time.
         parts = [part for first in range(_MAKERS) if (part := new[first::_MAKERS])]
-        await asyncio.gather(*(self._thread.run(make, part) for part in parts))
+        try:
+            if new:
+                await self.before_new()
+        except OSError as error:
+            failures.update((one.tp, error) for one in new)
+        else:
+            await asyncio.gather(*(self._thread.run(make, part) for part in parts))
         offline = [self._not_made(one, failures[one.tp]) for one in new if one.tp in failures]
         turns = Turns(ends_with_caller=False)
         for one in new:

@@ -619,13 +619,7 @@ class Partition:
         see `PartitionLog.offset_for_timestamp`.
         """
         self._check_led()
-        leader = self._leader
-        if leader is not None and self._high_watermark < leader.begin_offset:
-            # A reader may have seen more from the leader before: no offset must go back.
-            raise RetriableError(
-                f"{self.tp}: its new leader does not know yet how far it is committed; try again shortly",
-                ErrorCode.OFFSET_NOT_AVAILABLE,
-            )
+        self._check_end_known()  # a reader may have seen more from the leader before: no offset must go back
         end = self._last_stable_offset if isolation is IsolationLevel.READ_COMMITTED else self._high_watermark
         end = max(end, self.log.log_start_offset)
         if timestamp_ms in (EARLIEST_TIMESTAMP, EARLIEST_LOCAL_TIMESTAMP):
@@ -638,6 +632,15 @@ class Partition:
         if found is None or found.offset >= end:
             return ListOffset(-1, -1)
         return ListOffset(found.offset, found.timestamp_ms, found.leader_epoch)
+
+    def _check_end_known(self) -> None:
+        """Raises OFFSET_NOT_AVAILABLE while a new leader does not know yet of all that the one before had committed."""
+        leader = self._leader
+        if leader is not None and self._high_watermark < leader.begin_offset:
+            raise RetriableError(
+                f"{self.tp}: its new leader does not know yet how far it is committed; try again shortly",
+                ErrorCode.OFFSET_NOT_AVAILABLE,
+            )
 
     def _earliest_offset(self) -> ListOffset:
         """The epoch is that of the first record, because a reader that begins there asks where that one ended."""
@@ -666,9 +669,10 @@ class Partition:
     def delete_records(self, before_offset: int) -> int:
         """Let the log start at `before_offset`, or HIGH_WATERMARK, and return where it starts now.
 
-        Raises `SemelError` (OFFSET_OUT_OF_RANGE) beyond the high watermark.
+        Raises `SemelError`: OFFSET_OUT_OF_RANGE beyond the high watermark, OFFSET_NOT_AVAILABLE until that is known.
         """
         self._check_led()
+        self._check_end_known()
         before = self._high_watermark if before_offset == HIGH_WATERMARK else before_offset
         if not 0 <= before <= self._high_watermark:
             raise FatalError(

@@ -1,7 +1,9 @@
 """The last change of the metadata that a node has applied, remembered in its data directory across restarts (R10).
 
 A small text file. It is written beside the changes, not before they are answered, and one write stands for all changes
-that came during the last. A file that is lost or damaged is no error: then there is nothing to compare with.
+that came during the last. Only new logs wait for it: else a database that has lost their topics, and a node that knows
+nothing of that, would take them for logs of deleted topics. A file that is lost or damaged is no error: then there is
+nothing to compare with.
 """
 
 from __future__ import annotations
@@ -24,6 +26,8 @@ _HEAD: Final = "semel metadata position 2"
 _HEAD_WITHOUT_IDS: Final = "semel metadata position 1"
 """Of files that say nothing of producer ids."""
 _BYTES_MAX: Final = 4096
+_AGAIN_S: Final = 1.0
+"""How long after a write that failed it is tried again."""
 
 
 class Applied(NamedTuple):
@@ -70,12 +74,32 @@ class AppliedPosition:
         self._executor = executor or self._own
         self._noted: MetadataImage | None = None
         self._written: MetadataImage | None = None
+        self._error: OSError | None = None
+        """Why the last write failed, if it did."""
         self._writing: asyncio.Task[None] | None = None
         self._hurry = asyncio.Event()
 
     def note(self, image: MetadataImage) -> None:
         """Remember how far an image goes: soon, not at once."""
         self._noted = image
+        self._begin()
+
+    async def remembered(self, image: MetadataImage) -> None:
+        """Wait until the file says that this image was applied, or a later one. Raises `OSError`."""
+        if self._has(image):
+            return
+        if self._noted is None or self._noted.sequence < image.sequence:
+            self._noted = image
+        self._error = None
+        self._begin()
+        await self.flush()
+        if not self._has(image):
+            raise self._error or OSError(f"{self._path} is not written any more")
+
+    def _has(self, image: MetadataImage) -> bool:
+        return self._written is not None and self._written.sequence >= image.sequence
+
+    def _begin(self) -> None:
         if self._writing is None or self._writing.done():
             self._writing = asyncio.get_running_loop().create_task(
                 self._write_all(), name="note the metadata's position"
@@ -88,7 +112,7 @@ class AppliedPosition:
         await asyncio.get_running_loop().run_in_executor(self._executor, write_whole, self._storage, self._path, data)
 
     async def flush(self) -> None:
-        """Write what is left now."""
+        """Write what is left now, as far as the disk takes it."""
         self._hurry.set()
         if self._writing is not None:
             await asyncio.gather(self._writing, return_exceptions=True)
@@ -109,16 +133,18 @@ class AppliedPosition:
 
     async def _write_all(self) -> None:
         while self._noted is not self._written:
-            await self._write()
-            if self.pause_s:
+            image, pause_s = self._noted, self.pause_s
+            assert image is not None
+            try:
+                await self.write(Applied(image.cluster_id, image.position, image.next_producer_id))
+            except OSError as error:
+                _log.warning("%s could not be written, and is tried again: %s", self._path, error)
+                self._error = error
+                if self._hurry.is_set():
+                    return  # who is in a hurry wants to know
+                pause_s = max(pause_s, _AGAIN_S)
+            else:
+                self._written = image
+            if pause_s:
                 with suppress(TimeoutError):
-                    await asyncio.wait_for(self._hurry.wait(), self.pause_s)
-
-    async def _write(self) -> None:
-        image = self._noted
-        assert image is not None
-        try:
-            await self.write(Applied(image.cluster_id, image.position, image.next_producer_id))
-        except OSError as error:
-            _log.warning("%s could not be written: %s; it is written again with the next change", self._path, error)
-        self._written = image
+                    await asyncio.wait_for(self._hurry.wait(), pause_s)

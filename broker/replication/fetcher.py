@@ -51,14 +51,19 @@ class Fetcher:
         peers: Peers,
         config: Callable[[], ReplicationConfig],
         broker_epoch: Callable[[], int],
+        noted_start: Callable[[TopicPartition], int],
         on_behind: Behind,
     ) -> None:
-        """`broker_epoch` gives that of this node's registration."""
+        """broker_epoch: gives that of this node's registration
+
+        noted_start: gives where the disk says that a log starts
+        """
         self.leader_id = leader_id
         self._node_id = node_id
         self._peers = peers
         self._config = config
         self._broker_epoch = broker_epoch
+        self._noted_start = noted_start
         self._on_behind = on_behind
         self._followed: dict[TopicPartition, Partition] = {}
         self._paused: dict[TopicPartition, float] = {}
@@ -121,7 +126,7 @@ class Fetcher:
             if partition.leader is not None or partition.offline_error is not None or self._paused.get(tp, 0.0) > now:
                 continue
             self._paused.pop(tp, None)
-            asked.append((partition, next_fetch(partition, max_bytes)))
+            asked.append((partition, next_fetch(partition, max_bytes, self._noted_start(tp))))
             if len(asked) == PARTITIONS_PER_FETCH_MAX:
                 for done, _ in asked:
                     self._followed[done.tp] = self._followed.pop(done.tp)

@@ -23,8 +23,12 @@ class Followed(Enum):
     BEHIND = "what this log needs next is deleted at the leader"
 
 
-def next_fetch(partition: Partition, max_bytes: int) -> FetchPartition:
-    """Return what to ask the leader for, once everything in the log is durable: the offset says so to the leader."""
+def next_fetch(partition: Partition, max_bytes: int, noted_start: int) -> FetchPartition:
+    """Return what to ask the leader for, once everything in the log is durable: the offset says so to the leader.
+
+    noted_start: where the disk says that the log starts. The leader is told no other start: a deletion counts once it
+        outlives a power cut here (D1)
+    """
     log = partition.log
     return FetchPartition(
         partition.tp.topic,
@@ -34,7 +38,7 @@ def next_fetch(partition: Partition, max_bytes: int) -> FetchPartition:
         max_bytes,
         partition.leader_epoch,
         log.epochs.latest,
-        log.log_start_offset,
+        min(log.log_start_offset, noted_start),
     )
 
 

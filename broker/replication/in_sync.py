@@ -72,6 +72,7 @@ class InSyncProposals:
                 partition.high_watermark,
                 now_s=now_s,
                 lag_max_s=lag_max_s,
+                log_start_offset=partition.log_start_offset,
                 log_end_offset=partition.log_end_offset,
                 usable=usable,
             )

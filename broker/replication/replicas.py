@@ -94,6 +94,7 @@ class Replicas:
                 self._peers,
                 lambda: self._node.config,
                 lambda: self._node.metadata.broker_epoch,
+                self._node.logs.noted_start,
                 self._behind,
             )
             task = asyncio.get_running_loop().create_task(fetcher.run(), name=f"fetch from node {leader_id}")

@@ -75,7 +75,7 @@ def draw_cast(world: World, ledger: Ledger, chance: random.Random, count: int) -
             KafkaMember(watch, f"member-{number}", count, is_static=is_static)
             for number, is_static in enumerate(group.static, start=1)
         ]
-    if len(world.nodes) == 1 and has_deleter(world):
+    if has_deleter(world):
         cast.append(KafkaDeleter(world, ledger, "deleter", count, think_s))
     if has_leaver(world):
         cast.append(KafkaLeaver(world, ledger, "leaver", count, think_s))

@@ -281,7 +281,7 @@ class LogWatch:
     def _not_of_retention(self, partition: Partition, known: _Followed, allowed: Begins, is_started: bool) -> str:
         """Return what was deleted that nobody asked for and that retention had to leave, or nothing."""
         start, by_bytes, by_ms = partition.log_start_offset, allowed.retention_bytes, allowed.retention_ms
-        if by_bytes is None and by_ms is None:
+        if not allowed.has_retention:
             return f"what is after {allowed.latest}"
         if is_started:
             return ""  # what retention saw may have ended with the process

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Mapping
 from contextlib import suppress
 from typing import Any, Final
 
@@ -95,8 +96,10 @@ class TopicMaker(KafkaActor):
         wire.close()
 
 
-async def create_topic(wire: ClusterWire, topic: str, count: int, *, replicas: int, min_isr: int) -> None:
-    """Ask until there is such a topic."""
+async def create_topic(
+    wire: ClusterWire, topic: str, count: int, *, replicas: int, min_isr: int, configs: Mapping[str, str] | None = None
+) -> None:
+    """Ask until there is such a topic. configs: besides `min.insync.replicas`"""
     await _changed(
         wire,
         ApiKey.CREATE_TOPICS,
@@ -106,7 +109,10 @@ async def create_topic(wire: ClusterWire, topic: str, count: int, *, replicas: i
                 "name": topic,
                 "num_partitions": count,
                 "replication_factor": replicas,
-                "configs": [{"name": "min.insync.replicas", "value": str(min_isr)}],
+                "configs": [
+                    {"name": name, "value": value}
+                    for name, value in {"min.insync.replicas": str(min_isr), **(configs or {})}.items()
+                ],
             }
         ],
         timeout=2_000,

@@ -18,10 +18,10 @@ from semel.broker.metadata.changes import PartitionState
 from semel.broker.metadata.image import EMPTY_IMAGE, MetadataImage
 from semel.protocol.ids import TopicId, TopicPartition
 from simulation.checks import CommittedLog, Markers
+from simulation.ledger import Begins, Ledger
 
 if TYPE_CHECKING:
     from semel.broker.node import Node
-    from simulation.ledger import Ledger
     from simulation.world import SimulatedNode, World
 
 Place = tuple[TopicId, int]
@@ -39,8 +39,11 @@ class _Seen:
     epoch: int
     compared: int = 0
     high_watermark: int = 0
+    start: int = 0
     place: tuple[int, int] = (-1, -1)
     """Its high watermark and last stable offset when these were looked at last."""
+    last: tuple[int, ...] = ()
+    """All that comparing its log depends on, as it was when that was done last."""
     noted: int = -1
 
 
@@ -68,6 +71,10 @@ class ReplicaWatch:
         self._markers: Markers = {}
         self.image: MetadataImage = EMPTY_IMAGE
         """What the database says now."""
+        self._logs: dict[int, list[Partition]] = {}
+        self._laid_out: list[tuple[_Replicated, PartitionState, dict[int, Partition]]] = []
+        """All partitions with their replicas, as of `_logs` and of the image that it was made of."""
+        self._laid_out_of: MetadataImage = EMPTY_IMAGE
 
     @property
     def batches(self) -> int:
@@ -87,9 +94,19 @@ class ReplicaWatch:
 
     def replicas(self) -> Iterator[tuple[_Replicated, PartitionState, dict[int, Partition]]]:
         """Go through the partitions of all topics, each with its replicas that can be looked at."""
-        logs = {
-            node_id: {(one.topic_id, one.tp.partition): one for one in node.logs.partitions()}
-            for node_id, node in self.running().items()
+        logs = {node_id: node.logs.partitions() for node_id, node in self.running().items()}
+        if logs != self._logs or self.image is not self._laid_out_of:
+            self._logs, self._laid_out_of = logs, self.image
+            self._laid_out = list(self._lay_out())
+        for known, state, here in self._laid_out:
+            if any(one.offline_error is not None for one in here.values()):
+                here = {node_id: one for node_id, one in here.items() if one.offline_error is None}
+            yield known, state, here
+
+    def _lay_out(self) -> Iterator[tuple[_Replicated, PartitionState, dict[int, Partition]]]:
+        by_place = {
+            node_id: {(one.topic_id, one.tp.partition): one for one in partitions}
+            for node_id, partitions in self._logs.items()
         }
         for topic in self.image.topics.values():
             for number, state in enumerate(topic.partitions):
@@ -97,29 +114,28 @@ class ReplicaWatch:
                 known = self._partitions.get(place)
                 if known is None:
                     known = self._partitions[place] = _Replicated(TopicPartition(topic.name, number))
-                here = {
-                    node_id: one
-                    for node_id, partitions in logs.items()
-                    if (one := partitions.get(place)) is not None and one.offline_error is None
-                }
-                yield known, state, here
+                yield known, state, {node_id: logs[place] for node_id, logs in by_place.items() if place in logs}
 
     def look(self) -> None:
         self._read_database()
         for known, state, here in self.replicas():
-            # A leader's high watermark comes first: what it covers is what the others must have.
-            for one in sorted(here.values(), key=lambda one: (one.leader is None, -one.high_watermark)):
-                if one.high_watermark > known.committed.end:
-                    for rule, detail in known.committed.follow(one, self._markers, self._ledger.several_an_epoch):
-                        self._wrong(rule, known, 0, detail)
+            if any(one.high_watermark > known.committed.end for one in here.values()):
+                self._follow(known, here)
             for node_id, one in here.items():
                 self._look_at(known, state, node_id, one)
+
+    def _follow(self, known: _Replicated, here: dict[int, Partition]) -> None:
+        # A leader's high watermark comes first: what it covers is what the others must have.
+        for one in sorted(here.values(), key=lambda one: (one.leader is None, -one.high_watermark)):
+            if one.high_watermark > known.committed.end:
+                for rule, detail in known.committed.follow(one, self._markers, self._ledger.several_an_epoch):
+                    self._wrong(rule, known, 0, detail)
 
     def look_closely(self) -> None:
         """Compare all that is committed with all logs once more."""
         for known, _, _ in self.replicas():
             for seen in known.seen.values():
-                seen.compared = 0
+                seen.compared, seen.last = 0, ()
         self.look()
 
     def _read_database(self) -> None:
@@ -133,6 +149,28 @@ class ReplicaWatch:
         seen = known.seen.get(node_id)
         if seen is None or seen.run is not node.process:
             seen = known.seen[node_id] = _Seen(node.process, one.leader_epoch)
+        known.rolled = max(known.rolled, one.log.segments.active.base_offset)
+        is_complete = self._must_be_complete(state, node_id)
+        now = (
+            is_complete,
+            one.high_watermark,
+            one.log_end_offset,
+            one.last_stable_offset,
+            one.durable_end,
+            one.leader_epoch,
+            one.log_start_offset,
+            known.committed.end,
+        )
+        if now != seen.last:
+            seen.last = now
+            self._compare(known, state, node_id, one, is_complete=is_complete)
+        if one.leader is not None and not one.leader.is_alone:  # what followers have said is not in what was compared
+            self._look_at_leader(known, state, node_id, one)
+
+    def _compare(
+        self, known: _Replicated, state: PartitionState, node_id: int, one: Partition, *, is_complete: bool
+    ) -> None:
+        seen = known.seen[node_id]
         if seen.epoch != one.leader_epoch:
             seen.epoch, seen.compared = one.leader_epoch, 0
         if one.high_watermark < seen.high_watermark:
@@ -140,18 +178,19 @@ class ReplicaWatch:
                 "R1", known, node_id, f"the high watermark {seen.high_watermark} went back to {one.high_watermark}"
             )
         seen.high_watermark = one.high_watermark
-        known.rolled = max(known.rolled, one.log.segments.active.base_offset)
+        if one.log_start_offset != seen.start:
+            self._look_at_start(known, node_id, one)
         committed = known.committed
         place = one.high_watermark, one.last_stable_offset
         if place != seen.place:
             seen.place = place
-            first_open = committed.first_undecided(one.high_watermark)
+            # What was open and began before the log's start is gone.
+            first_open = max(committed.first_undecided(one.high_watermark), one.log_start_offset)
             if one.last_stable_offset > first_open:
                 detail = (
                     f"it is stable to {one.last_stable_offset} of {one.high_watermark}, and {first_open} is undecided"
                 )
                 self._wrong("L1", known, node_id, detail)
-        is_complete = self._must_be_complete(state, node_id)
         if is_complete and one.durable_end < committed.end:
             self._wrong(
                 "R4" if state.leader == node_id else "R5",
@@ -168,8 +207,17 @@ class ReplicaWatch:
                 if base >= rolled:  # below, compaction may have written it again
                     self._wrong("R3", known, node_id, f"{difference} here; {state}")
             seen.compared = end
-        if one.leader is not None and not one.leader.is_alone:
-            self._look_at_leader(known, state, node_id, one)
+
+    def _look_at_start(self, known: _Replicated, node_id: int, one: Partition) -> None:
+        """Heads go where somebody deleted them, and stay away. What retention took is not looked at here."""
+        seen, start, allowed = known.seen[node_id], one.log_start_offset, self._ledger.begins.get(known.tp, Begins())
+        if start < seen.start:
+            self._wrong("D3", known, node_id, f"its start went back from {seen.start} to {start}")
+        if start > allowed.latest and not allowed.has_retention:
+            self._wrong(
+                "D6", known, node_id, f"it begins at {start}, and nobody deleted what is after {allowed.latest}"
+            )
+        seen.start = start
 
     def _must_be_complete(self, state: PartitionState, node_id: int) -> bool:
         """Say whether a node's log must have all that is committed: it is in sync, or eligible.
@@ -194,6 +242,10 @@ class ReplicaWatch:
         heard = [(other, follower) for other in state.replicas if (follower := leader.follower(other)) is not None]
         if is_current and state.leader != node_id:
             self._wrong("R4", known, node_id, f"it leads, and the metadata says {state}")
+        allowed = self._ledger.begins.get(known.tp)
+        if is_current and allowed is not None and one.log_start_offset < allowed.answered:
+            answered = allowed.answered
+            self._wrong("D1", known, node_id, f"it begins at {one.log_start_offset}, and was answered as {answered}")
         for other, follower in heard if is_current else ():
             broker = self.image.brokers[other]
             if other in state.isr and follower.broker_epoch not in (NOT_HEARD, broker.epoch):

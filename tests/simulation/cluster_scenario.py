@@ -14,9 +14,10 @@ from simulation.actors import INPUT, OUTPUT, Actor
 from simulation.cluster_actors import ClusterReader, TopicMaker, create_topic
 from simulation.cluster_checks import ReplicaWatch
 from simulation.kafka_actors import KafkaFeeder
+from simulation.kafka_deleter import HEADS, ClusterDeleter, KafkaDeleter, deleting_settings, has_deleter
 from simulation.kafka_wire import JAVA_4, ClusterWire, Party
 from simulation.nemesis import Fault, Stage
-from simulation.plans import CONTROLLER, LEADER, draw_plan, draw_successions, in_order
+from simulation.plans import CONTROLLER, LEADER, draw_deletions, draw_plan, draw_successions, in_order
 from simulation.scenario import BUSY_S, Scenario
 from simulation.state_checks import StateChecks
 from simulation.world import CLOCKS_OFF_MS, SimulatedNode
@@ -70,7 +71,7 @@ class ClusterScenario(Scenario):
         descriptor, self._secret_file = tempfile.mkstemp(prefix="semel-simulated-secret-")
         with os.fdopen(descriptor, "wb") as file:
             file.write(_SECRET)
-        settings = {**_draw_settings(chance), **self.settings, **self._more_settings()}
+        settings = {**_draw_settings(chance), **self.settings, **self._more_settings(), **deleting_settings(world)}
         self.nodes = {number: self._add_node(number, settings) for number in range(1, NODES + 1)}
         world.executor.longest_s = chance.choice((0.004, 0.03, 0.2))
         self.partitions = chance.randint(1, 3)
@@ -86,6 +87,8 @@ class ClusterScenario(Scenario):
             chance, [actor.name for actor in self.actors], BUSY_S, 24, names, mortal=mortal, moves=self.moves
         )
         successions = draw_successions(seed, self.succeeded) if self.is_durable else ()
+        if self.is_durable and has_deleter(world):
+            successions += draw_deletions(seed, HEADS.topic)
         self.plan = in_order((*drawn, *successions)) if plan is None else tuple(plan)
 
     def _more_settings(self) -> Mapping[str, Any]:
@@ -120,6 +123,8 @@ class ClusterScenario(Scenario):
         ]
         if chance.random() < 0.4:
             cast.append(TopicMaker(world, ledger, "maker", think_s))
+        if has_deleter(world):
+            cast.append(ClusterDeleter(world, ledger, "deleter", count, think_s))
         return cast
 
     @property
@@ -144,6 +149,9 @@ class ClusterScenario(Scenario):
         replicas = {INPUT: 3, OUTPUT: self.chance.choice((2, 3)) if self.is_durable else 3}
         for topic, count in self.topics.items():
             await create_topic(wire, topic, count, replicas=replicas[topic], min_isr=self.min_isr)
+        for actor in self.actors:
+            if isinstance(actor, KafkaDeleter):
+                await create_topic(wire, HEADS.topic, 1, replicas=3, min_isr=self.min_isr, configs=actor.configs)
         wire.close()
 
     def _stage(self) -> Stage:

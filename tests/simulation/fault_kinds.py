@@ -23,7 +23,7 @@ from simulation.node_ends import (
     stop,
     stop_when_open,
 )
-from simulation.successions import depose, leave_behind, short_reign
+from simulation.successions import depose, leave_behind, short_reign, take_deletion_back
 from simulation.troubles import (
     abort_open,
     answer_late,
@@ -86,6 +86,7 @@ LOST_ANSWERS: Final = "lost answers of calls"
 SHORT_REIGN: Final = "short reign"
 LEFT_BEHIND: Final = "replica left behind"
 DEPOSED: Final = "deposed leader"
+DELETION: Final = "deletion taken back"
 
 
 KINDS: dict[str, Kind] = {
@@ -339,6 +340,14 @@ KINDS: dict[str, Kind] = {
         "the leader of {target}-0 reaches neither other nodes nor the database for {for_s:.2f} s",
         0,
         depose,
+        worlds=Worlds.ASIDE,
+        is_of_node=False,
+    ),
+    DELETION: Kind(
+        "the disks of {target}-0's followers are slow, and when a deletion of its records is answered, all nodes "
+        "lose power; they are started again after {for_s:.2f} s, one after the other, who led it last",
+        0,
+        take_deletion_back,
         worlds=Worlds.ASIDE,
         is_of_node=False,
     ),

@@ -1,25 +1,26 @@
 """Somebody who writes into a topic of their own, deletes its head (KIP-107), and reads what is left.
 
-Retention may take more of it. What was answered as deleted stays deleted over every crash (D1, D3), what is left is
-there (D6), and readers that begin at the new start see no aborted record and miss no committed one (L2, L3).
+Retention may take more of it. What was answered as deleted stays deleted over every crash, and under every leader (D1,
+D3), what is left is there (D6), and readers that begin at the new start see no aborted record and miss no committed one
+(L2, L3).
 """
 
 from __future__ import annotations
 
 import random
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, ClassVar, Final
 
 from semel.protocol.api.topics import EARLIEST_TIMESTAMP, LATEST_TIMESTAMP, IsolationLevel
 from semel.protocol.errors import AbortTransactionError, ErrorCode
-from semel.protocol.ids import TopicPartition
+from semel.protocol.ids import TopicId, TopicPartition
 from semel.protocol.kafka.api import ApiKey
 from semel.protocol.kafka.fetch import FetchPartitionResponse
 from semel.runtime.kafka_client.connection import ConnectionLostError
 from simulation.kafka_actors import Transacting
 from simulation.kafka_consumers import Fetcher, Values
 from simulation.kafka_producers import IdempotentProducer, TransactionalProducer
-from simulation.kafka_wire import RETRIED, Echo, Party, Wire, code_of, learn_topic_ids
+from simulation.kafka_wire import RETRIED, ClusterWire, Echo, Party, Wire, code_of, learn_topic_ids
 from simulation.ledger import Begins
 
 if TYPE_CHECKING:
@@ -44,7 +45,7 @@ def has_deleter(world: World) -> bool:
 
 
 def deleting_settings(world: World) -> dict[str, int]:
-    """Return what the node of such a world has besides what is drawn."""
+    """Return what the nodes of such a world have besides what is drawn."""
     return {"log_retention_check_interval_ms": 400} if has_deleter(world) else {}
 
 
@@ -54,6 +55,8 @@ def _chance_of(world: World) -> random.Random:
 
 class KafkaDeleter(Transacting):
     """Keeps over all of its lives what it wrote, what became of it, and what was answered as deleted."""
+
+    transacts: ClassVar = True
 
     def __init__(self, world: World, ledger: Ledger, name: str, partitions: int, think_s: float) -> None:
         super().__init__(world, ledger, name, partitions, think_s)
@@ -73,6 +76,15 @@ class KafkaDeleter(Transacting):
         """What was acknowledged, by its offset."""
         self._outcomes: dict[str, bool] = {}
         """Whether each value's transaction committed, where that is known. One without a transaction is committed."""
+        self._answered_in = -1
+        """The leader epoch in which a deletion was answered last, as far as it is known: a former leader may not have
+        heard of it.
+        """
+
+    @property
+    def answered(self) -> int:
+        """Before this offset everything was answered as deleted."""
+        return self._begins_at.answered
 
     def acknowledged(self, topic: str, partition: int, offset: int, value: str) -> None:
         if offset >= 0:
@@ -84,12 +96,12 @@ class KafkaDeleter(Transacting):
         party = self.party(worker)
         wire = party.wire()
         ids = await learn_topic_ids(wire, HEADS.topic)
-        producer = await self.producer(party)
+        producer = await self.producer(party) if self.transacts else None
         idempotent = IdempotentProducer(party, Echo(party, self.repeats), self.acknowledged, 5.0)
         await idempotent.begin()
         while not self.is_stopping:
             step = self.chance.random()
-            if step < 0.4:
+            if step < 0.4 and producer is not None:
                 await self._transact(worker, producer, wire)
             elif step < 0.6:
                 self._count += 1
@@ -98,11 +110,13 @@ class KafkaDeleter(Transacting):
             elif step < 0.8:
                 await self._delete(party, wire)
             else:
-                await self._look(party, wire, HeadFetcher(party, ids))
+                await self._look(party, wire, ids)
             await self.think(self.think_s / 4)
-        while not await self._look(party, wire, HeadFetcher(party, ids)):
+        while not await self._look(party, wire, ids):
             await party.pause()
-        for one in (producer, idempotent, wire):
+        if producer is not None:
+            producer.close()
+        for one in (idempotent, wire):
             one.close()
 
     async def _transact(self, worker: str, producer: TransactionalProducer, wire: Wire) -> None:
@@ -140,7 +154,8 @@ class KafkaDeleter(Transacting):
         while True:
             asked += 1
             try:
-                answer = await wire.call(
+                answer = await self._ask(
+                    wire,
                     ApiKey.DELETE_RECORDS,
                     version=_DELETE_VERSION,
                     topics=[
@@ -163,36 +178,53 @@ class KafkaDeleter(Transacting):
             if code not in RETRIED:
                 party.wrong("refused", f"DeleteRecords before {before} of {known}: {code.name}")
                 return
+            wire.moved(HEADS)
             await party.pause()
         if item.low_watermark < max(before, 0):
             party.wrong("D6", f"records before {before} are deleted, and the log begins at {item.low_watermark}")
         self._begins_at.answered = max(self._begins_at.answered, item.low_watermark)
+        self._answered_in = max(self._answered_in, _epoch_of(wire))
         if before == _HIGH_WATERMARK and asked == 1:  # else an earlier request may still come, and delete more
             self._begins_at.latest = max(allowed, item.low_watermark)
 
+    async def _ask(self, wire: Wire, key: ApiKey, **values: Any) -> Any:
+        """Ask the leader. Raises `ConnectionLostError` where it is not known, or does not answer."""
+        leader = await _leader(wire)
+        try:
+            return await leader.call(key, **values)
+        except ConnectionLostError:
+            wire.moved(HEADS)
+            raise
+
     # --- Reading ------------------------------------------------------------------------------------------------------
 
-    async def _look(self, party: Party, wire: Wire, fetcher: HeadFetcher) -> bool:
+    async def _look(self, party: Party, wire: Wire, ids: dict[str, TopicId]) -> bool:
         """Read from the start to the last stable offset; return whether that went through."""
         try:
-            answered = self._begins_at.answered
+            answered, answered_in = self._begins_at.answered, self._answered_in
             start = await self._listed(wire, EARLIEST_TIMESTAMP)
+            epoch = _epoch_of(wire)
             stable = await self._listed(wire, LATEST_TIMESTAMP)
+            reading = party.wire()
+            fetcher = HeadFetcher(party, ids, await _leader(reading))
         except ConnectionLostError:
+            return False
+        if epoch < answered_in:
             return False
         if start < answered:
             party.wrong("D1", f"{HEADS} begins at {start}, and was answered to begin at {answered}")
-        if stable < start:
+        if stable < start and epoch == _epoch_of(wire):
             party.wrong("L2", f"{HEADS} begins at {start}, and is stable up to {stable}")
         if start and self.chance.random() < 0.3:
-            await self._look_below(party, fetcher, start)
+            # Another leader may begin before this one did, but not before what was answered.
+            await self._look_below(party, fetcher, answered if wire.leaders_change else start)
         due = {
             offset: value
             for offset, value in self._values.items()
             if start <= offset < stable and self._outcomes.get(value)
         }
         found = await self._read(fetcher, start, stable)
-        fetcher.close()
+        reading.close()
         if found is None:
             return False
         missing = {offset: value for offset, value in due.items() if found.get(offset) != value}
@@ -205,6 +237,8 @@ class KafkaDeleter(Transacting):
 
     async def _look_below(self, party: Party, fetcher: HeadFetcher, start: int) -> None:
         """What is deleted is out of range, also in the middle of a batch."""
+        if not start:
+            return
         fetcher.positions = {HEADS: start - 1}
         found = await fetcher.poll()
         if found or (not fetcher.failed and not fetcher.is_out_of_range):
@@ -219,13 +253,14 @@ class KafkaDeleter(Transacting):
             if fetcher.positions[HEADS] >= end:
                 return found
             values = await fetcher.poll(self.chance.choice((200, 1 << 20)))
-            if fetcher.is_out_of_range:
-                return None
+            if fetcher.is_out_of_range or (fetcher.failed and len(self.world.nodes) > 1):
+                return None  # from several nodes: another one may lead
             found |= dict(values.get(HEADS, ()))
         return None
 
     async def _listed(self, wire: Wire, timestamp_ms: int) -> int:
-        answer = await wire.call(
+        answer = await self._ask(
+            wire,
             ApiKey.LIST_OFFSETS,
             replica_id=-1,
             isolation_level=IsolationLevel.READ_COMMITTED,
@@ -244,6 +279,7 @@ class KafkaDeleter(Transacting):
         if code is not ErrorCode.NONE:
             if code not in RETRIED:
                 wire.party.wrong("refused", f"ListOffsets: {code.name}")
+            wire.moved(HEADS)
             raise ConnectionLostError(f"ListOffsets: {code.name}")
         offset: int = item.offset
         return offset
@@ -253,11 +289,30 @@ def _number(configs: Mapping[str, str], name: str) -> int | None:
     return int(configs[name]) if name in configs else None
 
 
-class HeadFetcher(Fetcher):
-    """Reads a log whose head goes."""
+async def _leader(wire: Wire) -> Wire:
+    """Return the connection to who leads the partition. Raises `ConnectionLostError` where that is not known."""
+    if not isinstance(wire, ClusterWire):
+        return wire
+    await wire.find(HEADS)
+    return wire.to(wire.led[HEADS].node)
 
-    def __init__(self, party: Party, ids: dict[str, object]) -> None:
-        super().__init__(party, ids, wait_ms=50)  # type: ignore[arg-type]
+
+def _epoch_of(wire: Wire) -> int:
+    """Return the leader epoch of who was asked last, -1 where there is one node."""
+    return wire.led[HEADS].epoch if isinstance(wire, ClusterWire) else -1
+
+
+class ClusterDeleter(KafkaDeleter):
+    """Of worlds without transactions."""
+
+    transacts = False
+
+
+class HeadFetcher(Fetcher):
+    """Reads a log whose head goes, from one node."""
+
+    def __init__(self, party: Party, ids: dict[str, TopicId], wire: Wire) -> None:
+        super().__init__(party, ids, wire=wire, wait_ms=50)
         self.is_out_of_range = False
 
     async def _taken(self, tp: TopicPartition, item: FetchPartitionResponse) -> Values:

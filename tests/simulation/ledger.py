@@ -25,6 +25,10 @@ class Begins:
     retention_bytes: int | None = None
     retention_ms: int | None = None
 
+    @property
+    def has_retention(self) -> bool:
+        return self.retention_bytes is not None or self.retention_ms is not None
+
     def may(self, offset: int) -> None:
         """Somebody asks for what is before `offset` to be deleted."""
         self.latest = max(self.latest, offset)

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Sequence
 from typing import Final
 
 from simulation.fault_kinds import (
+    DELETION,
     DEPOSED,
     END_IN_CLEANING,
     KINDS,
@@ -75,6 +76,26 @@ def draw_successions(seed: int, topics: Sequence[str]) -> tuple[Fault, ...]:
             kind=chance.choice((SHORT_REIGN, LEFT_BEHIND, DEPOSED)),
             target=chance.choice(topics),
             for_s=round(1.0 + 6.0 * chance.random(), 3),
+        )
+        for _ in range(chance.randint(1, 2))
+    )
+
+
+DELETIONS_SHARE: Final = 0.6
+"""In how many worlds with several nodes, of those where heads of logs are deleted, all lose power after that."""
+
+
+def draw_deletions(seed: int, topic: str) -> tuple[Fault, ...]:
+    """Draw when all nodes lose power as records of a topic are deleted."""
+    chance = random.Random(f"deletions of {seed}")
+    if chance.random() >= DELETIONS_SHARE:
+        return ()
+    return tuple(
+        Fault(
+            at_s=round(0.5 + chance.random() * 11.0, 3),
+            kind=DELETION,
+            target=topic,
+            for_s=round(0.3 + 1.5 * chance.random(), 3),
         )
         for _ in range(chance.randint(1, 2))
     )

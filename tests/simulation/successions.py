@@ -13,6 +13,7 @@ from semel.broker.controller.elections import elect
 from semel.broker.controller.membership import min_isr_of
 from semel.broker.metadata.image import EMPTY_IMAGE, MetadataImage
 from semel.protocol.ids import TopicPartition
+from simulation.kafka_deleter import KafkaDeleter
 
 if TYPE_CHECKING:
     from semel.broker.logs.partition import Partition
@@ -23,6 +24,8 @@ if TYPE_CHECKING:
 PATIENCE_S = 12.0
 LOOK_S = 0.003
 """For how long, and how often, it is looked whether the moment has come."""
+_SLOW_S = 0.3
+"""How long each work of a disk takes at most that is slow."""
 
 
 def short_reign(stage: Stage, fault: Fault) -> None:
@@ -44,6 +47,11 @@ def leave_behind(stage: Stage, fault: Fault) -> None:
 def depose(stage: Stage, fault: Fault) -> None:
     """A leader hears nothing of the nodes and of the database, and answers its clients: what it says must be true."""
     _Succession(stage, fault).depose()
+
+
+def take_deletion_back(stage: Stage, fault: Fault) -> None:
+    """All lose power once a deletion of records is answered, and its leader comes back last: they stay deleted."""
+    _Succession(stage, fault).take_deletion_back()
 
 
 class _Succession:
@@ -117,6 +125,22 @@ class _Succession:
 
         self._stage.later(self._for_s, heal)
 
+    def take_deletion_back(self) -> None:
+        found, deleter = self._in_line(), self._stage.actors.get("deleter")
+        if found is None or not isinstance(deleter, KafkaDeleter):
+            return
+        for follower in found[1:]:
+            # So that what was answered may be on no disk of theirs yet.
+            self._stage.disk_is_slow(follower, _SLOW_S, PATIENCE_S)
+        before = deleter.answered
+
+        def all_lose_power() -> None:
+            for node in found:
+                self._kill(node, power=True)
+            self._end_all()
+
+        self._when(lambda: deleter.answered > before, all_lose_power)
+
     # --- What they are made of ----------------------------------------------------------------------------------------
 
     def _in_line(self) -> tuple[SimulatedNode, SimulatedNode, SimulatedNode] | None:
@@ -154,9 +178,9 @@ class _Succession:
             self._cuts.add(way)
             self._stage.world.network.cut(*way)
 
-    def _kill(self, node: SimulatedNode) -> None:
-        self._stage.world.told(f"the moment has come: {node.name} is killed")
-        node.kill()
+    def _kill(self, node: SimulatedNode, *, power: bool = False) -> None:
+        self._stage.world.told(f"the moment has come: {node.name} {'loses its power' if power else 'is killed'}")
+        node.kill(power=power)
         self._down.append(node)
 
     def _when(self, condition: Callable[[], bool], then: Callable[[], None]) -> None:

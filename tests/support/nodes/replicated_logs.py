@@ -235,7 +235,7 @@ class ReplicatedLogs:
         if state is None or state.leader < 0 or state.leader == machine.node_id:
             return
         machine.is_asking = True
-        item = next_fetch(machine.partition, self.random.choice([1, 100, 1 << 20]))
+        item = next_fetch(machine.partition, self.random.choice([1, 100, 1 << 20]), machine.partition.log_start_offset)
         item.topic_id = self.topic_id
         request = FetchRequest([item], 0, replica_id=machine.node_id, replica_epoch=machine.broker_epoch)
         self.messages.append(Message(state.leader, (machine.node_id, machine.starts), request))
@@ -281,6 +281,7 @@ class ReplicatedLogs:
             partition.high_watermark,
             now_s=machine.clock.monotonic(),
             lag_max_s=10.0,
+            log_start_offset=partition.log_start_offset,
             log_end_offset=partition.log_end_offset,
             usable={node: broker.epoch for node, broker in brokers.items() if not broker.is_fenced},
         )

@@ -270,6 +270,39 @@ def test_D3_a_deletion_that_a_replica_does_not_hear_of_is_not_answered_as_done(t
     run(tmp_path, test, replica_lag_time_max_ms=60_000)
 
 
+def test_D1_a_deletion_is_answered_once_the_disks_of_all_that_may_lead_have_it(tmp_path: Path) -> None:
+    """Else a follower that loses power has the records again, and may be the next leader."""
+
+    async def test(three: Cluster) -> None:
+        await three.create("t", min_insync_replicas="2")
+        await three.in_sync(T0, 1, 2, 3)
+        for number in range(5):
+            await three.produce(T0, b"%d" % number)
+        leader = three.leader(T0)
+        assert leader is not None
+        followers = {1, 2, 3} - {leader.config.node_id}
+        for node_id in followers:
+            full = OSError(errno.EIO, "no start can be noted")
+            three.disks[node_id].fail_next("rename", full, path_part="log-start-offset-checkpoint", times=1_000)
+        refused = (await delete_records(leader, {T0: 4}, timeout_ms=1_000))[T0]
+        assert refused.error is ErrorCode.REQUEST_TIMED_OUT
+        for node_id in followers:
+            three.disks[node_id].fail_no_more()
+        deleted = (await delete_records(leader, {T0: 4}))[T0]
+        assert (deleted.error, deleted.log_start_offset) == (ErrorCode.NONE, 4)
+        for node_id in (1, 2, 3):
+            await three.kill(node_id, power=True)
+        for node_id in followers:
+            await three.start(node_id)
+        await three.until(lambda: three.leader(T0) is not None)
+        for node in three.nodes.values():
+            partition = node.partition(T0)
+            assert partition is not None
+            assert partition.log_start_offset == 4
+
+    run(tmp_path, test)
+
+
 @pytest.mark.parametrize("step", ["rename", "make_folder", "create"])
 def test_a_log_that_could_not_be_begun_again_at_first_comes_once_the_disk_takes_it(tmp_path: Path, step: str) -> None:
     async def test(three: Cluster) -> None:

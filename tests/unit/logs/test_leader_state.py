@@ -26,14 +26,24 @@ def leading(
     )
 
 
-def fetch(leader: LeaderState, node: int, offset: int, *, epoch: int = 100, now_s: float = 0.0, end: int = 30) -> bool:
-    return leader.fetched(node, epoch, offset, now_s=now_s, log_end_offset=end, log_start_offset=0)
+def fetch(
+    leader: LeaderState,
+    node: int,
+    offset: int,
+    *,
+    epoch: int = 100,
+    now_s: float = 0.0,
+    end: int = 30,
+    starts_at: int = 0,
+) -> bool:
+    return leader.fetched(node, epoch, offset, now_s=now_s, log_end_offset=end, log_start_offset=0, starts_at=starts_at)
 
 
 def ask(leader: LeaderState, high_watermark: int = 10, **changed: Any) -> WantedIsr | None:
     how: dict[str, Any] = {
         "now_s": 0.0,
         "lag_max_s": 10.0,
+        "log_start_offset": 0,
         "log_end_offset": 30,
         "usable": {ME: 99, B: 100, C: 100},
         **changed,
@@ -106,6 +116,15 @@ def test_R5_a_follower_joins_with_all_that_is_committed_and_all_from_before_the_
     assert ask(leader, high_watermark=12) is None
     fetch(leader, C, 12)
     assert ask(leader, high_watermark=12) is not None
+
+
+def test_D3_a_follower_joins_once_its_disk_has_where_the_log_starts() -> None:
+    """It may lead next: what was deleted before it joined must not come back."""
+    leader = leading((ME, B))
+    fetch(leader, C, 30, starts_at=4)
+    assert ask(leader, log_start_offset=5) is None
+    fetch(leader, C, 30, starts_at=5)
+    assert ask(leader, log_start_offset=5) is not None
 
 
 def test_R5_a_follower_joins_under_the_registration_that_it_fetched_under() -> None:

@@ -483,6 +483,30 @@ def test_R2_acks_all_needs_enough_replicas_before_the_append() -> None:
     assert partition.append(batch(), acks=1).base_offset == 0
 
 
+def test_a_new_leader_does_not_say_where_the_log_ends_before_it_knows_how_far_it_is_committed() -> None:
+    """What the leader before had committed is no offset out of range, and no end goes back."""
+    place = Place()
+    partition = place.partition()
+    partition.append(batch(4))
+    partition.lead(
+        LeaderState(
+            1, leader_epoch=4, partition_epoch=1, replicas=(1, 2), isr=(1, 2), min_isr=2, begin_offset=4, now_s=0.0
+        )
+    )
+    place.sync()
+    for ask in (
+        lambda: partition.delete_records(2),
+        lambda: partition.delete_records(HIGH_WATERMARK),
+        lambda: partition.list_offset(LATEST_TIMESTAMP),
+    ):
+        with pytest.raises(RetriableError, match="does not know yet how far") as caught:
+            ask()
+        assert caught.value.code is ErrorCode.OFFSET_NOT_AVAILABLE
+    partition.fetched_by(2, 1, 4)
+    assert partition.delete_records(HIGH_WATERMARK) == 4
+    assert partition.list_offset(LATEST_TIMESTAMP).offset == 4
+
+
 def test_R2_where_there_are_fewer_replicas_than_min_insync_replicas_all_are_enough() -> None:
     """KIP-966: a topic with one replica takes acks=all under a cluster's default of two."""
     place = Place(config=LogConfig(min_insync_replicas=2))

@@ -12,6 +12,7 @@ from restored_database import copy_of, restore
 from running_node import SMALL, batch, create_topic, running_node
 
 from semel.broker.config.node_config import NodeConfig
+from semel.broker.handlers.topics.changes import create_topics
 from semel.broker.inspection.findings import Check
 from semel.broker.inspection.verify import verify
 from semel.broker.metadata.applied_position import POSITION_FILE, Applied, AppliedPosition, read_applied
@@ -23,6 +24,7 @@ from semel.broker.node import Node
 from semel.broker.producer_ids import BLOCK_SIZE, ProducerIds
 from semel.broker.start_errors import NodeStartError, StartFailure
 from semel.cli.serve import ServeExit, _stop
+from semel.protocol.api.topics import NewTopic
 from semel.protocol.errors import SemelError
 from semel.protocol.ids import TopicPartition
 from semel.runtime.disk_storage import DiskStorage
@@ -263,11 +265,8 @@ def test_R10_a_loss_is_not_accepted_where_the_next_producer_id_can_not_be_rememb
         await node.stop()
         restore(url, copy)
 
-        def refuse(*_: object, **__: object) -> None:
-            raise OSError(28, "No space left on device")
-
         with monkeypatch.context() as patch:
-            patch.setattr("semel.broker.metadata.applied_position.write_whole", refuse)
+            patch.setattr("semel.broker.metadata.applied_position.write_whole", no_space)
             with pytest.raises(NodeStartError, match=r"can't be written: .*No space left.*Fix this") as caught:
                 await Node.start(config, accept_metadata_loss=True)
         assert caught.value.failure is StartFailure.DATA_FOLDER
@@ -297,6 +296,54 @@ def test_an_offline_partition_that_the_older_metadata_does_not_know_is_set_aside
         assert (stray / log.with_suffix(".away").name).is_file()
 
     asyncio.run(main())
+
+
+def test_D6_a_topic_is_not_written_to_before_its_loss_could_be_noticed(tmp_path: Path) -> None:
+    """Else a node that loses power, and a database that loses its last changes, delete it as if somebody had."""
+
+    async def main() -> None:
+        url = sqlite_url(f"{tmp_path}/shared.sqlite")
+        config = settings_of(tmp_path, url)
+        node = await Node.start(config)
+        copy = copy_of(url)
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr("semel.broker.metadata.applied_position.write_whole", no_space)
+            await create_topics(node, [NewTopic("new", 1)])
+            tp = TopicPartition("new", 0)
+            (offline,) = node.logs.offline
+            assert (offline.tp, node.partition(tp)) == (tp, None)
+            assert "No space left" in offline.reason
+        async with asyncio.timeout(60):
+            while node.partition(tp) is None:  # noqa: ASYNC110 (there is nothing that tells of it)
+                await asyncio.sleep(0.05)
+        await append(node, "new")
+        await node.stop()
+        restore(url, copy)
+        with pytest.raises(NodeStartError, match="went back"):
+            await Node.start(config)
+        node = await Node.start(config, accept_metadata_loss=True)
+        await node.stop()
+        assert [stray.name.partition(".")[0] for stray in strays(tmp_path)] == ["new-0"]
+
+    asyncio.run(main())
+
+
+def test_D6_a_node_does_not_start_where_a_loss_could_not_be_noticed(tmp_path: Path) -> None:
+    async def main() -> None:
+        config = settings_of(tmp_path, sqlite_url(f"{tmp_path}/shared.sqlite"))
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr("semel.broker.metadata.applied_position.write_whole", no_space)
+            with pytest.raises(NodeStartError, match=r"can't be written: .*No space left.*Fix this") as caught:
+                await Node.start(config)
+        assert caught.value.failure is StartFailure.DATA_FOLDER
+        node = await Node.start(config)
+        await node.stop()
+
+    asyncio.run(main())
+
+
+def no_space(*_: object) -> None:
+    raise OSError(28, "No space left on device")
 
 
 def test_a_position_of_another_cluster_says_nothing(tmp_path: Path) -> None:
@@ -413,6 +460,11 @@ def test_a_disk_that_refuses_the_file_is_a_warning(caplog: pytest.LogCaptureFixt
         applied.note(first)
         await applied.flush()
         assert "could not be written" in caplog.text
+        await applied.remembered(first)
+        assert read_applied(storage, f"/data/{POSITION_FILE}") == Applied("c", first.position, 0)
+        storage.fail_next("sync", OSError(28, "No space left on device"))
+        with pytest.raises(OSError, match="No space left"):
+            await applied.remembered(second)
         applied.note(second)
         await applied.close()
         assert read_applied(storage, f"/data/{POSITION_FILE}") == Applied("c", second.position, 0)

@@ -90,7 +90,7 @@ class Scene:
         """Return a follower's next fetch, as it is sent now."""
         follower.sync()
         return FetchRequest(
-            [next_fetch(follower.partition, 1 << 20)],
+            [next_fetch(follower.partition, 1 << 20, 0)],
             wait_ms,
             replica_id=follower.node_id,
             replica_epoch=follower.broker_epoch,
@@ -187,7 +187,7 @@ def test_R9_who_may_have_been_taken_into_the_in_sync_set_is_asked_too() -> None:
         leader = scene.leader.partition.leader
         assert leader is not None
         usable = {machine.node_id: machine.broker_epoch for machine in scene.world.machines.values()}
-        wanted = leader.wanted_isr(0, now_s=0.0, lag_max_s=10.0, log_end_offset=0, usable=usable)
+        wanted = leader.wanted_isr(0, now_s=0.0, lag_max_s=10.0, log_start_offset=0, log_end_offset=0, usable=usable)
         assert wanted is not None
         assert set(wanted.isr) == {1, 2, 3}
         asked = scene.ask()

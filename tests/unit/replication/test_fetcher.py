@@ -39,14 +39,14 @@ class Scene:
         self.world = ReplicatedLogs(1)
         leader, _, self.follower = self.world.machines.values()
         leader.partition.append(bytearray(encode_batch([(1, None, b"v", ())])), acks=1)
-        item = next_fetch(self.follower.partition, 1 << 20)
+        item = next_fetch(self.follower.partition, 1 << 20, 0)
         fetch = FetchRequest([item], 0, replica_id=3, replica_epoch=self.follower.broker_epoch)
         (answer,), _ = leader.fetches.read(fetch)
         take_in(self.follower.partition, item, answer)
         self.leader = SilentLeader()
 
     def fetcher(self) -> Fetcher:
-        return Fetcher(3, 1, cast(Any, self.leader), NodeConfig, lambda: 1, lambda *_: None)
+        return Fetcher(3, 1, cast(Any, self.leader), NodeConfig, lambda: 1, lambda _: 0, lambda *_: None)
 
     async def turns(self) -> None:
         for _ in range(20):

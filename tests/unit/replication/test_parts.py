@@ -39,7 +39,7 @@ class Scene:
 
     def request(self, follower: Machine, wait_ms: int = 0) -> FetchRequest:
         follower.sync()
-        item = next_fetch(follower.partition, 1 << 20)
+        item = next_fetch(follower.partition, 1 << 20, follower.partition.log_start_offset)
         return FetchRequest([item], wait_ms, replica_id=follower.node_id, replica_epoch=follower.broker_epoch)
 
     def fetch(self, follower: Machine, leader: Machine | None = None) -> Followed:

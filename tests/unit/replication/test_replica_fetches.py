@@ -37,7 +37,7 @@ class Scene:
 
     def request(self, wait_ms: int = LONG_MS, *more: FetchPartition) -> FetchRequest:
         self.follower.sync()
-        items = [*more, next_fetch(self.follower.partition, 1 << 20)]
+        items = [*more, next_fetch(self.follower.partition, 1 << 20, 0)]
         return FetchRequest(items, wait_ms, replica_id=2, replica_epoch=self.follower.broker_epoch)
 
     def begin(self, request: FetchRequest) -> FetchResponse | ReplicaFetch:
@@ -141,7 +141,7 @@ def in_parts(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def same(scene: Scene) -> FetchPartition:
     """Ask for the same partition once more, so that a fetch is large."""
-    return next_fetch(scene.follower.partition, 1 << 20)
+    return next_fetch(scene.follower.partition, 1 << 20, 0)
 
 
 @pytest.mark.usefixtures("in_parts")
