@@ -578,13 +578,12 @@ class ProducerCore:
 
     def end_close(self) -> None:
         """Fail what is left, and stop the thread."""
-        error = RetriableError("the producer was closed before an acknowledgement came", ErrorCode.REQUEST_TIMED_OUT)
 
         async def abandon() -> None:
             self._stopped = True
             if self._timer is not None:
                 self._timer.cancel()
-            self.sender.abandon(error)
+            self.sender.end()
             if self.meter is not None:
                 metrics.producers.discard(self)
                 self.meter.publish()

@@ -249,21 +249,31 @@ class Sender:
                 self._retry(self._queues[TopicPartition(batch.topic, batch.partition)], batch, error, now_ms)
 
     def abandon(self, error: SemelError) -> None:
-        """Fail everything that is not acknowledged: an aborted transaction, or the end.
+        """Fail everything that is not acknowledged: of an aborted transaction."""
+        for batch in self._take_unacknowledged():
+            self._end(batch, error)
+
+    def end(self) -> None:
+        """Fail everything that is not acknowledged, as the producer is closed: each delivery says what is known."""
+        for batch in self._take_unacknowledged():
+            batch.in_doubt = batch.in_doubt or batch.in_flight
+            message = f"{counted(batch.record_count, 'record')} not acknowledged before the producer was closed"
+            self._end(batch, self._error_of(batch, message))
+
+    def _take_unacknowledged(self) -> list[ProducerBatch]:
+        """Return what there is, and forget it.
 
         Also what waits for a topic that the accumulator has let go, because it was deleted: only its queue knows of it.
         """
         self._take_listed()
-        for batch in self._accumulator.take_all():
-            self._end(batch, error)
+        taken = list(self._accumulator.take_all())
         for queue in self._queues.values():
-            for batch in queue.window:
-                if not batch.done:
-                    self._end(batch, error)
+            taken += [batch for batch in queue.window if not batch.done]
             queue.window.clear()
             while (waiting := self._accumulator.take(queue.buffer)) is not None:
-                self._end(waiting, error)
+                taken.append(waiting)
             queue.renumber = queue.gap = False
+        return taken
 
     def fail_topic(self, topic: str, error: SemelError) -> None:
         """Fail everything for a topic that does not exist any more, and forget its sequence numbers."""
@@ -515,12 +525,16 @@ class Sender:
         batch.fail(error)
 
     def _timeout_error(self, queue: PartitionQueue, batch: ProducerBatch) -> SemelError:
-        fate = "may be written or not" if batch.in_doubt else "not written"
         why = f"; the last answer: {queue.refusal}" if queue.refusal is not None else ""
         message = (
             f"{counted(batch.record_count, 'record')} to {queue.tp} not acknowledged within delivery_timeout_ms "
-            f"({self._options.delivery_timeout_ms}): {fate}{why}"
+            f"({self._options.delivery_timeout_ms})"
         )
+        return self._error_of(batch, message, why)
+
+    def _error_of(self, batch: ProducerBatch, message: str, why: str = "") -> SemelError:
+        """Return what a delivery fails with that was not acknowledged. Repeated, one in doubt could be there twice."""
+        message += f": {'may be written or not' if batch.in_doubt else 'not written'}{why}"
         if self._options.transactional:
             return AbortTransactionError(message, ErrorCode.REQUEST_TIMED_OUT)
         if batch.in_doubt:

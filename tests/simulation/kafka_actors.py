@@ -211,6 +211,7 @@ class KafkaRemaker(Transacting):
         while True:
             await asyncio.sleep(_GUARD_S)
             if self.world.database.failed_over > seen and self._topic:
+                self._place.may_end_early = True  # what it has open may have written to the topic that was lost (R8)
                 await self._make(admin, self._topic)
 
     async def _another(self, admin: semel.aio.Admin) -> str:

@@ -28,18 +28,27 @@ LEFT_OPEN_S = 3.0
 """How long their transactions stay open after that, at most."""
 
 
+HURRIED_SHARE = 0.4
+"""How many feeders give up a delivery after a second or three: what they are told then must be true, too."""
+
+
 class Feeder(Actor):
-    """Sends values with an idempotent producer, and writes down which were acknowledged."""
+    """Sends values with an idempotent producer, and writes down which were acknowledged, and which were not written."""
 
     def __init__(self, world: World, ledger: Ledger, name: str, partitions: int, think_s: float) -> None:
         super().__init__(world, ledger, name)
         self._partitions = partitions
         self._think_s = think_s
         self._count = 0
+        own = random.Random(f"hurry of {name} of {world.seed}")
+        self._delivery_timeout_ms = own.choice((1_000, 3_000)) if own.random() < HURRIED_SHARE else 20_000
 
     async def live(self, worker: str) -> None:
         async with semel.aio.Producer(
-            self.bootstrap, linger_ms=self.chance.choice((0, 5)), request_timeout_ms=2_000, delivery_timeout_ms=20_000
+            self.bootstrap,
+            linger_ms=self.chance.choice((0, 5)),
+            request_timeout_ms=min(2_000, self._delivery_timeout_ms),
+            delivery_timeout_ms=self._delivery_timeout_ms,
         ) as producer:
             while not self.is_stopping:
                 for _ in range(self.chance.randint(1, 6)):
@@ -62,6 +71,8 @@ class Feeder(Actor):
         def settled(_: semel.RecordMetadata | None, error: BaseException | None) -> None:
             if error is None:
                 self.ledger.settle(number, Outcome.COMMITTED)
+            elif isinstance(error, RetriableError):
+                self.ledger.settle(number, Outcome.ABORTED)  # it says that nothing was written
 
         delivery.add_done_callback(settled)
 

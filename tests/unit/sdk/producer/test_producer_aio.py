@@ -75,8 +75,26 @@ def test_flush_and_close_have_a_deadline(node: FakeNode) -> None:
         assert not delivery.done()
         with pytest.raises(RetriableError, match="no result within 50 ms"):
             await producer.close(timeout_s=0.05)
-        with pytest.raises(RetriableError, match="closed before an acknowledgement came"):
+        with pytest.raises(FatalError, match="before the producer was closed: may be written"):
             await delivery
+
+    asyncio.run(run())
+    node.release()
+
+
+def test_E1_what_a_closed_producer_had_not_sent_may_be_sent_again(node: FakeNode) -> None:
+    node.produce_script.append(Action.HOLD)
+
+    async def run() -> None:
+        producer = make(node, max_in_flight=1, batch_size=1)
+        sent = await producer.send("orders", b"x")
+        waiting = await producer.send("orders", b"y")
+        with pytest.raises(RetriableError, match="no result within 50 ms"):
+            await producer.close(timeout_s=0.05)
+        with pytest.raises(FatalError, match="may be written or not"):
+            await sent
+        with pytest.raises(RetriableError, match="before the producer was closed: not written"):
+            await waiting
 
     asyncio.run(run())
     node.release()
