@@ -65,8 +65,9 @@ test-long: build ## Run the long ones: chaos, every crash point, fuzzing, all pl
 test-spark: build ## Run all tests with Spark, also the long ones: large values, many partitions and tasks, every wrong option
 	SEMEL_SPARK_LONG=1 $(BIN)/python -P -m pytest --timeout 2000 tests/spark
 
-simulate: build ## Run simulated worlds: SEEDS=1000 FIRST=0, or one with SEED=17, whose faults are shortened; WORLD=cluster or transactions: three nodes
+simulate: build ## Run simulated worlds: SEEDS=1000 FIRST=0 JOBS=, or one with SEED=17, whose faults are shortened; WORLD=cluster or transactions: three nodes; STOP_AT=5 failures
 	PYTHONPATH=tests:tests/support/pipelines:tests/support/clients $(BIN)/python -P -m simulation $(if $(WORLD),--world $(WORLD)) $(if $(PATIENCE),--patience $(PATIENCE)) \
+		$(if $(JOBS),--workers $(JOBS)) $(if $(STOP_AT),--stop-at $(STOP_AT)) \
 		$(if $(SEED),--seed $(SEED) $(if $(SEEDS),--seeds $(SEEDS)) $(if $(FIRST),--first $(FIRST)),--seeds $(or $(SEEDS),1000) --first $(or $(FIRST),0))
 
 simulate-faults: build ## Search seeds that find planted faults: FAULTS="D1b T*", SEEDS=, FIRST=, JOBS=, RECORD=1 writes them down

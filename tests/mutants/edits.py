@@ -147,7 +147,11 @@ def _expressions(old: str, node: ast.AST) -> Iterator[_Span]:
 
 
 def _statements(old: str, node: ast.AST) -> Iterator[_Span]:
-    wanted = [ast.dump(each) for each in ast.parse(textwrap.dedent(old).strip("\n")).body]
+    try:
+        parsed = ast.parse(textwrap.dedent(old).strip("\n")).body
+    except SyntaxError:
+        raise DoesNotApplyError(f"{old.strip()!r} is neither an expression nor whole statements") from None
+    wanted = [ast.dump(each) for each in parsed]
     for each in ast.walk(node):
         for name in ("body", "orelse", "finalbody"):
             body = getattr(each, name, None)

@@ -6,8 +6,9 @@ import argparse
 import os
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
+from simulation.command_line import INTERRUPTED, at_least, counted, say, terminated_as_interrupted
 from simulation.runs import ONE_NODE, WORLDS
 from simulation.scenario import Verdict
 from simulation.shrinking import shrink
@@ -20,8 +21,9 @@ FAULT = "FAULT "
 """How the line of a fault begins."""
 MOST_WORKERS = 256
 PATIENCE_S = 600
-MOST = 1_000_000_000
-"""The largest number that an option takes."""
+CLIENTS_WHOLE = 4
+"""Of so many clients it is told what they asked and were answered last; of the others, unless they are named, less."""
+OF_OTHERS = 2
 
 
 def main() -> int:
@@ -31,13 +33,14 @@ def main() -> int:
         os.environ["PYTHONHASHSEED"] = "0"
         os.execv(sys.executable, [sys.executable, "-P", "-m", "simulation", *sys.argv[1:]])
     try:
-        if arguments.seed is not None:
-            return _one(arguments)
-        first = arguments.first or 0
-        return _many(range(first, first + (arguments.seeds or 100)), arguments)
+        with terminated_as_interrupted():
+            if arguments.seed is not None:
+                return _one(arguments)
+            first = arguments.first or 0
+            return _many(range(first, first + (arguments.seeds or 100)), arguments)
     except KeyboardInterrupt:
-        print("interrupted", file=sys.stderr)
-        return 130
+        say("interrupted")
+        return INTERRUPTED
     except BrokenPipeError:  # who read this has seen enough
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 1
@@ -45,9 +48,9 @@ def main() -> int:
 
 def _parse() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="simulation", description=__doc__)
-    parser.add_argument("--seeds", type=_at_least(1), help="how many seeds to run (default: 100)")
-    parser.add_argument("--first", type=_at_least(0), help="the first of them (default: 0)")
-    parser.add_argument("--seed", type=_at_least(0), help="run this one seed, shorten its faults, and tell its story")
+    parser.add_argument("--seeds", type=at_least(1), help="how many seeds to run (default: 100)")
+    parser.add_argument("--first", type=at_least(0), help="the first of them (default: 0)")
+    parser.add_argument("--seed", type=at_least(0), help="run this one seed, shorten its faults, and tell its story")
     parser.add_argument("--whole", action="store_true", help="with --seed: do not shorten its faults")
     parser.add_argument(
         "--world",
@@ -55,11 +58,11 @@ def _parse() -> argparse.Namespace:
         default=ONE_NODE,
         help="the kind of worlds; all but the first have three nodes",
     )
-    parser.add_argument("--workers", type=_at_least(1), help=f"processes, {MOST_WORKERS} at most (default: one a core)")
-    parser.add_argument("--stop-at", type=_at_least(1), help="stop after so many seeds that failed (default: 5)")
+    parser.add_argument("--workers", type=at_least(1), help=f"processes, {MOST_WORKERS} at most (default: one a core)")
+    parser.add_argument("--stop-at", type=at_least(1), help="stop after so many seeds that failed (default: 5)")
     parser.add_argument(
         "--patience",
-        type=_at_least(1),
+        type=at_least(1),
         help=f"for how many seconds a seed may run before it counts as failed (default: {PATIENCE_S})",
     )
     arguments = parser.parse_args()
@@ -77,15 +80,6 @@ def _parse() -> argparse.Namespace:
     return arguments
 
 
-def _at_least(minimum: int) -> Callable[[str], int]:
-    def parse(text: str) -> int:
-        if not (text.isascii() and text.isdecimal()) or not minimum <= int(text[:20]) <= MOST:
-            raise argparse.ArgumentTypeError(f"{text!r} is not a number from {minimum} to {MOST:,}")
-        return int(text)
-
-    return parse
-
-
 def _one(arguments: argparse.Namespace) -> int:
     seed, world = arguments.seed, arguments.world
     (verdict,) = verdicts(range(seed, seed + 1), 1, world, arguments.patience or PATIENCE_S)
@@ -95,17 +89,17 @@ def _one(arguments: argparse.Namespace) -> int:
             print(f"  {fault}")
         return 0
     if not arguments.whole and verdict.clients:
-        verdict = shrink(verdict, lambda what: print(f"seed {seed}: {what}", file=sys.stderr), world=world)
+        verdict = shrink(verdict, lambda what: say(f"seed {seed}: {what}"), world=world)
     _tell(verdict)
     return 1
 
 
 def _tell(verdict: Verdict) -> None:
     without = f", without {', '.join(verdict.without)}" if verdict.without else ""
-    print(f"seed {verdict.seed} fails, with {len(verdict.plan)} faults{without}:")
+    print(f"seed {verdict.seed} fails, with {counted(len(verdict.plan), 'fault')}{without}:")
     for line in story_lines(verdict.story):
         print(f"  {line}")
-    for client, asked in verdict.asked.items():
+    for client, asked in last_words(verdict):
         print(f"  {client}, at its end:")
         for at, what in asked:
             print(f"  {at:9.3f} s    {what[:200]}")
@@ -113,6 +107,18 @@ def _tell(verdict: Verdict) -> None:
         print(f"  {line[:300]}")
     for anomaly in verdict.anomalies[:10]:
         print(f"  => {anomaly}")
+
+
+def last_words(verdict: Verdict) -> list[tuple[str, list[tuple[float, str]]]]:
+    """Return what clients asked and were answered last: first who is named in an anomaly, and of many others little."""
+    wrong = " ".join(f"{anomaly}" for anomaly in verdict.anomalies)
+    named = [client for client in verdict.asked if client in wrong]
+    others = [client for client in verdict.asked if client not in named]
+    is_short = len(verdict.asked) > CLIENTS_WHOLE
+    return [
+        *((client, verdict.asked[client]) for client in named),
+        *((client, verdict.asked[client][-OF_OTHERS:] if is_short else verdict.asked[client]) for client in others),
+    ]
 
 
 def story_lines(story: Sequence[tuple[float, str]]) -> list[str]:
@@ -148,10 +154,10 @@ def _many(seeds: range, arguments: argparse.Namespace) -> int:
                     break
             if time.monotonic() - last > 10.0:
                 last = time.monotonic()
-                print(f"{done} of {len(seeds)} seeds, {len(failed)} failed, {last - begun:.0f} s", file=sys.stderr)
+                say(f"{done} of {len(seeds)} seeds, {len(failed)} failed, {last - begun:.0f} s")
     except KeyboardInterrupt:
         is_interrupted = True
-        print("interrupted; what was done until now:", file=sys.stderr)
+        say("interrupted; what was done until now:")
     real_s = time.monotonic() - begun
     print(
         f"{done} seeds, {len(failed)} failed; {virtual_s / 3600:.2f} virtual hours, {steps:,} steps in {real_s:.0f} s "
@@ -161,7 +167,7 @@ def _many(seeds: range, arguments: argparse.Namespace) -> int:
     more += "" if arguments.patience is None else f" PATIENCE={arguments.patience}"
     for seed in failed:
         print(f"  make simulate SEED={seed}{more}")
-    return 130 if is_interrupted else 1 if failed else 0
+    return INTERRUPTED if is_interrupted else 1 if failed else 0
 
 
 if __name__ == "__main__":

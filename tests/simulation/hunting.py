@@ -6,13 +6,16 @@ This is what runs in a copy of the checkout that has a fault planted in it (`pla
 from __future__ import annotations
 
 import json
+import os
 import sys
 import time
 
+from simulation.command_line import end_with
 from simulation.runs import ONE_NODE, run
 
 
 def main(first: int, count: int, world: str = ONE_NODE) -> int:
+    end_with(os.getppid())
     begun = time.process_time()
     told: dict[str, object] = {"seed": None, "tried": count}
     for seed in range(first, first + count):

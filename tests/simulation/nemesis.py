@@ -34,8 +34,14 @@ class Fault:
     node: str = ""
 
     def __str__(self) -> str:
-        text = f"{self.at_s:8.3f} s  {KINDS[self.kind].text}"
-        return text.format(target=self.target, for_s=self.for_s, amount=self.amount, node=self.node or "the node")
+        kind = KINDS[self.kind]
+        is_other = kind.needs_other_node and self.target == self.node  # the stage takes any other then
+        return f"{self.at_s:8.3f} s  {kind.text}".format(
+            target="another node" if is_other else self.target,
+            for_s=self.for_s,
+            amount=self.amount,
+            node=self.node or "the node",
+        )
 
 
 class Stage:

@@ -11,7 +11,7 @@ import queue
 import sys
 import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,8 +19,11 @@ from pathlib import Path
 from mutants.edits import DoesNotApplyError
 from mutants.kept_list import BadListError
 
+from simulation.command_line import INTERRUPTED, at_least, say, terminated_as_interrupted
 from simulation.planted_table import TABLE, PlantedFault, chosen, read_table, recorded
 from simulation.planting import Field
+
+NOT_FOUND = "not found"
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,11 +43,13 @@ class Outcome:
         text = f"{fault.id:8} {found}  {self.tried:4} tried  {self.seconds:5.0f} s  {self.kind:12}  {fault.says}"
         if self.seed is None and fault.unseen:
             return f"{text} [unseen: {fault.unseen}]"
+        if self.seed is None and fault.sought and self.trouble == NOT_FOUND:
+            return f"{text} [not found yet: {fault.sought}]"
         return f"{text} [{self.trouble}]" if self.trouble else text
 
     @property
     def is_wrong(self) -> bool:
-        return self.seed is None and not self.fault.unseen
+        return self.seed is None and not self.fault.unseen and not self.fault.sought
 
 
 def main() -> int:
@@ -55,27 +60,45 @@ def main() -> int:
         print(error, file=sys.stderr)
         return 2
     begun = time.monotonic()
-    outcomes = _search(faults, options)
-    if options.record:
-        found = {one.fault.id: (one.seed, one.kind) for one in outcomes if one.seed is not None}
-        TABLE.write_text(recorded(TABLE.read_text(encoding="utf-8"), found), encoding="utf-8")
-    wrong = [one.fault.id for one in outcomes if one.is_wrong]
-    tried = sum(one.tried for one in outcomes)
+    outcomes: list[Outcome] = []
+    is_interrupted = False
+    try:
+        with terminated_as_interrupted():
+            for outcome in _search(faults, options):
+                outcomes.append(outcome)
+                print(outcome.line(), flush=True)
+                if options.record and outcome.seed is not None:
+                    found = {outcome.fault.id: (outcome.seed, outcome.kind)}
+                    TABLE.write_text(recorded(TABLE.read_text(encoding="utf-8"), found), encoding="utf-8")
+    except KeyboardInterrupt:
+        is_interrupted = True
+        say("interrupted; what was found until now:")
+    ended = {one.fault.id: one for one in outcomes}
+    in_order = [ended[fault.id] for fault in faults if fault.id in ended]
+    tried = sum(one.tried for one in in_order)
     print(
-        f"\n{len(outcomes)} faults, {sum(one.seed is not None for one in outcomes)} found with {tried} seeds "
+        f"\n{len(in_order)} faults, {sum(one.seed is not None for one in in_order)} found with {tried} seeds "
         f"in {time.monotonic() - begun:.0f} s"
     )
+    wrong = [one.fault.id for one in in_order if one.is_wrong]
     if wrong:
         print(f"not found: {' '.join(wrong)}")
-    return 1 if wrong else 0
+    sought = [one.fault.id for one in in_order if one.seed is None and one.fault.sought]
+    if sought:
+        print(f"not found by any world yet, as the table says: {' '.join(sought)}")
+    return INTERRUPTED if is_interrupted else 1 if wrong else 0
 
 
 def _parse() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="simulate-faults", description=__doc__)
     parser.add_argument("faults", nargs="*", help="ids of faults, or patterns such as D1* (default: all)")
-    parser.add_argument("--seeds", type=int, default=1000, help="how many seeds to try at most (default: %(default)s)")
-    parser.add_argument("--first", type=int, default=0, help="the first of them (default: %(default)s)")
-    parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1, help="copies to work in (default: one a core)")
+    parser.add_argument(
+        "--seeds", type=at_least(1), default=1000, help="how many seeds to try at most (default: %(default)s)"
+    )
+    parser.add_argument("--first", type=at_least(0), default=0, help="the first of them (default: %(default)s)")
+    parser.add_argument(
+        "--jobs", type=at_least(1), default=os.cpu_count() or 1, help="copies to work in (default: one a core)"
+    )
     parser.add_argument(
         "--record",
         action="store_true",
@@ -84,16 +107,14 @@ def _parse() -> argparse.Namespace:
     return parser.parse_args()
 
 
-def _search(faults: Sequence[PlantedFault], options: argparse.Namespace) -> list[Outcome]:
-    outcomes: dict[str, Outcome] = {}
+def _search(faults: Sequence[PlantedFault], options: argparse.Namespace) -> Iterator[Outcome]:
+    """Yield what came of each fault, in the order in which they end."""
     jobs = min(options.jobs, len(faults))
-    with (
-        tempfile.TemporaryDirectory(prefix="semel-simulate-", ignore_cleanup_errors=True) as folder,
-        ThreadPoolExecutor(jobs) as pool,
-    ):
+    with tempfile.TemporaryDirectory(prefix="semel-simulate-", ignore_cleanup_errors=True) as folder:
+        fields = [Field(Path(folder) / str(number)) for number in range(jobs)]
         free: queue.SimpleQueue[Field] = queue.SimpleQueue()
-        for number in range(jobs):
-            free.put(Field(Path(folder) / str(number)))
+        for field in fields:
+            free.put(field)
 
         def search(fault: PlantedFault) -> Outcome:
             field = free.get()
@@ -102,15 +123,20 @@ def _search(faults: Sequence[PlantedFault], options: argparse.Namespace) -> list
             finally:
                 free.put(field)
 
-        for done in as_completed([pool.submit(search, fault) for fault in faults]):
-            outcome = done.result()
-            outcomes[outcome.fault.id] = outcome
-            print(outcome.line(), flush=True)
-    return [outcomes[fault.id] for fault in faults]
+        with ThreadPoolExecutor(jobs) as pool:
+            try:
+                for done in as_completed([pool.submit(search, fault) for fault in faults]):
+                    yield done.result()
+            finally:
+                pool.shutdown(wait=False, cancel_futures=True)
+                for field in fields:
+                    field.stop()
 
 
 def _search_one(field: Field, fault: PlantedFault, options: argparse.Namespace) -> Outcome:
     tried, seconds = 0, 0.0
+    if fault.sought and not options.faults:
+        return Outcome(fault, None, "", 0, 0.0, NOT_FOUND)
     if fault.unseen and options.record:
         return Outcome(fault, None, "", 0, 0.0)
     try:
@@ -132,7 +158,7 @@ def _search_one(field: Field, fault: PlantedFault, options: argparse.Namespace) 
             seed = found.seed + 1
     except (DoesNotApplyError, RuntimeError) as error:
         return Outcome(fault, None, "", tried, seconds, str(error))
-    return Outcome(fault, None, "", tried, seconds, "not found")
+    return Outcome(fault, None, "", tried, seconds, NOT_FOUND)
 
 
 def _is_clean(field: Field, seed: int, world: str) -> bool:

@@ -18,7 +18,7 @@ from simulation.runs import ONE_NODE, WORLDS
 
 TABLE: Final = Path(__file__).with_name("faults.toml")
 THIS_PYTHON: Final = f"{sys.version_info[0]}.{sys.version_info[1]}"
-_KEYS: Final = {"fault", "rules", "place", "old", "new", "edits", "seed", "finds", "unseen", "world"}
+_KEYS: Final = {"fault", "rules", "place", "old", "new", "edits", "seed", "finds", "unseen", "sought", "world"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,6 +32,7 @@ class PlantedFault:
     finds:  what is wrong in that world: a kind of anomaly
     unseen: why no world can see it, None where one has to
     world:  the kind of world that is to find it (`runs.WORLDS`)
+    sought: what is known of it where no world has found it yet: they have to become fiercer, or checks sharper
     """
 
     id: str
@@ -42,6 +43,7 @@ class PlantedFault:
     finds: str | None
     unseen: str | None
     world: str
+    sought: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,19 +70,19 @@ def read_table(path: Path = TABLE) -> Table:
         try:
             if unknown := entry.keys() - _KEYS:
                 raise ValueError(f"{', '.join(sorted(unknown))} is none of {', '.join(sorted(_KEYS))}")
-            seed, finds, unseen = (entry.get(key) for key in ("seed", "finds", "unseen"))
-            if (seed is None) != (finds is None) or (seed is not None and unseen):
-                raise ValueError("it needs both seed and finds, or unseen, or none of them yet")
+            seed, finds, unseen, sought = (entry.get(key) for key in ("seed", "finds", "unseen", "sought"))
+            if (seed is None) != (finds is None) or (seed is not None) + bool(unseen) + bool(sought) > 1:
+                raise ValueError("it needs both seed and finds, or unseen, or sought, or none of them yet")
             if "fault" in entry:
                 what = entry["fault"], tuple(entry.get("rules", ())), edits_of(entry)
             else:
-                if more := entry.keys() - {"seed", "finds", "unseen", "world"}:
+                if more := entry.keys() - {"seed", "finds", "unseen", "sought", "world"}:
                     raise ValueError(f"it has {', '.join(sorted(more))}, and does not say what the fault is")
                 what = kept[name].says, kept[name].rules, kept[name].edits
             world = entry.get("world", ONE_NODE)
             if world not in WORLDS:
                 raise ValueError(f"there is no world {world!r}: {', '.join(WORLDS)}")
-            faults.append(PlantedFault(name, *what, seed, finds, unseen, world))
+            faults.append(PlantedFault(name, *what, seed, finds, unseen, world, sought))
         except (KeyError, TypeError, ValueError) as error:
             raise BadListError(f"{path.name}: fault {name}: {error}") from None
     return Table(python, tuple(faults))
@@ -102,7 +104,7 @@ def recorded(text: str, found: Mapping[str, tuple[int, str]]) -> str:
         name = section[1 : section.find("]")] if section.startswith("[") else ""
         if name in found:
             seed, kind = found[name]
-            section = re.sub(r"(?m)^(seed|finds) = .*\n", "", section)
+            section = re.sub(r"(?m)^(seed|finds|sought) = .*\n", "", section)
             # What follows it, blank lines and comments, is about the next entries.
             lines = section.splitlines()
             end = len(lines)

@@ -9,7 +9,7 @@ import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 from mutants.edits import Edit
 from mutants.tree import Tree
@@ -41,6 +41,15 @@ class Field:
     def __init__(self, root: Path, checkout: Path = CHECKOUT) -> None:
         self._tree = Tree(checkout, root, compiled=True)
         self._root = root
+        self._running: subprocess.Popen[str] | None = None
+        self._is_stopped = False
+
+    def stop(self) -> None:
+        """Run no more seeds: what runs ends. In any thread."""
+        self._is_stopped = True
+        running = self._running
+        if running is not None:
+            running.kill()
 
     def find(self, edits: Sequence[Edit], first: int, count: int, world: str = ONE_NODE) -> Finding:
         """Run seeds with a fault until one is not clean. Raises `DoesNotApplyError`, `RuntimeError`."""
@@ -62,21 +71,23 @@ class Field:
             "PYTHONHASHSEED": "0",
         }
         command = [sys.executable, "-P", "-m", "simulation.hunting", str(first), str(count), world]
-        try:
-            done = subprocess.run(
-                command,
-                cwd=self._root,
-                env=surroundings,
-                capture_output=True,
-                text=True,
-                check=False,
-                timeout=60 + _SEED_S * count,
-            )
-        except subprocess.TimeoutExpired:
-            raise RuntimeError(f"one of the seeds {first} to {first + count - 1} does not end") from None
-        if done.returncode:
-            raise RuntimeError(f"seeds {first} to {first + count - 1} can't run: {done.stderr.strip()[-500:]}")
-        told = json.loads(done.stdout)
+        pipes: dict[str, Any] = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+        with subprocess.Popen(command, cwd=self._root, env=surroundings, **pipes) as running:
+            self._running = running
+            if self._is_stopped:
+                running.kill()
+            try:
+                out, errors = running.communicate(timeout=60 + _SEED_S * count)
+            except subprocess.TimeoutExpired:
+                running.kill()
+                raise RuntimeError(f"one of the seeds {first} to {first + count - 1} does not end") from None
+            finally:
+                self._running = None
+        if self._is_stopped:
+            raise RuntimeError("the search was stopped")
+        if running.returncode:
+            raise RuntimeError(f"seeds {first} to {first + count - 1} can't run: {errors.strip()[-500:]}")
+        told = json.loads(out)
         return Finding(
             told["seed"], tuple(told.get("kinds", ())), told.get("detail", ""), told["tried"], told["seconds"]
         )

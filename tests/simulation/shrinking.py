@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 
+from simulation.command_line import counted
 from simulation.nemesis import Fault
 from simulation.runs import ONE_NODE, run
 from simulation.scenario import Verdict
@@ -16,8 +17,8 @@ _LAST = frozenset({"not finished", "unread", "skipped"})
 def shrink(
     failed: Verdict, said: Callable[[str], object] = lambda _: None, tries_max: int = 150, world: str = ONE_NODE
 ) -> Verdict:
-    """Leave out faults, halves first and then one at a time, then clients, and shorten what is left, as long as the
-    seed fails in the same way.
+    """Leave out faults that come too late, other faults, halves first and then one at a time, and clients, and shorten
+    what is left, as long as the seed fails in the same way; and again, until nothing changes.
 
     Without a fault everything after it goes another way, so now and then a shorter plan fails where a longer one did
     not: that is as good.
@@ -41,9 +42,22 @@ class _Shrinking:
         return self._best
 
     def _shorten(self) -> None:
-        self._leave_out_faults()
-        if self._kinds.isdisjoint(_LAST):
-            self._leave_out_clients()
+        before: Verdict | None = None
+        while self._left and self._best is not before:
+            before = self._best
+            self._leave_out_late_faults()
+            self._leave_out_faults()
+            if self._kinds.isdisjoint(_LAST):
+                self._leave_out_clients()
+            self._shorten_faults()
+
+    def _leave_out_late_faults(self) -> None:
+        """What was to come after the world had failed says nothing."""
+        plan = tuple(fault for fault in self._best.plan if fault.at_s < self._best.seconds)
+        if len(plan) < len(self._best.plan):
+            self._fails(plan, self._best.without, f"with {counted(len(plan), 'fault')}, before its end")
+
+    def _shorten_faults(self) -> None:
         for number, fault in enumerate(self._best.plan):
             for shorter in _shorter(fault):
                 plan = (*self._best.plan[:number], shorter, *self._best.plan[number + 1 :])
@@ -56,7 +70,7 @@ class _Shrinking:
             plan = self._best.plan
             for start in range(0, len(plan), size):
                 shorter = plan[:start] + plan[start + size :]
-                if self._fails(shorter, (), f"with {len(shorter)} faults"):
+                if self._fails(shorter, self._best.without, f"with {counted(len(shorter), 'fault')}"):
                     break
             else:
                 if size == 1:

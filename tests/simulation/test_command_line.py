@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 import sys
 import time
@@ -12,7 +13,8 @@ from pathlib import Path
 import pytest
 
 from simulation import __main__ as command
-from simulation import node_scenario
+from simulation import node_scenario, plant
+from simulation.command_line import INTERRUPTED
 
 
 @pytest.mark.parametrize(
@@ -41,6 +43,32 @@ def test_what_makes_no_sense_is_refused(
         command._parse()
     assert ended.value.code == 2
     assert says in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("words", [["--jobs", "0"], ["--seeds", "0"], ["--first", "-3"], ["--seeds", "٣"]])
+def test_a_search_of_planted_faults_takes_the_same_numbers(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], words: list[str]
+) -> None:
+    monkeypatch.setattr(sys, "argv", ["simulate-faults", *words])
+    with pytest.raises(SystemExit) as ended:
+        plant._parse()
+    assert ended.value.code == 2
+    assert "is not a number from" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("signal_number", [signal.SIGINT, signal.SIGTERM])
+def test_who_is_stopped_says_what_was_done(monkeypatch: pytest.MonkeyPatch, signal_number: int) -> None:
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join(sys.path))
+    words = [sys.executable, "-P", "-m", "simulation", "--seeds", "100000", "--workers", "1", "--stop-at", "1"]
+    with subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+        assert process.stderr is not None
+        assert " of 100000 seeds, " in process.stderr.readline()
+        process.send_signal(signal_number)
+        out, errors = process.communicate(timeout=120)
+    assert process.returncode == INTERRUPTED
+    assert "interrupted" in errors
+    assert "Traceback" not in errors
+    assert " 0 failed; " in out
 
 
 def test_a_long_story_keeps_its_cause() -> None:

@@ -9,9 +9,7 @@ import faulthandler
 import itertools
 import math
 import multiprocessing
-import os
 import signal
-import threading
 import time
 from collections.abc import Iterator
 from contextlib import suppress
@@ -22,6 +20,7 @@ from typing import Final
 
 from history import Anomaly
 
+from simulation.command_line import end_with
 from simulation.runs import run
 from simulation.scenario import Verdict
 
@@ -133,19 +132,13 @@ class _Worker:
         return Verdict(self.seed, (), [Anomaly(kind, detail)])
 
 
-def _end_with(parent: int) -> None:
-    """End this process when the one that began it was killed: it may be in a world without end."""
-    while os.getppid() == parent:
-        time.sleep(1.0)
-    os._exit(1)
-
-
 def work(pipe: Connection, world: str) -> None:
     """What a process does."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     parent = multiprocessing.parent_process()
     assert parent is not None
-    threading.Thread(target=_end_with, args=(parent.pid,), daemon=True).start()
+    assert parent.pid is not None
+    end_with(parent.pid)
     faulthandler.register(signal.SIGTERM, chain=True)
     while True:
         try:
