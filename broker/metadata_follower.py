@@ -316,8 +316,10 @@ class MetadataFollower:
     async def _topics_deleted(self, deleted: Sequence[TopicDeleted]) -> None:
         turns = Turns()
         topic_ids = {change.topic_id for change in deleted}
-        for partition in self._logs.partitions():
-            if partition.topic_id in topic_ids:
+        here = [partition for partition in self._logs.partitions() if partition.topic_id in topic_ids]
+        await self._logs.forget([(partition.topic_id, partition.tp.partition) for partition in here])
+        for partition in here:
+            if self._logs.partition(partition.tp) is partition:
                 self._delete_log(partition.tp)
             await turns.give_way()
         names = {change.name for change in deleted}

@@ -1,7 +1,7 @@
 """Which partitions this folder has had: what tells one whose directory vanished from one that was never made (D3).
 
 A text file, a line for each partition: `+ <topic id> <partition>` once its directory is durable and before it takes a
-record, `- <topic id> <partition>` when it is deleted. A power cut may take the last lines: then nothing was in the
+record, `- <topic id> <partition>` before that is deleted. A power cut may take the last lines: then nothing was in the
 partition that they name, or it is deleted again.
 """
 
@@ -27,7 +27,7 @@ PartitionKey: TypeAlias = tuple[TopicId, int]
 
 
 class KnownPartitions:
-    """The file, and what is in it. `add` may be called in any thread."""
+    """The file, and what is in it. `add` and `remove` may be called in any thread."""
 
     __slots__ = ("_keys", "_lines", "_lock", "_must_rewrite", "_path", "_storage", "was_there")
 
@@ -90,14 +90,18 @@ class KnownPartitions:
                 self._append("+", new, sync=True)
             self._keys.update(new)
 
-    def remove(self, keys: Iterable[PartitionKey]) -> None:
-        """Forget partitions that were deleted. Not waited for: a line that a crash takes is of no harm."""
+    def remove(self, keys: Iterable[PartitionKey], *, durably: bool = False) -> None:
+        """Forget partitions that were deleted.
+
+        durably: wait for the disk. Else a crash may take that, and they are deleted again; or, where the metadata's
+            database has lost the deletion by then, they count as vanished
+        """
         with self._lock:
             gone = [key for key in keys if key in self._keys]
             self._keys.difference_update(gone)
             if gone and not self._must_rewrite:
                 try:
-                    self._append("-", gone, sync=False)
+                    self._append("-", gone, sync=durably)
                 except OSError as error:
                     _log.warning("%s could not be written: %s; it is written again later", self._path, error)
 

@@ -664,6 +664,12 @@ class LogManager:
         self.maintenance.delete_later(folder, delay_ms, had_start=had_start)
         return True
 
+    async def forget(self, keys: Collection[tuple[TopicId, int]]) -> None:
+        """Forget partitions on the disk that are about to be deleted, many at once, so that none of them ever counts as
+        vanished: not even where the metadata's database loses the deletion (R10).
+        """
+        await self._thread.run(lambda: self.folder.known.remove(keys, durably=True))
+
     def update_config(self, topic: str, log_config: LogConfig) -> None:
         """Give all partitions of a topic new settings."""
         for tp, partition in self._partitions.items():

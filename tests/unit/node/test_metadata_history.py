@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -12,7 +13,7 @@ from restored_database import copy_of, restore
 from running_node import SMALL, batch, create_topic, running_node
 
 from semel.broker.config.node_config import NodeConfig
-from semel.broker.handlers.topics.changes import create_topics
+from semel.broker.handlers.topics.changes import create_topics, delete_topics
 from semel.broker.inspection.findings import Check
 from semel.broker.inspection.verify import verify
 from semel.broker.metadata.applied_position import POSITION_FILE, Applied, AppliedPosition, read_applied
@@ -25,7 +26,7 @@ from semel.broker.producer_ids import BLOCK_SIZE, ProducerIds
 from semel.broker.start_errors import NodeStartError, StartFailure
 from semel.cli.serve import ServeExit, _stop
 from semel.protocol.api.topics import NewTopic
-from semel.protocol.errors import SemelError
+from semel.protocol.errors import ErrorCode, SemelError
 from semel.protocol.ids import TopicPartition
 from semel.runtime.disk_storage import DiskStorage
 from semel.runtime.inline_executor import InlineExecutor
@@ -342,6 +343,33 @@ def test_D6_a_node_does_not_start_where_a_loss_could_not_be_noticed(tmp_path: Pa
     asyncio.run(main())
 
 
+def test_R10_a_topic_that_was_deleted_is_there_again_empty_where_the_deletion_is_lost(tmp_path: Path) -> None:
+    """Also after a power cut: it did not vanish, so nobody has to accept that it is gone."""
+
+    async def main() -> None:
+        url = sqlite_url(f"{tmp_path}/shared.sqlite")
+        config, disk = replace(settings_of(tmp_path, url), data_dir="/data"), SimulatedStorage()
+        node = await Node.start(config, storage=disk, executor=InlineExecutor())
+        await create_topic(node, "again")
+        await append(node, "again")
+        copy = copy_of(url)
+        (deleted,) = await delete_topics(node, ["again"])
+        assert deleted.error is ErrorCode.NONE
+        async with asyncio.timeout(60):
+            while node.partition(TopicPartition("again", 0)) is not None:  # noqa: ASYNC110 (nothing tells of it)
+                await asyncio.sleep(0.01)
+        await node.abandon()
+        disk.crash(power=True, torn=False)
+        restore(url, copy)
+        node = await Node.start(config, storage=disk, executor=InlineExecutor(), accept_metadata_loss=True)
+        partition = node.partition(TopicPartition("again", 0))
+        assert partition is not None
+        assert (partition.log_end_offset, list(node.logs.offline)) == (0, [])
+        await node.stop()
+
+    asyncio.run(main())
+
+
 def no_space(*_: object) -> None:
     raise OSError(28, "No space left on device")
 
@@ -400,8 +428,6 @@ class CountingStorage(SimulatedStorage):
 
 
 def images(count: int) -> Sequence[MetadataImage]:
-    from dataclasses import replace
-
     return [replace(EMPTY_IMAGE, cluster_id="c", sequence=number, digest="ab" * 32) for number in range(1, count + 1)]
 
 
