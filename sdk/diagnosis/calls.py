@@ -47,7 +47,7 @@ async def _snapshots(control: Control, limit: int, producer_ids: Iterable[int]) 
             raise outcome
         else:
             nodes.append(outcome)
-    return Cluster(tuple(nodes), unreachable)
+    return Cluster(tuple(nodes), unreachable, addresses)
 
 
 async def _snapshot(control: Control, request: diagnostics_pb2.SnapshotRequest, address: str | None) -> NodeSnapshot:

@@ -44,10 +44,11 @@ class Finding:
 
 @dataclass(frozen=True, slots=True)
 class Cluster:
-    """The facts of all nodes. `unreachable`: of the nodes that did not answer, why."""
+    """The facts of all nodes. unreachable: of those that did not answer, why; addresses: of several, for gRPC."""
 
     nodes: tuple[NodeSnapshot, ...]
     unreachable: Mapping[int, str] = field(default_factory=dict)
+    addresses: Mapping[int, str] = field(default_factory=dict)
 
     @property
     def newest(self) -> NodeSnapshot | None:

@@ -1,0 +1,174 @@
+"""`semel cluster`: which nodes there are, what each of them does, what is behind, and what to do next."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from semel.cli.common import (
+    DEFAULT_BOOTSTRAP,
+    AsJson,
+    Bootstrap,
+    ExitCode,
+    command_app,
+    command_here,
+    counted,
+    examples,
+    fails_well,
+    open_admin,
+    print_json,
+    print_table,
+)
+from semel.protocol.api.diagnostics import Section, Severity
+from semel.protocol.wording import command, size
+
+if TYPE_CHECKING:
+    from semel.sdk.diagnosis.cluster_state import ClusterState, NodeState, ReplicationState
+    from semel.sdk.diagnosis.findings import Finding
+
+app = command_app("Show the nodes of a cluster.")
+
+_SECTIONS = (Section.COORDINATORS, Section.PARTITIONS)
+"""What findings are about that a cluster's nodes and replicas cause."""
+_STEPS_MAX = 3
+
+
+@app.callback()
+def cluster() -> None:
+    """Show the nodes of a cluster."""
+
+
+@app.command(
+    epilog=examples(
+        "semel cluster status",
+        "semel cluster status --bootstrap log1.example.com:9094,log2.example.com:9094",
+        exit_codes="0 all nodes are up, and all replicas in sync; 1 not so, or the node refused; 2 the command line is "
+        "wrong; 3 no node answers",
+    )
+)
+@fails_well
+def status(
+    limit: Annotated[int, typer.Option(min=1, max=1000, metavar="N", help="How many partitions to list.")] = 20,
+    bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
+    as_json: AsJson = False,
+) -> None:
+    """Show each node with what it leads, partitions whose replicas are behind, and what to do next.
+
+    Asks every node. STATE is up; stopping; fenced (the others have not heard of it in time, and take it for dead); or
+    unreachable from here. BEHIND says how many changes of the metadata a node has not applied yet. A node or partition
+    that is not right is explained by `semel doctor`. Nothing is changed.
+    """
+    from semel.sdk.diagnosis.cluster_state import state_of_cluster
+
+    with open_admin(bootstrap, client_id="semel-cluster") as admin:
+        diagnosis = admin.diagnose()
+    state = state_of_cluster(diagnosis.cluster)
+    wrong = [one for one in diagnosis.findings if one.severity is not Severity.INFO and one.kind.section in _SECTIONS]
+    if as_json:
+        print_json(_as_json(state, wrong, bootstrap))
+    else:
+        _print(state, wrong, limit, bootstrap)
+    if not state.is_whole:
+        raise typer.Exit(ExitCode.REFUSED)
+
+
+def _as_json(state: ClusterState, wrong: Sequence[Finding], bootstrap: str) -> dict[str, Any]:
+    return {
+        "whole": state.is_whole,
+        "controller": state.controller,
+        "nodes": [
+            {
+                "node_id": node.node_id,
+                "address": node.address or None,
+                "state": node.state,
+                "reason": node.reason or None,
+                "leads": node.leads,
+                "version": node.version or None,
+                "metadata_behind": node.behind,
+                "free_bytes": node.free_bytes,
+                "total_bytes": node.total_bytes,
+            }
+            for node in state.nodes
+        ],
+        "partitions_behind": [
+            {
+                "topic": one.partition.topic,
+                "partition": one.partition.partition,
+                "leader": one.leader,
+                "replicas": list(one.replicas),
+                "in_sync": list(one.isr),
+                "lacks": {str(node_id): lacks for node_id, lacks in one.lacks.items()},
+            }
+            for one in state.behind
+        ],
+        "partitions_behind_total": state.behind_total,
+        "next": [
+            {
+                "kind": one.kind.name,
+                "what": one.what,
+                "happens": one.happens or None,
+                "fix": one.kind.fix,
+                "commands": [command_here(text, bootstrap) for text in one.commands],
+            }
+            for one in wrong
+        ],
+    }
+
+
+def _print(state: ClusterState, wrong: Sequence[Finding], limit: int, bootstrap: str) -> None:
+    print_table(
+        ["node", "address", "state", "role", "leads", "behind", "version", "free"],
+        [_node_row(node, state) for node in state.nodes],
+        empty="no nodes",
+    )
+    print()
+    if state.behind_total:
+        print(f"{counted(state.behind_total, 'partition')} not whole:")
+        print_table(
+            ["partition", "leader", "replicas", "in sync", "missing"],
+            [_partition_row(one) for one in state.behind[:limit]],
+            empty="",
+            whole=True,
+        )
+        if state.behind_total > limit:
+            print(f"... and {state.behind_total - limit} more (--limit)")
+    else:
+        print("all partitions have a leader, and all of their replicas are in sync")
+    for one in wrong[:_STEPS_MAX]:
+        print(f"\n{one.kind.name}: {one.what}")
+        print(f"  next   {one.happens or one.kind.fix}")
+        for text in one.commands:
+            print(f"         $ {command_here(text, bootstrap)}")
+    if wrong:
+        more = len(wrong) - _STEPS_MAX
+        what = f"{counted(more, 'more finding')}, and all of them explained" if more > 0 else "all of it explained"
+        print(f"\n{what}: {command_here(command('doctor'), bootstrap)}")
+
+
+def _node_row(node: NodeState, state: ClusterState) -> tuple[object, ...]:
+    return (
+        node.node_id,
+        node.address or None,
+        node.state,
+        "controller" if node.node_id == state.controller else "",
+        node.leads,
+        node.behind,
+        node.version or None,
+        None if node.free_bytes is None else f"{size(node.free_bytes)} of {size(node.total_bytes or 0)}",
+    )
+
+
+def _partition_row(one: ReplicationState) -> tuple[object, ...]:
+    missing = ", ".join(
+        f"node {node_id}" + (f" (lacks {counted(lacks, 'record')})" if lacks else "")
+        for node_id, lacks in one.lacks.items()
+    )
+    return (
+        str(one.partition),
+        "none" if one.leader is None else one.leader,
+        ",".join(map(str, one.replicas)),
+        ",".join(map(str, one.isr)) or "none",
+        missing or None,
+    )

@@ -1,0 +1,123 @@
+"""What a cluster looks like, from the facts of its nodes: `semel cluster status`. Pure: facts in."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Final
+
+from semel.protocol.api.diagnostics import NodeSnapshot
+from semel.protocol.ids import NO_LEADER, TopicPartition
+from semel.sdk.diagnosis.findings import Cluster
+
+UP: Final = "up"
+STOPPING: Final = "stopping"
+FENCED: Final = "fenced"
+UNREACHABLE: Final = "unreachable"
+
+
+@dataclass(frozen=True, slots=True)
+class NodeState:
+    """One node. What it did not tell is None.
+
+    address: for gRPC, as the cluster tells clients; empty where there is one node alone
+    reason:  why it does not answer; empty where it does
+    behind:  how many changes of the metadata it has not applied that another one has
+    """
+
+    node_id: int
+    address: str
+    state: str
+    reason: str = ""
+    leads: int | None = None
+    behind: int | None = None
+    version: str = ""
+    free_bytes: int | None = None
+    total_bytes: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class ReplicationState:
+    """A partition without a leader, or with replicas that are not in sync.
+
+    leader: None where nobody leads it
+    lacks:  how many records each of the others lacks; None where its leader has not heard of it, or nobody tells
+    """
+
+    partition: TopicPartition
+    leader: int | None
+    replicas: tuple[int, ...]
+    isr: tuple[int, ...]
+    lacks: Mapping[int, int | None]
+
+
+@dataclass(frozen=True, slots=True)
+class ClusterState:
+    """All nodes by their ids, who is the controller (None: nobody says so), and what is behind.
+
+    behind_total: how many partitions are, of which `behind` has the first
+    """
+
+    nodes: tuple[NodeState, ...]
+    controller: int | None
+    behind: tuple[ReplicationState, ...]
+    behind_total: int
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether all nodes are up, and all replicas in sync."""
+        return not self.behind_total and all(node.state == UP for node in self.nodes)
+
+
+def state_of_cluster(cluster: Cluster) -> ClusterState:
+    """Put together what the nodes say of themselves and of each other. Who knows the newest metadata is believed."""
+    newest = cluster.newest
+    return ClusterState(
+        nodes=tuple(_nodes(cluster)),
+        controller=next((node.node_id for node in cluster.nodes if node.is_controller), None),
+        behind=() if newest is None else tuple(_replication(cluster, newest)),
+        behind_total=0 if newest is None else newest.replication_total,
+    )
+
+
+def _nodes(cluster: Cluster) -> Iterator[NodeState]:
+    newest = cluster.newest
+    known = {} if newest is None else {one.node_id: one for one in newest.nodes}
+    told = {node.node_id: node for node in cluster.nodes}
+    for node_id in sorted({*known, *told, *cluster.unreachable}):
+        fact, node = known.get(node_id), told.get(node_id)
+        address = cluster.addresses.get(node_id, "")
+        if node is None:
+            reason = cluster.unreachable.get(node_id, "it was not asked: its address is not known")
+            state = FENCED if fact is not None and fact.is_fenced else UNREACHABLE
+            yield NodeState(node_id, address, state, reason)
+            continue
+        is_fenced, is_stopping = (fact.is_fenced, fact.is_stopping) if fact is not None else (False, False)
+        yield NodeState(
+            node_id,
+            address,
+            FENCED if is_fenced else STOPPING if is_stopping else UP,
+            leads=node.leaders,
+            behind=0 if newest is None else newest.metadata_sequence - node.metadata_sequence,
+            version=node.version,
+            free_bytes=node.disk.free_bytes if node.disk.free_bytes >= 0 else None,
+            total_bytes=node.disk.total_bytes if node.disk.total_bytes >= 0 else None,
+        )
+
+
+def _replication(cluster: Cluster, newest: NodeSnapshot) -> Iterator[ReplicationState]:
+    lacks = {
+        (one.partition, replica.node_id): replica.lacks
+        for node in cluster.nodes
+        for one in node.replication
+        for replica in one.missing
+        if replica.lacks >= 0
+    }
+    for one in newest.replication:
+        yield ReplicationState(
+            one.partition,
+            None if one.leader == NO_LEADER else one.leader,
+            one.replicas,
+            one.isr,
+            {node_id: lacks.get((one.partition, node_id)) for node_id in one.replicas if node_id not in one.isr},
+        )

@@ -1,0 +1,135 @@
+"""`semel cluster status`: what it makes of the facts of nodes, and of a node that runs."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from doctor_cluster_facts import BEHIND, T1, WHOLE, three
+from live_node import LiveNode
+from running_node import SMALL
+from typer.testing import CliRunner, Result
+
+from semel.cli import cluster as command
+from semel.cli.main import app
+from semel.protocol.api.diagnostics import NodeFacts, NodeSnapshot, ReplicaFacts, Thresholds
+from semel.protocol.ids import NO_LEADER
+from semel.sdk.diagnosis.cluster_state import FENCED, STOPPING, UNREACHABLE, UP, NodeState, state_of_cluster
+from semel.sdk.diagnosis.findings import Cluster
+from semel.sdk.diagnosis.rules import diagnose
+
+ADDRESSES = {number: f"log{number}:9094" for number in (1, 2, 3)}
+
+
+def facts(nodes: tuple[NodeSnapshot, ...] | None = None, unreachable: dict[int, str] | None = None) -> Cluster:
+    return Cluster(three() if nodes is None else nodes, unreachable or {}, ADDRESSES)
+
+
+def status(monkeypatch: pytest.MonkeyPatch, cluster: Cluster, *arguments: str) -> Result:
+    @contextmanager
+    def admin(*_: object, **__: object) -> Iterator[Any]:
+        yield SimpleNamespace(diagnose=lambda: diagnose(cluster, Thresholds()))
+
+    monkeypatch.setattr(command, "open_admin", admin)
+    monkeypatch.setenv("COLUMNS", "200")
+    return CliRunner().invoke(app, ["cluster", "status", *arguments])
+
+
+def test_a_whole_cluster(monkeypatch: pytest.MonkeyPatch) -> None:
+    shown = status(monkeypatch, facts())
+    assert shown.exit_code == 0, shown.output
+    header, first, second, *_ = shown.output.splitlines()
+    assert header.split() == ["node", "address", "state", "role", "leads", "behind", "version", "free"]
+    assert first.split()[:4] == ["1", "log1:9094", "up", "controller"]
+    assert second.split()[:4] == ["2", "log2:9094", "up", "4"], "no role, and what it leads"
+    assert "all partitions have a leader" in shown.output
+    assert "doctor" not in shown.output
+
+
+def test_a_node_that_is_away_and_what_it_lacks(monkeypatch: pytest.MonkeyPatch) -> None:
+    nodes = three(
+        nodes=(NodeFacts(1), NodeFacts(2), NodeFacts(3, is_fenced=True)), replication=(BEHIND,), replication_total=1
+    )
+    shown = status(monkeypatch, facts(nodes[:2], {3: "connection refused"}))
+    assert shown.exit_code == 1
+    third = next(line for line in shown.output.splitlines() if line.lstrip().startswith("3 "))
+    assert third.split() == ["3", "log3:9094", "fenced", "-", "-", "-", "-"]
+    assert "connection refused" in shown.output
+    assert "1 partition not whole:" in shown.output
+    assert f"{T1}" in shown.output
+    assert "node 3 (lacks 40 records)" in shown.output
+    assert "node-unreachable: " in shown.output
+    assert "explained: semel doctor" in shown.output
+
+
+def test_more_partitions_than_are_wanted(monkeypatch: pytest.MonkeyPatch) -> None:
+    many = tuple(replace(BEHIND, partition=T1._replace(partition=number)) for number in range(5))
+    shown = status(monkeypatch, facts(three(replication=many, replication_total=70)), "--limit", "2")
+    assert "70 partitions not whole:" in shown.output
+    assert "... and 68 more (--limit)" in shown.output
+    assert sum(line.strip().startswith("orders-") for line in shown.output.splitlines()) == 2
+
+
+@pytest.mark.parametrize("limit", ["0", "-1", "many", "1001"])
+def test_a_limit_that_is_none(monkeypatch: pytest.MonkeyPatch, limit: str) -> None:
+    shown = status(monkeypatch, facts(), "--limit", limit)
+    assert shown.exit_code == 2
+    assert "--limit" in shown.output
+
+
+def test_as_json(monkeypatch: pytest.MonkeyPatch) -> None:
+    lost = replace(WHOLE, leader=NO_LEADER, isr=(), elr=(2,))
+    shown = status(monkeypatch, facts(three(replication=(lost,), replication_total=1)), "--json")
+    assert shown.exit_code == 1
+    told = json.loads(shown.output)
+    assert (told["whole"], told["controller"]) == (False, 1)
+    assert told["nodes"][1]["metadata_behind"] == 1
+    assert told["partitions_behind"] == [
+        {
+            "topic": "orders",
+            "partition": 1,
+            "leader": None,
+            "replicas": [1, 2, 3],
+            "in_sync": [],
+            "lacks": {"1": None, "2": None, "3": None},
+        }
+    ]
+    assert told["next"][0]["kind"] == "partition-leaderless"
+    assert told["next"][0]["commands"] == ["semel topic describe orders"]
+
+
+def test_states_of_nodes() -> None:
+    nodes = three(nodes=(NodeFacts(1), NodeFacts(2, is_stopping=True), NodeFacts(3), NodeFacts(4)))
+    state = state_of_cluster(Cluster(nodes[:2], {3: "timed out"}, ADDRESSES))
+    assert [node.state for node in state.nodes] == [UP, STOPPING, UNREACHABLE, UNREACHABLE]
+    assert state.nodes[2] == NodeState(3, "log3:9094", UNREACHABLE, "timed out")
+    assert "not known" in state.nodes[3].reason
+    assert not state.is_whole
+    fenced = state_of_cluster(facts(three(nodes=(NodeFacts(1), NodeFacts(2), NodeFacts(3, is_fenced=True)))))
+    assert [node.state for node in fenced.nodes] == [UP, UP, FENCED]
+
+
+def test_what_a_replica_lacks_is_the_word_of_its_leader() -> None:
+    """The node with the newest metadata may lead other partitions."""
+    led = replace(BEHIND, leader=2, missing=())
+    first, second, third = three(replication=(led,), replication_total=1)
+    second = replace(second, replication=(replace(led, missing=(ReplicaFacts(3, 7),)),))
+    (one,) = state_of_cluster(facts((first, second, third))).behind
+    assert one.lacks == {3: 7}
+    silent = replace(second, replication=(replace(led, missing=(ReplicaFacts(3, -1),)),))
+    assert state_of_cluster(facts((first, silent, third))).behind[0].lacks == {3: None}
+
+
+def test_one_node_alone(tmp_path: Path) -> None:
+    with LiveNode(tmp_path, **SMALL) as node:
+        shown = CliRunner().invoke(app, ["cluster", "status", "--bootstrap", node.bootstrap])
+        assert shown.exit_code == 0, shown.output
+        assert shown.output.splitlines()[1].split()[:4] == ["1", "-", "up", "controller"]
+    shown = CliRunner().invoke(app, ["cluster", "status", "--bootstrap", node.bootstrap])
+    assert shown.exit_code == 3
