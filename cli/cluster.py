@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from semel.sdk.diagnosis.cluster_state import ClusterState, NodeState, ReplicationState
     from semel.sdk.diagnosis.findings import Finding
 
-app = command_app("Show the nodes of a cluster.")
+app = command_app("Show the nodes of a cluster, what is behind, and what to do next.")
 
 _SECTIONS = (Section.COORDINATORS, Section.PARTITIONS)
 """What findings are about that a cluster's nodes and replicas cause."""
@@ -37,7 +37,7 @@ _STEPS_MAX = 3
 
 @app.callback()
 def cluster() -> None:
-    """Show the nodes of a cluster."""
+    """Show the nodes of a cluster, what is behind, and what to do next."""
 
 
 @app.command(
