@@ -200,21 +200,27 @@ class KafkaDeleter(Transacting):
 
     async def _look(self, party: Party, wire: Wire, ids: dict[str, TopicId]) -> bool:
         """Read from the start to the last stable offset; return whether that went through."""
+        reading = party.wire()
         try:
-            answered, answered_in = self._begins_at.answered, self._answered_in
-            start = await self._listed(wire, EARLIEST_TIMESTAMP)
-            epoch = _epoch_of(wire)
-            stable = await self._listed(wire, LATEST_TIMESTAMP)
-            reading = party.wire()
-            fetcher = HeadFetcher(party, ids, await _leader(reading))
+            return await self._look_with(party, wire, reading, ids)
         except ConnectionLostError:
             return False
+        finally:
+            reading.close()
+
+    async def _look_with(self, party: Party, wire: Wire, reading: Wire, ids: dict[str, TopicId]) -> bool:
+        """Raises `ConnectionLostError` where who leads is not known, or does not answer."""
+        answered, answered_in = self._begins_at.answered, self._answered_in
+        start = await self._listed(wire, EARLIEST_TIMESTAMP)
+        epoch = _epoch_of(wire)
+        stable = await self._listed(wire, LATEST_TIMESTAMP)
         if epoch < answered_in:
             return False
         if start < answered:
             party.wrong("D1", f"{HEADS} begins at {start}, and was answered to begin at {answered}")
         if stable < start and epoch == _epoch_of(wire):
             party.wrong("L2", f"{HEADS} begins at {start}, and is stable up to {stable}")
+        fetcher = HeadFetcher(party, ids, await _leader(reading))
         if start and self.chance.random() < 0.3:
             # Another leader may begin before this one did, but not before what was answered.
             await self._look_below(party, fetcher, answered if wire.leaders_change else start)
@@ -224,7 +230,6 @@ class KafkaDeleter(Transacting):
             if start <= offset < stable and self._outcomes.get(value)
         }
         found = await self._read(fetcher, start, stable)
-        reading.close()
         if found is None:
             return False
         missing = {offset: value for offset, value in due.items() if found.get(offset) != value}
