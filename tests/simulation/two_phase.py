@@ -40,6 +40,10 @@ class Preparer(Actor):
         """The last prepared transaction that was decided to commit: a row in a database."""
         self._is_commit = False
         """Whether that is the one which is open."""
+        self._owner = ""
+        """The life that recovered last: a row in that database, too. Only this one decides: who recovers finds what is
+        undecided, and has it aborted.
+        """
         self._is_interfered = False
 
     def transaction_aborted_by_operator(self) -> None:
@@ -56,6 +60,7 @@ class Preparer(Actor):
             **self.patience,
         )
         await self._settled(lambda: producer.init_transactions(keep_prepared=True))
+        self._owner = worker
         await self._complete(worker, producer)
         while not self.is_stopping and self.is_current(worker):
             try:
@@ -80,7 +85,7 @@ class Preparer(Actor):
         await self.think(0.5)
         if not self.is_current(worker):
             return  # who came after it has completed what it left: nothing can be decided about it any more
-        if self.chance.random() < 0.7:
+        if self._owner == worker and self.chance.random() < 0.7:
             self._decided, self._is_commit = str(prepared), True
         await self.think(0.5)
         await self._complete(worker, producer)
