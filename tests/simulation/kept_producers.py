@@ -81,7 +81,6 @@ class KeptProducers:
     def _take_in(self, partition: Partition, begin: int) -> None:
         """What is not committed may be gone after a crash: it is looked at again, and keeps nobody from expiring."""
         tp, committed = partition.tp, partition.high_watermark
-        self._ends[tp] = committed
         for header, _ in batches_of(partition, max(begin, partition.log_start_offset), partition.log_end_offset):
             if header.producer_id < 0:
                 continue
@@ -97,6 +96,7 @@ class KeptProducers:
             appended_s = self._appended_s.setdefault((tp, header.base_offset), self._looked_s)
             if header.next_offset <= committed:
                 self._heard[producer] = appended_s
+        self._ends[tp] = committed  # not before: a look may count as the write at which the disk crashes
 
     def _may_have_expired(self, producer: _Producer) -> bool:
         heard = self._heard.get(producer)
