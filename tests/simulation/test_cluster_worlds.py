@@ -120,7 +120,15 @@ def test_R4_D1_the_death_of_a_leader_gives_its_partitions_to_others() -> None:
 
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize(
-    "plan", [(), ({"at_s": 6.0, "kind": "power cut", "for_s": 3.0, "node": "n2"},)], ids=["calm", "a node dies"]
+    "plan",
+    [
+        (),
+        (
+            {"at_s": 5.0, "kind": "power cut", "for_s": 2.0, "node": "n2"},
+            {"at_s": 10.0, "kind": "power cut", "for_s": 2.0, "node": "n1"},
+        ),
+    ],
+    ids=["calm", "two nodes die, one after the other"],
 )
 def test_E1_T3_transactions_and_groups_go_over_three_nodes_and_move_with_their_leaders(
     plan: tuple[dict[str, object], ...],

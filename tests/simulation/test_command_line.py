@@ -60,6 +60,7 @@ def test_a_search_of_planted_faults_takes_the_same_numbers(
 def test_who_is_stopped_says_what_was_done(monkeypatch: pytest.MonkeyPatch, signal_number: int) -> None:
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join(sys.path))
     words = [sys.executable, "-P", "-m", "simulation", "--seeds", "100000", "--workers", "1", "--stop-at", "1"]
+    words = ["env", "--default-signal=INT", *words]  # who runs in the background of a shell ignores it
     with subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
         assert process.stderr is not None
         assert " of 100000 seeds, " in process.stderr.readline()
