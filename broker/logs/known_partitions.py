@@ -96,14 +96,18 @@ class KnownPartitions:
         durably: wait for the disk. Else a crash may take that, and they are deleted again; or, where the metadata's
             database has lost the deletion by then, they count as vanished
         """
+        gone = [key for key in keys if key in self._keys]
+        if not gone:
+            return  # without the lock, behind which another thread may wait for the disk
         with self._lock:
-            gone = [key for key in keys if key in self._keys]
             self._keys.difference_update(gone)
-            if gone and not self._must_rewrite:
-                try:
+            try:
+                if not self._must_rewrite:
                     self._append("-", gone, sync=durably)
-                except OSError as error:
-                    _log.warning("%s could not be written: %s; it is written again later", self._path, error)
+                elif durably:
+                    self._rewrite(self._keys)
+            except OSError as error:
+                _log.warning("%s could not be written: %s; it is written again later", self._path, error)
 
     def remove_all_but(self, keys: Collection[PartitionKey]) -> None:
         """Forget all partitions but these: the others were deleted."""

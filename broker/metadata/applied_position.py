@@ -138,13 +138,14 @@ class AppliedPosition:
             try:
                 await self.write(Applied(image.cluster_id, image.position, image.next_producer_id))
             except OSError as error:
-                _log.warning("%s could not be written, and is tried again: %s", self._path, error)
+                if self._error is None:  # else that is known
+                    _log.warning("%s could not be written, and is tried again: %s", self._path, error)
                 self._error = error
                 if self._hurry.is_set():
                     return  # who is in a hurry wants to know
                 pause_s = max(pause_s, _AGAIN_S)
             else:
-                self._written = image
+                self._written, self._error = image, None
             if pause_s:
                 with suppress(TimeoutError):
                     await asyncio.wait_for(self._hurry.wait(), pause_s)

@@ -26,7 +26,7 @@ class Followed(Enum):
 def next_fetch(partition: Partition, max_bytes: int, noted_start: int) -> FetchPartition:
     """Return what to ask the leader for, once everything in the log is durable: the offset says so to the leader.
 
-    noted_start: where the disk says that the log starts. The leader is told no other start: a deletion counts once it
+    noted_start: where the disk says that the log starts. The leader hears of no other start: a deletion counts once it
         outlives a power cut here (D1)
     """
     log = partition.log

@@ -13,7 +13,7 @@ from semel.protocol.api.diagnostics import (
     Thresholds,
     TopicFacts,
 )
-from semel.protocol.ids import NO_LEADER
+from semel.protocol.ids import NO_LEADER, TopicPartition
 from semel.protocol.wording import command, counted, duration, listed
 from semel.sdk.diagnosis.commands import serve_command
 from semel.sdk.diagnosis.findings import KINDS, Cluster, Finding
@@ -127,14 +127,20 @@ def _nodes(node_ids: Sequence[int], word: str) -> str:
     return f"nodes {', '.join(map(str, node_ids[:-1]))} {word} {node_ids[-1]}"
 
 
+def lacks_of_replicas(cluster: Cluster) -> dict[tuple[TopicPartition, int], int]:
+    """Return how many records each replica lacks that is not in sync, where its leader has heard of it."""
+    return {
+        (one.partition, replica.node_id): replica.lacks
+        for node in cluster.nodes
+        for one in node.replication
+        for replica in one.missing
+        if replica.lacks >= 0
+    }
+
+
 def _behind(cluster: Cluster, node: NodeSnapshot, led: Sequence[ReplicationFacts]) -> Iterator[Finding]:
     """Each node whose replicas are not in sync, with what they lack by the word of their leaders."""
-    lacks = {
-        (one.partition, replica.node_id): replica.lacks
-        for each in cluster.nodes
-        for one in each.replication
-        for replica in one.missing
-    }
+    lacks = lacks_of_replicas(cluster)
     missing: defaultdict[int, list[ReplicationFacts]] = defaultdict(list)
     for one in led:
         for replica in one.replicas:

@@ -8,6 +8,7 @@ from typing import Final
 
 from semel.protocol.api.diagnostics import NodeSnapshot
 from semel.protocol.ids import NO_LEADER, TopicPartition
+from semel.sdk.diagnosis.cluster_rules import lacks_of_replicas
 from semel.sdk.diagnosis.findings import Cluster
 
 UP: Final = "up"
@@ -106,13 +107,7 @@ def _nodes(cluster: Cluster) -> Iterator[NodeState]:
 
 
 def _replication(cluster: Cluster, newest: NodeSnapshot) -> Iterator[ReplicationState]:
-    lacks = {
-        (one.partition, replica.node_id): replica.lacks
-        for node in cluster.nodes
-        for one in node.replication
-        for replica in one.missing
-        if replica.lacks >= 0
-    }
+    lacks = lacks_of_replicas(cluster)
     for one in newest.replication:
         yield ReplicationState(
             one.partition,

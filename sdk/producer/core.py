@@ -583,7 +583,7 @@ class ProducerCore:
             self._stopped = True
             if self._timer is not None:
                 self._timer.cancel()
-            self.sender.end()
+            self.sender.close()
             if self.meter is not None:
                 metrics.producers.discard(self)
                 self.meter.publish()

@@ -253,7 +253,7 @@ class Sender:
         for batch in self._take_unacknowledged():
             self._end(batch, error)
 
-    def end(self) -> None:
+    def close(self) -> None:
         """Fail everything that is not acknowledged, as the producer is closed: each delivery says what is known."""
         for batch in self._take_unacknowledged():
             batch.in_doubt = batch.in_doubt or batch.in_flight

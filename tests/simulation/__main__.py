@@ -22,7 +22,7 @@ FAULT = "FAULT "
 MOST_WORKERS = 256
 PATIENCE_S = 600
 CLIENTS_WHOLE = 4
-"""Of so many clients it is told what they asked and were answered last; of the others, unless they are named, less."""
+"""Of so many clients all last questions and answers are printed; of more, only of those that an anomaly names."""
 OF_OTHERS = 2
 
 

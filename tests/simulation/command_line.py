@@ -15,7 +15,7 @@ from typing import Final
 MOST: Final = 1_000_000_000
 """The largest number that an option takes."""
 INTERRUPTED: Final = 130
-"""The exit code after Ctrl-C, and after SIGTERM: what was done until then is told in both cases."""
+"""The exit code after Ctrl-C, and after SIGTERM. Both print what was done until then."""
 
 
 def at_least(minimum: int) -> Callable[[str], int]:
