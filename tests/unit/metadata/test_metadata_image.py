@@ -57,6 +57,7 @@ CHANGES: list[Change] = [
     BrokerUnfenced(2, 11),
     MetadataVersionRaised(1),
 ]
+NEXT = len(CHANGES) + 1
 
 
 def whole() -> MetadataImage:
@@ -112,16 +113,16 @@ def test_a_snapshot_and_the_rest_of_the_log_give_the_same_image(cut: int) -> Non
 @pytest.mark.parametrize(
     ("image", "change", "sequence"),
     [
-        (EMPTY_IMAGE, ClusterCreated("x"), 2),
-        (EMPTY_IMAGE, ClusterCreated("x"), 0),
-        (EMPTY_IMAGE, TopicDeleted("orders", ORDERS), 1),
-        (EMPTY_IMAGE, ConfigsChanged("TOPIC", "orders", {}), 1),
-        (whole(), TopicDeleted("orders", PAYMENTS), len(CHANGES) + 1),
-        (whole(), PartitionsAdded("orders", ORDERS, 2, (STATE,)), len(CHANGES) + 1),
-        (whole(), PartitionChanged("orders", ORDERS, 0, STATE), len(CHANGES) + 1),
-        (whole(), BrokerFenced(3, 1), len(CHANGES) + 1),
-        (whole(), BrokerFenced(2, 10), len(CHANGES) + 1),
-        (whole(), BrokerUnfenced(1, 11), len(CHANGES) + 1),
+        pytest.param(EMPTY_IMAGE, ClusterCreated("x"), 2, id="gap"),
+        pytest.param(EMPTY_IMAGE, ClusterCreated("x"), 0, id="sequence-0"),
+        pytest.param(EMPTY_IMAGE, TopicDeleted("orders", ORDERS), 1, id="no-such-topic"),
+        pytest.param(EMPTY_IMAGE, ConfigsChanged("TOPIC", "orders", {}), 1, id="no-such-topics-configs"),
+        pytest.param(whole(), TopicDeleted("orders", PAYMENTS), NEXT, id="other-topic-id"),
+        pytest.param(whole(), PartitionsAdded("orders", ORDERS, 2, (STATE,)), NEXT, id="partitions-that-are-there"),
+        pytest.param(whole(), PartitionChanged("orders", ORDERS, 0, STATE), NEXT, id="same-partition-epoch"),
+        pytest.param(whole(), BrokerFenced(3, 1), NEXT, id="fence-of-no-such-node"),
+        pytest.param(whole(), BrokerFenced(2, 10), NEXT, id="fence-of-a-former-start"),
+        pytest.param(whole(), BrokerUnfenced(1, 11), NEXT, id="unfence-of-a-former-start"),
     ],
 )
 def test_R5_a_change_that_does_not_follow_is_refused(image: MetadataImage, change: Change, sequence: int) -> None:

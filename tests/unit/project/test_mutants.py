@@ -56,6 +56,21 @@ def test_every_kept_fault_names_tests_that_exist_and_rules_that_are_written_down
     assert not troubles, "\n".join(troubles)
 
 
+def test_every_case_that_a_kept_fault_names_is_collected(made: SimpleNamespace) -> None:
+    """A case has its name from its parameters: the runner hears only of what pytest collects by that name."""
+    index = made.named_tests.TestIndex(TESTS)
+    cases = sorted({index.resolve(test) for fault in made.kept_list.read_list() for test in fault.tests if "[" in test})
+    assert cases
+    collected = subprocess.run(
+        [sys.executable, "-P", "-m", "pytest", "--collect-only", "-q", *cases],
+        cwd=TESTS,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert collected.returncode == 0, collected.stdout + collected.stderr
+
+
 # --- Edits ------------------------------------------------------------------------------------------------------------
 
 SOURCE = '''
