@@ -165,9 +165,12 @@ class GroupMachine:
         elif isinstance(key, GroupMetadataKey):
             self._replay_classic_group(key.group_id, record, now_ms)
 
-    def replay_marker(self, producer: ProducerIdAndEpoch, committed: bool, now_ms: int) -> Result[None] | None:
-        """Publish or drop the producer's pending offsets (O1), and void what was verified before the marker (T8)."""
+    def marker_came(self, producer: ProducerIdAndEpoch) -> None:
+        """Void what was verified before the marker: a commit that comes later would be in no transaction (T8)."""
         self._commits.void_guard(producer.producer_id)
+
+    def replay_marker(self, producer: ProducerIdAndEpoch, committed: bool, now_ms: int) -> Result[None] | None:
+        """Publish or drop the producer's pending offsets (O1)."""
         for group_id in self._offsets.replay_marker(producer.producer_id, committed):
             if self._offsets.has_group(group_id):
                 self._group_of_offsets(group_id, now_ms)

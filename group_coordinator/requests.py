@@ -30,6 +30,12 @@ class HeldPartitions:
     require_stable: bool
 
 
+class VerificationGuard:
+    """Stands for one question to the transaction coordinator, and equals no other, of no other coordinator either."""
+
+    __slots__ = ()
+
+
 @dataclass(frozen=True, slots=True)
 class BeginVerification:
     """Ask for a guard before the transaction coordinator is asked about a producer's transaction (T8).
@@ -45,4 +51,4 @@ class VerifiedCommit:
     """A transactional commit with the guard under which it was verified: a marker in between makes the guard void."""
 
     request: OffsetCommitRequest
-    guard: int | None
+    guard: VerificationGuard | None

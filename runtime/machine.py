@@ -77,6 +77,13 @@ class Machine(Protocol):
         """Apply one record from the log. `producer` is set for records inside a transaction."""
         ...
 
+    def marker_came(self, producer: ProducerIdAndEpoch) -> None:
+        """Take note that a producer's transaction is over, also where it has nothing in this partition's log (T8).
+
+        Nothing that is kept may come of it: a marker that ends something is replayed besides.
+        """
+        ...
+
     def replay_marker(self, producer: ProducerIdAndEpoch, committed: bool, now_ms: int) -> Result[None] | None:
         """Apply a transaction marker of this partition's log. The result, if any, carries answers and effects only."""
         ...

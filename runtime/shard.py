@@ -200,13 +200,16 @@ class Shard:
         self._check_active()
         now_ms = self._clock.now_ms()
         offset = self._log.append_marker(producer, coordinator_epoch, committed, version, forged_epoch=forged_epoch)
-        if offset is not None:
-            try:
+        try:
+            self._machine.marker_came(producer)
+            result = None
+            if offset is not None:
                 self._check_appended(offset, 1)
                 self._replayed_offset = offset
                 result = self._machine.replay_marker(producer, committed, now_ms)
-            except Exception as error:
-                raise self._broken(error) from error
+        except Exception as error:
+            raise self._broken(error) from error
+        if offset is not None:
             if result is not None:
                 assert not result.records, "a marker's replay appends nothing"
                 self._park(result.answers, result.effects)

@@ -229,6 +229,9 @@ class TransactionMachine:
             self.open_transactions.pop(transactional_id, None)
             self._prolonged.pop(transactional_id, None)
 
+    def marker_came(self, producer: ProducerIdAndEpoch) -> None:
+        """Nothing, as in `replay_marker`."""
+
     def replay_marker(self, producer: ProducerIdAndEpoch, committed: bool, now_ms: int) -> Result[None] | None:
         """Nothing: no transaction ever includes `__transaction_state` itself."""
         return None

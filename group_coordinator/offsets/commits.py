@@ -11,7 +11,7 @@ from semel.group_coordinator.group import Group
 from semel.group_coordinator.group_context import GroupContext
 from semel.group_coordinator.offsets.table import OffsetTable
 from semel.group_coordinator.records.schemas import OffsetCommitValue, offset_record, record_size_bytes
-from semel.group_coordinator.requests import BeginVerification, VerifiedCommit
+from semel.group_coordinator.requests import BeginVerification, VerificationGuard, VerifiedCommit
 from semel.protocol.api.groups import OffsetAndMetadata, OffsetCommitRequest, OffsetCommitResponse
 from semel.protocol.errors import ErrorCode, SemelError, error_for
 from semel.protocol.ids import TopicPartition
@@ -35,8 +35,7 @@ class OffsetCommits:
         self._config = shared.config
         self._groups = groups
         self._offsets = offsets
-        self._guards: dict[int, int] = {}
-        self._last_guard = 0
+        self._guards: dict[int, VerificationGuard] = {}
 
     def commit(self, request: OffsetCommitRequest, pending: PendingResult) -> Result[Any]:
         group = self._groups.get(request.group_id)
@@ -118,8 +117,7 @@ class OffsetCommits:
             return
         guard = self._guards.get(producer_id)
         if guard is None:
-            self._last_guard += 1
-            guard = self._guards[producer_id] = self._last_guard
+            guard = self._guards[producer_id] = VerificationGuard()
             if len(self._guards) > GUARDS_MAX:
                 del self._guards[next(iter(self._guards))]
         pending.reply(guard)
@@ -128,7 +126,7 @@ class OffsetCommits:
         producer = verified.request.producer
         assert producer is not None, "only transactional commits are verified"
         holds = self._offsets.is_in_transaction(producer) or (
-            verified.guard is not None and self._guards.get(producer.producer_id) == verified.guard
+            verified.guard is not None and self._guards.get(producer.producer_id) is verified.guard
         )
         if not holds:
             return Result(

@@ -206,7 +206,9 @@ def _write_request(request: ProduceRequest, writer: WireWriter, version: int) ->
 class ProducePartitionResponse:
     """What became of one partition's record set.
 
-    `base_offset` is -1 after an error; `log_append_time_ms` is -1 where the topic keeps the producer's timestamps.
+    `base_offset` is -1 after an error, unless the batch was appended and it is in doubt whether it stays (as with
+    NOT_LEADER_OR_FOLLOWER, where another node leads before it is committed). `log_append_time_ms` is -1 where the topic
+    keeps the producer's timestamps.
     `record_errors` are (index in the batch, message) of records for which the batch was refused. `leader_id` and
     `leader_epoch` are -1, or where to go instead (KIP-951). From version 13 on it is named by `topic_id`.
     """

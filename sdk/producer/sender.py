@@ -105,7 +105,7 @@ class Attempt:
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What a node answered for one batch."""
+    """What a node answered for one batch. `base_offset` with an error: it was appended, and is in doubt."""
 
     error: ErrorCode
     base_offset: int = -1
@@ -440,6 +440,8 @@ class Sender:
     def _refused(self, queue: PartitionQueue, batch: ProducerBatch, outcome: Outcome, now_ms: int) -> None:
         code = outcome.error
         detail = outcome.message or "refused"
+        if outcome.base_offset >= 0:
+            batch.in_doubt = True  # it was appended: the next leader may have it, and commit it
         if self._options.idempotent and self._means_lost_state(code):
             self._out_of_order(queue, batch, code, detail, now_ms)
         elif code is ErrorCode.MESSAGE_TOO_LARGE and batch.record_count > 1 and not batch.in_doubt:

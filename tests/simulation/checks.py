@@ -47,8 +47,9 @@ class CommittedLog:
     epochs: dict[int, int] = field(default_factory=dict)
     open: dict[int, int] = field(default_factory=dict)
     """Where the open transaction of each producer id begins."""
-    decided: list[tuple[int, int]] = field(default_factory=list)
-    """Where each transaction that has ended begins, and where its marker is, in the order of the markers."""
+    decided: list[tuple[int, int, int]] = field(default_factory=list)
+    """Where each transaction that has ended begins, where its marker is, and whose it is, in the order of the markers.
+    """
     keys: KeptKeys | None = None
     """What it says of each key, where it is compacted."""
     newest_ms: dict[int, int] = field(default_factory=dict)
@@ -95,7 +96,7 @@ class CommittedLog:
                 kind = decode_control(decode_records(data, header.position)[0]).type.name
                 begun = self.open.pop(header.producer_id, None)
                 if begun is not None:
-                    self.decided.append((begun, header.base_offset))
+                    self.decided.append((begun, header.base_offset, header.producer_id))
                 if header.producer_id in several_an_epoch:
                     continue  # whether such a transaction is torn is seen by its values alone
                 before = markers.setdefault(producer, (kind, place))
@@ -116,14 +117,14 @@ class CommittedLog:
                 yield "P2", f"{place}: sequence {header.base_sequence} of {producer}, not {expected}"
             self.sequences[producer] = (header.last_sequence + 1) % _SEQUENCES
 
-    def first_undecided(self, high_watermark: int) -> int:
-        """Return where the first transaction begins whose marker is not below a high watermark, or else that."""
-        first = min(self.open.values(), default=high_watermark)
-        for begin, marker in reversed(self.decided):
+    def undecided(self, high_watermark: int) -> dict[int, int]:
+        """Return where, by producer id, the transactions begin whose markers are not below a high watermark."""
+        found = dict(self.open)
+        for begin, marker, producer_id in reversed(self.decided):
             if marker < high_watermark:
                 break
-            first = min(first, begin)
-        return min(first, high_watermark)
+            found[producer_id] = begin
+        return {producer_id: begin for producer_id, begin in found.items() if begin < high_watermark}
 
     def missing_in(self, partition: Partition, begin: int, end: int) -> Iterator[tuple[int, str]]:
         """Yield the committed batches from `begin` to `end` that a log does not have as they were, with what it has."""

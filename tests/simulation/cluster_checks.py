@@ -8,7 +8,7 @@ node leads in an epoch (R4), and followers hear nothing of an epoch that is not 
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
@@ -17,7 +17,8 @@ from semel.broker.logs.partition import Partition
 from semel.broker.metadata.changes import PartitionState
 from semel.broker.metadata.image import EMPTY_IMAGE, MetadataImage
 from semel.protocol.ids import TopicId, TopicPartition
-from simulation.checks import CommittedLog, Markers
+from simulation.checks import CommittedLog, Markers, batches_of
+from simulation.kept_keys import KeptKeys
 from simulation.ledger import Begins, Ledger
 
 if TYPE_CHECKING:
@@ -128,6 +129,8 @@ class ReplicaWatch:
         # A leader's high watermark comes first: what it covers is what the others must have.
         for one in sorted(here.values(), key=lambda one: (one.leader is None, -one.high_watermark)):
             if one.high_watermark > known.committed.end:
+                if known.committed.end == 0 and one.config.is_compacted:
+                    known.committed.keys = KeptKeys()
                 for rule, detail in known.committed.follow(one, self._markers, self._ledger.several_an_epoch):
                     self._wrong(rule, known, 0, detail)
 
@@ -137,6 +140,18 @@ class ReplicaWatch:
             for seen in known.seen.values():
                 seen.compared, seen.last = 0, ()
         self.look()
+        for known, state, here in self.replicas():
+            for node_id, one in here.items():
+                if known.committed.keys is not None and self._must_be_complete(state, node_id):
+                    self._compare_keys(known, known.committed.keys, node_id, one)
+
+    def _compare_keys(self, known: _Replicated, keys: KeptKeys, node_id: int, one: Partition) -> None:
+        """Each replica cleans its log for itself, and keeps the last record of each key (D4)."""
+        now = KeptKeys()
+        for header, data in batches_of(one, one.log_start_offset, known.committed.end):
+            now.take(header, data)
+        for difference in keys.missing_in(now):
+            self._wrong("D4", known, node_id, difference)
 
     def _read_database(self) -> None:
         database = self._world.database
@@ -184,12 +199,9 @@ class ReplicaWatch:
         place = one.high_watermark, one.last_stable_offset
         if place != seen.place:
             seen.place = place
-            # What was open and began before the log's start is gone.
-            first_open = max(committed.first_undecided(one.high_watermark), one.log_start_offset)
-            if one.last_stable_offset > first_open:
-                detail = (
-                    f"it is stable to {one.last_stable_offset} of {one.high_watermark}, and {first_open} is undecided"
-                )
+            offset = _first_undecided(one, committed.undecided(one.high_watermark))
+            if offset is not None:
+                detail = f"it is stable to {one.last_stable_offset} of {one.high_watermark}, and {offset} is undecided"
                 self._wrong("L1", known, node_id, detail)
         if is_complete and one.durable_end < committed.end:
             self._wrong(
@@ -299,3 +311,17 @@ class ReplicaWatch:
     def _wrong(self, rule: str, known: _Replicated, node_id: int, detail: str) -> None:
         where = f"{self._nodes[node_id].name} " if node_id else ""
         self._ledger.wrong(rule, f"{where}{known.tp}: {detail}")
+
+
+def _first_undecided(partition: Partition, undecided: Mapping[int, int]) -> int | None:
+    """Return the first offset that a read_committed reader is given of transactions that begin there, or None.
+
+    Heads are deleted, and cleaning empties batches whose transaction is aborted: a replica that takes such a batch over
+    has nothing to hold back, though the marker has not come yet.
+    """
+    first = min(undecided.values(), default=partition.last_stable_offset)
+    for header, _ in batches_of(partition, max(first, partition.log_start_offset), partition.last_stable_offset):
+        begin = undecided.get(header.producer_id) if header.is_transactional and not header.is_control else None
+        if begin is not None and header.base_offset >= begin and header.record_count > 0:
+            return header.base_offset
+    return None

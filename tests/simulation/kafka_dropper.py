@@ -26,6 +26,8 @@ if TYPE_CHECKING:
 DROPPER_SHARE: Final = 0.5
 """How many worlds with several nodes and transactions have one."""
 _NAMES: Final = 4
+_PATIENCE_S: Final = 8.0
+"""How long it waits for a batch: another one may have deleted its topic before it has begun there."""
 
 
 def has_dropper(world: World) -> bool:
@@ -40,6 +42,9 @@ class KafkaDropper(Transacting):
         # In the newer version the coordinator hears of a topic from its leader, before it has read of it.
         self.dialect = self.chance.choice((JAVA_4, JAVA_4, self.dialect))
         self.repeats = 0.0
+        # A node that does not wait for its disk may lose what it alone has, and a topic with it.
+        is_durable = all(node.settings["durability"] == "disk" for node in world.nodes.values())
+        self._min_isr = 1 if is_durable else 2
         self._place.may_end_early = True  # one whose topic is deleted may be refused to continue
 
     def acknowledged(self, topic: str, partition: int, offset: int, value: str) -> None:
@@ -60,7 +65,7 @@ class KafkaDropper(Transacting):
         # A name that was used before, now and then; the others are news for everybody.
         number = self._count if self.chance.random() < 0.7 else self.chance.randrange(_NAMES)
         topic = f"fresh-{number}"
-        await create_topic(wire, topic, 1, replicas=self.chance.choice((2, 3)), min_isr=1)
+        await create_topic(wire, topic, 1, replicas=self.chance.choice((2, 3)), min_isr=self._min_isr)
         dropped: asyncio.Task[None] | None = None
         producer.begin()
         try:
@@ -70,7 +75,8 @@ class KafkaDropper(Transacting):
                 dropped = asyncio.create_task(self._drop(party, topic))
                 if self.chance.random() < 0.5:
                     await self.think(self.pause_s)
-                    await producer.send({(topic, 0): [[f"{self._count}.1"]]})
+                    async with asyncio.timeout(_PATIENCE_S):
+                        await producer.send({(topic, 0): [[f"{self._count}.1"]]})
         except TimeoutError:
             producer.give_up()
             commit = False
@@ -85,15 +91,15 @@ class KafkaDropper(Transacting):
         if dropped is not None:
             await dropped
 
-    def _patience_s(self) -> float | None:
+    def _patience_s(self) -> float:
         """Return how long it waits for its first batch before it aborts."""
-        return None
+        return _PATIENCE_S
 
     async def _drop(self, party: Party, topic: str) -> None:
         wire = ClusterWire(party)
         await delete_topic(wire, topic)
         if self.chance.random() < 0.6:
-            await create_topic(wire, topic, 1, replicas=2, min_isr=1)
+            await create_topic(wire, topic, 1, replicas=2, min_isr=self._min_isr)
         wire.close()
 
 
@@ -107,8 +113,8 @@ class KafkaHasty(KafkaDropper):
     def party(self, worker: str) -> Party:
         return Party(self.world, self.ledger, worker, self.name, self.chance, self.dialect)
 
-    def _patience_s(self) -> float | None:
-        return self.chance.choice((0.05, 0.2, 0.6)) if self.chance.random() < 0.7 else None
+    def _patience_s(self) -> float:
+        return self.chance.choice((0.05, 0.2, 0.6)) if self.chance.random() < 0.7 else super()._patience_s()
 
 
 class MarkerWatch:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import random
 from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar, Final
 
@@ -18,9 +19,12 @@ from simulation.kafka_group_members import ClassicMember
 from simulation.kafka_lister import KafkaLister
 from simulation.kafka_wire import JAVA_4, Party, learn_topic_ids
 from simulation.nemesis import Fault
+from simulation.node_scenario import CLEANED_OFTEN
 from simulation.plans import draw_lags, draw_late_answers, draw_lost_answers, in_order
 from simulation.state_checks import judge_tokens
 
+CLEANED_SHARE: Final = 0.5
+"""In how many worlds the coordinators' logs are compacted while there are faults, by each replica for itself."""
 FINISH_S: Final = 180.0
 """How long the pipeline may take to work off its input after all faults."""
 
@@ -58,7 +62,8 @@ class TransactionsScenario(ClusterScenario):
         return [*cast, watcher]
 
     def _more_settings(self) -> Mapping[str, Any]:
-        return group_settings(self.world.seed)
+        is_cleaned = random.Random(f"cleaning of {self.world.seed}").random() < CLEANED_SHARE
+        return {**group_settings(self.world.seed), **(CLEANED_OFTEN if is_cleaned else {})}
 
     def _look_closely(self) -> None:
         super()._look_closely()

@@ -59,9 +59,11 @@ class ProduceRun:
         if self._pending == 0 and self._loop is not None:
             self._finish()
 
-    def fail(self, index: int, error: SemelError) -> None:
-        """Answer one partition with an error."""
-        self.settle(index, self.handler.refusal(self.request.partitions[index], error, self.version))
+    def fail(self, index: int, error: SemelError, base_offset: int = -1) -> None:
+        """Answer one partition with an error. base_offset: of a batch that was appended, and may yet be committed."""
+        answer = self.handler.refusal(self.request.partitions[index], error, self.version)
+        answer.base_offset = base_offset
+        self.settle(index, answer)
 
     def fail_all(self, code: ErrorCode, message: str) -> None:
         for index in range(len(self._responses)):
@@ -86,7 +88,7 @@ class ProduceRun:
             if error is None:
                 self.settle(index, answer)
             else:
-                self.fail(index, error)
+                self.fail(index, error, answer.base_offset)
 
         partition.when_committed(offset, committed)
         if self._responses[index] is None and self._timer is None:

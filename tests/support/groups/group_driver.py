@@ -121,6 +121,7 @@ class GroupDriver:
     def marker(self, producer: ProducerIdAndEpoch, *, committed: bool) -> None:
         self.log.append(LogEntry(self.next_offset, self.now_ms, None, producer, committed))
         self.next_offset += 1
+        self.machine.marker_came(producer)
         result = self.machine.replay_marker(producer, committed, self.now_ms)
         if result is not None:
             self._carry_out(result)

@@ -349,6 +349,27 @@ def test_T8_transaction_that_ends_during_the_verification_leaves_nothing_hanging
     run(test())
 
 
+def test_T8_a_marker_that_ends_nothing_in_the_offsets_voids_what_is_being_verified_too() -> None:
+    """Of the older protocol all transactions have one epoch: a marker of one without offsets repeats the last one."""
+
+    async def test() -> None:
+        world = World()
+        groups = await world.load()
+        partition = groups.offsets_partition("enrich").partition
+        log = world.logs[partition]
+        await groups.commit_offsets(commit({P0: 5}, producer=PRODUCER), version=TransactionVersion.V1)
+        await groups.write_marker(partition, PRODUCER, 0, True)
+        end = log.log_end_offset
+        world.transactions.meanwhile = groups.write_marker(partition, PRODUCER, 0, False)
+        late = groups.commit_offsets(commit({P0: 6}, producer=PRODUCER), version=TransactionVersion.V1)
+        assert await code_of(late) is ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
+        assert log.log_end_offset == end, "nothing was added: no marker would ever end it"
+        assert (await groups.fetch_offsets(fetch(P0))).offsets[P0].offset == 5
+        groups.close()
+
+    run(test())
+
+
 def test_producer_that_the_log_fences_is_told_so_and_the_group_goes_on() -> None:
     async def test() -> None:
         world = World()

@@ -315,6 +315,16 @@ def test_T8_commit_verified_before_a_marker_is_refused_after_it() -> None:
     assert driver.ask(BeginVerification(ProducerIdAndEpoch(4001, 4))) is not None, "not under another epoch"
 
 
+def test_T8_a_guard_of_a_former_coordinator_is_no_guard_of_this_one() -> None:
+    """The marker may have come to the former one, or to another node's."""
+    driver = GroupDriver()
+    guard = driver.ask(BeginVerification(PRODUCER))
+    driver.reload()
+    assert driver.ask(BeginVerification(PRODUCER)) != guard
+    late = VerifiedCommit(commit({P0: 1}, producer=PRODUCER), guard)
+    assert driver.refusal(late) is ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
+
+
 # --- Expiry (KIP-211) -------------------------------------------------------------------------------------------------
 
 

@@ -220,6 +220,28 @@ def test_acks_all_times_out_and_the_batch_stays(tmp_path: Path) -> None:
     run_with_listener(test, str(tmp_path))
 
 
+def test_E1_who_waits_while_the_leader_moves_is_told_that_the_batch_was_appended(tmp_path: Path) -> None:
+    """By the offset where it stands: the next leader may have it from here. One that is refused has no offset."""
+
+    async def test(node: FakeNode, listener: KafkaListener) -> None:
+        (partition,) = node.create("t")
+        partition.lead(
+            LeaderState(
+                1, leader_epoch=1, partition_epoch=1, replicas=(1, 2), isr=(1, 2), min_isr=1, begin_offset=0, now_s=0.0
+            )
+        )
+        client = await KafkaClient.connect(listener.port)
+        sent = client.send(request(batch(b"x"), acks=-1), 9)
+        await until(lambda: partition.log_end_offset == 1)
+        partition.follow(2, 2)
+        [waited] = client.produced(await client.receive(), 9, sent).partitions
+        assert (waited.error, waited.base_offset) == (ErrorCode.NOT_LEADER_OR_FOLLOWER, 0)
+        [refused] = (await client.produce(request(batch(b"x"), acks=-1))).partitions
+        assert (refused.error, refused.base_offset) == (ErrorCode.NOT_LEADER_OR_FOLLOWER, -1)
+
+    run_with_listener(test, str(tmp_path))
+
+
 def test_T3_a_transactional_batch_with_acks_1_waits_for_the_followers(tmp_path: Path) -> None:
     """At an election a leader that has the newest sequence would not notice that the last batch is gone."""
 

@@ -59,6 +59,7 @@ class Dictionary:
         self.waiting: dict[bytes, Ticket] = {}
         self.deadline_ms: int | None = None
         self.poisonous = False
+        self.ended: list[ProducerIdAndEpoch] = []
 
     def handle(self, request: Any, now_ms: int, ticket: Ticket) -> Result[Any]:
         match request:
@@ -95,6 +96,9 @@ class Dictionary:
             self.values[record.key] = record.value
         else:
             self.pending.setdefault(producer.producer_id, []).append(record)
+
+    def marker_came(self, producer: ProducerIdAndEpoch) -> None:
+        self.ended.append(producer)
 
     def replay_marker(self, producer: ProducerIdAndEpoch, committed: bool, now_ms: int) -> Result[None] | None:
         for record in self.pending.pop(producer.producer_id, ()):
@@ -215,6 +219,9 @@ def test_O1_T3_a_marker_in_consumer_offsets_counts_when_it_is_durable() -> None:
         get = it.start(Get(b"k"))
         await settle()
         assert it.log.log_end_offset == 2, "the repeated marker is not appended (P9)"
+        [machine] = it.runtime.machines()
+        assert isinstance(machine, Dictionary)
+        assert machine.ended == [ended[0]] * 2, "it is heard of all the same (T8)"
         assert not marker.done()
         assert not repeated.done()
         assert not get.done(), "what the marker published was seen before it was durable"

@@ -125,15 +125,18 @@ def test_P1_E1_a_batch_in_doubt_is_sent_again_as_it_was(how: str | ErrorCode) ->
     assert bench.written() == [b"first", b"a"]
 
 
-@pytest.mark.parametrize("how", ["lost", ErrorCode.REQUEST_TIMED_OUT, ErrorCode.KAFKA_STORAGE_ERROR])
+_MOVED = ErrorCode.NOT_LEADER_OR_FOLLOWER
+
+
+@pytest.mark.parametrize("how", ["lost", ErrorCode.REQUEST_TIMED_OUT, ErrorCode.KAFKA_STORAGE_ERROR, _MOVED])
 def test_E1_a_batch_in_doubt_is_never_split(how: str | ErrorCode) -> None:
     """It may be there whole, and its halves would not be known as duplicates."""
     bench = Bench(batch_bytes=1_000).proven()
     deliveries = [bench.send(b"a"), bench.send(b"b")]
     (request,) = bench.requests()
-    bench.append(request)
+    appended = bench.append(request)
     if isinstance(how, ErrorCode):
-        bench.answer(request, Outcome(how))
+        bench.answer(request, Outcome(how, appended.base_offset if how is _MOVED else -1))
     else:
         bench.lose(request)
     bench.clock.advance(ms=1_000)
@@ -152,6 +155,23 @@ def test_a_batch_that_was_refused_as_too_large_is_split() -> None:
     bench.drain()
     assert bench.written() == [b"first", b"a", b"b"]
     assert [each.result(0).offset for each in deliveries] == [1, 2]
+
+
+def test_E1_a_batch_whose_leader_moved_before_it_was_committed_may_be_written() -> None:
+    """The next leader may have it from the former one. One that was refused before it was appended is nowhere."""
+    for appended in (True, False):
+        bench = Bench().proven()
+        delivery = bench.send(b"a")
+        (request,) = bench.requests()
+        bench.answer(request, Outcome(_MOVED, bench.append(request).base_offset if appended else -1))
+        bench.clock.advance(ms=DELIVERY_TIMEOUT_MS // 2)
+        (again,) = bench.requests()
+        bench.answer(again, Outcome(ErrorCode.NOT_ENOUGH_REPLICAS))
+        bench.clock.advance(ms=DELIVERY_TIMEOUT_MS)
+        bench.requests()
+        error = delivery.exception(0)
+        assert type(error) is (FatalError if appended else RetriableError)
+        assert ("may be written or not" if appended else "not written; the last answer") in str(error)
 
 
 def test_E1_behind_a_batch_that_was_given_up_in_doubt_nothing_in_doubt_gets_another_number() -> None:
