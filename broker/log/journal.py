@@ -217,14 +217,15 @@ class Journal:
 
     # --- Appending ----------------------------------------------------------------------------------------------------
 
-    def append(self, topic_id: TopicId, partition: int, base_offset: int, buffers: Sequence[Buffer]) -> int:
+    def append(self, topic_id: TopicId, partition: int, end_before: int, buffers: Sequence[Buffer]) -> int:
         """Append whole batches of a partition and return the position at which they are durable.
 
+        end_before: where its log ended before them. The first may begin later: a follower's leader has compacted its log
         The buffers may be reused after the return. Within an event loop the entry is synced without further ado,
         together with all others of this turn of the loop; without one, call `sync_now`. Raises `SemelError` where the
         journal has failed.
         """
-        return self._append_entry(EntryType.APPEND, topic_id, partition, base_offset, buffers)
+        return self._append_entry(EntryType.APPEND, topic_id, partition, end_before, buffers)
 
     def append_truncation(self, topic_id: TopicId, partition: int, offset: int) -> int:
         """Say that the partition's log was cut at `offset`, so that a recovery does not bring back what was there."""

@@ -41,6 +41,7 @@ class EntryType(IntEnum):
     """What an entry says about its partition."""
 
     APPEND = 1
+    """The log ended at `base_offset`, and got the batches. Older versions wrote where the first of these begins."""
     TRUNCATE = 2
     """The log was cut at `base_offset`; entries before this one do not count from there on."""
 

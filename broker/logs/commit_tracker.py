@@ -136,9 +136,12 @@ class CommitTracker(Generic[TrackedPartition]):
             self._on_flush_wanted()
 
     def appended(
-        self, partition: TrackedPartition, base_offset: int, next_offset: int, buffers: Sequence[Buffer]
+        self, partition: TrackedPartition, end_before: int, next_offset: int, buffers: Sequence[Buffer]
     ) -> None:
-        """Note what was just appended to a partition's log. Raises `SemelError` where the journal has failed."""
+        """Note what was just appended to a partition's log. Raises `SemelError` where the journal has failed.
+
+        end_before, next_offset: where the log ended before that, and ends now
+        """
         self.dirty[partition] = None
         if self.failures.last:
             self.failures.succeeded()
@@ -152,7 +155,7 @@ class CommitTracker(Generic[TrackedPartition]):
         if journal is None:
             partition.made_durable(next_offset)
             return
-        position = journal.append(partition.topic_id, partition.tp.partition, base_offset, buffers)
+        position = journal.append(partition.topic_id, partition.tp.partition, end_before, buffers)
         if self.commit_times is not None and self._sample is None:
             self._sample = position, self.commit_times.clock.monotonic()
         self._pending.append((position, partition, next_offset))

@@ -139,11 +139,14 @@ def _restore(log: PartitionLog, entry: JournalEntry, recovery_point: int, now_ms
     """
     restored = 0
     position = 0
+    follows = entry.base_offset
+    """Where the log ended before the next batch: there may be a gap between them, left by the leader's compaction."""
     view = memoryview(entry.payload)
     for header in iter_batches(entry.payload):
         batch = view[position : position + header.size_bytes]
         position += header.size_bytes
         start, end = log.log_start_offset, log.log_end_offset
+        is_next, follows = follows <= end, header.next_offset
         if header.next_offset <= max(start, min(recovery_point, end)):
             continue
         if header.base_offset < end:
@@ -151,9 +154,9 @@ def _restore(log: PartitionLog, entry: JournalEntry, recovery_point: int, now_ms
                 continue
             compare.forget(log)
             log.truncate_to(header.base_offset, now_ms=now_ms)
-        elif header.base_offset > end and not log.is_only_replica:
+        elif header.base_offset > end and not is_next and not log.is_only_replica:
             return restored  # it was being cut to follow its leader, which has what it needs next
-        elif header.base_offset > end:
+        elif header.base_offset > end and not is_next:
             raise FatalError(
                 f"the log of {log.tp} ends at {end}, and the journal continues at {header.base_offset}: the records "
                 "between were flushed and are gone. Restore the log's directory from a backup",

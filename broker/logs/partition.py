@@ -329,7 +329,7 @@ class Partition:
         or 1 the caller answers without. `verified`, `checked`: see `PartitionLog.append`. Raises `SemelError`: then
         nothing was appended, except for KAFKA_STORAGE_ERROR of a failed journal, after which the partition is offline.
         """
-        commits = self._commits
+        commits, end_before = self._commits, self.log.log_end_offset
         if origin is AppendOrigin.CLIENT:
             self._check_led()
             if acks == ACKS_ALL and self.log.config.min_insync_replicas > 1:
@@ -354,7 +354,8 @@ class Partition:
             self._look_after_log(error)
             raise
         if result.appended:
-            commits.appended(self, result.base_offset, result.last_offset + 1, result.appended)
+            # Compaction may have left a gap before what a leader sends: the journal says what it follows.
+            commits.appended(self, end_before, result.last_offset + 1, result.appended)
             if self._replica_listeners is not None:
                 self._notify_replicas()
         return result

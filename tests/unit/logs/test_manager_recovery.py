@@ -13,8 +13,10 @@ from held_executor import HeldExecutor
 from log_model import read_batches
 from simulated_folder import TP, Node, append, batch, read_all
 
+from semel.broker.log.config import AppendOrigin
 from semel.broker.logs.config import Durability, LogManagerConfig
 from semel.protocol.batch_builder import encode_batch
+from semel.protocol.batch_header import set_base_offset
 from semel.protocol.errors import SemelError
 from semel.protocol.ids import TopicPartition
 from semel.runtime.simulated_storage import SimulatedCrash, SimulatedStorage
@@ -137,6 +139,39 @@ def test_D1_D3_log_that_kept_older_bytes_gets_the_acknowledged_ones_back() -> No
         report = node.start().recovery
         assert report.restored_batches == 1
         assert read_all(node.get()) == expected
+        await node.logs.close()
+
+    asyncio.run(run())
+
+
+@pytest.mark.parametrize("together", [False, True], ids=["one by one", "in one fetch"])
+def test_D1_R5_a_power_cut_takes_nothing_from_a_follower_of_a_compacted_log(together: bool) -> None:
+    """What its leader sends has gaps, which are no lost records: what comes behind them was acknowledged."""
+
+    async def run() -> None:
+        node = Node()
+        node.start()
+        partition = node.create()
+        await append(partition)
+        await node.logs.maintenance.flush()
+        expected = read_all(partition)
+        partition.follow(0, 2)
+        fetched = []
+        for offset in (4, 5, 9):
+            fetched.append(batch())
+            set_base_offset(fetched[-1], 0, offset, 0)
+        for some in (fetched[:1], fetched[1:]) if together else ([one] for one in fetched):
+            partition.append(bytearray(b"".join(some)), origin=AppendOrigin.REPLICATION)
+        await partition.all_durable()
+        expected += b"".join(fetched)
+        node.storage.crash(power=True, torn=False)
+        report = node.start().recovery
+        assert report.restored_batches == 3
+        assert node.get().log_end_offset == 10
+        assert read_all(node.get()) == expected
+        node.storage.crash(power=True, torn=False)
+        node.start()
+        assert read_all(node.get()) == expected, "and after the next one"
         await node.logs.close()
 
     asyncio.run(run())
