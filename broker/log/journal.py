@@ -220,7 +220,8 @@ class Journal:
     def append(self, topic_id: TopicId, partition: int, end_before: int, buffers: Sequence[Buffer]) -> int:
         """Append whole batches of a partition and return the position at which they are durable.
 
-        end_before: where its log ended before them. The first may begin later: a follower's leader has compacted its log
+        end_before: where its log ended before them. The first may begin later, where a follower's leader has compacted.
+
         The buffers may be reused after the return. Within an event loop the entry is synced without further ado,
         together with all others of this turn of the loop; without one, call `sync_now`. Raises `SemelError` where the
         journal has failed.
