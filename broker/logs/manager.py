@@ -125,6 +125,7 @@ class LogManager:
         self._opener = LogOpener(storage, self.folder, clock, self.config)
         self._opener.producer_ids.count = self._count_producer_ids
         self._bringing_back = asyncio.Lock()
+        self._making = asyncio.Lock()
         self.maintenance = LogMaintenance(
             self.config,
             storage,
@@ -313,6 +314,10 @@ class LogManager:
 
         Returns those that could not be made, and why; they are offline, and made again later where the disk refused.
         """
+        async with self._making:  # one that is being begun again is there, too
+            return await self._create_partitions(wanted)
+
+    async def _create_partitions(self, wanted: Sequence[NewPartition]) -> dict[TopicPartition, SemelError | OSError]:
         failures: dict[TopicPartition, SemelError | OSError] = {}
         new: list[NewPartition] = []
         led: list[tuple[Partition, LeaderState]] = []
@@ -437,12 +442,17 @@ class LogManager:
         self.offline.remove(log.tp)
         return partition
 
-    async def restart_at(self, partition: Partition, offset: int) -> Partition:
+    async def restart_at(self, partition: Partition, offset: int) -> None:
         """Begin a follower's log again at `offset`: what it needs next is deleted at its leader. It has no part then.
 
         A crash on the way leaves no log, or an empty one, which is begun again. Raises `SemelError` and `OSError`: then
         the partition is offline, and `bring_back` brings it.
         """
+        async with self._making:  # nobody else makes it meanwhile, empty and from 0 on
+            if self._partitions.get(partition.tp) is partition:  # it may be deleted by now
+                await self._restart_at(partition, offset)
+
+    async def _restart_at(self, partition: Partition, offset: int) -> None:
         wanted = NewPartition(partition.tp, partition.topic_id, partition.config, partition.leader_epoch)
         tp, topic_id = wanted.tp, wanted.topic_id
 
@@ -457,7 +467,7 @@ class LogManager:
             self.folder.log_starts.note(tp, offset)
             await self._thread.run(make)
             is_made = True
-            return self._add(self._opener.open_log(tp, topic_id, clean=True, start=offset, config=wanted.log_config))
+            self._add(self._opener.open_log(tp, topic_id, clean=True, start=offset, config=wanted.log_config))
         except (SemelError, OSError) as error:
             has_files = is_made or not is_gone
             failed = self._opener.failed(tp, topic_id, error, wanted.leader_epoch) if has_files else None

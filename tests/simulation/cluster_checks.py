@@ -32,11 +32,12 @@ _ON_DISK: Final = "disk"
 
 @dataclass(slots=True)
 class _Seen:
-    """What was seen of one replica. run, epoch: since when; compared: up to where its log was compared with what was
+    """What was seen of one replica. run, log, epoch: since when; compared: up to where its log was compared with what was
     committed; noted: the last epoch that its disk was seen to have.
     """
 
     run: object
+    log: object
     epoch: int
     compared: int = 0
     high_watermark: int = 0
@@ -162,10 +163,12 @@ class ReplicaWatch:
     def _look_at(self, known: _Replicated, state: PartitionState, node_id: int, one: Partition) -> None:
         node = self._nodes[node_id]
         seen = known.seen.get(node_id)
-        if seen is None or seen.run is not node.process:
-            seen = known.seen[node_id] = _Seen(node.process, one.leader_epoch)
-        known.rolled = max(known.rolled, one.log.segments.active.base_offset)
         is_complete = self._must_be_complete(state, node_id)
+        if seen is None or seen.run is not node.process or (seen.log is not one and not is_complete):
+            # A replica that is out of sync may begin again: what it needs next was deleted, and then its disk failed.
+            seen = known.seen[node_id] = _Seen(node.process, one, one.leader_epoch)
+        seen.log = one
+        known.rolled = max(known.rolled, one.log.segments.active.base_offset)
         now = (
             is_complete,
             one.high_watermark,

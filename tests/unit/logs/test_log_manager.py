@@ -7,6 +7,7 @@ import errno
 from dataclasses import replace
 
 import pytest
+from held_executor import HeldExecutor
 from simulated_folder import CONFIG, TOPIC_ID, TP, Node, append, batch, read_all
 
 from semel.broker.log.config import CleanupPolicy, LogConfig
@@ -240,6 +241,30 @@ def test_P7_a_start_that_nobody_waits_for_is_noted_up_to_what_is_on_the_disk() -
         again = node.get()
         assert again.log.producer_state == known
         assert again.log_start_offset <= 3
+
+    asyncio.run(run())
+
+
+def test_D3_a_log_that_is_begun_again_is_made_by_nobody_else_meanwhile() -> None:
+    """The metadata says something new of the partition while its directory is being made again."""
+
+    async def run() -> None:
+        executor = HeldExecutor()
+        node = Node()
+        node.start(executor=executor)
+        partition = node.create()
+        partition.follow(0, 2)
+        restarting = asyncio.ensure_future(node.logs.restart_at(partition, 7))
+        await asyncio.sleep(0)
+        creating = asyncio.ensure_future(node.logs.create_partitions([NewPartition(TP, TOPIC_ID, CONFIG, 0)]))
+        while not creating.done():
+            for _ in range(20):
+                await asyncio.sleep(0)
+            if executor.held:
+                executor.run()
+        await restarting
+        assert creating.result() == {}
+        assert (node.get().log_start_offset, node.get().log_end_offset) == (7, 7)
 
     asyncio.run(run())
 
