@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Final
 from semel.broker.cluster_changes import ClusterChanges
 from semel.broker.controller.elections import nodes_fenced, nodes_unfenced
 from semel.broker.controller.membership import alive_nodes, stopping_nodes
+from semel.broker.controller.moves import completed_moves
 from semel.broker.controller.placement import with_more_replicas
 from semel.broker.controller.shutdown import StepDown, may_stop, step_down
 from semel.broker.metadata.changes import BrokerStopping, Change
@@ -104,6 +105,12 @@ class ClusterDuties:
             _log.info("%s heard of again", _named(heard, "was", "were"))
             await self._change(nodes_unfenced, heard)
         await self._grow_internal_topics()
+        if self._completed_moves(self._metadata.image):
+            await self._metadata.change(self._completed_moves, as_controller=True)
+
+    def _completed_moves(self, image: MetadataImage) -> list[Change]:
+        min_isr = self._config().min_insync_replicas
+        return completed_moves(image, default_min_isr=min_isr, stopping=stopping_nodes(image))
 
     def _judge(
         self, image: MetadataImage, sessions: Mapping[int, NodeSession], reached_ms: float
@@ -155,7 +162,9 @@ class ClusterDuties:
             (TRANSACTIONS_TOPIC, config.transaction_state_log_replication_factor),
         ):
             topic = image.topic(name)
-            if topic is not None and min(len(one.replicas) for one in topic.partitions) < min(factor, len(nodes)):
+            if topic is None or any(one.is_moving for one in topic.partitions):
+                continue  # an operator is at it
+            if min(len(one.replicas) for one in topic.partitions) < min(factor, len(nodes)):
                 changes += with_more_replicas(image, topic, factor, nodes)
         return changes
 

@@ -114,9 +114,9 @@ class MetadataFollower:
     ) -> None:
         """Make up for what a crash between the metadata's entry and the logs left out.
 
-        The folder is of this cluster (its id was checked), so a log that the metadata does not know was deleted. One
-        whose directory vanished is offline, unless its loss is `accepted`. Raises `SemelError` and `OSError` where an
-        accepted one can't be made.
+        The folder is of this cluster (its id was checked), so a log that the metadata does not know was deleted, and
+        one that it has on other nodes alone was moved there. One whose directory vanished is offline, unless its loss
+        is `accepted`. Raises `SemelError` and `OSError` where an accepted one can't be made.
 
         keeps_unknown: the metadata has lost changes, so a log that it does not know is set aside
         """
@@ -126,6 +126,12 @@ class MetadataFollower:
                 if not keeps_unknown:
                     _log.info("deleting the log of %s, which was deleted", tp)
                 self._delete_log(tp, keeps_files=keeps_unknown)
+            elif self._is_moved(image, topic.topic_id, tp):
+                if keeps_unknown:
+                    self._delete_log(tp, keeps_files=True)
+                else:
+                    _log.info("deleting the log of %s, which was moved to other nodes", tp)
+                    await self._logs.move_away([(topic.topic_id, tp.partition)])
         for offline in self._logs.offline:
             await self._reconcile_offline(offline, image, keeps_files=keeps_unknown)
         self._logs.forget_all_but(
@@ -142,13 +148,14 @@ class MetadataFollower:
         """A log that could not be opened is as good as any other: known to the metadata, or deleted."""
         tp = offline.tp
         topic = image.topic(tp.topic) if offline.topic_id is None else image.topic_by_id(offline.topic_id)
-        if topic is not None and topic.name == tp.topic and tp.partition < len(topic.partitions):
+        was_moved = topic is not None and self._is_moved(image, topic.topic_id, tp)
+        if topic is not None and topic.name == tp.topic and tp.partition < len(topic.partitions) and not was_moved:
             offline.leader_epoch = topic.partitions[tp.partition].leader_epoch
             return
         try:
-            await self._logs.delete_offline(offline, keeps_files=keeps_files)
+            await self._logs.delete_offline(offline, keeps_files=keeps_files, was_moved=was_moved)
         except OSError as error:
-            _log.error("the log of the deleted %s could not be put away: %s", tp, error)
+            _log.error("the log of %s, which is not here any more, could not be put away: %s", tp, error)
 
     def _missing(self, image: MetadataImage) -> list[NewPartition]:
         """Return this node's partitions that are neither open nor known to be offline."""
@@ -235,6 +242,7 @@ class MetadataFollower:
         if turned:
             await self._create_logs(self._new_here(turned, image))
             await self.take_parts(turned, image)
+            await self._moved_away(turned, image)
         if created:
             await self._create_logs(created)
             new = (
@@ -313,11 +321,37 @@ class MetadataFollower:
                 await turns.give_way()
         await self._logs.create_partitions(wanted)
 
+    async def _moved_away(self, tps: Iterable[TopicPartition], image: MetadataImage) -> None:
+        """Delete the logs of partitions that this node has no replica of any more."""
+        if self._replicas is None or not self._replicas.is_known(image):
+            return
+        moved = {
+            (topic.topic_id, tp.partition)
+            for tp in tps
+            if (topic := image.topic(tp.topic)) is not None and self._is_moved(image, topic.topic_id, tp)
+        }
+        there = {(one.topic_id, one.tp.partition) for one in (*self._logs.partitions(), *self._logs.offline)}
+        if moved & there:
+            await self._logs.move_away(moved & there)
+            self._replicas.assign()
+
+    def _is_moved(self, image: MetadataImage, topic_id: TopicId, tp: TopicPartition) -> bool:
+        """Whether a partition is there, and has no replica on this node."""
+        state, topic = image.partition(tp), image.topic(tp.topic)
+        return (
+            self._replicas is not None
+            and state is not None
+            and topic is not None
+            and topic.topic_id == topic_id
+            and self._config().node_id not in state.replicas
+        )
+
     async def _topics_deleted(self, deleted: Sequence[TopicDeleted]) -> None:
         turns = Turns()
         topic_ids = {change.topic_id for change in deleted}
         here = [partition for partition in self._logs.partitions() if partition.topic_id in topic_ids]
-        await self._logs.forget([(partition.topic_id, partition.tp.partition) for partition in here])
+        keys = [(partition.topic_id, partition.tp.partition) for partition in here]
+        await self._logs.forget([*keys, *self._logs.moved_of(topic_ids)])
         for partition in here:
             if self._logs.partition(partition.tp) is partition:
                 self._delete_log(partition.tp)
@@ -334,8 +368,8 @@ class MetadataFollower:
         try:
             self._logs.delete_partition(tp, keeps_files=keeps_files)
         except (SemelError, OSError) as error:
-            # The next start finds a log that the metadata does not know, and deletes it.
-            _log.error("the log of the deleted %s could not be put away: %s", tp, error)
+            # The next start finds a log that the metadata does not have here, and deletes it.
+            _log.error("the log of %s, which is not here any more, could not be put away: %s", tp, error)
 
     def _update_config(self, topic: TopicImage) -> None:
         self._logs.update_config(topic.name, topic_log_config(self._config(), topic.configs))

@@ -11,6 +11,7 @@ from semel.broker.config.sources import Address, parse_address
 from semel.broker.controller.elections import node_registered
 from semel.broker.controller.membership import partitions_of, stopping_nodes
 from semel.broker.logs.manager import LogManager
+from semel.broker.logs.offline import OfflineKind
 from semel.broker.metadata.changes import BrokerRegistered, Change, MetadataVersionRaised
 from semel.broker.metadata.image import MetadataImage
 from semel.broker.metadata.metadata import Metadata
@@ -43,6 +44,7 @@ def returned(
         stopping=stopping_nodes(image),
         damaged={one.tp for one in logs.partitions() if one.log.recovered_damage},
         gone=_replicas_gone(image, registered.node_id, logs),
+        unreadable={one.tp for one in logs.offline if one.kind is OfflineKind.UNREADABLE},
     )
 
 
@@ -58,7 +60,7 @@ def version_raised(image: MetadataImage, registered: BrokerRegistered) -> list[C
 
 
 def _replicas_gone(image: MetadataImage, node_id: int, logs: LogManager) -> set[TopicPartition]:
-    """Return a node's partitions that others have replicas of, too, and whose logs were here and are not.
+    """Return a node's partitions that others have replicas of, too, and whose logs were here and are not, for good.
 
     One that was never made lacks nothing: nothing was committed while it was in sync, and had not fetched.
     """
@@ -69,7 +71,8 @@ def _replicas_gone(image: MetadataImage, node_id: int, logs: LogManager) -> set[
             node_id in state.replicas
             and len(state.replicas) > 1
             and logs.partition(tp) is None
-            and (logs.offline.get(tp) is not None or logs.was_made(tp, topic.topic_id))
+            and ((offline := logs.offline.get(tp)) is None or offline.kind is not OfflineKind.UNREADABLE)
+            and (offline is not None or logs.was_made(tp, topic.topic_id) or logs.was_moved(tp, topic.topic_id))
         ):
             gone.add(tp)
     return gone

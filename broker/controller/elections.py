@@ -18,6 +18,7 @@ from semel.broker.controller.membership import (
     MIN_ISR_SETTING,
     alive_nodes,
     changed,
+    existing,
     follows,
     is_enough,
     min_isr_of,
@@ -34,7 +35,7 @@ from semel.broker.metadata.changes import (
     PartitionState,
 )
 from semel.broker.metadata.image import TOPIC_RESOURCE, BrokerImage, MetadataImage, TopicImage
-from semel.protocol.errors import ErrorCode, FatalError, error_for
+from semel.protocol.errors import ErrorCode, FatalError
 from semel.protocol.ids import NO_LEADER, TopicPartition
 
 _OS_DURABILITY: Final = "os"
@@ -143,6 +144,7 @@ def node_registered(
     stopping: Collection[int] = (),
     damaged: Container[TopicPartition] = (),
     gone: Container[TopicPartition] = (),
+    unreadable: Container[TopicPartition] = (),
 ) -> list[Change]:
     """Return the changes that are written with a node's registration, behind it: its former start is nothing any more.
 
@@ -151,6 +153,8 @@ def node_registered(
 
     image:   the one before the registration, which has how the node was registered until now
     damaged: partitions of which it has lost records that it had synced; gone: those of which it has nothing
+    unreadable: those that it can't open now, on a full disk for instance. It is eligible for one all the same where
+        nobody else is, and leads it then once it can
     """
     node_id = registration.node_id
     former = image.brokers.get(node_id)
@@ -169,11 +173,18 @@ def node_registered(
             isr = [each for each in state.isr if each != node_id]
             tp = TopicPartition(topic.name, number)
             is_gone = tp in gone
+            lost_here = lost
+            if is_gone or tp in damaged:
+                lost_here = {node_id}
+            elif _is_alone(state, node_id):
+                lost_here = emptied
+            elif tp in unreadable and {*isr, *state.elr}.difference({node_id}):
+                lost_here = {node_id}
             draft = with_isr(
                 state,
                 isr,
                 min_isr,
-                lost={node_id} if is_gone or tp in damaged else lost,
+                lost=lost_here,
                 emptied={node_id} if is_gone else emptied,
             )
         if is_deposed or draft.leader == NO_LEADER:
@@ -191,6 +202,11 @@ def _lost_records(former: BrokerImage | None, registration: BrokerRegistered) ->
     return not registration.is_clean and (
         former is None or _OS_DURABILITY in (former.durability, registration.durability)
     )
+
+
+def _is_alone(state: PartitionState, node_id: int) -> bool:
+    """Whether replicas are being added to the only one, and none was in sync yet: it leads, whatever it has lost."""
+    return state.replicas_before == (node_id,) and {node_id}.issuperset((*state.isr, *state.elr))
 
 
 def configs_changed(image: MetadataImage, change: ConfigsChanged, *, default_min_isr: int) -> list[Change]:
@@ -223,7 +239,7 @@ def elect_preferred(image: MetadataImage, tp: TopicPartition, *, stopping: Colle
 
     Raises `SemelError`: ELECTION_NOT_NEEDED, PREFERRED_LEADER_NOT_AVAILABLE, or UNKNOWN_TOPIC_OR_PARTITION.
     """
-    topic, state = _existing(image, tp)
+    topic, state = existing(image, tp)
     preferred = state.replicas[0]
     alive = alive_nodes(image)
     if state.leader == preferred and preferred in alive:
@@ -249,7 +265,7 @@ def elect_unclean(
 
     Raises `SemelError`: ELECTION_NOT_NEEDED, ELIGIBLE_LEADERS_NOT_AVAILABLE, or UNKNOWN_TOPIC_OR_PARTITION.
     """
-    topic, state = _existing(image, tp)
+    topic, state = existing(image, tp)
     if state.leader in alive_nodes(image):
         raise FatalError(f"node {state.leader} leads {tp} already, and is alive", ErrorCode.ELECTION_NOT_NEEDED)
     min_isr = min_isr_of(topic, default_min_isr)
@@ -262,11 +278,3 @@ def elect_unclean(
         )
     change = PartitionChanged(topic.name, topic.topic_id, tp.partition, after)
     return Election(change, is_unclean=clean.leader == NO_LEADER)
-
-
-def _existing(image: MetadataImage, tp: TopicPartition) -> tuple[TopicImage, PartitionState]:
-    topic, state = image.topic(tp.topic), image.partition(tp)
-    if topic is None or state is None:
-        name = TopicPartition(tp.topic[:300], tp.partition)
-        raise error_for(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"there is no partition {name}: check its name")
-    return topic, state

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from semel.broker.controller.membership import follows, min_isr_of, with_isr
+from semel.broker.controller.moves import completed
 from semel.broker.metadata.changes import Change, PartitionChanged, PartitionState
 from semel.broker.metadata.image import MetadataImage
 from semel.protocol.errors import ErrorCode
@@ -108,7 +109,9 @@ def _decide(
     if set(one.isr) != set(isr):
         isr = tuple(each for each in state.replicas if each in one.isr)
     # Also for the same set: where it is enough by the setting of now, nobody else is eligible any more.
-    after = follows(state, with_isr(state, isr, min_isr_of(topic, default_min_isr)))
+    min_isr = min_isr_of(topic, default_min_isr)
+    draft = completed(with_isr(state, isr, min_isr), image, min_isr=min_isr, stopping=stopping)
+    after = follows(state, draft)
     if after is not state:
         decided[place] = state = after
         changes.append(PartitionChanged(topic.name, topic.topic_id, one.partition, state))

@@ -14,6 +14,8 @@ from typing import Final
 
 from semel.broker.metadata.changes import PartitionChanged, PartitionState
 from semel.broker.metadata.image import MetadataImage, TopicImage
+from semel.protocol.errors import ErrorCode, error_for
+from semel.protocol.ids import TopicPartition
 
 MIN_ISR_SETTING: Final = "min.insync.replicas"
 
@@ -38,7 +40,7 @@ def stopping_nodes(image: MetadataImage) -> frozenset[int]:
 
 def is_enough(state: PartitionState, isr: Collection[int], min_isr: int) -> bool:
     """Say whether records are committed with the in-sync replicas `isr`. More than all replicas can't be asked for."""
-    return len(isr) >= max(1, min(min_isr, len(state.replicas)))
+    return len(isr) >= max(1, min(min_isr, state.replication_factor))
 
 
 def with_isr(
@@ -67,10 +69,12 @@ def follows(before: PartitionState, draft: PartitionState, *, is_new_reign: bool
     """Return `draft` with the epochs that it has as the change after `before`; `before` itself where nothing changed.
 
     is_new_reign: the leader begins again, though it may be the same node
+
+    It does where a replica leaves: that may come back with nothing, and what it fetched before must not count then.
     """
     if draft == before and not is_new_reign:
         return before
-    begins = is_new_reign or draft.leader != before.leader
+    begins = is_new_reign or draft.leader != before.leader or not set(before.replicas).issubset(draft.replicas)
     return replace(draft, leader_epoch=before.leader_epoch + begins, partition_epoch=before.partition_epoch + 1)
 
 
@@ -86,3 +90,12 @@ def changed(topic: TopicImage, number: int, after: PartitionState) -> list[Parti
     if after is topic.partitions[number]:
         return []
     return [PartitionChanged(topic.name, topic.topic_id, number, after)]
+
+
+def existing(image: MetadataImage, tp: TopicPartition) -> tuple[TopicImage, PartitionState]:
+    """Return a partition's topic and state. Raises `SemelError` (UNKNOWN_TOPIC_OR_PARTITION)."""
+    topic, state = image.topic(tp.topic), image.partition(tp)
+    if topic is None or state is None:
+        name = TopicPartition(tp.topic[:300], tp.partition)
+        raise error_for(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"there is no partition {name}: check its name")
+    return topic, state

@@ -456,6 +456,11 @@ class _Verification:
                     on_start="deletes the directory",
                     command="if the records are wanted, copy the directory away before the node starts",
                 )  # fmt: skip
+            elif self._report.node_id not in topic.partitions[tp.partition].replicas:
+                self._findings.add(
+                    Severity.NOTE, Check.LEFTOVERS, str(tp), "it was moved to other nodes, its directory not yet",
+                    on_start="removes it",
+                )  # fmt: skip
         before = KnownPartitions(self._before, f"{self._path}/{KNOWN_FILE}")
         with _silent():
             before.read()

@@ -71,6 +71,7 @@ class LeaderState:
         "node_id",
         "partition_epoch",
         "replicas",
+        "replication_factor",
     )
 
     def __init__(
@@ -85,10 +86,12 @@ class LeaderState:
         begin_offset: int,
         now_s: float,
         elr: Collection[int] = (),
+        replication_factor: int | None = None,
     ) -> None:
         """`min_isr`: min.insync.replicas, which counts up to the number of replicas (KIP-966).
 
         elr: replicas out of sync that may still be elected
+        replication_factor: where it is another than the number of `replicas`: they are being moved
         """
         assert node_id in isr, "a leader is in sync with itself"
         self.node_id = node_id
@@ -97,6 +100,7 @@ class LeaderState:
         self.replicas = tuple(replicas)
         self.isr = tuple(isr)
         self.elr = tuple(elr)
+        self.replication_factor = len(self.replicas) if replication_factor is None else replication_factor
         self.begin_offset = begin_offset
         self.min_isr = min_isr
         self._followers = {
@@ -137,7 +141,7 @@ class LeaderState:
     @property
     def effective_min_isr(self) -> int:
         """How many replicas have to be in sync: min.insync.replicas, or all where there are fewer (KIP-966)."""
-        return min(self.min_isr, len(self.replicas))
+        return min(self.min_isr, self.replication_factor)
 
     @property
     def _are_enough(self) -> bool:
@@ -256,12 +260,14 @@ class LeaderState:
         *,
         now_s: float,
         elr: Collection[int] = (),
+        replication_factor: int | None = None,
     ) -> None:
         """Take over what the metadata says within this epoch. A proposal made for an earlier state is settled by it."""
         if partition_epoch <= self.partition_epoch:
             return
         assert self.node_id in isr, "a leader is in sync with itself"
         self.isr, self.elr, self.replicas = tuple(isr), tuple(elr), tuple(replicas)
+        self.replication_factor = len(self.replicas) if replication_factor is None else replication_factor
         self.partition_epoch = partition_epoch
         self._proposed = None
         for node in self.isr:

@@ -480,6 +480,14 @@ class LogManager:
         """Say whether this folder has had the partition, so that it must not be made again, empty (D1, D3)."""
         return (topic_id, tp.partition) in self.folder.known or tp in self._opener.suspected
 
+    def was_moved(self, tp: TopicPartition, topic_id: TopicId) -> bool:
+        """Say whether this folder had the partition until it was moved to other nodes."""
+        return self.folder.known.was_moved((topic_id, tp.partition))
+
+    def moved_of(self, topic_ids: Collection[TopicId]) -> list[tuple[TopicId, int]]:
+        """Return the partitions of topics that this folder had until they were moved to other nodes."""
+        return self.folder.known.moved_of(topic_ids)
+
     def forget_all_but(self, keys: Collection[tuple[TopicId, int]]) -> None:
         """Forget what is noted and kept of partitions that the metadata does not know: they were deleted.
 
@@ -625,20 +633,24 @@ class LogManager:
         except (SemelError, OSError, ValueError) as error:
             self._opener.retry_failed(one, error)
 
-    async def delete_offline(self, one: OfflineLog, *, keeps_files: bool = False) -> None:
-        """Give up an offline partition whose topic was deleted, with what there is of it. Raises `OSError`.
+    async def delete_offline(self, one: OfflineLog, *, keeps_files: bool = False, was_moved: bool = False) -> None:
+        """Give up an offline partition that was deleted or moved, with what there is of it. Raises `OSError`.
 
         keeps_files: set its directory aside
+        was_moved: other nodes have it
         """
         async with self._bringing_back:  # not while it is being opened
             if self._partitions.get(one.tp) is not None:
-                self.delete_partition(one.tp, keeps_files=keeps_files)
+                if was_moved and one.topic_id is not None:
+                    await self.move_away([(one.topic_id, one.tp.partition)])
+                else:
+                    self.delete_partition(one.tp, keeps_files=keeps_files)
                 return
             self.offline.remove(one.tp)
             if one.topic_id is None:
                 return
             key = one.topic_id, one.tp.partition
-            self.folder.known.remove([key])
+            self.folder.known.remove([key], were_moved=was_moved)
             self._opener.kept.discard(key)
             if not self._storage.exists(self.folder.log_folder(one.tp)):
                 return
@@ -657,22 +669,55 @@ class LogManager:
 
         keeps_files: they do not go, and the directory is set aside
         """
-        partition = self._partitions.pop(tp, None)
+        partition = self._partitions.get(tp)
         if partition is None:
             return False
-        self._commits.dirty.pop(partition, None)
-        partition.go_offline(
-            error_for(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"{tp} was deleted, or is being moved away")
+        self._take_out(
+            partition, error_for(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"{tp} was deleted, or is begun again")
         )
-        partition.log.release_files()
         self.folder.known.remove([(partition.topic_id, tp.partition)])
-        had_start = partition.log_start_offset > 0 or self.folder.log_starts.get(tp) > 0
         if keeps_files:
             self._set_aside(tp)
-            return True
+        else:
+            self._drop(partition)
+        return True
+
+    def _take_out(self, partition: Partition, error: SemelError) -> None:
+        """Let nobody have a partition any more; who waits for it gets the error."""
+        del self._partitions[partition.tp]
+        self._commits.dirty.pop(partition, None)
+        partition.go_offline(error)
+        partition.log.release_files()
+
+    def _drop(self, partition: Partition) -> None:
+        """Rename the folder of a partition that was taken out, and have its files go later. Raises `OSError`."""
+        tp = partition.tp
+        had_start = partition.log_start_offset > 0 or self.folder.log_starts.get(tp) > 0
         folder, delay_ms = self.folder.drop_log_folder(tp), partition.config.file_delete_delay_ms
         self.maintenance.delete_later(folder, delay_ms, had_start=had_start)
-        return True
+
+    async def move_away(self, keys: Collection[tuple[TopicId, int]]) -> None:
+        """Delete the logs of partitions, open or offline, that were moved to other nodes.
+
+        What the journal has of them is void from here on: this node may get them again, and begins with nothing then.
+        And it knows that it had them, where the metadata loses the move (R10). Raises `SemelError` where the journal
+        can't be written, and `OSError`.
+        """
+        leaving = [one for one in self.partitions() if (one.topic_id, one.tp.partition) in keys]
+        for one in leaving:
+            # From here on nobody fetches into it, whatever the metadata says meanwhile.
+            self._take_out(one, error_for(ErrorCode.NOT_LEADER_OR_FOLLOWER, f"{one.tp} was moved to other nodes"))
+        if self._journal is not None:
+            position = 0
+            async for topic_id, number in in_turns(list(keys), ends_with_caller=False):
+                position = self._journal.append_truncation(topic_id, number, 0)
+            await self._journal.wait_durable(position)
+        await self._thread.run(lambda: self.folder.known.remove(keys, durably=True, were_moved=True))
+        async for one in in_turns(leaving, ends_with_caller=False):
+            self._drop(one)
+        for offline in self.offline:
+            if (offline.topic_id, offline.tp.partition) in keys:
+                await self.delete_offline(offline, was_moved=True)
 
     async def forget(self, keys: Collection[tuple[TopicId, int]]) -> None:
         """Forget partitions on the disk that are about to be deleted, many at once, so that none of them ever counts as

@@ -226,11 +226,19 @@ class Partition:
         self._notify()
 
     def isr_changed(
-        self, isr: Collection[int], replicas: Collection[int], partition_epoch: int, elr: Collection[int]
+        self,
+        isr: Collection[int],
+        replicas: Collection[int],
+        partition_epoch: int,
+        elr: Collection[int],
+        replication_factor: int | None = None,
     ) -> None:
-        """Take over a new in-sync set of the epoch that is led here."""
+        """Take over other replicas, in sync or not, of the epoch that is led here."""
         if self._leader is not None:
-            self._leader.changed(isr, replicas, partition_epoch, now_s=self._clock.monotonic(), elr=elr)
+            self._leader.changed(
+                isr, replicas, partition_epoch,
+                now_s=self._clock.monotonic(), elr=elr, replication_factor=replication_factor,
+            )  # fmt: skip
             self._commit()
 
     def fetched_by(self, node: int, broker_epoch: int, offset: int, starts_at: int = 0) -> bool:

@@ -24,6 +24,8 @@ class PartitionState:
         left: `isr` has had fewer members than min.insync.replicas ever since (KIP-966, eligible leader replicas)
     last_known_elr: replicas that were in `isr` or `elr` until they restarted without their last records: where nobody
         else is left, an operator begins with these
+    adding, removing: of `replicas`, while they are being moved (KIP-455): those that the move has added, and those that
+        leave once the others are in sync. Without the first they are those from before, without the second those to be
     """
 
     leader: int
@@ -33,6 +35,28 @@ class PartitionState:
     partition_epoch: int = 0
     elr: tuple[int, ...] = ()
     last_known_elr: tuple[int, ...] = ()
+    adding: tuple[int, ...] = ()
+    removing: tuple[int, ...] = ()
+
+    @property
+    def is_moving(self) -> bool:
+        """Whether its replicas are being moved."""
+        return bool(self.adding or self.removing)
+
+    @property
+    def replicas_before(self) -> tuple[int, ...]:
+        """The replicas from before the move, which a cancelled one leaves."""
+        return tuple(each for each in self.replicas if each not in self.adding) if self.adding else self.replicas
+
+    @property
+    def replicas_after(self) -> tuple[int, ...]:
+        """The replicas that there are to be, the preferred leader first."""
+        return tuple(each for each in self.replicas if each not in self.removing) if self.removing else self.replicas
+
+    @property
+    def replication_factor(self) -> int:
+        """How many replicas it has; while they are moved, the smaller of before and after: others are on their way."""
+        return min(len(self.replicas_before), len(self.replicas_after)) if self.is_moving else len(self.replicas)
 
 
 @dataclass(frozen=True, slots=True)
@@ -189,12 +213,14 @@ KINDS: Final[Mapping[str, type[Change]]] = {
 }
 _KIND_OF: Final[Mapping[type[Change], str]] = {made: kind for kind, made in KINDS.items()}
 
-METADATA_VERSION: Final = 1
+METADATA_VERSION: Final = 2
 """The newest version of the metadata that this Semel reads and writes.
 
 What an older version would not read is written only where the image's `version` is high enough. So a change of a new
 kind, or a field that is added to one, raises this number; `MetadataVersionRaised` follows once all nodes know it.
 """
+MOVES_VERSION: Final = 2
+"""From this version on a partition's state tells which replicas are being moved."""
 
 ADDED_TO_REGISTRATIONS: Final = frozenset(
     {"peer_host", "peer_port", "is_clean", "durability", "secret_mark", "metadata_version"}
@@ -259,6 +285,8 @@ def encode_value(value: Any) -> Any:
     match value:
         case PartitionState():
             state = [value.leader, value.leader_epoch, value.replicas, value.isr, value.partition_epoch]
+            if value.is_moving:
+                return [*state, value.elr, value.last_known_elr, value.adding, value.removing]
             return [*state, value.elr, value.last_known_elr] if value.elr or value.last_known_elr else state
         case tuple():
             return [encode_value(item) for item in value]
@@ -271,11 +299,11 @@ def encode_value(value: Any) -> Any:
 
 
 def decode_partition(state: list[Any]) -> PartitionState:
-    leader, leader_epoch, replicas, isr, partition_epoch, *eligible = state
-    elr, last_known_elr = eligible or ((), ())
-    return PartitionState(
-        leader, leader_epoch, tuple(replicas), tuple(isr), partition_epoch, tuple(elr), tuple(last_known_elr)
-    )
+    """Return the state that `encode_value` wrote: lists that are empty at its end are left out, two at a time."""
+    leader, leader_epoch, replicas, isr, partition_epoch, *more = state
+    if len(more) not in (0, 2, 4):
+        raise ValueError(f"the state of a partition has {len(state)} fields")
+    return PartitionState(leader, leader_epoch, tuple(replicas), tuple(isr), partition_epoch, *map(tuple, more))
 
 
 def to_json(value: Any) -> str:

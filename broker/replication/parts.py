@@ -21,7 +21,9 @@ def take_part(partition: Partition, state: PartitionState, node_id: int, now_s: 
         and partition.leader_epoch == state.leader_epoch
         and partition.leader.node_id == node_id  # the only replica leads without an id until it gets others
     ):
-        partition.isr_changed(state.isr, state.replicas, state.partition_epoch, state.elr)
+        partition.isr_changed(
+            state.isr, state.replicas, state.partition_epoch, state.elr, replication_factor=state.replication_factor
+        )
         return None
     leader = LeaderState(
         node_id,
@@ -33,5 +35,6 @@ def take_part(partition: Partition, state: PartitionState, node_id: int, now_s: 
         begin_offset=partition.log_end_offset,
         now_s=now_s,
         elr=state.elr,
+        replication_factor=state.replication_factor,
     )
     return partition.lead(leader)

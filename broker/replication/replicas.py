@@ -66,12 +66,13 @@ class Replicas:
             if state is None or partition is None or topic is None or partition.topic_id != topic.topic_id:
                 self._leaders.pop(tp, None)
                 continue
-            if partition.leader is not None and partition.leader.is_alone and state.replicas == (self._node_id,):
+            leads_alone = partition.leader is not None and partition.leader.is_alone
+            if leads_alone and state.replicas == (self._node_id,) and state.leader_epoch <= partition.leader_epoch:
                 continue
             note = take_part(partition, state, self._node_id, self._node.clock.monotonic())
             if note is not None:
                 notes.append((partition, note))
-            if state.leader in (self._node_id, NO_LEADER):
+            if state.leader in (self._node_id, NO_LEADER) or self._node_id not in state.replicas:
                 self._leaders.pop(tp, None)
             else:
                 self._leaders[tp] = state.leader
@@ -129,8 +130,11 @@ class Replicas:
             except (SemelError, OSError) as error:
                 _log.error("%s could not be begun again, and this is tried again: %s", tp, message_of(error))
                 return
-            if self._node.metadata.image.topic_by_id(partition.topic_id) is None:
+            topic = self._node.metadata.image.topic_by_id(partition.topic_id)
+            if topic is None:
                 self._node.logs.delete_partition(tp)  # its topic was deleted meanwhile
+            elif self._node_id not in topic.partitions[tp.partition].replicas:
+                await self._node.logs.move_away([(partition.topic_id, tp.partition)])
         await self.take_parts([tp], self._node.metadata.image)
 
     async def run(self) -> None:

@@ -8,13 +8,14 @@ node leads in an epoch (R4), and followers hear nothing of an epoch that is not 
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
 from semel.broker.logs.leader_state import NOT_HEARD
 from semel.broker.logs.partition import Partition
-from semel.broker.metadata.changes import PartitionState
+from semel.broker.metadata.changes import PartitionChanged, PartitionState
 from semel.broker.metadata.image import EMPTY_IMAGE, MetadataImage
 from semel.protocol.ids import TopicId, TopicPartition
 from simulation.checks import CommittedLog, Markers, batches_of
@@ -32,8 +33,8 @@ _ON_DISK: Final = "disk"
 
 @dataclass(slots=True)
 class _Seen:
-    """What was seen of one replica. run, log, epoch: since when; compared: up to where its log was compared with what was
-    committed; noted: the last epoch that its disk was seen to have.
+    """What was seen of one replica. run, log, epoch: since when; compared: up to where its log was compared with what
+    was committed; noted: the last epoch that its disk was seen to have.
     """
 
     run: object
@@ -60,6 +61,9 @@ class _Replicated:
     """Where an active segment has begun, at most: below, compaction may have written batches again, on any node."""
     leaders: dict[int, str] = field(default_factory=dict)
     """The process that led in each epoch."""
+    replicas: tuple[int, ...] = ()
+    left: Counter[int] = field(default_factory=Counter)
+    """How often it was moved away from each node: one that gets it again begins with nothing."""
 
 
 class ReplicaWatch:
@@ -115,7 +119,8 @@ class ReplicaWatch:
                 place = topic.topic_id, number
                 known = self._partitions.get(place)
                 if known is None:
-                    known = self._partitions[place] = _Replicated(TopicPartition(topic.name, number))
+                    known = _Replicated(TopicPartition(topic.name, number), replicas=state.replicas)
+                    self._partitions[place] = known
                 yield known, state, {node_id: logs[place] for node_id, logs in by_place.items() if place in logs}
 
     def look(self) -> None:
@@ -158,15 +163,24 @@ class ReplicaWatch:
         database = self._world.database
         if database.last_change() != self.image.sequence:
             changes = database.store_of_the_judge().changes_after(self.image.position)
+            for _, change in changes:
+                if isinstance(change, PartitionChanged):
+                    known = self._partitions.get((change.topic_id, change.partition))
+                    if known is not None:
+                        known.left.update(set(known.replicas).difference(change.state.replicas))
+                        known.replicas = change.state.replicas
             self.image = self.image.apply_all(changes)
 
     def _look_at(self, known: _Replicated, state: PartitionState, node_id: int, one: Partition) -> None:
         node = self._nodes[node_id]
         seen = known.seen.get(node_id)
         is_complete = self._must_be_complete(state, node_id)
-        if seen is None or seen.run is not node.process or (seen.log is not one and not is_complete):
-            # A replica that is out of sync may begin again: what it needs next was deleted, and then its disk failed.
+        if seen is None or seen.run is not node.process:
             seen = known.seen[node_id] = _Seen(node.process, one, one.leader_epoch)
+        elif seen.log is not one and (not is_complete or known.left[node_id] > 0):
+            # It was moved away, and back; or it is out of sync, and begins again: what it needs next was deleted.
+            seen = known.seen[node_id] = _Seen(node.process, one, one.leader_epoch)
+            known.left[node_id] = max(known.left[node_id] - 1, 0)
         seen.log = one
         known.rolled = max(known.rolled, one.log.segments.active.base_offset)
         now = (
@@ -251,7 +265,7 @@ class ReplicaWatch:
         assert leader is not None
         assert node.process is not None
         process = known.leaders.setdefault(leader.leader_epoch, node.process.name)
-        if process != node.process.name:
+        if process != node.process.name and not leader.is_alone:  # the only replica leads on after a restart
             self._wrong("R4", known, node_id, f"it leads epoch {leader.leader_epoch} that {process} has led")
         is_current = (leader.leader_epoch, leader.partition_epoch) == (state.leader_epoch, state.partition_epoch)
         heard = [(other, follower) for other in state.replicas if (follower := leader.follower(other)) is not None]
@@ -298,7 +312,11 @@ class ReplicaWatch:
             return f"only the nodes {list(self.running())} are up"
         for known, state, here in self.replicas():
             ends = {node_id: (one.high_watermark, one.log_end_offset) for node_id, one in here.items()}
-            is_equal = set(ends) == set(state.replicas) and len({end for pair in ends.values() for end in pair}) == 1
+            is_equal = (
+                not state.is_moving
+                and set(ends) == set(state.replicas)
+                and len({end for pair in ends.values() for end in pair}) == 1
+            )
             if not is_equal or set(state.isr) != set(state.replicas):
                 return f"{known.tp}: {state}, with the high watermarks and ends {ends}"
         return ""

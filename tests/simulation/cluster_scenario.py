@@ -18,6 +18,7 @@ from simulation.kafka_deleter import HEADS, ClusterDeleter, KafkaDeleter, deleti
 from simulation.kafka_wire import JAVA_4, ClusterWire, Party
 from simulation.nemesis import Fault, Stage
 from simulation.plans import CONTROLLER, LEADER, draw_deletions, draw_plan, draw_successions, in_order
+from simulation.replica_movers import ReplicaMover, has_replica_mover
 from simulation.scenario import BUSY_S, Scenario
 from simulation.state_checks import StateChecks
 from simulation.world import CLOCKS_OFF_MS, SimulatedNode
@@ -63,6 +64,8 @@ class ClusterScenario(Scenario):
     """The topics whose leaders are brought down at moments that are waited for."""
     settings: ClassVar[Mapping[str, Any]] = {}
     """What all nodes have besides what is drawn."""
+    moved: ClassVar[Mapping[str, int]] = {}
+    """Topics whose replicas are moved besides those that are written to, with how many partitions they have."""
 
     def __init__(self, seed: int, plan: Sequence[Fault] | None) -> None:
         super().__init__(seed)
@@ -125,7 +128,14 @@ class ClusterScenario(Scenario):
             cast.append(TopicMaker(world, ledger, "maker", think_s))
         if has_deleter(world):
             cast.append(ClusterDeleter(world, ledger, "deleter", count, think_s))
-        return cast
+        return [*cast, *self._replica_movers()]
+
+    def _replica_movers(self) -> list[Actor]:
+        """Return who moves replicas, in some of the worlds."""
+        if not has_replica_mover(self.world):
+            return []
+        topics = {**self.topics, **self.moved}
+        return [ReplicaMover(self.world, self.ledger, "moves", topics, 1.0, is_durable=self.is_durable)]
 
     @property
     def batches(self) -> int:

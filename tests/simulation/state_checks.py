@@ -16,8 +16,9 @@ from history import Outcome
 from semel.broker.log.producer_state import ProducerState
 from semel.broker.log.replay import apply_batch
 from semel.broker.logs.partition import Partition
-from semel.broker.metadata.chain import START
-from semel.broker.metadata.image import EMPTY_IMAGE, encode_image
+from semel.broker.metadata.chain import START, MetadataWentBackError
+from semel.broker.metadata.image import EMPTY_IMAGE, MetadataImage, encode_image
+from semel.broker.metadata.store import MetadataConflictError
 from semel.group_coordinator.records.schemas import OffsetCommitKey, decode_key, decode_offset_value
 from semel.protocol.control_records import ControlType, decode_control
 from semel.protocol.ids import INTERNAL_TOPICS, OFFSETS_TOPIC
@@ -46,6 +47,7 @@ class StateChecks:
         self._node = node
         self._ledger = ledger
         self.looks = 0
+        self._folded = EMPTY_IMAGE
         self._failed_over = 0
         """How many fail-overs of the database it has seen."""
         self._noticed_at = 0.0
@@ -121,12 +123,29 @@ class StateChecks:
         if self._world.scheduler.now < self._noticed_at:
             return
         image = node.metadata.image
-        stored = self._world.database.store_of_the_judge().changes_after(START)
-        folded = EMPTY_IMAGE.apply_all(
-            [(place, change) for place, change in stored if place.sequence <= image.sequence]
-        )
-        if (folded.digest, encode_image(folded)) != (image.digest, encode_image(image)):
+        folded = self._folded_to(image.sequence)
+        if folded is not None and (folded.digest, encode_image(folded)) != (image.digest, encode_image(image)):
             self._wrong("R10", f"the changes make {encode_image(folded)}, and the node holds {encode_image(image)}")
+
+    def _folded_to(self, sequence: int) -> MetadataImage | None:
+        """Return the fold of the changes up to one; None where only a snapshot has some of them.
+
+        It goes on from what was folded before: the database drops changes that its snapshots have.
+        """
+        store = self._world.database.store_of_the_judge()
+        if self._folded.sequence > sequence:
+            self._folded = EMPTY_IMAGE
+        try:
+            stored = store.changes_after(self._folded.position)
+        except MetadataWentBackError:
+            self._folded, stored = EMPTY_IMAGE, store.changes_after(START)
+        except MetadataConflictError:
+            self._folded = store.load()  # nodes that are further on are compared with what follows
+            return None
+        self._folded = self._folded.apply_all(
+            [(place, change) for place, change in stored if place.sequence <= sequence]
+        )
+        return self._folded
 
     def _offsets(self, node: Node) -> None:
         held = {

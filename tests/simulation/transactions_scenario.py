@@ -21,6 +21,7 @@ from simulation.kafka_wire import JAVA_4, Party, learn_topic_ids
 from simulation.nemesis import Fault
 from simulation.node_scenario import CLEANED_OFTEN
 from simulation.plans import draw_lags, draw_late_answers, draw_lost_answers, in_order
+from simulation.replica_movers import ReplicaMover
 from simulation.state_checks import judge_tokens
 
 CLEANED_SHARE: Final = 0.5
@@ -43,6 +44,7 @@ class TransactionsScenario(ClusterScenario):
         "offsets_topic_num_partitions": 2,
         "default_replication_factor": 3,
     }
+    moved: ClassVar[Mapping[str, int]] = {OFFSETS_TOPIC: 2, TRANSACTIONS_TOPIC: 2}
 
     def __init__(self, seed: int, plan: Sequence[Fault] | None) -> None:
         super().__init__(seed, plan)
@@ -59,7 +61,7 @@ class TransactionsScenario(ClusterScenario):
         watcher = ClusterReader(world, ledger, "watcher", self.topics, 3.0, IsolationLevel.READ_COMMITTED)
         cast = draw_cast(world, ledger, self.chance, count)
         self.members = watch_of(cast)
-        return [*cast, watcher]
+        return [*cast, watcher, *self._replica_movers()]
 
     def _more_settings(self) -> Mapping[str, Any]:
         is_cleaned = random.Random(f"cleaning of {self.world.seed}").random() < CLEANED_SHARE
@@ -76,6 +78,8 @@ class TransactionsScenario(ClusterScenario):
 
     def _finish(self) -> None:
         """Let everybody come to an end, read everything once more, and judge."""
+        if not self._stop_all(one for one in self.actors if isinstance(one, ReplicaMover)):
+            return
         sources = [one for one in self.actors if isinstance(one, SOURCES)]
         if not self._settle_group() or not self._all_have_committed(sources) or not self._stop_all(sources):
             return

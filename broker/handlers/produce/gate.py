@@ -24,6 +24,7 @@ from semel.protocol.ids import ProducerIdAndEpoch, TopicPartition
 if TYPE_CHECKING:
     from semel.broker.handlers.produce.run import ProduceRun
     from semel.broker.log.verification import VerificationGuard
+    from semel.broker.logs.leader_state import LeaderState
     from semel.broker.logs.partition import Partition
     from semel.broker.services import Services
     from semel.protocol.trace_context import TraceContext
@@ -137,6 +138,7 @@ class TransactionGate:
         refusals: Mapping[TopicPartition, SemelError] = {}
         refusal_of_all: SemelError | None = None
         guards: list[bool | VerificationGuard] = [False] * len(batches)
+        reigns = [batch.partition.leader for batch in batches]
         try:
             now_ms = self._node.clock.now_ms()
             guards = [
@@ -158,11 +160,12 @@ class TransactionGate:
             refusal_of_all = error_for(
                 ErrorCode.COORDINATOR_NOT_AVAILABLE, "the coordinator failed: see the node's own log"
             )
-        for batch, guard in zip(batches, guards, strict=True):
+        for batch, guard, reign in zip(batches, guards, reigns, strict=True):
             refusal = refusal_of_all or refusals.get(batch.partition.tp)
-            if refusal is None and version >= ADD_PARTITIONS_MIN_VERSION and self._is_void(batch, guard):
-                # The marker may be that of the transaction before: it and the answer come from two places. Here each
-                # transaction has an epoch of its own, so that the coordinator can tell. Others ask after all markers.
+            # The marker may be that of the transaction before: it and the answer come from two places. Here each
+            # transaction has an epoch of its own, so that the coordinator can tell. Others ask after all markers.
+            asks_again = version >= ADD_PARTITIONS_MIN_VERSION or self._leads_anew(batch, reign)
+            if refusal is None and asks_again and self._is_void(batch, guard):
                 self._ask(transactional_id, version, [batch])
                 continue
             if refusal is None:
@@ -177,6 +180,12 @@ class TransactionGate:
         """Say whether a marker ended a transaction of the producer since the coordinator was asked (T8)."""
         holds = not isinstance(guard, bool) and batch.partition.log.holds_verification(guard)
         return not holds and self._must_ask(batch) and not self._closed
+
+    @staticmethod
+    def _leads_anew(batch: WaitingBatch, reign: LeaderState | None) -> bool:
+        """Say whether this node leads the partition in another epoch than it did: that voids what was asked before."""
+        leader = batch.partition.leader
+        return leader is not None and leader is not reign
 
     async def _refusals(
         self, transactional_id: str, version: int, batches: Sequence[WaitingBatch]

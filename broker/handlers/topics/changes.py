@@ -260,7 +260,7 @@ def _added(config: NodeConfig, image: MetadataImage, wanted: MorePartitions, par
     more = total_count - now
     _check_room(config, partition_count, more)
     if assignments is None:
-        factor = len(topic.partitions[0].replicas)
+        factor = len(topic.partitions[0].replicas_after)
         states = placed_by_rule(image, _nodes(config, image), name, more, factor, topic.partitions)
     elif len(assignments) != more:
         raise UsageError(

@@ -46,7 +46,7 @@ def placed_as_assigned(
         raise _refusal(f"the partitions of {topic} must be {first} and following, each once, not {sorted(assignments)}")
     wanted = [tuple(assignments[number]) for number in sorted(assignments)]
     alive = alive_nodes(image)
-    like, count = (0, len(existing[0].replicas)) if existing else (first, len(wanted[0]) if wanted else 0)
+    like, count = (0, len(existing[0].replicas_after)) if existing else (first, len(wanted[0]) if wanted else 0)
     for number, replicas in enumerate(wanted, start=first):
         unknown = sorted(set(replicas) - set(image.brokers))
         if unknown:

@@ -17,10 +17,10 @@ from two_nodes import secret_file
 from semel.broker import node as node_module
 from semel.broker.handlers.configs import alter_configs
 from semel.broker.handlers.delete_records import delete_records
-from semel.broker.handlers.leadership import reassign
+from semel.broker.handlers.reassignments import reassign
 from semel.broker.handlers.topics.changes import create_internal_topic, create_topics
 from semel.broker.metadata import image as image_module
-from semel.broker.metadata.changes import Change, PartitionChanged
+from semel.broker.metadata.changes import METADATA_VERSION, Change, PartitionChanged
 from semel.broker.metadata.image import MetadataImage
 from semel.broker.start_errors import NodeStartError
 from semel.protocol.api.metadata import ALL_NODES, AlterConfigsRequest, ResourceType
@@ -397,20 +397,21 @@ def test_a_rolling_upgrade_raises_the_metadata_version_with_the_last_node(
     """What only the new version reads may be written then, and not before. From then on there is no way back."""
 
     async def test(three: Cluster) -> None:
+        newer = METADATA_VERSION + 1
         await three.create("t", min_insync_replicas="2")
         await three.in_sync(T0, 1, 2, 3)
-        monkeypatch.setattr(image_module, "METADATA_VERSION", 2)
-        monkeypatch.setattr(node_module, "METADATA_VERSION", 2)
+        monkeypatch.setattr(image_module, "METADATA_VERSION", newer)
+        monkeypatch.setattr(node_module, "METADATA_VERSION", newer)
         for node_id in (1, 2, 3):
-            assert three.any().metadata.image.version == 1
+            assert three.any().metadata.image.version == METADATA_VERSION
             await three.stop(node_id)
             await three.start(node_id)
             await three.in_sync(T0, 1, 2, 3)
             await three.produce(T0, b"%d" % node_id)
-        await three.until(lambda: all(node.metadata.image.version == 2 for node in three.nodes.values()))
+        await three.until(lambda: all(node.metadata.image.version == newer for node in three.nodes.values()))
         await three.stop(1)
         with monkeypatch.context() as older:
-            older.setattr(image_module, "METADATA_VERSION", 1)
+            older.setattr(image_module, "METADATA_VERSION", METADATA_VERSION)
             with pytest.raises(NodeStartError, match="install that one here"):
                 await three.start(1)
         await three.start(1)
@@ -518,7 +519,7 @@ def test_a_topic_of_one_node_gets_replicas_on_the_nodes_that_come(tmp_path: Path
             await three.kill(1)
             offsets.append(await three.produce(T0, b"4"))
             assert offsets == [0, 1, 2, 3, 4]
-            refused = await reassign(three.nodes[3], {T0: (2, 3), TopicPartition("t", 9): (1,)})
+            refused = await reassign(three.nodes[3], {T0: (2, 9), TopicPartition("t", 9): (1,)})
             assert [error.code for error in refused.values() if error is not None] == [
                 ErrorCode.INVALID_REPLICA_ASSIGNMENT,
                 ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,

@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, cast
 
+import pytest
 from kafka_node import FakeNode, KafkaClient, batch, run_with_listener, turns, until
 
 from semel.broker.handlers.write_txn_markers import LocalMarkerWriter
@@ -46,6 +47,29 @@ def test_T8_a_marker_that_comes_amid_the_question_about_the_next_transaction_abo
         node.transactions.script = marker_again
         assert (await client.produce(in_transaction(NEXT), 12)).partitions[0].error is ErrorCode.NONE
         assert len(asked) == 2, "what was said before the marker is not relied on"
+        assert listener.produce.gate.waiting == 0
+
+    run_with_listener(test, str(tmp_path))
+
+
+@pytest.mark.parametrize("version", [11, 12], ids=["older protocol", "newer protocol"])
+def test_T8_who_leads_a_new_epoch_asks_again_and_refuses_nobody_for_it(tmp_path: Path, version: int) -> None:
+    """What was asked in the former epoch counts no more, and says nothing against the batch."""
+
+    async def test(node: FakeNode, listener: KafkaListener) -> None:
+        (partition,) = node.create("t")
+        client = await KafkaClient.connect(listener.port)
+        asked: list[AddPartitionsToTxnRequest] = []
+
+        def script(request: AddPartitionsToTxnRequest) -> Mapping[TopicPartition, ErrorCode]:
+            asked.append(request)
+            if len(asked) == 1:
+                partition.lead(LeaderState.alone(1, partition.log_end_offset))
+            return dict.fromkeys(request.partitions, ErrorCode.NONE)
+
+        node.transactions.script = script
+        assert (await client.produce(in_transaction(FIRST), version)).partitions[0].error is ErrorCode.NONE
+        assert len(asked) == 2
         assert listener.produce.gate.waiting == 0
 
     run_with_listener(test, str(tmp_path))

@@ -109,7 +109,8 @@ def test_replicas_stay_where_they_are(tmp_path: Path, version: int) -> None:
         assert await move("a", 0, [1]) == (0, None)
         for name, number, replicas, error, said in (
             ("a", 1, [2], ErrorCode.INVALID_REPLICA_ASSIGNMENT, "name nodes of the cluster"),
-            ("a", 1, [], ErrorCode.INVALID_REPLICA_ASSIGNMENT, "only adds"),
+            ("a", 1, [], ErrorCode.INVALID_REPLICA_ASSIGNMENT, "name nodes of the cluster"),
+            ("a", 1, [1, 1], ErrorCode.INVALID_REPLICA_ASSIGNMENT, "each once"),
             ("a", 1, None, ErrorCode.NO_REASSIGNMENT_IN_PROGRESS, "not being moved"),
             ("a", 2, [1], UNKNOWN, "a-2"),
             ("nope", 0, None, UNKNOWN, "nope-0"),

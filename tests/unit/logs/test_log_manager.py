@@ -245,6 +245,34 @@ def test_P7_a_start_that_nobody_waits_for_is_noted_up_to_what_is_on_the_disk() -
     asyncio.run(run())
 
 
+def test_R5_D3_what_the_journal_has_of_a_partition_that_was_moved_away_is_void() -> None:
+    """The node gets it again, and loses its power before it has copied anything: nothing comes back."""
+
+    async def run() -> None:
+        node = Node()
+        node.start()
+        partition = node.create()
+        for _ in range(5):
+            await append(partition)
+        await node.logs.move_away([(TOPIC_ID, TP.partition)])
+        assert node.logs.partition(TP) is None
+        assert node.logs.was_moved(TP, TOPIC_ID)
+        assert not node.storage.exists(f"/data/{TP}")
+        node.create()
+        assert not node.logs.was_moved(TP, TOPIC_ID)
+        node.storage.crash(power=True, torn=False)
+        node.start()
+        assert node.get().log_end_offset == 0
+        await append(node.get(), batch(key=b"other"))
+        expected = read_all(node.get())
+        node.storage.crash(power=True, torn=False)
+        node.start()
+        assert (node.get().log_end_offset, read_all(node.get())) == (1, expected)
+        await node.logs.close()
+
+    asyncio.run(run())
+
+
 def test_D3_a_log_that_is_begun_again_is_made_by_nobody_else_meanwhile() -> None:
     """The metadata says something new of the partition while its directory is being made again."""
 

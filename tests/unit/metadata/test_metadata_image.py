@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+from dataclasses import replace
 
 import pytest
 from chained_changes import chained
@@ -14,6 +15,7 @@ from semel.broker.metadata import image as image_module
 from semel.broker.metadata.chain import Position
 from semel.broker.metadata.changes import (
     KINDS,
+    METADATA_VERSION,
     BrokerFenced,
     BrokerRegistered,
     BrokerStopping,
@@ -193,16 +195,32 @@ def test_an_older_snapshot_is_read_and_written_as_it_was() -> None:
 
 def test_metadata_of_a_newer_version_is_not_read_and_says_what_is_needed(monkeypatch: pytest.MonkeyPatch) -> None:
     """After a rolling upgrade: a node of the old version would skip what it does not know, or read it wrongly."""
-    monkeypatch.setattr(image_module, "METADATA_VERSION", 2)
-    raised = whole().apply(MetadataVersionRaised(2), Position(len(CHANGES) + 1, ""))
+    newer = METADATA_VERSION + 1
+    monkeypatch.setattr(image_module, "METADATA_VERSION", newer)
+    raised = whole().apply(MetadataVersionRaised(newer), Position(len(CHANGES) + 1, ""))
     snapshot = encode_image(raised)
-    assert decode_image(snapshot, "").version == raised.version == 2
+    assert decode_image(snapshot, "").version == raised.version == newer
     monkeypatch.undo()
-    says = "version 2, and this semel reads up to 1: .* install that one here"
+    says = f"version {newer}, and this semel reads up to {METADATA_VERSION}: .* install that one here"
     with pytest.raises(MetadataCorruptError, match=says):
-        whole().apply(MetadataVersionRaised(2), Position(len(CHANGES) + 1, ""))
+        whole().apply(MetadataVersionRaised(newer), Position(len(CHANGES) + 1, ""))
     with pytest.raises(MetadataCorruptError, match=says):
         decode_image(snapshot, "")
+
+
+def test_what_is_not_moved_is_written_as_older_versions_do() -> None:
+    """Digests are made of it, and older nodes read it. Only a move has more fields, and each of them is read back."""
+    settled = PartitionState(1, 2, (1, 2), (1,), 3)
+    eligible = replace(settled, elr=(2,), last_known_elr=(3,))
+    moving = replace(settled, replicas=(3, 1, 2), adding=(3,), removing=(1, 2))
+    for state, fields in ((settled, 5), (eligible, 7), (moving, 9), (replace(moving, elr=(2,)), 9)):
+        kind, payload = encode_change(PartitionChanged("orders", ORDERS, 0, state))
+        assert len(json.loads(payload)["state"]) == fields
+        assert decode_change(kind, payload) == PartitionChanged("orders", ORDERS, 0, state)
+    for wrong in ([1, 2, [1], [1], 3, []], [1, 2, [1], [1], 3, [], [], []], [1, 2, [1]]):
+        payload = json.dumps({**json.loads(payload), "state": wrong})
+        with pytest.raises(MetadataCorruptError):
+            decode_change("partition-changed", payload)
 
 
 def test_a_field_of_a_newer_version_is_not_taken_for_damage() -> None:

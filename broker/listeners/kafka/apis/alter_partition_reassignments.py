@@ -1,11 +1,11 @@
-"""AlterPartitionReassignments, versions 0 and 1 (KIP-455): partitions get more replicas; none are taken away yet."""
+"""AlterPartitionReassignments, versions 0 and 1 (KIP-455): replicas are moved to other nodes."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from typing import Any
 
-from semel.broker.handlers.leadership import reassign
+from semel.broker.handlers.reassignments import reassign
 from semel.broker.listeners.kafka.large_messages import read_request, write_response
 from semel.broker.listeners.kafka.registry import Api, RequestContext
 from semel.protocol.errors import SemelError

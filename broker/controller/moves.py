@@ -1,0 +1,139 @@
+"""Moving a partition's replicas to other nodes (AlterPartitionReassignments, KIP-455).
+
+The new replicas are added first. Once all of them are in sync, and without those that leave enough are, the others go
+in one change: at no time is a record on fewer replicas than it would be without the move. Until then it can be
+cancelled, which takes the added ones away again. A leader that leaves is followed by the first that stays and is in
+sync.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from dataclasses import replace
+from typing import Final
+
+from semel.broker.controller.elections import led
+from semel.broker.controller.membership import (
+    alive_nodes,
+    changed,
+    existing,
+    follows,
+    is_enough,
+    min_isr_of,
+    partitions_of,
+    with_isr,
+)
+from semel.broker.metadata.changes import MOVES_VERSION, Change, PartitionChanged, PartitionState
+from semel.broker.metadata.image import MetadataImage
+from semel.protocol.errors import ErrorCode, FatalError, UsageError
+from semel.protocol.ids import NO_LEADER, TopicPartition
+
+_NAMED_MAX: Final = 10
+
+
+def begin_move(
+    image: MetadataImage,
+    tp: TopicPartition,
+    replicas: Sequence[int],
+    *,
+    default_min_isr: int,
+    stopping: Collection[int] = (),
+) -> list[PartitionChanged]:
+    """Return the change after which a partition's replicas move to the nodes `replicas`, the preferred leader first.
+
+    One that is being moved goes there instead; cancelled, it has what it had before the first move. None where it has
+    these replicas already. Raises `SemelError`: INVALID_REPLICA_ASSIGNMENT, UNSUPPORTED_VERSION while a node of the
+    cluster does not read of moves, UNKNOWN_TOPIC_OR_PARTITION.
+    """
+    topic, state = existing(image, tp)
+    _check_nodes(image, tp, state, replicas)
+    before = state.replicas_before
+    merged = (*replicas, *(each for each in state.replicas if each not in replicas))
+    draft = replace(
+        state,
+        replicas=merged,
+        adding=tuple(each for each in merged if each not in before),
+        removing=tuple(each for each in merged if each not in replicas),
+    )
+    draft = completed(draft, image, min_isr=min_isr_of(topic, default_min_isr), stopping=stopping)
+    if draft.is_moving and image.version < MOVES_VERSION:
+        if draft.removing:
+            old = min(image.brokers.values(), key=lambda broker: broker.metadata_version)
+            raise FatalError(
+                f"the replicas of {tp} can't be moved to {list(replicas)[:_NAMED_MAX]} yet: node {old.node_id} runs a "
+                "semel that does not know of moves. Upgrade all nodes first",
+                ErrorCode.UNSUPPORTED_VERSION,
+            )
+        draft = replace(draft, adding=())  # as older versions do it: they are replicas at once
+    # The only replica has led on after each of its restarts. With others there are followers that tell epochs apart.
+    is_new_reign = draft.leader != NO_LEADER and len(state.replicas) == 1 < len(draft.replicas)
+    return changed(topic, tp.partition, follows(state, draft, is_new_reign=is_new_reign))
+
+
+def cancel_move(
+    image: MetadataImage, tp: TopicPartition, *, default_min_isr: int, stopping: Collection[int] = ()
+) -> list[PartitionChanged]:
+    """Return the change after which a partition has the replicas again that it had before it was moved.
+
+    Raises `SemelError`: NO_REASSIGNMENT_IN_PROGRESS; INVALID_REPLICA_ASSIGNMENT where one that would go has all that is
+    committed, and none of those that would be left can lead; UNKNOWN_TOPIC_OR_PARTITION.
+    """
+    topic, state = existing(image, tp)
+    if not state.is_moving:
+        raise FatalError(f"the replicas of {tp} are not being moved", ErrorCode.NO_REASSIGNMENT_IN_PROGRESS)
+    before = state.replicas_before
+    isr = tuple(each for each in state.isr if each in before)
+    draft = replace(state, replicas=before, adding=(), removing=())
+    draft = with_isr(draft, isr, min_isr_of(topic, default_min_isr))
+    draft = led(draft, alive_nodes(image), min_isr=min_isr_of(topic, default_min_isr), stopping=stopping)
+    if draft.leader == NO_LEADER and not {*state.isr, *state.elr}.issubset(before):
+        raise FatalError(
+            f"the move of {tp} can't be cancelled now: of the replicas from before, {list(before)}, none could lead. "
+            "Try again when one of them is in sync",
+            ErrorCode.INVALID_REPLICA_ASSIGNMENT,
+        )
+    return changed(topic, tp.partition, follows(state, draft))
+
+
+def completed(
+    draft: PartitionState, image: MetadataImage, *, min_isr: int, stopping: Collection[int] = ()
+) -> PartitionState:
+    """Return a state in the making without the replicas that leave, once the others can do without them.
+
+    Its epochs are as before. `draft` itself where nothing is moved, or not ready for that.
+    """
+    if not draft.is_moving:
+        return draft
+    after = draft.replicas_after
+    isr = tuple(each for each in draft.isr if each in after)
+    moved = replace(draft, replicas=after, adding=(), removing=())
+    if not set(draft.adding).intersection(after).issubset(isr) or not is_enough(moved, isr, min_isr):
+        return draft
+    moved = led(with_isr(moved, isr, min_isr), alive_nodes(image), min_isr=min_isr, stopping=stopping)
+    return draft if moved.leader == NO_LEADER else moved
+
+
+def completed_moves(image: MetadataImage, *, default_min_isr: int, stopping: Collection[int] = ()) -> list[Change]:
+    """Return the changes that complete the moves that have become possible otherwise than by an in-sync replica more:
+    a node is there again that can lead, or a lower min.insync.replicas is enough.
+    """
+    changes: list[Change] = []
+    for topic, number, state in partitions_of(image):
+        if state.is_moving:
+            draft = completed(state, image, min_isr=min_isr_of(topic, default_min_isr), stopping=stopping)
+            changes += changed(topic, number, follows(state, draft))
+    return changes
+
+
+def _check_nodes(image: MetadataImage, tp: TopicPartition, state: PartitionState, replicas: Sequence[int]) -> None:
+    listed = list(replicas)[:_NAMED_MAX]
+    if not replicas or len(set(replicas)) < len(replicas) or any(each not in image.brokers for each in replicas):
+        known = ", ".join(map(str, sorted(image.brokers)))
+        raise _refusal(f"the replicas of {tp} can't be {listed}: name nodes of the cluster ({known}), each once")
+    alone = [each for each in replicas if not image.brokers[each].peer_port]
+    if alone and set(replicas) != set(state.replicas):
+        raise _refusal(f"node {alone[0]} can't have a replica of {tp} beside others: it has no peer.listen")
+
+
+def _refusal(message: str) -> UsageError:
+    return UsageError(message, ErrorCode.INVALID_REPLICA_ASSIGNMENT)

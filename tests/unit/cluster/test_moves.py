@@ -1,0 +1,134 @@
+"""Replicas are moved between whole nodes (KIP-455): nothing is lost on the way, and nothing of it comes back."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import Any
+
+from cluster import Cluster, cluster
+
+from semel.broker.handlers.reassignments import Reassignment, reassign, reassignments
+from semel.broker.handlers.topics.changes import create_internal_topic, create_topics
+from semel.protocol.api.topics import NewTopic
+from semel.protocol.errors import ErrorCode
+from semel.protocol.ids import OFFSETS_TOPIC, TopicPartition
+
+T0 = TopicPartition("t", 0)
+
+
+def run(folder: Path, test: Callable[[Cluster], Awaitable[None]], *, nodes: int = 3, **settings: Any) -> None:
+    async def main() -> None:
+        async with asyncio.timeout(180), cluster(folder, nodes, **settings) as made:
+            await test(made)
+
+    asyncio.run(main())
+
+
+async def create(made: Cluster, *replicas: int, min_isr: int) -> None:
+    """Make the topic, with its replicas on these nodes."""
+    configs = {"min.insync.replicas": str(min_isr)}
+    (result,) = await create_topics(made.any(), [NewTopic("t", configs=configs, assignments={0: replicas})])
+    assert result.error is ErrorCode.NONE, result.message
+    await made.until(lambda: all(node.metadata.topic("t") is not None for node in made.nodes.values()))
+    await made.in_sync(T0, *replicas)
+
+
+async def moved(made: Cluster, tp: TopicPartition, *replicas: int) -> None:
+    """Move a partition, and wait until it is done and the others have nothing of it any more."""
+    assert await reassign(made.any(), {tp: replicas}) == {tp: None}
+    await made.until(lambda: made.state(tp).replicas == replicas and not made.state(tp).is_moving)
+    await made.in_sync(tp, *replicas)
+    others = [node for node_id, node in made.nodes.items() if node_id not in replicas]
+    await made.until(lambda: all(node.partition(tp) is None for node in others))
+
+
+def has_directory(made: Cluster, node_id: int, tp: TopicPartition) -> bool:
+    return made.disks[node_id].exists(f"/data/{tp}")
+
+
+def test_R1_D1_a_partition_goes_round_all_nodes_and_nothing_is_lost(tmp_path: Path) -> None:
+    async def test(made: Cluster) -> None:
+        await create(made, 1, 2, min_isr=2)
+        values: dict[int, bytes] = {}
+        for number, replicas in enumerate(((2, 3), (3, 1), (1,), (2,), (3, 2, 1), (1, 2))):
+            values[await made.produce(T0, b"value-%d" % number)] = b"value-%d" % number
+            await moved(made, T0, *replicas)
+            assert made.state(T0).leader in replicas
+            assert [node_id for node_id in (1, 2, 3) if has_directory(made, node_id, T0)] == sorted(replicas)
+        assert list(values) == list(range(6)), "no offset is left out, or given twice"
+        await made.until(lambda: all(made.nodes[each].partition(T0).high_watermark == 6 for each in (1, 2)))  # type: ignore[union-attr]
+        leader = made.state(T0).leader
+        log = b"".join(data for _, data in made.values(leader, T0))
+        assert all(log.count(value) == 1 for value in values.values())
+
+    run(tmp_path, test)
+
+
+def test_a_move_waits_for_a_node_that_is_away_and_can_be_seen_and_cancelled(tmp_path: Path) -> None:
+    async def test(made: Cluster) -> None:
+        await create(made, 1, 2, min_isr=1)
+        before = made.state(T0).replicas
+        (away,) = {1, 2, 3}.difference(before)
+        await made.kill(away)
+        stays = before[0]
+        assert await reassign(made.nodes[stays], {T0: (stays, away)}) == {T0: None}
+        expected = Reassignment((stays, away, before[1]), (away,), (before[1],))
+        for wanted in (None, [T0], [T0, TopicPartition("t", 7), TopicPartition("none", 0)]):
+            assert await reassignments(made.nodes[stays], wanted) == {T0: expected}
+        assert await reassignments(made.nodes[stays], [TopicPartition("t", 7)]) == {}
+        await made.produce(T0, b"1")
+        assert await reassign(made.nodes[stays], {T0: None}) == {T0: None}
+        assert (made.state(T0).replicas, made.state(T0).is_moving) == ((stays, before[1]), False)
+        assert await reassignments(made.nodes[stays]) == {}
+        refused = await reassign(made.nodes[stays], {T0: None})
+        assert refused[T0] is not None
+        assert refused[T0].code is ErrorCode.NO_REASSIGNMENT_IN_PROGRESS
+        assert await reassign(made.nodes[stays], {T0: (away, stays)}) == {T0: None}
+        await made.start(away)
+        await made.in_sync(T0, away, stays)
+        await made.until(lambda: made.state(T0).replicas == (away, stays))
+
+    run(tmp_path, test)
+
+
+def test_R5_who_gets_a_replica_back_begins_with_nothing_also_after_a_power_cut(tmp_path: Path) -> None:
+    """The journal has what it had before the move: that is not put back into the log that it has now."""
+
+    async def test(made: Cluster) -> None:
+        await create(made, 1, 2, min_isr=1)
+        first, second = made.state(T0).replicas
+        (third,) = {1, 2, 3}.difference((first, second))
+        for number in range(3):
+            await made.produce(T0, b"%d" % number)
+        await moved(made, T0, first, third)
+        assert not has_directory(made, second, T0)
+        await made.kill(third)
+        await made.in_sync(T0, first)
+        await moved(made, T0, first, second)
+        await made.produce(T0, b"3")
+        await made.until(lambda: made.nodes[second].partition(T0).high_watermark == 4)  # type: ignore[union-attr]
+        await made.kill(second, power=True)
+        await made.start(second)
+        await made.in_sync(T0, first, second)
+        assert made.values(first, T0)[0][1] == made.values(second, T0)[0][1]
+        await made.start(third)
+        await made.until(lambda: not has_directory(made, third, T0))
+        assert made.nodes[third].partition(T0) is None, "it was moved away while its node was down"
+
+    run(tmp_path, test)
+
+
+def test_coordinators_move_with_their_replicas(tmp_path: Path) -> None:
+    async def test(made: Cluster) -> None:
+        await create_internal_topic(made.nodes[1], OFFSETS_TOPIC)
+        offsets = TopicPartition(OFFSETS_TOPIC, 0)
+        for target in (2, 3, 1):
+            await moved(made, offsets, target)
+            groups = made.nodes[target].groups
+            await made.until(lambda groups=groups: groups.shard_states().get("active") == 1)
+            others = [made.nodes[each].groups for each in {1, 2, 3} - {target}]
+            assert all(not each.shard_states().get("active") for each in others)
+
+    run(tmp_path, test, offsets_topic_num_partitions=1, offsets_topic_replication_factor=1)
