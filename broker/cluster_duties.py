@@ -56,6 +56,8 @@ class ClusterDuties:
         self._changes = changes
         self._peers = peers
         self._probes = Probes(self._probe)
+        self._moves_seen: MetadataImage | None = None
+        """With this no move can be completed."""
         self.behind_max = 0
         """How many changes the node lacks that is furthest behind, of those that live, as of its last heartbeat."""
 
@@ -105,8 +107,14 @@ class ClusterDuties:
             _log.info("%s heard of again", _named(heard, "was", "were"))
             await self._change(nodes_unfenced, heard)
         await self._grow_internal_topics()
-        if self._completed_moves(self._metadata.image):
-            await self._metadata.change(self._completed_moves, as_controller=True)
+        await self._complete_moves()
+
+    async def _complete_moves(self) -> None:
+        image = self._metadata.image
+        if image is not self._moves_seen:  # whatever they wait for is in the metadata
+            if self._completed_moves(image):
+                image = await self._metadata.change(self._completed_moves, as_controller=True)
+            self._moves_seen = image
 
     def _completed_moves(self, image: MetadataImage) -> list[Change]:
         min_isr = self._config().min_insync_replicas

@@ -68,6 +68,7 @@ def elect(
     draft = led(state, alive, min_isr=min_isr, stopping=stopping)
     if unclean and draft.leader == NO_LEADER:
         left = [each for each in state.replicas if each in alive and each not in stopping]
+        left.sort(key=lambda each: each in state.adding)  # which may have next to nothing
         leader = next((each for each in left if each in state.last_known_elr), left[0] if left else NO_LEADER)
         if leader != NO_LEADER:
             # What the others have that this one lacks is not committed any more, and nobody can be held against it.

@@ -24,8 +24,8 @@ async def replication_facts(node: Services, most: int) -> tuple[list[Replication
     turns = Turns()
     for topic, number, state in partitions_of(node.metadata.image):
         await turns.give_way()
-        if state.leader != NO_LEADER and len(state.isr) == len(state.replicas):
-            continue
+        if state.leader != NO_LEADER and set(state.replicas_before).issubset(state.isr):
+            continue  # replicas that a move adds are missing to nobody yet
         found.append(
             ReplicationFacts(
                 TopicPartition(topic.name, number),
@@ -34,7 +34,7 @@ async def replication_facts(node: Services, most: int) -> tuple[list[Replication
                 state.isr,
                 state.elr,
                 state.last_known_elr,
-                min(min_isr_of(topic, node.config.min_insync_replicas), len(state.replicas)),
+                min(min_isr_of(topic, node.config.min_insync_replicas), state.replication_factor),
                 _missing(node, TopicPartition(topic.name, number)),
             )
         )

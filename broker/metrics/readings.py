@@ -327,7 +327,7 @@ class NodeReader:
                 followers += 1
                 continue
             leaders += 1
-            under_replicated += len(leader.isr) < len(leader.replicas)
+            under_replicated += len(leader.isr) < leader.replication_factor
             under_min_isr += not leader.has_min_isr
         yield _by("semel.replication.replicas", [("leader", leaders), ("follower", followers)])
         yield _plain("semel.replication.under_replicated", under_replicated)

@@ -244,7 +244,8 @@ _TABLE: Final = (
         "leaders-skewed", _S.PARTITIONS,
         "One node leads most partitions, and serves most of their clients.",
         "Elect the preferred leaders (ElectLeaders, `kafka-leader-election.sh --election-type preferred`) once all "
-        "nodes run. Create new topics while the other nodes run; a partition stays where it was created.",
+        "nodes run. Where that is not enough, move replicas to the other nodes, these first "
+        "(`kafka-reassign-partitions.sh`).",
     ),
     FindingKind(
         "disk-full", _S.DISK,

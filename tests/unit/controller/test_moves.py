@@ -9,7 +9,7 @@ import pytest
 from chained_changes import chained
 from three_nodes import FIRST, TOPIC_ID, after, registered
 
-from semel.broker.controller.elections import node_registered, nodes_fenced, nodes_unfenced
+from semel.broker.controller.elections import elect, node_registered, nodes_fenced, nodes_unfenced
 from semel.broker.controller.isr import ProposedIsr, decide_isr
 from semel.broker.controller.moves import begin_move, cancel_move, completed_moves
 from semel.broker.metadata.changes import (
@@ -212,6 +212,12 @@ def test_R4_the_only_replica_leads_again_after_a_crash_also_while_others_are_add
     other = replace(killed, directory_id="another")
     state = after(world.image, [other, *node_registered(world.image, other, default_min_isr=1)])
     assert (state.leader, state.isr, state.elr) == (NO_LEADER, (), ()), "that one has nothing"
+
+
+def test_R4_of_replicas_that_may_all_lack_records_an_operator_gets_one_from_before_the_move() -> None:
+    world = World(replace(TWO, leader=NO_LEADER, isr=(), last_known_elr=()))
+    world.move(3, 2)
+    assert elect(world.state, world.image, min_isr=2, unclean=True).leader == 2, "3 has only begun to copy it"
 
 
 def test_a_move_names_nodes_of_the_cluster_each_once() -> None:
