@@ -178,7 +178,8 @@ class MetadataFollower:
         vanished = [
             one
             for one in self._missing(image)
-            if self._logs.was_made(one.tp, one.topic_id) and not self._is_shared(image.partition(one.tp))
+            if (self._logs.was_made(one.tp, one.topic_id) or self._logs.was_moved(one.tp, one.topic_id))
+            and not self._is_shared(image.partition(one.tp))
         ]
         for tp in accepted:
             if image.partition(tp) is None:

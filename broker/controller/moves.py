@@ -38,16 +38,23 @@ def begin_move(
     *,
     default_min_isr: int,
     stopping: Collection[int] = (),
+    may_change_factor: bool = True,
 ) -> list[PartitionChanged]:
     """Return the change after which a partition's replicas move to the nodes `replicas`, the preferred leader first.
 
+    may_change_factor: there may be more or fewer than before
     One that is being moved goes there instead; cancelled, it has what it had before the first move. None where it has
-    these replicas already. Raises `SemelError`: INVALID_REPLICA_ASSIGNMENT, UNSUPPORTED_VERSION while a node of the
-    cluster does not read of moves, UNKNOWN_TOPIC_OR_PARTITION.
+    these replicas already. Raises `SemelError`: INVALID_REPLICA_ASSIGNMENT, INVALID_REPLICATION_FACTOR,
+    UNKNOWN_TOPIC_OR_PARTITION, and UNSUPPORTED_VERSION while a node of the cluster does not read of moves.
     """
     topic, state = existing(image, tp)
     _check_nodes(image, tp, state, replicas)
     before = state.replicas_before
+    if not may_change_factor and len(replicas) != len(before):
+        raise UsageError(
+            f"{tp} has {len(before)} replicas, and {len(replicas)} were asked for though their number is not to change",
+            ErrorCode.INVALID_REPLICATION_FACTOR,
+        )
     merged = (*replicas, *(each for each in state.replicas if each not in replicas))
     draft = replace(
         state,
@@ -75,6 +82,7 @@ def cancel_move(
 ) -> list[PartitionChanged]:
     """Return the change after which a partition has the replicas again that it had before it was moved.
 
+    Where too few of them are in sync now, they are moved back: the added ones leave once enough are.
     Raises `SemelError`: NO_REASSIGNMENT_IN_PROGRESS; INVALID_REPLICA_ASSIGNMENT where one that would go has all that is
     committed, and none of those that would be left can lead; UNKNOWN_TOPIC_OR_PARTITION.
     """
@@ -82,10 +90,14 @@ def cancel_move(
     if not state.is_moving:
         raise FatalError(f"the replicas of {tp} are not being moved", ErrorCode.NO_REASSIGNMENT_IN_PROGRESS)
     before = state.replicas_before
-    isr = tuple(each for each in state.isr if each in before)
+    isr, min_isr = tuple(each for each in state.isr if each in before), min_isr_of(topic, default_min_isr)
+    if is_enough(state, state.isr, min_isr) and not is_enough(state, isr, min_isr):
+        added = tuple(each for each in state.replicas if each not in before)
+        draft = replace(state, replicas=(*before, *added), adding=added, removing=added)
+        return changed(topic, tp.partition, follows(state, draft))
     draft = replace(state, replicas=before, adding=(), removing=())
-    draft = with_isr(draft, isr, min_isr_of(topic, default_min_isr))
-    draft = led(draft, alive_nodes(image), min_isr=min_isr_of(topic, default_min_isr), stopping=stopping)
+    draft = with_isr(draft, isr, min_isr)
+    draft = led(draft, alive_nodes(image), min_isr=min_isr, stopping=stopping)
     if draft.leader == NO_LEADER and not {*state.isr, *state.elr}.issubset(before):
         raise FatalError(
             f"the move of {tp} can't be cancelled now: of the replicas from before, {list(before)}, none could lead. "

@@ -31,10 +31,11 @@ class Reassignment(NamedTuple):
 
 
 async def reassign(
-    node: Services, wanted: Mapping[TopicPartition, Sequence[int] | None]
+    node: Services, wanted: Mapping[TopicPartition, Sequence[int] | None], *, may_change_factor: bool = True
 ) -> dict[TopicPartition, SemelError | None]:
     """Move each partition's replicas to these nodes, the preferred leader first; None cancels a move that is under way.
 
+    may_change_factor: there may be more or fewer replicas than before
     Returns for each None, or what is wrong with it. The moves have begun then, and go on by themselves. Raises
     `SemelError` where the metadata can't be changed.
     """
@@ -49,7 +50,14 @@ async def reassign(
                 changes += (
                     cancel_move(image, tp, default_min_isr=min_isr, stopping=stopping)
                     if replicas is None
-                    else begin_move(image, tp, replicas, default_min_isr=min_isr, stopping=stopping)
+                    else begin_move(
+                        image,
+                        tp,
+                        replicas,
+                        default_min_isr=min_isr,
+                        stopping=stopping,
+                        may_change_factor=may_change_factor,
+                    )
                 )
             except SemelError as error:
                 outcomes[tp] = error

@@ -100,6 +100,7 @@ class Journal:
         self._unsynced_files: list[StorageFile] = []
         self._folder_unsynced = False
         self._flush_scheduled = False
+        self._begins_file = False
         self._job: SyncJob | None = None
         self._error: SemelError | None = None
         self._full: OSError | None = None
@@ -162,6 +163,15 @@ class Journal:
     def position(self) -> int:
         """Where the next entry begins."""
         return self._position
+
+    @property
+    def begin_position(self) -> int:
+        """Where the oldest entry begins that a recovery would read."""
+        return self._files[0].base if self._files else self._position
+
+    def begin_file(self) -> None:
+        """Have the next entry begin another file: a cut takes the entries until now then, also amid appends."""
+        self._begins_file = True
 
     @property
     def durable_position(self) -> int:
@@ -285,8 +295,9 @@ class Journal:
         if not parts:
             return
         try:
-            if self._file is None or self._file_size >= self._config.journal_file_bytes:
+            if self._file is None or self._begins_file or self._file_size >= self._config.journal_file_bytes:
                 self._file = self._roll()
+                self._begins_file = False
             if not self._unsynced_files or self._unsynced_files[-1] is not self._file:
                 self._unsynced_files.append(self._file)
             self._file.append(parts)

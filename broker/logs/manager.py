@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import errno
 import logging
 from collections.abc import Awaitable, Callable, Collection, Iterable, Iterator, Sequence
 from concurrent.futures import Executor
@@ -334,6 +335,8 @@ class LogManager:
         await self.lead(led)
 
         def make(part: Sequence[NewPartition]) -> None:
+            for one in part:
+                self._opener.kept.discard((one.topic_id, one.tp.partition))  # it was of what is not there any more
             failures.update(self.folder.make_log_folders([(one.tp, one.topic_id) for one in part]))
 
         # Side by side, because a file system makes one commit of the syncs that wait at the same time.
@@ -341,7 +344,9 @@ class LogManager:
         try:
             if new:
                 await self.before_new()
-        except OSError as error:
+            if any(self.folder.known.was_moved((one.topic_id, one.tp.partition)) for one in new):
+                await self._forget_former_lives()
+        except (SemelError, OSError) as error:
             failures.update((one.tp, error) for one in new)
         else:
             await asyncio.gather(*(self._thread.run(make, part) for part in parts))
@@ -699,25 +704,40 @@ class LogManager:
     async def move_away(self, keys: Collection[tuple[TopicId, int]]) -> None:
         """Delete the logs of partitions, open or offline, that were moved to other nodes.
 
-        What the journal has of them is void from here on: this node may get them again, and begins with nothing then.
-        And it knows that it had them, where the metadata loses the move (R10). Raises `SemelError` where the journal
-        can't be written, and `OSError`.
+        That this node had them is noted first, and made sure of: where the metadata loses the move, it tells that it
+        has nothing of them (R10). Until the directory is gone all of the log is there.
         """
-        leaving = [one for one in self.partitions() if (one.topic_id, one.tp.partition) in keys]
-        for one in leaving:
-            # From here on nobody fetches into it, whatever the metadata says meanwhile.
-            self._take_out(one, error_for(ErrorCode.NOT_LEADER_OR_FOLLOWER, f"{one.tp} was moved to other nodes"))
-        if self._journal is not None:
-            position = 0
-            async for topic_id, number in in_turns(list(keys), ends_with_caller=False):
-                position = self._journal.append_truncation(topic_id, number, 0)
-            await self._journal.wait_durable(position)
-        await self._thread.run(lambda: self.folder.known.remove(keys, durably=True, were_moved=True))
-        async for one in in_turns(leaving, ends_with_caller=False):
-            self._drop(one)
+        async with self._making:
+            leaving = [one for one in self.partitions() if (one.topic_id, one.tp.partition) in keys]
+            for one in leaving:
+                # From here on nobody fetches into it, whatever the metadata says meanwhile.
+                self._take_out(one, error_for(ErrorCode.NOT_LEADER_OR_FOLLOWER, f"{one.tp} was moved to other nodes"))
+            await self._thread.run(lambda: self.folder.known.remove(keys, durably=True, were_moved=True))
+            async for one in in_turns(leaving, ends_with_caller=False):
+                try:
+                    self._drop(one)
+                except OSError as error:
+                    _log.error("the log of %s, which was moved away, could not be deleted: %s", one.tp, error)
         for offline in self.offline:
             if (offline.topic_id, offline.tp.partition) in keys:
                 await self.delete_offline(offline, was_moved=True)
+
+    async def _forget_former_lives(self) -> None:
+        """Bring everything to the disk, and cut the journal: it may have entries of a partition that was moved away.
+
+        A recovery would put them into the log that the node gets of it now. Raises `OSError` where that can't be done.
+        """
+        journal = self._journal
+        if journal is None:
+            return
+        if journal.full is not None:
+            raise journal.full
+        position = journal.position
+        await journal.wait_durable(position)
+        journal.begin_file()
+        await self.maintenance.flush()
+        if journal.begin_position < position:
+            raise OSError(errno.EBUSY, "the journal can't be cut now, because a log could not be flushed")
 
     async def forget(self, keys: Collection[tuple[TopicId, int]]) -> None:
         """Forget partitions on the disk that are about to be deleted, many at once, so that none of them ever counts as

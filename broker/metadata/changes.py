@@ -55,8 +55,8 @@ class PartitionState:
 
     @property
     def replication_factor(self) -> int:
-        """How many replicas it has; while they are moved, the smaller of before and after: others are on their way."""
-        return min(len(self.replicas_before), len(self.replicas_after)) if self.is_moving else len(self.replicas)
+        """How many replicas it has; until a move is complete, as many as before it."""
+        return len(self.replicas_before)
 
 
 @dataclass(frozen=True, slots=True)

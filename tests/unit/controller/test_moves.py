@@ -174,6 +174,34 @@ def test_a_cancelled_move_leaves_what_was_there_before() -> None:
     assert code_of(world.cancel, says="not being moved") is ErrorCode.NO_REASSIGNMENT_IN_PROGRESS
 
 
+def test_R2_a_cancelled_move_leaves_too_few_in_sync_to_nobody() -> None:
+    """2 has dropped out, and 3, which was added, holds the other copy: it stays until 2 is there again."""
+    world = World(TWO)
+    world.move(3, 4)
+    world.in_sync(1, 2, 3)
+    world.in_sync(1, 3)
+    waits = world.cancel()
+    assert (waits.replicas, waits.isr, waits.removing) == ((1, 2, 3, 4), (3, 1), (3, 4))
+    assert waits.replicas_before == (1, 2)
+    assert world.cancel() == waits, "asked once more"
+    assert world.in_sync(1, 2, 3) == PartitionState(1, 6, (1, 2), (1, 2), 12)
+
+
+def test_R2_while_there_are_to_be_fewer_replicas_as_many_count_as_before() -> None:
+    world = World(replace(TWO, replicas=(1, 2, 3), isr=(1,), elr=(2,)))
+    moving = world.move(1, 2)
+    assert (moving.replication_factor, moving.elr) == (3, (2,))
+
+
+def test_the_number_of_replicas_stays_where_the_client_asks_for_that() -> None:
+    world = World(TWO)
+    for replicas in ((3,), (1, 2, 3)):
+        with pytest.raises(SemelError, match="has 2 replicas") as caught:
+            begin_move(world.image, FIRST, replicas, default_min_isr=1, may_change_factor=False)
+        assert caught.value.code is ErrorCode.INVALID_REPLICATION_FACTOR
+    assert begin_move(world.image, FIRST, (3, 4), default_min_isr=1, may_change_factor=False)
+
+
 def test_another_move_on_the_way_counts_from_the_replicas_before_the_first() -> None:
     world = World(TWO)
     world.move(3, 4)
@@ -190,12 +218,12 @@ def test_another_move_on_the_way_counts_from_the_replicas_before_the_first() -> 
 def test_R4_a_move_is_not_cancelled_where_only_an_added_replica_has_all_records() -> None:
     world = World(PartitionState(1, 5, (1,), (1,), 7), min_isr=1)
     world.move(2)
-    state = replace(world.state, isr=(2,), leader=2, leader_epoch=6, partition_epoch=9)
-    world.apply(*_changed(state))
+    world.apply(*_changed(replace(world.state, isr=(2,), leader=2, leader_epoch=6, partition_epoch=9)))
+    waits = world.cancel()
+    assert (waits.leader, waits.isr, waits.removing) == (2, (2,), (2,)), "it goes once the other one has all, too"
+    world.apply(*_changed(replace(waits, leader=NO_LEADER, isr=(), elr=(2,), partition_epoch=11)))
     assert code_of(world.cancel, says="none could lead") is ErrorCode.INVALID_REPLICA_ASSIGNMENT
-    world.apply(*_changed(replace(state, leader=NO_LEADER, isr=(), elr=(2,), partition_epoch=10)))
-    assert code_of(world.cancel, says="none could lead") is ErrorCode.INVALID_REPLICA_ASSIGNMENT
-    world.apply(*_changed(replace(state, leader=NO_LEADER, isr=(), elr=(1,), partition_epoch=11)))
+    world.apply(*_changed(replace(waits, leader=NO_LEADER, isr=(), elr=(1,), partition_epoch=12)))
     world.apply(*nodes_fenced(world.image, [1], default_min_isr=1))
     assert world.cancel().elr == (1,), "nobody who goes has anything that it lacks"
 

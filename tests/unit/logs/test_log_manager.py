@@ -10,11 +10,11 @@ import pytest
 from held_executor import HeldExecutor
 from simulated_folder import CONFIG, TOPIC_ID, TP, Node, append, batch, read_all
 
-from semel.broker.log.config import CleanupPolicy, LogConfig
+from semel.broker.log.config import AppendOrigin, CleanupPolicy, LogConfig
 from semel.broker.logs.config import LogManagerConfig
 from semel.broker.logs.leader_state import LeaderState
 from semel.broker.logs.manager import NewPartition
-from semel.protocol.batch_header import iter_batches
+from semel.protocol.batch_header import iter_batches, set_base_offset
 from semel.protocol.errors import ErrorCode, FatalError, SemelError
 from semel.protocol.ids import TopicPartition, new_topic_id
 from semel.protocol.record_decoder import decode_records
@@ -245,12 +245,14 @@ def test_P7_a_start_that_nobody_waits_for_is_noted_up_to_what_is_on_the_disk() -
     asyncio.run(run())
 
 
-def test_R5_D3_what_the_journal_has_of_a_partition_that_was_moved_away_is_void() -> None:
-    """The node gets it again, and loses its power before it has copied anything: nothing comes back."""
+@pytest.mark.parametrize("busy", [False, True], ids=["idle", "amid appends"])
+def test_R5_D3_what_the_journal_has_of_a_partition_that_was_moved_away_stays_away(busy: bool) -> None:
+    """The node gets it again, and loses its power: nothing of the former life comes back, and nothing of this goes."""
 
     async def run() -> None:
         node = Node()
         node.start()
+        other = node.create(TopicPartition("orders", 1))
         partition = node.create()
         for _ in range(5):
             await append(partition)
@@ -258,16 +260,56 @@ def test_R5_D3_what_the_journal_has_of_a_partition_that_was_moved_away_is_void()
         assert node.logs.partition(TP) is None
         assert node.logs.was_moved(TP, TOPIC_ID)
         assert not node.storage.exists(f"/data/{TP}")
-        node.create()
+
+        async def write() -> None:
+            while True:
+                await append(other)
+
+        writing = asyncio.ensure_future(write()) if busy else None
+        assert await node.logs.create_partitions([NewPartition(TP, TOPIC_ID, CONFIG, 0)]) == {}
         assert not node.logs.was_moved(TP, TOPIC_ID)
+        if writing is not None:
+            writing.cancel()
         node.storage.crash(power=True, torn=False)
         node.start()
         assert node.get().log_end_offset == 0
-        await append(node.get(), batch(key=b"other"))
-        expected = read_all(node.get())
+        node.get().follow(0, 2)
+        await node.logs.restart_at(node.get(), 3)
+        fetched = batch(key=b"other")
+        set_base_offset(fetched, 0, 3, 0)
+        node.get().follow(0, 2)
+        node.get().append(fetched, origin=AppendOrigin.REPLICATION)
+        await node.get().all_durable()
         node.storage.crash(power=True, torn=False)
         node.start()
-        assert (node.get().log_end_offset, read_all(node.get())) == (1, expected)
+        assert (node.get().log_start_offset, node.get().log_end_offset) == (3, 4)
+        assert read_all(node.get()) == fetched
+        await node.logs.close()
+
+    asyncio.run(run())
+
+
+def test_D3_a_cut_from_before_a_log_was_begun_again_takes_nothing_from_it() -> None:
+    async def run() -> None:
+        node = Node()
+        node.start()
+        partition = node.create()
+        partition.follow(0, 2)
+        fetched = batch(4)
+        set_base_offset(fetched, 0, 0, 0)
+        partition.append(fetched, origin=AppendOrigin.REPLICATION)
+        await partition.all_durable()
+        partition.truncate_to(0)
+        await node.logs.restart_at(node.get(), 50)
+        fetched = batch(2)
+        set_base_offset(fetched, 0, 50, 0)
+        node.get().follow(0, 2)
+        node.get().append(fetched, origin=AppendOrigin.REPLICATION)
+        await node.get().all_durable()
+        node.storage.crash(power=True, torn=False)
+        node.start()
+        assert (node.get().log_start_offset, node.get().log_end_offset) == (50, 52)
+        assert read_all(node.get()) == fetched
         await node.logs.close()
 
     asyncio.run(run())

@@ -19,8 +19,9 @@ async def handle_alter_partition_reassignments(context: RequestContext, body: me
     wanted: dict[TopicPartition, Sequence[int] | None] = {}
     async for topic in in_turns(request.topics):
         wanted.update((TopicPartition(topic.name, each.partition_index), each.replicas) for each in topic.partitions)
+    may_change_factor = getattr(request, "allow_replication_factor_change", True)
     try:
-        outcomes = await reassign(context.node, wanted)
+        outcomes = await reassign(context.node, wanted, may_change_factor=may_change_factor)
     except SemelError as error:
         outcomes = dict.fromkeys(wanted, error)
     results: dict[str, list[dict[str, Any]]] = {}
@@ -28,7 +29,7 @@ async def handle_alter_partition_reassignments(context: RequestContext, body: me
         results.setdefault(tp.topic, []).append(_result(tp.partition, outcomes[tp]))
     return await write_response(
         context,
-        allow_replication_factor_change=getattr(request, "allow_replication_factor_change", True),
+        allow_replication_factor_change=may_change_factor,
         responses=[{"name": name, "partitions": partitions} for name, partitions in results.items()],
     )
 
