@@ -284,7 +284,11 @@ class ReplicaWatch:
                     node_id,
                     f"node {other} is in sync by fetches of epoch {follower.broker_epoch}, and has {broker.epoch}",
                 )
-        was_heard = any(follower.broker_epoch != NOT_HEARD and follower.end_offset > 0 for _, follower in heard)
+        # Who has nothing asks for no epoch's end.
+        was_heard = any(
+            follower.broker_epoch != NOT_HEARD and follower.end_offset > follower.log_start_offset
+            for _, follower in heard
+        )
         if was_heard and leader.begin_offset > 0:  # before the first epoch is nothing to tell of
             self._look_at_note(known, node_id, leader.leader_epoch)
 
