@@ -42,6 +42,7 @@ def lose_a_replica(partition: Partition) -> None:
     leader = partition.leader
     assert leader is not None
     leader.replicas = (leader.node_id, leader.node_id + 1)
+    leader.replication_factor = 2
     partition.update_config(replace(partition.config, min_insync_replicas=2))
 
 
