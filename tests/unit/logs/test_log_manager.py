@@ -32,6 +32,15 @@ def split(data: bytes) -> list[bytes]:
     return found
 
 
+async def fetch(node: Node, offset: int, *, count: int = 1, epoch: int = 0) -> bytes:
+    """Take over a batch from the leader, and wait until it is durable; return it as it is in the log."""
+    fetched = batch(count, key=b"other")
+    set_base_offset(fetched, 0, offset, epoch)
+    node.get().append(fetched, origin=AppendOrigin.REPLICATION)
+    await node.get().all_durable()
+    return bytes(fetched)
+
+
 def test_creating_twice_gives_the_same_partition_and_another_topics_is_refused() -> None:
     async def run() -> None:
         node = Node()
@@ -275,11 +284,8 @@ def test_R5_D3_what_the_journal_has_of_a_partition_that_was_moved_away_stays_awa
         assert node.get().log_end_offset == 0
         node.get().follow(0, 2)
         await node.logs.restart_at(node.get(), 3)
-        fetched = batch(key=b"other")
-        set_base_offset(fetched, 0, 3, 0)
         node.get().follow(0, 2)
-        node.get().append(fetched, origin=AppendOrigin.REPLICATION)
-        await node.get().all_durable()
+        fetched = await fetch(node, 3)
         node.storage.crash(power=True, torn=False)
         node.start()
         assert (node.get().log_start_offset, node.get().log_end_offset) == (3, 4)
@@ -293,19 +299,12 @@ def test_D3_a_cut_from_before_a_log_was_begun_again_takes_nothing_from_it() -> N
     async def run() -> None:
         node = Node()
         node.start()
-        partition = node.create()
-        partition.follow(0, 2)
-        fetched = batch(4)
-        set_base_offset(fetched, 0, 0, 0)
-        partition.append(fetched, origin=AppendOrigin.REPLICATION)
-        await partition.all_durable()
-        partition.truncate_to(0)
+        node.create().follow(0, 2)
+        await fetch(node, 0, count=4)
+        node.get().truncate_to(0)
         await node.logs.restart_at(node.get(), 50)
-        fetched = batch(2)
-        set_base_offset(fetched, 0, 50, 0)
         node.get().follow(0, 2)
-        node.get().append(fetched, origin=AppendOrigin.REPLICATION)
-        await node.get().all_durable()
+        fetched = await fetch(node, 50, count=2)
         node.storage.crash(power=True, torn=False)
         node.start()
         assert (node.get().log_start_offset, node.get().log_end_offset) == (50, 52)
