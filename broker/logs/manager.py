@@ -335,21 +335,27 @@ class LogManager:
         await self.lead(led)
 
         def make(part: Sequence[NewPartition]) -> None:
-            for one in part:
-                self._opener.kept.discard((one.topic_id, one.tp.partition))  # it was of what is not there any more
-            failures.update(self.folder.make_log_folders([(one.tp, one.topic_id) for one in part]))
+            try:
+                for one in part:
+                    self._opener.kept.discard((one.topic_id, one.tp.partition))  # of a log that is not there any more
+                failures.update(self.folder.make_log_folders([(one.tp, one.topic_id) for one in part]))
+            except OSError as error:
+                failures.update((one.tp, error) for one in part)
 
-        # Side by side, because a file system makes one commit of the syncs that wait at the same time.
-        parts = [part for first in range(_MAKERS) if (part := new[first::_MAKERS])]
         try:
             if new:
                 await self.before_new()
-            if any(self.folder.known.was_moved((one.topic_id, one.tp.partition)) for one in new):
-                await self._forget_former_lives()
-        except (SemelError, OSError) as error:
+        except OSError as error:
             failures.update((one.tp, error) for one in new)
-        else:
-            await asyncio.gather(*(self._thread.run(make, part) for part in parts))
+        if moved := [one for one in new if self.was_moved(one.tp, one.topic_id) and one.tp not in failures]:
+            try:
+                await self._forget_former_lives()
+            except (SemelError, OSError) as error:
+                failures.update((one.tp, error) for one in moved)
+        # Side by side, because a file system makes one commit of the syncs that wait at the same time.
+        left = [one for one in new if one.tp not in failures]
+        parts = [part for first in range(_MAKERS) if (part := left[first::_MAKERS])]
+        await asyncio.gather(*(self._thread.run(make, part) for part in parts))
         offline = [self._not_made(one, failures[one.tp]) for one in new if one.tp in failures]
         turns = Turns(ends_with_caller=False)
         for one in new:

@@ -14,6 +14,7 @@ from semel.broker.log.config import AppendOrigin, CleanupPolicy, LogConfig
 from semel.broker.logs.config import LogManagerConfig
 from semel.broker.logs.leader_state import LeaderState
 from semel.broker.logs.manager import NewPartition
+from semel.broker.logs.offline import OfflineKind
 from semel.protocol.batch_header import iter_batches, set_base_offset
 from semel.protocol.errors import ErrorCode, FatalError, SemelError
 from semel.protocol.ids import TopicPartition, new_topic_id
@@ -291,6 +292,28 @@ def test_R5_D3_what_the_journal_has_of_a_partition_that_was_moved_away_stays_awa
         assert (node.get().log_start_offset, node.get().log_end_offset) == (3, 4)
         assert read_all(node.get()) == fetched
         await node.logs.close()
+
+    asyncio.run(run())
+
+
+def test_R5_what_was_moved_away_is_made_again_once_the_journal_can_be_cut_and_others_do_not_wait() -> None:
+    async def run() -> None:
+        node = Node()
+        node.start()
+        node.create(TopicPartition("orders", 1)).append(batch())
+        await append(node.create())
+        await node.logs.move_away([(TOPIC_ID, TP.partition)])
+        new = TopicPartition("orders", 2)
+        wanted = [NewPartition(tp, TOPIC_ID, CONFIG, 0) for tp in (TP, new)]
+        node.storage.fail_next("remove", OSError(errno.EIO, "I/O error"), path_part="journal/")
+        assert list(await node.logs.create_partitions(wanted)) == [TP]
+        assert node.get(new).log_end_offset == 0
+        offline = node.logs.offline.get(TP)
+        assert offline is not None
+        assert (offline.kind, node.logs.was_moved(TP, TOPIC_ID)) == (OfflineKind.NOT_MADE, True)
+        node.clock.advance(ms=60_000)
+        assert [one.tp for one in await node.logs.bring_back()] == [TP]
+        assert (node.get().log_end_offset, node.logs.was_moved(TP, TOPIC_ID)) == (0, False)
 
     asyncio.run(run())
 
