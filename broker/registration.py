@@ -42,10 +42,17 @@ def returned(
         registered,
         default_min_isr=default_min_isr,
         stopping=stopping_nodes(image),
-        damaged={one.tp for one in logs.partitions() if one.log.recovered_damage},
-        gone=_replicas_gone(image, registered.node_id, logs),
-        unreadable={one.tp for one in logs.offline if one.kind is OfflineKind.UNREADABLE},
+        damaged={one.tp for one in logs.partitions() if one.log.recovered_damage} | _unreadable(logs),
+        gone=_replicas_gone(image, registered.node_id, logs) - _unreadable(logs),
     )
+
+
+def _unreadable(logs: LogManager) -> set[TopicPartition]:
+    """Return the partitions that the disk does not let be opened now, a full one for instance.
+
+    Nothing of them need be lost, but nobody knows yet. Where no other replica is left, an operator elects this one.
+    """
+    return {one.tp for one in logs.offline if one.kind is OfflineKind.UNREADABLE}
 
 
 def version_raised(image: MetadataImage, registered: BrokerRegistered) -> list[Change]:
@@ -60,7 +67,7 @@ def version_raised(image: MetadataImage, registered: BrokerRegistered) -> list[C
 
 
 def _replicas_gone(image: MetadataImage, node_id: int, logs: LogManager) -> set[TopicPartition]:
-    """Return a node's partitions that others have replicas of, too, and whose logs were here and are not, for good.
+    """Return a node's partitions that others have replicas of, too, and whose logs were here and are not.
 
     One that was never made lacks nothing: nothing was committed while it was in sync, and had not fetched.
     """
@@ -71,8 +78,11 @@ def _replicas_gone(image: MetadataImage, node_id: int, logs: LogManager) -> set[
             node_id in state.replicas
             and len(state.replicas) > 1
             and logs.partition(tp) is None
-            and ((offline := logs.offline.get(tp)) is None or offline.kind is not OfflineKind.UNREADABLE)
-            and (offline is not None or logs.was_made(tp, topic.topic_id) or logs.was_moved(tp, topic.topic_id))
+            and (
+                logs.offline.get(tp) is not None
+                or logs.was_made(tp, topic.topic_id)
+                or logs.was_moved(tp, topic.topic_id)
+            )
         ):
             gone.add(tp)
     return gone

@@ -145,7 +145,6 @@ def node_registered(
     stopping: Collection[int] = (),
     damaged: Container[TopicPartition] = (),
     gone: Container[TopicPartition] = (),
-    unreadable: Container[TopicPartition] = (),
 ) -> list[Change]:
     """Return the changes that are written with a node's registration, behind it: its former start is nothing any more.
 
@@ -153,9 +152,7 @@ def node_registered(
     be. It is not eligible where it may have lost records. A partition whose only replica it is stays as it is.
 
     image:   the one before the registration, which has how the node was registered until now
-    damaged: partitions of which it has lost records that it had synced; gone: those of which it has nothing
-    unreadable: those that it can't open now, on a full disk for instance. It is eligible for one all the same where
-        nobody else is, and leads it then once it can
+    damaged: partitions of which it has, or may have, lost records that it had synced; gone: those that it has not
     """
     node_id = registration.node_id
     former = image.brokers.get(node_id)
@@ -179,8 +176,6 @@ def node_registered(
                 lost_here = {node_id}
             elif _is_alone(state, node_id):
                 lost_here = emptied
-            elif tp in unreadable and {*isr, *state.elr}.difference({node_id}):
-                lost_here = {node_id}
             draft = with_isr(
                 state,
                 isr,

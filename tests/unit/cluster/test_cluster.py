@@ -17,6 +17,7 @@ from two_nodes import secret_file
 from semel.broker import node as node_module
 from semel.broker.handlers.configs import alter_configs
 from semel.broker.handlers.delete_records import delete_records
+from semel.broker.handlers.leadership import elect_leaders
 from semel.broker.handlers.reassignments import reassign
 from semel.broker.handlers.topics.changes import create_internal_topic, create_topics
 from semel.broker.metadata import image as image_module
@@ -416,6 +417,35 @@ def test_a_rolling_upgrade_raises_the_metadata_version_with_the_last_node(
                 await three.start(1)
         await three.start(1)
         await three.in_sync(T0, 1, 2, 3)
+
+    run(tmp_path, test)
+
+
+def test_R4_a_log_that_the_disk_refuses_now_is_an_operators_first_choice_and_loses_nothing(tmp_path: Path) -> None:
+    """Nobody knows yet whether it is whole, so no election takes it. An operator does, before one that was left behind."""
+
+    async def test(three: Cluster) -> None:
+        await three.create("t", min_insync_replicas="1")
+        await three.in_sync(T0, 1, 2, 3)
+        last = three.state(T0).replicas[2]
+        others = sorted({1, 2, 3} - {last})
+        for node_id in others:
+            await three.kill(node_id)
+        await three.in_sync(T0, last)
+        written = [await three.produce(T0, b"%d" % number) for number in range(3)]
+        await three.kill(last)
+        three.disks[last].fail_next("open", OSError(errno.EIO, "I/O error"), path_part="t-0/0", times=30)
+        await three.start(last)
+        for node_id in others:
+            await three.start(node_id)
+        await three.until(lambda: all(not broker.is_fenced for broker in three.any().metadata.image.brokers.values()))
+        assert (three.state(T0).leader, three.state(T0).isr, three.state(T0).elr) == (-1, (), ())
+        assert three.state(T0).last_known_elr == (last,)
+        assert await elect_leaders(three.any(), [T0], unclean=True) == {T0: None}
+        assert three.state(T0).leader == last
+        three.disks[last].fail_no_more()
+        await three.in_sync(T0, 1, 2, 3)
+        assert await three.produce(T0, b"3") == len(written) == 3
 
     run(tmp_path, test)
 

@@ -82,17 +82,6 @@ def test_min_isr_is_the_nodes_where_the_topic_has_none_and_at_most_the_number_of
     assert after(two, nodes_fenced(two, [2], default_min_isr=1)).elr == (2,)
 
 
-def test_R4_who_alone_has_all_records_leads_though_its_disk_refuses_them_now() -> None:
-    """On a full disk, say: once it has room, nothing is lost. Where others have all, too, they lead."""
-    alone = image_of(replace(ALL, isr=(2,), leader=2), min_isr=1)
-    again = registered(2, incarnation="again")
-    state = after(alone, [again, *node_registered(alone, again, default_min_isr=1, unreadable={FIRST})])
-    assert (state.leader, state.isr, state.leader_epoch) == (2, (2,), 6)
-    both = image_of(replace(ALL, isr=(1, 2), leader=2), min_isr=2)
-    state = after(both, [again, *node_registered(both, again, default_min_isr=1, unreadable={FIRST})])
-    assert (state.leader, state.isr, state.elr, state.last_known_elr) == (1, (1,), (), (2,))
-
-
 def test_who_is_fenced_already_or_unknown_changes_nothing() -> None:
     image = image_of(ALL, fenced=(3,))
     assert nodes_fenced(image, [3, 9], default_min_isr=1) == []
