@@ -27,6 +27,7 @@ from semel.broker.peers.silence import Patience, Sign
 from semel.protocol.errors import SemelError
 from semel.protocol.ids import OFFSETS_TOPIC, TRANSACTIONS_TOPIC
 from semel.runtime.clock import Clock
+from semel.runtime.turns import in_turns
 
 if TYPE_CHECKING:
     from semel.broker.config.node_config import NodeConfig
@@ -110,11 +111,14 @@ class ClusterDuties:
         await self._complete_moves()
 
     async def _complete_moves(self) -> None:
+        """Complete moves that wait for something else than replicas in sync: whatever that is, the metadata has it."""
         image = self._metadata.image
-        if image is not self._moves_seen:  # whatever they wait for is in the metadata
-            if self._completed_moves(image):
-                image = await self._metadata.change(self._completed_moves, as_controller=True)
-            self._moves_seen = image
+        if image is self._moves_seen:
+            return
+        topics = in_turns(image.topics.values())
+        if any([any(state.is_moving for state in topic.partitions) async for topic in topics]):
+            image = await self._metadata.change(self._completed_moves, as_controller=True)
+        self._moves_seen = image
 
     def _completed_moves(self, image: MetadataImage) -> list[Change]:
         min_isr = self._config().min_insync_replicas

@@ -120,18 +120,21 @@ class MetadataFollower:
 
         keeps_unknown: the metadata has lost changes, so a log that it does not know is set aside
         """
+        moved: list[tuple[TopicId, int]] = []
         for partition in self._logs.partitions():
             tp, topic = partition.tp, image.topic_by_id(partition.topic_id)
             if topic is None or topic.name != tp.topic or tp.partition >= len(topic.partitions):
                 if not keeps_unknown:
                     _log.info("deleting the log of %s, which was deleted", tp)
                 self._delete_log(tp, keeps_files=keeps_unknown)
-            elif self._is_moved(image, topic.topic_id, tp):
+            elif self._is_moved(topic, tp):
                 if keeps_unknown:
                     self._delete_log(tp, keeps_files=True)
                 else:
                     _log.info("deleting the log of %s, which was moved to other nodes", tp)
-                    await self._logs.move_away([(topic.topic_id, tp.partition)])
+                    moved.append((topic.topic_id, tp.partition))
+        if moved:
+            await self._logs.move_away(moved)
         for offline in self._logs.offline:
             await self._reconcile_offline(offline, image, keeps_files=keeps_unknown)
         self._logs.forget_all_but(
@@ -148,7 +151,7 @@ class MetadataFollower:
         """A log that could not be opened is as good as any other: known to the metadata, or deleted."""
         tp = offline.tp
         topic = image.topic(tp.topic) if offline.topic_id is None else image.topic_by_id(offline.topic_id)
-        was_moved = topic is not None and self._is_moved(image, topic.topic_id, tp)
+        was_moved = topic is not None and self._is_moved(topic, tp)
         if topic is not None and topic.name == tp.topic and tp.partition < len(topic.partitions) and not was_moved:
             offline.leader_epoch = topic.partitions[tp.partition].leader_epoch
             return
@@ -329,22 +332,21 @@ class MetadataFollower:
         moved = {
             (topic.topic_id, tp.partition)
             for tp in tps
-            if (topic := image.topic(tp.topic)) is not None and self._is_moved(image, topic.topic_id, tp)
+            if (self._logs.partition(tp) is not None or self._logs.offline.get(tp) is not None)
+            and (topic := image.topic(tp.topic)) is not None
+            and self._is_moved(topic, tp)
         }
-        there = {(one.topic_id, one.tp.partition) for one in (*self._logs.partitions(), *self._logs.offline)}
-        if moved & there:
-            await self._logs.move_away(moved & there)
+        if moved:
+            await self._logs.move_away(moved)
             self._replicas.assign()
 
-    def _is_moved(self, image: MetadataImage, topic_id: TopicId, tp: TopicPartition) -> bool:
-        """Whether a partition is there, and has no replica on this node."""
-        state, topic = image.partition(tp), image.topic(tp.topic)
+    def _is_moved(self, topic: TopicImage, tp: TopicPartition) -> bool:
+        """Whether a topic has a partition, and not on this node."""
         return (
             self._replicas is not None
-            and state is not None
-            and topic is not None
-            and topic.topic_id == topic_id
-            and self._config().node_id not in state.replicas
+            and topic.name == tp.topic
+            and tp.partition < len(topic.partitions)
+            and self._config().node_id not in topic.partitions[tp.partition].replicas
         )
 
     async def _topics_deleted(self, deleted: Sequence[TopicDeleted]) -> None:

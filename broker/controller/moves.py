@@ -1,9 +1,8 @@
 """Moving a partition's replicas to other nodes (AlterPartitionReassignments, KIP-455).
 
-The new replicas are added first. Once all of them are in sync, and without those that leave enough are, the others go
-in one change: at no time is a record on fewer replicas than it would be without the move. Until then it can be
-cancelled, which takes the added ones away again. A leader that leaves is followed by the first that stays and is in
-sync.
+The new replicas are added first. The old ones leave in one change, once all new ones are in sync and enough of those
+that stay are, so that min.insync.replicas holds all the time. Until then the move can be cancelled, which takes the
+added replicas away again. If the leader leaves, the first replica that stays and is in sync leads.
 """
 
 from __future__ import annotations
@@ -42,10 +41,11 @@ def begin_move(
 ) -> list[PartitionChanged]:
     """Return the change after which a partition's replicas move to the nodes `replicas`, the preferred leader first.
 
-    may_change_factor: there may be more or fewer than before
-    One that is being moved goes there instead; cancelled, it has what it had before the first move. None where it has
+    A second move replaces the first; cancelled, the partition has what it had before the first. No change where it has
     these replicas already. Raises `SemelError`: INVALID_REPLICA_ASSIGNMENT, INVALID_REPLICATION_FACTOR,
     UNKNOWN_TOPIC_OR_PARTITION, and UNSUPPORTED_VERSION while a node of the cluster does not read of moves.
+
+    may_change_factor: there may be more or fewer replicas than before
     """
     topic, state = existing(image, tp)
     _check_nodes(image, tp, state, replicas)

@@ -11,45 +11,32 @@ from collections.abc import Sequence
 
 from semel.broker.controller.elections import Election, elect_preferred, elect_unclean
 from semel.broker.controller.membership import stopping_nodes
+from semel.broker.handlers.partition_decisions import Outcomes, decide_on_each
 from semel.broker.metadata.changes import Change
 from semel.broker.metadata.image import MetadataImage
 from semel.broker.services import Services
-from semel.protocol.errors import SemelError
 from semel.protocol.ids import TopicPartition
 
 _log = logging.getLogger("semel.cluster")
 
 
-async def elect_leaders(
-    node: Services, wanted: Sequence[TopicPartition], *, unclean: bool
-) -> dict[TopicPartition, SemelError | None]:
+async def elect_leaders(node: Services, wanted: Sequence[TopicPartition], *, unclean: bool) -> Outcomes:
     """Elect the preferred replica of each partition, or with `unclean` any that is alive where there is no leader.
 
-    Returns for each None, or why nothing was elected. Raises `SemelError` where the metadata can't be changed.
+    Returns for each None, or why nothing was elected.
     """
-    outcomes: dict[TopicPartition, SemelError | None] = {}
-    lossy: list[str] = []
+    lossy: dict[TopicPartition, str] = {}
 
-    def decide(image: MetadataImage) -> list[Change]:
-        outcomes.clear()
-        lossy.clear()
-        changes: list[Change] = []
-        for tp in wanted:
-            try:
-                election = _elected(node, image, tp, unclean)
-            except SemelError as error:
-                outcomes[tp] = error
-                continue
-            outcomes[tp] = None
-            changes.append(election.change)
-            if election.is_unclean:
-                lossy.append(f"{tp} (node {election.change.state.leader})")
-        return changes
+    def elected(image: MetadataImage, tp: TopicPartition) -> list[Change]:
+        lossy.pop(tp, None)
+        election = _elected(node, image, tp, unclean)
+        if election.is_unclean:
+            lossy[tp] = f"{tp} (node {election.change.state.leader})"
+        return [election.change]
 
-    await node.metadata.change(decide)
-    if lossy:
-        _log.error("elected by an operator's word though committed records may be lost: %s", ", ".join(lossy)[:1_000])
-    await node.caught_up()
+    outcomes = await decide_on_each(node, wanted, elected)
+    if told := [lossy[tp] for tp in lossy if outcomes[tp] is None]:
+        _log.error("elected by an operator's word though committed records may be lost: %s", ", ".join(told)[:1_000])
     return outcomes
 
 

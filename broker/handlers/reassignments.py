@@ -5,17 +5,18 @@ What a move is, and when it is complete, is decided in `broker/controller/moves.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 from semel.broker.controller.membership import partitions_of, stopping_nodes
 from semel.broker.controller.moves import begin_move, cancel_move
 from semel.broker.handlers.newest import read_newest
-from semel.broker.metadata.changes import Change
+from semel.broker.handlers.partition_decisions import Outcomes, decide_on_each
+from semel.broker.metadata.changes import PartitionChanged, PartitionState
 from semel.broker.metadata.image import MetadataImage
 from semel.broker.services import Services
-from semel.protocol.errors import SemelError
 from semel.protocol.ids import TopicPartition
+from semel.runtime.turns import in_turns
 
 
 class Reassignment(NamedTuple):
@@ -32,58 +33,44 @@ class Reassignment(NamedTuple):
 
 async def reassign(
     node: Services, wanted: Mapping[TopicPartition, Sequence[int] | None], *, may_change_factor: bool = True
-) -> dict[TopicPartition, SemelError | None]:
-    """Move each partition's replicas to these nodes, the preferred leader first; None cancels a move that is under way.
+) -> Outcomes:
+    """Move each partition's replicas to these nodes, the preferred leader first; None cancels a move.
 
     may_change_factor: there may be more or fewer replicas than before
-    Returns for each None, or what is wrong with it. The moves have begun then, and go on by themselves. Raises
-    `SemelError` where the metadata can't be changed.
+
+    Returns for each None, or what is wrong with it. The moves have begun then, and continue after the answer.
     """
-    outcomes: dict[TopicPartition, SemelError | None] = {}
 
-    def decide(image: MetadataImage) -> list[Change]:
-        outcomes.clear()
-        changes: list[Change] = []
-        min_isr, stopping = node.config.min_insync_replicas, stopping_nodes(image)
-        for tp, replicas in wanted.items():
-            try:
-                changes += (
-                    cancel_move(image, tp, default_min_isr=min_isr, stopping=stopping)
-                    if replicas is None
-                    else begin_move(
-                        image,
-                        tp,
-                        replicas,
-                        default_min_isr=min_isr,
-                        stopping=stopping,
-                        may_change_factor=may_change_factor,
-                    )
-                )
-            except SemelError as error:
-                outcomes[tp] = error
-            else:
-                outcomes[tp] = None
-        return changes
+    def moved(image: MetadataImage, tp: TopicPartition) -> list[PartitionChanged]:
+        min_isr, stopping, replicas = node.config.min_insync_replicas, stopping_nodes(image), wanted[tp]
+        if replicas is None:
+            return cancel_move(image, tp, default_min_isr=min_isr, stopping=stopping)
+        return begin_move(
+            image, tp, replicas, default_min_isr=min_isr, stopping=stopping, may_change_factor=may_change_factor
+        )
 
-    await node.metadata.change(decide)
-    await node.caught_up()
-    return outcomes
+    return await decide_on_each(node, list(wanted), moved)
 
 
 async def reassignments(
-    node: Services, wanted: Collection[TopicPartition] | None = None
+    node: Services, wanted: Sequence[TopicPartition] | None = None
 ) -> dict[TopicPartition, Reassignment]:
     """Return the partitions that are being moved, all or those of `wanted`, by the newest metadata that can be read."""
     await read_newest(node)
     image = node.metadata.image
+    found: dict[TopicPartition, Reassignment] = {}
     if wanted is None:
-        found = ((TopicPartition(topic.name, number), state) for topic, number, state in partitions_of(image))
+        async for topic, number, state in in_turns(partitions_of(image)):
+            if state.is_moving:
+                found[TopicPartition(topic.name, number)] = _described(state)
     else:
-        found = ((tp, state) for tp in wanted if (state := image.partition(tp)) is not None)
-    return {
-        tp: Reassignment(
-            state.replicas, tuple(each for each in state.adding if each not in state.removing), state.removing
-        )
-        for tp, state in found
-        if state.is_moving
-    }
+        async for tp in in_turns(wanted):
+            named = image.partition(tp)
+            if named is not None and named.is_moving:
+                found[tp] = _described(named)
+    return found
+
+
+def _described(state: PartitionState) -> Reassignment:
+    adding = tuple(each for each in state.adding if each not in state.removing)
+    return Reassignment(state.replicas, adding, state.removing)

@@ -1,4 +1,4 @@
-"""Somebody who has replicas moved to other nodes while everything goes on, and changes their mind now and then."""
+"""Somebody who has replicas moved to other nodes all the time, and cancels some of the moves."""
 
 from __future__ import annotations
 

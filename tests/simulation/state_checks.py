@@ -130,7 +130,7 @@ class StateChecks:
     def _folded_to(self, sequence: int) -> MetadataImage | None:
         """Return the fold of the changes up to one; None where only a snapshot has some of them.
 
-        It goes on from what was folded before: the database drops changes that its snapshots have.
+        It continues what was folded before: the database drops changes that its snapshots have.
         """
         store = self._world.database.store_of_the_judge()
         if self._folded.sequence > sequence:

@@ -422,7 +422,7 @@ def test_a_rolling_upgrade_raises_the_metadata_version_with_the_last_node(
 
 
 def test_R4_a_log_that_the_disk_refuses_now_is_an_operators_first_choice_and_loses_nothing(tmp_path: Path) -> None:
-    """Nobody knows yet whether it is whole, so no election takes it. An operator does, before one that was left behind."""
+    """Nobody knows whether it is whole, so no election takes it. An operator does, before one that was left behind."""
 
     async def test(three: Cluster) -> None:
         await three.create("t", min_insync_replicas="1")

@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 from cluster import Cluster, cluster
 
+from semel.broker.handlers.partition_decisions import DECIDED_TOGETHER
 from semel.broker.handlers.reassignments import Reassignment, reassign, reassignments
 from semel.broker.handlers.topics.changes import create_internal_topic, create_topics
+from semel.broker.metadata.changes import Change
+from semel.broker.metadata.image import MetadataImage
 from semel.protocol.api.topics import NewTopic
-from semel.protocol.errors import ErrorCode
+from semel.protocol.errors import ErrorCode, RetriableError
 from semel.protocol.ids import OFFSETS_TOPIC, TopicPartition
 
 T0 = TopicPartition("t", 0)
@@ -118,6 +121,41 @@ def test_R5_who_gets_a_replica_back_begins_with_nothing_also_after_a_power_cut(t
         assert made.nodes[third].partition(T0) is None, "it was moved away while its node was down"
 
     run(tmp_path, test)
+
+
+def test_S3_many_partitions_are_decided_on_a_part_at_a_time_and_each_for_itself(tmp_path: Path) -> None:
+    """One request named twenty thousand, and the event loop was held for half a second. The database fails midway."""
+
+    async def test(made: Cluster) -> None:
+        await create_topics(made.any(), [NewTopic("t", assignments=dict.fromkeys(range(5), (1, 2)))])
+        wanted = {TopicPartition("t", number): (2, 1) for number in range(3 * DECIDED_TOGETHER)}
+        node, sizes = made.nodes[1], list[int]()
+        change = node.metadata.change
+
+        async def measured(decide: Callable[[MetadataImage], Sequence[Change]], **options: bool) -> MetadataImage:
+            sizes.append(0)
+
+            def counted(image: MetadataImage) -> Sequence[Change]:
+                found = decide(image)
+                sizes[-1] = len(found)
+                return found
+
+            if len(sizes) == 3:
+                raise RetriableError("the database is away", ErrorCode.BROKER_NOT_AVAILABLE)
+            return await change(counted, **options)
+
+        node.metadata.change = measured  # type: ignore[method-assign, assignment]
+        outcomes = await reassign(node, wanted)
+        assert sizes == [5, 0, 0]
+        assert list(outcomes) == list(wanted)
+        codes = [None if error is None else error.code for error in outcomes.values()]
+        absent = 2 * DECIDED_TOGETHER - 5
+        assert codes == [None] * 5 + [ErrorCode.UNKNOWN_TOPIC_OR_PARTITION] * absent + (
+            [ErrorCode.BROKER_NOT_AVAILABLE] * DECIDED_TOGETHER
+        )
+        assert made.state(T0).replicas == (2, 1)
+
+    run(tmp_path, test, nodes=2)
 
 
 def test_coordinators_move_with_their_replicas(tmp_path: Path) -> None:

@@ -220,7 +220,7 @@ def test_R4_a_move_is_not_cancelled_where_only_an_added_replica_has_all_records(
     world.move(2)
     world.apply(*_changed(replace(world.state, isr=(2,), leader=2, leader_epoch=6, partition_epoch=9)))
     waits = world.cancel()
-    assert (waits.leader, waits.isr, waits.removing) == (2, (2,), (2,)), "it goes once the other one has all, too"
+    assert (waits.leader, waits.isr, waits.removing) == (2, (2,), (2,)), "it leaves once the other one has all, too"
     world.apply(*_changed(replace(waits, leader=NO_LEADER, isr=(), elr=(2,), partition_epoch=11)))
     assert code_of(world.cancel, says="none could lead") is ErrorCode.INVALID_REPLICA_ASSIGNMENT
     world.apply(*_changed(replace(waits, leader=NO_LEADER, isr=(), elr=(1,), partition_epoch=12)))

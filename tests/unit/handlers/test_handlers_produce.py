@@ -10,12 +10,12 @@ from pathlib import Path
 
 import pytest
 from kafka_node import FakeNode, KafkaClient, batch, run_with_listener, turns, until
+from leader_states import of_two
 
 from semel.broker.handlers.produce import handler as produce_module
 from semel.broker.handlers.produce.gate import QUEUED_BATCHES_MAX
 from semel.broker.listeners.kafka.listener import KafkaListener
 from semel.broker.log.config import CleanupPolicy, LogConfig, TimestampType
-from semel.broker.logs.leader_state import LeaderState
 from semel.protocol.api.topics import IsolationLevel
 from semel.protocol.api.transactions import AddPartitionsToTxnRequest, TransactionVersion
 from semel.protocol.batch_builder import encode_batch
@@ -225,11 +225,7 @@ def test_E1_who_waits_while_the_leader_moves_is_told_that_the_batch_was_appended
 
     async def test(node: FakeNode, listener: KafkaListener) -> None:
         (partition,) = node.create("t")
-        partition.lead(
-            LeaderState(
-                1, leader_epoch=1, partition_epoch=1, replicas=(1, 2), isr=(1, 2), min_isr=1, begin_offset=0, now_s=0.0
-            )
-        )
+        partition.lead(of_two(1))
         client = await KafkaClient.connect(listener.port)
         sent = client.send(request(batch(b"x"), acks=-1), 9)
         await until(lambda: partition.log_end_offset == 1)
@@ -247,11 +243,7 @@ def test_T3_a_transactional_batch_with_acks_1_waits_for_the_followers(tmp_path: 
 
     async def test(node: FakeNode, listener: KafkaListener) -> None:
         (partition,) = node.create("t")
-        partition.lead(
-            LeaderState(
-                1, leader_epoch=1, partition_epoch=1, replicas=(1, 2), isr=(1, 2), min_isr=1, begin_offset=0, now_s=0.0
-            )
-        )
+        partition.lead(of_two(1))
         client = await KafkaClient.connect(listener.port)
         plain = await client.produce(request(batch(b"x")))
         assert codes(plain) == [ErrorCode.NONE], "it says that it does without"

@@ -10,6 +10,7 @@ from typing import Any, cast
 
 import pytest
 from kafka_node import FakeNode, KafkaClient, batch, run_with_listener, turns, until
+from leader_states import of_two
 
 from semel.broker.handlers.write_txn_markers import LocalMarkerWriter
 from semel.broker.listeners.kafka.listener import KafkaListener
@@ -103,11 +104,7 @@ def test_who_waits_for_markers_and_is_gone_leaves_no_failure_that_nobody_hears(t
     async def test(node: FakeNode, listener: KafkaListener) -> None:
         asyncio.get_running_loop().set_exception_handler(lambda _, context: unheard.append(context))
         (partition,) = node.create("t")
-        partition.lead(
-            LeaderState(
-                1, leader_epoch=1, partition_epoch=1, replicas=(1, 2), isr=(1, 2), min_isr=1, begin_offset=0, now_s=0.0
-            )
-        )
+        partition.lead(of_two(1))
         marker = TxnMarker(FIRST, 0, True, (TP,))
         writing = asyncio.ensure_future(LocalMarkerWriter(cast(Any, node), wait_s=30.0).write_markers(marker))
         await until(lambda: partition.log_end_offset == 1)

@@ -6,13 +6,13 @@ import asyncio
 import errno
 
 import pytest
+from leader_states import of_two
 
 from semel.broker.log.config import AppendOrigin, LogConfig
 from semel.broker.log.journal import Journal
 from semel.broker.log.partition_log import PartitionLog
 from semel.broker.logs.commit_tracker import CommitTracker
 from semel.broker.logs.disk_space import DiskSpace
-from semel.broker.logs.leader_state import LeaderState
 from semel.broker.logs.partition import HIGH_WATERMARK, Partition
 from semel.protocol.api.topics import EARLIEST_TIMESTAMP, LATEST_TIMESTAMP, MAX_TIMESTAMP, IsolationLevel
 from semel.protocol.batch_builder import encode_batch
@@ -471,11 +471,7 @@ def test_journal_beyond_its_bound_refuses_clients() -> None:
 
 def test_R2_acks_all_needs_enough_replicas_before_the_append() -> None:
     partition = Place(config=LogConfig(min_insync_replicas=2)).partition()
-    partition.lead(
-        LeaderState(
-            1, leader_epoch=4, partition_epoch=1, replicas=(1, 2), isr=(1,), min_isr=2, begin_offset=0, now_s=0.0
-        )
-    )
+    partition.lead(of_two(4, isr=(1,), min_isr=2))
     with pytest.raises(RetriableError, match=r"min\.insync\.replicas=2") as caught:
         partition.append(batch())
     assert caught.value.code is ErrorCode.NOT_ENOUGH_REPLICAS
@@ -488,11 +484,7 @@ def test_a_new_leader_does_not_say_where_the_log_ends_before_it_knows_how_far_it
     place = Place()
     partition = place.partition()
     partition.append(batch(4))
-    partition.lead(
-        LeaderState(
-            1, leader_epoch=4, partition_epoch=1, replicas=(1, 2), isr=(1, 2), min_isr=2, begin_offset=4, now_s=0.0
-        )
-    )
+    partition.lead(of_two(4, min_isr=2, begin_offset=4))
     place.sync()
     for ask in (
         lambda: partition.delete_records(2),

@@ -20,10 +20,7 @@ async def handle_alter_partition_reassignments(context: RequestContext, body: me
     async for topic in in_turns(request.topics):
         wanted.update((TopicPartition(topic.name, each.partition_index), each.replicas) for each in topic.partitions)
     may_change_factor = getattr(request, "allow_replication_factor_change", True)
-    try:
-        outcomes = await reassign(context.node, wanted, may_change_factor=may_change_factor)
-    except SemelError as error:
-        outcomes = dict.fromkeys(wanted, error)
+    outcomes = await reassign(context.node, wanted, may_change_factor=may_change_factor)
     results: dict[str, list[dict[str, Any]]] = {}
     async for tp in in_turns(list(wanted)):
         results.setdefault(tp.topic, []).append(_result(tp.partition, outcomes[tp]))

@@ -32,10 +32,7 @@ async def handle_elect_leaders(context: RequestContext, body: memoryview) -> byt
     else:
         async for chosen in in_turns(request.topic_partitions):
             wanted.update((TopicPartition(chosen.topic, number), None) for number in chosen.partitions)
-    try:
-        outcomes = await elect_leaders(context.node, list(wanted), unclean=kind == _UNCLEAN)
-    except SemelError as error:
-        outcomes = dict.fromkeys(wanted, error)
+    outcomes = await elect_leaders(context.node, list(wanted), unclean=kind == _UNCLEAN)
     results: dict[str, list[dict[str, Any]]] = {}
     async for tp in in_turns(list(wanted)):
         outcome = outcomes[tp]
