@@ -83,9 +83,13 @@ def dry_run_start(
     clock: Clock,
     image: MetadataImage | None,
     node_id: int,
+    is_alone: bool = False,
     progress: Callable[[int, int, TopicPartition], None] | None = None,
 ) -> DryRun:
-    """Start the logs in `data_dir`. Nothing is raised for what is wrong with them: the dry run says it."""
+    """Start the logs in `data_dir`. Nothing is raised for what is wrong with them: the dry run says it.
+
+    is_alone: see `verify`
+    """
     config = NodeConfig()
 
     def log_config(tp: TopicPartition, topic_id: TopicId) -> LogConfig:
@@ -96,7 +100,7 @@ def dry_run_start(
         """Only of such a log it can be told that something is lost: another replica may have been cut to follow."""
         topic = None if image is None else image.topic_by_id(topic_id)
         if topic is None or tp.partition >= len(topic.partitions):
-            return image is not None
+            return is_alone or image is not None
         return topic.partitions[tp.partition].replicas == (node_id,)
 
     cluster_id = image.cluster_id if image is not None and image.cluster_id else None

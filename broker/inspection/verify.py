@@ -104,12 +104,14 @@ def verify(
     clock: Clock | None = None,
     progress: Callable[[Progress], None] | None = None,
     needs_metadata: bool = True,
+    is_alone: bool = False,
 ) -> Report:
     """Check the data folder at `path`. Raises `UsageError` where it is none, and `OSError`.
 
     metadata_url:   where the metadata is, if not in the folder
     deep:           decompress each batch, and read its records
     needs_metadata: a folder without metadata is an error, since a node does not start with it
+    is_alone:       without metadata, each log counts as the only replica: no other was to be followed by cutting it
     """
     begun = time.monotonic()
     path = os.path.normpath(path)
@@ -117,7 +119,7 @@ def verify(
         raise UsageError(f"{path} is not a directory: give a node's data.dir")
 
     def look() -> Report:
-        return _look(path, metadata_url, deep, clock or SystemClock(), progress, needs_metadata)
+        return _look(path, metadata_url, deep, clock or SystemClock(), progress, needs_metadata, is_alone)
 
     report = look()
     if report.is_running and not report.is_whole:
@@ -134,6 +136,7 @@ def _look(
     clock: Clock,
     progress: Callable[[Progress], None] | None,
     needs_metadata: bool,
+    is_alone: bool,
 ) -> Report:
     before = OverlayStorage(path)
     try:
@@ -141,7 +144,7 @@ def _look(
             raise UsageError(
                 f"{path} is no node's data directory: it has neither {META_FILE} nor logs. Give a data.dir"
             )
-        return _Verification(before, path, metadata_url, deep, clock, progress, needs_metadata).run()
+        return _Verification(before, path, metadata_url, deep, clock, progress, needs_metadata, is_alone).run()
     finally:
         before.close()
 
@@ -189,6 +192,7 @@ class _Verification:
         clock: Clock,
         progress: Callable[[Progress], None] | None,
         needs_metadata: bool,
+        is_alone: bool,
     ) -> None:
         self._before = before
         self._path = path
@@ -197,6 +201,7 @@ class _Verification:
         self._clock = clock
         self._progress = progress
         self._needs_metadata = needs_metadata
+        self._is_alone = is_alone
         owner = self._read_owner()
         self._report = Report(
             path, owner[0], owner[1], is_running=is_in_use(path), is_clean=before.exists(f"{path}/{CLEAN_FILE}")
@@ -219,7 +224,7 @@ class _Verification:
         after = OverlayStorage(self._path)
         try:
             self._tell(Progress("dry run of a start", 0, 0))
-            dry_run = dry_run_start(after, self._path, self._clock, image, report.node_id)
+            dry_run = dry_run_start(after, self._path, self._clock, image, report.node_id, self._is_alone)
             self._tell_of_start(dry_run)
             self._tell_of_misplaced(hidden, dry_run)
             logs = self._dry_run_logs(dry_run)

@@ -47,8 +47,8 @@ def killed(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return base / "data"
 
 
-def check(folder: Path) -> Report:
-    return verify(str(folder), needs_metadata=False)
+def check(folder: Path, *, is_alone: bool = True) -> Report:
+    return verify(str(folder), needs_metadata=False, is_alone=is_alone)
 
 
 def journal_of(folder: Path) -> list[bytes]:
@@ -59,10 +59,11 @@ def told(report: Report) -> str:
     return "\n".join(f"{one.severity.value} {one.path} {one.what} | {one.on_start}" for one in report.findings)
 
 
+@pytest.mark.parametrize("is_alone", [True, False], ids=["alone", "one of several replicas"])
 @pytest.mark.parametrize("which", ["clean", "killed"])
 @settings(max_examples=25, deadline=None)
 @given(seed=st.integers(0, 1 << 32))
-def test_D2_verify_says_what_a_start_does(which: str, clean: Path, killed: Path, seed: int) -> None:
+def test_D2_verify_says_what_a_start_does(which: str, is_alone: bool, clean: Path, killed: Path, seed: int) -> None:
     """Never ok where a start would fix, lose or refuse something; and where it is ok, all is as it was.
 
     But what a crash can have torn, behind the last sync, is ok: it is as it was where the journal has all of it.
@@ -75,9 +76,9 @@ def test_D2_verify_says_what_a_start_does(which: str, clean: Path, killed: Path,
         what = [damage(folder, chance) for _ in range(chance.choice([1, 1, 1, 2, 3]))]
         is_same = contents(folder) == contents(original)
         before = photograph(folder)
-        report = check(folder)
+        report = check(folder, is_alone=is_alone)
         assert photograph(folder) == before, "verify has changed something"
-        started = start_copy(folder, Path(scratch) / "started")
+        started = start_copy(folder, Path(scratch) / "started", is_alone=is_alone)
         context = f"{what}\n{told(report)}\n--- start: {started.refusal}, {started.warnings}, {started.changed}"
         assert (started.refusal is None) == (not report.refusal), context
         torn = [said for said in started.warnings if not report.is_clean and any(words in said for words in TORN)]
@@ -95,7 +96,7 @@ def test_D2_verify_says_what_a_start_does(which: str, clean: Path, killed: Path,
             }, context
         journal_is_whole = journal_of(folder) == journal_of(original)
         if report.is_whole and (journal_is_whole or not (torn or started.restored_batches)):
-            reference = start_copy(original, Path(scratch) / "reference")
+            reference = start_copy(original, Path(scratch) / "reference", is_alone=is_alone)
             assert started.state == reference.state, context
         lost = any("are lost" in warning for warning in started.warnings)
         if lost:

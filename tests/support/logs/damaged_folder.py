@@ -29,14 +29,19 @@ LOGS = (TopicPartition("small", 0), TopicPartition("small", 1), TopicPartition("
 """The first two have many segments, the last one has one."""
 
 
-def open_logs(folder: Path, log_config: Callable[[TopicPartition], LogConfig] | None = None) -> LogManager:
-    """Open a data folder as a node does, without its metadata."""
+def open_logs(
+    folder: Path, log_config: Callable[[TopicPartition], LogConfig] | None = None, *, is_alone: bool = True
+) -> LogManager:
+    """Open a data folder as a node does, without its metadata. `is_alone`: no other node has replicas of its logs."""
     manager = LogManager(
         DiskStorage(), str(folder), ManualClock(NOW), LogManagerConfig(disk_min_free_bytes=0),
         executor=InlineExecutor(),
     )  # fmt: skip
     config = node_log_config(NodeConfig())
-    manager.open(lambda tp, topic_id: config if log_config is None else log_config(tp))
+    manager.open(
+        lambda tp, topic_id: config if log_config is None else log_config(tp),
+        is_only_replica=lambda tp, topic_id: is_alone,
+    )
     return manager
 
 
@@ -96,7 +101,7 @@ class _Collector(logging.Handler):
         self.messages.append(record.getMessage())
 
 
-def start_copy(folder: Path, copy: Path) -> Started:
+def start_copy(folder: Path, copy: Path, *, is_alone: bool = True) -> Started:
     """Start a copy of a folder for real, and say what that did to it. Paths in its messages are the folder's."""
     shutil.copytree(folder, copy)
     started = Started()
@@ -105,7 +110,7 @@ def start_copy(folder: Path, copy: Path) -> Started:
     logger.addHandler(collector)
     before = contents(copy)
     try:
-        manager = open_logs(copy)
+        manager = open_logs(copy, is_alone=is_alone)
         logger.removeHandler(collector)  # what reading it says is not the start's
         started.restored_batches = manager.recovery.restored_batches
         started.state = {str(one.tp): _state(one.log) for one in manager.partitions()}
