@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import json
 import threading
+import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -14,6 +15,11 @@ from kafka_tools import Done, KafkaTools
 from node_processes import NodeProcesses, node_processes, wait_for
 
 import semel
+
+with warnings.catch_warnings():
+    warnings.simplefilter("ignore", DeprecationWarning)  # kafka-python uses what Python 3.11 deprecates
+    import kafka
+    import kafka.admin
 
 IDS = (1, 2, 3)
 PEACE_S = 8
@@ -201,3 +207,48 @@ def test_an_unclean_election_by_an_operators_word(nodes: NodeProcesses, tools: K
         nodes.start(leader)
     wait_for(lambda: set(partition(nodes, "risky").isr) == {leader, other}, "both replicas in sync")
     assert read(nodes, "risky", 7) == [*range(5), 10, 11]
+
+
+def test_replicas_move_with_kafkas_tool_and_a_move_is_listed_and_cancelled(
+    nodes: NodeProcesses, run: Run, tmp_path: Path
+) -> None:
+    """As docs/cluster.md tells operators to do it."""
+    create(nodes, "moves", 1, 2)
+    write(nodes, "moves", range(20))
+    first, second = partition(nodes, "moves").replicas
+    (third,) = set(IDS) - {first, second}
+
+    def plan(*replicas: int) -> str:
+        path = tmp_path / "move.json"
+        wanted = {"topic": "moves", "partition": 0, "replicas": replicas}
+        path.write_text(json.dumps({"version": 1, "partitions": [wanted]}))
+        return str(path)
+
+    def has(*replicas: int) -> bool:
+        found = partition(nodes, "moves")
+        return tuple(found.replicas) == replicas and set(found.isr) == set(replicas)
+
+    run("reassign-partitions", "--reassignment-json-file", plan(second, third), "--execute").succeeded()
+    wait_for(lambda: has(second, third), "the replicas to be moved")
+    assert partition(nodes, "moves").leader_id == second
+    verified = run("reassign-partitions", "--reassignment-json-file", plan(second, third), "--verify").succeeded()
+    assert "moves-0 is completed" in verified.output
+    assert read(nodes, "moves", 20) == list(range(20))
+    nodes.kill(first)
+    try:
+        # Kafka's tool names nobody who is away.
+        client = kafka.admin.KafkaAdminClient(bootstrap_servers=nodes.kafka[second])
+        client.alter_partition_reassignments({kafka.TopicPartition("moves", 0): [first, second]})
+        client.close()
+        listed = run("reassign-partitions", "--list").succeeded().output
+        assert f"moves-0: replicas: {first},{second},{third}. adding: {first}. removing: {third}." in listed
+        verified = run("reassign-partitions", "--reassignment-json-file", plan(first, second), "--verify").succeeded()
+        assert "moves-0 is still in progress" in verified.output
+        # Otherwise the tool takes throttles back at each node, and waits for the one that is away, as with Kafka.
+        cancel = ("--reassignment-json-file", plan(first, second), "--cancel", "--preserve-throttles")
+        run("reassign-partitions", *cancel).succeeded()
+        assert "No partition reassignments found." in run("reassign-partitions", "--list").succeeded().output
+        assert set(partition(nodes, "moves").replicas) == {second, third}
+    finally:
+        nodes.start(first)
+    assert read(nodes, "moves", 20) == list(range(20))
