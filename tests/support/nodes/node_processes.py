@@ -11,6 +11,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager, suppress
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -125,14 +126,20 @@ class NodeProcesses:
         return self.leader(TRANSACTIONS_TOPIC, partition_for_key(key, count))
 
     def wait_replaced(self, node_id: int) -> None:
-        """Wait until a node that was killed or frozen leads nothing any more."""
-        with semel.Admin([self.grpc[other] for other in self._processes if other not in self._frozen]) as admin:
+        """Wait until a node that was killed or frozen leads nothing any more, as each of the others knows.
 
-            def led() -> set[int]:
-                topics = admin.topics(include_internal=True)
-                return {one.leader_id for topic in topics for one in topic.partitions}
+        One of them may know later than another, and the next question may go to that one.
+        """
 
-            wait_for(lambda: min(led(), default=0) > 0 and node_id not in led(), f"others lead for node {node_id}")
+        def is_replaced(admin: semel.Admin) -> bool:
+            topics = admin.topics(include_internal=True)
+            led = {one.leader_id for topic in topics for one in topic.partitions}
+            return min(led, default=0) > 0 and node_id not in led
+
+        for other in self._processes:
+            if other not in self._frozen:
+                with semel.Admin(self.grpc[other]) as admin:
+                    wait_for(partial(is_replaced, admin), f"others lead for node {node_id}, as node {other} knows")
 
     def have_back(self, node_id: int) -> None:
         """Let a node continue that was frozen, or start it again."""
