@@ -17,6 +17,8 @@ from semel.cli.main import main
 from semel.runtime.disk_storage import DiskFile, DiskStorage
 
 COUNT = struct.Struct("<q")
+DIED = 9
+"""The exit code of a node that died at its point."""
 
 
 def plant(point: int, count_file: str) -> None:
@@ -31,7 +33,7 @@ def plant(point: int, count_file: str) -> None:
             count += 1
             COUNT.pack_into(shared, 0, count)
             if count == point:
-                os._exit(9)
+                os._exit(DIED)
             return function(*args, **kwargs)
 
         return call
