@@ -42,7 +42,10 @@ def returned(
         registered,
         default_min_isr=default_min_isr,
         stopping=stopping_nodes(image),
-        damaged={one.tp for one in logs.partitions() if one.log.recovered_damage} | _unreadable(logs),
+        damaged={
+            one.tp for one in logs.partitions() if logs.unreported.may_be_damaged((one.topic_id, one.tp.partition))
+        }
+        | _unreadable(logs),
         gone=_replicas_gone(image, registered.node_id, logs) - _unreadable(logs),
     )
 

@@ -45,6 +45,7 @@ from semel.broker.logs.data_folder import (
 )
 from semel.broker.logs.known_partitions import KNOWN_FILE, KnownPartitions
 from semel.broker.logs.last_recovery import NOTE_FILE
+from semel.broker.logs.unreported import UNREPORTED_FILE
 from semel.broker.metadata.applied_position import POSITION_FILE, read_applied
 from semel.broker.metadata.changes import MetadataCorruptError
 from semel.broker.metadata.image import MetadataImage
@@ -404,7 +405,7 @@ class _Verification:
         told = {finding.path for finding in self._findings.found}
         after = dry_run.storage
         self._check_known()
-        quiet = {CLEAN_FILE, LOCK_FILE, NOTE_FILE, KNOWN_FILE}
+        quiet = {CLEAN_FILE, LOCK_FILE, NOTE_FILE, KNOWN_FILE, UNREPORTED_FILE}
         for path in self._before.files():
             name = path[len(self._path) + 1 :]
             if name in quiet or name in told or name.endswith((".deleted", ".tmp", ".cleaned", ".swap")):

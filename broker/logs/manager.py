@@ -11,7 +11,7 @@ import asyncio
 import contextlib
 import errno
 import logging
-from collections.abc import Awaitable, Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Executor
 from dataclasses import dataclass
 from typing import Final, NamedTuple
@@ -29,6 +29,7 @@ from semel.broker.logs.data_folder import JOURNAL_FOLDER, DataFolder
 from semel.broker.logs.disk_space import DiskSpace
 from semel.broker.logs.disk_thread import DiskThread
 from semel.broker.logs.journal_replay import RecoveryReport, damage_of, replay_journal
+from semel.broker.logs.known_partitions import PartitionKey
 from semel.broker.logs.last_recovery import NOTE_FILE, RecoveryNote, update_note
 from semel.broker.logs.leader_state import LeaderState
 from semel.broker.logs.maintenance import LogMaintenance
@@ -36,6 +37,7 @@ from semel.broker.logs.offline import OfflineKind, OfflineLog, OfflineLogs, mess
 from semel.broker.logs.opening import LogOpener
 from semel.broker.logs.partition import Partition
 from semel.broker.logs.proofs import FetchRounds
+from semel.broker.logs.unreported import UNREPORTED_FILE, UnreportedRecovery
 from semel.protocol.errors import ErrorCode, FatalError, SemelError, error_for
 from semel.protocol.ids import TopicId, TopicPartition, format_topic_id
 from semel.runtime.clock import Clock
@@ -111,6 +113,8 @@ class LogManager:
         self.recovery = RecoveryReport(clean=True, partitions=0)
         self.opened_ms = 0
         self.last_unclean = RecoveryNote()
+        self.unreported = UnreportedRecovery(storage, self.folder.file(UNREPORTED_FILE))
+        """What starts have found that no registration has told yet."""
         self.fetch_rounds = FetchRounds()
         """What tells which fetches of followers were sent after a moment (R9)."""
         self._owner = node_id, cluster_id
@@ -234,12 +238,14 @@ class LogManager:
         logs = self._opener.open_all(progress, clean=clean)
         if clean:
             self.recovery = RecoveryReport(clean=True, partitions=len(logs), damage=damage_of(logs.values()))
+            self._note_findings(logs)
             for log in logs.values():
                 if log.recovery_point < log.log_end_offset:
                     log.flush()  # it was not as the last stop had left it
         else:
             points = self.folder.recovery_points.all()
             self.recovery = replay_journal(journal, logs, points, self._clock.now_ms(), self._opener)
+            self._note_findings(logs)
             logs = {key: log for key, log in logs.items() if self.offline.get(log.tp) is None}
             for log in logs.values():
                 log.write_again()  # a sync may have failed in the run before
@@ -261,6 +267,14 @@ class LogManager:
         for log in logs.values():
             self._add(log)
         self.maintenance.opened(self._commits, deleted_folders)
+
+    def _note_findings(self, logs: Mapping[PartitionKey, PartitionLog]) -> None:
+        """Note what the others are to be told, before this start hides it from the next one."""
+        found_any = bool(self.recovery.partitions or self.recovery.journal_entries)
+        self.unreported.found(
+            clean=self.recovery.clean or not found_any,
+            damaged=[key for key, log in logs.items() if log.recovered_damage],
+        )
 
     def _flush_recovered(self, logs: Sequence[PartitionLog]) -> None:
         """Flush all logs. Many are synced side by side, because a file system makes one commit of the syncs that wait.

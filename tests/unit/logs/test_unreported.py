@@ -1,0 +1,108 @@
+"""What starts found, and no registration has told yet, outlives them (R4, R5)."""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+
+import pytest
+from simulated_folder import TOPIC_ID, Node, append
+
+from semel.broker.logs.config import LogManagerConfig
+from semel.broker.logs.unreported import UNREPORTED_FILE
+
+KEY, OTHER = (TOPIC_ID, 0), (TOPIC_ID, 1)
+PATH = f"/data/{UNREPORTED_FILE}"
+
+
+def findings(node: Node) -> tuple[bool, bool, bool]:
+    """Whether all is as the last run left it, and whether the partition, and another one, may be damaged."""
+    unreported = node.logs.unreported
+    return unreported.is_clean, unreported.may_be_damaged(KEY), unreported.may_be_damaged(OTHER)
+
+
+async def crashed(node: Node) -> None:
+    node.start()
+    node.create()
+    await append(node.get())
+    node.storage.crash(power=False)
+
+
+def test_R5_that_a_run_crashed_is_there_to_be_told_until_it_was() -> None:
+    async def run() -> None:
+        node = Node()
+        node.start()
+        assert findings(node) == (True, False, False), "there was no run before the first one"
+        await node.logs.close()
+        await crashed(node)
+        for was_clean in (False, True, True):
+            node.start()
+            assert (node.logs.recovery.clean, findings(node)) == (was_clean, (False, False, False))
+            await node.logs.close()
+        node.start()
+        node.logs.unreported.reported()
+        await node.logs.close()
+        node.storage.crash(power=True)
+        node.start()
+        assert findings(node) == (True, False, False)
+        node.logs.unreported.reported()
+        await node.logs.close()
+
+    asyncio.run(run())
+
+
+def test_R4_what_was_lost_is_there_to_be_told_until_it_was() -> None:
+    async def run() -> None:
+        node = Node(config=LogManagerConfig(disk_min_free_bytes=0, journal_file_bytes=200))
+        node.start()
+        node.create()
+        await append(node.get())
+        await node.logs.maintenance.flush()
+        await append(node.get())
+        node.storage.crash(power=False)
+        node.storage.open("/data/orders-0/00000000000000000000.log").truncate(0)
+        for _ in range(2):
+            node.start()
+            assert findings(node) == (False, True, False)
+            await node.logs.close()
+        node.start()
+        assert not node.get().log.recovered_damage, "this start does not find it again"
+        node.logs.unreported.reported()
+        await node.logs.close()
+        node.start()
+        assert findings(node) == (True, False, False)
+        await node.logs.close()
+
+    asyncio.run(run())
+
+
+def test_R4_a_note_that_cannot_be_read_says_the_worst_of_all_replicas(caplog: pytest.LogCaptureFixture) -> None:
+    async def run() -> None:
+        node = Node()
+        await crashed(node)
+        node.start()
+        await node.logs.close()
+        file = node.storage.open(PATH)
+        file.truncate(5)
+        node.start()
+        assert findings(node) == (False, True, True)
+        await node.logs.close()
+
+    asyncio.run(run())
+    assert "can't be read, so each replica here counts as one that may lack records" in caplog.text
+
+
+def test_R5_a_start_that_cannot_write_the_note_finds_the_same_again() -> None:
+    """Where it were not written, the recovery that follows would hide what there is to tell."""
+
+    async def run() -> None:
+        node = Node()
+        await crashed(node)
+        node.storage.fail_next("append", OSError(errno.ENOSPC, "No space left on device"), path_part=UNREPORTED_FILE)
+        with pytest.raises(OSError, match="No space"):
+            node.start()
+        node.start()
+        assert findings(node) == (False, False, False)
+        await node.logs.close()
+
+    asyncio.run(run())
