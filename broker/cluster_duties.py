@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Final
 
 from semel.broker.cluster_changes import ClusterChanges
 from semel.broker.controller.elections import nodes_fenced, nodes_unfenced
-from semel.broker.controller.membership import alive_nodes, stopping_nodes
+from semel.broker.controller.membership import alive_nodes, cordoned_nodes, stopping_nodes
 from semel.broker.controller.moves import completed_moves
 from semel.broker.controller.placement import with_more_replicas
 from semel.broker.controller.shutdown import StepDown, may_stop, step_down
@@ -166,7 +166,7 @@ class ClusterDuties:
 
     def _more_replicas(self, image: MetadataImage) -> list[Change]:
         config = self._config()
-        alive = alive_nodes(image) - stopping_nodes(image)
+        alive = alive_nodes(image) - stopping_nodes(image) - cordoned_nodes(image)
         nodes = [node_id for node_id in alive if image.brokers[node_id].peer_port]
         changes: list[Change] = []
         for name, factor in (
@@ -182,11 +182,12 @@ class ClusterDuties:
 
     async def _change(self, decision: Callable[..., list[Change]], node_ids: list[int]) -> None:
         min_isr = self._config().min_insync_replicas
-        epochs = {node_id: self._metadata.image.brokers[node_id].epoch for node_id in node_ids}
+        brokers = self._metadata.image.brokers
+        epochs = {node_id: brokers[node_id].epoch for node_id in node_ids if node_id in brokers}
 
         def decide(image: MetadataImage) -> list[Change]:
             # One that has registered again meanwhile is another run of the node, and was heard of.
-            same = [each for each in node_ids if each in image.brokers and image.brokers[each].epoch == epochs[each]]
+            same = [each for each in epochs if each in image.brokers and image.brokers[each].epoch == epochs[each]]
             return decision(image, same, default_min_isr=min_isr, stopping=stopping_nodes(image))
 
         await self._metadata.change(decide, as_controller=True)
@@ -219,7 +220,9 @@ class ClusterDuties:
             await asyncio.sleep(LEAVE_EVERY_S)
 
     def _changes_to_leave(self, image: MetadataImage) -> list[Change]:
-        here = image.brokers[self._config().node_id]
+        here = image.brokers.get(self._config().node_id)  # none where it was unregistered meanwhile
+        if here is None:
+            return []
         told: list[Change] = [] if here.is_stopping else [BrokerStopping(here.node_id, here.epoch)]
         return [*told, *self._step_down(image).changes]
 

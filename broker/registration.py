@@ -42,12 +42,15 @@ def returned(
         registered,
         default_min_isr=default_min_isr,
         stopping=stopping_nodes(image),
-        damaged={
-            one.tp for one in logs.partitions() if logs.unreported.may_be_damaged((one.topic_id, one.tp.partition))
-        }
-        | _unreadable(logs),
+        damaged=_damaged(logs) | _unreadable(logs),
         gone=_replicas_gone(image, registered.node_id, logs) - _unreadable(logs),
     )
+
+
+def _damaged(logs: LogManager) -> set[TopicPartition]:
+    """Return the partitions of which this start, or one before it that told nobody, found records lost."""
+    told = logs.unreported
+    return {one.tp for one in logs.partitions() if told.may_be_damaged((one.topic_id, one.tp.partition))}
 
 
 def _unreadable(logs: LogManager) -> set[TopicPartition]:

@@ -1,7 +1,8 @@
-"""`semel cluster`: which nodes there are, what each of them does, what is behind, and what to do next."""
+"""`semel cluster`: what each node does, what is behind, and what to do next; and replicas are spread evenly."""
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -9,6 +10,8 @@ import typer
 
 from semel.cli.common import (
     DEFAULT_BOOTSTRAP,
+    DURATION,
+    DURATION_HELP,
     AsJson,
     Bootstrap,
     ExitCode,
@@ -18,9 +21,11 @@ from semel.cli.common import (
     examples,
     fails_well,
     open_admin,
+    parse_duration,
     print_json,
     print_table,
 )
+from semel.cli.moving import AT_ONCE, AtOnce, DryRun, Yes, carry_out_and_tell, plan_as_json, print_plan
 from semel.protocol.api.diagnostics import Section, Severity
 from semel.protocol.wording import command, size
 
@@ -28,7 +33,7 @@ if TYPE_CHECKING:
     from semel.sdk.diagnosis.cluster_state import ClusterState, NodeState, ReplicationState
     from semel.sdk.diagnosis.findings import Finding
 
-app = command_app("Show the nodes of a cluster, what is behind, and what to do next.")
+app = command_app("Show the nodes of a cluster, what is behind, and what to do next; and balance it.")
 
 _SECTIONS = (Section.COORDINATORS, Section.PARTITIONS)
 """What findings are about that a cluster's nodes and replicas cause."""
@@ -37,7 +42,7 @@ _STEPS_MAX = 3
 
 @app.callback()
 def cluster() -> None:
-    """Show the nodes of a cluster, what is behind, and what to do next."""
+    """Show the nodes of a cluster, what is behind, and what to do next; and balance it."""
 
 
 @app.command(
@@ -72,6 +77,56 @@ def status(
         _print(state, wrong, limit, bootstrap)
     if not state.is_whole:
         raise typer.Exit(ExitCode.REFUSED)
+
+
+@app.command(
+    epilog=examples(
+        "semel cluster balance --dry-run",
+        "semel cluster balance --measure 60s --at-once 2",
+        exit_codes="0 it is balanced; 1 not all could be moved; 2 the command line is wrong; 3 no node answers",
+    )
+)
+@fails_well
+def balance(
+    dry_run: DryRun = False,
+    yes: Yes = False,
+    at_once: AtOnce = AT_ONCE,
+    measure: Annotated[
+        str,
+        typer.Option(
+            metavar=DURATION,
+            help=f"Measure for so long what comes into each partition, and spread that too. {DURATION_HELP}",
+        ),
+    ] = "0",
+    bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
+    as_json: AsJson = False,
+) -> None:
+    """Spread replicas, leaders and bytes evenly over the nodes, as far as that is worth the copies.
+
+    Racks come first: a partition is in as many as it can be. Nodes that are dead, stopping or cordoned get nothing.
+    Partitions that are being moved, or have no leader, stay. The same cluster always gives the same plan. Interrupted,
+    what has begun continues; the same command goes on.
+    """
+    from semel.sdk.balancing.carrying_out import read_cluster
+    from semel.sdk.balancing.planner import plan
+
+    measure_s = parse_duration(measure, "--measure")
+    with open_admin(bootstrap, client_id="semel-cluster") as admin:
+        if measure_s:
+            print(f"measuring for {measure} ...", file=sys.stderr)
+        found = plan(read_cluster(admin, measure_s=measure_s))
+        if as_json:
+            print_json(plan_as_json(found))
+        else:
+            print_plan(found)
+        if not found.moves:
+            print("nothing to move: the cluster is balanced", file=sys.stderr)
+        if dry_run or not found.moves:
+            return
+        if not yes:
+            typer.confirm(f"Move {counted(len(found.moves), 'partition')}?", abort=True)
+        done = carry_out_and_tell(admin, found.moves, at_once, bootstrap)
+    print(f"{counted(done.done, 'partition')} moved", file=sys.stderr)
 
 
 def _as_json(state: ClusterState, wrong: Sequence[Finding], bootstrap: str) -> dict[str, Any]:

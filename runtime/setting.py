@@ -57,6 +57,8 @@ class Setting:
     choices: tuple[str, ...] = ()
     dynamic: bool = False
     """Whether a running node takes a change (AlterConfigs)."""
+    only_dynamic: bool = False
+    """Whether it is changed in no other way, because the other nodes have to know."""
     sensitive: bool = False
     topic_name: str | None = None
     """The topic-level setting that this one is the node's default for."""
@@ -191,6 +193,7 @@ def setting(
     maximum: float | None = None,
     choices: tuple[str, ...] = (),
     dynamic: bool = False,
+    only_dynamic: bool = False,
     sensitive: bool = False,
     long: bool = False,
     topic_name: str | None = None,
@@ -208,6 +211,7 @@ def setting(
         maximum=maximum,
         choices=choices,
         dynamic=dynamic,
+        only_dynamic=only_dynamic,
         sensitive=sensitive,
         topic_name=topic_name,
         at_most=at_most,

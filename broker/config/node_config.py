@@ -36,6 +36,14 @@ class OwnSettings(PartConfig):
     )
     node_id: int = setting(1, "This node's number in the cluster.", minimum=0, maximum=INT32_MAX)
     broker_rack: str = setting("", "Where this node stands, as clients see it in the metadata.")
+    cordoned_log_dirs: tuple[str, ...] = setting(
+        (),
+        "Whether the node gets new replicas: * for none (KIP-1066). What it has stays there, and it may lead it. Set "
+        "while the node runs, never at a start: `semel node cordon`, or kafka-configs.sh.",
+        choices=("*",),
+        dynamic=True,
+        only_dynamic=True,
+    )
     kafka_listen: str = setting(
         "127.0.0.1:9092", "HOST:PORT on which the Kafka protocol is served (the data plane). Port 0 takes a free one."
     )

@@ -101,6 +101,8 @@ def load_config(
         for origin, name, text in entries:
             values[name] = _parse(origin, name, text)
             sources[name] = source
+            if SETTINGS[name].only_dynamic:
+                raise ConfigError(f"{origin}: {name} is set while the node runs, never at a start: leave it out")
     config = NodeConfig(**{attribute_of(name): value for name, value in values.items()})  # type: ignore[arg-type]
     check_config(config)
     return LoadedConfig(config, MappingProxyType(sources), file="" if file is None else str(file.absolute()))

@@ -17,6 +17,7 @@ from semel.broker.metadata.image import MetadataImage, TopicImage
 from semel.protocol.errors import ErrorCode, error_for
 from semel.protocol.ids import TopicPartition
 
+CORDONED_SETTING: Final = "cordoned.log.dirs"
 MIN_ISR_SETTING: Final = "min.insync.replicas"
 
 
@@ -36,6 +37,13 @@ def alive_nodes(image: MetadataImage) -> frozenset[int]:
 def stopping_nodes(image: MetadataImage) -> frozenset[int]:
     """Return the nodes that are about to stop."""
     return frozenset(node_id for node_id, broker in image.brokers.items() if broker.is_stopping)
+
+
+def cordoned_nodes(image: MetadataImage) -> frozenset[int]:
+    """Return the nodes that are to get no new replicas (KIP-1066)."""
+    return frozenset(
+        node_id for node_id, values in image.broker_configs.items() if "*" in values.get(CORDONED_SETTING, "")
+    )
 
 
 def is_enough(state: PartitionState, isr: Collection[int], min_isr: int) -> bool:

@@ -15,6 +15,7 @@ from semel.broker.controller.elections import led
 from semel.broker.controller.membership import (
     alive_nodes,
     changed,
+    cordoned_nodes,
     existing,
     follows,
     is_enough,
@@ -142,6 +143,10 @@ def _check_nodes(image: MetadataImage, tp: TopicPartition, state: PartitionState
     if not replicas or len(set(replicas)) < len(replicas) or any(each not in image.brokers for each in replicas):
         known = ", ".join(map(str, sorted(image.brokers)))
         raise _refusal(f"the replicas of {tp} can't be {listed}: name nodes of the cluster ({known}), each once")
+    cordoned = cordoned_nodes(image).intersection(replicas).difference(state.replicas)
+    if cordoned:
+        barred = min(cordoned)
+        raise _refusal(f"{tp} can't get a replica on node {barred}, which is cordoned: `semel node uncordon {barred}`")
     alone = [each for each in replicas if not image.brokers[each].peer_port]
     if alone and set(replicas) != set(state.replicas):
         raise _refusal(f"node {alone[0]} can't have a replica of {tp} beside others: it has no peer.listen")

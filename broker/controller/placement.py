@@ -175,11 +175,9 @@ def _refusal(topic: str, factor: int, able: Collection[int]) -> UsageError:
     if factor < 1:
         message = f"topic {topic} can't have {factor} replicas: ask for 1 or more, or -1 for the node's default"
     else:
-        are = "is" if len(able) == 1 else "are"
-        message = (
-            f"topic {topic} asks for replication factor {factor}, but {counted(len(able), 'node')} {are} registered "
-            f"({_listed(able)}): ask for {len(able)}, or start more nodes"
-        )
+        nodes = f"only {counted(len(able), 'node')} may get replicas ({_listed(able) or 'none'})"
+        fewer = f"ask for {len(able)}, or " if able else ""
+        message = f"topic {topic} asks for replication factor {factor}, but {nodes}: {fewer}start more nodes"
     return UsageError(message, ErrorCode.INVALID_REPLICATION_FACTOR)
 
 

@@ -6,7 +6,6 @@ What a move is, and when it is complete, is decided in `broker/controller/moves.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import NamedTuple
 
 from semel.broker.controller.membership import partitions_of, stopping_nodes
 from semel.broker.controller.moves import begin_move, cancel_move
@@ -15,20 +14,9 @@ from semel.broker.handlers.partition_decisions import Outcomes, decide_on_each
 from semel.broker.metadata.changes import PartitionChanged, PartitionState
 from semel.broker.metadata.image import MetadataImage
 from semel.broker.services import Services
+from semel.protocol.api.cluster import Reassignment
 from semel.protocol.ids import TopicPartition
 from semel.runtime.turns import in_turns
-
-
-class Reassignment(NamedTuple):
-    """A partition whose replicas are being moved.
-
-    replicas: all that it has meanwhile, those that it is to have first
-    adding, removing: those of them that the move has added and that stay, and those that leave at its end
-    """
-
-    replicas: tuple[int, ...]
-    adding: tuple[int, ...]
-    removing: tuple[int, ...]
 
 
 async def reassign(
@@ -52,25 +40,24 @@ async def reassign(
     return await decide_on_each(node, list(wanted), moved)
 
 
-async def reassignments(
-    node: Services, wanted: Sequence[TopicPartition] | None = None
-) -> dict[TopicPartition, Reassignment]:
+async def reassignments(node: Services, wanted: Sequence[TopicPartition] | None = None) -> list[Reassignment]:
     """Return the partitions that are being moved, all or those of `wanted`, by the newest metadata that can be read."""
     await read_newest(node)
     image = node.metadata.image
-    found: dict[TopicPartition, Reassignment] = {}
     if wanted is None:
-        async for topic, number, state in in_turns(partitions_of(image)):
-            if state.is_moving:
-                found[TopicPartition(topic.name, number)] = _described(state)
-    else:
-        async for tp in in_turns(wanted):
-            named = image.partition(tp)
-            if named is not None and named.is_moving:
-                found[tp] = _described(named)
+        return [
+            _described(TopicPartition(topic.name, number), state)
+            async for topic, number, state in in_turns(partitions_of(image))
+            if state.is_moving
+        ]
+    found: list[Reassignment] = []
+    async for tp in in_turns(dict.fromkeys(wanted)):
+        named = image.partition(tp)
+        if named is not None and named.is_moving:
+            found.append(_described(tp, named))
     return found
 
 
-def _described(state: PartitionState) -> Reassignment:
+def _described(tp: TopicPartition, state: PartitionState) -> Reassignment:
     adding = tuple(each for each in state.adding if each not in state.removing)
-    return Reassignment(state.replicas, adding, state.removing)
+    return Reassignment(tp, state.replicas, adding, state.removing)

@@ -124,6 +124,17 @@ class BrokerStopping:
 
 
 @dataclass(frozen=True, slots=True)
+class BrokerUnregistered:
+    """A node is gone for good. It was fenced, and had no replicas; its settings go with it.
+
+    epoch: its broker epoch. A process that still runs under it is over
+    """
+
+    node_id: int
+    epoch: int
+
+
+@dataclass(frozen=True, slots=True)
 class TopicCreated:
     name: str
     topic_id: TopicId
@@ -188,6 +199,7 @@ Change: TypeAlias = (
     | BrokerFenced
     | BrokerStopping
     | BrokerUnfenced
+    | BrokerUnregistered
     | TopicCreated
     | TopicDeleted
     | PartitionsAdded
@@ -203,6 +215,7 @@ KINDS: Final[Mapping[str, type[Change]]] = {
     "broker-fenced": BrokerFenced,
     "broker-unfenced": BrokerUnfenced,
     "broker-stopping": BrokerStopping,
+    "broker-unregistered": BrokerUnregistered,
     "topic-created": TopicCreated,
     "topic-deleted": TopicDeleted,
     "partitions-added": PartitionsAdded,
@@ -221,6 +234,8 @@ kind, or a field that is added to one, raises this number; `MetadataVersionRaise
 """
 MOVES_VERSION: Final = 2
 """From this version on a partition's state tells which replicas are being moved."""
+UNREGISTERED_VERSION: Final = 2
+"""From this version on nodes may be unregistered."""
 
 ADDED_TO_REGISTRATIONS: Final = frozenset(
     {"peer_host", "peer_port", "is_clean", "durability", "secret_mark", "metadata_version"}

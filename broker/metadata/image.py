@@ -19,6 +19,7 @@ from semel.broker.metadata.changes import (
     BrokerRegistered,
     BrokerStopping,
     BrokerUnfenced,
+    BrokerUnregistered,
     Change,
     ClusterCreated,
     ConfigsChanged,
@@ -212,6 +213,9 @@ class _Draft:
                 self._brokers.writable()[change.node_id] = replace(broker, is_fenced=isinstance(change, BrokerFenced))
             case BrokerStopping():
                 self._brokers.writable()[change.node_id] = replace(self._current(change), is_stopping=True)
+            case BrokerUnregistered():
+                del self._brokers.writable()[self._current(change).node_id]
+                self._broker_configs.writable().pop(change.node_id, None)
             case TopicCreated():
                 topic = TopicImage(change.name, change.topic_id, change.partitions, _frozen(change.configs))
                 self._set_topic(topic)
@@ -233,7 +237,7 @@ class _Draft:
             case MetadataVersionRaised():
                 self._version = _readable(change.version)
 
-    def _current(self, change: BrokerFenced | BrokerUnfenced | BrokerStopping) -> BrokerImage:
+    def _current(self, change: BrokerFenced | BrokerUnfenced | BrokerStopping | BrokerUnregistered) -> BrokerImage:
         broker = self._brokers.items.get(change.node_id)
         if broker is None or broker.epoch != change.epoch:
             known = "which never registered" if broker is None else f"whose broker epoch is {broker.epoch}"

@@ -23,6 +23,7 @@ from sqlalchemy.engine import URL
 from semel.broker.metadata.chain import START, ChainBrokenError, MetadataWentBackError, Position, digest_of
 from semel.broker.metadata.changes import (
     BrokerRegistered,
+    BrokerUnregistered,
     Change,
     ClusterCreated,
     MetadataCorruptError,
@@ -256,6 +257,9 @@ class MetadataStore(Database):
                 if self._check_chain(connection, after) != after.sequence:
                     raise conflict
                 connection.execute(CHANGES.insert(), rows)
+                for change in changes:
+                    if isinstance(change, BrokerUnregistered):  # a process that runs as this node is deposed by that
+                        connection.execute(NODES.delete().where(NODES.c.node_id == change.node_id))
         except exc.IntegrityError:
             raise conflict from None
         return _positions(rows)
@@ -456,12 +460,15 @@ class MetadataStore(Database):
         current = connection.execute(
             sa.select(NODES.c.broker_epoch).where(NODES.c.node_id == writer.node_id).with_for_update()
         ).scalar()
-        if current != writer.epoch:
-            newer = "it is not registered" if current is None else f"it was started again, with broker epoch {current}"
-            raise NodeDeposedError(
-                f"this run of node {writer.node_id}, broker epoch {writer.epoch}, is over: {newer}. Stop one of the "
-                "two processes, or give one of them another node.id and data directory"
-            )
+        if current == writer.epoch:
+            return
+        run = f"this run of node {writer.node_id}, broker epoch {writer.epoch}, is over"
+        if current is None:
+            raise NodeDeposedError(f"{run}: it was removed from the cluster. Started again, it joins as a new node")
+        raise NodeDeposedError(
+            f"{run}: it was started again, with broker epoch {current}. Stop one of the two processes, or give one of "
+            "them another node.id and data directory"
+        )
 
     def _check_alone(self, connection: sa.Connection, node_id: int, alone: Alone, now_ms: int) -> None:
         row, time_ms = self._read_lease(connection, now_ms)

@@ -7,6 +7,7 @@ from collections.abc import Coroutine, Iterable, Mapping, Sequence
 from types import TracebackType
 from typing import Any, Literal, Self, TypeVar, Unpack
 
+from semel.protocol.api.cluster import NodeState, Reassignment
 from semel.protocol.api.diagnostics import HISTORY_LIMIT, SNAPSHOT_LIMIT, Thresholds, TransactionHistory
 from semel.protocol.api.groups import FetchedOffset, GroupDescription, OffsetAndMetadata
 from semel.protocol.api.shared_transactions import CommitDecision, SharedDescription
@@ -14,6 +15,7 @@ from semel.protocol.api.topics import IsolationLevel, ListOffset, TopicDescripti
 from semel.protocol.api.transactions import TransactionDescription
 from semel.protocol.errors import SemelError
 from semel.protocol.ids import ProducerIdAndEpoch, TopicPartition
+from semel.sdk.admin.cluster_calls import ReplicasOfNodes
 from semel.sdk.admin.core import AdminCore, ConfigEntry, GroupListings, PartitionLag, TransactionListings, group_owners
 from semel.sdk.diagnosis.findings import Diagnosis
 from semel.sdk.transport.blocking import run, work
@@ -244,6 +246,55 @@ class Admin(NotPicklable):
     def abort_transaction(self, transactional_id: str) -> None:
         """Abort what a transactional id has open; its producer is fenced."""
         self._run(self._core.abort_transaction(transactional_id))
+
+    # --- The cluster's nodes ------------------------------------------------------------------------------------------
+
+    def nodes(self) -> list[NodeState]:
+        """Return all registered nodes, dead ones too, by their numbers."""
+        return self._run(self._core.nodes())
+
+    def replicas(self) -> ReplicasOfNodes:
+        """Ask each node which replicas are on its disk, and return their sizes."""
+        return self._run(self._core.replicas())
+
+    def reassign_partitions(
+        self, wanted: Mapping[TopicPartition, Sequence[int] | None]
+    ) -> dict[TopicPartition, SemelError | None]:
+        """Move each partition's replicas to these nodes, the preferred leader first; None cancels a move (KIP-455).
+
+        Returns for each None, or what is wrong with it: INVALID_REPLICA_ASSIGNMENT, NO_REASSIGNMENT_IN_PROGRESS, ...
+        The moves have begun then, and continue: `reassignments` says which are not complete.
+        """
+        return self._run(self._core.reassign_partitions(wanted))
+
+    def reassignments(self) -> list[Reassignment]:
+        """Return the partitions whose replicas are being moved."""
+        return self._run(self._core.reassignments())
+
+    def elect_leaders(
+        self, partitions: Iterable[TopicPartition], *, unclean: bool = False
+    ) -> dict[TopicPartition, SemelError | None]:
+        """Have the preferred replica of each partition lead, its first one.
+
+        unclean: instead, where nobody leads, elect any replica that is alive. **Committed records may be lost.**
+
+        Returns for each None, or why nothing was elected: ELECTION_NOT_NEEDED, PREFERRED_LEADER_NOT_AVAILABLE, ...
+        """
+        return self._run(self._core.elect_leaders(partitions, unclean))
+
+    def cordon_node(self, node_id: int, cordoned: bool = True) -> None:
+        """Have a node get no new replicas (KIP-1066), or let it get some again. Those that it has stay there.
+
+        Raises `FatalError` BROKER_ID_NOT_REGISTERED.
+        """
+        self._run(self._core.cordon_node(node_id, cordoned))
+
+    def unregister_node(self, node_id: int) -> None:
+        """Remove a node from the cluster that is dead and has no replicas.
+
+        Raises `FatalError` BROKER_ID_NOT_REGISTERED; INVALID_REQUEST where it is alive or has replicas.
+        """
+        self._run(self._core.unregister_node(node_id))
 
     # --- Looking into trouble -----------------------------------------------------------------------------------------
 

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final, Literal, TypeVar
 
+from semel.protocol.api.cluster import NodeState, Reassignment
 from semel.protocol.api.diagnostics import (
     HISTORY_LIMIT_MAX,
     SNAPSHOT_LIMIT_MAX,
@@ -39,9 +40,11 @@ from semel.protocol.api.transactions import TransactionDescription, TransactionL
 from semel.protocol.consumer_protocol import CONSUMER_PROTOCOL_TYPE, decode_assignment
 from semel.protocol.errors import AbortTransactionError, ErrorCode, FatalError, SemelError, UsageError, error_for
 from semel.protocol.ids import NO_TIMESTAMP, OFFSETS_TOPIC, TRANSACTIONS_TOPIC, ProducerIdAndEpoch, TopicPartition
-from semel.protocol.int_bounds import INT16_MAX, INT64_MAX
+from semel.protocol.int_bounds import INT16_MAX, INT32_MAX, INT64_MAX
 from semel.protocol.proto_conversions import by_topic, partition_of, told_topic_id
 from semel.protocol.v1 import groups_pb2, metadata_pb2, topics_pb2, transactions_pb2
+from semel.sdk.admin import cluster_calls
+from semel.sdk.admin.cluster_calls import ReplicasOfNodes
 from semel.sdk.diagnosis.calls import end_hanging, read_history, take_snapshots
 from semel.sdk.diagnosis.findings import Diagnosis
 from semel.sdk.diagnosis.rules import diagnose
@@ -457,6 +460,39 @@ class AdminCore:
         check_text("transactional_id", transactional_id)
         request = transactions_pb2.AbortTransactionRequest(transactional_id=transactional_id)
         await self._control.call(rpc.ABORT_TRANSACTION, request)
+
+    # --- The cluster's nodes ------------------------------------------------------------------------------------------
+
+    async def nodes(self) -> list[NodeState]:
+        return await cluster_calls.describe_nodes(self._control)
+
+    async def replicas(self) -> ReplicasOfNodes:
+        return await cluster_calls.describe_replicas(self._control)
+
+    async def reassign_partitions(
+        self, wanted: Mapping[TopicPartition, Sequence[int] | None]
+    ) -> dict[TopicPartition, SemelError | None]:
+        nodes: dict[TopicPartition, list[int]] = {}
+        for tp in check_partitions(wanted):
+            replicas = wanted[tp]
+            if replicas is not None and not replicas:
+                raise UsageError(f"the replicas of {tp} are at least one node; None cancels a move")
+            nodes[tp] = [check_int(f"a replica of {tp}", each, 0, INT32_MAX) for each in replicas or ()]
+        return await cluster_calls.reassign_partitions(self._control, nodes)
+
+    async def reassignments(self) -> list[Reassignment]:
+        return await cluster_calls.list_reassignments(self._control)
+
+    async def elect_leaders(
+        self, partitions: Iterable[TopicPartition], unclean: bool
+    ) -> dict[TopicPartition, SemelError | None]:
+        return await cluster_calls.elect_leaders(self._control, check_partitions(partitions), unclean)
+
+    async def cordon_node(self, node_id: int, cordoned: bool) -> None:
+        await cluster_calls.cordon_node(self._control, check_int("node_id", node_id, 0, INT32_MAX), cordoned)
+
+    async def unregister_node(self, node_id: int) -> None:
+        await cluster_calls.unregister_node(self._control, check_int("node_id", node_id, 0, INT32_MAX))
 
     # --- Looking into trouble -----------------------------------------------------------------------------------------
 

@@ -9,6 +9,7 @@ from typing import Generic, TypeAlias, TypeVar
 from google.protobuf.message import Message
 
 from semel.protocol.v1 import (
+    cluster_pb2,
     diagnostics_pb2,
     groups_pb2,
     metadata_pb2,
@@ -62,6 +63,7 @@ _TRANSACTIONS = "/semel.v1.TransactionService/"
 _SHARED = "/semel.v1.SharedTransactionService/"
 _GROUPS = "/semel.v1.GroupService/"
 _DIAGNOSTICS = "/semel.v1.DiagnosticsService/"
+_CLUSTER = "/semel.v1.ClusterService/"
 
 GET_METADATA = Rpc(
     _METADATA + "GetMetadata", metadata_pb2.GetMetadataRequest, metadata_pb2.GetMetadataResponse, Place.ANY
@@ -216,4 +218,32 @@ ABORT_HANGING_TRANSACTION = Rpc(
     diagnostics_pb2.AbortHangingRequest,
     diagnostics_pb2.AbortHangingResponse,
     Place.LEADERS,
+)
+DESCRIBE_NODES = Rpc(
+    _CLUSTER + "DescribeNodes", cluster_pb2.DescribeNodesRequest, cluster_pb2.DescribeNodesResponse, Place.ANY
+)
+DESCRIBE_REPLICAS = Rpc(
+    _CLUSTER + "DescribeReplicas",
+    cluster_pb2.DescribeReplicasRequest,
+    cluster_pb2.DescribeReplicasResponse,
+    Place.EVERY,
+)
+REASSIGN_PARTITIONS = Rpc(
+    _CLUSTER + "ReassignPartitions",
+    cluster_pb2.ReassignPartitionsRequest,
+    cluster_pb2.ReassignPartitionsResponse,
+    Place.ANY,
+)
+LIST_REASSIGNMENTS = Rpc(
+    _CLUSTER + "ListReassignments",
+    cluster_pb2.ListReassignmentsRequest,
+    cluster_pb2.ListReassignmentsResponse,
+    Place.ANY,
+)
+ELECT_LEADERS = Rpc(
+    _CLUSTER + "ElectLeaders", cluster_pb2.ElectLeadersRequest, cluster_pb2.ElectLeadersResponse, Place.ANY
+)
+CORDON_NODE = Rpc(_CLUSTER + "CordonNode", cluster_pb2.CordonNodeRequest, cluster_pb2.CordonNodeResponse, Place.ANY)
+UNREGISTER_NODE = Rpc(
+    _CLUSTER + "UnregisterNode", cluster_pb2.UnregisterNodeRequest, cluster_pb2.UnregisterNodeResponse, Place.ANY
 )

@@ -12,7 +12,7 @@ from collections.abc import Container, Mapping, Sequence
 from typing import Final, NamedTuple
 
 from semel.broker.config.node_config import NodeConfig
-from semel.broker.controller.membership import alive_nodes, stopping_nodes
+from semel.broker.controller.membership import alive_nodes, cordoned_nodes, stopping_nodes
 from semel.broker.handlers.topics.descriptions import describe_topic
 from semel.broker.handlers.topics.replica_placement import placed_as_assigned, placed_by_rule
 from semel.broker.handlers.topics.rules import (
@@ -323,9 +323,9 @@ def _states(
 
 def _nodes(config: NodeConfig, image: MetadataImage) -> tuple[int, ...]:
     """Return where new replicas may be. Where this node runs alone, what else is registered is a former id of it."""
-    if not config.peer_listen:
-        return (config.node_id,)
-    return tuple(broker.node_id for broker in image.brokers.values() if broker.peer_port)
+    brokers = [one.node_id for one in image.brokers.values() if one.peer_port]
+    cordoned = cordoned_nodes(image)
+    return tuple(each for each in (brokers if config.peer_listen else [config.node_id]) if each not in cordoned)
 
 
 def _check_room(config: NodeConfig, partition_count: int, more: int) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 
-from semel.broker.controller.membership import alive_nodes, stopping_nodes
+from semel.broker.controller.membership import alive_nodes, cordoned_nodes, stopping_nodes
 from semel.broker.controller.placement import new_partition, place_replicas
 from semel.broker.metadata.changes import PartitionState
 from semel.broker.metadata.image import MetadataImage
@@ -52,6 +52,10 @@ def placed_as_assigned(
         if unknown:
             nodes = ", ".join(map(str, image.brokers))
             raise _refusal(f"{topic}-{number} can't be on node {unknown[0]}: the cluster has the nodes {nodes}")
+        if cordoned := cordoned_nodes(image).intersection(replicas):
+            raise _refusal(
+                f"{topic}-{number} can't be on node {min(cordoned)}: it is cordoned, and gets no new replicas"
+            )
         if not replicas or len(set(replicas)) < len(replicas):
             raise _refusal(f"{topic}-{number} must be on at least one node, and once on each, not on {replicas}")
         if alive.isdisjoint(replicas):

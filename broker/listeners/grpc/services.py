@@ -10,6 +10,7 @@ import grpc
 
 from semel.broker.handlers.fetch.handler import FetchHandler
 from semel.broker.handlers.produce.handler import ProduceHandler
+from semel.broker.listeners.grpc.cluster_service import ClusterService
 from semel.broker.listeners.grpc.data_service import DataService
 from semel.broker.listeners.grpc.diagnostics_service import DiagnosticsService
 from semel.broker.listeners.grpc.edge import CallTimes, service_handler
@@ -22,6 +23,7 @@ from semel.broker.listeners.grpc.transaction_service import TransactionService
 from semel.broker.listeners.grpc.whereabouts import with_whereabouts
 from semel.broker.services import Services
 from semel.protocol.v1 import (
+    cluster_pb2,
     data_pb2,
     diagnostics_pb2,
     groups_pb2,
@@ -50,6 +52,7 @@ class SemelServices:
         services = (
             (metadata_pb2, "MetadataService", MetadataService(node)),
             (topics_pb2, "TopicService", TopicService(node)),
+            (cluster_pb2, "ClusterService", ClusterService(node)),
             (groups_pb2, "GroupService", GroupService(node)),
             (transactions_pb2, "TransactionService", TransactionService(node)),
             (shared_pb2, "SharedTransactionService", SharedTransactionService(node)),

@@ -45,6 +45,7 @@ from semel.broker.listeners.kafka.apis.offset_fetch import OFFSET_FETCH
 from semel.broker.listeners.kafka.apis.offset_for_leader_epoch import OFFSET_FOR_LEADER_EPOCH
 from semel.broker.listeners.kafka.apis.sync_group import SYNC_GROUP
 from semel.broker.listeners.kafka.apis.txn_offset_commit import TXN_OFFSET_COMMIT
+from semel.broker.listeners.kafka.apis.unregister_broker import UNREGISTER_BROKER
 from semel.broker.listeners.kafka.apis.update_features import UPDATE_FEATURES
 from semel.broker.listeners.kafka.apis.write_txn_markers import WRITE_TXN_MARKERS
 from semel.broker.listeners.kafka.registry import Api
@@ -93,6 +94,7 @@ ALL_APIS: Sequence[Api] = (
     OFFSET_FOR_LEADER_EPOCH,
     SYNC_GROUP,
     TXN_OFFSET_COMMIT,
+    UNREGISTER_BROKER,
     UPDATE_FEATURES,
     WRITE_TXN_MARKERS,
 )

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
 
-from cluster import Cluster, cluster
+from cluster import Cluster
+from moving_cluster import T0, create, moved, run
 
 from semel.broker.handlers.partition_decisions import DECIDED_TOGETHER
 from semel.broker.handlers.reassignments import Reassignment, reassign, reassignments
@@ -17,34 +16,6 @@ from semel.broker.metadata.image import MetadataImage
 from semel.protocol.api.topics import NewTopic
 from semel.protocol.errors import ErrorCode, RetriableError
 from semel.protocol.ids import OFFSETS_TOPIC, TopicPartition
-
-T0 = TopicPartition("t", 0)
-
-
-def run(folder: Path, test: Callable[[Cluster], Awaitable[None]], *, nodes: int = 3, **settings: Any) -> None:
-    async def main() -> None:
-        async with asyncio.timeout(180), cluster(folder, nodes, **settings) as made:
-            await test(made)
-
-    asyncio.run(main())
-
-
-async def create(made: Cluster, *replicas: int, min_isr: int) -> None:
-    """Make the topic, with its replicas on these nodes."""
-    configs = {"min.insync.replicas": str(min_isr)}
-    (result,) = await create_topics(made.any(), [NewTopic("t", configs=configs, assignments={0: replicas})])
-    assert result.error is ErrorCode.NONE, result.message
-    await made.until(lambda: all(node.metadata.topic("t") is not None for node in made.nodes.values()))
-    await made.in_sync(T0, *replicas)
-
-
-async def moved(made: Cluster, tp: TopicPartition, *replicas: int) -> None:
-    """Move a partition, and wait until it is done and the others have nothing of it any more."""
-    assert await reassign(made.any(), {tp: replicas}) == {tp: None}
-    await made.until(lambda: made.state(tp).replicas == replicas and not made.state(tp).is_moving)
-    await made.in_sync(tp, *replicas)
-    others = [node for node_id, node in made.nodes.items() if node_id not in replicas]
-    await made.until(lambda: all(node.partition(tp) is None for node in others))
 
 
 def has_directory(made: Cluster, node_id: int, tp: TopicPartition) -> bool:
@@ -77,14 +48,14 @@ def test_a_move_waits_for_a_node_that_is_away_and_can_be_seen_and_cancelled(tmp_
         await made.kill(away)
         stays = before[0]
         assert await reassign(made.nodes[stays], {T0: (stays, away)}) == {T0: None}
-        expected = Reassignment((stays, away, before[1]), (away,), (before[1],))
+        expected = Reassignment(T0, (stays, away, before[1]), (away,), (before[1],))
         for wanted in (None, [T0], [T0, TopicPartition("t", 7), TopicPartition("none", 0)]):
-            assert await reassignments(made.nodes[stays], wanted) == {T0: expected}
-        assert await reassignments(made.nodes[stays], [TopicPartition("t", 7)]) == {}
+            assert await reassignments(made.nodes[stays], wanted) == [expected]
+        assert await reassignments(made.nodes[stays], [TopicPartition("t", 7)]) == []
         await made.produce(T0, b"1")
         assert await reassign(made.nodes[stays], {T0: None}) == {T0: None}
         assert (made.state(T0).replicas, made.state(T0).is_moving) == ((stays, before[1]), False)
-        assert await reassignments(made.nodes[stays]) == {}
+        assert await reassignments(made.nodes[stays]) == []
         refused = await reassign(made.nodes[stays], {T0: None})
         assert refused[T0] is not None
         assert refused[T0].code is ErrorCode.NO_REASSIGNMENT_IN_PROGRESS

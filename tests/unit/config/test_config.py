@@ -132,13 +132,26 @@ def test_variables_of_others_are_not_settings() -> None:
 
 
 def test_no_setting_looks_like_a_kubernetes_service_variable() -> None:
-    for name in SETTINGS:
+    for name in (one.name for one in SETTINGS.values() if not one.only_dynamic):
         value = SETTINGS[name].format(value_of(NodeConfig(), name)) or "sqlite:///x"
         if name.endswith(("advertised", "metrics.listen", "peer.listen")):
             value = "host:1"
         elif name.endswith("overrides"):
             value = "10.0.0.1:1"
         assert load_config(environment={environment_name(name): value}).source(name) is Source.ENVIRONMENT
+
+
+def test_what_the_other_nodes_have_to_know_is_not_set_at_a_start(tmp_path: Path) -> None:
+    """They place replicas by what the metadata has, which a file of this node does not change."""
+    file = tmp_path / "node.toml"
+    file.write_text('cordoned.log.dirs = "*"')
+    for given in (
+        {"file": file},
+        {"environment": {"SEMEL_CORDONED_LOG_DIRS": "*"}},
+        {"flags": [("--set", "cordoned.log.dirs", "*")]},
+    ):
+        with pytest.raises(ConfigError, match=r"cordoned\.log\.dirs is set while the node runs, never at a start"):
+            load_config(**{"environment": {}, **given})  # type: ignore[arg-type]
 
 
 def test_no_name_is_a_table_of_another() -> None:
@@ -159,12 +172,13 @@ def test_every_setting_is_used_somewhere() -> None:
     declared_in = {ROOT / Path(*part.__module__.split(".")[1:]).with_suffix(".py") for part in (*PARTS, JournalConfig)}
     folders = ("broker", "txn_coordinator", "group_coordinator")
     sources = [path for folder in folders for path in (ROOT / folder).rglob("*.py") if path not in declared_in]
-    used = {word for path in (*sources, ROOT / "cli" / "serve.py") for word in re.findall(r"\w+", path.read_text())}
+    texts = "".join(path.read_text() for path in (*sources, ROOT / "cli" / "serve.py"))
+    used = set(re.findall(r"\w+", texts))
     used |= {word for path in declared_in for word in re.findall(r"\.(\w+)", path.read_text())}
     assert not [
         setting.name
         for setting in SETTINGS.values()
-        if setting.topic_name is None and attribute_of(setting.name) not in used
+        if setting.topic_name is None and attribute_of(setting.name) not in used and f'"{setting.name}"' not in texts
     ]
 
 

@@ -14,11 +14,13 @@ from running_node import create_topic, run_with_node
 from semel.broker.config.node_config import SETTINGS, TOPIC_DEFAULTS
 from semel.broker.handlers.configs import alter_configs
 from semel.broker.handlers.metadata import topics_by_name
+from semel.broker.handlers.topics.changes import create_topics
 from semel.broker.log.config import AppendOrigin
 from semel.broker.logs.maintenance import LogMaintenance
 from semel.broker.node import Node
 from semel.protocol.api.metadata import ALL_NODES, AlterConfigsRequest, ResourceType
-from semel.protocol.errors import SemelError
+from semel.protocol.api.topics import NewTopic
+from semel.protocol.errors import ErrorCode, SemelError
 from semel.protocol.ids import ProducerIdAndEpoch, TopicPartition
 from semel.protocol.int_bounds import INT32_MAX
 from semel.protocol.kafka.api import ApiKey
@@ -162,6 +164,16 @@ async def waits_at_the_end(node: Node, change: Set) -> None:
     assert node.config.shutdown_grace_ms == 7, "the stop reads it when it begins"
 
 
+async def gets_no_replicas(node: Node, change: Set) -> None:
+    (before,) = await create_topics(node, [NewTopic("before")])
+    await change("*")
+    (meanwhile,) = await create_topics(node, [NewTopic("meanwhile")])
+    await change(None)
+    (after,) = await create_topics(node, [NewTopic("after")])
+    assert [one.error is ErrorCode.NONE for one in (before, meanwhile, after)] == [True, False, True]
+    assert "only 0 nodes may get replicas (none): start more nodes" in meanwhile.message
+
+
 EFFECTS: dict[str, Callable[[Node, Set], Awaitable[None]]] = {
     "log.cleaner.backoff.ms": looks_for_logs_to_compact,
     "log.flush.interval.ms": flushes,
@@ -177,6 +189,7 @@ EFFECTS: dict[str, Callable[[Node, Set], Awaitable[None]]] = {
     "max.request.partition.size.limit": bounds_answers,
     "shutdown.grace.ms": waits_at_the_end,
 }
+OF_ONE_NODE = {"cordoned.log.dirs": gets_no_replicas}
 
 AS_STARTED = {"log_cleaner_backoff_ms": INT32_MAX, "log_flush_interval_ms": INT32_MAX}
 
@@ -192,9 +205,24 @@ def changes(node: Node, name: str, whose: str) -> Set:
 @pytest.mark.parametrize("whose", ["1", ALL_NODES])
 @pytest.mark.parametrize("name", EFFECTS)
 def test_a_dynamic_setting_takes_effect_at_once(tmp_path: Path, name: str, whose: str) -> None:
+    takes_effect(tmp_path, name, whose, EFFECTS[name])
+
+
+@pytest.mark.parametrize("name", OF_ONE_NODE)
+def test_a_dynamic_setting_of_one_node_takes_effect_at_once_and_is_not_for_all(tmp_path: Path, name: str) -> None:
+    takes_effect(tmp_path, name, "1", OF_ONE_NODE[name])
+
+    async def for_all(node: Node) -> None:
+        with pytest.raises(SemelError, match=f"{name} is of one node: name it"):
+            await changes(node, name, ALL_NODES)("*")
+
+    run_with_node(tmp_path / "all", for_all)
+
+
+def takes_effect(tmp_path: Path, name: str, whose: str, effect: Callable[[Node, Set], Awaitable[None]]) -> None:
     async def test(node: Node) -> None:
         async with asyncio.timeout(60):
-            await EFFECTS[name](node, changes(node, name, whose))
+            await effect(node, changes(node, name, whose))
 
     run_with_node(tmp_path, test, topics={"a": 1}, **AS_STARTED)
 
@@ -227,7 +255,7 @@ def test_dynamic_defaults_of_topics_reach_the_logs_that_there_are(tmp_path: Path
 
 def test_every_dynamic_setting_is_tried() -> None:
     dynamic = {setting.name for setting in SETTINGS.values() if setting.dynamic}
-    assert dynamic == {*EFFECTS, *TOPIC_DEFAULTS.values()}
+    assert dynamic == {*EFFECTS, *OF_ONE_NODE, *TOPIC_DEFAULTS.values()}
 
 
 KAFKAS = (

@@ -101,7 +101,7 @@ def test_a_node_that_is_not_alive_leads_nothing_and_has_replicas_only_where_othe
         (
             3,
             (),
-            r"topic t asks for replication factor 3, but 2 nodes are registered \(1, 2\): ask for 2, or start more",
+            r"topic t asks for replication factor 3, but only 2 nodes may get replicas \(1, 2\): ask for 2, or start",
         ),
         (0, (), r"topic t can't have 0 replicas"),
         (-2, (), r"topic t can't have -2 replicas"),
@@ -121,7 +121,7 @@ def test_only_the_nodes_that_may_have_replicas_have_some() -> None:
     states = place_replicas(image, "t", 10_000, 1, nodes=(2,), start=0)
     assert set(states) == {PartitionState(2, 0, (2,), (2,))}
     assert len(set(map(id, states))) == 1, "a wide topic's partitions share their state"
-    with pytest.raises(UsageError, match=r"but 1 node is registered \(2\)"):
+    with pytest.raises(UsageError, match=r"but only 1 node may get replicas \(2\)"):
         place_replicas(image, "t", 1, 2, nodes=(2,), start=0)
 
 

@@ -20,6 +20,7 @@ from semel.broker.metadata.changes import (
     BrokerRegistered,
     BrokerStopping,
     BrokerUnfenced,
+    BrokerUnregistered,
     Change,
     ClusterCreated,
     ConfigsChanged,
@@ -58,6 +59,9 @@ CHANGES: list[Change] = [
     BrokerFenced(2, 11),
     BrokerUnfenced(2, 11),
     MetadataVersionRaised(1),
+    BrokerRegistered(3, "c1", "dir3", "c", 9092, "c", 9094),
+    ConfigsChanged("BROKER", "3", {"num.partitions": "4"}),
+    BrokerUnregistered(3, 18),
 ]
 NEXT = len(CHANGES) + 1
 

@@ -90,7 +90,7 @@ def test_new_topics_are_on_this_node_alone_and_more_replicas_are_refused_in_word
         await node.metadata.refresh()
         results = await create_topics(node, [NewTopic("one", 4, 1), NewTopic("two", 1, 2)])
         assert [result.error for result in results] == [ErrorCode.NONE, ErrorCode.INVALID_REPLICATION_FACTOR]
-        assert "topic two asks for replication factor 2, but 1 node is registered" in results[1].message
+        assert "topic two asks for replication factor 2, but only 1 node may get replicas (1)" in results[1].message
         assert {state.replicas for state in node.metadata.image.topics["one"].partitions} == {(node.config.node_id,)}
 
     run_with_node(tmp_path, test)

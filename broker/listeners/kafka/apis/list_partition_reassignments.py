@@ -25,11 +25,10 @@ async def handle_list_partition_reassignments(context: RequestContext, body: mem
     except SemelError as error:
         return await write_response(context, error_code=error.code, error_message=error.message)
     topics: dict[str, list[dict[str, Any]]] = {}
-    async for tp in in_turns(list(moves)):
-        move = moves[tp]
-        topics.setdefault(tp.topic, []).append(
+    async for move in in_turns(moves):
+        topics.setdefault(move.partition.topic, []).append(
             {
-                "partition_index": tp.partition,
+                "partition_index": move.partition.partition,
                 "replicas": move.replicas,
                 "adding_replicas": move.adding,
                 "removing_replicas": move.removing,

@@ -1,0 +1,23 @@
+"""UnregisterBroker, version 0 (KIP-631): a node that is gone for good is removed from the cluster."""
+
+from __future__ import annotations
+
+from semel.broker.handlers import nodes
+from semel.broker.listeners.kafka.registry import Api, RequestContext
+from semel.protocol.errors import SemelError
+from semel.protocol.kafka.api import ApiKey
+from semel.protocol.kafka.messages import build_response, parse_request
+
+
+async def handle_unregister_broker(context: RequestContext, body: memoryview) -> bytes:
+    request = parse_request(ApiKey.UNREGISTER_BROKER, context.api_version, body)
+    try:
+        await nodes.remove(context.node, request.broker_id)
+    except SemelError as error:
+        return build_response(
+            ApiKey.UNREGISTER_BROKER, context.api_version, error_code=error.code, error_message=error.message
+        )
+    return build_response(ApiKey.UNREGISTER_BROKER, context.api_version)
+
+
+UNREGISTER_BROKER = Api(ApiKey.UNREGISTER_BROKER, 0, 0, handle_unregister_broker)

@@ -1,0 +1,150 @@
+"""What commands share that move replicas: the plan as a table, the question, progress, and what came of it."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Annotated, Any, Final
+
+import typer
+
+import semel
+from semel.cli.common import ExitCode, command_here, counted, fail, print_table
+from semel.protocol.wording import partition_argument, size
+
+if TYPE_CHECKING:
+    from semel.sdk.balancing.carrying_out import Progress
+    from semel.sdk.balancing.results import Move, Plan
+
+DryRun = Annotated[bool, typer.Option("--dry-run", help="Show what would be moved, and change nothing.")]
+Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")]
+AtOnce = Annotated[
+    int,
+    typer.Option("--at-once", min=1, max=1000, metavar="N", help="How many partitions are copied at the same time."),
+]
+AT_ONCE: Final = 5
+_SHOWN_MAX: Final = 20
+_TOLD_EVERY_S: Final = 5.0
+
+
+def print_plan(plan: Plan) -> None:
+    """Print what each node has before and after, and the moves."""
+    after = {one.node_id: one for one in plan.after}
+    rows = []
+    for one in plan.before:
+        then = after[one.node_id]
+        rows.append(
+            (
+                one.node_id,
+                _arrow(one.replicas, then.replicas),
+                _arrow(one.leaders, then.leaders),
+                _arrow(size(one.size_bytes), size(then.size_bytes)),
+            )
+        )
+    print_table(["node", "replicas", "preferred leader of", "bytes"], rows, empty="no nodes")
+    print()
+    if plan.moves:
+        orders = sum(not move.copied_bytes and set(move.before) == set(move.after) for move in plan.moves)
+        leads = f", of {orders} only the preferred leader changes" if orders else ""
+        print(f"{counted(len(plan.moves), 'partition')} to move{leads}, {size(plan.copied_bytes)} to copy:")
+        print_moves(plan.moves)
+    for what, cases in (("can't be done", plan.impossible), ("left alone", plan.left_alone)):
+        for case in cases[:_SHOWN_MAX]:
+            print(f"{what}: {partition_argument(case.partition)}: {case.reason}")
+        if len(cases) > _SHOWN_MAX:
+            print(f"... and {len(cases) - _SHOWN_MAX} more")
+
+
+def _arrow(before: object, after: object) -> str:
+    return str(before) if before == after else f"{before} -> {after}"
+
+
+def print_moves(moves: Sequence[Move]) -> None:
+    print_table(
+        ["partition", "replicas", "to", "copied", "why"],
+        [
+            (
+                partition_argument(move.partition),
+                ",".join(map(str, move.before)),
+                ",".join(map(str, move.after)),
+                size(move.copied_bytes) if move.copied_bytes else None,
+                move.reason,
+            )
+            for move in moves[:_SHOWN_MAX]
+        ],
+        empty="nothing to move",
+        whole=True,
+    )
+    if len(moves) > _SHOWN_MAX:
+        print(f"... and {len(moves) - _SHOWN_MAX} more")
+
+
+def plan_as_json(plan: Plan) -> dict[str, Any]:
+    def totals(nodes: Sequence[Any]) -> list[dict[str, Any]]:
+        return [
+            {
+                "node_id": one.node_id,
+                "replicas": one.replicas,
+                "preferred_leaders": one.leaders,
+                "bytes": one.size_bytes,
+                "bytes_in_per_s": one.bytes_in_per_s,
+            }
+            for one in nodes
+        ]
+
+    def cases(found: Sequence[Any]) -> list[dict[str, Any]]:
+        return [
+            {"topic": one.partition.topic, "partition": one.partition.partition, "why": one.reason} for one in found
+        ]
+
+    return {
+        "moves": [
+            {
+                "topic": move.partition.topic,
+                "partition": move.partition.partition,
+                "replicas": list(move.before),
+                "to": list(move.after),
+                "copied_bytes": move.copied_bytes,
+                "why": move.reason,
+            }
+            for move in plan.moves
+        ],
+        "before": totals(plan.before),
+        "after": totals(plan.after),
+        "impossible": cases(plan.impossible),
+        "left_alone": cases(plan.left_alone),
+    }
+
+
+def carry_out_and_tell(admin: semel.Admin, moves: Sequence[Move], at_once: int, bootstrap: str) -> Progress:
+    """Carry moves out, and say how far they are, on standard error. Raises the exit where something failed."""
+    from semel.sdk.balancing.carrying_out import carry_out
+
+    last, was_end = -_TOLD_EVERY_S, False
+
+    def tell(progress: Progress) -> None:
+        nonlocal last, was_end
+        now = time.monotonic()
+        is_end = progress.done + len(progress.failed) == progress.total
+        if was_end or (now - last < _TOLD_EVERY_S and not is_end):
+            return
+        last, was_end = now, is_end
+        copied = f", {size(progress.done_bytes)} of {size(progress.total_bytes)}" if progress.total_bytes else ""
+        going = [f"{partition_argument(tp)} to {list(move.after)}" for tp, move in progress.moving.items()]
+        now_moving = f"; now {', '.join(going[:3])}{' ...' if len(going) > 3 else ''}" if going else ""
+        print(f"{progress.done} of {progress.total} moved{copied}{now_moving}", file=sys.stderr)
+
+    try:
+        progress = carry_out(admin, moves, at_once=at_once, tell=tell)
+    except (KeyboardInterrupt, semel.SemelError):
+        moves_command = command_here("semel partition moves", bootstrap)
+        print(f"semel: what has begun continues: `{moves_command}` shows it", file=sys.stderr)
+        raise
+    for error in list(progress.failed.values())[:_SHOWN_MAX]:
+        print(f"semel: not moved: {error.message}", file=sys.stderr)
+    for error in list(progress.not_led.values())[:_SHOWN_MAX]:
+        print(f"semel: moved, but led by another node: {error.message}", file=sys.stderr)
+    if progress.failed:
+        raise fail(f"{counted(len(progress.failed), 'partition')} could not be moved", ExitCode.REFUSED)
+    return progress

@@ -1,0 +1,237 @@
+"""`semel partition`: move replicas to other nodes, and have other replicas lead."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Annotated
+
+import typer
+
+import semel
+from semel.cli.common import (
+    DEFAULT_BOOTSTRAP,
+    AsJson,
+    Bootstrap,
+    ExitCode,
+    command_app,
+    command_here,
+    counted,
+    examples,
+    fail,
+    fails_well,
+    open_admin,
+    parse_partition,
+    print_json,
+    print_table,
+    rows_of,
+)
+from semel.cli.moving import AT_ONCE, AtOnce, Yes, carry_out_and_tell
+from semel.protocol.errors import ErrorCode, SemelError, UsageError
+from semel.protocol.ids import TopicPartition
+from semel.protocol.wording import partition_argument
+
+app = command_app("Move replicas to other nodes, and have other replicas lead.")
+
+_NAMED_MAX = 20
+
+Partitions = Annotated[
+    list[str],
+    typer.Argument(
+        metavar="TOPIC[:NUMBER]...",
+        help="Partitions, for example orders:0; or all of a topic: orders.",
+        show_default=False,
+    ),
+]
+SomePartitions = Annotated[
+    list[str] | None,
+    typer.Argument(
+        metavar="[TOPIC[:NUMBER]...]",
+        help="Partitions, for example orders:0; or all of a topic: orders.",
+        show_default=False,
+    ),
+]
+
+
+@app.command(
+    epilog=examples(
+        "semel partition move orders:0 --to 2,3",
+        "semel partition move orders payments --to 1,2,3 --no-wait",
+    )
+)
+@fails_well
+def move(
+    partitions: Partitions,
+    to: Annotated[
+        str,
+        typer.Option(metavar="NODE,...", help="The nodes that are to have the replicas, the preferred leader first."),
+    ],
+    at_once: AtOnce = AT_ONCE,
+    no_wait: Annotated[
+        bool, typer.Option("--no-wait", help="Begin all moves at once, and do not wait until they are complete.")
+    ] = False,
+    bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
+) -> None:
+    """Move partitions to other nodes, or give them more or fewer replicas, while they are used.
+
+    The new replicas copy the partition first. When they are in sync the others leave, and the first of the new ones
+    leads. A move waits for nodes that are away, and can be cancelled until it is complete.
+    """
+    from semel.sdk.balancing.results import Move
+
+    nodes = _parse_nodes(to)
+    with open_admin(bootstrap) as admin:
+        there = _replicas_of(admin, partitions)
+        if no_wait:
+            outcomes = admin.reassign_partitions(dict.fromkeys(there, nodes))
+            _fail_for(outcomes)
+            print(
+                f"{counted(len(there), 'move')} begun: `{command_here('semel partition moves', bootstrap)}` shows them"
+            )
+            return
+        replicas = admin.replicas()
+        sizes = {tp: max((one.sizes.get(tp, 0) for one in replicas.nodes.values()), default=0) for tp in there}
+        moves = [
+            Move(tp, before, tuple(nodes), sizes[tp] * len(set(nodes).difference(before)), "asked for")
+            for tp, before in there.items()
+        ]
+        done = carry_out_and_tell(admin, moves, at_once, bootstrap)
+    print(f"{counted(done.done, 'partition')} {'is' if done.done == 1 else 'are'} on {', '.join(map(str, nodes))}")
+
+
+@app.command(epilog=examples("semel partition moves --json"))
+@fails_well
+def moves(bootstrap: Bootstrap = DEFAULT_BOOTSTRAP, as_json: AsJson = False) -> None:
+    """List the partitions whose replicas are being moved."""
+    with open_admin(bootstrap) as admin:
+        found = sorted(admin.reassignments(), key=lambda one: one.partition)
+    if as_json:
+        print_json(
+            [
+                {
+                    "topic": one.partition.topic,
+                    "partition": one.partition.partition,
+                    "replicas": list(one.replicas),
+                    "adding": list(one.adding),
+                    "removing": list(one.removing),
+                }
+                for one in found
+            ]
+        )
+        return
+    print_table(
+        ["partition", "replicas", "adding", "removing"],
+        [
+            (
+                partition_argument(one.partition),
+                ",".join(map(str, one.replicas)),
+                ",".join(map(str, one.adding)) or None,
+                ",".join(map(str, one.removing)) or None,
+            )
+            for one in found
+        ],
+        empty="nothing is being moved",
+        whole=True,
+    )
+
+
+@app.command(epilog=examples("semel partition cancel orders:0", "semel partition cancel --all"))
+@fails_well
+def cancel(
+    partitions: SomePartitions = None,
+    everything: Annotated[bool, typer.Option("--all", help="All moves that are not complete.")] = False,
+    bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
+) -> None:
+    """Cancel moves: the partitions have the replicas again that they had before."""
+    _check_choice(partitions, everything)
+    with open_admin(bootstrap) as admin:
+        moving = [one.partition for one in admin.reassignments()]
+        wanted = moving if everything else list(_replicas_of(admin, partitions or []))
+        if not everything and not set(wanted).intersection(moving):
+            raise fail("nothing of that is being moved", ExitCode.REFUSED)
+        outcomes = admin.reassign_partitions(dict.fromkeys([tp for tp in wanted if tp in set(moving)]))
+    # One that was completed meanwhile has nothing to cancel any more, and is said to be so.
+    _fail_for(outcomes)
+    print(f"{counted(len(outcomes), 'move')} cancelled")
+
+
+@app.command(
+    epilog=examples(
+        "semel partition elect --all", "semel partition elect orders:0", "semel partition elect orders:0 --unclean"
+    )
+)
+@fails_well
+def elect(
+    partitions: SomePartitions = None,
+    everything: Annotated[bool, typer.Option("--all", help="All partitions of the cluster.")] = False,
+    unclean: Annotated[
+        bool,
+        typer.Option(
+            "--unclean", help="Where nobody leads, elect any replica that is alive. COMMITTED RECORDS MAY BE LOST."
+        ),
+    ] = False,
+    yes: Yes = False,
+    bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
+) -> None:
+    """Have the preferred replica of partitions lead, the first one, where it is in sync.
+
+    After a node was away others lead what it led: this gives it back. With --unclean: where all replicas are away that
+    have every committed record, and will not come back, another one leads. What it lacks is lost then.
+    """
+    _check_choice(partitions, everything)
+    if unclean and not yes:
+        typer.confirm("Committed records may be lost, and transactions be there in part. Elect?", abort=True)
+    with open_admin(bootstrap) as admin:
+        if everything:
+            topics = admin.topics(include_internal=True)
+            wanted = [TopicPartition(topic.name, one.partition) for topic in topics for one in topic.partitions]
+        else:
+            wanted = list(_replicas_of(admin, partitions or []))
+        outcomes = admin.elect_leaders(wanted, unclean=unclean)
+    failed = {
+        tp: error
+        for tp, error in outcomes.items()
+        if error is not None and error.code is not ErrorCode.ELECTION_NOT_NEEDED
+    }
+    print(f"{counted(sum(error is None for error in outcomes.values()), 'leader')} elected")
+    _fail_for(failed)
+
+
+def _check_choice(partitions: Sequence[str] | None, everything: bool) -> None:
+    if bool(partitions) == everything:
+        raise UsageError("name partitions (TOPIC:NUMBER) or topics, or give --all")
+
+
+def _parse_nodes(text: str) -> list[int]:
+    words = [word.strip() for word in text.split(",")]
+    if not all(word.isascii() and word.isdecimal() and len(word) < 11 for word in words):
+        raise UsageError(f"--to takes the numbers of nodes, for example 1,2,3, not {text!r}")
+    return [int(word) for word in words]
+
+
+def _replicas_of(admin: semel.Admin, names: Sequence[str]) -> Mapping[TopicPartition, tuple[int, ...]]:
+    """Return the partitions that are named, of each its replicas. Raises `SemelError` where one is not there."""
+    found: dict[TopicPartition, tuple[int, ...]] = {}
+    for name in names:
+        chosen = parse_partition(name) if ":" in name else None
+        topic = admin.topic(name if chosen is None else chosen.topic)
+        replicas = {TopicPartition(topic.name, one.partition): one.replicas for one in topic.partitions}
+        if chosen is None:
+            found |= replicas
+        elif chosen in replicas:
+            found[chosen] = replicas[chosen]
+        else:
+            raise fail(
+                f"there is no partition {chosen.partition}: {topic.name} has the partitions 0 to {len(replicas) - 1}",
+                ExitCode.REFUSED,
+            )
+    return found
+
+
+def _fail_for(outcomes: Mapping[TopicPartition, SemelError | None]) -> None:
+    """Say what was refused, and raise the exit."""
+    refused = [(tp, error) for tp, error in rows_of(outcomes) if error is not None]
+    if not refused:
+        return
+    for _, error in refused[:_NAMED_MAX]:
+        fail(error.message, ExitCode.REFUSED)
+    raise fail(f"{counted(len(refused), 'partition')} of {len(outcomes)} refused", ExitCode.REFUSED)

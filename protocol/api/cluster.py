@@ -1,0 +1,47 @@
+"""What operators ask about nodes and replicas. The fields are those of cluster.proto."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from semel.protocol.ids import TopicPartition
+
+
+@dataclass(frozen=True, slots=True)
+class NodeState:
+    """A registered node.
+
+    is_alive: the others have heard of it in time
+    is_stopping: it was asked to stop, and has not registered since
+    is_cordoned: it gets no new replicas (KIP-1066)
+    is_alone: it has no peer.listen, so it can't have replicas beside others
+    """
+
+    node_id: int
+    rack: str
+    is_alive: bool
+    is_stopping: bool
+    is_cordoned: bool
+    is_alone: bool
+
+
+@dataclass(frozen=True, slots=True)
+class ReplicaSize:
+    """A replica on a node's disk, with the bytes of its log."""
+
+    partition: TopicPartition
+    size_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class Reassignment:
+    """A partition whose replicas are being moved (KIP-455).
+
+    replicas: all that it has meanwhile, those that it is to have first
+    adding, removing: those of them that the move has added and that stay, and those that leave at its end
+    """
+
+    partition: TopicPartition
+    replicas: tuple[int, ...]
+    adding: tuple[int, ...]
+    removing: tuple[int, ...]

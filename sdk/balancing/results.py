@@ -1,0 +1,66 @@
+"""What a plan says: the moves, what is impossible, and what was left alone."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from semel.protocol.ids import TopicPartition
+from semel.sdk.balancing.model import NodeTotals
+
+
+@dataclass(frozen=True, slots=True)
+class Move:
+    """The replicas of one partition before and after, the preferred leader first.
+
+    copied_bytes: of all replicas that are new together; 0 where only their order changes
+    reason:       why, in a few words: "node 2 is to be emptied", "racks", "leader only", "balance"
+    """
+
+    partition: TopicPartition
+    before: tuple[int, ...]
+    after: tuple[int, ...]
+    copied_bytes: int
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Impossible:
+    """A partition for which what was asked for can't be done, and why, in a sentence."""
+
+    partition: TopicPartition
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class LeftAlone:
+    """A partition that can't be moved now, and why, in a sentence."""
+
+    partition: TopicPartition
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """What to do, in the order in which it is best done.
+
+    moves:        of each partition at most one. First those that have to be, then those that copy nothing, then those
+                  that gain the most for each byte copied
+    before:       what each node has now, by node id
+    after:        what each has when all moves are complete
+    impossible:   replicas that can't leave a node that is to be emptied, or racks that can't be used; these partitions
+                  are not moved for that, and the others are
+    left_alone:   partitions that are being moved already or have no leader. They stay on nodes that are to be emptied
+    is_complete:  False where `steps_max` ended the search: plan again when the moves are complete
+    """
+
+    moves: tuple[Move, ...]
+    before: tuple[NodeTotals, ...]
+    after: tuple[NodeTotals, ...]
+    impossible: tuple[Impossible, ...] = ()
+    left_alone: tuple[LeftAlone, ...] = ()
+    is_complete: bool = True
+
+    @property
+    def copied_bytes(self) -> int:
+        """All bytes that the moves copy."""
+        return sum(move.copied_bytes for move in self.moves)

@@ -1,0 +1,174 @@
+"""A cluster of processes gets a node more, loses another, and is balanced by commands, while a program works on it."""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import pytest
+from node_processes import NodeProcesses, node_processes, wait_for
+from typer.testing import CliRunner, Result
+
+import semel
+from semel.cli.main import app
+
+pytestmark = pytest.mark.timeout(600)
+TOPIC, PARTITIONS = "orders", 6
+
+
+@pytest.fixture(scope="module")
+def nodes(tmp_path_factory: pytest.TempPathFactory) -> Iterator[NodeProcesses]:
+    settings = {"broker.session.timeout.ms": 3_000, "controller.lease.ms": 3_000}
+    with node_processes(tmp_path_factory.mktemp("cluster"), **settings) as running:
+        with semel.Admin(running.bootstrap) as admin:
+            admin.create_topic(TOPIC, partitions=PARTITIONS, replication_factor=2)
+        yield running
+
+
+def command(nodes: NodeProcesses, *arguments: str) -> Result:
+    return CliRunner(env={"COLUMNS": "200"}).invoke(app, [*arguments, "--bootstrap", nodes.bootstrap])
+
+
+def succeeds(nodes: NodeProcesses, *arguments: str) -> str:
+    result = command(nodes, *arguments)
+    assert result.exit_code == 0, result.output + result.stderr
+    return result.stdout
+
+
+def listed(nodes: NodeProcesses) -> dict[int, dict[str, Any]]:
+    return {one["node_id"]: one for one in json.loads(succeeds(nodes, "node", "list", "--json"))}
+
+
+def replicas(nodes: NodeProcesses) -> dict[int, tuple[int, ...]]:
+    with semel.Admin(nodes.bootstrap) as admin:
+        return {one.partition: one.replicas for one in admin.topic(TOPIC).partitions}
+
+
+class Writer:
+    """Commits transactions over all partitions, one after the other, and says which."""
+
+    def __init__(self, bootstrap: str) -> None:
+        self._bootstrap = bootstrap
+        self._ends = threading.Event()
+        self._thread = threading.Thread(target=self._run)
+        self.committed: list[int] = []
+        self.failure: BaseException | None = None
+
+    def _run(self) -> None:
+        try:
+            with semel.Producer(self._bootstrap, transactional_id="writer") as producer:
+                number = 0
+                while not self._ends.is_set():
+                    try:
+                        with producer.transaction():
+                            for partition in range(PARTITIONS):
+                                producer.send(TOPIC, b"%d" % number, partition=partition)
+                    except semel.AbortTransactionError:
+                        continue
+                    self.committed.append(number)
+                    number += 1
+        except BaseException as error:
+            self.failure = error
+
+    @contextmanager
+    def working(self) -> Iterator[None]:
+        self._thread.start()
+        try:
+            yield
+        finally:
+            self._ends.set()
+            self._thread.join(60)
+        assert self.failure is None, self.failure
+
+    def wait_for_more(self) -> None:
+        count = len(self.committed)
+        wait_for(lambda: len(self.committed) > count or self.failure, "transactions are committed")
+
+
+def test_E1_a_node_comes_and_one_goes_while_transactions_are_written(nodes: NodeProcesses) -> None:
+    """The fourth node gets its share; the second is emptied, stopped and removed; nothing is lost or there twice."""
+    writer = Writer(nodes.bootstrap)
+    with writer.working():
+        writer.wait_for_more()
+        nodes.start(4)
+        wait_for(lambda: 4 in listed(nodes), "the fourth node is registered")
+        dry = json.loads(succeeds(nodes, "cluster", "balance", "--dry-run", "--json"))
+        assert any(4 in one["to"] for one in dry["moves"]), "it would get some"
+        assert listed(nodes)[4]["replicas"] == 0, "nothing is moved yet"
+        assert "moved" in command(nodes, "cluster", "balance", "--yes", "--at-once", "3").stderr
+        assert listed(nodes)[4]["replicas"] > 0
+        again = json.loads(succeeds(nodes, "cluster", "balance", "--dry-run", "--json"))
+        assert again["moves"] == [], "a balanced cluster stays as it is"
+        writer.wait_for_more()
+
+        early = command(nodes, "node", "remove", "2", "--yes")
+        assert (early.exit_code, "semel node drain 2" in early.stderr) == (1, True)
+        assert "node 2 has no replicas" in succeeds(nodes, "node", "drain", "2", "--yes")
+        assert all(2 not in nodes_of for nodes_of in replicas(nodes).values())
+        assert (listed(nodes)[2]["replicas"], listed(nodes)[2]["cordoned"]) == (0, True)
+        assert "it is alive" in command(nodes, "node", "remove", "2", "--yes").stderr
+        nodes.stop(2)
+        wait_for(lambda: not listed(nodes)[2]["alive"], "the others know that it has left")
+        assert "node 2 is removed" in succeeds(nodes, "node", "remove", "2", "--yes")
+        assert sorted(listed(nodes)) == [1, 3, 4]
+        writer.wait_for_more()
+    expected = [b"%d" % number for number in writer.committed]
+    with semel.Consumer(nodes.bootstrap) as reader:
+        tps = [semel.TopicPartition(TOPIC, number) for number in range(PARTITIONS)]
+        reader.assign(tps)
+        ends = reader.end_offsets(tps)
+        found: dict[int, list[bytes | None]] = {tp.partition: [] for tp in tps}
+        while any((reader.position(tp) or 0) < ends[tp] for tp in tps):
+            for record in reader.poll(1.0) or ():
+                found[record.partition].append(record.value)
+    assert found == dict.fromkeys(range(PARTITIONS), expected)
+    nodes.start(2)
+    wait_for(lambda: listed(nodes).get(2, {}).get("cordoned") is False, "it is a new node, and not cordoned")
+
+
+def test_partitions_are_moved_by_name_and_what_is_wrong_is_said(nodes: NodeProcesses) -> None:
+    assert "1 partition is on 3, 1" in succeeds(nodes, "partition", "move", f"{TOPIC}:0", "--to", "3,1")
+    assert replicas(nodes)[0] == (3, 1)
+    assert nodes.leader(TOPIC, 0) == 3
+    assert "nothing is being moved" in succeeds(nodes, "partition", "moves")
+    for arguments, code, said in (
+        (("move", f"{TOPIC}:0", "--to", "3,9"), 1, "name nodes of the cluster"),
+        (("move", f"{TOPIC}:9", "--to", "3"), 1, "orders has the partitions 0 to 5"),
+        (("move", "none:0", "--to", "3"), 1, "there is no topic"),
+        (("move", f"{TOPIC}:0", "--to", "3,x"), 2, "--to takes the numbers of nodes"),
+        (("cancel", f"{TOPIC}:0"), 1, "nothing of that is being moved"),
+        (("cancel",), 2, "or give --all"),
+        (("elect", f"{TOPIC}:0", "--all"), 2, "or give --all"),
+    ):
+        result = command(nodes, "partition", *arguments)
+        assert (result.exit_code, said in result.stderr) == (code, True), (arguments, result.stderr)
+    unknown = command(nodes, "node", "drain", "9", "--yes")
+    assert (unknown.exit_code, "there is no node 9" in unknown.stderr) == (1, True)
+
+
+def test_a_move_to_a_node_that_is_away_is_begun_listed_and_cancelled(nodes: NodeProcesses) -> None:
+    succeeds(nodes, "partition", "move", f"{TOPIC}:1", "--to", "1,3")
+    nodes.kill(4)
+    assert "1 move begun" in succeeds(nodes, "partition", "move", f"{TOPIC}:1", "--to", "1,4", "--no-wait")
+    (moving,) = json.loads(succeeds(nodes, "partition", "moves", "--json"))
+    assert (moving["adding"], moving["removing"]) == ([4], [3])
+    assert "1 move cancelled" in succeeds(nodes, "partition", "cancel", "--all")
+    assert sorted(replicas(nodes)[1]) == [1, 3]
+    assert "0 moves cancelled" in succeeds(nodes, "partition", "cancel", "--all")
+    nodes.start(4)
+
+
+def test_the_preferred_replicas_lead_again_after_a_node_was_away(nodes: NodeProcesses) -> None:
+    succeeds(nodes, "partition", "move", f"{TOPIC}:2", "--to", "3,1")
+    nodes.kill(3)
+    nodes.wait_replaced(3)
+    assert nodes.leader(TOPIC, 2) == 1
+    nodes.start(3)
+    wait_for(lambda: 3 in nodes.partition(TOPIC, 2).isr, "it is in sync again")
+    assert "leaders elected" in succeeds(nodes, "partition", "elect", "--all").replace("1 leader ", "1 leaders ")
+    assert nodes.leader(TOPIC, 2) == 3
+    asked = command(nodes, "partition", "elect", f"{TOPIC}:2", "--unclean")
+    assert asked.exit_code != 0, "it asks first, and nobody answered"
