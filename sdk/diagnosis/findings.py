@@ -75,7 +75,8 @@ _TABLE: Final = (
     FindingKind(
         "node-unreachable", _S.COORDINATORS,
         "What this node leads and coordinates is unavailable, and its facts are missing here.",
-        "Start it, or see in its own log why it does not answer.",
+        "Start it, or see in its own log why it does not answer. If it is gone for good, start one with its number, or "
+        "move what it has to the others and remove it (`semel node drain`, `semel node remove`).",
     ),
     FindingKind(
         "node-fenced", _S.COORDINATORS,
@@ -206,9 +207,9 @@ _TABLE: Final = (
         "partition-leaderless", _S.PARTITIONS,
         "No replica that has all committed records is alive, so nobody may write or read: records would be lost.",
         "Start one of the nodes that are named: the partition is led again at once, and nothing is lost. If all of "
-        "them are gone for good, elect one of the other replicas: ElectLeaders with the type UNCLEAN, "
-        "`kafka-leader-election.sh --election-type unclean` or the same call of any Kafka admin client. Committed "
-        "records that it lacks are then lost, and transactions may be torn.",
+        "them are gone for good, elect one of the other replicas: `semel partition elect --unclean`, or ElectLeaders "
+        "with the type UNCLEAN of any Kafka admin client. Committed records that it lacks are then lost, and "
+        "transactions may be torn.",
     ),
     FindingKind(
         "partition-under-min-isr", _S.PARTITIONS,
@@ -225,15 +226,15 @@ _TABLE: Final = (
     FindingKind(
         "replication-factor-one", _S.PARTITIONS,
         "There is one copy: while its node is away nobody reads or writes it, and its records are lost with its disk.",
-        "Create such topics with several replicas (default.replication.factor), and copy the records: replicas can't "
-        "be added to a topic in this version.",
+        "Give such topics more replicas (`semel partition move TOPIC --to 1,2,3`), and new ones from the start "
+        "(default.replication.factor).",
     ),
     FindingKind(
         "internal-topic-replicas", _S.PARTITIONS,
         "It was created while fewer nodes were alive. Transactions, or groups and their offsets, stop while one of the "
         "nodes that have it is away, though others could have copies.",
-        "Have all nodes run before the first group or transaction of a new cluster. Replicas can't be added in this "
-        "version: where there is nothing to lose, begin with empty directories and an empty metadata database.",
+        "Start the other nodes, and have none of them cordoned: the controller gives it the replicas that its settings "
+        "ask for as soon as there are nodes enough.",
     ),
     FindingKind(
         "partition-skewed", _S.PARTITIONS,
@@ -243,9 +244,8 @@ _TABLE: Final = (
     FindingKind(
         "leaders-skewed", _S.PARTITIONS,
         "One node leads most partitions, and serves most of their clients.",
-        "Elect the preferred leaders (ElectLeaders, `kafka-leader-election.sh --election-type preferred`) once all "
-        "nodes run. Where that is not enough, move replicas to the other nodes, these first "
-        "(`kafka-reassign-partitions.sh`).",
+        "Elect the preferred leaders (`semel partition elect --all`) once all nodes run. Where that is not enough, "
+        "have replicas and leaders spread evenly: `semel cluster balance`.",
     ),
     FindingKind(
         "disk-full", _S.DISK,
