@@ -252,3 +252,31 @@ def test_replicas_move_with_kafkas_tool_and_a_move_is_listed_and_cancelled(
     finally:
         nodes.start(first)
     assert read(nodes, "moves", 20) == list(range(20))
+
+
+def test_a_node_is_cordoned_and_unregistered_with_kafkas_tools(
+    nodes: NodeProcesses, run: Run, tools: KafkaTools
+) -> None:
+    def unregister() -> Done:
+        return tools.run("cluster", "unregister", "--bootstrap-server", nodes.kafka[1], "--id", "4")
+
+    nodes.start(4)
+    cordoned = ("--entity-type", "brokers", "--entity-name", "4", "--add-config", "cordoned.log.dirs=*")
+    run("configs", "--alter", *cordoned).succeeded()
+    shown = run("configs", "--describe", "--entity-type", "brokers", "--entity-name", "4").succeeded()
+    assert "cordoned.log.dirs=*" in shown.output
+    create(nodes, "elsewhere", 8, 3)
+    with semel.Admin(addresses(nodes)) as admin:
+        assert {each for one in admin.topic("elsewhere").partitions for each in one.replicas} == set(IDS)
+    refused = unregister()
+    assert (refused.code, "it is alive" in refused.output + refused.errors) == (1, True), refused
+    nodes.stop(4)
+
+    def is_dead() -> bool:
+        with semel.Admin([nodes.grpc[each] for each in IDS]) as admin:
+            return not {one.node_id: one.is_alive for one in admin.nodes()}[4]
+
+    wait_for(is_dead, "the others know that it has left")
+    unregister().succeeded()
+    with semel.Admin([nodes.grpc[each] for each in IDS]) as admin:
+        assert [one.node_id for one in admin.nodes()] == list(IDS)

@@ -419,3 +419,8 @@ async def elect_leaders(at: Side, version: int) -> None:
             more = {"election_type": kind} if version else {}
             key = ApiKey.ELECT_LEADERS
             await at.ask(f"{what}, {kind}", key, node=2, topic_partitions=chosen, timeout=30_000, **more)
+
+
+@scenario(ApiKey.UNREGISTER_BROKER, CLUSTER_SCENARIOS)
+async def unregister_broker(at: Side, version: int) -> None:
+    await at.ask("no such node", ApiKey.UNREGISTER_BROKER, node=2, broker_id=77)
