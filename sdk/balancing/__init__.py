@@ -1,1 +1,1 @@
-"""Which replicas to move, so that nodes have equally much or nothing. Pure: a model of the cluster in, moves out."""
+"""Which replicas to move, so that nodes have equally much or nothing: plans from a model, and carrying them out."""

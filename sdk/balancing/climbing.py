@@ -1,7 +1,7 @@
 """The search for a better balance: steps that each lower the cost, until none does.
 
-A single step moves one replica or changes one preferred leader. Where none gains, two kinds of several steps at once
-are tried: leaders passed on over nodes in between, and two replicas that change places.
+A single step changes one preferred leader or moves one replica. Where none gains, several steps at once may: leaders
+passed on over nodes in between, and two replicas that change places.
 """
 
 from __future__ import annotations
@@ -35,9 +35,18 @@ class Climb:
     def run(self) -> bool:
         """Take steps until none gains anything. Returns whether any was taken."""
         begun_with = self._steps_left
-        while not self.is_cut_off and (self._take_singles() or self._pass_leader_on() or self._exchange()):
+        while not self.is_cut_off and self._take_some():
             pass
         return self._steps_left < begun_with
+
+    def _take_some(self) -> bool:
+        # What leaders alone can do is done by them, before anything is copied for it.
+        return (
+            self._take_singles(may_copy=False)
+            or self._pass_leader_on()
+            or self._take_singles(may_copy=True)
+            or self._exchange()
+        )
 
     def _take(self, *steps: Step) -> None:
         for step in steps:
@@ -46,7 +55,7 @@ class Climb:
 
     # --- One replica ----------------------------------------------------------------------------------------------
 
-    def _take_singles(self) -> bool:
+    def _take_singles(self, *, may_copy: bool) -> bool:
         """Take the best steps of all partitions, the better ones first. Returns whether any was taken.
 
         Each step changes what the others gain. So those that gain less than half of what they promised wait, and those
@@ -54,14 +63,14 @@ class Climb:
         """
         best_step, gain_min = self._layout.best_step, self._layout.gain_min
         nearly = -_NEAR * gain_min
-        todo = [step for number in self._movable if (step := best_step(number, nearly))]
+        todo = [step for number in self._movable if (step := best_step(number, nearly, may_copy=may_copy))]
         share, any_taken = 0.5, False
         while True:
             todo.sort(key=lambda step: (-step.gain, step.number))
             waiting: list[Step] = []
             is_done = True
             for promised in todo:
-                step = best_step(promised.number, nearly)
+                step = best_step(promised.number, nearly, may_copy=may_copy)
                 if step is None:
                     continue
                 if step.gain > gain_min and step.gain >= share * promised.gain:
@@ -135,7 +144,7 @@ class Climb:
     def _exchange(self) -> bool:
         """Let each two nodes exchange the two replicas that gain the most by it. Returns whether any did."""
         on_node: dict[int, list[int]] = {node: [] for node in self._layout.able}
-        for number in self._movable:
+        for number in filter(self._layout.is_whole, self._movable):
             for node in self._layout.replicas[number]:
                 if node in on_node:
                     on_node[node].append(number)
@@ -176,7 +185,7 @@ class Climb:
         replicas = layout.replicas[number]
         if source not in replicas or target in replicas or not layout.has_room(number, target):
             return None
-        if not layout.keeps_racks(number, source, target) or (source == leader and not layout.may_lead(number, target)):
+        if not layout.keeps_racks(number, source, target):
             return None
         return Step(number, source, target, target if source == leader else leader)
 

@@ -53,6 +53,7 @@ class Layout:
         self._is_one_rack = len(racks) == 1
         # A tenth stays free: a disk must not be filled by what is meant to relieve others.
         self._room = [None if each.free_bytes is None else each.free_bytes * 9 // 10 for each in nodes]
+        self._is_limited = any(room is not None for room in self._room)
         self._weights = weights
         self._place(sorted(cluster.partitions, key=lambda each: each.partition))
         self._count()
@@ -175,6 +176,10 @@ class Layout:
         """Return whether a replica on a node may become the preferred leader. What is copied to it will be in sync."""
         return self.is_able[node] and node not in self._behind[number]
 
+    def is_whole(self, number: int) -> bool:
+        """Return whether all of a partition's replicas are in sync, those that are to be copied included."""
+        return self._behind[number].isdisjoint(self.replicas[number])
+
     def rack_count(self, number: int) -> int:
         return len({self.racks[node] for node in self.replicas[number]})
 
@@ -211,7 +216,7 @@ class Layout:
     def gain_of_all(self, number: int) -> float:
         """Return what all steps of a partition gain together: what would be lost if it were as at first."""
         original, leader = self._original[number]
-        added = sorted(original.symmetric_difference(self.replicas[number]).difference(original))
+        added = sorted(set(self.replicas[number]).difference(original))
         removed = sorted(original.difference(self.replicas[number]))
         lost = 0.0
         undo: list[Step] = []
@@ -265,23 +270,28 @@ class Layout:
     def _copy(self, number: int) -> float:
         return self._factors.per_byte * self.sizes[number] + self._factors.per_replica
 
-    def best_step(self, number: int, gain_min: float) -> Step | None:
-        """Return the step of a partition that gains most, None where none gains more than that. Of equals, the one with
-        the lowest nodes."""
+    def best_step(self, number: int, gain_min: float, *, may_copy: bool) -> Step | None:
+        """Return the step of a partition that gains most, None where none gains more than `gain_min`.
+
+        Of equal ones, that with the lowest nodes.
+        """
         best, best_gain = None, gain_min
-        replicas, leader, is_able = self.replicas[number], self.leaders[number], self.is_able
-        behind = self._behind[number]
+        replicas, leader = sorted(self.replicas[number]), self.leaders[number]
         led_by, led_gain = NO_COPY, -inf
-        if is_able[leader]:
-            others = [node for node in sorted(replicas) if node != leader and self.may_lead(number, node)]
+        if self.is_able[leader]:
+            others = [node for node in replicas if node != leader and self.may_lead(number, node)]
             for node, gain in zip(others, self._leader_gains(number, others), strict=True):
                 if gain > led_gain:
                     led_by, led_gain = node, gain
         if led_gain > best_gain:
             best, best_gain = Step(number, NO_COPY, NO_COPY, led_by, led_gain), led_gain
+        if not may_copy or not self.is_whole(number):
+            return best
         square, copy, home = 2 * self._square(number), self._copy(number), self.home[number]
-        sources = [node for node in sorted(replicas) if is_able[node]]
-        targets = [node for node in self.able if node not in replicas and self.has_room(number, node)]
+        sources = [node for node in replicas if self.is_able[node]]
+        targets = [node for node in self.able if node not in replicas]
+        if self._is_limited:
+            targets = [node for node in targets if self.has_room(number, node)]
         loads = self._loads(number, targets)
         costs = [load if node in home else load + copy for node, load in zip(targets, loads, strict=True)]
         for source, load in zip(sources, self._loads(number, sources), strict=True):
@@ -294,7 +304,7 @@ class Layout:
                 continue
             for target, cost, led_on in zip(targets, costs, self._leader_gains(number, targets), strict=True):
                 after = target
-                if target in behind or led_on < led_gain:
+                if led_on < led_gain:
                     after, led_on = led_by, led_gain
                 gain = off - cost + led_on
                 if gain > best_gain and self.keeps_racks(number, source, target):

@@ -2,7 +2,8 @@
 
 What always holds: a partition keeps its number of replicas, each on another node, in no fewer racks than before. Nodes
 that may not get more get nothing, and no disk gets more than its free bytes less a tenth. Partitions that are being
-moved already, or have no leader, stay as they are.
+moved already, or have no leader, stay as they are. Those with replicas that are not in sync, as when a node is away,
+are moved off nodes that are emptied and nowhere else.
 
 Within that, nodes that are to be emptied lose all replicas, and partitions use as many racks as they can. Then
 replicas, preferred leaders, bytes and bytes written are spread evenly over the nodes, and so is each topic, as far as
@@ -23,6 +24,8 @@ from semel.sdk.balancing.results import Impossible, LeftAlone, Move, Plan
 
 STEPS_MAX: Final = 100_000
 """Steps after which a search ends with what it has: many times what a cluster of 10,000 partitions needs."""
+
+_NOT_WHOLE: Final = "not all of its replicas are in sync: plan again when they are"
 
 
 def plan(
@@ -53,7 +56,9 @@ def plan(
     movable = [number for number in range(len(layout.partitions)) if number not in left_alone]
     emptied, impossible = empty_nodes(layout, movable)
     movable = [number for number in movable if number not in impossible]
-    spread, lacking = use_racks(layout, movable)
+    whole = [number for number in movable if layout.is_whole(number)]
+    spread, lacking = use_racks(layout, whole)
+    left_alone |= dict.fromkeys(set(movable).difference(whole), _NOT_WHOLE)
     layout.weigh()
     is_complete = _balance(layout, movable, steps_max)
     moves = _moves(layout, emptied, spread)
@@ -66,7 +71,9 @@ def plan(
             Impossible(layout.partitions[number].partition, why)
             for number, why in sorted((impossible | lacking).items())
         ),
-        left_alone=tuple(LeftAlone(layout.partitions[number].partition, why) for number, why in left_alone.items()),
+        left_alone=tuple(
+            LeftAlone(layout.partitions[number].partition, why) for number, why in sorted(left_alone.items())
+        ),
         is_complete=is_complete,
     )
 

@@ -33,7 +33,7 @@ class Impossible:
 
 @dataclass(frozen=True, slots=True)
 class LeftAlone:
-    """A partition that can't be moved now, and why, in a sentence."""
+    """A partition that can't be moved for now, or only off a node that is emptied, and why, in a sentence."""
 
     partition: TopicPartition
     reason: str
@@ -49,7 +49,8 @@ class Plan:
     after:        what each has when all moves are complete
     impossible:   replicas that can't leave a node that is to be emptied, or racks that can't be used; these partitions
                   are not moved for that, and the others are
-    left_alone:   partitions that are being moved already or have no leader. They stay on nodes that are to be emptied
+    left_alone:   partitions that are being moved already or have no leader: they stay also on nodes that are emptied.
+                  Those with replicas that are not in sync are moved off such nodes, and otherwise copied nowhere
     is_complete:  False where `steps_max` ended the search: plan again when the moves are complete
     """
 

@@ -167,7 +167,7 @@ def test_the_preferred_replicas_lead_again_after_a_node_was_away(nodes: NodeProc
     nodes.wait_replaced(3)
     assert nodes.leader(TOPIC, 2) == 1
     nodes.start(3)
-    wait_for(lambda: 3 in nodes.partition(TOPIC, 2).isr, "it is in sync again")
+    wait_for(lambda: command(nodes, "cluster", "status").exit_code == 0, "all replicas are in sync again")
     assert "leaders elected" in succeeds(nodes, "partition", "elect", "--all").replace("1 leader ", "1 leaders ")
     assert nodes.leader(TOPIC, 2) == 3
     asked = command(nodes, "partition", "elect", f"{TOPIC}:2", "--unclean")

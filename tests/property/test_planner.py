@@ -1,0 +1,192 @@
+"""Plans for any cluster: what must hold always does, nothing gets worse, and a plan that is carried out is the last."""
+
+from __future__ import annotations
+
+import random
+from collections import Counter
+
+from hypothesis import event, given, settings
+from hypothesis import strategies as st
+
+from semel.protocol.ids import TopicPartition
+from semel.sdk.balancing.cost import Weights, imbalance
+from semel.sdk.balancing.model import ClusterModel, NodeModel, PartitionModel
+from semel.sdk.balancing.planner import plan
+from semel.sdk.balancing.results import Plan
+
+MIB = 1 << 20
+FORCED = ("racks", "to be emptied")
+
+
+@st.composite
+def node_models(draw: st.DrawFn, *, disks: bool) -> list[NodeModel]:
+    """Draw nodes with ids that have gaps, in few racks, most of them able to get more."""
+    ids = draw(st.lists(st.integers(0, 30), min_size=1, max_size=7, unique=True))
+    racks = draw(st.sampled_from(["", "ab", "abc"]))
+    free = st.one_of(st.none(), st.integers(0, 3000 * MIB)) if disks else st.none()
+    return [
+        NodeModel(
+            node_id,
+            draw(st.sampled_from(racks)) if racks else "",
+            is_alive=draw(st.integers(0, 9)) > 0,
+            may_get_more=draw(st.integers(0, 9)) > 0,
+            free_bytes=draw(free),
+        )
+        for node_id in ids
+    ]
+
+
+@st.composite
+def clusters(draw: st.DrawFn, *, disks: bool = True) -> ClusterModel:
+    """Draw clusters of up to 7 nodes and 40 partitions; a few are being moved, without a leader, or behind."""
+    nodes = draw(node_models(disks=disks))
+    ids = [each.node_id for each in nodes]
+    # Few nodes have the replicas of a topic, as where others have joined since.
+    partitions: list[PartitionModel] = []
+    for topic in draw(st.lists(st.sampled_from("tuvwx"), max_size=5, unique=True)):
+        holders = draw(st.lists(st.sampled_from(ids), min_size=1, max_size=len(ids), unique=True))
+        factor = draw(st.integers(1, min(4, len(holders))))
+        for number in range(draw(st.integers(1, 8))):
+            first = draw(st.integers(0, len(holders) - 1))
+            replicas = tuple((holders * 2)[first : first + factor])
+            mood = draw(st.integers(0, 15))
+            in_sync = frozenset(replicas if mood < 12 else replicas[: mood - 12])
+            partitions.append(
+                PartitionModel(
+                    TopicPartition(topic, number),
+                    replicas,
+                    next((each for each in replicas if each in in_sync), None),
+                    in_sync,
+                    draw(st.one_of(st.just(0), st.integers(0, 1000 * MIB))),
+                    draw(st.one_of(st.just(0.0), st.floats(0, 1e7))),
+                    is_moving=mood == 0,
+                )
+            )
+    return ClusterModel(tuple(nodes), tuple(partitions))
+
+
+@st.composite
+def tasks(draw: st.DrawFn, *, disks: bool = True) -> tuple[ClusterModel, frozenset[int]]:
+    """Draw a cluster, and which nodes are to be emptied: mostly none or one."""
+    model = draw(clusters(disks=disks))
+    ids = [each.node_id for each in model.nodes]
+    return model, draw(st.one_of(st.just(frozenset()), st.frozensets(st.sampled_from(ids), max_size=2)))
+
+
+def carried_out(model: ClusterModel, made: Plan) -> ClusterModel:
+    return model.moved({move.partition: move.after for move in made.moves})
+
+
+def racks_of(model: ClusterModel, replicas: tuple[int, ...]) -> int:
+    racks = {each.node_id: each.rack for each in model.nodes}
+    return len({racks[node_id] for node_id in replicas})
+
+
+@settings(max_examples=150, deadline=None)
+@given(tasks())
+def test_what_must_hold_does_for_each_move(task: tuple[ClusterModel, frozenset[int]]) -> None:
+    model, empty = task
+    made = plan(model, empty=empty)
+    partitions = {one.partition: one for one in model.partitions}
+    able = {each.node_id for each in model.nodes if each.is_alive and each.may_get_more} - empty
+    assert len({move.partition for move in made.moves}) == len(made.moves)
+    for move in made.moves:
+        one = partitions[move.partition]
+        added = set(move.after) - set(move.before)
+        assert move.before == one.replicas != move.after
+        assert len(move.after) == len(set(move.after)) == len(move.before)
+        assert added <= able
+        assert move.after[0] == move.before[0] or move.after[0] in able & (one.in_sync | added)
+        assert racks_of(model, move.after) >= racks_of(model, move.before)
+        assert move.copied_bytes == len(added) * one.size_bytes
+        assert one.leader is not None
+        assert not one.is_moving
+        assert (move.reason == "leader only") == (not added)
+        behind = set(one.replicas) - one.in_sync - empty
+        assert not behind or move.reason == "leader only" or empty.intersection(move.before)
+    assert made.before == model.totals()
+    assert made.after == carried_out(model, made).totals()
+
+
+@settings(max_examples=150, deadline=None)
+@given(tasks())
+def test_no_disk_gets_more_than_nine_tenths_of_what_is_free(task: tuple[ClusterModel, frozenset[int]]) -> None:
+    """Nothing that leaves it counts: it may leave last."""
+    model, empty = task
+    sizes = {one.partition: one.size_bytes for one in model.partitions}
+    got: Counter[int] = Counter()
+    for move in plan(model, empty=empty).moves:
+        for node_id in set(move.after) - set(move.before):
+            got[node_id] += sizes[move.partition]
+    for each in model.nodes:
+        assert each.free_bytes is None or got[each.node_id] * 10 <= each.free_bytes * 9
+
+
+@settings(max_examples=150, deadline=None)
+@given(tasks())
+def test_emptied_nodes_have_nothing_but_what_the_plan_names(task: tuple[ClusterModel, frozenset[int]]) -> None:
+    model, empty = task
+    made = plan(model, empty=empty)
+    fixed = {one.partition for one in model.partitions if one.is_moving or one.leader is None}
+    assert fixed <= {each.partition for each in made.left_alone}
+    named = fixed | {each.partition for each in made.impossible}
+    stayed = {one.partition for one in carried_out(model, made).partitions if empty.intersection(one.replicas)}
+    assert stayed <= named
+    if stayed:
+        event("something stays on a node that is to be emptied")
+
+
+@settings(max_examples=150, deadline=None)
+@given(tasks(disks=False))
+def test_partitions_are_in_as_many_racks_as_they_can_be(task: tuple[ClusterModel, frozenset[int]]) -> None:
+    model, empty = task
+    made = plan(model, empty=empty)
+    named = {each.partition for each in (*made.impossible, *made.left_alone)}
+    racks = {each.node_id: each.rack for each in model.nodes}
+    usable = {each.rack for each in model.nodes if each.is_alive and each.may_get_more and each.node_id not in empty}
+    for one in carried_out(model, made).partitions:
+        if one.partition not in named:
+            possible = usable | {racks[node_id] for node_id in one.replicas}
+            assert racks_of(model, one.replicas) == min(len(one.replicas), len(possible))
+
+
+@settings(max_examples=150, deadline=None)
+@given(tasks(), st.sampled_from([Weights(), Weights(copy=0.0), Weights(topic_replicas=0.0, size_bytes=5.0)]))
+def test_a_cluster_gets_no_more_uneven(task: tuple[ClusterModel, frozenset[int]], weights: Weights) -> None:
+    """All that the search does after the moves that have to be is worth what it copies."""
+    model, empty = task
+    made = plan(model, empty=empty, weights=weights)
+    forced = [move for move in made.moves if move.reason.endswith(FORCED)]
+    if not forced:
+        before, after = (imbalance(each, empty=empty, weights=weights) for each in (model, carried_out(model, made)))
+        assert after <= before + 1e-9
+        assert not made.moves or after < before
+    unsought = carried_out(model, plan(model, empty=empty, weights=weights, steps_max=0))
+    sought = carried_out(model, made)
+    assert imbalance(sought, empty=empty, weights=weights) <= imbalance(unsought, empty=empty, weights=weights) + 1e-9
+    event(f"forced moves: {bool(forced)}, others: {len(made.moves) > len(forced)}")
+
+
+@settings(max_examples=200, deadline=None)
+@given(tasks(disks=False), st.sampled_from([Weights(), Weights(copy=0.0, leader_change=0.0)]))
+def test_a_plan_that_is_carried_out_leaves_nothing_to_do(
+    task: tuple[ClusterModel, frozenset[int]], weights: Weights
+) -> None:
+    model, empty = task
+    made = plan(model, empty=empty, weights=weights)
+    again = plan(carried_out(model, made), empty=empty, weights=weights)
+    assert again.moves == ()
+    assert again.impossible == made.impossible
+    assert again.left_alone == made.left_alone
+
+
+@settings(max_examples=100, deadline=None)
+@given(tasks(), st.randoms(use_true_random=False))
+def test_the_order_of_the_description_changes_nothing(
+    task: tuple[ClusterModel, frozenset[int]], generator: random.Random
+) -> None:
+    model, empty = task
+    nodes, partitions = list(model.nodes), list(model.partitions)
+    generator.shuffle(nodes)
+    generator.shuffle(partitions)
+    assert plan(ClusterModel(tuple(nodes), tuple(partitions)), empty=sorted(empty)) == plan(model, empty=empty)
