@@ -6,6 +6,7 @@ import json
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -19,13 +20,26 @@ pytestmark = pytest.mark.timeout(600)
 TOPIC, PARTITIONS = "orders", 6
 
 
+@contextmanager
+def running(folder: Path, count: int) -> Iterator[NodeProcesses]:
+    settings = {"broker.session.timeout.ms": 3_000, "controller.lease.ms": 3_000}
+    with node_processes(folder, count, **settings) as nodes:
+        with semel.Admin(nodes.bootstrap) as admin:
+            admin.create_topic(TOPIC, partitions=PARTITIONS, replication_factor=2)
+        yield nodes
+
+
+@pytest.fixture
+def three(tmp_path: Path) -> Iterator[NodeProcesses]:
+    with running(tmp_path / "cluster", 3) as nodes:
+        yield nodes
+
+
 @pytest.fixture(scope="module")
 def nodes(tmp_path_factory: pytest.TempPathFactory) -> Iterator[NodeProcesses]:
-    settings = {"broker.session.timeout.ms": 3_000, "controller.lease.ms": 3_000}
-    with node_processes(tmp_path_factory.mktemp("cluster"), **settings) as running:
-        with semel.Admin(running.bootstrap) as admin:
-            admin.create_topic(TOPIC, partitions=PARTITIONS, replication_factor=2)
-        yield running
+    """Four, all of which run before each test."""
+    with running(tmp_path_factory.mktemp("cluster"), 4) as nodes:
+        yield nodes
 
 
 def command(nodes: NodeProcesses, *arguments: str) -> Result:
@@ -88,8 +102,9 @@ class Writer:
         wait_for(lambda: len(self.committed) > count or self.failure, "transactions are committed")
 
 
-def test_E1_a_node_comes_and_one_goes_while_transactions_are_written(nodes: NodeProcesses) -> None:
+def test_E1_a_node_comes_and_one_goes_while_transactions_are_written(three: NodeProcesses) -> None:
     """The fourth node gets its share; the second is emptied, stopped and removed; nothing is lost or there twice."""
+    nodes = three
     writer = Writer(nodes.bootstrap)
     with writer.working():
         writer.wait_for_more()
@@ -107,7 +122,7 @@ def test_E1_a_node_comes_and_one_goes_while_transactions_are_written(nodes: Node
         early = command(nodes, "node", "remove", "2", "--yes")
         assert (early.exit_code, "semel node drain 2" in early.stderr) == (1, True)
         assert "node 2 has no replicas" in succeeds(nodes, "node", "drain", "2", "--yes")
-        assert all(2 not in nodes_of for nodes_of in replicas(nodes).values())
+        wait_for(lambda: all(2 not in has for has in replicas(nodes).values()), "each node knows of it")
         assert (listed(nodes)[2]["replicas"], listed(nodes)[2]["cordoned"]) == (0, True)
         assert "it is alive" in command(nodes, "node", "remove", "2", "--yes").stderr
         nodes.stop(2)
@@ -131,8 +146,8 @@ def test_E1_a_node_comes_and_one_goes_while_transactions_are_written(nodes: Node
 
 def test_partitions_are_moved_by_name_and_what_is_wrong_is_said(nodes: NodeProcesses) -> None:
     assert "1 partition is on 3, 1" in succeeds(nodes, "partition", "move", f"{TOPIC}:0", "--to", "3,1")
-    assert replicas(nodes)[0] == (3, 1)
-    assert nodes.leader(TOPIC, 0) == 3
+    wait_for(lambda: replicas(nodes)[0] == (3, 1), "each node knows where it is")
+    wait_for(lambda: nodes.leader(TOPIC, 0) == 3, "each node knows who leads")
     assert "nothing is being moved" in succeeds(nodes, "partition", "moves")
     for arguments, code, said in (
         (("move", f"{TOPIC}:0", "--to", "3,9"), 1, "name nodes of the cluster"),
@@ -156,7 +171,7 @@ def test_a_move_to_a_node_that_is_away_is_begun_listed_and_cancelled(nodes: Node
     (moving,) = json.loads(succeeds(nodes, "partition", "moves", "--json"))
     assert (moving["adding"], moving["removing"]) == ([4], [3])
     assert "1 move cancelled" in succeeds(nodes, "partition", "cancel", "--all")
-    assert sorted(replicas(nodes)[1]) == [1, 3]
+    wait_for(lambda: sorted(replicas(nodes)[1]) == [1, 3], "each node knows of it")
     assert "0 moves cancelled" in succeeds(nodes, "partition", "cancel", "--all")
     nodes.start(4)
 
@@ -165,10 +180,10 @@ def test_the_preferred_replicas_lead_again_after_a_node_was_away(nodes: NodeProc
     succeeds(nodes, "partition", "move", f"{TOPIC}:2", "--to", "3,1")
     nodes.kill(3)
     nodes.wait_replaced(3)
-    assert nodes.leader(TOPIC, 2) == 1
+    wait_for(lambda: nodes.leader(TOPIC, 2) == 1, "the other replica leads")
     nodes.start(3)
     wait_for(lambda: command(nodes, "cluster", "status").exit_code == 0, "all replicas are in sync again")
     assert "leaders elected" in succeeds(nodes, "partition", "elect", "--all").replace("1 leader ", "1 leaders ")
-    assert nodes.leader(TOPIC, 2) == 3
+    wait_for(lambda: nodes.leader(TOPIC, 2) == 3, "each node knows who leads")
     asked = command(nodes, "partition", "elect", f"{TOPIC}:2", "--unclean")
     assert asked.exit_code != 0, "it asks first, and nobody answered"

@@ -174,6 +174,19 @@ def test_replicas_in_one_rack_are_spread_over_those_that_there_are() -> None:
     assert made.copied_bytes == 8 * GIB, "one replica of each was in the right rack"
 
 
+def test_three_replicas_in_one_rack_go_to_three() -> None:
+    made = checked(cluster(in_racks("aaabc"), partition("t-0", 1, 2, 3)))
+    assert [(len(move.after), {4, 5} < set(move.after), move.reason) for move in made.moves] == [(3, True, "racks")]
+    assert made.copied_bytes == 2 * GIB
+
+
+def test_racks_wait_until_all_replicas_are_in_sync() -> None:
+    behind = replace(partition("t-0", 1, 2), in_sync=frozenset({1}))
+    made = checked(cluster(in_racks("aab"), behind))
+    assert made.moves == ()
+    assert [each.partition for each in made.left_alone] == [behind.partition]
+
+
 def test_the_balance_and_an_emptied_node_leave_no_rack() -> None:
     racks = dict(enumerate("aabc", start=1))
     partitions = [partition(f"t-{number}", *((1, 3), (2, 3))[number % 2]) for number in range(12)]
