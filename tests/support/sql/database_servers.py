@@ -15,10 +15,13 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import ClassVar
+from urllib.parse import quote
 
 import pytest
 import sqlalchemy as sa
 from postgresql_server import UNPRIVILEGED, _postgresql_binaries
+
+from semel.runtime.ports import free_ports
 
 START_S = 60.0
 
@@ -134,6 +137,31 @@ class PostgresqlServer(DatabaseServer):
         # The cache of the system survives the kill of a process: no need for the disk itself here.
         options = ["-k", self.folder, "-c", "listen_addresses=", "-c", "fsync=off", "-c", "max_connections=50"]
         return [f"{self._binaries}/postgres", "-D", self._data, *options]
+
+
+class PasswordPostgresqlServer(PostgresqlServer):
+    """One that is reached by TCP on this machine, and asks for the password of its user `semel`."""
+
+    def __init__(self, password: str) -> None:
+        self._password = password
+        (self.port,) = free_ports(1)
+        super().__init__()
+
+    def _make(self) -> None:
+        file = Path(self.folder, "password")
+        file.write_text(self._password)
+        if self.user is not None:
+            shutil.chown(file, user=self.user)
+        self.run(
+            *(f"{self._binaries}/initdb", "-D", self._data, "-U", "semel", "-A", "scram-sha-256", "-E", "UTF8"),
+            *("--no-sync", f"--pwfile={file}"),
+        )
+
+    def url(self, database: str) -> str:
+        return f"postgresql+psycopg://semel:{quote(self._password, safe='')}@127.0.0.1:{self.port}/{database}"
+
+    def command(self) -> Sequence[str]:
+        return [*super().command(), "-c", "listen_addresses=127.0.0.1", "-p", str(self.port)]
 
 
 class _Standby(PostgresqlServer):
