@@ -737,10 +737,11 @@ class Node:
             await check_neighbors(self.metadata, config, registered.secret_mark)
             await wait_for_former_run(self.metadata, config, registered.directory_id)
         await self.metadata.register(registered, further, alone=not self.is_clustered)
-        try:
-            self.logs.unreported.reported()
-        except OSError as error:
-            _log.warning("the next start tells again what this one found: %s", error)
+        if self.is_clustered:
+            try:
+                self.logs.unreported.reported()
+            except OSError as error:
+                _log.warning("the next start tells again what this one found: %s", error)
         await self._history.follow(self.metadata, is_in_folder=self._metadata_is_in_folder)
 
     def _told(self, listener: Listener, name: str, text: str, listening: Address) -> Address:

@@ -64,8 +64,8 @@ def _unreadable(logs: LogManager) -> set[TopicPartition]:
 def version_raised(image: MetadataImage, registered: BrokerRegistered) -> list[Change]:
     """Return the change to the newest version of the metadata that all nodes read, where that is newer.
 
-    Nodes only ever come or start again, so nothing but a registration can change it. A node that is away for good
-    counts until one with its number is started.
+    Besides this, only the removal of a node can change it. One that is away for good counts until then, or until one
+    with its number is started.
     """
     others = [broker.metadata_version for broker in image.brokers.values() if broker.node_id != registered.node_id]
     agreed = min([registered.metadata_version, *others])

@@ -83,7 +83,8 @@ def status(
     epilog=examples(
         "semel cluster balance --dry-run",
         "semel cluster balance --measure 60s --at-once 2",
-        exit_codes="0 it is balanced; 1 not all could be moved; 2 the command line is wrong; 3 no node answers",
+        exit_codes="0 it is balanced, or can be; 1 not all could be moved, or racks can't be used; 2 the command line "
+        "is wrong; 3 no node answers",
     )
 )
 @fails_well
@@ -120,13 +121,16 @@ def balance(
         else:
             print_plan(found)
         if not found.moves:
-            print("nothing to move: the cluster is balanced", file=sys.stderr)
-        if dry_run or not found.moves:
-            return
-        if not yes:
-            typer.confirm(f"Move {counted(len(found.moves), 'partition')}?", abort=True)
-        done = carry_out_and_tell(admin, found.moves, at_once, bootstrap)
-    print(f"{counted(done.done, 'partition')} moved", file=sys.stderr)
+            print("nothing to move" + ("" if found.impossible else ": the cluster is balanced"), file=sys.stderr)
+        elif not dry_run:
+            if not yes:
+                typer.confirm(f"Move {counted(len(found.moves), 'partition')}?", abort=True, err=True)
+            done = carry_out_and_tell(admin, found.moves, at_once, bootstrap)
+            print(f"{counted(done.done, 'partition')} moved", file=sys.stderr)
+        if not found.is_complete:
+            print("the search for moves was ended early: balance again when these are complete", file=sys.stderr)
+    if found.impossible:
+        raise typer.Exit(ExitCode.REFUSED)
 
 
 def _as_json(state: ClusterState, wrong: Sequence[Finding], bootstrap: str) -> dict[str, Any]:

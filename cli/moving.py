@@ -114,6 +114,7 @@ def plan_as_json(plan: Plan) -> dict[str, Any]:
         "after": totals(plan.after),
         "impossible": cases(plan.impossible),
         "left_alone": cases(plan.left_alone),
+        "complete": plan.is_complete,
     }
 
 

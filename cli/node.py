@@ -133,17 +133,16 @@ def drain(
         if dry_run:
             return
         if not yes:
-            typer.confirm(
-                f"Cordon node {node}, and move {counted(len(plan.moves), 'partition')} away from it?", abort=True
-            )
+            question = f"Cordon node {node}, and move {counted(len(plan.moves), 'partition')} away from it?"
+            typer.confirm(question, abort=True, err=True)
         admin.cordon_node(node)
         while True:
-            # New topics came to it until it was cordoned, and other moves end meanwhile.
+            # Anew: new topics came to it until it was cordoned, and other moves end meanwhile.
+            plan = _plan(admin, node)
             moves = [move for move in plan.moves if node in move.before]
             if not moves:
                 break
             carry_out_and_tell(admin, moves, at_once, bootstrap)
-            plan = _plan(admin, node)
         left = next(one.replicas for one in plan.before if one.node_id == node)
     if left:
         reasons = {*(one.reason for one in plan.impossible), *(one.reason for one in plan.left_alone)}

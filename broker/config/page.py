@@ -120,7 +120,7 @@ def _entry(setting: Setting) -> str:
         _allowed(setting),
         "*dynamic*" if setting.dynamic else "",
         f"topics: `{setting.topic_name}`" if setting.topic_name else "",
-        f"`{environment_name(setting.name)}`",
+        "" if setting.only_dynamic else f"`{environment_name(setting.name)}`",
     ]
     return f"\n### `{setting.name}`\n\n{setting.documentation}\n\n{' · '.join(fact for fact in facts if fact)}\n"
 

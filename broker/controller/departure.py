@@ -1,17 +1,26 @@
-"""A node that is gone for good is removed from the metadata (UnregisterBroker, KIP-631)."""
+"""A node leaves: it is cordoned (KIP-1066), and removed once it is gone for good (UnregisterBroker, KIP-631)."""
 
 from __future__ import annotations
 
 from typing import Final
 
 from semel.broker.controller.membership import partitions_of
-from semel.broker.metadata.changes import UNREGISTERED_VERSION, BrokerUnregistered, Change, MetadataVersionRaised
+from semel.broker.metadata.changes import LEAVING_VERSION, BrokerUnregistered, Change, MetadataVersionRaised
 from semel.broker.metadata.image import MetadataImage
 from semel.protocol.errors import ErrorCode, FatalError
 from semel.protocol.ids import TopicPartition
 from semel.protocol.wording import counted
 
 _NAMED_MAX: Final = 5
+
+
+def check_may_cordon(image: MetadataImage) -> None:
+    """Raise `FatalError` (UNSUPPORTED_VERSION) while a node would place replicas without looking who is cordoned."""
+    if image.version < LEAVING_VERSION:
+        raise FatalError(
+            "nodes can't be cordoned yet: not all of them run a semel that knows of that. Upgrade all nodes first",
+            ErrorCode.UNSUPPORTED_VERSION,
+        )
 
 
 def unregister(image: MetadataImage, node_id: int, *, may_be_unfenced: bool = False) -> list[Change]:
@@ -28,7 +37,8 @@ def unregister(image: MetadataImage, node_id: int, *, may_be_unfenced: bool = Fa
     if broker is None:
         known = ", ".join(map(str, sorted(image.brokers)))
         raise FatalError(
-            f"there is no node {node_id}: the cluster has the nodes {known}", ErrorCode.BROKER_ID_NOT_REGISTERED
+            f"there is no node {node_id}, or no longer: the cluster has the nodes {known}",
+            ErrorCode.BROKER_ID_NOT_REGISTERED,
         )
     held = [
         TopicPartition(topic.name, number) for topic, number, state in partitions_of(image) if node_id in state.replicas
@@ -47,7 +57,7 @@ def unregister(image: MetadataImage, node_id: int, *, may_be_unfenced: bool = Fa
         )
     others = [one for one in image.brokers.values() if one.node_id != node_id]
     agreed = min((one.metadata_version for one in others), default=image.version)
-    if agreed < UNREGISTERED_VERSION:
+    if agreed < LEAVING_VERSION:
         old = next(one.node_id for one in others if one.metadata_version == agreed)
         raise FatalError(
             f"node {node_id} can't be removed yet: node {old} runs a semel that does not know of that. Upgrade all "

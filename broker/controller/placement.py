@@ -13,7 +13,7 @@ from dataclasses import replace
 from itertools import zip_longest
 from typing import Final
 
-from semel.broker.controller.membership import alive_nodes, changed, follows
+from semel.broker.controller.membership import alive_nodes, changed, cordoned_nodes, follows
 from semel.broker.metadata.changes import PartitionChanged, PartitionState
 from semel.broker.metadata.image import MetadataImage, TopicImage
 from semel.protocol.errors import ErrorCode, UsageError
@@ -45,7 +45,7 @@ def place_replicas(
     """
     able = sorted(image.brokers.keys() & set(nodes))
     if not 1 <= factor <= len(able):
-        raise _refusal(topic, factor, able)
+        raise _refusal(topic, factor, able, cordoned_nodes(image))
     ready = alive_nodes(image).difference(stopping).intersection(able)
     if not ready:
         raise UsageError(
@@ -171,13 +171,15 @@ def _pass_on_a_lead(placed: list[tuple[int, ...]], leads: Counter[int]) -> bool:
     return False
 
 
-def _refusal(topic: str, factor: int, able: Collection[int]) -> UsageError:
+def _refusal(topic: str, factor: int, able: Collection[int], cordoned: Collection[int]) -> UsageError:
     if factor < 1:
         message = f"topic {topic} can't have {factor} replicas: ask for 1 or more, or -1 for the node's default"
     else:
         nodes = f"only {counted(len(able), 'node')} may get replicas ({_listed(able) or 'none'})"
         fewer = f"ask for {len(able)}, or " if able else ""
         message = f"topic {topic} asks for replication factor {factor}, but {nodes}: {fewer}start more nodes"
+        if cordoned:
+            message += f"; node {min(cordoned)} is cordoned (`semel node uncordon {min(cordoned)}`)"
     return UsageError(message, ErrorCode.INVALID_REPLICATION_FACTOR)
 
 

@@ -15,6 +15,7 @@ from typing import Final
 from semel.broker.config.node_config import SETTINGS, TOPIC_DEFAULTS, TOPIC_SETTINGS, value_of
 from semel.broker.config.sources import Source, find_setting, with_dynamic
 from semel.broker.config.unsupported import INSTEAD
+from semel.broker.controller.departure import check_may_cordon
 from semel.broker.controller.elections import configs_changed
 from semel.broker.controller.membership import CORDONED_SETTING, MIN_ISR_SETTING
 from semel.broker.handlers.topics.rules import check_topic_configs
@@ -192,8 +193,10 @@ def _min_isr_after(node: Services, image: MetadataImage, node_id: int, values: M
             "number), or for a topic",
             ErrorCode.INVALID_CONFIG,
         )
-    if CORDONED_SETTING in values and node_id == ALL_NODES_ID:
-        raise UsageError(f"{CORDONED_SETTING} is of one node: name it", ErrorCode.INVALID_CONFIG)
+    if values.get(CORDONED_SETTING) is not None:
+        if node_id == ALL_NODES_ID:
+            raise UsageError(f"{CORDONED_SETTING} is of one node: name it", ErrorCode.INVALID_CONFIG)
+        check_may_cordon(image)
     for name in values:
         if not find_setting(name).dynamic:
             raise UsageError(

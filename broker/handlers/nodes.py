@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Sequence
 
-from semel.broker.controller.departure import unregister
+from semel.broker.controller.departure import check_may_cordon, unregister
 from semel.broker.controller.membership import CORDONED_SETTING, cordoned_nodes
 from semel.broker.handlers.newest import read_newest
 from semel.broker.metadata.changes import Change, ConfigsChanged
@@ -39,7 +39,7 @@ async def describe_nodes(node: Services) -> Sequence[NodeState]:
 async def cordon(node: Services, node_id: int, *, is_cordoned: bool) -> None:
     """Have a node get no new replicas (KIP-1066), or let it get some again. It need not be alive.
 
-    Raises BROKER_ID_NOT_REGISTERED.
+    Raises BROKER_ID_NOT_REGISTERED, and UNSUPPORTED_VERSION while another node does not know of that.
     """
 
     def decide(image: MetadataImage) -> list[Change]:
@@ -50,6 +50,7 @@ async def cordon(node: Services, node_id: int, *, is_cordoned: bool) -> None:
             )
         if is_cordoned == (node_id in cordoned_nodes(image)):
             return []
+        check_may_cordon(image)
         values = {CORDONED_SETTING: "*" if is_cordoned else None}
         return [ConfigsChanged(BROKER_RESOURCE, str(node_id), values)]
 

@@ -1,7 +1,8 @@
 """A node's data folder: whose it is, what is in it, and the small files that Kafka's tools expect there.
 
 meta.properties  .lock  .kafka_cleanshutdown  recovery-point-offset-checkpoint  log-start-offset-checkpoint
-replication-offset-checkpoint  cleaner-offset-checkpoint  known-partitions  metadata-position  <topic>-<n>/
+replication-offset-checkpoint  cleaner-offset-checkpoint  known-partitions  metadata-position  last-recovery.json
+recovery-to-report.json  <topic>-<n>/
 <topic>-<n>.<id>-delete/  <topic>-<n>.<id>-stray/  journal/  kept/
 """
 

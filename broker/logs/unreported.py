@@ -42,14 +42,15 @@ class UnreportedRecovery:
     def found(self, *, clean: bool, damaged: Collection[PartitionKey]) -> None:
         """Note durably what a start has found, beside what earlier ones did. Raises `OSError`.
 
-        To be called before anything is written that hides it from the next start.
+        To be called before the checkpoints are written, which hide it from the next start.
         """
         self._read()
-        before = self.is_clean, self._damaged
+        before = self.is_clean, self._damaged, True
         self.is_clean = self.is_clean and clean
         self._damaged = self._damaged.union(damaged)
-        if (self.is_clean, self._damaged) != before:
-            told = {"clean": self.is_clean, "damaged": sorted(map(_told, self._damaged))}
+        if (self.is_clean, self._damaged, self._is_known) != before:
+            lost = sorted(_told(key) for key in self._damaged)
+            told = {"clean": self.is_clean, "damaged": lost, "known": self._is_known}
             write_whole(self._storage, self._path, json.dumps(told).encode())
 
     def reported(self) -> None:
@@ -62,6 +63,7 @@ class UnreportedRecovery:
         try:
             found = json.loads(read_whole(self._storage, self._path, size_bytes_max=_BYTES_MAX))
             self.is_clean, self._damaged = bool(found["clean"]), frozenset(_keys(found["damaged"]))
+            self._is_known = bool(found["known"])
         except FileNotFoundError:
             pass
         except (ValueError, KeyError, TypeError, AttributeError) as error:

@@ -234,8 +234,8 @@ kind, or a field that is added to one, raises this number; `MetadataVersionRaise
 """
 MOVES_VERSION: Final = 2
 """From this version on a partition's state tells which replicas are being moved."""
-UNREGISTERED_VERSION: Final = 2
-"""From this version on nodes may be unregistered."""
+LEAVING_VERSION: Final = 2
+"""From this version on nodes may be cordoned and unregistered."""
 
 ADDED_TO_REGISTRATIONS: Final = frozenset(
     {"peer_host", "peer_port", "is_clean", "durability", "secret_mark", "metadata_version"}

@@ -254,12 +254,13 @@ class MetadataStore(Database):
                 self._check_writer(connection, writer)
                 if lease is not None:
                     self._check_lease(connection, lease)
+                for change in changes:
+                    # A process that runs as this node is deposed. Before the changes, as registrations lock its row.
+                    if isinstance(change, BrokerUnregistered):
+                        connection.execute(NODES.delete().where(NODES.c.node_id == change.node_id))
                 if self._check_chain(connection, after) != after.sequence:
                     raise conflict
                 connection.execute(CHANGES.insert(), rows)
-                for change in changes:
-                    if isinstance(change, BrokerUnregistered):  # a process that runs as this node is deposed by that
-                        connection.execute(NODES.delete().where(NODES.c.node_id == change.node_id))
         except exc.IntegrityError:
             raise conflict from None
         return _positions(rows)

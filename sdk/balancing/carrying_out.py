@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from itertools import islice
 from typing import TYPE_CHECKING, Final
 
-from semel.protocol.errors import ErrorCode, FatalError, SemelError
+from semel.protocol.errors import ErrorCode, FatalError, RetriableError, SemelError
 from semel.protocol.ids import NO_LEADER, TopicPartition
 from semel.sdk.balancing.model import ClusterModel, NodeModel, PartitionModel
 from semel.sdk.balancing.results import Move
@@ -39,6 +39,8 @@ def read_cluster(
         sleep(measure_s)
     replicas = admin.replicas()
     sizes = _sizes(replicas)
+    # Topics before nodes: a node that comes meanwhile, and gets a replica, is known then.
+    topics = admin.topics(include_internal=True)
     nodes = []
     for node in admin.nodes():
         known = replicas.nodes.get(node.node_id)
@@ -47,7 +49,7 @@ def read_cluster(
         free_bytes = known.free_bytes if known is not None and known.free_bytes >= 0 else None
         nodes.append(NodeModel(node.node_id, node.rack, node.is_alive, may_get_more, free_bytes))
     partitions = []
-    for topic in admin.topics(include_internal=True):
+    for topic in topics:
         for one in topic.partitions:
             tp = TopicPartition(topic.name, one.partition)
             size_bytes = sizes.get(tp, 0)
@@ -63,7 +65,10 @@ def read_cluster(
                     is_moving=tp in moving,
                 )
             )
-    return ClusterModel(tuple(nodes), tuple(partitions))
+    try:
+        return ClusterModel(tuple(nodes), tuple(partitions))
+    except ValueError as error:
+        raise RetriableError(f"the cluster changed while it was read ({error}): try again") from error
 
 
 def _sizes(replicas: ReplicasOfNodes) -> dict[TopicPartition, int]:
@@ -106,15 +111,15 @@ def carry_out(
     What has begun continues where this is interrupted. Raises `SemelError` where the cluster can't be asked.
     """
     progress = Progress(len(moves), sum(move.copied_bytes for move in moves))
-    orders = iter([move for move in moves if not move.copied_bytes and set(move.before) == set(move.after)])
-    copies = iter([move for move in moves if move.copied_bytes or set(move.before) != set(move.after)])
+    orders = iter([move for move in moves if not _is_copy(move)])
+    copies = iter([move for move in moves if _is_copy(move)])
     for part in _parts(orders):
         _begin(admin, part, progress)
         _end(admin, progress)
         tell(progress)
     while True:
-        if free := at_once - len(progress.moving):
-            _begin(admin, list(islice(copies, free)), progress)
+        copied_now = sum(map(_is_copy, progress.moving.values()))
+        _begin(admin, list(islice(copies, max(0, at_once - copied_now))), progress)
         _end(admin, progress)
         tell(progress)
         if not progress.moving:
@@ -131,6 +136,11 @@ def carry_out(
     return progress
 
 
+def _is_copy(move: Move) -> bool:
+    """Whether replicas come or go, and not only their order changes."""
+    return set(move.before) != set(move.after)
+
+
 def _parts(moves: Iterator[Move]) -> Iterator[list[Move]]:
     while part := list(islice(moves, _ORDERS_AT_ONCE)):
         yield part
@@ -139,8 +149,14 @@ def _parts(moves: Iterator[Move]) -> Iterator[list[Move]]:
 def _begin(admin: Admin, moves: Sequence[Move], progress: Progress) -> None:
     if not moves:
         return
-    outcomes = admin.reassign_partitions({move.partition: move.after for move in moves})
+    there = _replicas(admin)
+    planned = [move for move in moves if there.get(move.partition) == move.before]
     for move in moves:
+        if there.get(move.partition) != move.before:
+            # Since the plan was made. Carried out all the same, it would undo what somebody else wants.
+            progress.failed[move.partition] = _changed(move, there)
+    outcomes = admin.reassign_partitions({move.partition: move.after for move in planned})
+    for move in planned:
         error = outcomes[move.partition]
         if error is None:
             progress.moving[move.partition] = move
@@ -156,19 +172,28 @@ def _end(admin: Admin, progress: Progress) -> None:
     ended = [tp for tp in progress.moving if tp not in moving]
     if not ended:
         return
-    there: Mapping[TopicPartition, tuple[int, ...]] = {
-        TopicPartition(topic.name, one.partition): one.replicas
-        for topic in admin.topics(include_internal=True)
-        for one in topic.partitions
-    }
+    there = _replicas(admin)
     for tp in ended:
         move = progress.moving.pop(tp)
         if there.get(tp) == move.after:
             progress.done += 1
             progress.done_bytes += move.copied_bytes
         else:
-            now = "it is not there any more" if tp not in there else f"its replicas are {list(there[tp])}"
-            progress.failed[tp] = FatalError(
-                f"{tp} was not moved to {list(move.after)}: somebody else cancelled or changed that, and {now}",
-                ErrorCode.INVALID_REPLICA_ASSIGNMENT,
-            )
+            progress.failed[tp] = _changed(move, there)
+
+
+def _replicas(admin: Admin) -> Mapping[TopicPartition, tuple[int, ...]]:
+    return {
+        TopicPartition(topic.name, one.partition): one.replicas
+        for topic in admin.topics(include_internal=True)
+        for one in topic.partitions
+    }
+
+
+def _changed(move: Move, there: Mapping[TopicPartition, tuple[int, ...]]) -> FatalError:
+    tp = move.partition
+    now = f"its replicas are {list(there[tp])}" if tp in there else "it is not there any more"
+    return FatalError(
+        f"{tp} was not moved to {list(move.after)}: somebody else changed it meanwhile, and {now}",
+        ErrorCode.INVALID_REPLICA_ASSIGNMENT,
+    )

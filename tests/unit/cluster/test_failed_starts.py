@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -52,5 +53,25 @@ def test_R4_R5_a_replica_that_lost_its_memory_is_elected_by_nobody_after_a_start
         await made.start(stays)
         await made.in_sync(T0, 1, 2)
         assert b"acknowledged" in made.values(2, T0)[0][1]
+
+    run(tmp_path, test, durability="os")
+
+
+def test_R5_a_start_that_is_no_part_of_the_cluster_tells_nobody_what_it_found(tmp_path: Path) -> None:
+    """An operator starts the node alone once, to look at something."""
+
+    async def test(made: Cluster) -> None:
+        await create(made, 1, 2, min_isr=2)
+        await made.produce(T0, b"acknowledged")
+        await made.kill(2, power=True)
+        await made.until(lambda: made.state(T0).isr == (1,))
+        for node_id in (1, 3):
+            await made.stop(node_id)
+        await asyncio.sleep(3)  # the others' sessions end, so that it may run alone
+        alone = await made.start(2, peer_listen="")
+        assert not alone.logs.unreported.is_clean
+        await made.stop(2)
+        again = await made.start(2)
+        assert not again.metadata.image.brokers[2].is_clean
 
     run(tmp_path, test, durability="os")

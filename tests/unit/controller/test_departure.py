@@ -8,7 +8,7 @@ import pytest
 from chained_changes import chained
 from three_nodes import FIRST, TOPIC_ID, registered
 
-from semel.broker.controller.departure import unregister
+from semel.broker.controller.departure import check_may_cordon, unregister
 from semel.broker.controller.membership import CORDONED_SETTING, cordoned_nodes
 from semel.broker.controller.moves import begin_move
 from semel.broker.handlers.topics.replica_placement import placed_as_assigned
@@ -97,6 +97,13 @@ def test_a_former_run_is_not_removed_in_place_of_the_current_one() -> None:
 @pytest.mark.parametrize(("value", "expected"), [("*", {3}), ("", set()), (" ", set()), (None, set())])
 def test_who_is_cordoned_is_a_setting_of_the_node(value: str | None, expected: set[int]) -> None:
     assert cordoned_nodes(cordoned(cordoned(world(), 3), 3, value)) == expected
+
+
+def test_nobody_is_cordoned_while_an_older_node_would_place_replicas_there() -> None:
+    check_may_cordon(world())
+    with pytest.raises(SemelError, match="Upgrade all nodes first") as refused:
+        check_may_cordon(world(version=1, old=[3]))
+    assert refused.value.code is ErrorCode.UNSUPPORTED_VERSION
 
 
 def test_a_cordoned_node_gets_no_new_replica_and_keeps_those_that_it_has() -> None:

@@ -9,7 +9,7 @@ import pytest
 
 from semel.protocol.api.cluster import NodeState, Reassignment
 from semel.protocol.api.topics import PartitionDescription, TopicDescription
-from semel.protocol.errors import ErrorCode, FatalError, SemelError
+from semel.protocol.errors import ErrorCode, FatalError, RetriableError, SemelError
 from semel.protocol.ids import NO_LEADER, TopicPartition, new_topic_id
 from semel.sdk.admin.api import Admin
 from semel.sdk.admin.cluster_calls import NodeReplicas, ReplicasOfNodes
@@ -112,7 +112,7 @@ def test_what_is_refused_or_changed_by_others_is_told_and_the_rest_is_moved() ->
     del made.replicas_of[T[5]]
     done = carried(made, [move(tp, 1, 3) for tp in T[:4]])
     assert done.failed[T[0]] is refused
-    assert "somebody else cancelled or changed that, and its replicas are [1, 2]" in done.failed[T[1]].message
+    assert "somebody else changed it meanwhile, and its replicas are [1, 2]" in done.failed[T[1]].message
     assert (done.done, made.replicas_of[T[3]]) == (2, (1, 3))
     assert made.elected == [], "the leader stays"
 
@@ -175,3 +175,37 @@ def test_partitions_that_are_gone_are_told(at_once: int) -> None:
     done = carried(made, [move(tp, 1, 3) for tp in T[:2]], at_once)
     assert "it is not there any more" in done.failed[T[0]].message
     assert done.done == 1
+
+
+def test_a_partition_that_was_changed_since_the_plan_was_made_stays_as_it_is() -> None:
+    """Carried out blindly, the plan took away the third replica that somebody had added."""
+    made = MadeUp({**dict.fromkeys(T[:3], (1, 2)), T[1]: (1, 2, 4)})
+    done = carried(made, [move(tp, 1, 3) for tp in T[:4]])
+    assert made.replicas_of[T[1]] == (1, 2, 4)
+    assert "somebody else changed it meanwhile, and its replicas are [1, 2, 4]" in done.failed[T[1]].message
+    assert "it is not there any more" in done.failed[T[3]].message
+    assert (done.done, made.replicas_of[T[0]]) == (2, (1, 3))
+
+
+def test_orders_that_wait_hold_up_no_copies() -> None:
+    """More of them than are copied at once: a replica of each is not in sync yet."""
+    made = MadeUp(dict.fromkeys(T, (1, 2)))
+    orders = [move(tp, 2, 1) for tp in T[:4]]
+    begin = made.reassign_partitions
+
+    def slowly(wanted: Mapping[TopicPartition, Sequence[int]]) -> dict[TopicPartition, SemelError | None]:
+        outcomes = begin(wanted)
+        made.moving.update({tp: (tuple(nodes), 9) for tp, nodes in wanted.items() if tp in T[:4]})
+        return outcomes
+
+    made.reassign_partitions = slowly  # type: ignore[method-assign]
+    seen: list[int] = []
+    done = carried(made, [*orders, *(move(tp, 1, 3) for tp in T[4:])], 1, tell=lambda told: seen.append(told.done))
+    assert (done.done, done.failed) == (6, {})
+    assert 1 in seen, "a copy was complete before the orders were"
+
+
+def test_a_cluster_that_changes_while_it_is_read_is_to_be_read_again() -> None:
+    made = MadeUp({T[0]: (1, 77)})
+    with pytest.raises(RetriableError, match="the cluster changed while it was read"):
+        read_cluster(cast(Admin, made))
