@@ -739,7 +739,7 @@ class Node:
         await self.metadata.register(registered, further, alone=not self.is_clustered)
         if self.is_clustered:
             try:
-                self.logs.unreported.reported()
+                self.logs.recovery_reported()
             except OSError as error:
                 _log.warning("the next start tells again what this one found: %s", error)
         await self._history.follow(self.metadata, is_in_folder=self._metadata_is_in_folder)

@@ -60,6 +60,11 @@ class Losses:
                 self._tp, lost, self._folder, begins, extra={LOST_OFFSETS: self.lost},
             )  # fmt: skip
 
+    @property
+    def first_offset(self) -> int | None:
+        """The first offset that is lost or can't be read; None: none is."""
+        return min((*(first for first, _ in self.lost), *self._broken), default=None)
+
     def summary(self) -> str:
         """Return which records that had been synced are gone or can't be read; empty: none."""
         gone = [f"{_offsets(first, end)} lost" for first, end in self.lost[:_DAMAGE_TOLD_MAX]]

@@ -88,6 +88,7 @@ class PartitionLog:
         "producer_state",
         "recovered_bytes_cut",
         "recovered_damage",
+        "recovered_damage_from",
         "segments",
         "topic_id",
         "tp",
@@ -143,6 +144,8 @@ class PartitionLog:
         """What the recovery had to cut when this was opened."""
         self.recovered_damage = loaded.damage
         """Which records opening found lost or unreadable, in words; "" for none."""
+        self.recovered_damage_from = loaded.damaged_from
+        """The first of their offsets; None for none."""
         self.is_only_replica = True
         """Whether nobody else has its records. What a replica lacks, its leader has."""
         self._broken: set[str] = set()

@@ -62,7 +62,8 @@ LEADER_EPOCHS_FILE: Final = "leader-epoch-checkpoint"
 @dataclass(slots=True)
 class LoadedLog:
     """A partition's folder, open. `truncated_bytes` is what recovery had to cut; below `recovery_point` all is on the
-    disk. `damage` says which records that had been synced are gone or can't be read; empty: none.
+    disk. `damage` says which records that had been synced are gone or can't be read; empty: none. `damaged_from` is the
+    first of their offsets.
     """
 
     segments: Segments
@@ -75,6 +76,7 @@ class LoadedLog:
     truncated_bytes: int
     names_unsynced: bool
     damage: str
+    damaged_from: int | None
 
 
 class LogLoader:
@@ -190,7 +192,7 @@ class LogLoader:
         return LoadedLog(
             self._segments, self._snapshots, self._producers, self._epochs, start, end, point, self._truncated,
             unsynced,
-            self._losses.summary(),
+            self._losses.summary(), self._losses.first_offset,
         )  # fmt: skip
 
     # --- Files --------------------------------------------------------------------------------------------------------

@@ -273,7 +273,7 @@ class LogManager:
         found_any = bool(self.recovery.partitions or self.recovery.journal_entries)
         self.unreported.found(
             clean=self.recovery.clean or not found_any,
-            damaged=[key for key, log in logs.items() if log.recovered_damage],
+            damaged={key: first for key, log in logs.items() if (first := log.recovered_damage_from) is not None},
         )
 
     def _flush_recovered(self, logs: Sequence[PartitionLog]) -> None:
@@ -454,13 +454,17 @@ class LogManager:
     def _add(self, log: PartitionLog) -> Partition:
         """Have a partition that nobody has said yet under which epoch it is led."""
         log.epochs.truncate_from_end(log.log_end_offset + 1)  # what the journal has not brought back either
+        lost = self.unreported.damaged_from((log.topic_id, log.tp.partition))
+        committed = self.folder.high_watermarks.get(log.tp)
         partition = Partition(
             log,
             self._commits,
             self._clock,
             high_watermark=None
             if self._opener.is_only_replica(log.tp, log.topic_id)
-            else self.folder.high_watermarks.get(log.tp),
+            else committed
+            if lost is None
+            else min(committed, lost),
             on_log_start_moved=self.maintenance.log_start_moved,
         )
         self._partitions[log.tp] = partition
@@ -498,6 +502,33 @@ class LogManager:
             failed = self._opener.failed(tp, topic_id, error, wanted.leader_epoch) if has_files else None
             self._opener.take_offline([failed or self._not_made(wanted, error)])
             raise
+
+    # --- What was lost ------------------------------------------------------------------------------------------------
+
+    def recovery_reported(self) -> None:
+        """A registration has told what this start found, and starts before it. Raises `OSError`."""
+        here = (*self.partitions(), *self.offline)
+        self.unreported.reported(
+            {(one.topic_id, one.tp.partition) for one in here if not self._opener.is_only_replica(one.tp, one.topic_id)}
+        )
+
+    async def fetch_lost_again(self, partition: Partition) -> None:
+        """Cut the log of a partition that is to follow where its first record is lost, so that it gets it again.
+
+        `UnreportedRecovery.repaired` is for the caller to say, once the cut is durable: a crash before that has it done
+        once more. Raises `SemelError` and `OSError`.
+        """
+        lost = self.unreported.damaged_from((partition.topic_id, partition.tp.partition))
+        if lost is None or partition.offline_error is not None:
+            return
+        _log.warning(
+            "%s: this replica is cut from %d to %d, where it had lost records, and fetches them again",
+            partition.tp, partition.log_end_offset, lost,
+        )  # fmt: skip
+        if lost < partition.log_start_offset:
+            await self.restart_at(partition, lost)
+        else:
+            partition.truncate_to(lost)
 
     # --- Offline partitions -------------------------------------------------------------------------------------------
 

@@ -3,13 +3,16 @@
 A start that ends before it has registered, because the metadata's database is away for instance, has recovered all the
 same, and stops cleanly: the next one finds nothing. It would tell that its replicas have all records, and one of them
 could be elected that lacks some.
+
+A replica that has lost records in its middle is told of until it has fetched them again: followers compare epochs and
+ends with their leader, and nothing of that would tell them of a hole.
 """
 
 from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Mapping
 from typing import Final
 
 from semel.broker.logs.known_partitions import PartitionKey
@@ -23,14 +26,14 @@ _BYTES_MAX: Final = 1 << 30
 
 
 class UnreportedRecovery:
-    """The file, which is there while something is to be told, and what is in it."""
+    """The file, which is there while something is to be told or to be fetched again, and what is in it."""
 
     __slots__ = ("_damaged", "_is_known", "_path", "_storage", "is_clean")
 
     def __init__(self, storage: Storage, path: str) -> None:
         self._storage = storage
         self._path = path
-        self._damaged: frozenset[PartitionKey] = frozenset()
+        self._damaged: Mapping[PartitionKey, int] = {}
         self._is_known = True
         self.is_clean = True
         """Whether the logs have all that they had when the node last ran as a part of the cluster."""
@@ -39,31 +42,54 @@ class UnreportedRecovery:
         """Say whether records of a partition that had been synced are lost, as far as is known."""
         return key in self._damaged or not self._is_known
 
-    def found(self, *, clean: bool, damaged: Collection[PartitionKey]) -> None:
+    def damaged_from(self, key: PartitionKey) -> int | None:
+        """Return the first offset of a partition that is lost or can't be read; None where none is known to be."""
+        return self._damaged.get(key)
+
+    def found(self, *, clean: bool, damaged: Mapping[PartitionKey, int]) -> None:
         """Note durably what a start has found, beside what earlier ones did. Raises `OSError`.
 
         To be called before the checkpoints are written, which hide it from the next start.
+        damaged: the first offset of each partition that is lost or can't be read
         """
         self._read()
         before = self.is_clean, self._damaged, True
         self.is_clean = self.is_clean and clean
-        self._damaged = self._damaged.union(damaged)
+        first = {key: min(offset, self._damaged.get(key, offset)) for key, offset in damaged.items()}
+        self._damaged = {**self._damaged, **first}
         if (self.is_clean, self._damaged, self._is_known) != before:
-            lost = sorted(_told(key) for key in self._damaged)
+            self._write()
+
+    def reported(self, to_fetch_again: Collection[PartitionKey]) -> None:
+        """A registration has told it. Raises `OSError`; then the next start tells it once more.
+
+        to_fetch_again: partitions that others have, too. They stay damaged until `repaired`: a start that comes first
+            has to tell of them again
+        """
+        self.is_clean = self._is_known = True
+        self._damaged = {key: offset for key, offset in self._damaged.items() if key in to_fetch_again}
+        self._write()
+
+    def repaired(self, key: PartitionKey) -> None:
+        """A partition's log has no more that is lost; or it leads, and what is lost there is lost. Raises `OSError`."""
+        if key in self._damaged:
+            self._damaged = {other: offset for other, offset in self._damaged.items() if other != key}
+            self._write()
+
+    def _write(self) -> None:
+        if self._damaged or not self.is_clean or not self._is_known:
+            lost = {_told(key): self._damaged[key] for key in sorted(self._damaged)}
             told = {"clean": self.is_clean, "damaged": lost, "known": self._is_known}
             write_whole(self._storage, self._path, json.dumps(told).encode())
-
-    def reported(self) -> None:
-        """A registration has told it. Raises `OSError`; then the next start tells it once more."""
-        if self._storage.exists(self._path):
+        elif self._storage.exists(self._path):
             self._storage.remove(self._path)
             self._storage.sync_folder(self._path.rpartition("/")[0])
 
     def _read(self) -> None:
         try:
             found = json.loads(read_whole(self._storage, self._path, size_bytes_max=_BYTES_MAX))
-            self.is_clean, self._damaged = bool(found["clean"]), frozenset(_keys(found["damaged"]))
-            self._is_known = bool(found["known"])
+            self.is_clean, self._is_known = bool(found["clean"]), bool(found["known"])
+            self._damaged = {_key(told): int(offset) for told, offset in found["damaged"].items()}
         except FileNotFoundError:
             pass
         except (ValueError, KeyError, TypeError, AttributeError) as error:
@@ -77,7 +103,6 @@ def _told(key: PartitionKey) -> str:
     return f"{format_topic_id(key[0])} {key[1]}"
 
 
-def _keys(told: Iterable[str]) -> Iterable[PartitionKey]:
-    for one in told:
-        topic_id, partition = one.split(" ")
-        yield parse_topic_id(topic_id), int(partition)
+def _key(told: str) -> PartitionKey:
+    topic_id, partition = told.split(" ")
+    return parse_topic_id(topic_id), int(partition)

@@ -15,6 +15,7 @@ from typing import Final
 from semel.broker.log.epochs_file import EpochsWrite
 from semel.broker.logs.offline import message_of
 from semel.broker.logs.partition import Partition
+from semel.broker.metadata.changes import PartitionState
 from semel.broker.metadata.image import MetadataImage
 from semel.broker.peers.peers import Peers
 from semel.broker.replication.fetcher import Fetcher
@@ -66,6 +67,10 @@ class Replicas:
             if state is None or partition is None or topic is None or partition.topic_id != topic.topic_id:
                 self._leaders.pop(tp, None)
                 continue
+            if self._node.logs.unreported.damaged_from((topic.topic_id, tp.partition)) is not None:
+                partition = await self._without_losses(partition, state)
+                if partition is None:
+                    continue
             leads_alone = partition.leader is not None and partition.leader.is_alone
             if leads_alone and state.replicas == (self._node_id,) and state.leader_epoch <= partition.leader_epoch:
                 continue
@@ -79,6 +84,35 @@ class Replicas:
             await turns.give_way()
         self.assign()
         await self._node.logs.note_epochs(notes)
+
+    async def _without_losses(self, partition: Partition, state: PartitionState) -> Partition | None:
+        """Return a partition that had lost records, as it takes its part; None where it can't now."""
+        tp, logs = partition.tp, self._node.logs
+        try:
+            if state.leader == self._node_id:  # an operator had it elected: what it lacks is lost
+                logs.unreported.repaired((partition.topic_id, tp.partition))
+            elif state.leader != NO_LEADER and self._node_id in state.replicas:
+                await logs.fetch_lost_again(partition)
+                task = asyncio.get_running_loop().create_task(
+                    self._note_repaired(tp), name=f"note that {tp} is repaired"
+                )
+                self._restarts.add(task)
+                task.add_done_callback(self._restarts.discard)
+        except (SemelError, OSError) as error:
+            _log.error("%s has lost records, and does not follow before it can be cut there: %s", tp, message_of(error))
+            self._leaders.pop(tp, None)
+            return None
+        return self._node.partition(tp)
+
+    async def _note_repaired(self, tp: TopicPartition) -> None:
+        """Note that a log has been cut where it had lost records, once the cut is on the disk."""
+        partition = self._node.partition(tp)
+        if partition is not None:
+            try:
+                await partition.all_durable()
+                self._node.logs.unreported.repaired((partition.topic_id, tp.partition))
+            except (SemelError, OSError) as error:
+                _log.warning("%s is cut once more at the next start: %s", tp, message_of(error))
 
     def assign(self) -> None:
         """Give each fetcher what it is to follow, of the partitions that are here."""

@@ -9,7 +9,8 @@ import pytest
 from simulated_folder import TOPIC_ID, Node, append
 
 from semel.broker.logs.config import LogManagerConfig
-from semel.broker.logs.unreported import UNREPORTED_FILE
+from semel.broker.logs.unreported import UNREPORTED_FILE, UnreportedRecovery
+from semel.runtime.simulated_storage import SimulatedStorage
 
 KEY, OTHER = (TOPIC_ID, 0), (TOPIC_ID, 1)
 PATH = f"/data/{UNREPORTED_FILE}"
@@ -40,12 +41,12 @@ def test_R5_that_a_run_crashed_is_there_to_be_told_until_it_was() -> None:
             assert (node.logs.recovery.clean, findings(node)) == (was_clean, (False, False, False))
             await node.logs.close()
         node.start()
-        node.logs.unreported.reported()
+        node.logs.unreported.reported(())
         await node.logs.close()
         node.storage.crash(power=True)
         node.start()
         assert findings(node) == (True, False, False)
-        node.logs.unreported.reported()
+        node.logs.unreported.reported(())
         await node.logs.close()
 
     asyncio.run(run())
@@ -67,7 +68,7 @@ def test_R4_what_was_lost_is_there_to_be_told_until_it_was() -> None:
             await node.logs.close()
         node.start()
         assert not node.get().log.recovered_damage, "this start does not find it again"
-        node.logs.unreported.reported()
+        node.logs.unreported.reported(())
         await node.logs.close()
         node.start()
         assert findings(node) == (True, False, False)
@@ -89,7 +90,7 @@ def test_R4_a_note_that_cannot_be_read_says_the_worst_of_all_replicas(caplog: py
             assert findings(node) == (False, True, True)
             await node.logs.close()
         node.start()
-        node.logs.unreported.reported()
+        node.logs.unreported.reported(())
         await node.logs.close()
         node.start()
         assert findings(node) == (True, False, False)
@@ -113,3 +114,29 @@ def test_R5_a_start_that_cannot_write_the_note_finds_the_same_again() -> None:
         await node.logs.close()
 
     asyncio.run(run())
+
+
+def test_R1_a_replica_that_has_lost_records_is_told_of_until_it_has_fetched_them_again() -> None:
+    storage = SimulatedStorage()
+    storage.make_folder("/data")
+    storage.sync_folder("/")
+
+    def started(**damaged: int) -> UnreportedRecovery:
+        unreported = UnreportedRecovery(storage, PATH)
+        unreported.found(clean=True, damaged={(TOPIC_ID, int(name[1:])): offset for name, offset in damaged.items()})
+        return unreported
+
+    unreported = started(p0=7, p1=9)
+    unreported.reported({KEY})
+    assert (unreported.damaged_from(KEY), unreported.damaged_from(OTHER)) == (7, None)
+    storage.crash(power=True)
+    assert started(p0=12).damaged_from(KEY) == 7, "the first place counts"
+    assert started(p0=3).damaged_from(KEY) == 3
+    unreported = started()
+    assert (unreported.is_clean, unreported.may_be_damaged(KEY)) == (True, True)
+    unreported.reported({KEY})
+    unreported.repaired(OTHER)
+    unreported.repaired(KEY)
+    storage.crash(power=True)
+    assert not storage.exists(PATH)
+    assert started().damaged_from(KEY) is None

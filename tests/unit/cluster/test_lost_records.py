@@ -1,0 +1,95 @@
+"""A replica whose disk has lost records that had been synced gets them from its leader again (R1, D1)."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from cluster import Cluster
+from moving_cluster import T0, create, run
+
+from semel.broker.handlers.leadership import elect_leaders
+from semel.broker.logs.unreported import UNREPORTED_FILE
+from semel.protocol.ids import NO_LEADER
+
+LOG = "/data/t-0/00000000000000000000.log"
+
+
+async def with_records(made: Cluster) -> tuple[int, int]:
+    """Make a topic with six records, and return who leads it, and who follows."""
+    await create(made, 1, 2, min_isr=1)
+    for number in range(6):
+        await made.produce(T0, b"value-%d" % number)
+    leader = made.state(T0).leader
+    (follower,) = {1, 2} - {leader}
+    await made.until(lambda: made.nodes[follower].partition(T0).high_watermark == 6)  # type: ignore[union-attr]
+    return leader, follower
+
+
+def damage(made: Cluster, node_id: int, how: str) -> None:
+    file = made.disks[node_id].open(LOG)
+    size = file.size()
+    if how == "its tail is gone":
+        file.truncate(size // 2)
+    elif how == "all is gone":
+        file.truncate(0)
+    else:
+        file.write_at(b"????", size - 5)  # the last one: the others are not read by a start after a clean stop
+    file.close()
+
+
+def log_of(made: Cluster, node_id: int) -> bytes:
+    return b"".join(data for _, data in made.values(node_id, T0))
+
+
+@pytest.mark.parametrize("killed", [False, True], ids=["", "killed-before-it-follows"])
+@pytest.mark.parametrize("how", ["its tail is gone", "all is gone", "its last batch is broken"])
+def test_R1_D1_a_follower_gets_again_what_its_disk_had_lost(tmp_path: Path, how: str, killed: bool) -> None:
+    """It followed by epochs and ends alone: it was in sync again with a hole, and could be elected with it."""
+
+    async def test(made: Cluster) -> None:
+        leader, follower = await with_records(made)
+        await made.stop(follower)
+        damage(made, follower, how)
+        if killed:
+            await made.kill(leader)
+            await made.until(lambda: made.nodes[3].metadata.image.brokers[leader].is_fenced)
+            await made.start(follower)
+            assert follower not in (*made.state(T0).isr, *made.state(T0).elr)
+            await made.kill(follower)
+            await made.start(leader)
+        await made.start(follower)
+        await made.in_sync(T0, 1, 2)
+        await made.until(lambda: log_of(made, leader) == log_of(made, follower))
+        assert log_of(made, follower).count(b"value-") == 6
+        await made.until(lambda: not made.disks[follower].exists(f"/data/{UNREPORTED_FILE}"))
+        await made.produce(T0, b"more")
+        await made.kill(leader)
+        await made.until(lambda: made.leader(T0) is made.nodes[follower])
+        assert log_of(made, follower).count(b"value-") == 6, "who is elected has all"
+        await made.stop(follower)
+        await made.start(follower)
+        assert made.nodes[follower].logs.unreported.is_clean
+
+    run(tmp_path, test)
+
+
+def test_D3_who_is_elected_by_an_operator_keeps_what_is_behind_its_lost_records(tmp_path: Path) -> None:
+    """The other one is gone. What is lost is lost, and its offsets are given to no other record."""
+
+    async def test(made: Cluster) -> None:
+        leader, follower = await with_records(made)
+        await made.stop(follower)
+        damage(made, follower, "its tail is gone")
+        await made.kill(leader)
+        await made.until(lambda: made.nodes[3].metadata.image.brokers[leader].is_fenced)
+        node = await made.start(follower)
+        assert made.state(T0).leader == NO_LEADER
+        assert await elect_leaders(node, [T0], unclean=True) == {T0: None}
+        assert await made.produce(T0, b"more") == 6
+        await made.until(lambda: not made.disks[follower].exists(f"/data/{UNREPORTED_FILE}"))
+        assert log_of(made, follower).count(b"value-") == 3
+        await made.start(leader)
+        await made.in_sync(T0, 1, 2)
+
+    run(tmp_path, test)
