@@ -18,6 +18,7 @@ from semel.protocol.errors import UsageError
 from semel.testing import Broker
 
 OPTIONS = {
+    ("cluster balance", "--measure"): ("cluster", "balance"),
     ("bench consume", "--duration"): ("bench", "consume"),
     ("bench end-to-end", "--duration"): ("bench", "end-to-end"),
     ("bench produce", "--duration"): ("bench", "produce"),
@@ -67,7 +68,7 @@ def test_all_options_of_waits_are_durations() -> None:
     found: dict[tuple[str, str], Any] = {}
     for name, command in commands(typer.main.get_command(app)):
         for parameter in command.params:
-            words = " ".join(parameter.opts)
+            words = "" if getattr(parameter, "is_flag", False) else " ".join(parameter.opts)
             if parameter.metavar == DURATION or re.search("timeout|after|longer|wait|interval", words):
                 found[name, parameter.opts[0]] = parameter
     assert found.keys() == OPTIONS.keys()
