@@ -512,15 +512,17 @@ class LogManager:
             {(one.topic_id, one.tp.partition) for one in here if not self._opener.is_only_replica(one.tp, one.topic_id)}
         )
 
-    async def fetch_lost_again(self, partition: Partition) -> None:
+    async def fetch_lost_again(self, partition: Partition) -> bool:
         """Cut the log of a partition that is to follow where its first record is lost, so that it gets it again.
 
+        Once in a run: what is fetched after that may be committed. Returns whether it was cut.
         `UnreportedRecovery.repaired` is for the caller to say, once the cut is durable: a crash before that has it done
         once more. Raises `SemelError` and `OSError`.
         """
-        lost = self.unreported.damaged_from((partition.topic_id, partition.tp.partition))
+        key = partition.topic_id, partition.tp.partition
+        lost = self.unreported.damaged_from(key)
         if lost is None or partition.offline_error is not None:
-            return
+            return False
         _log.warning(
             "%s: this replica is cut from %d to %d, where it had lost records, and fetches them again",
             partition.tp, partition.log_end_offset, lost,
@@ -529,6 +531,8 @@ class LogManager:
             await self.restart_at(partition, lost)
         else:
             partition.truncate_to(lost)
+        self.unreported.was_cut(key)
+        return True
 
     # --- Offline partitions -------------------------------------------------------------------------------------------
 

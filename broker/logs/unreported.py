@@ -28,12 +28,14 @@ _BYTES_MAX: Final = 1 << 30
 class UnreportedRecovery:
     """The file, which is there while something is to be told or to be fetched again, and what is in it."""
 
-    __slots__ = ("_damaged", "_is_known", "_path", "_storage", "is_clean")
+    __slots__ = ("_cut", "_damaged", "_is_known", "_path", "_storage", "is_clean")
 
     def __init__(self, storage: Storage, path: str) -> None:
         self._storage = storage
         self._path = path
         self._damaged: Mapping[PartitionKey, int] = {}
+        self._cut: set[PartitionKey] = set()
+        """Damaged ones that were cut in this run, which has to be noted yet. What they have now is whole."""
         self._is_known = True
         self.is_clean = True
         """Whether the logs have all that they had when the node last ran as a part of the cluster."""
@@ -44,7 +46,11 @@ class UnreportedRecovery:
 
     def damaged_from(self, key: PartitionKey) -> int | None:
         """Return the first offset of a partition that is lost or can't be read; None where none is known to be."""
-        return self._damaged.get(key)
+        return None if key in self._cut else self._damaged.get(key)
+
+    def was_cut(self, key: PartitionKey) -> None:
+        """A partition's log was cut there. `repaired` is to follow once that is durable, and never another cut."""
+        self._cut.add(key)
 
     def found(self, *, clean: bool, damaged: Mapping[PartitionKey, int]) -> None:
         """Note durably what a start has found, beside what earlier ones did. Raises `OSError`.
@@ -73,6 +79,7 @@ class UnreportedRecovery:
     def repaired(self, key: PartitionKey) -> None:
         """A partition's log has no more that is lost; or it leads, and what is lost there is lost. Raises `OSError`."""
         if key in self._damaged:
+            self._cut.discard(key)
             self._damaged = {other: offset for other, offset in self._damaged.items() if other != key}
             self._write()
 

@@ -91,11 +91,11 @@ class Replicas:
         try:
             if state.leader == self._node_id:  # an operator had it elected: what it lacks is lost
                 logs.unreported.repaired((partition.topic_id, tp.partition))
-            elif state.leader != NO_LEADER and self._node_id in state.replicas:
-                await logs.fetch_lost_again(partition)
-                task = asyncio.get_running_loop().create_task(
-                    self._note_repaired(tp), name=f"note that {tp} is repaired"
-                )
+            elif (
+                state.leader != NO_LEADER and self._node_id in state.replicas and await logs.fetch_lost_again(partition)
+            ):
+                noting = self._note_repaired(tp)
+                task = asyncio.get_running_loop().create_task(noting, name=f"note that {tp} is repaired")
                 self._restarts.add(task)
                 task.add_done_callback(self._restarts.discard)
         except (SemelError, OSError) as error:

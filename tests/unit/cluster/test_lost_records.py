@@ -10,7 +10,8 @@ from cluster import Cluster
 from moving_cluster import T0, create, run
 
 from semel.broker.handlers.leadership import elect_leaders
-from semel.broker.logs.unreported import UNREPORTED_FILE
+from semel.broker.handlers.reassignments import reassign
+from semel.broker.logs.unreported import UNREPORTED_FILE, UnreportedRecovery
 from semel.protocol.ids import NO_LEADER
 
 LOG = "/data/t-0/00000000000000000000.log"
@@ -93,5 +94,36 @@ def test_D3_who_is_elected_by_an_operator_keeps_what_is_behind_its_lost_records(
         assert log_of(made, follower).count(b"value-") == 3
         await made.start(leader)
         await made.in_sync(T0, 1, 2)
+
+    run(tmp_path, test)
+
+
+def test_R1_a_follower_is_cut_once_and_never_where_it_has_fetched_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The disk is slow to note that it was cut, and the metadata changes meanwhile."""
+    monkeypatch.setattr(UnreportedRecovery, "repaired", lambda _self, _key: None)
+
+    async def test(made: Cluster) -> None:
+        leader, follower = await with_records(made)
+        await made.stop(follower)
+        damage(made, follower, "its tail is gone")
+        node = await made.start(follower)
+        await made.in_sync(T0, 1, 2)
+        await made.produce(T0, b"more")
+        await made.until(lambda: log_of(made, leader) == log_of(made, follower))
+        await configured(made)
+        assert node.partition(T0).log_end_offset == 7  # type: ignore[union-attr]
+        assert "does not follow before it can be cut there" not in caplog.text
+        await made.produce(T0, b"even more")
+        await made.until(lambda: log_of(made, leader) == log_of(made, follower))
+        assert made.disks[follower].exists(f"/data/{UNREPORTED_FILE}"), "the next start tells of it again"
+
+    async def configured(made: Cluster) -> None:
+        """Have each node look at its part again."""
+        assert await reassign(made.any(), {T0: tuple(reversed(made.state(T0).replicas))}) == {T0: None}
+        sequence = made.any().metadata.image.sequence
+        await made.until(lambda: all(node.metadata.image.sequence >= sequence for node in made.nodes.values()))
+        await asyncio.sleep(0.5)
 
     run(tmp_path, test)
