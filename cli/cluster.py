@@ -106,7 +106,7 @@ def balance(
 
     Racks come first: a partition is in as many as it can be. Nodes that are dead, stopping or cordoned get nothing.
     Partitions that are being moved, or have no leader, stay. The same cluster always gives the same plan. Interrupted,
-    what has begun continues; the same command goes on.
+    what has begun continues; give the same command again for the rest.
     """
     from semel.sdk.balancing.carrying_out import read_cluster
     from semel.sdk.balancing.planner import plan

@@ -45,7 +45,7 @@ def print_plan(plan: Plan) -> None:
     print_table(["node", "replicas", "preferred leader of", "bytes"], rows, empty="no nodes")
     print()
     if plan.moves:
-        orders = sum(not move.copied_bytes and set(move.before) == set(move.after) for move in plan.moves)
+        orders = sum(not move.is_copy for move in plan.moves)
         leads = f", of {orders} only the preferred leader changes" if orders else ""
         print(f"{counted(len(plan.moves), 'partition')} to move{leads}, {size(plan.copied_bytes)} to copy:")
         print_moves(plan.moves)

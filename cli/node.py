@@ -122,7 +122,7 @@ def drain(
     """Empty a node: cordon it, and move all of its replicas to other nodes, while they are used.
 
     Then it can be stopped and removed. It works for a dead node, too, as far as others have the records. Interrupted,
-    what has begun continues; the same command goes on.
+    what has begun continues; give the same command again for the rest.
     """
     with open_admin(bootstrap) as admin:
         plan = _plan(admin, node)
@@ -137,7 +137,7 @@ def drain(
             typer.confirm(question, abort=True, err=True)
         admin.cordon_node(node)
         while True:
-            # Anew: new topics came to it until it was cordoned, and other moves end meanwhile.
+            # Plan again: new topics came to it until it was cordoned, and other moves end meanwhile.
             plan = _plan(admin, node)
             moves = [move for move in plan.moves if node in move.before]
             if not moves:

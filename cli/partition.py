@@ -76,6 +76,7 @@ def move(
     The new replicas copy the partition first. When they are in sync the others leave, and the first of the new ones
     leads. A move waits for nodes that are away, and can be cancelled until it is complete.
     """
+    from semel.sdk.balancing.carrying_out import sizes_of
     from semel.sdk.balancing.results import Move
 
     nodes = _parse_nodes(to)
@@ -88,10 +89,9 @@ def move(
                 f"{counted(len(there), 'move')} begun: `{command_here('semel partition moves', bootstrap)}` shows them"
             )
             return
-        replicas = admin.replicas()
-        sizes = {tp: max((one.sizes.get(tp, 0) for one in replicas.nodes.values()), default=0) for tp in there}
+        sizes = sizes_of(admin.replicas())
         moves = [
-            Move(tp, before, tuple(nodes), sizes[tp] * len(set(nodes).difference(before)), "asked for")
+            Move(tp, before, tuple(nodes), sizes.get(tp, 0) * len(set(nodes).difference(before)), "asked for")
             for tp, before in there.items()
         ]
         done = carry_out_and_tell(admin, moves, at_once, bootstrap)

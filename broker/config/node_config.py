@@ -35,7 +35,9 @@ class OwnSettings(PartConfig):
         "One process at a time may use it.",
     )
     node_id: int = setting(1, "This node's number in the cluster.", minimum=0, maximum=INT32_MAX)
-    broker_rack: str = setting("", "Where this node stands, as clients see it in the metadata.")
+    broker_rack: str = setting(
+        "", "Where this node stands, a zone for instance. A partition's replicas are spread over racks; clients see it."
+    )
     cordoned_log_dirs: tuple[str, ...] = setting(
         (),
         "Whether the node gets new replicas: * for none (KIP-1066). What it has stays there, and it may lead it. Set "

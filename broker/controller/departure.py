@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from semel.broker.controller.membership import partitions_of
+from semel.broker.controller.membership import existing_node, partitions_of
 from semel.broker.metadata.changes import LEAVING_VERSION, BrokerUnregistered, Change, MetadataVersionRaised
 from semel.broker.metadata.image import MetadataImage
 from semel.protocol.errors import ErrorCode, FatalError
@@ -33,13 +33,7 @@ def unregister(image: MetadataImage, node_id: int, *, may_be_unfenced: bool = Fa
     Raises `FatalError`: BROKER_ID_NOT_REGISTERED; INVALID_REQUEST where it can't go yet; UNSUPPORTED_VERSION while
     another node does not know of such changes.
     """
-    broker = image.brokers.get(node_id)
-    if broker is None:
-        known = ", ".join(map(str, sorted(image.brokers)))
-        raise FatalError(
-            f"there is no node {node_id}, or no longer: the cluster has the nodes {known}",
-            ErrorCode.BROKER_ID_NOT_REGISTERED,
-        )
+    broker = existing_node(image, node_id)
     held = [
         TopicPartition(topic.name, number) for topic, number, state in partitions_of(image) if node_id in state.replicas
     ]

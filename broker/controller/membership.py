@@ -13,8 +13,8 @@ from dataclasses import replace
 from typing import Final
 
 from semel.broker.metadata.changes import PartitionChanged, PartitionState
-from semel.broker.metadata.image import MetadataImage, TopicImage
-from semel.protocol.errors import ErrorCode, error_for
+from semel.broker.metadata.image import BrokerImage, MetadataImage, TopicImage
+from semel.protocol.errors import ErrorCode, FatalError, error_for
 from semel.protocol.ids import TopicPartition
 
 CORDONED_SETTING: Final = "cordoned.log.dirs"
@@ -98,6 +98,18 @@ def changed(topic: TopicImage, number: int, after: PartitionState) -> list[Parti
     if after is topic.partitions[number]:
         return []
     return [PartitionChanged(topic.name, topic.topic_id, number, after)]
+
+
+def existing_node(image: MetadataImage, node_id: int) -> BrokerImage:
+    """Return a registered node. Raises `FatalError` (BROKER_ID_NOT_REGISTERED)."""
+    broker = image.brokers.get(node_id)
+    if broker is None:
+        known = ", ".join(map(str, sorted(image.brokers)))
+        raise FatalError(
+            f"there is no node {node_id}, or no longer: the cluster has the nodes {known}",
+            ErrorCode.BROKER_ID_NOT_REGISTERED,
+        )
+    return broker
 
 
 def existing(image: MetadataImage, tp: TopicPartition) -> tuple[TopicImage, PartitionState]:

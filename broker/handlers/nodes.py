@@ -6,13 +6,12 @@ import logging
 from collections.abc import Sequence
 
 from semel.broker.controller.departure import check_may_cordon, unregister
-from semel.broker.controller.membership import CORDONED_SETTING, cordoned_nodes
+from semel.broker.controller.membership import CORDONED_SETTING, cordoned_nodes, existing_node
 from semel.broker.handlers.newest import read_newest
 from semel.broker.metadata.changes import Change, ConfigsChanged
 from semel.broker.metadata.image import BROKER_RESOURCE, MetadataImage
 from semel.broker.services import Services
 from semel.protocol.api.cluster import NodeState
-from semel.protocol.errors import ErrorCode, FatalError
 
 _log = logging.getLogger("semel.cluster")
 
@@ -43,11 +42,7 @@ async def cordon(node: Services, node_id: int, *, is_cordoned: bool) -> None:
     """
 
     def decide(image: MetadataImage) -> list[Change]:
-        if node_id not in image.brokers:
-            known = ", ".join(map(str, sorted(image.brokers)))
-            raise FatalError(
-                f"there is no node {node_id}: the cluster has the nodes {known}", ErrorCode.BROKER_ID_NOT_REGISTERED
-            )
+        existing_node(image, node_id)
         if is_cordoned == (node_id in cordoned_nodes(image)):
             return []
         check_may_cordon(image)

@@ -454,17 +454,15 @@ class LogManager:
     def _add(self, log: PartitionLog) -> Partition:
         """Have a partition that nobody has said yet under which epoch it is led."""
         log.epochs.truncate_from_end(log.log_end_offset + 1)  # what the journal has not brought back either
-        lost = self.unreported.damaged_from((log.topic_id, log.tp.partition))
         committed = self.folder.high_watermarks.get(log.tp)
+        lost = self.unreported.damaged_from((log.topic_id, log.tp.partition))
+        if lost is not None:
+            committed = min(committed, lost)  # what is behind it may have to be cut
         partition = Partition(
             log,
             self._commits,
             self._clock,
-            high_watermark=None
-            if self._opener.is_only_replica(log.tp, log.topic_id)
-            else committed
-            if lost is None
-            else min(committed, lost),
+            high_watermark=None if self._opener.is_only_replica(log.tp, log.topic_id) else committed,
             on_log_start_moved=self.maintenance.log_start_moved,
         )
         self._partitions[log.tp] = partition
@@ -511,28 +509,6 @@ class LogManager:
         self.unreported.reported(
             {(one.topic_id, one.tp.partition) for one in here if not self._opener.is_only_replica(one.tp, one.topic_id)}
         )
-
-    async def fetch_lost_again(self, partition: Partition) -> bool:
-        """Cut the log of a partition that is to follow where its first record is lost, so that it gets it again.
-
-        Once in a run: what is fetched after that may be committed. Returns whether it was cut.
-        `UnreportedRecovery.repaired` is for the caller to say, once the cut is durable: a crash before that has it done
-        once more. Raises `SemelError` and `OSError`.
-        """
-        key = partition.topic_id, partition.tp.partition
-        lost = self.unreported.damaged_from(key)
-        if lost is None or partition.offline_error is not None:
-            return False
-        _log.warning(
-            "%s: this replica is cut from %d to %d, where it had lost records, and fetches them again",
-            partition.tp, partition.log_end_offset, lost,
-        )  # fmt: skip
-        if lost < partition.log_start_offset:
-            await self.restart_at(partition, lost)
-        else:
-            partition.truncate_to(lost)
-        self.unreported.was_cut(key)
-        return True
 
     # --- Offline partitions -------------------------------------------------------------------------------------------
 

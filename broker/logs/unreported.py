@@ -4,8 +4,8 @@ A start that ends before it has registered, because the metadata's database is a
 same, and stops cleanly: the next one finds nothing. It would tell that its replicas have all records, and one of them
 could be elected that lacks some.
 
-A replica that has lost records in its middle is told of until it has fetched them again: followers compare epochs and
-ends with their leader, and nothing of that would tell them of a hole.
+A replica that has lost records stays in this file until it has fetched them again. Followers compare epochs and ends
+with their leader, and that shows no hole in the middle.
 """
 
 from __future__ import annotations

@@ -20,6 +20,7 @@ from semel.broker.metadata.image import MetadataImage
 from semel.broker.peers.peers import Peers
 from semel.broker.replication.fetcher import Fetcher
 from semel.broker.replication.in_sync import InSyncProposals
+from semel.broker.replication.lost_records import LostRecords
 from semel.broker.replication.parts import take_part
 from semel.broker.services import Services
 from semel.protocol.errors import SemelError
@@ -44,6 +45,7 @@ class Replicas:
         self._tasks: dict[int, asyncio.Task[None]] = {}
         self._restarts: set[asyncio.Task[None]] = set()
         self._leaders: dict[TopicPartition, int] = {}
+        self._lost_records = LostRecords(node.logs)
         self._follows = True
         self._stopped: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._proposals = InSyncProposals(
@@ -67,9 +69,10 @@ class Replicas:
             if state is None or partition is None or topic is None or partition.topic_id != topic.topic_id:
                 self._leaders.pop(tp, None)
                 continue
-            if self._node.logs.unreported.damaged_from((topic.topic_id, tp.partition)) is not None:
+            if self._lost_records.has_some(partition):
                 partition = await self._without_losses(partition, state)
                 if partition is None:
+                    self._leaders.pop(tp, None)
                     continue
             leads_alone = partition.leader is not None and partition.leader.is_alone
             if leads_alone and state.replicas == (self._node_id,) and state.leader_epoch <= partition.leader_epoch:
@@ -87,32 +90,16 @@ class Replicas:
 
     async def _without_losses(self, partition: Partition, state: PartitionState) -> Partition | None:
         """Return a partition that had lost records, as it takes its part; None where it can't now."""
-        tp, logs = partition.tp, self._node.logs
+        tp = partition.tp
         try:
-            if state.leader == self._node_id:  # an operator had it elected: what it lacks is lost
-                logs.unreported.repaired((partition.topic_id, tp.partition))
-            elif (
-                state.leader != NO_LEADER and self._node_id in state.replicas and await logs.fetch_lost_again(partition)
-            ):
-                noting = self._note_repaired(tp)
-                task = asyncio.get_running_loop().create_task(noting, name=f"note that {tp} is repaired")
-                self._restarts.add(task)
-                task.add_done_callback(self._restarts.discard)
+            if state.leader == self._node_id:
+                self._lost_records.leads(partition)
+            elif state.leader != NO_LEADER and self._node_id in state.replicas:
+                await self._lost_records.cut(partition)
         except (SemelError, OSError) as error:
             _log.error("%s has lost records, and does not follow before it can be cut there: %s", tp, message_of(error))
-            self._leaders.pop(tp, None)
             return None
         return self._node.partition(tp)
-
-    async def _note_repaired(self, tp: TopicPartition) -> None:
-        """Note that a log has been cut where it had lost records, once the cut is on the disk."""
-        partition = self._node.partition(tp)
-        if partition is not None:
-            try:
-                await partition.all_durable()
-                self._node.logs.unreported.repaired((partition.topic_id, tp.partition))
-            except (SemelError, OSError) as error:
-                _log.warning("%s is cut once more at the next start: %s", tp, message_of(error))
 
     def assign(self) -> None:
         """Give each fetcher what it is to follow, of the partitions that are here."""
@@ -197,6 +184,7 @@ class Replicas:
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
+        await self._lost_records.close()
 
     @property
     def lag(self) -> dict[TopicPartition, int]:

@@ -35,10 +35,10 @@ def read_cluster(
     moving = {one.partition for one in admin.reassignments()}
     before: dict[TopicPartition, int] = {}
     if measure_s:
-        before = _sizes(admin.replicas())
+        before = sizes_of(admin.replicas())
         sleep(measure_s)
     replicas = admin.replicas()
-    sizes = _sizes(replicas)
+    sizes = sizes_of(replicas)
     # Topics before nodes: a node that comes meanwhile, and gets a replica, is known then.
     topics = admin.topics(include_internal=True)
     nodes = []
@@ -71,7 +71,7 @@ def read_cluster(
         raise RetriableError(f"the cluster changed while it was read ({error}): try again") from error
 
 
-def _sizes(replicas: ReplicasOfNodes) -> dict[TopicPartition, int]:
+def sizes_of(replicas: ReplicasOfNodes) -> dict[TopicPartition, int]:
     """Return the size of each partition: that of its largest replica, because one that is still copied has less."""
     found: dict[TopicPartition, int] = {}
     for here in replicas.nodes.values():
@@ -111,14 +111,14 @@ def carry_out(
     What has begun continues where this is interrupted. Raises `SemelError` where the cluster can't be asked.
     """
     progress = Progress(len(moves), sum(move.copied_bytes for move in moves))
-    orders = iter([move for move in moves if not _is_copy(move)])
-    copies = iter([move for move in moves if _is_copy(move)])
+    orders = iter([move for move in moves if not move.is_copy])
+    copies = iter([move for move in moves if move.is_copy])
     for part in _parts(orders):
         _begin(admin, part, progress)
         _end(admin, progress)
         tell(progress)
     while True:
-        copied_now = sum(map(_is_copy, progress.moving.values()))
+        copied_now = sum(move.is_copy for move in progress.moving.values())
         _begin(admin, list(islice(copies, max(0, at_once - copied_now))), progress)
         _end(admin, progress)
         tell(progress)
@@ -134,11 +134,6 @@ def carry_out(
         if error is not None and error.code is not ErrorCode.ELECTION_NOT_NEEDED:
             progress.not_led[tp] = error
     return progress
-
-
-def _is_copy(move: Move) -> bool:
-    """Whether replicas come or go, and not only their order changes."""
-    return set(move.before) != set(move.after)
 
 
 def _parts(moves: Iterator[Move]) -> Iterator[list[Move]]:

@@ -22,6 +22,11 @@ class Move:
     copied_bytes: int
     reason: str
 
+    @property
+    def is_copy(self) -> bool:
+        """Whether replicas come or go, and not only their order changes."""
+        return set(self.before) != set(self.after)
+
 
 @dataclass(frozen=True, slots=True)
 class Impossible:
@@ -33,7 +38,7 @@ class Impossible:
 
 @dataclass(frozen=True, slots=True)
 class LeftAlone:
-    """A partition that can't be moved for now, or only off a node that is emptied, and why, in a sentence."""
+    """A partition that this plan does not move, or takes off a node that is emptied and nothing else, and why."""
 
     partition: TopicPartition
     reason: str
