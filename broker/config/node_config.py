@@ -24,6 +24,8 @@ from semel.protocol.int_bounds import INT16_MAX, INT32_MAX
 from semel.runtime.setting import PartConfig, Setting, Value, setting, settings_of
 from semel.txn_coordinator.config import TransactionConfig
 
+RACK_AWARE_SELECTOR: Final = "org.apache.kafka.common.replica.RackAwareReplicaSelector"
+
 
 @dataclass(frozen=True)
 class OwnSettings(PartConfig):
@@ -37,6 +39,12 @@ class OwnSettings(PartConfig):
     node_id: int = setting(1, "This node's number in the cluster.", minimum=0, maximum=INT32_MAX)
     broker_rack: str = setting(
         "", "Where this node stands, a zone for instance. A partition's replicas are spread over racks; clients see it."
+    )
+    replica_selector_class: str = setting(
+        "",
+        "Which replica consumers read from. Empty: the leader. Kafka's name of the rack-aware selector: a follower in "
+        "the consumer's rack (client.rack), where one is in sync (KIP-392).",
+        choices=("", RACK_AWARE_SELECTOR),
     )
     cordoned_log_dirs: tuple[str, ...] = setting(
         (),

@@ -69,6 +69,7 @@ class Partition:
         "_durable_end",
         "_durable_waiter",
         "_epoch_note",
+        "_heard_s",
         "_held_back",
         "_high_watermark",
         "_last_stable_offset",
@@ -115,6 +116,7 @@ class Partition:
         self._refused: SemelError | None = None
         """Why clients are sent away: the log is offline, or does not lead."""
         self._leader: LeaderState | None = None
+        self._heard_s: float | None = None
         self._durable_waiter: asyncio.Future[None] | None = None
         self._durable_end = self._high_watermark = log.log_end_offset
         if high_watermark is None:
@@ -175,6 +177,11 @@ class Partition:
         return self._leader
 
     @property
+    def heard_s(self) -> float | None:
+        """When a follower last took in an answer of its leader, by the clock's monotonic time; None in this epoch."""
+        return self._heard_s
+
+    @property
     def durable_end(self) -> int:
         """The end of what counts of this replica: what a power cut leaves, where that is promised (D1)."""
         return self._durable_end
@@ -215,6 +222,8 @@ class Partition:
         """
         if leader_epoch < self.leader_epoch or self._offline_error is not None:
             return
+        if leader_epoch > self.leader_epoch or self._leader is not None:
+            self._heard_s = None
         self.leader_epoch = leader_epoch
         self._leader = None
         self.log.void_verifications()
@@ -270,6 +279,7 @@ class Partition:
     def leader_committed(self, high_watermark: int) -> None:
         """Take over how far the leader says that the partition is committed, as far as this log goes."""
         if self._leader is None:
+            self._heard_s = self._clock.monotonic()
             self.advance_high_watermark(min(high_watermark, self.log.log_end_offset))
 
     def leader_deleted(self, before_offset: int) -> None:
@@ -567,13 +577,15 @@ class Partition:
         max_bytes: int,
         isolation: IsolationLevel = IsolationLevel.READ_UNCOMMITTED,
         min_one_batch: bool = True,
+        silent_max_s: float | None = None,
     ) -> LogRange:
         """Return where the committed batches from `offset` on are, up to `max_bytes` of them.
 
         Nothing at or past the high watermark, under read_committed the last stable offset, is in the range (L2).
+        silent_max_s: see `check_readable`
         Raises `SemelError` (OFFSET_OUT_OF_RANGE) for an offset that is not in the log nor at its end.
         """
-        self._check_led()
+        self.check_readable(silent_max_s)
         log = self.log
         if not log.log_start_offset <= offset <= log.log_end_offset:
             raise self._out_of_range(offset)
@@ -586,6 +598,23 @@ class Partition:
             records, first, after, _ = found
             found = LogRange(records, first, after, log.aborted_transactions(first, after))
         return found
+
+    def check_readable(self, silent_max_s: float | None = None) -> None:
+        """Refuse readers where this is not the leader, nor a follower that may be read from (KIP-392).
+
+        silent_max_s: a follower may be, where it has heard from its leader within that time; None: only the leader
+        """
+        if self._refused is None:
+            return
+        heard_s = self._heard_s
+        is_follower = self._leader is None and self._offline_error is None
+        if (
+            silent_max_s is None
+            or not is_follower
+            or heard_s is None
+            or self._clock.monotonic() - heard_s > silent_max_s
+        ):
+            raise self._refusal()
 
     def read_for_replica(self, offset: int, *, max_bytes: int, min_one_batch: bool = True) -> LogRange:
         """Return where the batches from `offset` on are, committed or not: for followers alone.

@@ -1,5 +1,7 @@
-"""Keeps a consumer's buffers filled: one long-polling Fetch at a time to each node that leads something it reads.
+"""Keeps a consumer's buffers filled: one long-polling Fetch at a time to each node that it reads something from.
 
+That is a partition's leader, or the follower that the leader names as the nearest (KIP-392). A follower that can't be
+read from is left for the leader.
 Runs on the IO thread. It asks the subscription which partitions want more, and gives it what came back; the user's
 thread takes from the other end. The subscription is shared under `lock`, which is never held across a wait.
 """
@@ -52,6 +54,9 @@ CUT_AFTER_S = 0.005
 An answer that is on its way arrives sooner, and breaking off costs a new connection.
 """
 
+ONLY_LEADER_S = 30.0
+"""How long the leader alone is read from after a follower could not be."""
+
 Asked: TypeAlias = dict[PartitionState, int]
 """The partitions of one fetch, each with its epoch when it was asked for."""
 
@@ -91,9 +96,9 @@ class _Flight:
 
 @dataclass(slots=True)
 class _Look:
-    """What there is to ask for. by_node: partitions with their leader's epoch, by the leader.
+    """What there is to ask for. by_node: partitions with their leader's epoch, by the node to ask.
 
-    full_nodes:  nodes that lead a partition which waits for its user to make room.
+    full_nodes:  nodes that would be asked for a partition which waits for its user to make room.
     to_cut:      nodes at which a fetch waits that a partition wants to be in.
     """
 
@@ -166,7 +171,6 @@ class Fetcher:
     def wake(self) -> None:
         """Look again at what is to be fetched: there is room in the buffer."""
         self._short_wait_ms = SHORT_WAIT_MS
-        self._random = random.Random(source().getrandbits(64))  # noqa: S311
         self._changed.set()
 
     def moved(self) -> None:
@@ -232,12 +236,14 @@ class Fetcher:
                 place = snapshot.leader(state.tp)
                 if place is None:
                     look.has_unknown = True
-                elif state.buffered_bytes >= partition_max:
-                    look.full_nodes.add(place.leader_id)
-                elif place.leader_id in self._in_flight:
-                    look.to_cut.add(place.leader_id)
+                    continue
+                node_id = _node_to_ask(state, place.leader_id, snapshot, now)
+                if state.buffered_bytes >= partition_max:
+                    look.full_nodes.add(node_id)
+                elif node_id in self._in_flight:
+                    look.to_cut.add(node_id)
                 elif self._is_same_topic(state, snapshot):
-                    look.by_node[place.leader_id].append((state, place.leader_epoch))
+                    look.by_node[node_id].append((state, place.leader_epoch))
         if look.room_bytes <= 0:
             look.by_node.clear()
             look.to_cut.clear()
@@ -314,7 +320,7 @@ class Fetcher:
                 _log.warning("fetching works again: node=%s", node_id)
             self._failures = self._refreshes = 0
             with self._lock:
-                is_ready = self._take_in(asked, response)
+                is_ready = self._take_in(node_id, asked, response)
             if is_ready:
                 self._on_ready()
             else:
@@ -328,6 +334,9 @@ class Fetcher:
                 return
             self._failures += 1
             retry_after_s = self._core.options.backoff.jittered_s(self._failures)
+            with self._lock:
+                for state in asked:
+                    self._leave_follower(state, node_id, ErrorCode.NETWORK_EXCEPTION)
             self._fetch_failed(node_id, error)
         finally:
             self._end_fetch(node_id, asked, retry_after_s)
@@ -371,6 +380,7 @@ class Fetcher:
         version = connection.highest_version(FETCH, FETCH_MIN_VERSION, FETCH_MAX_VERSION)
         part = session.ask(wanted)
         _shuffle(part.partitions, self._random)
+        now = self._now()
         request = FetchRequest(
             part.partitions,
             flight.wait_ms,
@@ -380,7 +390,7 @@ class Fetcher:
             part.session_id,
             part.epoch,
             part.forgotten,
-            rack_id=self._options.rack,
+            rack_id="" if any(state.leader_until > now for state in wanted) else self._options.rack,
         )
         timeout_ms = flight.wait_ms + self._core.options.request_timeout_ms
         answer = connection.request(FETCH, version, [request.build(version)], timeout_ms=timeout_ms)
@@ -395,7 +405,7 @@ class Fetcher:
         session.answered(response.session_id)
         return response
 
-    def _take_in(self, asked: Asked, response: FetchResponse) -> bool:
+    def _take_in(self, node_id: int, asked: Asked, response: FetchResponse) -> bool:
         """Buffer what came; return whether there is something for the user's thread."""
         is_ready = False
         topics = {topic_id: topic for topic, topic_id in {state.tp.topic: state.topic_id for state in asked}.items()}
@@ -405,11 +415,28 @@ class Fetcher:
             state = self._subscription.get(TopicPartition(topic, answer.partition))
             if state is None or asked.get(state) != state.epoch:
                 continue  # the user has moved on since
-            if answer.error is ErrorCode.NONE:
-                is_ready |= self._take_in_partition(state, answer)
+            if answer.error is not ErrorCode.NONE:
+                has_left = self._leave_follower(state, node_id, answer.error)
+                if not has_left or answer.error is not ErrorCode.OFFSET_OUT_OF_RANGE:
+                    self._partition_failed(state, answer.error)
             else:
-                self._partition_failed(state, answer.error)
+                if answer.preferred_read_replica >= 0:
+                    state.nearest = answer.preferred_read_replica
+                    state.nearest_until = self._now() + self._core.options.metadata_max_age_ms / 1000
+                is_ready |= self._take_in_partition(state, answer)
         return is_ready
+
+    def _leave_follower(self, state: PartitionState, node_id: int, code: ErrorCode) -> bool:
+        """Go back to the leader where the node that could not be read from is a follower. Says whether it is.
+
+        For a while, unless one of the two sides has older metadata: otherwise the leader may send the reader back.
+        """
+        if state.nearest != node_id:
+            return False
+        _log.info("reading from the leader again: partition=%s follower=%s error=%s", state.tp, node_id, code.name)
+        has_old_metadata = code in (ErrorCode.FENCED_LEADER_EPOCH, ErrorCode.UNKNOWN_LEADER_EPOCH)
+        state.ask_leader(0.0 if has_old_metadata else self._now() + ONLY_LEADER_S)
+        return True
 
     def _take_in_partition(self, state: PartitionState, answer: FetchPartitionResponse) -> bool:
         state.high_watermark = answer.high_watermark
@@ -491,6 +518,13 @@ class Fetcher:
         if not self.errors:
             self.errors.append(error)
         self._on_ready()
+
+
+def _node_to_ask(state: PartitionState, leader_id: int, snapshot: ClusterSnapshot, now: float) -> int:
+    """Return the nearest replica as far as one is known and there, otherwise the leader."""
+    if state.nearest_until > now and state.nearest in snapshot.nodes:
+        return state.nearest
+    return leader_id
 
 
 def _shuffle(items: list[FetchPartition], chance: random.Random) -> None:

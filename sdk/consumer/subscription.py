@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 
 from semel.protocol.errors import UsageError
-from semel.protocol.ids import NO_LEADER_EPOCH, TopicId, TopicPartition
+from semel.protocol.ids import NO_LEADER, NO_LEADER_EPOCH, TopicId, TopicPartition
 from semel.sdk.consumer.fetched import FetchedChunk
 
 
@@ -50,6 +50,8 @@ class PartitionState:
     topic_id:     the topic that the position is in: one made again under the same name has another.
     failures:     how often in a row it could not be read or located.
     is_ready:     whether it waits in the subscription's queue for its turn to be returned.
+    nearest:      the follower that the leader has sent this reader to, until `nearest_until`; -1: none (KIP-392).
+    leader_until: until then only the leader is asked: the follower could not be read from.
     """
 
     tp: TopicPartition
@@ -70,6 +72,14 @@ class PartitionState:
     log_start_offset: int = -1
     retry_at: float = 0.0
     failures: int = 0
+    nearest: int = NO_LEADER
+    nearest_until: float = 0.0
+    leader_until: float = 0.0
+
+    def ask_leader(self, until: float) -> None:
+        """Read from the leader until then: the follower was no good."""
+        self.nearest = NO_LEADER
+        self.leader_until = until
 
     def move_to(self, offset: int, leader_epoch: int = NO_LEADER_EPOCH) -> None:
         """Continue at `offset`; whatever was fetched for another place is dropped."""

@@ -7,7 +7,7 @@ import contextlib
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Coroutine, Iterator, Mapping
+from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Final, Self, TypeVar
@@ -61,10 +61,11 @@ class Cluster:
     called from any thread.
     """
 
-    def __init__(self, nodes: int = 3, *, seed: int = 0, **settings: object) -> None:
+    def __init__(self, nodes: int = 3, *, racks: Sequence[str] = (), seed: int = 0, **settings: object) -> None:
         """Nothing runs before `start`, or `with`.
 
         nodes:    how many, numbered from 1
+        racks:    the rack of each node, in the order of their numbers; none has one where it is empty
         seed:     of what chance decides, which is what remains of `Unsynced.TORN`
         settings: of all nodes, with underscores for dots; docs/configuration.md has them all. min.insync.replicas is 2
                   where there are three nodes or more, and topics have up to three replicas by default
@@ -73,6 +74,8 @@ class Cluster:
         """
         if not 1 <= nodes <= NODES_MAX:
             raise UsageError(f"a cluster in one process has 1 to {NODES_MAX} nodes, not {nodes}")
+        if racks and (isinstance(racks, str) or len(racks) != nodes):
+            raise UsageError(f"racks names one rack for each of the {nodes} nodes, for example {_example(nodes)}")
         values: dict[str, object] = {
             **_DEFAULTS,
             "default.replication.factor": min(nodes, 3),
@@ -83,7 +86,10 @@ class Cluster:
             if name in _OWN_SETTINGS:
                 raise UsageError(f"{name} is set for each node by the cluster")
             values[name] = value
-        self._members = {number: _Member(number, dict(values), seed + number) for number in range(1, nodes + 1)}
+        self._members = {
+            number: _Member(number, {**values, "broker.rack": rack} if rack else dict(values), seed + number)
+            for number, rack in enumerate(racks or [""] * nodes, start=1)
+        }
         self._members[1].config()
         self._shared: MemoryData | None = None
         self._folder: tempfile.TemporaryDirectory[str] | None = None
@@ -242,6 +248,10 @@ class Cluster:
         if not images:
             self._reachable()
         return max(images, key=lambda image: image.sequence)
+
+
+def _example(nodes: int) -> list[str]:
+    return [chr(ord("a") + number) for number in range(nodes)]
 
 
 class _Member:

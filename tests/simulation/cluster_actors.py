@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import random
 from collections.abc import Mapping
 from contextlib import suppress
 from typing import Any, Final
@@ -26,7 +27,7 @@ DELETE_VERSION: Final = 5
 
 
 class ClusterReader(KafkaActor):
-    """Reads topics from their beginning, again in each of its lives."""
+    """Reads topics from their beginning, again in each of its lives; in half of the worlds also from followers."""
 
     def __init__(
         self,
@@ -46,7 +47,8 @@ class ClusterReader(KafkaActor):
     async def live(self, worker: str) -> None:
         party = self.party(worker)
         ids = await learn_topic_ids(party.wire(), *self._topics)
-        fetcher = ClusterFetcher(party, ids, self._isolation)
+        elsewhere = random.Random(f"reads of {worker} in {self.world.seed}")
+        fetcher = ClusterFetcher(party, ids, self._isolation, elsewhere if self.world.seed % 2 else None)
         fetcher.positions = {
             TopicPartition(topic, number): 0 for topic, count in self._topics.items() for number in range(count)
         }

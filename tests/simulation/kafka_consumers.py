@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import heapq
+import random
 from collections.abc import Mapping
 from contextlib import suppress
 from typing import Final
@@ -59,6 +60,8 @@ class Fetcher:
         """The leader epoch of what was read last."""
         self.failed: set[TopicPartition] = set()
         """What the last `poll` got no answer for, or an error."""
+        self.from_followers: set[TopicPartition] = set()
+        """What is read from a node that does not lead it, as far as is known: it may lack what was read elsewhere."""
 
     async def end(self) -> None:
         """End the session, as Java's clients do, if the node answers."""
@@ -148,9 +151,9 @@ class Fetcher:
 
     async def _taken(self, tp: TopicPartition, item: FetchPartitionResponse) -> Values:
         if item.error is not ErrorCode.NONE:
-            if item.error is ErrorCode.OFFSET_OUT_OF_RANGE:
+            if item.error is ErrorCode.OFFSET_OUT_OF_RANGE and tp not in self.from_followers:
                 self._party.wrong("D6", f"offset {self.positions[tp]} of {tp} is out of range: nothing was deleted")
-            elif item.error not in RETRIED:
+            elif item.error not in (*RETRIED, ErrorCode.OFFSET_OUT_OF_RANGE):
                 self._party.wrong("refused", f"Fetch of {tp}: {item.error.name}")
             self._in_session.pop(tp, None)
             self.epochs.pop(tp, None)
@@ -192,14 +195,20 @@ class Fetcher:
 
 
 class ClusterFetcher:
-    """Reads partitions from their leaders, in a fetch session with each."""
+    """Reads partitions from their leaders, in a fetch session with each node.
+
+    elsewhere: chance that now and then has a partition read from another node for a while (KIP-392), if it is given
+    """
 
     def __init__(
         self,
         party: Party,
         topic_ids: Mapping[str, TopicId],
         isolation: IsolationLevel = IsolationLevel.READ_COMMITTED,
+        elsewhere: random.Random | None = None,
     ) -> None:
+        self._elsewhere = elsewhere
+        self._chosen: dict[TopicPartition, str] = {}
         self._wire = ClusterWire(party)
         self._party = party
         self._fetchers = {
@@ -220,18 +229,31 @@ class ClusterFetcher:
             await self._party.pause()
         found: dict[TopicPartition, Values] = {}
         led = self._wire.led
+        self._choose()
         for node, fetcher in self._fetchers.items():
-            wanted = [tp for tp in self.positions if tp in led and led[tp].node == node]
+            wanted = [tp for tp in self.positions if tp in led and self._chosen.get(tp, led[tp].node) == node]
             if not wanted:
                 continue
+            fetcher.from_followers = {tp for tp in wanted if led[tp].node != node}
             fetcher.positions = {tp: self.positions[tp] for tp in wanted}
             fetcher.epochs = {tp: led[tp].epoch for tp in wanted}
             found |= await fetcher.poll(max_bytes)
             self.positions |= fetcher.positions
             self.read_epochs |= fetcher.read_epochs
             for tp in fetcher.failed:
+                self._chosen.pop(tp, None)
                 self._wire.moved(tp)
         return found
+
+    def _choose(self) -> None:
+        """Choose another node for some of the partitions, or their leader again."""
+        chance = self._elsewhere
+        for tp in self.positions if chance is not None else ():
+            assert chance is not None
+            if chance.random() < 0.1:
+                self._chosen[tp] = chance.choice(list(self._fetchers))
+            elif chance.random() < 0.05:
+                self._chosen.pop(tp, None)
 
     async def end(self) -> None:
         """End the sessions, if the nodes answer."""

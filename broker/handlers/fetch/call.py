@@ -102,7 +102,17 @@ class WaitingFetch:
 class FetchCall:
     """One fetch request with what belongs to it."""
 
-    __slots__ = ("begun_ms", "context", "done", "finished", "min_bytes", "records", "request", "version")
+    __slots__ = (
+        "begun_ms",
+        "context",
+        "done",
+        "finished",
+        "min_bytes",
+        "records",
+        "request",
+        "silent_max_s",
+        "version",
+    )
 
     def __init__(
         self, request: FetchRequest, version: int, context: FetchContext, done: Done, fetch_max_bytes: int
@@ -115,6 +125,8 @@ class FetchCall:
         self.done = done
         self.finished = False
         self.begun_ms = 0
+        self.silent_max_s: float | None = None
+        """How long a follower may not have heard from its leader, and is read from; None: only leaders are."""
         self.records = 0
         """Offsets that the last reading of its partitions covered."""
 

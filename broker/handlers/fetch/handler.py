@@ -13,7 +13,8 @@ Behaviour, by version of the request where it matters:
   UNKNOWN_LEADER_EPOCH. With the epoch it last read (version 12 on) it is told where its log parts from this one.
 - KAFKA_STORAGE_ERROR is sent from version 6 on, before it NOT_LEADER_OR_FOLLOWER.
 - A client that has to look for the leader is sent it, with its address, from version 16 on (KIP-951).
-- The preferred read replica is always -1: there is nothing nearer than the leader.
+- A follower serves readers, too, from version 11 on (KIP-392): what is committed as far as it knows, while it hears
+  from the leader. A reader that says its rack is sent to a follower there, where `replica.selector.class` is set.
 """
 
 from __future__ import annotations
@@ -25,6 +26,7 @@ from typing import TYPE_CHECKING, Final, Protocol
 from semel.broker.handlers.fetch.awaited import answer_of
 from semel.broker.handlers.fetch.call import Done, FetchCall, Found, WaitingFetch
 from semel.broker.handlers.fetch.large import PART, FetchRoom, LargeFetch
+from semel.broker.handlers.fetch.nearest import NEAREST_IS_LEADER, nearest_replica
 from semel.broker.handlers.fetch.partitions import (
     TOPIC_ID_MIN_VERSION,
     diverges,
@@ -56,6 +58,7 @@ if TYPE_CHECKING:
 _log = logging.getLogger("semel.fetch")
 
 ENDPOINTS_MIN_VERSION: Final = 16
+FOLLOWERS_MIN_VERSION: Final = 11
 
 INLINE_READ_BYTES_MAX: Final = 256 << 10
 """Ranges up to this are read at once and sent with the fields around them; larger ones stay ranges of their file."""
@@ -105,15 +108,24 @@ class FetchHandler:
         return await answer_of(lambda done: self.begin(request, version, done))
 
     def begin(
-        self, request: FetchRequest, version: int, done: Done, room: FetchRoom | None = None
+        self,
+        request: FetchRequest,
+        version: int,
+        done: Done,
+        room: FetchRoom | None = None,
+        *,
+        only_leader: bool = False,
     ) -> FetchResponse | WaitingFetch | LargeFetch:
         """Return the answer, or the fetch that will call `done` with it unless it is cancelled.
 
         `room` is what the caller has taken for the answer. A large fetch uses it; otherwise it stays the caller's.
+        only_leader: whether partitions that this node follows are refused
         """
         now_ms = self.node.clock.now_ms()
         context = self.sessions.open(request, uses_topic_ids=version >= TOPIC_ID_MIN_VERSION, now_ms=now_ms)
         call = FetchCall(request, version, context, done, self._fetch_max_bytes)
+        if version >= FOLLOWERS_MIN_VERSION and not only_leader:
+            call.silent_max_s = self.node.config.replica_lag_time_max_ms / 1000
         call.begun_ms = now_ms
         if context.error is not ErrorCode.NONE:
             return self.response(call, [])
@@ -209,7 +221,11 @@ class FetchHandler:
                 if records.size <= min(INLINE_READ_BYTES_MAX, found.inline_left):
                     found.inline_left -= records.size
                     self._read_inline(response, records, call.version)
-            if response.error is not ErrorCode.NONE or response.diverging_epoch != -1:
+            if (
+                response.error is not ErrorCode.NONE
+                or response.diverging_epoch != -1
+                or response.preferred_read_replica != NEAREST_IS_LEADER
+            ):
                 found.answer_now = True
             found.responses.append(response)
 
@@ -233,10 +249,23 @@ class FetchHandler:
         response = FetchPartitionResponse(item.topic, item.topic_id, item.partition, ErrorCode.NONE)
         try:
             partition = find_partition(self.node, item, call.version, response)
-            if response.error is not ErrorCode.NONE or partition is None or diverges(partition, item, response):
+            if response.error is not ErrorCode.NONE or partition is None:
                 return response
+            partition.check_readable(call.silent_max_s)
+            if diverges(partition, item, response):
+                return response
+            if call.request.rack_id and call.silent_max_s is not None:
+                nearest = nearest_replica(self.node, partition, call.request.rack_id, item.fetch_offset)
+                if nearest != NEAREST_IS_LEADER:
+                    response.preferred_read_replica = nearest
+                    self._fill(response, partition, None, call.request.isolation)
+                    return response
             found = partition.read(
-                item.fetch_offset, max_bytes=max_bytes, isolation=call.request.isolation, min_one_batch=min_one_batch
+                item.fetch_offset,
+                max_bytes=max_bytes,
+                isolation=call.request.isolation,
+                min_one_batch=min_one_batch,
+                silent_max_s=call.silent_max_s,
             )
         except SemelError as error:
             response.error = known_code(error.code, call.version)
@@ -251,14 +280,16 @@ class FetchHandler:
 
     @staticmethod
     def _fill(
-        response: FetchPartitionResponse, partition: Partition, found: LogRange, isolation: IsolationLevel
+        response: FetchPartitionResponse, partition: Partition, found: LogRange | None, isolation: IsolationLevel
     ) -> None:
         response.high_watermark = partition.high_watermark
         response.last_stable_offset = partition.last_stable_offset
         response.log_start_offset = partition.log_start_offset
         if isolation is IsolationLevel.READ_COMMITTED:
-            response.aborted = [(each.producer_id, each.first_offset) for each in found.aborted_transactions]
-        response.records = found.records
+            aborted = () if found is None else found.aborted_transactions
+            response.aborted = [(each.producer_id, each.first_offset) for each in aborted]
+        if found is not None:
+            response.records = found.records
 
     def readable_bytes(self, partition: Partition, item: FetchPartition, call: FetchCall) -> int:
         """Return how much of a partition a waiting fetch could read now. Raises `SemelError` where it should answer."""
@@ -267,12 +298,15 @@ class FetchHandler:
             if call.request.isolation is IsolationLevel.READ_COMMITTED
             else partition.high_watermark
         )
-        if partition.refused is not None:
-            raise partition.refused
+        partition.check_readable(call.silent_max_s)
         if item.fetch_offset >= end:
             return 0
         if call.min_bytes <= 1:
             return 1
         return partition.read(
-            item.fetch_offset, max_bytes=max(item.max_bytes, 0), isolation=call.request.isolation, min_one_batch=True
+            item.fetch_offset,
+            max_bytes=max(item.max_bytes, 0),
+            isolation=call.request.isolation,
+            min_one_batch=True,
+            silent_max_s=call.silent_max_s,
         ).size

@@ -45,10 +45,18 @@ def find_partition(
 
 
 def diverges(partition: Partition, item: FetchPartition, response: FetchPartitionResponse) -> bool:
-    """Tell a reader whose last epoch ended earlier here where the logs part (KIP-595)."""
+    """Tell a reader whose last epoch ended earlier here where the logs part (KIP-595).
+
+    A follower can tell only of what is committed there: behind that its own log may be the one that is wrong.
+    """
     if item.last_fetched_epoch < 0:
         return False
-    end = partition.end_offset_for_epoch(item.last_fetched_epoch)
+    if partition.leader is not None:
+        end = partition.end_offset_for_epoch(item.last_fetched_epoch)
+    elif item.fetch_offset > partition.high_watermark:
+        return False
+    else:
+        end = partition.log.end_offset_for_epoch(item.last_fetched_epoch)
     if end is None:
         response.error = ErrorCode.OFFSET_OUT_OF_RANGE
         return True

@@ -60,6 +60,7 @@ class SessionPartition:
             or response.log_start_offset != self.log_start_offset
             or response.error is not ErrorCode.NONE
             or response.diverging_epoch != -1
+            or response.preferred_read_replica != -1
         )
         # After an error the next good answer is always sent, so that the client learns that it is over.
         self.high_watermark = -1 if response.error is not ErrorCode.NONE else response.high_watermark

@@ -260,7 +260,7 @@ class _FetchStream:
             self._isolation,
         )
         self._woken = asyncio.get_running_loop().create_future()
-        begun = self._handler.begin(request, _FETCH_BY_NAME_VERSION, self._found, self)
+        begun = self._handler.begin(request, _FETCH_BY_NAME_VERSION, self._found, self, only_leader=True)
         if isinstance(begun, FetchResponse):
             self._woken = None
             return await self._response(begun, partitions)
