@@ -87,7 +87,8 @@ class Setting:
             for word in value if isinstance(value, tuple) else (value,):
                 if word not in self.choices:
                     hint = did_you_mean(str(word), self.choices)
-                    raise ConfigError(f"{self.name} = {text} is not known: use {' or '.join(self.choices)}{hint}")
+                    known = " or ".join(one or "nothing" for one in self.choices)
+                    raise ConfigError(f"{self.name} = {text} is not known: use {known}{hint}")
 
     def parse(self, text: object) -> Value:
         """Return the value that `text` (or a TOML value) stands for. Raises `ConfigError` that says what is right."""

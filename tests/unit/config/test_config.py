@@ -138,6 +138,8 @@ def test_no_setting_looks_like_a_kubernetes_service_variable() -> None:
             value = "host:1"
         elif name.endswith("overrides"):
             value = "10.0.0.1:1"
+        elif SETTINGS[name].choices:
+            value = SETTINGS[name].choices[-1]
         assert load_config(environment={environment_name(name): value}).source(name) is Source.ENVIRONMENT
 
 
