@@ -124,7 +124,7 @@ class Setting:
     def range_text(self) -> str:
         """Return in words what is allowed, for messages and the documentation."""
         if self.choices:
-            return f"{'some of' if self.type is ValueType.LIST else 'one of'} {', '.join(self.choices)}"
+            return f"{'some of' if self.type is ValueType.LIST else 'one of'} {', '.join(filter(None, self.choices))}"
         unit = f" {self.unit}" if self.unit else ""
         if self.minimum is not None and self.maximum is not None:
             return f"{_plain(self.minimum)} to {_plain(self.maximum)}{unit}"

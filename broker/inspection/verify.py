@@ -39,6 +39,7 @@ from semel.broker.logs.data_folder import (
     LOG_START_FILE,
     META_FILE,
     NODE_LOCK_FILE,
+    OPENING_FILE,
     PARTITION_FILE,
     RECOVERY_POINT_FILE,
     DataFolder,
@@ -405,7 +406,7 @@ class _Verification:
         told = {finding.path for finding in self._findings.found}
         after = dry_run.storage
         self._check_known()
-        quiet = {CLEAN_FILE, LOCK_FILE, NOTE_FILE, KNOWN_FILE, UNREPORTED_FILE}
+        quiet = {CLEAN_FILE, OPENING_FILE, LOCK_FILE, NOTE_FILE, KNOWN_FILE, UNREPORTED_FILE}
         for path in self._before.files():
             name = path[len(self._path) + 1 :]
             if name in quiet or name in told or name.endswith((".deleted", ".tmp", ".cleaned", ".swap")):

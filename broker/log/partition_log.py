@@ -166,7 +166,9 @@ class PartitionLog:
         recovery_point: int = 0,
         clean: bool = False,
         start_is_final: bool | None = None,
+        is_untouched: bool = False,
         is_only_replica: bool = True,
+        on_loss: Callable[[int], None] = lambda first: None,
         max_producer_id_expiration_ms: int = DEFAULT_PRODUCER_ID_EXPIRATION_MS,
         files: OpenFiles | None = None,
         producer_ids: ProducerIdBound | None = None,
@@ -176,8 +178,10 @@ class PartitionLog:
         log_start_offset: where it starts, as far as that was noted; without it, with its first segment
         start_is_final:   that was noted by a clean stop, so that a first segment behind it means loss (D6); without it,
                           as `clean`
+        is_untouched:     nothing was cut or written since the last clean close but what starts have repaired
         is_only_replica:  what is lost of what was synced keeps its offsets, since nobody has it (D3). A replica is cut
                           there instead, and gets it from its leader: to follow, it may have been cut just before
+        on_loss:          is called with the first offset of each stretch that is lost, before the log is whole again
 
         `clean`: the last close was a clean one, so only the last batches of each segment are looked at. Otherwise all
         from `recovery_point` on is validated and what follows the first broken batch is cut (D2). `files` bounds the
@@ -188,7 +192,8 @@ class PartitionLog:
         loader = LogLoader(
             storage, folder, tp, config, files,
             now_ms=now_ms, log_start_offset=log_start_offset, recovery_point=recovery_point, clean=clean,
-            start_is_final=clean if start_is_final is None else start_is_final, is_only_replica=is_only_replica,
+            start_is_final=clean or is_untouched if start_is_final is None else start_is_final,
+            is_untouched=is_untouched, is_only_replica=is_only_replica, on_loss=on_loss,
         )  # fmt: skip
         loaded = loader.load()
         local = LocalLog(storage, folder, tp, config, loaded, files)

@@ -11,7 +11,7 @@ tears it: there a bad batch is damage, which is said, and costs no other.
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Final
 
@@ -95,11 +95,15 @@ class LogLoader:
         recovery_point: int,
         clean: bool,
         start_is_final: bool,
+        is_untouched: bool,
         is_only_replica: bool,
+        on_loss: Callable[[int], None],
     ) -> None:
         """log_start_offset: None where nothing says where the log starts.
 
         start_is_final: it was noted by a clean stop, so that nothing was deleted from the log after that
+        is_untouched: a start after a clean stop was killed before it noted what it had found of the logs
+        on_loss: is called with the first offset of a stretch that is lost, before the log is repaired
         """
         self._storage = storage
         self._folder = folder
@@ -116,10 +120,11 @@ class LogLoader:
         self._aborts: dict[int, int] | None = None
         """What the last stop left in the lists of aborted transactions. None: it did not say."""
         self._stopped_clean = clean
-        self._kept_end = recovery_point if is_only_replica or clean else 0
+        self._kept_end = recovery_point if is_only_replica or clean or is_untouched else 0
         """Up to here nothing is a torn tail, because a clean stop left it whole or a flush synced it: what is missing
         of it is lost.
         """
+        self._on_loss = on_loss
         self._losses = Losses(tp, folder)
         self._directory = LogDirectory(storage, folder, tp, files, now_ms=now_ms)
         # After a killed process names may be there that no sync has made durable.
@@ -166,7 +171,7 @@ class LogLoader:
         if not len(self._segments):
             end = max(self._log_start_offset, self._kept_end)
             if end > self._log_start_offset:
-                self._losses.lost.append((self._log_start_offset, end))
+                self._lost(self._log_start_offset, end)
                 _log.warning("%s: %s has no segment, and had some that were synced", self._tp, self._folder)
             self._snapshots.remove(list(self._snapshots.offsets))
             self._producers.restore((), end)
@@ -323,7 +328,7 @@ class LogLoader:
             return
         if self._start_is_noted:
             self._losses.first_lost = base_offset
-            self._losses.lost.append((self._log_start_offset, base_offset))
+            self._lost(self._log_start_offset, base_offset)
         elif self._clean:
             _log.warning(
                 "%s: the first segment in %s begins at offset %d, and no checkpoint says where the log began when the "
@@ -525,9 +530,13 @@ class LogLoader:
         segment.times.trim()
         return end, position == size
 
+    def _lost(self, first: int, end: int) -> None:
+        self._losses.lost.append((first, end))
+        self._on_loss(first)
+
     def _fill(self, segment: Segment, end: int, until: int) -> None:
         """Let a batch without records stand for what is lost between `end` and `until`."""
-        self._losses.lost.append((end, until))
+        self._lost(end, until)
         self._recovery_point = min(self._recovery_point, end)  # what is fixed is to be synced
         batch = stand_in(end, until, self._epochs.latest)
         segment.append((batch,), len(batch), until - 1, NO_TIMESTAMP, self._config.index_interval_bytes)

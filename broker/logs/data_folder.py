@@ -30,6 +30,8 @@ LOCK_FILE: Final = ".lock"
 NODE_LOCK_FILE: Final = ".semel.lock"
 """Locked by the whole node, from before its metadata is opened."""
 CLEAN_FILE: Final = ".kafka_cleanshutdown"
+OPENING_FILE: Final = ".semel_opening"
+"""Says that a start after a clean stop has not noted yet what it found."""
 META_FILE: Final = "meta.properties"
 RECOVERY_POINT_FILE: Final = "recovery-point-offset-checkpoint"
 LOG_START_FILE: Final = "log-start-offset-checkpoint"
@@ -176,9 +178,20 @@ class DataFolder:
         path = self.file(CLEAN_FILE)
         if not self._storage.exists(path):
             return False
-        self._storage.remove(path)
+        self._storage.rename(path, self.file(OPENING_FILE))
         self._storage.sync_folder(self.path)
         return True
+
+    @property
+    def is_opening(self) -> bool:
+        """Whether nothing was written since a clean stop but what starts have repaired: none came to `opened`."""
+        return self._storage.exists(self.file(OPENING_FILE))
+
+    def opened(self) -> None:
+        """Take note that what this start found is noted."""
+        if self.is_opening:
+            self._storage.remove(self.file(OPENING_FILE))
+            self._storage.sync_folder(self.path)
 
     # --- Logs' folders ------------------------------------------------------------------------------------------------
 

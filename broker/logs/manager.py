@@ -235,7 +235,7 @@ class LogManager:
         )
         clean = self.folder.take_clean_mark() and journal.is_empty
         deleted_folders = self.folder.find_deleted()
-        logs = self._opener.open_all(progress, clean=clean)
+        logs = self._opener.open_all(progress, clean=clean, on_loss=self.unreported.lost)
         if clean:
             self.recovery = RecoveryReport(clean=True, partitions=len(logs), damage=damage_of(logs.values()))
             self._note_findings(logs)
@@ -275,6 +275,7 @@ class LogManager:
             clean=self.recovery.clean or not found_any,
             damaged={key: first for key, log in logs.items() if (first := log.recovered_damage_from) is not None},
         )
+        self.folder.opened()
 
     def _flush_recovered(self, logs: Sequence[PartitionLog]) -> None:
         """Flush all logs. Many are synced side by side, because a file system makes one commit of the syncs that wait.

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Collection, Iterable
+from functools import partial
 from typing import Final
 
 from semel.broker.log.config import LogConfig
@@ -21,6 +22,7 @@ from semel.broker.logs.data_folder import DataFolder
 from semel.broker.logs.kept_entries import KEPT_FOLDER, KeptEntries
 from semel.broker.logs.known_partitions import PartitionKey
 from semel.broker.logs.offline import OfflineKind, OfflineLog, OfflineLogs, kind_of, message_of
+from semel.broker.logs.unreported import NotNotedError
 from semel.protocol.ids import TopicId, TopicPartition
 from semel.protocol.wording import partition_argument
 from semel.runtime.clock import Clock
@@ -54,25 +56,39 @@ class LogOpener:
         self._replayed: list[PartitionKey] = []
 
     def open_all(
-        self, progress: Callable[[int, int, TopicPartition], None] | None, *, clean: bool
+        self,
+        progress: Callable[[int, int, TopicPartition], None] | None,
+        *,
+        clean: bool,
+        on_loss: Callable[[PartitionKey, int], None],
     ) -> dict[PartitionKey, PartitionLog]:
-        """Open every log that can be opened; the others are in `offline`. Raises `OSError` for the folder itself."""
+        """Open every log that can be opened; the others are in `offline`. Raises `OSError` for the folder itself.
+
+        on_loss: is called with the first offset that a log has lost of what was synced, before it is repaired
+        """
         self.was_clean = clean
         self._folder.known.read()
         starts = self._folder.log_starts.read()
         points = self._folder.recovery_points.read()
         marks = self._folder.high_watermarks.read()
+        is_untouched = self._folder.is_opening
         failed: list[OfflineLog] = []
         found = list(self._folder.find_logs(lambda tp, error: failed.append(self.failed(tp, None, error))))
         logs: dict[PartitionKey, PartitionLog] = {}
         for done, (tp, topic_id) in enumerate(found, 1):
             key = topic_id, tp.partition
             try:
-                log = self.open_log(tp, topic_id, clean=clean, start=starts.get(tp), point=points.get(tp, 0))
+                start, point = starts.get(tp), points.get(tp, 0)
+                log = self.open_log(
+                    tp, topic_id, clean=clean, start=start, point=point, is_untouched=is_untouched,
+                    on_loss=partial(on_loss, key),
+                )  # fmt: skip
                 if self.kept.has(key):
-                    self.kept.replay(key, log, points.get(tp, 0))
+                    self.kept.replay(key, log, point)
                     self._replayed.append(key)
                 logs[key] = log
+            except NotNotedError:
+                raise
             except Exception as error:  # whatever it is, it is this partition's
                 failed.append(self.failed(tp, topic_id, error))
             if progress is not None:
@@ -99,6 +115,8 @@ class LogOpener:
         start: int | None = None,
         point: int = 0,
         start_is_final: bool | None = None,
+        is_untouched: bool = False,
+        on_loss: Callable[[int], None] = lambda first: None,
         config: LogConfig | None = None,
         files: OpenFiles | None = None,
     ) -> PartitionLog:
@@ -114,6 +132,8 @@ class LogOpener:
             recovery_point=point,
             clean=clean,
             start_is_final=start_is_final,
+            is_untouched=is_untouched,
+            on_loss=on_loss,
             is_only_replica=self.is_only_replica(tp, topic_id),
             max_producer_id_expiration_ms=self.config.producer_id_expiration_ms,
             files=files if files is not None else self._files,

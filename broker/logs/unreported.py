@@ -25,6 +25,10 @@ UNREPORTED_FILE: Final = "recovery-to-report.json"
 _BYTES_MAX: Final = 1 << 30
 
 
+class NotNotedError(OSError):
+    """A start can't note what it has found, and must not go on to hide it."""
+
+
 class UnreportedRecovery:
     """The file, which is there while something is to be told or to be fetched again, and what is in it."""
 
@@ -65,6 +69,13 @@ class UnreportedRecovery:
         self._damaged = {**self._damaged, **first}
         if (self.is_clean, self._damaged, self._is_known) != before:
             self._write()
+
+    def lost(self, key: PartitionKey, first: int) -> None:
+        """Note durably that a log has lost records from an offset on, before it is repaired. Raises `NotNotedError`."""
+        try:
+            self.found(clean=True, damaged={key: first})
+        except OSError as error:
+            raise NotNotedError(error.errno, error.strerror or str(error), self._path) from error
 
     def reported(self, to_fetch_again: Collection[PartitionKey]) -> None:
         """A registration has told it. Raises `OSError`; then the next start tells it once more.

@@ -6,9 +6,10 @@ import asyncio
 import errno
 
 import pytest
-from simulated_folder import TOPIC_ID, Node, append
+from simulated_folder import CONFIG, TOPIC_ID, Node, append
 
 from semel.broker.logs.config import LogManagerConfig
+from semel.broker.logs.data_folder import OPENING_FILE
 from semel.broker.logs.unreported import UNREPORTED_FILE, UnreportedRecovery
 from semel.runtime.simulated_storage import SimulatedStorage
 
@@ -114,6 +115,64 @@ def test_R5_a_start_that_cannot_write_the_note_finds_the_same_again() -> None:
         await node.logs.close()
 
     asyncio.run(run())
+
+
+@pytest.mark.parametrize("times", [1, 2])
+def test_R1_what_a_start_found_after_a_clean_stop_is_found_again_where_it_was_killed_before_it_noted_it(
+    times: int,
+) -> None:
+    """Otherwise it looks like any tail that a crash leaves, which a replica may have been told to cut."""
+
+    async def run() -> None:
+        node = Node()
+        node.start()
+        node.create()
+        for _ in range(3):
+            await append(node.get())
+        await node.logs.close()
+        file = node.storage.open("/data/orders-0/00000000000000000000.log")
+        file.truncate(file.size() - 5)
+        for _ in range(times):
+            node.storage.fail_next("append", OSError(errno.EIO, "killed"), path_part=UNREPORTED_FILE)
+            with pytest.raises(OSError, match="killed"):
+                open_shared(node)  # before it has repaired the log
+            node.storage.crash(power=False)
+        open_shared(node)
+        assert node.logs.unreported.damaged_from(KEY) == 2
+        await node.logs.close()
+        assert not node.storage.exists(f"/data/{OPENING_FILE}")
+
+    asyncio.run(run())
+
+
+def test_R1_what_a_start_repaired_and_noted_is_known_to_the_next_one() -> None:
+    """Another start would see a whole log: an empty batch stands for what is lost."""
+
+    async def run() -> None:
+        node = Node()
+        node.start()
+        node.create()
+        for _ in range(3):
+            await append(node.get())
+        await node.logs.close()
+        file = node.storage.open("/data/orders-0/00000000000000000000.log")
+        file.truncate(file.size() - 5)
+        file.sync()
+        node.storage.fail_next("remove", OSError(errno.EIO, "killed"), path_part=OPENING_FILE)
+        with pytest.raises(OSError, match="killed"):
+            open_shared(node)
+        node.storage.crash(power=False)
+        open_shared(node)
+        assert not node.get().log.recovered_damage, "this start does not find it again"
+        assert node.logs.unreported.damaged_from(KEY) == 2
+
+    asyncio.run(run())
+
+
+def open_shared(node: Node) -> None:
+    """Start a node whose partitions others have, too."""
+    node.logs = node.manager()
+    node.logs.open(lambda tp, topic_id: CONFIG, is_only_replica=lambda tp, topic_id: False)
 
 
 def test_R1_a_replica_that_has_lost_records_is_told_of_until_it_has_fetched_them_again() -> None:
