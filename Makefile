@@ -4,6 +4,8 @@ VENV := .venv
 BIN := $(VENV)/bin
 TOOLS := $(VENV)-tools
 WHEEL := build/wheel
+# More than there are cores: a third of the tests' time is waiting.
+WORKERS ?= $(shell $(PYTHON) -c "import os; print((os.cpu_count() or 2) * 3 // 2)")
 COMPILED := $(shell sed 's|\.|/|g; s|$$|.py|' compiled-modules.txt)
 
 .DEFAULT_GOAL := help
@@ -53,8 +55,8 @@ demo-cluster: build ## Run it on three nodes that are killed, frozen, cut off an
 demo-spark: build ## Run an ETL job of Spark on real flights, with crashes
 	$(BIN)/python -P -m semel.spark.examples.demo
 
-test: build ## Run all tests that CI runs
-	$(BIN)/python -P -m pytest -n auto --dist loadgroup --durations 40
+test: build ## Run all tests that CI runs; WORKERS=3 at once
+	$(BIN)/python -P -m pytest -n $(WORKERS) --dist loadgroup --durations 40
 
 test-long: build ## Run the long ones: chaos, every crash point, fuzzing, all planted faults
 	SEMEL_CHAOS_SECONDS=300 SEMEL_CRASH_POINTS=0 SEMEL_FUZZ_SECONDS=120 SEMEL_MODEL_EXAMPLES=1500 \

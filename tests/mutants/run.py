@@ -12,12 +12,10 @@ import json
 import os
 import random
 import signal
-import subprocess
 import sys
 import time
 from collections.abc import Sequence
 from dataclasses import replace
-from datetime import UTC, datetime
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
@@ -26,6 +24,7 @@ from mutants.edits import DoesNotApplyError, Sources, apply
 from mutants.kept_list import BadListError, Fault, chosen, read_list
 from mutants.outcomes import summary
 from mutants.running import Runner
+from mutants.sample_seed import sample_seed
 
 CHECKOUT = Path(__file__).resolve().parents[2]
 
@@ -50,7 +49,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if options.show:
         return _show(faults, options.checkout)
     if options.sample:
-        seed = options.seed or _seed(options.checkout)
+        seed = options.seed or sample_seed(options.checkout)
         must = [fault for fault in faults if fault.lives is None]
         faults = random.Random(seed).sample(must, min(options.sample, len(must)))
         print(f"{len(faults)} of {len(must)} faults, SEED={seed}")
@@ -94,14 +93,6 @@ def _show(faults: Sequence[Fault], checkout: Path) -> int:
             print(f"no longer applies: {error}")
             code = 1
     return code
-
-
-def _seed(checkout: Path) -> str:
-    """The commit, so that each one is asked about other faults, and a repetition about the same; else the day."""
-    asked = subprocess.run(
-        ["git", "rev-parse", "--short", "HEAD"], cwd=checkout, capture_output=True, text=True, check=False
-    )
-    return asked.stdout.strip() or datetime.now(UTC).date().isoformat()
 
 
 def _parser() -> argparse.ArgumentParser:

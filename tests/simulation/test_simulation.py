@@ -15,7 +15,7 @@ import pytest
 
 ROOT = Path(__file__).parents[2]
 SEEDS_A_TEST = 6
-TESTS = 12
+TESTS = 8
 CLUSTER_TESTS = 2
 
 
