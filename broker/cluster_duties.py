@@ -17,6 +17,7 @@ from semel.broker.controller.elections import nodes_fenced, nodes_unfenced
 from semel.broker.controller.membership import alive_nodes, cordoned_nodes, stopping_nodes
 from semel.broker.controller.moves import completed_moves
 from semel.broker.controller.placement import with_more_replicas
+from semel.broker.controller.preferred import preferred_elections
 from semel.broker.controller.shutdown import StepDown, may_stop, step_down
 from semel.broker.metadata.changes import BrokerStopping, Change
 from semel.broker.metadata.image import MetadataImage
@@ -26,6 +27,7 @@ from semel.broker.peers.probes import Probes
 from semel.broker.peers.silence import Patience, Sign
 from semel.protocol.errors import SemelError
 from semel.protocol.ids import OFFSETS_TOPIC, TRANSACTIONS_TOPIC
+from semel.protocol.wording import counted
 from semel.runtime.clock import Clock
 from semel.runtime.turns import in_turns
 
@@ -36,6 +38,8 @@ if TYPE_CHECKING:
 _log = logging.getLogger("semel.cluster")
 
 LEAVE_EVERY_S: Final = 0.05
+ELECTIONS_MAX: Final = 1_000
+"""So many leaders are given back by one change of the metadata; the next round goes on."""
 _LONG_AGO_MS: Final = 1 << 50
 _NAMED_MAX: Final = 5
 
@@ -59,6 +63,8 @@ class ClusterDuties:
         self._probes = Probes(self._probe)
         self._moves_seen: MetadataImage | None = None
         """With this no move can be completed."""
+        self._leaders_checked_s: float | None = None
+        """When leaders were looked at last, since this node is the controller."""
         self.behind_max = 0
         """How many changes the node lacks that is furthest behind, of those that live, as of its last heartbeat."""
 
@@ -70,6 +76,7 @@ class ClusterDuties:
                 await asyncio.sleep(self._config().broker_heartbeat_interval_ms / 1000)
                 if self._metadata.controller_epoch < 0:
                     self.behind_max = 0
+                    self._leaders_checked_s = None
                     self._probes.close()
                     continue
                 try:
@@ -109,6 +116,29 @@ class ClusterDuties:
             await self._change(nodes_unfenced, heard)
         await self._grow_internal_topics()
         await self._complete_moves()
+        await self._give_leaders_back()
+
+    async def _give_leaders_back(self) -> None:
+        """Have preferred replicas lead again what others lead since their nodes were away."""
+        config, now_s = self._config(), self._clock.monotonic()
+        if self._leaders_checked_s is None:
+            self._leaders_checked_s = now_s
+        if (
+            not config.auto_leader_rebalance_enable
+            or now_s - self._leaders_checked_s < config.leader_imbalance_check_interval_seconds
+        ):
+            return
+        before = self._metadata.image
+        found = len(self._preferred_elections(before))
+        if found:
+            _log.info("%s led by the preferred replica again", counted(found, "partition is", "partitions are"))
+            await self._metadata.change(self._preferred_elections, as_controller=True)
+        if found < ELECTIONS_MAX:
+            self._leaders_checked_s = now_s
+
+    def _preferred_elections(self, image: MetadataImage) -> list[Change]:
+        percent = self._config().leader_imbalance_per_broker_percentage
+        return preferred_elections(image, imbalance_max_percent=percent, changes_max=ELECTIONS_MAX)
 
     async def _complete_moves(self) -> None:
         """Complete moves that wait for something else than replicas in sync: whatever that is, the metadata has it."""

@@ -39,9 +39,6 @@ INSTEAD: Final[Mapping[str, str]] = MappingProxyType(
         ),
         # Of nodes.
         "advertised.listeners": "use kafka.advertised",
-        "auto.leader.rebalance.enable": (
-            "an operator has preferred leaders elected: kafka-leader-election.sh --election-type preferred"
-        ),
         "broker.id": "use node.id",
         "follower.replication.throttled.rate": _NO_THROTTLE,
         "leader.replication.throttled.rate": _NO_THROTTLE,

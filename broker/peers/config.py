@@ -93,6 +93,21 @@ class ReplicationConfig(PartConfig):
         minimum=200,
         maximum=600_000,
     )
+    auto_leader_rebalance_enable: bool = setting(
+        True,
+        "Whether a node that was away leads again what prefers it, once it has caught up. Otherwise others lead until "
+        "an operator says so: `semel partition elect`.",
+    )
+    leader_imbalance_check_interval_seconds: int = setting(
+        300, "How often it is looked for leaders that are not the preferred ones.", unit="s", minimum=1, maximum=86_400
+    )
+    leader_imbalance_per_broker_percentage: int = setting(
+        10,
+        "Of the partitions that prefer a node so many may be led by others before it leads them again.",
+        unit="%",
+        minimum=0,
+        maximum=100,
+    )
     broker_heartbeat_interval_ms: int = setting(
         400,
         "How often a node of a cluster notes in the metadata's database that it lives.",

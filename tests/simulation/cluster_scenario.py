@@ -51,6 +51,17 @@ def _draw_settings(chance: random.Random) -> dict[str, Any]:
     }
 
 
+def _leaders_settings(seed: int) -> dict[str, Any]:
+    """Draw how soon preferred replicas lead again; in half of the worlds an operator would have to say so."""
+    chance = random.Random(f"preferred leaders of {seed}")
+    if chance.random() < 0.5:
+        return {}
+    return {
+        "leader_imbalance_check_interval_seconds": chance.randint(1, 5),
+        "leader_imbalance_per_broker_percentage": chance.choice((0, 10, 50)),
+    }
+
+
 class ClusterScenario(Scenario):
     """Producers and readers of two topics, and somebody who makes topics and deletes them."""
 
@@ -75,6 +86,7 @@ class ClusterScenario(Scenario):
         with os.fdopen(descriptor, "wb") as file:
             file.write(_SECRET)
         settings = {**_draw_settings(chance), **self.settings, **self._more_settings(), **deleting_settings(world)}
+        settings |= _leaders_settings(seed)
         self.nodes = {number: self._add_node(number, settings) for number in range(1, NODES + 1)}
         world.executor.longest_s = chance.choice((0.004, 0.03, 0.2))
         self.partitions = chance.randint(1, 3)

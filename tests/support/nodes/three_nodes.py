@@ -6,7 +6,14 @@ from dataclasses import replace
 
 from chained_changes import chained
 
-from semel.broker.metadata.changes import BrokerFenced, BrokerRegistered, Change, PartitionState, TopicCreated
+from semel.broker.metadata.changes import (
+    BrokerFenced,
+    BrokerRegistered,
+    BrokerStopping,
+    Change,
+    PartitionState,
+    TopicCreated,
+)
 from semel.broker.metadata.image import EMPTY_IMAGE, MetadataImage
 from semel.protocol.ids import TopicPartition, new_topic_id
 
@@ -20,13 +27,16 @@ def registered(node_id: int, **changed: object) -> BrokerRegistered:
     return replace(plain, **changed)  # type: ignore[arg-type]
 
 
-def image_of(*states: PartitionState, min_isr: int | None = 2, fenced: tuple[int, ...] = ()) -> MetadataImage:
+def image_of(
+    *states: PartitionState, min_isr: int | None = 2, fenced: tuple[int, ...] = (), stopping: tuple[int, ...] = ()
+) -> MetadataImage:
     """Nodes 1 to 3, with the broker epochs 1 to 3, and a topic."""
     configs = {} if min_isr is None else {"min.insync.replicas": str(min_isr)}
     changes: list[Change] = [
         *(registered(node_id) for node_id in (1, 2, 3)),
         TopicCreated("t", TOPIC_ID, states, configs),
         *(BrokerFenced(node_id, node_id) for node_id in fenced),
+        *(BrokerStopping(node_id, node_id) for node_id in stopping),
     ]
     return EMPTY_IMAGE.apply_all(chained(changes))
 
