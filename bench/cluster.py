@@ -46,8 +46,8 @@ import apache_kafka
 import harness
 from harness import ROOT, machine, write_json
 
-for kit in ("clients", "sql"):
-    sys.path.insert(0, str(ROOT / "tests" / "support" / kit))
+sys.path.insert(0, str(ROOT / "tests" / "support" / "clients"))
+sys.path.insert(0, str(ROOT / "tests" / "support" / "sql"))
 
 import kafka_jars
 from clusters.coordinator import coordinator
@@ -232,7 +232,7 @@ def arguments_of(words: Sequence[str] | None = None) -> argparse.Namespace:
         help=f"for the row {ROLE}: another checkout, built with `make build`; its node and this one's take turns",
     )
     parser.add_argument(
-        "--minutes", type=float, default=MINUTES, help=f"begin no row after so long (default {MINUTES:.0f})"
+        "--minutes", type=float, default=MINUTES, help=f"give up what is left after so long (default {MINUTES:.0f})"
     )
     arguments = parser.parse_args(words)
     every = [*WORKLOADS, *([ROLE] if arguments.against else [])]

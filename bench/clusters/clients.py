@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
+from abc import ABC, abstractmethod
 from collections.abc import Collection, Sequence
 from contextlib import suppress
 from itertools import pairwise
@@ -64,7 +65,7 @@ class PatientClient:
             calls.close()
 
 
-class Background:
+class Background(ABC):
     """Something that is done again and again in a thread, until the block ends. What it raises, the end raises."""
 
     def __init__(self) -> None:
@@ -72,8 +73,9 @@ class Background:
         self._error: BaseException | None = None
         self._thread = threading.Thread(target=self._run, daemon=True)
 
+    @abstractmethod
     def once(self) -> None:
-        raise NotImplementedError
+        """Do it."""
 
     def _run(self) -> None:
         try:
@@ -172,7 +174,6 @@ def quiet(cluster: Cluster, **settings: object) -> dict[str, Any]:
     return {**client(cluster, **settings), "log_level": 0, "error_cb": lambda _: None}
 
 
-def longest_pause(times: Sequence[float]) -> float:
-    """Return the longest time between one and the next."""
-    ordered = sorted(times)
-    return max((later - one for one, later in pairwise(ordered)), default=0.0)
+def longest_pause(times: Sequence[float], since: float = 0.0) -> float:
+    """Return the longest time between one and the next, of those that end after a moment."""
+    return max((later - one for one, later in pairwise(sorted(times)) if later > since), default=0.0)

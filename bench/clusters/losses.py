@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import closing
 
 from workloads.kafka_peers import KAFKA, SEMEL, new_topic
 
-from clusters.calls import Calls, Led, partitions
+from clusters.calls import Calls, partitions
 from clusters.clients import PatientClient, SteadyLibrdkafka, SteadyPatient, longest_pause
 from clusters.peers import NODES, Cluster, Pair
 from clusters.report import ClusterRow, Goal, Scale, by_peer
@@ -96,8 +96,8 @@ def stop(pair: Pair, kind: str, scale: Scale) -> list[ClusterRow]:
             time.sleep(AFTER_STOP_S)
         again.client.close()
         failed[name].append(len(steady.failures))
-        librdkafka[name].append(longest_pause([at for at in steady.times if at > begin]) * 1e3)
-        patient[name].append(longest_pause([at for at in again.times if at > begin]) * 1e3)
+        librdkafka[name].append(longest_pause(steady.times, begin) * 1e3)
+        patient[name].append(longest_pause(again.times, begin) * 1e3)
         cluster.start(victim)
         cluster.wait_whole()
     totals = {name: [float(sum(values))] for name, values in failed.items()}
@@ -130,21 +130,17 @@ def many(pair: Pair, kind: str, scale: Scale) -> list[ClusterRow]:
         begin = time.perf_counter()
         cluster.kill(victim)
         others = [node for node in NODES if node != victim]
-        seconds[name].append(max(_until(cluster, node, topic, _led_by(others)) for node in others) - begin)
+        seconds[name].append(max(_led_since(cluster, node, topic, others) for node in others) - begin)
         cluster.start(victim)
         cluster.wait_whole()
     label = f"SIGKILL of a node until all of {scale.partitions:,} partitions have a leader"
     return [ClusterRow(label, kind, "s", seconds, True, goal=Goal(5.0, 10.0, "s"), why=why)]
 
 
-def _led_by(nodes: list[int]) -> Callable[[Led], bool]:
-    return lambda led: led.leader in nodes
-
-
-def _until(cluster: Cluster, node: int, topic: str, is_met: Callable[[Led], bool]) -> float:
-    """Ask a node until each partition of a topic is so; return when the answer came."""
+def _led_since(cluster: Cluster, node: int, topic: str, leaders: Sequence[int]) -> float:
+    """Ask a node until these lead all partitions of a topic; return when the answer came."""
     with closing(Calls(cluster.addresses[node], ANSWER_S)) as calls:
         cluster.wait_until(
-            lambda: all(is_met(led) for led in partitions(calls, topic).values()), f"all of {topic} have leaders"
+            lambda: all(led.leader in leaders for led in partitions(calls, topic).values()), f"all of {topic} are led"
         )
         return time.perf_counter()

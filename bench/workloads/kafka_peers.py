@@ -13,7 +13,7 @@ from typing import Any
 
 import confluent_kafka
 from confluent_kafka.admin import AdminClient, NewTopic, OffsetSpec
-from harness import Peer, Sample, cpu_us_each, in_turns, measured, rate
+from harness import Peer, Sample, cpu_us_each, in_turns, measured, number, rate
 
 KAFKA, SEMEL = "kafka", "semel"
 OS, DISK = "os", "disk"
@@ -123,7 +123,7 @@ def rates(samples: Mapping[str, Sequence[Sample]], per: float = 1) -> dict[str, 
 
 
 def cpu_each(samples: Mapping[str, Sequence[Sample]], unit: str) -> dict[str, str]:
-    return {name: f"{cpu_us_each(taken):.1f} us a {unit}" for name, taken in samples.items()}
+    return {name: f"{number(cpu_us_each(taken))} us a {unit}" for name, taken in samples.items()}
 
 
 def cpu_gb(samples: Mapping[str, Sequence[Sample]], size: int) -> dict[str, str]:
