@@ -194,6 +194,9 @@ def measured_clusters(names: Sequence[str], scale: Scale, alone: bool, end: floa
                     run.failures.append(f"{name}, {kind}: no time was left; see --minutes")
                 else:
                     run.measure(name, kind)
+        except BaseException:
+            run.failures.append("the rest: interrupted")
+            raise
         finally:
             run.close()
             print_section(scale, peers, database_name, begin, run)
@@ -208,7 +211,7 @@ def measured_role(checkout: Path, scale: Scale) -> None:
     """Print what one partition costs on one node, here and in another checkout."""
     print(f"{ROLE} ... load {os.getloadavg()[0]:.1f}", file=sys.stderr, flush=True)
     rows = role(checkout, scale)
-    print("\n".join(["", *table(rows, (OTHER, "the other checkout"), THIS)]))
+    print("\n".join(["", *table(rows, {OTHER: "the other checkout", THIS: "this one"})]))
     print(f"written to {write_json('cluster-role', figures_of(rows))}", file=sys.stderr)
 
 

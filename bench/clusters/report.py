@@ -9,6 +9,7 @@ from harness import Figure, number
 from workloads.kafka_peers import KAFKA, SEMEL, Row
 
 ABSENT = "-"
+TITLES: Mapping[str, str] = {KAFKA: "Apache Kafka", SEMEL: "Semel"}
 
 
 @dataclass(frozen=True)
@@ -76,12 +77,16 @@ def verdict(row: ClusterRow, base: str = KAFKA, peer: str = SEMEL) -> str:
     return row.goal.verdict(value, less_is_better=row.less_is_better)
 
 
-def table(rows: Sequence[ClusterRow], base: tuple[str, str] = (KAFKA, "Apache Kafka"), peer: str = SEMEL) -> list[str]:
-    """Return the table in Markdown: medians, ratio, spread, CPU, goals. What bounds a figure is its author's to say."""
-    key, title = base
+def table(rows: Sequence[ClusterRow], titles: Mapping[str, str] = TITLES) -> list[str]:
+    """Return the table in Markdown: medians, ratio, spread, CPU, goals. What bounds a figure is its author's to say.
+
+    titles: of the two peers; the second's figure is divided by the first's
+    """
+    (key, title), (peer, peer_title) = titles.items()
+    both_titles = f"{title} / {peer_title}"
     lines = [
-        f"| workload | durability | {title} | Semel | ratio | lowest to highest, {title} / Semel "
-        f"| servers' CPU, {title} / Semel | goal (floor) | | what bounds it |",
+        f"| workload | durability | {title} | {peer_title} | ratio | lowest to highest, {both_titles} "
+        f"| servers' CPU, {both_titles} | goal (floor) | | what bounds it |",
         "|---|---|---:|---:|---:|---|---|---|---|---|",
     ]
     for row in rows:
