@@ -10,7 +10,7 @@ from workloads.kafka_peers import KAFKA, SEMEL, new_topic
 
 from clusters.calls import Calls, partitions
 from clusters.clients import PatientClient, SteadyLibrdkafka, SteadyPatient, longest_pause
-from clusters.peers import NODES, Cluster, Pair
+from clusters.peers import NODES, POLL_S, Cluster, Pair
 from clusters.report import ClusterRow, Goal, Scale, by_peer
 
 EVERY_S = 0.01
@@ -20,6 +20,8 @@ AFTER_STOP_S = 1.0
 KAFKA_PARTITIONS_MAX = 2_000
 """More take Apache Kafka minutes to create, and to start again, on a small machine."""
 ANSWER_S = 10.0
+POLL_EACH_S = 25e-6
+"""For each partition: an answer costs the node and this process as much, and they share the cores with the others."""
 
 
 def victims(pair: Pair, scale: Scale) -> Iterator[tuple[int, str, Cluster]]:
@@ -139,8 +141,10 @@ def many(pair: Pair, kind: str, scale: Scale) -> list[ClusterRow]:
 
 def _led_since(cluster: Cluster, node: int, topic: str, leaders: Sequence[int]) -> float:
     """Ask a node until these lead all partitions of a topic; return when the answer came."""
+
+    def are_led() -> bool:
+        return all(led.leader in leaders for led in partitions(calls, topic).values())
+
     with closing(Calls(cluster.addresses[node], ANSWER_S)) as calls:
-        cluster.wait_until(
-            lambda: all(led.leader in leaders for led in partitions(calls, topic).values()), f"all of {topic} are led"
-        )
+        cluster.wait_until(are_led, f"all of {topic} are led", max(POLL_S, len(partitions(calls, topic)) * POLL_EACH_S))
         return time.perf_counter()

@@ -41,6 +41,7 @@ KAFKA_SETTINGS: Mapping[str, object] = {
 FIRST = "first"
 """A topic that every cluster has: node N leads its partition N - 1."""
 WITHIN_S = 120.0
+POLL_S = 0.02
 STOP_S = 30.0
 PROBE_TIMEOUT_S = 10.0
 LOG_CHARS_SHOWN = 2_000
@@ -121,7 +122,7 @@ class Cluster(ABC):
         for node in list(self._processes):
             self.kill(node)
 
-    def wait_until(self, condition: Callable[[], object], what: str) -> None:
+    def wait_until(self, condition: Callable[[], object], what: str, every_s: float = POLL_S) -> None:
         """Wait for something that the nodes do. Raises `RuntimeError` with the end of the log of one that ended."""
         deadline = time.monotonic() + WITHIN_S
         while True:
@@ -134,7 +135,7 @@ class Cluster(ABC):
                     raise RuntimeError(f"node {node} of {self.name} ended with {process.returncode}; its log:\n{log}")
             if time.monotonic() > deadline:
                 raise TimeoutError(f"{self.name}: not within {WITHIN_S:.0f} s: {what}")
-            time.sleep(0.02)
+            time.sleep(every_s)
 
     def wait_met(self) -> None:
         """Wait until every node knows all of them."""
