@@ -28,22 +28,20 @@ sys.path.insert(0, str(Path(__file__).resolve().parent))
 import apache_kafka
 import dataplane
 import harness
-from harness import ROOT, Figure, Peer, cpu_us_each, machine, measured, number, write_json
+from harness import ROOT, Figure, Peer, machine, number, write_json
 from workloads.latency import paced_raw
 
 sys.path.insert(0, str(ROOT / "tests" / "support" / "clients"))
 
 import kafka_jars
 from workloads.kafka_bulk import consume, java, produce, send_confluent
-from workloads.kafka_peers import DISK, FULL, KAFKA, OS, QUICK, SEMEL, Peers, Row, Scale, delete_topic, new_topic
+from workloads.kafka_peers import DISK, FULL, KAFKA, OS, QUICK, SEMEL, Peers, Row, Scale, delete_topic, new_topic, warm
 from workloads.kafka_requests import commit_again_and_again, end_of, latency, tiny, transactions
 from workloads.kafka_start import start
 
-WARM_UPS_MAX = 10
-
 
 def warm_up(peer: Peer, scale: Scale) -> None:
-    """Do some of everything until it gets no cheaper: a JVM compiles what it has often run, and that takes a while."""
+    """Do some of everything until it gets no cheaper."""
     new_topic(peer, "bulk", 3)
     new_topic(peer, "transactions", 10)
     new_topic(peer, "paced")
@@ -58,12 +56,7 @@ def warm_up(peer: Peer, scale: Scale) -> None:
         dataplane.fetches(peer, "bulk", 0, 1_000_000, scale.seconds / 2, 4)
         return requests
 
-    cheapest = float("inf")
-    for _ in range(WARM_UPS_MAX):
-        cost = cpu_us_each([measured(peer, some_of_everything)])
-        if cost > cheapest * 0.9:
-            break
-        cheapest = cost
+    warm(peer, some_of_everything)
     for topic in ("bulk", "transactions", "paced"):
         delete_topic(peer, topic)
 

@@ -18,13 +18,14 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-sys.path.insert(0, str(Path(__file__).resolve().parent))
+# Tests import this module: what they have of the same name as a bench stays first.
+sys.path.append(str(Path(__file__).resolve().parent))
 
-from harness import PAGE_BYTES, ROOT, data_folder, process_cpu_s
+from harness import ROOT, data_folder, process_cpu_s, process_memory_mb
 
 from semel.runtime.ports import free_ports
 
@@ -67,7 +68,7 @@ class KafkaProcess:
         return process_cpu_s(self.pid)
 
     def memory_mb(self) -> float:
-        return int(Path(f"/proc/{self.pid}/statm").read_text().split()[1]) * PAGE_BYTES / 1e6
+        return process_memory_mb(self.pid)
 
     def stop(self) -> None:
         """End it with SIGTERM; it ends with 143 then, as JVMs do."""
@@ -121,15 +122,25 @@ def prepare(folder: str, *, fsync: bool = False, version: str = kafka_jars.NEWES
     return "127.0.0.1", broker_port
 
 
-def prepare_cluster(folders: Sequence[str], version: str = kafka_jars.NEWEST) -> list[tuple[str, int]]:
-    """Do the same for the nodes of one cluster, from number 1 on. Returns the addresses that they will have."""
+def prepare_cluster(
+    folders: Sequence[str],
+    version: str = kafka_jars.NEWEST,
+    *,
+    fsync: bool = False,
+    settings: Mapping[str, object] | None = None,
+) -> list[tuple[str, int]]:
+    """Do the same for the nodes of one cluster, from number 1 on. Returns the addresses that they will have.
+
+    settings: more of them for each node; they win
+    """
+    more = "".join(f"{name}={value}\n" for name, value in (settings or {}).items())
     count, cluster = len(folders), _cluster_id()
     ports = free_ports(2 * count)
     brokers, controllers = ports[:count], ports[count:]
     for number, folder in enumerate(folders):
         pair = brokers[number], controllers[number]
-        config = properties(folder, pair, fsync=False, node_id=number + 1, controllers=controllers)
-        _format(folder, config, cluster, version)
+        config = properties(folder, pair, fsync=fsync, node_id=number + 1, controllers=controllers)
+        _format(folder, config + more, cluster, version)
     return [("127.0.0.1", port) for port in brokers]
 
 

@@ -23,6 +23,7 @@ import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Protocol
 
 from semel.protocol.batch_builder import encode_batch
 from semel.protocol.errors import ErrorCode
@@ -114,6 +115,13 @@ def own_server(*, journaled: bool = False, sendfile: bool = True) -> Iterator[Se
 # --- The driver -------------------------------------------------------------------------------------------------------
 
 
+class Addressed(Protocol):
+    """Where requests are sent."""
+
+    @property
+    def address(self) -> tuple[str, int]: ...
+
+
 def connect(address: tuple[str, int]) -> socket.socket:
     sock = socket.create_connection(address)
     sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
@@ -147,7 +155,7 @@ def batch_of(size: int) -> bytes:
     return encode_batch([(int(time.time() * 1000), None, bytes(size), ())])
 
 
-def check_produced(server: Server, frame: bytes) -> None:
+def check_produced(server: Addressed, frame: bytes) -> None:
     sock = connect(server.address)
     sock.sendall(frame)
     buffer = bytearray(1 << 16)
@@ -157,7 +165,7 @@ def check_produced(server: Server, frame: bytes) -> None:
     sock.close()
 
 
-def unpipelined(server: Server, frame_of: list[bytes], seconds: float) -> int:
+def unpipelined(server: Addressed, frame_of: list[bytes], seconds: float) -> int:
     """One request in flight on each connection. Returns how many were answered."""
     check_produced(server, frame_of[0])
     selector = selectors.DefaultSelector()
@@ -181,7 +189,7 @@ def unpipelined(server: Server, frame_of: list[bytes], seconds: float) -> int:
     return count
 
 
-def pipelined(server: Server, frame: bytes, seconds: float, window: int) -> int:
+def pipelined(server: Addressed, frame: bytes, seconds: float, window: int) -> int:
     """`window` requests in flight on one connection."""
     check_produced(server, frame)
     sock = connect(server.address)
@@ -201,11 +209,11 @@ def pipelined(server: Server, frame: bytes, seconds: float, window: int) -> int:
     return count
 
 
-def bulk(server: Server, frame: bytes, seconds: float, window: int) -> int:
+def bulk(server: Addressed, frame: bytes, seconds: float, window: int) -> int:
     return pipelined(server, frame, seconds, window)
 
 
-def fetches(server: Server, topic: str, partition: int, max_bytes: int, seconds: float, connections: int) -> int:
+def fetches(server: Addressed, topic: str, partition: int, max_bytes: int, seconds: float, connections: int) -> int:
     """Fetch one range again and again. Returns the bytes received."""
     request = FetchRequest([FetchPartition(topic, ZERO_TOPIC_ID, partition, 0, max_bytes)], 0, 1, max_bytes)
     frame = join_parts(request.frame(12, 1, "b"))
@@ -286,7 +294,7 @@ def measure_produce(server: Server, topic: str, acks: int, seconds: float, label
         )
 
 
-def fill(server: Server, topic: str, partition: int, size: int, total: int) -> None:
+def fill(server: Addressed, topic: str, partition: int, size: int, total: int) -> None:
     sock = connect(server.address)
     buffer = bytearray(1 << 16)
     frame = produce_frame(topic, partition, batch_of(size), 1)

@@ -31,10 +31,12 @@ PAGE_BYTES = os.sysconf("SC_PAGESIZE")
 
 
 class Peer(Protocol):
-    """What is measured: a process that serves the Kafka protocol at `address`."""
+    """What is measured: what serves the Kafka protocol at `address`. `bootstrap` is for clients that find the rest."""
 
     @property
     def address(self) -> tuple[str, int]: ...
+    @property
+    def bootstrap(self) -> str: ...
     def cpu_s(self) -> float: ...
     def memory_mb(self) -> float: ...
 
@@ -58,13 +60,17 @@ class NodeProcess:
     def pid(self) -> int:
         return self.process.pid
 
+    @property
+    def bootstrap(self) -> str:
+        return f"{self.address[0]}:{self.address[1]}"
+
     def cpu_s(self) -> float:
         """Return the CPU seconds, user and system, that the node has used so far."""
         return process_cpu_s(self.pid)
 
     def memory_mb(self) -> float:
         """Return its resident memory."""
-        return int(Path(f"/proc/{self.pid}/statm").read_text().split()[1]) * PAGE_BYTES / 1e6
+        return process_memory_mb(self.pid)
 
     def stop(self) -> float:
         """End it with SIGTERM and return how long that took."""
@@ -84,19 +90,44 @@ def process_cpu_s(pid: int) -> float:
     return (int(fields[11]) + int(fields[12])) / TICKS
 
 
-def start_node(folder: str, settings: Mapping[str, object] | None = None, *, turns: str | None = None) -> NodeProcess:
-    """Start a node on free ports and return it when it is ready. Its log goes to `<folder>.log`.
+def process_memory_mb(pid: int) -> float:
+    """Return the resident memory of a process."""
+    return int(Path(f"/proc/{pid}/statm").read_text().split()[1]) * PAGE_BYTES / 1e6
 
-    With `turns`, the path of a file, the long turns of its event loop are noted there (`longest_turns.py`).
+
+def spawn_node(
+    folder: str,
+    settings: Mapping[str, object] | None = None,
+    *,
+    turns: str | None = None,
+    python: str = sys.executable,
+    kafka: str = "127.0.0.1:0",
+    grpc: str = "127.0.0.1:0",
+) -> subprocess.Popen[str]:
+    """Start a node and return at once. What it prints is in a pipe, its log goes to `<folder>.log`.
+
+    turns:       a file for the long turns of its event loop (`longest_turns.py`)
+    python:      of the virtual environment whose Semel is to run
+    kafka, grpc: where it listens; by default on free ports
     """
-    command = [sys.executable, "-P", *(("-m", "semel.cli") if turns is None else (str(TURNS_SCRIPT), turns))]
-    command += ["serve", "--data-dir", folder]
-    command += ["--grpc", "127.0.0.1:0", "--kafka", "127.0.0.1:0"]
+    command = [python, "-P", *(("-m", "semel.cli") if turns is None else (str(TURNS_SCRIPT), turns))]
+    command += ["serve", "--data-dir", folder, "--grpc", grpc, "--kafka", kafka]
     for name, value in (settings or {}).items():
         command += ["--set", f"{name}={value}"]
     with open(f"{folder}.log", "a") as log:
-        begin = time.perf_counter()
-        process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=log, text=True, cwd=ROOT)
+        return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=log, text=True, cwd=ROOT)
+
+
+def start_node(
+    folder: str,
+    settings: Mapping[str, object] | None = None,
+    *,
+    turns: str | None = None,
+    python: str = sys.executable,
+) -> NodeProcess:
+    """Start a node on free ports and return it when it is ready. The arguments are those of `spawn_node`."""
+    begin = time.perf_counter()
+    process = spawn_node(folder, settings, turns=turns, python=python)
     assert process.stdout is not None
     words = process.stdout.readline().split()
     seconds = time.perf_counter() - begin
@@ -118,10 +149,12 @@ def data_folder() -> Iterator[str]:
 
 
 @contextlib.contextmanager
-def running_node(settings: Mapping[str, object] | None = None, *, note_turns: bool = False) -> Iterator[NodeProcess]:
+def running_node(
+    settings: Mapping[str, object] | None = None, *, note_turns: bool = False, python: str = sys.executable
+) -> Iterator[NodeProcess]:
     """Run a node on an empty folder. `note_turns` notes the long turns of its loop in `<folder>.turns`."""
     with data_folder() as folder:
-        node = start_node(folder, settings, turns=f"{folder}.turns" if note_turns else None)
+        node = start_node(folder, settings, turns=f"{folder}.turns" if note_turns else None, python=python)
         try:
             yield node
         finally:

@@ -22,7 +22,6 @@ from workloads.kafka_peers import (
     Peers,
     Row,
     Scale,
-    bootstrap,
     client,
     cpu_gb,
     delete_topic,
@@ -172,7 +171,7 @@ def java_run(peer: Peer, command: Sequence[str]) -> tuple[str, float]:
 
 def java_produce(peer: Peer, *, tools: KafkaTools, topic: str, size: int, records: int) -> Sample:
     arguments = ["--topic", topic, "--num-records", str(records), "--record-size", str(size), "--throughput", "-1"]
-    arguments += ["--bootstrap-server", bootstrap(peer)]
+    arguments += ["--bootstrap-server", peer.bootstrap]
     output, cpu_s = java_run(peer, tools.command("producer-perf-test", *arguments, jvm=JAVA_HEAP))
     found = re.findall(r"^(\d+) records sent, ([\d.]+) records/sec", output, re.MULTILINE)
     assert found, output
@@ -181,7 +180,7 @@ def java_produce(peer: Peer, *, tools: KafkaTools, topic: str, size: int, record
 
 
 def java_consume(peer: Peer, *, tools: KafkaTools, topic: str, records: int) -> Sample:
-    arguments = ["--bootstrap-server", bootstrap(peer), "--topic", topic, "--num-records", str(records)]
+    arguments = ["--bootstrap-server", peer.bootstrap, "--topic", topic, "--num-records", str(records)]
     output, cpu_s = java_run(peer, tools.command("consumer-perf-test", *arguments, jvm=JAVA_HEAP))
     fields = [line for line in output.splitlines() if line.strip()][-1].split(", ")
     assert int(fields[4]) >= records, output

@@ -13,13 +13,14 @@ from typing import Any
 
 import confluent_kafka
 from confluent_kafka.admin import AdminClient, NewTopic, OffsetSpec
-from harness import Peer, Sample, cpu_us_each, in_turns, rate
+from harness import Peer, Sample, cpu_us_each, in_turns, measured, number, rate
 
 KAFKA, SEMEL = "kafka", "semel"
 OS, DISK = "os", "disk"
 SIZES = (100, 1024)
 BATCH_BYTES = 256 << 10
 TIMEOUT_S = 120.0
+WARM_UPS_MAX = 10
 
 
 @dataclass(frozen=True)
@@ -61,20 +62,22 @@ Peers = Mapping[str, Mapping[str, Peer]]
 """By durability, then by name."""
 
 
-def bootstrap(peer: Peer) -> str:
-    return f"{peer.address[0]}:{peer.address[1]}"
-
-
 def client(peer: Peer, **settings: object) -> dict[str, Any]:
     """Return librdkafka's settings, with underscores for dots; it says errors alone."""
     more = {name.replace("_", "."): value for name, value in settings.items()}
-    return {"bootstrap.servers": bootstrap(peer), "log_level": 3, **more}
+    return {"bootstrap.servers": peer.bootstrap, "log_level": 3, **more}
 
 
-def new_topic(peer: Peer, name: str, partitions: int = 1) -> None:
-    """Create a topic, and wait until its leaders answer: Kafka's know of it a moment later."""
+def new_topic(peer: Peer, name: str, partitions: int = 1, replicas: Sequence[Sequence[int]] | None = None) -> None:
+    """Create a topic, and wait until its leaders answer: Kafka's know of it a moment later.
+
+    replicas: the nodes of each partition, the leader first; by default the peer chooses as many as it makes by default
+    """
     admin = AdminClient(client(peer))
-    for future in admin.create_topics([NewTopic(name, partitions, 1)]).values():
+    partitions = partitions if replicas is None else len(replicas)
+    placed = {"replication_factor": -1} if replicas is None else {"replica_assignment": replicas}
+    topic = NewTopic(name, partitions, **placed)
+    for future in admin.create_topics([topic]).values():
         future.result(TIMEOUT_S)
     deadline = time.monotonic() + TIMEOUT_S
     asked = {confluent_kafka.TopicPartition(name, n): OffsetSpec.latest() for n in range(partitions)}
@@ -105,12 +108,22 @@ def turns(
     return samples
 
 
+def warm(peer: Peer, run: Callable[[], float]) -> None:
+    """Run something until it gets no cheaper: a JVM compiles what it has often run, and that takes a while."""
+    cheapest = float("inf")
+    for _ in range(WARM_UPS_MAX):
+        cost = cpu_us_each([measured(peer, run)])
+        if cost > cheapest * 0.9:
+            break
+        cheapest = cost
+
+
 def rates(samples: Mapping[str, Sequence[Sample]], per: float = 1) -> dict[str, list[float]]:
     return {name: [one / per for one in rate(taken)[1]] for name, taken in samples.items()}
 
 
 def cpu_each(samples: Mapping[str, Sequence[Sample]], unit: str) -> dict[str, str]:
-    return {name: f"{cpu_us_each(taken):.1f} us a {unit}" for name, taken in samples.items()}
+    return {name: f"{number(cpu_us_each(taken))} us a {unit}" for name, taken in samples.items()}
 
 
 def cpu_gb(samples: Mapping[str, Sequence[Sample]], size: int) -> dict[str, str]:

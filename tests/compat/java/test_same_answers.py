@@ -25,7 +25,7 @@ from semel.cli.demo.processes import NodeProcess
 from semel.protocol.kafka.api import ApiKey, build_request_header, parse_response_header
 from semel.protocol.trace_context import TraceContext, encode_contexts, tagged_header
 
-sys.path.insert(0, str(Path(__file__).resolve().parent.parent.parent.parent / "bench"))
+sys.path.append(str(Path(__file__).resolve().parent.parent.parent.parent / "bench"))
 
 import apache_kafka
 

@@ -19,7 +19,7 @@ from same_answers_degraded import ALONE, GONE, STRICT, TOPIC
 
 from semel.protocol.kafka.api import ApiKey
 
-sys.path.insert(0, str(Path(__file__).resolve().parent.parent.parent.parent / "bench"))
+sys.path.append(str(Path(__file__).resolve().parent.parent.parent.parent / "bench"))
 
 import apache_kafka
 

@@ -19,7 +19,7 @@ from urllib.parse import quote
 
 import pytest
 import sqlalchemy as sa
-from postgresql_server import UNPRIVILEGED, _postgresql_binaries
+from postgresql_process import UNPRIVILEGED, PostgresqlMissingError, postgresql_binaries
 
 from semel.runtime.ports import free_ports
 
@@ -119,11 +119,11 @@ class PostgresqlServer(DatabaseServer):
     first_database = "postgres"
 
     def __init__(self) -> None:
-        binaries = _postgresql_binaries()
-        if binaries is None:
-            pytest.skip("no PostgreSQL server here: apt-get install postgresql")
+        try:
+            self._binaries = postgresql_binaries()
+        except PostgresqlMissingError as error:
+            pytest.skip(str(error))
         super().__init__()
-        self._binaries = binaries
         self._data = f"{self.folder}/data"
         self._make()
 
