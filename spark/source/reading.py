@@ -14,9 +14,10 @@ from concurrent.futures import Future
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
-from semel.protocol.api.topics import EARLIEST_TIMESTAMP, IsolationLevel
+from semel.protocol.api.topics import EARLIEST_TIMESTAMP, IsolationLevel, PartitionDescription
 from semel.protocol.arrow import ALL_COLUMNS, COLUMNS, decode_to_arrow
 from semel.protocol.errors import ErrorCode, FatalError, RetriableError, error_for
+from semel.protocol.ids import NO_LEADER
 from semel.protocol.kafka.fetch import (
     FETCH,
     FETCH_MAX_VERSION,
@@ -118,6 +119,9 @@ class _RangeFetcher:
         self._client = client
         self._what = what
         self._options = options
+        self._rack = options.rack
+        self._nearest = NO_LEADER
+        """The follower that the leader has named as the nearest (KIP-392)."""
 
     async def fetch(self, position: int) -> _Fetched:
         """Return records from `position` on; ask until there are some or the poll's time is over."""
@@ -159,7 +163,8 @@ class _RangeFetcher:
         return answer.last_stable_offset if is_committed else answer.high_watermark
 
     async def _ask(self, position: int) -> FetchPartitionResponse | None:
-        """Return what the leader answers; None where the partition is gone, and it may be passed over."""
+        """Return the answer of the leader, or of a follower nearer by; None where the partition is gone, and it may be
+        passed over."""
         client, what, options = self._client, self._what, self._options
         place = client.cluster.snapshot.leader(what.tp)
         if place is None:
@@ -172,7 +177,29 @@ class _RangeFetcher:
                 return None
             if place is None:
                 raise RetriableError(f"{what.tp} has no leader now", ErrorCode.LEADER_NOT_AVAILABLE)
-        connection = await client.connections.get(place.leader_id)
+        if self._nearest in client.cluster.snapshot.nodes and self._nearest != place.leader_id:
+            try:
+                answer = await self._ask_node(self._nearest, place, position)
+                if answer.error is ErrorCode.NONE and answer.preferred_read_replica < 0:
+                    return answer
+            except RetriableError as error:
+                _log.info("a follower can't be read from partition=%s node=%s: %s", what.tp, self._nearest, error)
+            self._rack, self._nearest = "", NO_LEADER  # the leader alone is asked for the rest of this range
+        answer = await self._ask_node(place.leader_id, place, position)
+        if answer.error is not ErrorCode.NONE or answer.preferred_read_replica < 0:
+            return answer
+        # It has no records, which does not mean that there are none.
+        if not self._rack:
+            raise RetriableError(f"node {place.leader_id} names a follower for {what.tp}, and was not asked for one")
+        if answer.preferred_read_replica in client.cluster.snapshot.nodes:
+            self._nearest = answer.preferred_read_replica
+        else:
+            self._rack = ""
+        return await self._ask(position)
+
+    async def _ask_node(self, node_id: int, place: PartitionDescription, position: int) -> FetchPartitionResponse:
+        client, what, options = self._client, self._what, self._options
+        connection = await client.connections.get(node_id)
         version = connection.highest_version(FETCH, FETCH_MIN_VERSION, FETCH_MAX_VERSION)
         topic_id = client.cluster.snapshot.topics[what.topic].topic_id
         item = FetchPartition(
@@ -184,15 +211,15 @@ class _RangeFetcher:
             current_leader_epoch=place.leader_epoch,
         )
         request = FetchRequest(
-            [item], options.max_fetch_wait_ms, 1, options.max_fetch_bytes, options.isolation, rack_id=options.rack
+            [item], options.max_fetch_wait_ms, 1, options.max_fetch_bytes, options.isolation, rack_id=self._rack
         )
         timeout_ms = options.max_fetch_wait_ms + client.options.request_timeout_ms
         body = await connection.request(FETCH, version, [request.build(version)], timeout_ms=timeout_ms)
         response = FetchResponse.parse(body, version)
         if response.error is not ErrorCode.NONE:
-            raise error_for(response.error, f"node {place.leader_id} refused a fetch")
+            raise error_for(response.error, f"node {node_id} refused a fetch")
         if len(response.partitions) != 1:
-            raise RetriableError(f"node {place.leader_id} said nothing about {what.tp}")
+            raise RetriableError(f"node {node_id} said nothing about {what.tp}")
         return response.partitions[0]
 
     def _gone(self, position: int) -> str:
