@@ -1,4 +1,4 @@
-"""A task that says its rack reads from the follower there, and from the leader where that can't be read from (KIP-392)."""
+"""A task that says its rack reads from the follower there, and from the leader where it can't (KIP-392)."""
 
 from __future__ import annotations
 
