@@ -318,6 +318,17 @@ _TABLE: Final[tuple[tuple[str, tuple[Instrument, ...]], ...]] = (
                 "The largest semel.replication.lag of all partitions followed here.",
             ),
             Instrument(
+                "semel.replication.throttled", "By", _C,
+                "Bytes that counted for a quota of throttled replicas: sent as a leader (bound for each second: "
+                "leader.replication.throttled.rate), or fetched as a follower (follower.replication.throttled.rate).",
+                (STATE,),
+            ),
+            Instrument(
+                "semel.replication.throttled.exceeded", "{quota}", _G,
+                "1 while that quota is used up, and throttled replicas wait for it.",
+                (STATE,),
+            ),
+            Instrument(
                 "semel.replication.fetch.failures", "{fetch}", _C,
                 "This node's fetches as a follower that failed, by the leader's node id. A single node has none.",
                 (LEADER,),

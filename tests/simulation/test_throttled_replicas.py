@@ -10,6 +10,7 @@ import gc
 import logging
 import warnings
 from collections.abc import Awaitable, Callable, Iterator, Mapping
+from functools import partial
 from pathlib import Path
 from statistics import median
 from typing import Any, TypeVar
@@ -65,16 +66,15 @@ class Cluster:
         result: T = self.world.do(work(one.node), one.process)  # type: ignore[arg-type]
         return result
 
-    @property
-    def state(self) -> PartitionState:
+    def state(self, tp: TopicPartition = TP) -> PartitionState:
         assert self.nodes[1].node is not None
-        state = self.nodes[1].node.metadata.image.partition(TP)
+        state = self.nodes[1].node.metadata.image.partition(tp)
         assert state is not None
         return state
 
-    def end_of(self, number: int) -> int:
+    def end_of(self, number: int, tp: TopicPartition = TP) -> int:
         node = self.nodes[number].node
-        partition = None if node is None else node.partition(TP)
+        partition = None if node is None else node.partition(tp)
         return 0 if partition is None else partition.log_end_offset
 
     def configure(self, kind: ResourceType, name: str, **values: str | None) -> None:
@@ -86,28 +86,33 @@ class Cluster:
         )  # fmt: skip
         self.on(1 if kind is ResourceType.TOPIC else int(name), lambda node: alter_configs(node, request))
 
-    def fill(self) -> None:
-        """Make the topic, led by node 1, and write to it."""
+    def fill(self, *tps: TopicPartition) -> None:
+        """Make the topic, led by node 1, and write to its partitions."""
+        tps = tps or (TP,)
 
         async def make(node: Node) -> None:
-            (result,) = await create_topics(node, [NewTopic(TP.topic, assignments={0: (1, 2)})])
+            topic = NewTopic(TP.topic, assignments={tp.partition: (1, 2) for tp in tps})
+            (result,) = await create_topics(node, [topic])
             assert result.error is ErrorCode.NONE, result.message
 
         self.on(1, make)
-        for _ in range(BATCHES):
-            self.on(1, produce)
+        for number in range(BATCHES):
+            self.on(1, partial(produce, tp=tps[number % len(tps)]))
 
-    def move(self) -> float:
-        """Move the replica of node 2 to node 3, and return how long that takes, in virtual seconds."""
+    def move(self, *tps: TopicPartition) -> float:
+        """Move the replicas of node 2 to node 3, and return how long that takes, in virtual seconds."""
+        tps = tps or (TP,)
         begun_s = self.world.scheduler.now
-        assert self.on(1, lambda node: reassign(node, {TP: (1, 3)})) == {TP: None}
-        assert self.world.run_until(lambda: self.state.replicas == (1, 3) and 3 in self.state.isr, 300.0)
+        assert self.on(1, lambda node: reassign(node, dict.fromkeys(tps, (1, 3)))) == dict.fromkeys(tps)
+        assert self.world.run_until(
+            lambda: all(self.state(tp).replicas == (1, 3) and 3 in self.state(tp).isr for tp in tps), 300.0
+        )
         return self.world.scheduler.now - begun_s
 
 
-async def produce(node: Node) -> None:
+async def produce(node: Node, tp: TopicPartition = TP) -> None:
     """Append a batch that both replicas in sync have when this returns."""
-    item = ProducePartition(TP.topic, TP.partition, batch(b"v" * BATCH_BYTES))
+    item = ProducePartition(tp.topic, tp.partition, batch(b"v" * BATCH_BYTES))
     for _ in range(100):
         (answer,) = (await node.produce.produce(ProduceRequest([item], None, ACKS_ALL, 30_000), version=12)).partitions
         if answer.error is ErrorCode.NONE:
@@ -187,6 +192,17 @@ async def _cancelled(task: asyncio.Task[Any]) -> None:
     task.cancel()
 
 
+@pytest.mark.parametrize("side", [LEADER, FOLLOWER])
+def test_several_partitions_share_the_quota_of_a_node_and_all_arrive(cluster: Cluster, side: str) -> None:
+    tps = [TopicPartition(TP.topic, number) for number in range(6)]
+    cluster.fill(*tps)
+    cluster.configure(ResourceType.BROKER, "1" if side == LEADER else "3", **{f"{side}.rate": str(RATE)})
+    cluster.configure(ResourceType.TOPIC, TP.topic, **{f"{side}.replicas": "*"})
+    took_s = cluster.move(*tps)
+    assert sum(cluster.end_of(3, tp) for tp in tps) == BATCHES
+    assert 0.9 * RATE < BATCHES * BATCH_BYTES / took_s < 1.2 * RATE
+
+
 @pytest.mark.parametrize("sides", ["leader", "follower"])
 def test_it_wakes_up_when_the_throttle_is_taken_away(cluster: Cluster, sides: str) -> None:
     cluster.fill()
@@ -195,10 +211,10 @@ def test_it_wakes_up_when_the_throttle_is_taken_away(cluster: Cluster, sides: st
     side = LEADER if sides == "leader" else FOLLOWER
     cluster.configure(ResourceType.TOPIC, TP.topic, **{f"{side}.replicas": "*"})
     assert cluster.on(1, lambda node: reassign(node, {TP: (1, 3)})) == {TP: None}
-    assert not cluster.world.run_until(lambda: 3 in cluster.state.isr, 30.0)
+    assert not cluster.world.run_until(lambda: 3 in cluster.state().isr, 30.0)
     assert 0 < cluster.end_of(3) < BATCHES // 2, "there is some progress at any rate"
     cluster.configure(ResourceType.TOPIC, TP.topic, **{f"{side}.replicas": None})
-    assert cluster.world.run_until(lambda: 3 in cluster.state.isr, 5.0)
+    assert cluster.world.run_until(lambda: 3 in cluster.state().isr, 5.0)
 
 
 def test_a_node_stops_without_waiting_for_its_throttle(cluster: Cluster) -> None:
