@@ -1,7 +1,7 @@
 """A throttle of moves is set on the nodes and topics that take part, and taken away again (KIP-73).
 
 It is settings alone, the ones that Kafka's kafka-reassign-partitions.sh sets: a rate on each node, and on each topic
-the replicas that send and those that fetch. They stay until somebody takes them away: `remove` does, what `found` finds.
+the replicas that send and those that fetch. They stay until they are taken away: what `found` finds, `remove` removes.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ RATES: Final = ("leader.replication.throttled.rate", "follower.replication.throt
 REPLICAS: Final = (LEADER_REPLICAS, FOLLOWER_REPLICAS)
 _ALL: Final = "*"
 _LENGTH_MAX: Final = 32_767
-"""So long a setting's value may be. Where more replicas are moved, all of the topic are throttled (while not in sync)."""
+"""So long a setting's value may be. Where more replicas are moved, all of the topic are throttled while not in sync."""
 _OF_NODES, _OF_TOPICS = "DYNAMIC_BROKER", "DYNAMIC_TOPIC"
 
 
@@ -53,7 +53,7 @@ class MoveThrottle:
         """Throttle these moves as well. Raises `SemelError`; what was set by then is for `end`, or `remove`."""
         copies = [move for move in moves if move.added]
         concerned = {node for move in copies for node in (*move.before, *move.after)}
-        for node in sorted(concerned.intersection(_alive(self._admin)) - self._nodes):
+        for node in sorted(concerned.intersection(_answering(self._admin)) - self._nodes):
             self._nodes.add(node)
             self._admin.alter_node_configs(node, changes=dict.fromkeys(RATES, str(self._bytes_per_s)))
         by_topic: dict[str, list[Move]] = {}
@@ -78,9 +78,9 @@ class MoveThrottle:
 
 
 def throttled_nodes(admin: Admin) -> dict[int, Mapping[str, str]]:
-    """Return the living nodes that have a rate of their own, each with its settings. Raises `SemelError`."""
+    """Return the nodes that answer and have a rate of their own, each with its settings. Raises `SemelError`."""
     found: dict[int, Mapping[str, str]] = {}
-    for node in _alive(admin):
+    for node in _answering(admin):
         rates = {one.name: one.value for one in admin.node_configs(node, RATES) if one.source == _OF_NODES}
         if rates:
             found[node] = rates
@@ -108,16 +108,17 @@ def remove(admin: Admin, throttles: Throttles) -> Throttles:
         except SemelError as error:
             if error.code is not ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:  # it was deleted meanwhile
                 raise
-    alive = _alive(admin)
+    there = _answering(admin)
     for node in throttles.nodes:
-        if node in alive:
+        if node in there:
             admin.alter_node_configs(node, remove=RATES)
-    return Throttles(nodes=tuple(node for node in throttles.nodes if node not in alive))
+    return Throttles(nodes=tuple(node for node in throttles.nodes if node not in there))
 
 
-def _alive(admin: Admin) -> Collection[int]:
-    """Return the nodes that can be asked: each answers for its own settings."""
-    return [node.node_id for node in admin.nodes() if node.is_alive]
+def _answering(admin: Admin) -> Collection[int]:
+    """Return the nodes that can be asked: each answers for its own settings. One may just have died, unnoticed yet."""
+    unreachable = admin.replicas().unreachable
+    return [node.node_id for node in admin.nodes() if node.is_alive and node.node_id not in unreachable]
 
 
 def _with(there: str, replicas: Iterable[tuple[int, int]]) -> str:

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+import signal
+import subprocess
+import sys
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -15,6 +18,7 @@ from typer.testing import CliRunner, Result
 
 import semel
 from semel.cli.main import app
+from semel.sdk.balancing.throttling import RATES, REPLICAS
 
 pytestmark = pytest.mark.timeout(600)
 TOPIC, PARTITIONS = "orders", 6
@@ -173,6 +177,72 @@ def test_a_move_to_a_node_that_is_away_is_begun_listed_and_cancelled(nodes: Node
     assert "1 move cancelled" in succeeds(nodes, "partition", "cancel", "--all")
     wait_for(lambda: sorted(replicas(nodes)[1]) == [1, 3], "each node knows of it")
     assert "0 moves cancelled" in succeeds(nodes, "partition", "cancel", "--all")
+    nodes.start(4)
+
+
+def throttles(nodes: NodeProcesses) -> dict[str, str]:
+    """Return what is set of throttles, by who has it and the setting's name."""
+    with semel.Admin(nodes.bootstrap) as admin:
+        alive = [one.node_id for one in admin.nodes() if one.is_alive]
+        entries = [(f"node {one}", admin.node_configs(one, RATES)) for one in alive]
+        entries.append((TOPIC, admin.topic_configs(TOPIC, REPLICAS)))
+        return {
+            f"{whose}: {one.name}": one.value for whose, found in entries for one in found if one.source != "DEFAULT"
+        }
+
+
+def started(nodes: NodeProcesses, *arguments: str) -> subprocess.Popen[bytes]:
+    command = [sys.executable, "-P", "-m", "semel.cli", *arguments, "--bootstrap", nodes.bootstrap]
+    return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+
+
+def test_a_throttle_is_set_for_the_moves_and_gone_when_they_are_complete(nodes: NodeProcesses) -> None:
+    succeeds(nodes, "partition", "move", f"{TOPIC}:3", "--to", "1,2")
+    with semel.Producer(nodes.bootstrap) as producer:
+        for _ in range(20):
+            producer.send(TOPIC, b"v" * 10_000, partition=3)
+    moving = started(nodes, "partition", "move", f"{TOPIC}:3", "--to", "1,3", "--throttle", "40KB/s")
+    wait_for(lambda: len(throttles(nodes)) == 8, "the throttle is set")
+    expected = {f"node {node}: {name}": "40000" for node in (1, 2, 3) for name in RATES}
+    expected |= {f"{TOPIC}: {REPLICAS[0]}": "3:1,3:2", f"{TOPIC}: {REPLICAS[1]}": "3:3"}
+    assert throttles(nodes) == expected
+    out, err = moving.communicate(timeout=90)
+    assert (moving.returncode, b"1 partition is on 1, 3" in out) == (0, True), err
+    assert throttles(nodes) == {}
+    refused = command(nodes, "partition", "move", f"{TOPIC}:3", "--to", "1,9", "--throttle", "1MB/s")
+    assert (refused.exit_code, "name nodes of the cluster" in refused.stderr) == (1, True)
+    assert throttles(nodes) == {}
+    wrong = command(nodes, "partition", "move", f"{TOPIC}:3", "--to", "1,2", "--throttle", "fast")
+    assert (wrong.exit_code, "--throttle takes bytes per second, such as 50MB/s" in wrong.stderr) == (2, True)
+
+
+@pytest.mark.parametrize("way", ["cancel", "remove"])
+def test_an_interrupted_command_says_that_its_throttle_stays_and_how_it_is_removed(
+    nodes: NodeProcesses, way: str
+) -> None:
+    succeeds(nodes, "partition", "move", f"{TOPIC}:4", "--to", "1,2")
+    nodes.kill(4)
+    nodes.wait_replaced(4)
+    moving = started(nodes, "partition", "move", f"{TOPIC}:4", "--to", "1,4", "--throttle", "5MB/s")
+    wait_for(lambda: json.loads(succeeds(nodes, "partition", "moves", "--json")), "the move has begun")
+    moving.send_signal(signal.SIGINT)
+    _, said = moving.communicate(timeout=90)
+    assert moving.returncode == 130
+    assert b"what has begun continues" in said
+    assert b"the throttle stays" in said
+    assert b"semel partition moves --remove-throttle --bootstrap" in said
+    left = throttles(nodes)
+    assert left[f"node 1: {RATES[0]}"] == "5000000"
+    listed_moves = command(nodes, "partition", "moves")
+    assert "node 1 is throttled: leader.replication.throttled.rate=5000000" in listed_moves.stderr
+    if way == "remove":
+        assert (
+            "throttles of 2 nodes and 1 topic removed"
+            in command(nodes, "partition", "moves", "--remove-throttle").stderr
+        )
+        assert throttles(nodes) == {}, "though the move continues"
+    assert "1 move cancelled" in succeeds(nodes, "partition", "cancel", "--all")
+    assert throttles(nodes) == {}
     nodes.start(4)
 
 
