@@ -319,13 +319,14 @@ _TABLE: Final[tuple[tuple[str, tuple[Instrument, ...]], ...]] = (
             ),
             Instrument(
                 "semel.replication.throttled", "By", _C,
-                "Bytes that counted for a quota of throttled replicas: sent as a leader (bound for each second: "
-                "leader.replication.throttled.rate), or fetched as a follower (follower.replication.throttled.rate).",
+                "Bytes of throttled replicas that were not in sync: sent by this node as leader, and fetched by it as "
+                "follower (bounds for a second: leader.replication.throttled.rate, "
+                "follower.replication.throttled.rate).",
                 (STATE,),
             ),
             Instrument(
                 "semel.replication.throttled.exceeded", "{quota}", _G,
-                "1 while that quota is used up, and throttled replicas wait for it.",
+                "1 while that bound is reached: throttled replicas wait. Not for long at a time.",
                 (STATE,),
             ),
             Instrument(
