@@ -326,7 +326,7 @@ _TABLE: Final[tuple[tuple[str, tuple[Instrument, ...]], ...]] = (
             ),
             Instrument(
                 "semel.replication.throttled.exceeded", "{quota}", _G,
-                "1 while that bound is reached: throttled replicas wait. Not for long at a time.",
+                "1 while that bound is reached, and throttled replicas wait.",
                 (STATE,),
             ),
             Instrument(

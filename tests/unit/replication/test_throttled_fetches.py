@@ -56,7 +56,7 @@ class Scene:
         for _ in range(count):
             self.append()
         while self.second.partition.log_end_offset < self.leader.partition.log_end_offset:
-            self.fetch(self.second)
+            assert self.fetch(self.second) > 0, "it is in sync"
         self.fetch(self.second)
         assert self.leader.partition.high_watermark == self.leader.partition.log_end_offset
 
@@ -114,7 +114,7 @@ def test_R1_a_leader_withholds_nothing_from_a_replica_that_is_about_to_be_in_syn
     """It has all that is committed: its leader may count it already, before anybody else knows."""
     scene = Scene(leader=ALL_REPLICAS)
     while scene.third.partition.log_end_offset < scene.leader.partition.high_watermark:
-        scene.fetch(scene.third)
+        assert scene.fetch(scene.third) > 0
         scene.leader.clock.advance(ms=2_000)
     counted = scene.leader.quotas.leader.total_bytes
     for _ in range(3):
