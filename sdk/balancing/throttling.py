@@ -7,7 +7,7 @@ the replicas that send and those that fetch. They stay until they are taken away
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
 from semel.protocol.errors import ErrorCode, SemelError
@@ -37,6 +37,14 @@ class Throttles:
         return bool(self.nodes or self.topics)
 
 
+@dataclass(slots=True)
+class _Replicas:
+    """Those of a topic, as (partition, node)."""
+
+    senders: list[tuple[int, int]] = field(default_factory=list)
+    fetchers: list[tuple[int, int]] = field(default_factory=list)
+
+
 class MoveThrottle:
     """Throttles moves from when they are named by `cover` until `end`.
 
@@ -51,22 +59,26 @@ class MoveThrottle:
 
     def cover(self, moves: Sequence[Move]) -> None:
         """Throttle these moves as well. Raises `SemelError`; what was set by then is for `end`, or `remove`."""
-        copies = [move for move in moves if move.added]
-        concerned = {node for move in copies for node in (*move.before, *move.after)}
+        under_way = {one.partition: one.adding for one in self._admin.reassignments()}
+        by_topic: dict[str, _Replicas] = {}
+        concerned: set[int] = set()
+        for move in moves:
+            # A move that was begun already has its new replicas among those before.
+            added = {*move.added, *under_way.get(move.partition, ())}.intersection(move.after)
+            if added:
+                of_topic = by_topic.setdefault(move.partition.topic, _Replicas())
+                of_topic.senders += [(move.partition.partition, node) for node in move.before if node not in added]
+                of_topic.fetchers += [(move.partition.partition, node) for node in sorted(added)]
+                concerned.update(move.before, added)
         for node in sorted(concerned.intersection(_answering(self._admin)) - self._nodes):
             self._nodes.add(node)
             self._admin.alter_node_configs(node, changes=dict.fromkeys(RATES, str(self._bytes_per_s)))
-        by_topic: dict[str, list[Move]] = {}
-        for move in copies:
-            by_topic.setdefault(move.partition.topic, []).append(move)
         for topic, of_topic in by_topic.items():
             self._topics.add(topic)
             there = {one.name: one.value for one in self._admin.topic_configs(topic, REPLICAS)}
-            senders = ((move.partition.partition, node) for move in of_topic for node in move.before)
-            fetchers = ((move.partition.partition, node) for move in of_topic for node in move.added)
             changes = {
-                LEADER_REPLICAS: _with(there.get(LEADER_REPLICAS, ""), senders),
-                FOLLOWER_REPLICAS: _with(there.get(FOLLOWER_REPLICAS, ""), fetchers),
+                LEADER_REPLICAS: _with(there.get(LEADER_REPLICAS, ""), of_topic.senders),
+                FOLLOWER_REPLICAS: _with(there.get(FOLLOWER_REPLICAS, ""), of_topic.fetchers),
             }
             self._admin.alter_topic_configs(topic, changes=changes)
 

@@ -209,6 +209,13 @@ def test_a_throttle_is_set_for_the_moves_and_gone_when_they_are_complete(nodes: 
     out, err = moving.communicate(timeout=90)
     assert (moving.returncode, b"1 partition is on 1, 3" in out) == (0, True), err
     assert throttles(nodes) == {}
+    slow = started(nodes, "partition", "move", f"{TOPIC}:3", "--to", "1,2", "--throttle", "1KB/s")
+    wait_for(lambda: json.loads(succeeds(nodes, "partition", "moves", "--json")), "the move has begun")
+    quick = ("partition", "move", f"{TOPIC}:3", "--to", "1,2", "--throttle", "5MB/s")
+    assert "1 partition is on 1, 2" in succeeds(nodes, *quick), "the same again, and more of it"
+    assert slow.wait(90) == 0
+    slow.communicate()
+    assert throttles(nodes) == {}
     refused = command(nodes, "partition", "move", f"{TOPIC}:3", "--to", "1,9", "--throttle", "1MB/s")
     assert (refused.exit_code, "name nodes of the cluster" in refused.stderr) == (1, True)
     assert throttles(nodes) == {}

@@ -51,7 +51,7 @@ class MadeUp:
         return [TopicDescription(name, new_topic_id(), False, ()) for name in self.of_topics]
 
     def reassignments(self) -> list[Reassignment]:
-        return [Reassignment(TopicPartition("a", 0), (1,), (1,), ())] if self.moving else []
+        return [Reassignment(TopicPartition("a", 0), (1, 3, 2), (3,), (2,))] if self.moving else []
 
     def node_configs(self, node: int, names: Sequence[str]) -> list[ConfigEntry]:
         assert node not in self.dead | self.silent, "it does not answer"
@@ -120,6 +120,16 @@ def test_the_replicas_before_send_those_that_are_added_fetch_and_all_of_their_no
     assert made.calls == calls + 1, "node 4 alone is new"
     assert one.end() == Throttles()
     assert made.is_clear
+
+
+def test_a_move_that_was_begun_already_gets_another_rate() -> None:
+    """The nodes that it adds are among the replicas that the cluster tells of."""
+    made = MadeUp()
+    made.moving = True
+    throttle(made, 5).cover([move("a", 0, (1, 2), (1, 3))])
+    throttle(made, 9).cover([move("a", 0, (1, 3, 2), (1, 3))])
+    assert made.of_topics["a"] == {LEADER_REPLICAS: "0:1,0:2", FOLLOWER_REPLICAS: "0:3"}
+    assert made.of_nodes[3] == dict.fromkeys(RATES, "9")
 
 
 def test_where_more_is_moved_than_a_setting_can_name_all_of_the_topic_is_throttled() -> None:
