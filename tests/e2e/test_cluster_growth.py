@@ -199,26 +199,21 @@ def started(nodes: NodeProcesses, *arguments: str) -> subprocess.Popen[bytes]:
 def test_a_throttle_is_set_for_the_moves_and_gone_when_they_are_complete(nodes: NodeProcesses) -> None:
     succeeds(nodes, "partition", "move", f"{TOPIC}:3", "--to", "1,2")
     with semel.Producer(nodes.bootstrap) as producer:
-        for _ in range(20):
-            producer.send(TOPIC, b"v" * 10_000, partition=3)
-    moving = started(nodes, "partition", "move", f"{TOPIC}:3", "--to", "1,3", "--throttle", "40KB/s")
-    wait_for(lambda: len(throttles(nodes)) == 8, "the throttle is set")
-    expected = {f"node {node}: {name}": "40000" for node in (1, 2, 3) for name in RATES}
+        for _ in range(30):  # several fetches: each is followed by a wait
+            producer.send(TOPIC, b"v" * 200_000, partition=3)
+    move = ("partition", "move", f"{TOPIC}:3", "--to", "1,3", "--throttle")
+    slow = started(nodes, *move, "1KB/s")
+    expected = {f"node {node}: {name}": "1000" for node in (1, 2, 3) for name in RATES}
     expected |= {f"{TOPIC}: {REPLICAS[0]}": "3:1,3:2", f"{TOPIC}: {REPLICAS[1]}": "3:3"}
-    assert throttles(nodes) == expected
-    out, err = moving.communicate(timeout=90)
-    assert (moving.returncode, b"1 partition is on 1, 3" in out) == (0, True), err
-    assert throttles(nodes) == {}
-    slow = started(nodes, "partition", "move", f"{TOPIC}:3", "--to", "1,2", "--throttle", "1KB/s")
+    wait_for(lambda: throttles(nodes) == expected, "the throttle is set")
     wait_for(lambda: json.loads(succeeds(nodes, "partition", "moves", "--json")), "the move has begun")
-    quick = ("partition", "move", f"{TOPIC}:3", "--to", "1,2", "--throttle", "5MB/s")
-    assert "1 partition is on 1, 2" in succeeds(nodes, *quick), "the same again, and more of it"
-    assert slow.wait(90) == 0
-    slow.communicate()
-    assert throttles(nodes) == {}
+    assert "1 partition is on 1, 3" in succeeds(nodes, *move, "5MB/s"), "the same again, and more of it"
+    out, err = slow.communicate(timeout=90)
+    assert (slow.returncode, b"1 partition is on 1, 3" in out) == (0, True), err
+    wait_for(lambda: throttles(nodes) == {}, "each node knows that it is gone")
     refused = command(nodes, "partition", "move", f"{TOPIC}:3", "--to", "1,9", "--throttle", "1MB/s")
     assert (refused.exit_code, "name nodes of the cluster" in refused.stderr) == (1, True)
-    assert throttles(nodes) == {}
+    wait_for(lambda: throttles(nodes) == {}, "each node knows that it is gone")
     wrong = command(nodes, "partition", "move", f"{TOPIC}:3", "--to", "1,2", "--throttle", "fast")
     assert (wrong.exit_code, "--throttle takes bytes per second, such as 50MB/s" in wrong.stderr) == (2, True)
 
@@ -238,8 +233,7 @@ def test_an_interrupted_command_says_that_its_throttle_stays_and_how_it_is_remov
     assert b"what has begun continues" in said
     assert b"the throttle stays" in said
     assert b"semel partition moves --remove-throttle --bootstrap" in said
-    left = throttles(nodes)
-    assert left[f"node 1: {RATES[0]}"] == "5000000"
+    wait_for(lambda: throttles(nodes).get(f"node 1: {RATES[0]}") == "5000000", "each node knows of the throttle")
     listed_moves = command(nodes, "partition", "moves")
     assert "node 1 is throttled: leader.replication.throttled.rate=5000000" in listed_moves.stderr
     if way == "remove":
@@ -247,9 +241,9 @@ def test_an_interrupted_command_says_that_its_throttle_stays_and_how_it_is_remov
             "throttles of 2 nodes and 1 topic removed"
             in command(nodes, "partition", "moves", "--remove-throttle").stderr
         )
-        assert throttles(nodes) == {}, "though the move continues"
+        wait_for(lambda: throttles(nodes) == {}, "it is gone, though the move continues")
     assert "1 move cancelled" in succeeds(nodes, "partition", "cancel", "--all")
-    assert throttles(nodes) == {}
+    wait_for(lambda: throttles(nodes) == {}, "each node knows that it is gone")
     nodes.start(4)
 
 

@@ -280,23 +280,31 @@ def test_a_move_is_throttled_with_kafkas_tool_and_its_verify_takes_the_throttle_
     move = ("reassign-partitions", "--reassignment-json-file", str(path))
     begun = run(*move, "--execute", "--throttle", "50000").succeeded()
     assert "The inter-broker throttle limit was set to 50000 B/s" in begun.output
-    assert throttles() == {
+    expected = {
         **{f"{node}: {name}": "50000" for node in IDS for name in RATES},
         REPLICAS[0]: ",".join(f"0:{node}" for node in sorted((first, second))),
         REPLICAS[1]: f"0:{third}",
     }
+    wait_for(lambda: throttles() == expected, "each node knows of the throttle")
     described = run("configs", "--describe", "--entity-type", "brokers", "--entity-name", str(third)).succeeded()
     assert "follower.replication.throttled.rate=50000" in described.output
     wait_for(lambda: set(partition(nodes, "slow").isr) == {first, third}, "the replica to be moved")
     verified = run(*move, "--verify").succeeded()
     assert "slow-0 is completed" in verified.output
     assert "Clearing topic-level throttles on topic slow" in verified.output
-    assert throttles() == {}
+    wait_for(lambda: throttles() == {}, "each node knows that it is gone")
     of_topic = ("configs", "--alter", "--entity-type", "topics", "--entity-name", "slow")
     refused = run(*of_topic, "--add-config", f"{REPLICAS[0]}=[0:x]")
     assert "use PARTITION:NODE" in refused.output + refused.errors
     run(*of_topic, "--add-config", f"{REPLICAS[0]}=*").succeeded()
-    assert throttles() == {REPLICAS[0]: "*"}
+    wait_for(lambda: throttles() == {REPLICAS[0]: "*"}, "each node knows that all are throttled")
+    of_all_nodes = ("configs", "--alter", "--entity-type", "brokers", "--entity-default")
+    run(*of_all_nodes, "--add-config", f"{RATES[0]}=70000").succeeded()
+    wait_for(
+        lambda: throttles() == {REPLICAS[0]: "*", **{f"{node}: {RATES[0]}": "70000" for node in IDS}},
+        "all nodes to know it",
+    )
+    run(*of_all_nodes, "--delete-config", RATES[0]).succeeded()
 
 
 def test_a_node_is_cordoned_and_unregistered_with_kafkas_tools(
