@@ -40,6 +40,7 @@ from semel.broker.log.disk_errors import remedy
 from semel.broker.logs.data_folder import META_FILE, NODE_LOCK_FILE
 from semel.broker.logs.manager import LogManager
 from semel.broker.logs.partition import Partition
+from semel.broker.logs.replication_quota import ReplicationQuota, ReplicationQuotas
 from semel.broker.metadata.chain import MetadataWentBackError
 from semel.broker.metadata.changes import (
     METADATA_VERSION,
@@ -136,6 +137,10 @@ class Node:
         self._accept_loss_of = accept_loss_of
         self.loaded_config = loaded
         self.clock = clock
+        self.replication_quotas = ReplicationQuotas(
+            leader=ReplicationQuota(lambda: self.config.leader_replication_throttled_rate),
+            follower=ReplicationQuota(lambda: self.config.follower_replication_throttled_rate),
+        )
         self.data_dir = os.path.abspath(loaded.config.data_dir)
         self.failed: asyncio.Future[SemelError] = asyncio.get_running_loop().create_future()
         self._storage = storage

@@ -8,6 +8,7 @@ from semel.broker.config.node_config import NodeConfig
 from semel.broker.config.sources import LoadedConfig
 from semel.broker.logs.manager import LogManager
 from semel.broker.logs.partition import Partition
+from semel.broker.logs.replication_quota import ReplicationQuotas
 from semel.broker.metadata.metadata import Metadata
 from semel.group_coordinator.coordinator import GroupCoordinator
 from semel.protocol.ids import TopicPartition
@@ -32,6 +33,9 @@ class Services(Protocol):
 
     @property
     def logs(self) -> LogManager: ...
+
+    @property
+    def replication_quotas(self) -> ReplicationQuotas: ...
 
     @property
     def transactions(self) -> TransactionCoordinator: ...

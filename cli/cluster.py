@@ -25,7 +25,18 @@ from semel.cli.common import (
     print_json,
     print_table,
 )
-from semel.cli.moving import AT_ONCE, AtOnce, DryRun, Yes, carry_out_and_tell, plan_as_json, print_plan
+from semel.cli.moving import (
+    AT_ONCE,
+    AtOnce,
+    DryRun,
+    Throttle,
+    Yes,
+    carry_out_and_tell,
+    plan_as_json,
+    print_plan,
+    throttle_rate,
+    throttled,
+)
 from semel.protocol.api.diagnostics import Section, Severity
 from semel.protocol.wording import command, size
 
@@ -82,7 +93,7 @@ def status(
 @app.command(
     epilog=examples(
         "semel cluster balance --dry-run",
-        "semel cluster balance --measure 60s --at-once 2",
+        "semel cluster balance --measure 60s --at-once 2 --throttle 50MB/s",
         exit_codes="0 it is balanced, or can be; 1 not all could be moved, or racks can't be used; 2 the command line "
         "is wrong; 3 no node answers",
     )
@@ -92,6 +103,7 @@ def balance(
     dry_run: DryRun = False,
     yes: Yes = False,
     at_once: AtOnce = AT_ONCE,
+    throttle: Throttle = None,
     measure: Annotated[
         str,
         typer.Option(
@@ -111,7 +123,7 @@ def balance(
     from semel.sdk.balancing.carrying_out import read_cluster
     from semel.sdk.balancing.planner import plan
 
-    measure_s = parse_duration(measure, "--measure")
+    measure_s, rate = parse_duration(measure, "--measure"), throttle_rate(throttle)
     with open_admin(bootstrap, client_id="semel-cluster") as admin:
         if measure_s:
             print(f"measuring for {measure} ...", file=sys.stderr)
@@ -125,7 +137,8 @@ def balance(
         elif not dry_run:
             if not yes:
                 typer.confirm(f"Move {counted(len(found.moves), 'partition')}?", abort=True, err=True)
-            done = carry_out_and_tell(admin, found.moves, at_once, bootstrap)
+            with throttled(admin, rate, bootstrap) as throttling:
+                done = carry_out_and_tell(admin, found.moves, at_once, throttling, bootstrap)
             print(f"{counted(done.done, 'partition')} moved", file=sys.stderr)
         if not found.is_complete:
             print("the search for moves was ended early: balance again when these are complete", file=sys.stderr)

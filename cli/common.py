@@ -19,6 +19,7 @@ import semel
 from semel.cli.signals import Terminated
 from semel.protocol.errors import ErrorCode, RetriableError, SemelError, UsageError
 from semel.protocol.ids import TopicPartition
+from semel.protocol.int_bounds import INT64_MAX
 from semel.protocol.wording import counted as counted
 
 P = ParamSpec("P")
@@ -65,6 +66,12 @@ DURATION_HELP: Final = "For example 90s, 5m, 500ms or 1h; a plain number is seco
 DURATION_MAX_S: Final = 36_500 * 86_400
 _UNITS_S: Final = {"ms": 0.001, "s": 1, "m": 60, "h": 3_600, "d": 86_400}
 _DURATION: Final = re.compile(rf"([0-9]+(?:\.[0-9]+)?)\s*({'|'.join(_UNITS_S)})?")
+RATE: Final = "BYTES/S"
+"""The metavar of options that `parse_rate` reads."""
+_DECIMAL_UNITS: Final = {"b": 1, "kb": 10**3, "mb": 10**6, "gb": 10**9}
+_UNITS_BYTES: Final = {**_DECIMAL_UNITS, "kib": 1 << 10, "mib": 1 << 20, "gib": 1 << 30}
+_RATE: Final = re.compile(rf"([0-9]{{1,19}}(?:\.[0-9]{{1,9}})?)\s*({'|'.join(_UNITS_BYTES)})?(?:/s)?")
+
 
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON, for programs.")]
 
@@ -271,6 +278,19 @@ def parse_duration(text: str, option: str) -> float:
     if seconds > DURATION_MAX_S:
         raise UsageError(f"{option} takes 100 years (36500d) at most, not {text}")
     return seconds
+
+
+def parse_rate(text: str, option: str) -> int:
+    """Return bytes per second, of text such as 50MB/s, 512KiB/s or 1000000. Raises `UsageError`.
+
+    >>> parse_rate("50MB/s", "--throttle"), parse_rate("1.5KiB", "--throttle"), parse_rate("1000", "--throttle")
+    (50000000, 1536, 1000)
+    """
+    found = _RATE.fullmatch(text.strip().lower())
+    rate = 0 if found is None else round(float(found[1]) * _UNITS_BYTES[found[2] or "b"])
+    if not 0 < rate <= INT64_MAX:
+        raise UsageError(f"{option} takes bytes per second, such as 50MB/s, 512KiB/s or 1000000, not {text!r}")
+    return rate
 
 
 def parse_partition(text: str) -> TopicPartition:

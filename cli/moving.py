@@ -4,18 +4,21 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
 import semel
-from semel.cli.common import ExitCode, command_here, counted, fail, print_table
+from semel.cli.common import RATE, ExitCode, command_here, counted, fail, parse_rate, print_table
+from semel.cli.signals import finishing_on_signals
 from semel.protocol.wording import partition_argument, size
 
 if TYPE_CHECKING:
     from semel.sdk.balancing.carrying_out import Progress
     from semel.sdk.balancing.results import Move, Plan
+    from semel.sdk.balancing.throttling import MoveThrottle, Throttles
 
 DryRun = Annotated[bool, typer.Option("--dry-run", help="Show what would be moved, and change nothing.")]
 Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")]
@@ -24,6 +27,16 @@ AtOnce = Annotated[
     typer.Option("--at-once", min=1, max=1000, metavar="N", help="How many partitions are copied at the same time."),
 ]
 AT_ONCE: Final = 5
+Throttle = Annotated[
+    str | None,
+    typer.Option(
+        "--throttle",
+        metavar=RATE,
+        help="How much each node sends, and how much it fetches, of what is moved: for example 50MB/s. It is set on "
+        "the nodes and topics, and taken away when the moves are complete.",
+        show_default=False,
+    ),
+]
 _SHOWN_MAX: Final = 20
 _TOLD_EVERY_S: Final = 5.0
 
@@ -118,8 +131,63 @@ def plan_as_json(plan: Plan) -> dict[str, Any]:
     }
 
 
-def carry_out_and_tell(admin: semel.Admin, moves: Sequence[Move], at_once: int, bootstrap: str) -> Progress:
-    """Carry moves out, and say how far they are, on standard error. Raises the exit where something failed."""
+def throttle_rate(throttle: str | None) -> int | None:
+    """Return what --throttle says in bytes per second. Raises `UsageError`."""
+    return None if throttle is None else parse_rate(throttle, "--throttle")
+
+
+@contextmanager
+def throttled(admin: semel.Admin, bytes_per_s: int | None, bootstrap: str) -> Iterator[MoveThrottle | None]:
+    """Have moves throttled that are made inside, and say what is left where this is interrupted."""
+    from semel.sdk.balancing.throttling import MoveThrottle
+
+    with finishing_on_signals():
+        if bytes_per_s is None:
+            yield None
+            return
+        throttle = MoveThrottle(admin, bytes_per_s)
+        try:
+            try:
+                yield throttle
+            except typer.Exit:  # some could not be moved, and the others are
+                tell_removed(throttle.end(), bootstrap)
+                raise
+            tell_removed(throttle.end(), bootstrap)
+        except (KeyboardInterrupt, semel.SemelError):
+            _tell_throttle_stays(bootstrap)
+            raise
+
+
+def tell_removed(left: Throttles | None, bootstrap: str) -> None:
+    """Say what is left of a throttle after it was taken away; None: everything, because replicas are being moved."""
+    if left is None:
+        _tell_throttle_stays(bootstrap)
+    elif left.nodes:
+        remove_command = command_here("semel partition moves --remove-throttle", bootstrap)
+        nodes = ", ".join(map(str, left.nodes))
+        print(
+            f"semel: the throttle is removed, but for the rate of nodes that are away ({nodes}), which does nothing: "
+            f"`{remove_command}` removes it when they are back",
+            file=sys.stderr,
+        )
+
+
+def _tell_throttle_stays(bootstrap: str) -> None:
+    remove_command = command_here("semel partition moves --remove-throttle", bootstrap)
+    print(
+        f"semel: the throttle stays, because replicas may still be moved: when that is complete, `{remove_command}` "
+        "removes it",
+        file=sys.stderr,
+    )
+
+
+def carry_out_and_tell(
+    admin: semel.Admin, moves: Sequence[Move], at_once: int, throttle: MoveThrottle | None, bootstrap: str
+) -> Progress:
+    """Carry moves out, inside of `throttled`, and say how far they are, on standard error.
+
+    Raises the exit where something failed.
+    """
     from semel.sdk.balancing.carrying_out import carry_out
 
     last, was_end = -_TOLD_EVERY_S, False
@@ -136,6 +204,8 @@ def carry_out_and_tell(admin: semel.Admin, moves: Sequence[Move], at_once: int, 
         now_moving = f"; now {', '.join(going[:3])}{' ...' if len(going) > 3 else ''}" if going else ""
         print(f"{progress.done} of {progress.total} moved{copied}{now_moving}", file=sys.stderr)
 
+    if throttle is not None:
+        throttle.cover(moves)
     try:
         progress = carry_out(admin, moves, at_once=at_once, tell=tell)
     except (KeyboardInterrupt, semel.SemelError):

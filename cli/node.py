@@ -23,7 +23,18 @@ from semel.cli.common import (
     print_json,
     print_table,
 )
-from semel.cli.moving import AT_ONCE, AtOnce, DryRun, Yes, carry_out_and_tell, plan_as_json, print_plan
+from semel.cli.moving import (
+    AT_ONCE,
+    AtOnce,
+    DryRun,
+    Throttle,
+    Yes,
+    carry_out_and_tell,
+    plan_as_json,
+    print_plan,
+    throttle_rate,
+    throttled,
+)
 from semel.protocol.int_bounds import INT32_MAX
 from semel.protocol.wording import size
 
@@ -106,6 +117,7 @@ def uncordon(node: NodeId, bootstrap: Bootstrap = DEFAULT_BOOTSTRAP) -> None:
     epilog=examples(
         "semel node drain 2 --dry-run",
         "semel node drain 2",
+        "semel node drain 2 --throttle 50MB/s",
         exit_codes="0 the node has no replicas any more; 1 not all could be moved; 2 the command line is wrong; "
         "3 no node answers",
     )
@@ -116,6 +128,7 @@ def drain(
     dry_run: DryRun = False,
     yes: Yes = False,
     at_once: AtOnce = AT_ONCE,
+    throttle: Throttle = None,
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
     as_json: AsJson = False,
 ) -> None:
@@ -124,6 +137,7 @@ def drain(
     Then it can be stopped and removed. It works for a dead node, too, as far as others have the records. Interrupted,
     what has begun continues; give the same command again for the rest.
     """
+    rate = throttle_rate(throttle)
     with open_admin(bootstrap) as admin:
         plan = _plan(admin, node)
         if as_json:
@@ -136,13 +150,14 @@ def drain(
             question = f"Cordon node {node}, and move {counted(len(plan.moves), 'partition')} away from it?"
             typer.confirm(question, abort=True, err=True)
         admin.cordon_node(node)
-        while True:
-            # Plan again: new topics came to it until it was cordoned, and other moves end meanwhile.
-            plan = _plan(admin, node)
-            moves = [move for move in plan.moves if node in move.before]
-            if not moves:
-                break
-            carry_out_and_tell(admin, moves, at_once, bootstrap)
+        with throttled(admin, rate, bootstrap) as throttling:
+            while True:
+                # Plan again: new topics came to it until it was cordoned, and other moves end meanwhile.
+                plan = _plan(admin, node)
+                moves = [move for move in plan.moves if node in move.before]
+                if not moves:
+                    break
+                carry_out_and_tell(admin, moves, at_once, throttling, bootstrap)
         left = next(one.replicas for one in plan.before if one.node_id == node)
     if left:
         reasons = {*(one.reason for one in plan.impossible), *(one.reason for one in plan.left_alone)}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Mapping, Sequence
 from typing import Annotated
 
@@ -25,7 +26,16 @@ from semel.cli.common import (
     print_table,
     rows_of,
 )
-from semel.cli.moving import AT_ONCE, AtOnce, Yes, carry_out_and_tell
+from semel.cli.moving import (
+    AT_ONCE,
+    AtOnce,
+    Throttle,
+    Yes,
+    carry_out_and_tell,
+    tell_removed,
+    throttle_rate,
+    throttled,
+)
 from semel.protocol.errors import ErrorCode, SemelError, UsageError
 from semel.protocol.ids import TopicPartition
 from semel.protocol.wording import partition_argument
@@ -55,6 +65,7 @@ SomePartitions = Annotated[
 @app.command(
     epilog=examples(
         "semel partition move orders:0 --to 2,3",
+        "semel partition move orders --to 2,3 --throttle 50MB/s",
         "semel partition move orders payments --to 1,2,3 --no-wait",
     )
 )
@@ -66,6 +77,7 @@ def move(
         typer.Option(metavar="NODE,...", help="The nodes that are to have the replicas, the preferred leader first."),
     ],
     at_once: AtOnce = AT_ONCE,
+    throttle: Throttle = None,
     no_wait: Annotated[
         bool, typer.Option("--no-wait", help="Begin all moves at once, and do not wait until they are complete.")
     ] = False,
@@ -78,32 +90,53 @@ def move(
     """
     from semel.sdk.balancing.carrying_out import sizes_of
     from semel.sdk.balancing.results import Move
+    from semel.sdk.balancing.throttling import MoveThrottle
 
-    nodes = _parse_nodes(to)
+    nodes, rate = _parse_nodes(to), throttle_rate(throttle)
     with open_admin(bootstrap) as admin:
         there = _replicas_of(admin, partitions)
-        if no_wait:
-            outcomes = admin.reassign_partitions(dict.fromkeys(there, nodes))
-            _fail_for(outcomes)
-            print(
-                f"{counted(len(there), 'move')} begun: `{command_here('semel partition moves', bootstrap)}` shows them"
-            )
-            return
-        sizes = sizes_of(admin.replicas())
+        sizes = {} if no_wait else sizes_of(admin.replicas())
         moves = [
             Move(tp, before, tuple(nodes), sizes.get(tp, 0) * len(set(nodes).difference(before)), "asked for")
             for tp, before in there.items()
         ]
-        done = carry_out_and_tell(admin, moves, at_once, bootstrap)
+        moves_command = "semel partition moves"
+        if no_wait:
+            if rate is not None:
+                MoveThrottle(admin, rate).cover(moves)
+            outcomes = admin.reassign_partitions(dict.fromkeys(there, nodes))
+            _fail_for(outcomes)
+            print(f"{counted(len(there), 'move')} begun: `{command_here(moves_command, bootstrap)}` shows them")
+            if rate is not None:
+                remove_command = command_here(f"{moves_command} --remove-throttle", bootstrap)
+                print(f"when they are complete, `{remove_command}` takes the throttle away")
+            return
+        with throttled(admin, rate, bootstrap) as throttling:
+            done = carry_out_and_tell(admin, moves, at_once, throttling, bootstrap)
     print(f"{counted(done.done, 'partition')} {'is' if done.done == 1 else 'are'} on {', '.join(map(str, nodes))}")
 
 
-@app.command(epilog=examples("semel partition moves --json"))
+@app.command(epilog=examples("semel partition moves --json", "semel partition moves --remove-throttle"))
 @fails_well
-def moves(bootstrap: Bootstrap = DEFAULT_BOOTSTRAP, as_json: AsJson = False) -> None:
-    """List the partitions whose replicas are being moved."""
+def moves(
+    remove_throttle: Annotated[
+        bool,
+        typer.Option("--remove-throttle", help="First remove the throttles of all nodes and topics, whoever set them."),
+    ] = False,
+    bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
+    as_json: AsJson = False,
+) -> None:
+    """List the partitions whose replicas are being moved, and say which nodes are throttled.
+
+    A throttle stays where a command that has set it was interrupted, or did not wait.
+    """
+    from semel.sdk.balancing.throttling import throttled_nodes
+
     with open_admin(bootstrap) as admin:
+        if remove_throttle:
+            _remove_throttles(admin, bootstrap)
         found = sorted(admin.reassignments(), key=lambda one: one.partition)
+        rates = {} if as_json else throttled_nodes(admin)
     if as_json:
         print_json(
             [
@@ -132,6 +165,12 @@ def moves(bootstrap: Bootstrap = DEFAULT_BOOTSTRAP, as_json: AsJson = False) -> 
         empty="nothing is being moved",
         whole=True,
     )
+    for node, settings in rates.items():
+        said = ", ".join(f"{name}={value}" for name, value in settings.items())
+        print(f"node {node} is throttled: {said}", file=sys.stderr)
+    if rates:
+        remove_command = command_here("semel partition moves --remove-throttle", bootstrap)
+        print(f"`{remove_command}` removes throttles", file=sys.stderr)
 
 
 @app.command(epilog=examples("semel partition cancel orders:0", "semel partition cancel --all"))
@@ -141,7 +180,12 @@ def cancel(
     everything: Annotated[bool, typer.Option("--all", help="All moves that are not complete.")] = False,
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
 ) -> None:
-    """Cancel moves: the partitions have the replicas again that they had before."""
+    """Cancel moves: the partitions have the replicas again that they had before.
+
+    When nothing is being moved any more, throttles of nodes and topics are removed.
+    """
+    from semel.sdk.balancing.throttling import throttled_nodes
+
     _check_choice(partitions, everything)
     with open_admin(bootstrap) as admin:
         moving = [one.partition for one in admin.reassignments()]
@@ -149,6 +193,8 @@ def cancel(
         if not everything and not set(wanted).intersection(moving):
             raise fail("nothing of that is being moved", ExitCode.REFUSED)
         outcomes = admin.reassign_partitions(dict.fromkeys([tp for tp in wanted if tp in set(moving)]))
+        if not admin.reassignments() and throttled_nodes(admin):
+            _remove_throttles(admin, bootstrap)
     # One that was completed meanwhile has nothing to cancel any more, and is said to be so.
     _fail_for(outcomes)
     print(f"{counted(len(outcomes), 'move')} cancelled")
@@ -194,6 +240,15 @@ def elect(
     }
     print(f"{counted(sum(error is None for error in outcomes.values()), 'leader')} elected")
     _fail_for(failed)
+
+
+def _remove_throttles(admin: semel.Admin, bootstrap: str) -> None:
+    from semel.sdk.balancing.throttling import found, remove
+
+    throttles = found(admin)
+    tell_removed(remove(admin, throttles), bootstrap)
+    what = f"{counted(len(throttles.nodes), 'node')} and {counted(len(throttles.topics), 'topic')}"
+    print(f"throttles of {what} removed", file=sys.stderr)
 
 
 def _check_choice(partitions: Sequence[str] | None, everything: bool) -> None:

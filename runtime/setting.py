@@ -20,7 +20,8 @@ from semel.protocol.int_bounds import INT32_MAX, INT64_MAX
 
 Value: TypeAlias = str | int | float | bool | tuple[str, ...]
 
-_VALUE_LENGTH_MAX: Final = 8192
+_VALUE_LENGTH_MAX: Final = 32_767
+"""What a string of Kafka's protocol may have. A list of replicas that are moved needs much of it."""
 
 
 class ConfigError(UsageError):

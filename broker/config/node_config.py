@@ -16,7 +16,7 @@ from types import MappingProxyType
 from typing import Final
 
 from semel.broker.config.kafka_limits import KafkaLimits
-from semel.broker.log.config import LogDefaults
+from semel.broker.log.config import LogDefaults, TopicOnlySettings
 from semel.broker.logs.config import LogManagerConfig
 from semel.broker.peers.config import PeerConfig, ReplicationConfig
 from semel.group_coordinator.config import GroupConfig
@@ -338,12 +338,15 @@ SETTINGS: Final[Mapping[str, Setting]] = MappingProxyType(
 
 TOPIC_SETTINGS: Final[Mapping[str, Setting]] = MappingProxyType(
     {
-        made.topic_name: dataclasses.replace(made, name=made.topic_name, dynamic=True)
-        for made in SETTINGS.values()
-        if made.topic_name is not None
+        **{
+            made.topic_name: dataclasses.replace(made, name=made.topic_name, dynamic=True)
+            for made in SETTINGS.values()
+            if made.topic_name is not None
+        },
+        **settings_of(TopicOnlySettings),
     }
 )
-"""Every topic-level setting by name. Its default is the node's setting of `TOPIC_DEFAULTS`."""
+"""Every topic-level setting by name. Its default is the node's setting of `TOPIC_DEFAULTS`, where that has one."""
 
 TOPIC_DEFAULTS: Final[Mapping[str, str]] = MappingProxyType(
     {made.topic_name: made.name for made in SETTINGS.values() if made.topic_name is not None}

@@ -127,7 +127,8 @@ def _entry(setting: Setting) -> str:
 
 def _topic_rows() -> Iterator[str]:
     for name in sorted(TOPIC_SETTINGS):
-        yield f"| `{name}` | `{TOPIC_DEFAULTS[name]}` | {_allowed(TOPIC_SETTINGS[name])} |\n"
+        default = f"`{TOPIC_DEFAULTS[name]}`" if name in TOPIC_DEFAULTS else "none"
+        yield f"| `{name}` | {default} | {_allowed(TOPIC_SETTINGS[name])} |\n"
 
 
 def _allowed(setting: Setting) -> str:

@@ -6,7 +6,6 @@ from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Final
 
-_NO_THROTTLE: Final = "replicas fetch as fast as they can"
 _NO_TIERS: Final = "there is no tiered storage, all segments are local"
 _LEVEL: Final = "codecs are used at their default level"
 _FLUSH: Final = "the node's durability says what an acknowledgement promises"
@@ -19,8 +18,6 @@ INSTEAD: Final[Mapping[str, str]] = MappingProxyType(
         "compression.zstd.level": _LEVEL,
         "flush.messages": _FLUSH,
         "flush.ms": _FLUSH,
-        "follower.replication.throttled.replicas": _NO_THROTTLE,
-        "leader.replication.throttled.replicas": _NO_THROTTLE,
         "local.retention.bytes": _NO_TIERS,
         "local.retention.ms": _NO_TIERS,
         "message.downconversion.enable": "batches are sent in the one format there is, as by Kafka 4",
@@ -40,8 +37,6 @@ INSTEAD: Final[Mapping[str, str]] = MappingProxyType(
         # Of nodes.
         "advertised.listeners": "use kafka.advertised",
         "broker.id": "use node.id",
-        "follower.replication.throttled.rate": _NO_THROTTLE,
-        "leader.replication.throttled.rate": _NO_THROTTLE,
         "listeners": "use kafka.listen",
         "log.dir": "use data.dir",
         "log.dirs": "use data.dir: a node has one directory",

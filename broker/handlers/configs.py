@@ -18,13 +18,14 @@ from semel.broker.config.unsupported import INSTEAD
 from semel.broker.controller.departure import check_may_cordon
 from semel.broker.controller.elections import configs_changed
 from semel.broker.controller.membership import CORDONED_SETTING, MIN_ISR_SETTING
+from semel.broker.controller.throttles import check_may_throttle
 from semel.broker.handlers.topics.rules import check_topic_configs
 from semel.broker.metadata.changes import Change, ConfigsChanged
 from semel.broker.metadata.image import ALL_NODES_ID, BROKER_RESOURCE, TOPIC_RESOURCE, MetadataImage, TopicImage
 from semel.broker.services import Services
 from semel.protocol.api.metadata import ALL_NODES, AlterConfigsRequest, ConfigEntry, ConfigSynonym, ResourceType
 from semel.protocol.errors import ErrorCode, SemelError, UsageError, error_for
-from semel.runtime.setting import Setting, ValueType
+from semel.runtime.setting import Setting, Value, ValueType
 
 _GRPC_LISTEN: Final = "grpc.listen"
 _LISTENERS: Final = frozenset({"kafka.listen", _GRPC_LISTEN})
@@ -76,6 +77,7 @@ async def alter_configs(node: Services, request: AlterConfigsRequest) -> None:
             values = _changed_values(node, request, image.broker_configs.get(node_id, {}), SETTINGS)
             default_min_isr = _min_isr_after(node, image, node_id, values)
             change = ConfigsChanged(BROKER_RESOURCE, str(node_id), values)
+        check_may_throttle(image, (name for name, value in values.items() if value is not None))
         if request.validate_only or not values:
             return []
         return configs_changed(image, change, default_min_isr=default_min_isr)
@@ -92,7 +94,8 @@ def _changed_values(
 ) -> dict[str, str | None]:
     """Return what the resource's own values become, None for those that go."""
     values: dict[str, str | None] = dict.fromkeys(own) if request.replace else {}
-    # Kafka's tools take back settings that they may have set, such as a throttle. What is not here is not set.
+    # Kafka's tools take back settings that they may have set, such as a throttle of copies between directories. What
+    # is not here is not set.
     gone = [name for name in request.remove if name in own or name not in INSTEAD]
     values |= {**request.values, **dict.fromkeys(gone)}
     for name, text in (*request.append.items(), *request.subtract.items()):
@@ -101,7 +104,7 @@ def _changed_values(
             raise UsageError(
                 f"{name} is no list, so nothing can be appended to it or subtracted: set it", ErrorCode.INVALID_CONFIG
             )
-        now = setting.parse(own[name]) if name in own else value_of(node.config, TOPIC_DEFAULTS.get(name, name))
+        now = setting.parse(own[name]) if name in own else _default(node, setting)
         words = setting.parse(text)
         assert isinstance(now, tuple)
         assert isinstance(words, tuple)
@@ -112,12 +115,16 @@ def _changed_values(
     return values
 
 
+def _default(node: Services, setting: Setting) -> Value:
+    """Return the value of a topic, or of this node, that has none of its own."""
+    name = TOPIC_DEFAULTS.get(setting.name, setting.name)
+    return value_of(node.config, name) if name in SETTINGS else setting.default
+
+
 def _topic_entry(node: Services, own: Mapping[str, str], setting: Setting) -> ConfigEntry:
-    default = TOPIC_DEFAULTS[setting.name]
-    synonyms = tuple(
-        ConfigSynonym(default, setting.format(value), source.name)
-        for source, value in node.loaded_config.given(default)
-    )
+    default = TOPIC_DEFAULTS.get(setting.name)
+    beneath = () if default is None else node.loaded_config.given(default)
+    synonyms = tuple(ConfigSynonym(default or "", setting.format(value), source.name) for source, value in beneath)
     if setting.name in own:
         synonyms = (ConfigSynonym(setting.name, own[setting.name], Source.DYNAMIC_TOPIC.name), *synonyms)
     return _entry(setting, synonyms)
@@ -149,8 +156,8 @@ def _all_nodes_entry(setting: Setting, text: str) -> ConfigEntry:
 def _entry(setting: Setting, synonyms: tuple[ConfigSynonym, ...]) -> ConfigEntry:
     return ConfigEntry(
         setting.name,
-        synonyms[0].value,
-        synonyms[0].source,
+        synonyms[0].value if synonyms else setting.format(setting.default),
+        synonyms[0].source if synonyms else Source.DEFAULT.name,
         setting.sensitive,
         not setting.dynamic,
         setting.documentation,

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field, fields
 from enum import Enum
 from typing import Any, Final
 
+from semel.broker.log.throttled_replicas import NO_REPLICAS, ThrottledReplicas
 from semel.protocol.compression import DEFAULT_MAX_UNCOMPRESSED_BYTES
 from semel.protocol.errors import ErrorCode, UsageError
 from semel.protocol.int_bounds import INT32_MAX, INT64_MAX
@@ -226,6 +227,24 @@ class LogDefaults(PartConfig):
     )
 
 
+@dataclass(frozen=True)
+class TopicOnlySettings(PartConfig):
+    """What a topic alone can say: there is no setting of the node's that is its default."""
+
+    leader_replication_throttled_replicas: tuple[str, ...] = setting(
+        (),
+        "Replicas that are sent no faster than leader.replication.throttled.rate to others that are not in sync. Each "
+        "is PARTITION:NODE, with the node that leads; * for all.",
+        dynamic=True,
+    )
+    follower_replication_throttled_replicas: tuple[str, ...] = setting(
+        (),
+        "Replicas that are fetched no faster than follower.replication.throttled.rate while they are not in sync. Each "
+        "is PARTITION:NODE, with the node that fetches; * for all.",
+        dynamic=True,
+    )
+
+
 @dataclass(frozen=True, slots=True)
 class LogConfig:
     """How one topic's logs behave: its own settings over `LogDefaults`. Sizes in bytes, times in milliseconds.
@@ -256,6 +275,8 @@ class LogConfig:
     max_compaction_lag_ms: int = LogDefaults.log_cleaner_max_compaction_lag_ms
     file_delete_delay_ms: int = LogDefaults.log_segment_delete_delay_ms
     min_insync_replicas: int = LogDefaults.min_insync_replicas
+    leader_replication_throttled_replicas: ThrottledReplicas = NO_REPLICAS
+    follower_replication_throttled_replicas: ThrottledReplicas = NO_REPLICAS
 
     # Worked out once, because every append asks.
     is_compacted: bool = field(init=False, repr=False, compare=False)
@@ -325,6 +346,8 @@ def kafka_name(field_name: str) -> str:
 
 
 def _parse(name: str, default: Any, text: str) -> Any:
+    if isinstance(default, ThrottledReplicas):
+        return ThrottledReplicas.parse(name, text)
     try:
         if isinstance(default, frozenset):
             return frozenset(CleanupPolicy(part.strip()) for part in text.split(",") if part.strip())

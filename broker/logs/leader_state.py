@@ -281,6 +281,13 @@ class LeaderState:
     def follower(self, node: int) -> Follower | None:
         return self._followers.get(node)
 
+    def may_be_throttled(self, node: int, offset: int, high_watermark: int) -> bool:
+        """Say whether nothing is held up by a follower that gets nothing from `offset` on for now (KIP-73).
+
+        One that has all that is committed is about to be in sync, so it is served, too (R1).
+        """
+        return offset < high_watermark and node not in self.maximal_isr
+
     # --- Showing that no other node leads (R9) ------------------------------------------------------------------------
 
     @property

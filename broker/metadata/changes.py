@@ -236,6 +236,8 @@ MOVES_VERSION: Final = 2
 """From this version on a partition's state tells which replicas are being moved."""
 LEAVING_VERSION: Final = 2
 """From this version on nodes may be cordoned and unregistered."""
+THROTTLES_VERSION: Final = 2
+"""From this version on replicas may be throttled: nodes read these settings of topics and nodes."""
 
 ADDED_TO_REGISTRATIONS: Final = frozenset(
     {"peer_host", "peer_port", "is_clean", "durability", "secret_mark", "metadata_version"}

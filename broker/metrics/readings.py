@@ -339,6 +339,10 @@ class NodeReader:
         shown = sorted(lag, key=lambda tp: (tp.topic in INTERNAL_TOPICS, tp))[: node.config.metrics_max_partitions]
         yield _by("semel.replication.lag", [((tp.topic, str(tp.partition)), lag[tp]) for tp in shown])
         yield _plain("semel.replication.lag.max", max(lag.values(), default=0))
+        quotas = [("leader", node.replication_quotas.leader), ("follower", node.replication_quotas.follower)]
+        now_s = node.clock.monotonic()
+        yield _by("semel.replication.throttled", [(part, quota.total_bytes) for part, quota in quotas])
+        yield _by("semel.replication.throttled.exceeded", [(part, int(one.is_exceeded(now_s))) for part, one in quotas])
         failed = node.failed_fetches.items()
         yield _by("semel.replication.fetch.failures", [(str(leader_id), count) for leader_id, count in failed])
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from semel.protocol.int_bounds import INT32_MAX
+from semel.protocol.int_bounds import INT32_MAX, INT64_MAX
 from semel.runtime.setting import PartConfig, setting
 
 
@@ -83,6 +83,24 @@ class ReplicationConfig(PartConfig):
         unit="ms",
         minimum=1,
         maximum=60_000,
+    )
+    leader_replication_throttled_rate: int = setting(
+        INT64_MAX,
+        "Bytes per second that this node sends of the partitions that it leads, to replicas that are not in sync "
+        "(KIP-73). Counts for those of a topic's leader.replication.throttled.replicas, all together.",
+        unit="bytes/s",
+        minimum=0,
+        long=True,
+        dynamic=True,
+    )
+    follower_replication_throttled_rate: int = setting(
+        INT64_MAX,
+        "Bytes per second that this node fetches for its replicas that are not in sync (KIP-73). Counts for those of a "
+        "topic's follower.replication.throttled.replicas, all together.",
+        unit="bytes/s",
+        minimum=0,
+        long=True,
+        dynamic=True,
     )
     broker_session_timeout_ms: int = setting(
         2_000,

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
 from collections.abc import Callable, Iterable, Mapping
 from typing import Final
 
@@ -17,6 +18,7 @@ from semel.broker.peers.handshake import Role
 from semel.broker.peers.peers import Peers
 from semel.broker.peers.requests import FetchAsReplica
 from semel.broker.replication.following import Followed, is_still_true, next_fetch, take_in
+from semel.broker.replication.throttle import FollowerThrottle
 from semel.protocol.errors import ErrorCode, SemelError
 from semel.protocol.ids import TopicId, TopicPartition
 from semel.protocol.kafka.fetch import FetchPartition, FetchPartitionResponse, FetchRequest, FetchResponse
@@ -36,6 +38,8 @@ _MOVED: Final = frozenset(
 """One of the two nodes has older metadata than the other: both will have the same shortly."""
 PARTITIONS_PER_FETCH_MAX: Final = 2_000
 """More take turns: one request stays within what a node reads and answers at once (S3)."""
+LOOK_AGAIN_S: Final = 1.0
+"""Where all wait for the quota: it may be another one by then, or count for others."""
 
 Behind = Callable[[Partition, int], None]
 """Is called with a follower and the leader's start, which is past the follower's end."""
@@ -52,6 +56,7 @@ class Fetcher:
         config: Callable[[], ReplicationConfig],
         broker_epoch: Callable[[], int],
         noted_start: Callable[[TopicPartition], int],
+        throttle: FollowerThrottle,
         on_behind: Behind,
     ) -> None:
         """broker_epoch: gives that of this node's registration
@@ -64,9 +69,12 @@ class Fetcher:
         self._config = config
         self._broker_epoch = broker_epoch
         self._noted_start = noted_start
+        self._throttle = throttle
         self._on_behind = on_behind
         self._followed: dict[TopicPartition, Partition] = {}
         self._paused: dict[TopicPartition, float] = {}
+        self._leaves_some_out = False
+        """Whether the quota was not enough for all that are followed, when it was last looked what to ask for."""
         self._changed = asyncio.Event()
         self._round = 0
         self._is_failing = False
@@ -97,7 +105,7 @@ class Fetcher:
             self._changed.clear()
             asked = self._next()
             if not asked:
-                await self._pause(self._config().replica_fetch_backoff_ms / 1000 if self._followed else None)
+                await self._pause(self._idle_s())
                 continue
             for partition, _ in asked:
                 await partition.all_durable()
@@ -117,15 +125,31 @@ class Fetcher:
         except TimeoutError:
             pass
 
+    def _idle_s(self) -> float | None:
+        """Return how long to wait where there is nothing to ask for; None: until there is something to follow."""
+        if not self._followed:
+            return None
+        backoff_s = self._config().replica_fetch_backoff_ms / 1000
+        if not self._leaves_some_out:
+            return backoff_s
+        return min(self._throttle.free_in_s(), backoff_s if self._paused else LOOK_AGAIN_S)
+
     def _next(self) -> list[tuple[Partition, FetchPartition]]:
-        """Return what to ask for, in turns where it is much."""
+        """Return what to ask for, in turns where it is much, or more than the quota has left."""
         now = asyncio.get_running_loop().time()
         asked: list[tuple[Partition, FetchPartition]] = []
-        max_bytes = self._config().replica_fetch_max_bytes
+        max_bytes, left_bytes = self._config().replica_fetch_max_bytes, self._throttle.left_bytes()
+        self._leaves_some_out = False
         for tp, partition in list(self._followed.items()):
             if partition.leader is not None or partition.offline_error is not None or self._paused.get(tp, 0.0) > now:
                 continue
             self._paused.pop(tp, None)
+            if self._throttle.applies(partition, self.lag.get(tp)):
+                if left_bytes <= 0:
+                    self._leaves_some_out = True
+                    continue
+                left_bytes -= max_bytes
+                self._followed[tp] = self._followed.pop(tp)
             asked.append((partition, next_fetch(partition, max_bytes, self._noted_start(tp))))
             if len(asked) == PARTITIONS_PER_FETCH_MAX:
                 for done, _ in asked:
@@ -134,11 +158,13 @@ class Fetcher:
         return asked
 
     def _wait_ms(self) -> int:
-        """Return how long the leader may wait: not while others pause that are to be asked for, too."""
+        """Return how long the leader may wait: not while others are left out that are to be asked for, too."""
         wait_ms = self._config().replica_fetch_wait_max_ms
         if self._paused:
             left_s = min(self._paused.values()) - asyncio.get_running_loop().time()
             wait_ms = min(wait_ms, max(round(left_s * 1000), 0))
+        if self._leaves_some_out and (free_in_s := self._throttle.free_in_s()):
+            wait_ms = min(wait_ms, math.ceil(free_in_s * 1000))
         return wait_ms
 
     async def _ask(self, asked: Iterable[tuple[Partition, FetchPartition]]) -> FetchResponse | None:
@@ -184,6 +210,8 @@ class Fetcher:
             answer = answers.get((item.topic_id, item.partition))
             if answer is None or self._followed.get(partition.tp) is not partition:
                 continue
+            if answer.records is not None and self._throttle.applies(partition, self.lag.get(partition.tp)):
+                self._throttle.record(len(answer.records))
             try:
                 followed = take_in(partition, item, answer)
             except SemelError as error:

@@ -22,6 +22,7 @@ from semel.broker.replication.fetcher import Fetcher
 from semel.broker.replication.in_sync import InSyncProposals
 from semel.broker.replication.lost_records import LostRecords
 from semel.broker.replication.parts import take_part
+from semel.broker.replication.throttle import FollowerThrottle
 from semel.broker.services import Services
 from semel.protocol.errors import SemelError
 from semel.protocol.ids import NO_LEADER, TopicPartition
@@ -46,6 +47,7 @@ class Replicas:
         self._restarts: set[asyncio.Task[None]] = set()
         self._leaders: dict[TopicPartition, int] = {}
         self._lost_records = LostRecords(node.logs)
+        self._throttle = FollowerThrottle(self._node_id, node.replication_quotas.follower, node.clock, self._is_in_sync)
         self._follows = True
         self._stopped: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._proposals = InSyncProposals(
@@ -117,6 +119,7 @@ class Replicas:
                 lambda: self._node.config,
                 lambda: self._node.metadata.broker_epoch,
                 self._node.logs.noted_start,
+                self._throttle,
                 self._behind,
             )
             task = asyncio.get_running_loop().create_task(fetcher.run(), name=f"fetch from node {leader_id}")
@@ -124,6 +127,10 @@ class Replicas:
             self._tasks[leader_id] = task
         for leader_id, fetcher in self._fetchers.items():
             fetcher.follow(wanted.get(leader_id, {}))
+
+    def _is_in_sync(self, tp: TopicPartition) -> bool:
+        state = self._node.metadata.image.partition(tp)
+        return state is not None and self._node_id in state.isr
 
     def _fetcher_ended(self, task: asyncio.Task[None]) -> None:
         if not task.cancelled() and not self._stopped.done():

@@ -318,6 +318,18 @@ _TABLE: Final[tuple[tuple[str, tuple[Instrument, ...]], ...]] = (
                 "The largest semel.replication.lag of all partitions followed here.",
             ),
             Instrument(
+                "semel.replication.throttled", "By", _C,
+                "Bytes of throttled replicas that were not in sync: sent by this node as leader, and fetched by it as "
+                "follower (bounds for a second: leader.replication.throttled.rate, "
+                "follower.replication.throttled.rate).",
+                (STATE,),
+            ),
+            Instrument(
+                "semel.replication.throttled.exceeded", "{quota}", _G,
+                "1 while that bound is reached, and throttled replicas wait.",
+                (STATE,),
+            ),
+            Instrument(
                 "semel.replication.fetch.failures", "{fetch}", _C,
                 "This node's fetches as a follower that failed, by the leader's node id. A single node has none.",
                 (LEADER,),

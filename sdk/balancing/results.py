@@ -23,6 +23,11 @@ class Move:
     reason: str
 
     @property
+    def added(self) -> tuple[int, ...]:
+        """The nodes that get a replica."""
+        return tuple(node for node in self.after if node not in self.before)
+
+    @property
     def is_copy(self) -> bool:
         """Whether replicas come or go, and not only their order changes."""
         return set(self.before) != set(self.after)

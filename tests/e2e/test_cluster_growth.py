@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+import signal
+import subprocess
+import sys
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -15,6 +18,7 @@ from typer.testing import CliRunner, Result
 
 import semel
 from semel.cli.main import app
+from semel.sdk.balancing.throttling import RATES, REPLICAS
 
 pytestmark = pytest.mark.timeout(600)
 TOPIC, PARTITIONS = "orders", 6
@@ -173,6 +177,73 @@ def test_a_move_to_a_node_that_is_away_is_begun_listed_and_cancelled(nodes: Node
     assert "1 move cancelled" in succeeds(nodes, "partition", "cancel", "--all")
     wait_for(lambda: sorted(replicas(nodes)[1]) == [1, 3], "each node knows of it")
     assert "0 moves cancelled" in succeeds(nodes, "partition", "cancel", "--all")
+    nodes.start(4)
+
+
+def throttles(nodes: NodeProcesses) -> dict[str, str]:
+    """Return what is set of throttles, by who has it and the setting's name."""
+    with semel.Admin(nodes.bootstrap) as admin:
+        alive = [one.node_id for one in admin.nodes() if one.is_alive]
+        entries = [(f"node {one}", admin.node_configs(one, RATES)) for one in alive]
+        entries.append((TOPIC, admin.topic_configs(TOPIC, REPLICAS)))
+        return {
+            f"{whose}: {one.name}": one.value for whose, found in entries for one in found if one.source != "DEFAULT"
+        }
+
+
+def started(nodes: NodeProcesses, *arguments: str) -> subprocess.Popen[bytes]:
+    command = [sys.executable, "-P", "-m", "semel.cli", *arguments, "--bootstrap", nodes.bootstrap]
+    return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+
+
+def test_a_throttle_is_set_for_the_moves_and_gone_when_they_are_complete(nodes: NodeProcesses) -> None:
+    succeeds(nodes, "partition", "move", f"{TOPIC}:3", "--to", "1,2")
+    with semel.Producer(nodes.bootstrap) as producer:
+        for _ in range(30):  # several fetches: each is followed by a wait
+            producer.send(TOPIC, b"v" * 200_000, partition=3)
+    move = ("partition", "move", f"{TOPIC}:3", "--to", "1,3", "--throttle")
+    slow = started(nodes, *move, "1KB/s")
+    expected = {f"node {node}: {name}": "1000" for node in (1, 2, 3) for name in RATES}
+    expected |= {f"{TOPIC}: {REPLICAS[0]}": "3:1,3:2", f"{TOPIC}: {REPLICAS[1]}": "3:3"}
+    wait_for(lambda: throttles(nodes) == expected, "the throttle is set")
+    wait_for(lambda: json.loads(succeeds(nodes, "partition", "moves", "--json")), "the move has begun")
+    assert "1 partition is on 1, 3" in succeeds(nodes, *move, "5MB/s"), "the same again, and more of it"
+    out, err = slow.communicate(timeout=90)
+    assert (slow.returncode, b"1 partition is on 1, 3" in out) == (0, True), err
+    wait_for(lambda: throttles(nodes) == {}, "each node knows that it is gone")
+    refused = command(nodes, "partition", "move", f"{TOPIC}:3", "--to", "1,9", "--throttle", "1MB/s")
+    assert (refused.exit_code, "name nodes of the cluster" in refused.stderr) == (1, True)
+    wait_for(lambda: throttles(nodes) == {}, "each node knows that it is gone")
+    wrong = command(nodes, "partition", "move", f"{TOPIC}:3", "--to", "1,2", "--throttle", "fast")
+    assert (wrong.exit_code, "--throttle takes bytes per second, such as 50MB/s" in wrong.stderr) == (2, True)
+
+
+@pytest.mark.parametrize("way", ["cancel", "remove"])
+def test_an_interrupted_command_says_that_its_throttle_stays_and_how_it_is_removed(
+    nodes: NodeProcesses, way: str
+) -> None:
+    succeeds(nodes, "partition", "move", f"{TOPIC}:4", "--to", "1,2")
+    nodes.kill(4)
+    nodes.wait_replaced(4)
+    moving = started(nodes, "partition", "move", f"{TOPIC}:4", "--to", "1,4", "--throttle", "5MB/s")
+    wait_for(lambda: json.loads(succeeds(nodes, "partition", "moves", "--json")), "the move has begun")
+    moving.send_signal(signal.SIGINT)
+    _, said = moving.communicate(timeout=90)
+    assert moving.returncode == 130
+    assert b"what has begun continues" in said
+    assert b"the throttle stays" in said
+    assert b"semel partition moves --remove-throttle --bootstrap" in said
+    wait_for(lambda: throttles(nodes).get(f"node 1: {RATES[0]}") == "5000000", "each node knows of the throttle")
+    listed_moves = command(nodes, "partition", "moves")
+    assert "node 1 is throttled: leader.replication.throttled.rate=5000000" in listed_moves.stderr
+    if way == "remove":
+        assert (
+            "throttles of 2 nodes and 1 topic removed"
+            in command(nodes, "partition", "moves", "--remove-throttle").stderr
+        )
+        wait_for(lambda: throttles(nodes) == {}, "it is gone, though the move continues")
+    assert "1 move cancelled" in succeeds(nodes, "partition", "cancel", "--all")
+    wait_for(lambda: throttles(nodes) == {}, "each node knows that it is gone")
     nodes.start(4)
 
 

@@ -3,8 +3,10 @@
 A follower's fetch offset is the end of what it has on its disk, where the cluster promises that; so the fetch after an
 append is its acknowledgement. An offset counts only if the follower is in the leader's epoch and its log does not part
 from the leader's (KAFKA-13141). A fetch waits until there is more to read, more is committed than it was told, or a
-read barrier waits for the follower (R9). The session id carries rounds, for there are no fetch sessions here: a
-follower sends the one that it was told last, and 0 where it was told none.
+read barrier waits for the follower (R9). While the node's quota for throttled replicas is used up, one that is not in
+sync gets nothing of such a partition, and its fetch waits until there is some left (KIP-73). The session id carries
+rounds, for there are no fetch sessions here: a follower sends the one that it was told last, and 0 where it was told
+none.
 """
 
 from __future__ import annotations
@@ -29,6 +31,7 @@ from semel.runtime.turns import Turns
 
 if TYPE_CHECKING:
     from semel.broker.logs.partition import Partition
+    from semel.broker.logs.replication_quota import ReplicationQuota
     from semel.broker.services import Services
 
 _log = logging.getLogger("semel.fetch")
@@ -60,6 +63,7 @@ class ReplicaFetchHandler:
 
     def begin(self, request: FetchRequest, version: int, done: Done) -> FetchResponse | ReplicaFetch:
         """Return the answer, or the fetch that will call `done` with it unless it is cancelled."""
+        reading: Reading | None = None
         if len(request.partitions) <= PART:
             reading = self.begin_reading(request, version)
             reading.read(request.partitions)
@@ -67,7 +71,7 @@ class ReplicaFetchHandler:
                 return self.answer(reading)
         begun = ReplicaFetch(self, request, version, done)
         self._begun[begun] = None
-        begun.begin()
+        begun.begin(reading)
         return begun
 
     def finish(self) -> None:
@@ -123,14 +127,14 @@ class ReplicaFetch:
     def _is_large(self) -> bool:
         return len(self._request.partitions) > PART
 
-    def begin(self) -> None:
-        """Wait for news. A large one has not been read yet, which comes first."""
-        loop = asyncio.get_running_loop()
-        if self._is_large:
+    def begin(self, reading: Reading | None) -> None:
+        """Wait for news since `reading`. A large one has not been read yet, which comes first."""
+        if reading is None:
+            loop = asyncio.get_running_loop()
             self._task = loop.create_task(self._read_in_turns(may_wait=True), name="read a large fetch of a follower")
             return
         self._listen(self._request.partitions)
-        self._await_news()
+        self._await_news(reading)
 
     def answer_now(self) -> None:
         """Answer with what there is."""
@@ -155,8 +159,13 @@ class ReplicaFetch:
             self._task.cancel()
         self._handler.forget(self)
 
-    def _await_news(self) -> None:
+    def _await_news(self, reading: Reading) -> None:
+        """Wait. More records are no news where even those that there are were withheld; that some may go is."""
         wait_s = min(self._request.max_wait_ms, WAIT_MS_MAX) / 1000
+        if reading.withheld:
+            for partition in reading.withheld:
+                partition.remove_replica_listener(self._woken)
+            wait_s = min(wait_s, reading.withheld_for_s())
         self._timer = asyncio.get_running_loop().call_later(wait_s, self.answer_now)
 
     def _listen(self, items: list[FetchPartition]) -> None:
@@ -193,7 +202,7 @@ class ReplicaFetch:
             reading.read(items)
         self._task = None
         if may_wait and not reading.is_news and not self._is_woken and self._handler.may_wait(request):
-            self._await_news()
+            self._await_news(reading)
         else:
             self._stop_listening()
             self._answer(reading)
@@ -207,12 +216,14 @@ class ReplicaFetch:
 class Reading:
     """The answers about a fetch's partitions, as far as they were read."""
 
-    __slots__ = ("_has_records", "_left", "_node", "_request", "_version", "is_news", "responses")
+    __slots__ = ("_has_records", "_left", "_node", "_request", "_version", "is_news", "responses", "withheld")
 
     def __init__(self, node: Services, request: FetchRequest, version: int) -> None:
         self.responses: list[FetchPartitionResponse] = []
         self.is_news = False
         """Whether there is anything to tell the follower, which should not wait then."""
+        self.withheld: list[Partition] = []
+        """Of which there are records for the follower that it does not get now: the quota is used up."""
         self._node = node
         self._request = request
         self._version = version
@@ -224,16 +235,19 @@ class Reading:
         for item in items:
             response = FetchPartitionResponse(item.topic, item.topic_id, item.partition, ErrorCode.NONE)
             partition: Partition | None = None
+            is_withheld = False
             try:
                 partition = find_partition(self._node, item, self._version, response)
                 if partition is not None and response.error is ErrorCode.NONE:
-                    self._read(partition, item, response)
+                    is_withheld = self._read(partition, item, response)
+                    if is_withheld:
+                        self.withheld.append(partition)
             except SemelError as error:
                 response.error = error.code
             except Exception:
                 _log.exception("a follower's read failed: topic=%s partition=%d", item.topic, item.partition)
                 response.error = ErrorCode.UNKNOWN_SERVER_ERROR
-            moved = self._has_moved(partition, response)
+            moved = not is_withheld and self._has_moved(partition, response)
             self.is_news |= (
                 moved
                 or response.error is not ErrorCode.NONE
@@ -258,24 +272,45 @@ class Reading:
         follower.told = told
         return True
 
-    def _read(self, partition: Partition, item: FetchPartition, response: FetchPartitionResponse) -> None:
-        """Fill one partition's answer."""
+    def withheld_for_s(self) -> float:
+        """Return in how long some of what was withheld may go."""
+        return self._node.replication_quotas.leader.free_in_s(self._node.clock.monotonic())
+
+    def _read(self, partition: Partition, item: FetchPartition, response: FetchPartitionResponse) -> bool:
+        """Fill one partition's answer. Returns whether there are records that are withheld."""
         if partition.refused is not None:
             raise partition.refused
         response.high_watermark = partition.high_watermark
         response.log_start_offset = partition.log_start_offset
         if diverges(partition, item, response):
-            return
+            return False
         max_bytes = min(item.max_bytes, self._left)
         found = partition.read_for_replica(item.fetch_offset, max_bytes=max_bytes, min_one_batch=not self._has_records)
         self._take_note(partition, item)
         response.high_watermark = partition.high_watermark
         response.last_stable_offset = partition.last_stable_offset
         if found.records is None or not found.records.size:
-            return
+            return False
+        quota = self._quota_for(partition, item)
+        if quota is not None and quota.is_exceeded(self._node.clock.monotonic()):
+            return True
         self._has_records = True
         response.records = found.read()
         self._left -= len(response.records)
+        if quota is not None:
+            quota.record(len(response.records), self._node.clock.monotonic())
+        return False
+
+    def _quota_for(self, partition: Partition, item: FetchPartition) -> ReplicationQuota | None:
+        """Return what the records that are sent count for; None where they do not, and never wait."""
+        leader, throttled = partition.leader, partition.config.leader_replication_throttled_replicas
+        if (
+            leader is not None
+            and throttled.has(partition.tp.partition, leader.node_id)
+            and leader.may_be_throttled(self._request.replica_id, item.fetch_offset, partition.high_watermark)
+        ):
+            return self._node.replication_quotas.leader
+        return None
 
     def _take_note(self, partition: Partition, item: FetchPartition) -> None:
         """Let the leader know what this fetch says of the follower."""

@@ -254,6 +254,59 @@ def test_replicas_move_with_kafkas_tool_and_a_move_is_listed_and_cancelled(
     assert read(nodes, "moves", 20) == list(range(20))
 
 
+RATES = ("leader.replication.throttled.rate", "follower.replication.throttled.rate")
+REPLICAS = ("leader.replication.throttled.replicas", "follower.replication.throttled.replicas")
+
+
+def test_a_move_is_throttled_with_kafkas_tool_and_its_verify_takes_the_throttle_away(
+    nodes: NodeProcesses, run: Run, tmp_path: Path
+) -> None:
+    create(nodes, "slow", 1, 2)
+    with semel.Producer(addresses(nodes)) as producer:
+        for _ in range(60):
+            producer.send("slow", b"v" * 10_000, partition=0)
+    first, second = partition(nodes, "slow").replicas
+    (third,) = set(IDS) - {first, second}
+    path = tmp_path / "slow.json"
+    wanted = {"topic": "slow", "partition": 0, "replicas": [first, third]}
+    path.write_text(json.dumps({"version": 1, "partitions": [wanted]}))
+
+    def throttles() -> dict[str, str]:
+        with semel.Admin(addresses(nodes)) as admin:
+            of_nodes = {f"{node}: {one.name}": one.value for node in IDS for one in admin.node_configs(node, RATES)
+                        if one.source != "DEFAULT"}  # fmt: skip
+            return of_nodes | {one.name: one.value for one in admin.topic_configs("slow", REPLICAS) if one.value}
+
+    move = ("reassign-partitions", "--reassignment-json-file", str(path))
+    begun = run(*move, "--execute", "--throttle", "50000").succeeded()
+    assert "The inter-broker throttle limit was set to 50000 B/s" in begun.output
+    expected = {
+        **{f"{node}: {name}": "50000" for node in IDS for name in RATES},
+        REPLICAS[0]: ",".join(f"0:{node}" for node in sorted((first, second))),
+        REPLICAS[1]: f"0:{third}",
+    }
+    wait_for(lambda: throttles() == expected, "each node knows of the throttle")
+    described = run("configs", "--describe", "--entity-type", "brokers", "--entity-name", str(third)).succeeded()
+    assert "follower.replication.throttled.rate=50000" in described.output
+    wait_for(lambda: set(partition(nodes, "slow").isr) == {first, third}, "the replica to be moved")
+    verified = run(*move, "--verify").succeeded()
+    assert "slow-0 is completed" in verified.output
+    assert "Clearing topic-level throttles on topic slow" in verified.output
+    wait_for(lambda: throttles() == {}, "each node knows that it is gone")
+    of_topic = ("configs", "--alter", "--entity-type", "topics", "--entity-name", "slow")
+    refused = run(*of_topic, "--add-config", f"{REPLICAS[0]}=[0:x]")
+    assert "use PARTITION:NODE" in refused.output + refused.errors
+    run(*of_topic, "--add-config", f"{REPLICAS[0]}=*").succeeded()
+    wait_for(lambda: throttles() == {REPLICAS[0]: "*"}, "each node knows that all are throttled")
+    of_all_nodes = ("configs", "--alter", "--entity-type", "brokers", "--entity-default")
+    run(*of_all_nodes, "--add-config", f"{RATES[0]}=70000").succeeded()
+    wait_for(
+        lambda: throttles() == {REPLICAS[0]: "*", **{f"{node}: {RATES[0]}": "70000" for node in IDS}},
+        "all nodes to know it",
+    )
+    run(*of_all_nodes, "--delete-config", RATES[0]).succeeded()
+
+
 def test_a_node_is_cordoned_and_unregistered_with_kafkas_tools(
     nodes: NodeProcesses, run: Run, tools: KafkaTools
 ) -> None:

@@ -34,7 +34,7 @@ MODULES = (same_answers_groups, same_answers_records, same_answers_topics, same_
 DELIBERATE = Deliberate(
     (
         r"\.configs\.keys \|",
-        "settings of tiered storage, throttling, codecs' levels and flushing are not here, so they are not listed",
+        "settings of tiered storage, codecs' levels and flushing are not here, so they are not listed",
     ),
     (
         r"\.configs\.message\.timestamp\.after\.max\.ms",

@@ -23,6 +23,7 @@ from semel.broker.log.config import LogConfig
 from semel.broker.logs.config import LogManagerConfig
 from semel.broker.logs.manager import LogManager
 from semel.broker.logs.partition import Partition
+from semel.broker.logs.replication_quota import ReplicationQuota, ReplicationQuotas
 from semel.broker.metadata.changes import BrokerRegistered, Change, PartitionState, TopicCreated
 from semel.broker.metadata.image import EMPTY_IMAGE, MetadataImage
 from semel.broker.replication.following import next_fetch, take_in
@@ -31,6 +32,7 @@ from semel.protocol.batch_builder import encode_batch
 from semel.protocol.batch_header import iter_batches
 from semel.protocol.errors import SemelError
 from semel.protocol.ids import TopicPartition, new_topic_id
+from semel.protocol.int_bounds import INT64_MAX
 from semel.protocol.kafka.fetch import FetchPartition, FetchPartitionResponse, FetchRequest
 from semel.runtime.clock import ManualClock
 from semel.runtime.simulated_storage import SimulatedStorage
@@ -63,6 +65,8 @@ class Machine:
         self.broker_epoch = -1
         self.logs: LogManager | None = None
         self.is_asking = False
+        self.rate = INT64_MAX
+        """Bytes per second of throttled replicas, each way."""
 
     @property
     def is_up(self) -> bool:
@@ -85,7 +89,11 @@ class Machine:
         self.starts += 1
         self.is_asking = False
         metadata = SimpleNamespace(topic_name=lambda topic_id: TP.topic)
-        node = SimpleNamespace(metadata=metadata, logs=logs, partition=lambda tp: self.partition)
+        self.quotas = ReplicationQuotas(ReplicationQuota(lambda: self.rate), ReplicationQuota(lambda: self.rate))
+        node = SimpleNamespace(
+            metadata=metadata, logs=logs, partition=lambda tp: self.partition, clock=self.clock,
+            replication_quotas=self.quotas,
+        )  # fmt: skip
         self.fetches = ReplicaFetchHandler(cast(Any, node))
 
     def crash(self) -> None:

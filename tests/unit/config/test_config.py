@@ -30,7 +30,7 @@ from semel.broker.config.sources import (
 )
 from semel.broker.config.unsupported import INSTEAD
 from semel.broker.handlers.topics.rules import node_log_config
-from semel.broker.log.config import LogConfig, kafka_name
+from semel.broker.log.config import LogConfig, TopicOnlySettings, kafka_name
 from semel.broker.log.journal_config import JournalConfig
 from semel.protocol.int_bounds import INT64_MAX
 from semel.runtime.setting import ConfigError, settings_of
@@ -246,7 +246,7 @@ def test_settings_of_kafka_that_are_not_here_say_what_is_instead(tmp_path: Path)
 def test_topic_settings_are_those_of_the_logs_with_the_same_defaults_and_bounds() -> None:
     assert (
         set(TOPIC_SETTINGS)
-        == set(TOPIC_DEFAULTS)
+        == set(TOPIC_DEFAULTS) | set(settings_of(TopicOnlySettings))
         == {kafka_name(field.name) for field in dataclasses.fields(LogConfig) if field.init}
     )
     assert node_log_config(NodeConfig()) == LogConfig()

@@ -17,6 +17,7 @@ from semel.broker.handlers.metadata import topics_by_name
 from semel.broker.handlers.topics.changes import create_topics
 from semel.broker.log.config import AppendOrigin
 from semel.broker.logs.maintenance import LogMaintenance
+from semel.broker.logs.replication_quota import ReplicationQuota
 from semel.broker.node import Node
 from semel.protocol.api.metadata import ALL_NODES, AlterConfigsRequest, ResourceType
 from semel.protocol.api.topics import NewTopic
@@ -164,6 +165,23 @@ async def waits_at_the_end(node: Node, change: Set) -> None:
     assert node.config.shutdown_grace_ms == 7, "the stop reads it when it begins"
 
 
+async def throttles_as_leader(node: Node, change: Set) -> None:
+    await _throttle(node.replication_quotas.leader, change)
+
+
+async def throttles_as_follower(node: Node, change: Set) -> None:
+    await _throttle(node.replication_quotas.follower, change)
+
+
+async def _throttle(quota: ReplicationQuota, change: Set) -> None:
+    quota.record(1_000, 0.0)
+    assert not quota.is_exceeded(0.0)
+    await change("100")
+    assert quota.is_exceeded(0.0)
+    await change(None)
+    assert not quota.is_exceeded(0.0)
+
+
 async def gets_no_replicas(node: Node, change: Set) -> None:
     (before,) = await create_topics(node, [NewTopic("before")])
     await change("*")
@@ -188,6 +206,8 @@ EFFECTS: dict[str, Callable[[Node, Set], Awaitable[None]]] = {
     "max.partitions": bounds_partitions,
     "max.request.partition.size.limit": bounds_answers,
     "shutdown.grace.ms": waits_at_the_end,
+    "leader.replication.throttled.rate": throttles_as_leader,
+    "follower.replication.throttled.rate": throttles_as_follower,
 }
 OF_ONE_NODE = {"cordoned.log.dirs": gets_no_replicas}
 

@@ -12,9 +12,10 @@ from semel.broker.config.node_config import SETTINGS, TOPIC_SETTINGS, NodeConfig
 from semel.broker.config.sources import LoadedConfig, Source
 from semel.broker.handlers.configs import alter_configs, describe_configs
 from semel.broker.node import Node
-from semel.protocol.api.metadata import AlterConfigsRequest, ConfigEntry, ResourceType
+from semel.protocol.api.metadata import ALL_NODES, AlterConfigsRequest, ConfigEntry, ResourceType
 from semel.protocol.errors import ErrorCode, SemelError
 from semel.protocol.ids import OFFSETS_TOPIC, TopicPartition
+from semel.protocol.int_bounds import INT64_MAX
 
 TOPIC, BROKER = ResourceType.TOPIC, ResourceType.BROKER
 
@@ -62,11 +63,14 @@ def test_changes_of_a_topic_reach_its_logs_and_survive_a_restart(tmp_path: Path)
 
 
 @pytest.mark.parametrize(
-    ("kind", "resource", "name"),
-    [(BROKER, "", "leader.replication.throttled.rate"), (TOPIC, "a", "leader.replication.throttled.replicas")],
+    ("kind", "resource", "name", "instead"),
+    [
+        (BROKER, "", "replica.alter.log.dirs.io.max.bytes.per.second", "a node has one directory"),
+        (TOPIC, "a", "preallocate", "segments grow as they are written"),
+    ],
 )
 def test_taking_back_what_only_kafka_has_does_nothing(
-    tmp_path: Path, kind: ResourceType, resource: str, name: str
+    tmp_path: Path, kind: ResourceType, resource: str, name: str, instead: str
 ) -> None:
     """kafka-reassign-partitions.sh --verify takes throttles back that nobody has set."""
 
@@ -75,10 +79,54 @@ def test_taking_back_what_only_kafka_has_does_nothing(
         before = node.metadata.image.sequence
         await alter_configs(node, AlterConfigsRequest(kind, resource, {}, (name,)))
         assert node.metadata.image.sequence == before
-        with pytest.raises(SemelError, match="replicas fetch as fast as they can"):
+        with pytest.raises(SemelError, match=instead):
             await alter_configs(node, AlterConfigsRequest(kind, resource, {name: "1"}))
         with pytest.raises(SemelError, match="there is no setting nonsense"):
             await alter_configs(node, AlterConfigsRequest(kind, resource, {}, ("nonsense",)))
+
+    run_with_node(tmp_path, test)
+
+
+LEADER, FOLLOWER = "leader.replication.throttled.replicas", "follower.replication.throttled.replicas"
+
+
+def test_throttled_replicas_are_a_topics_own_setting_and_reach_its_partitions(tmp_path: Path) -> None:
+    """There is no setting of the node's beneath them. Kafka's tools set them; others append and subtract."""
+
+    async def main() -> None:
+        async with running_node(tmp_path) as node:
+            await create_topic(node, "a", **{FOLLOWER.replace(".", "_"): "*"})
+            found = entry(node, TOPIC, "a", LEADER)
+            assert (found.value, found.source, found.is_read_only, found.type) == ("", "DEFAULT", False, "list")
+            assert found.synonyms == ()
+            await alter_configs(node, AlterConfigsRequest(TOPIC, "a", append={LEADER: "0:1,1:2"}))
+            await alter_configs(node, AlterConfigsRequest(TOPIC, "a", append={LEADER: "1:2,0:7"}))
+            await alter_configs(node, AlterConfigsRequest(TOPIC, "a", subtract={LEADER: "1:2"}))
+        async with running_node(tmp_path) as node:
+            assert entry(node, TOPIC, "a", LEADER).value == "0:1,0:7"
+            partition = node.partition(TopicPartition("a", 0))
+            assert partition is not None
+            throttled = partition.config.leader_replication_throttled_replicas
+            assert [throttled.has(0, 1), throttled.has(0, 2), throttled.has(1, 2)] == [True, False, False]
+            assert partition.config.follower_replication_throttled_replicas.has(5, 5)
+            await alter_configs(node, AlterConfigsRequest(TOPIC, "a", {}, (LEADER, FOLLOWER)))
+            assert not partition.config.leader_replication_throttled_replicas.has(0, 1)
+
+    asyncio.run(main())
+
+
+def test_rates_of_throttled_replicas_are_the_nodes_dynamic_settings(tmp_path: Path) -> None:
+    async def test(node: Node) -> None:
+        name = "leader.replication.throttled.rate"
+        assert (entry(node, BROKER, "1", name).value, entry(node, BROKER, "1", name).type) == (str(INT64_MAX), "long")
+        await alter_configs(node, AlterConfigsRequest(BROKER, ALL_NODES, {name: "10"}))
+        await alter_configs(node, AlterConfigsRequest(BROKER, "1", {name: "20"}))
+        quota = node.replication_quotas.leader
+        assert quota.left_bytes(0.0) == 20
+        await alter_configs(node, AlterConfigsRequest(BROKER, "1", {}, (name,)))
+        assert quota.left_bytes(0.0) == 10
+        with pytest.raises(SemelError, match="at least 0 bytes/s"):
+            await alter_configs(node, AlterConfigsRequest(BROKER, "1", {name: "-1"}))
 
     run_with_node(tmp_path, test)
 
@@ -115,6 +163,8 @@ def test_a_topic_with_no_cleanup_policy_keeps_everything(tmp_path: Path) -> None
             ErrorCode.INVALID_REQUEST,
             "in two ways",
         ),
+        (AlterConfigsRequest(TOPIC, "a", {LEADER: "0:1,*"}), ErrorCode.INVALID_CONFIG, "'\\*' is no replica"),
+        (AlterConfigsRequest(TOPIC, "a", {FOLLOWER: "0-1"}), ErrorCode.INVALID_CONFIG, "PARTITION:NODE"),
         (
             AlterConfigsRequest(TOPIC, "b", {"retention.ms": "1"}),
             ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,

@@ -10,12 +10,16 @@ from typing import Any, cast
 from replicated_logs import TP, ReplicatedLogs
 
 from semel.broker.config.node_config import NodeConfig
+from semel.broker.logs.replication_quota import ReplicationQuota
 from semel.broker.peers.requests import FetchAsReplica
 from semel.broker.replication.fetcher import Fetcher
 from semel.broker.replication.following import next_fetch, take_in
 from semel.broker.replication.parts import take_part
+from semel.broker.replication.throttle import FollowerThrottle
 from semel.protocol.batch_builder import encode_batch
+from semel.protocol.int_bounds import INT64_MAX
 from semel.protocol.kafka.fetch import FetchRequest, FetchResponse
+from semel.runtime.clock import ManualClock
 
 
 class SilentLeader:
@@ -46,7 +50,8 @@ class Scene:
         self.leader = SilentLeader()
 
     def fetcher(self) -> Fetcher:
-        return Fetcher(3, 1, cast(Any, self.leader), NodeConfig, lambda: 1, lambda _: 0, lambda *_: None)
+        throttle = FollowerThrottle(3, ReplicationQuota(lambda: INT64_MAX), ManualClock(), lambda _: True)
+        return Fetcher(3, 1, cast(Any, self.leader), NodeConfig, lambda: 1, lambda _: 0, throttle, lambda *_: None)
 
     async def turns(self) -> None:
         for _ in range(20):

@@ -95,6 +95,10 @@ def test_what_a_dead_node_takes_along_is_told_and_so_is_its_return(tmp_path: Pat
         await until(three, 0, "semel.replication.under_replicated")
         await until(three, 0, "semel.cluster.nodes", "fenced")
         assert await total(three, "semel.replication.isr.changes", "expansion") == 1
+        three.any().replication_quotas.follower.record(70, 0.0)
+        assert await total(three, "semel.replication.throttled", "follower") == 70
+        assert await total(three, "semel.replication.throttled", "leader") == 0
+        assert await total(three, "semel.replication.throttled.exceeded", "follower") == 0
 
     run(tmp_path, test)
 
