@@ -258,6 +258,8 @@ class Partition:
         leader = self._leader
         if leader is None:
             return False
+        known = leader.follower(node)
+        before = None if known is None else known.end_offset
         counts = leader.fetched(
             node,
             broker_epoch,
@@ -267,7 +269,7 @@ class Partition:
             log_start_offset=self.log.log_start_offset,
             starts_at=starts_at,
         )
-        if counts:
+        if counts and (leader.follower(node) is not known or offset != before):
             self._commit()
         return counts
 

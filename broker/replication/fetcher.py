@@ -2,6 +2,9 @@
 
 What an answer brings is appended, and counts here, before the next request says so: the leader takes the offset that is
 asked for as the end of what this replica has on its disk (D1).
+
+A request costs both sides time for each of its partitions. So those that have had records lately are asked for alone,
+until it is time for all: producers wait for the acknowledgement of what is busy, and the idle ones are many.
 """
 
 from __future__ import annotations
@@ -38,6 +41,12 @@ _MOVED: Final = frozenset(
 """One of the two nodes has older metadata than the other: both will have the same shortly."""
 PARTITIONS_PER_FETCH_MAX: Final = 2_000
 """More take turns: one request stays within what a node reads and answers at once (S3)."""
+BUSY_S: Final = 10.0
+"""So long a partition counts as busy after it had records."""
+ALL_EVERY_S: Final = 0.0005
+"""How often all are asked for while some are busy: so many seconds for each of them, within these bounds."""
+ALL_EVERY_MIN_S: Final = 0.02
+ALL_EVERY_MAX_S: Final = 0.2
 LOOK_AGAIN_S: Final = 1.0
 """Where all wait for the quota: it may be another one by then, or count for others."""
 
@@ -73,6 +82,12 @@ class Fetcher:
         self._on_behind = on_behind
         self._followed: dict[TopicPartition, Partition] = {}
         self._paused: dict[TopicPartition, float] = {}
+        self._busy: dict[TopicPartition, float] = {}
+        """When partitions had records last, in the order of that."""
+        self._all_due = 0.0
+        """When all are to be asked for, at the latest."""
+        self._asks_all = True
+        """Whether they were, or only those that are busy, when it was last looked what to ask for."""
         self._leaves_some_out = False
         """Whether the quota was not enough for all that are followed, when it was last looked what to ask for."""
         self._changed = asyncio.Event()
@@ -93,10 +108,11 @@ class Fetcher:
             return
         has_more = any(self._followed.get(tp) is not partition for tp, partition in partitions.items())
         self._followed = dict(partitions)
-        for table in (self.lag, self._paused):
+        for table in (self.lag, self._paused, self._busy):
             for tp in table.keys() - partitions.keys():
                 del table[tp]
         if has_more:
+            self._all_due = 0.0
             self._changed.set()
 
     async def run(self) -> None:
@@ -110,12 +126,17 @@ class Fetcher:
             for partition, _ in asked:
                 await partition.all_durable()
             asked = [(partition, item) for partition, item in asked if is_still_true(partition, item)]
+            if not asked and not self._asks_all:
+                self._all_due = 0.0  # those that were asked for alone have other parts by now
+                continue
             if not asked:
                 await self._pause(self._config().replica_fetch_backoff_ms / 1000)
                 continue
             response = await self._ask(asked)
             if response is not None:
                 self._take_in(asked, response)
+                if self._asks_all:
+                    self._all_due = asyncio.get_running_loop().time() + self._all_every_s()
 
     async def _pause(self, pause_s: float | None) -> None:
         """Wait until there are other partitions, or the time is over."""
@@ -135,12 +156,29 @@ class Fetcher:
         return min(self._throttle.free_in_s(), backoff_s if self._paused else LOOK_AGAIN_S)
 
     def _next(self) -> list[tuple[Partition, FetchPartition]]:
-        """Return what to ask for, in turns where it is much, or more than the quota has left."""
+        """Return what to ask for: what is busy alone, or all when they are due."""
         now = asyncio.get_running_loop().time()
+        while self._busy and now - next(iter(self._busy.values())) > BUSY_S:
+            del self._busy[next(iter(self._busy))]
+        self._asks_all = now >= self._all_due
+        if not self._asks_all:
+            asked = self._items({tp: self._followed[tp] for tp in self._busy}, now)
+            if asked:
+                return asked
+            self._asks_all = True
+        return self._items(self._followed, now)
+
+    def _all_every_s(self) -> float:
+        """Return how long idle partitions may wait for their turn. A leader must not take them for lagging."""
+        lag_max_s = self._config().replica_lag_time_max_ms / 1000
+        return min(max(len(self._followed) * ALL_EVERY_S, ALL_EVERY_MIN_S), ALL_EVERY_MAX_S, lag_max_s / 4)
+
+    def _items(self, wanted: Mapping[TopicPartition, Partition], now: float) -> list[tuple[Partition, FetchPartition]]:
+        """Return what to ask for of some partitions, in turns where it is much, or more than the quota has left."""
         asked: list[tuple[Partition, FetchPartition]] = []
         max_bytes, left_bytes = self._config().replica_fetch_max_bytes, self._throttle.left_bytes()
         self._leaves_some_out = False
-        for tp, partition in list(self._followed.items()):
+        for tp, partition in list(wanted.items()):
             if partition.leader is not None or partition.offline_error is not None or self._paused.get(tp, 0.0) > now:
                 continue
             self._paused.pop(tp, None)
@@ -160,9 +198,12 @@ class Fetcher:
     def _wait_ms(self) -> int:
         """Return how long the leader may wait: not while others are left out that are to be asked for, too."""
         wait_ms = self._config().replica_fetch_wait_max_ms
-        if self._paused:
-            left_s = min(self._paused.values()) - asyncio.get_running_loop().time()
-            wait_ms = min(wait_ms, max(round(left_s * 1000), 0))
+        looks_at = list(self._paused.values())
+        if not self._asks_all:
+            looks_at.append(self._all_due)
+        if looks_at:
+            left_s = min(looks_at) - asyncio.get_running_loop().time()
+            wait_ms = min(wait_ms, max(math.ceil(left_s * 1000), 0))
         if self._leaves_some_out and (free_in_s := self._throttle.free_in_s()):
             wait_ms = min(wait_ms, math.ceil(free_in_s * 1000))
         return wait_ms
@@ -218,6 +259,9 @@ class Fetcher:
                 _log.warning("%s can't follow node %d now: %s", partition.tp, self.leader_id, error.message)
                 self._pause_one(partition.tp)
                 continue
+            if answer.records is not None and len(answer.records):
+                self._busy.pop(partition.tp, None)
+                self._busy[partition.tp] = asyncio.get_running_loop().time()
             if followed is Followed.TAKEN_IN:
                 self.lag[partition.tp] = max(answer.high_watermark - partition.log_end_offset, 0)
             elif followed is Followed.BEHIND:
