@@ -554,9 +554,9 @@ class LogLoader:
 
         Where the index misleads, or the log breaks off before, the whole segment.
         """
-        end = segment.base_offset
-        if offset <= end:
-            return 0, end
+        if offset <= segment.base_offset:
+            return 0, segment.base_offset
+        end = None
         try:
             for at, header in scan_headers(segment.file, segment.offsets.position_for(offset), segment.size):
                 if header.base_offset >= offset:
@@ -564,7 +564,8 @@ class LogLoader:
                 end = header.next_offset
         except CorruptBatchError:
             return 0, segment.base_offset
-        return segment.size, end
+        # An entry may be there for a batch that is not: a power cut takes of each file what it likes.
+        return (0, segment.base_offset) if end is None else (segment.size, end)
 
 
 def replay_headers(segments: Segments, producers: ProducerState, start: int, upto: int, now_ms: int) -> None:

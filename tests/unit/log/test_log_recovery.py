@@ -272,6 +272,24 @@ def test_P7_snapshots_only_shorten_the_replay(damaged: int, how: str, options: s
     assert dump(again) == expected
 
 
+@pytest.mark.parametrize("is_only_replica", [True, False])
+def test_D1_an_index_that_outlives_the_batch_it_points_to_hides_nothing_that_was_synced(is_only_replica: bool) -> None:
+    """A power cut takes of each file what it likes. The entry's batch would begin where the log ends now."""
+    storage = storage_with_folder()
+    config = replace(SMALL_SEGMENTS, segment_bytes=1 << 20, index_interval_bytes=1)
+    log = open_log(storage, config)
+    for _ in range(5):
+        log.append(make_batch([(None, b"value")]), leader_epoch=0, now_ms=NOW)
+    synced, expected = log.log_end_offset, [data for _, data in read_batches(log)]
+    size = storage.open(f"{FOLDER}/{0:020d}.log").size()
+    log.close()
+    index = storage.open(f"{FOLDER}/{0:020d}.index")
+    index.append((struct.pack(">ii", synced, size),))
+    log = open_log(storage, config, recovery_point=synced, is_only_replica=is_only_replica)
+    assert (log.log_end_offset, log.recovered_damage) == (synced, "")
+    assert [data for _, data in read_batches(log)] == expected
+
+
 def test_recovery_reads_only_from_the_recovery_point(monkeypatch: pytest.MonkeyPatch) -> None:
     storage = SimulatedStorage()
     log = open_log(storage, SMALL_SEGMENTS)
