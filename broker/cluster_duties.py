@@ -131,8 +131,8 @@ class ClusterDuties:
         before = self._metadata.image
         found = len(self._preferred_elections(before))
         if found:
-            _log.info("%s led by the preferred replica again", counted(found, "partition is", "partitions are"))
             await self._metadata.change(self._preferred_elections, as_controller=True)
+            _log.info("%s led by the preferred replica again", counted(found, "partition is", "partitions are"))
         if found < ELECTIONS_MAX:
             self._leaders_checked_s = now_s
 

@@ -102,9 +102,13 @@ def move(
         ]
         moves_command = "semel partition moves"
         if no_wait:
-            if rate is not None:
-                MoveThrottle(admin, rate).cover(moves)
+            throttling = None if rate is None else MoveThrottle(admin, rate)
+            if throttling is not None:
+                throttling.cover(moves)
             outcomes = admin.reassign_partitions(dict.fromkeys(there, nodes))
+            if throttling is not None and any(outcomes.values()) and throttling.end() is None:
+                remove_command = command_here(f"{moves_command} --remove-throttle", bootstrap)
+                print(f"replicas are being moved, so the throttle stays: see `{remove_command}`", file=sys.stderr)
             _fail_for(outcomes)
             print(f"{counted(len(there), 'move')} begun: `{command_here(moves_command, bootstrap)}` shows them")
             if rate is not None:
@@ -243,12 +247,16 @@ def elect(
 
 
 def _remove_throttles(admin: semel.Admin, bootstrap: str) -> None:
-    from semel.sdk.balancing.throttling import found, remove
+    from semel.sdk.balancing.throttling import found, remove, silent_nodes
 
     throttles = found(admin)
     tell_removed(remove(admin, throttles), bootstrap)
     what = f"{counted(len(throttles.nodes), 'node')} and {counted(len(throttles.topics), 'topic')}"
     print(f"throttles of {what} removed", file=sys.stderr)
+    silent = silent_nodes(admin)
+    if silent:
+        named = ", ".join(map(str, silent))
+        print(f"nodes that do not answer may have rates: {named}; do this again when they are back", file=sys.stderr)
 
 
 def _check_choice(partitions: Sequence[str] | None, everything: bool) -> None:

@@ -54,8 +54,10 @@ class MoveThrottle:
     def __init__(self, admin: Admin, bytes_per_s: int) -> None:
         self._admin = admin
         self._bytes_per_s = bytes_per_s
-        self._nodes: set[int] = set()
-        self._topics: set[str] = set()
+        self._nodes: dict[int, Mapping[str, str]] = {}
+        """The rates that nodes had before, set by somebody."""
+        self._topics: dict[str, Mapping[str, str]] = {}
+        """The replicas that were throttled before."""
 
     def cover(self, moves: Sequence[Move]) -> None:
         """Throttle these moves as well. Raises `SemelError`; what was set by then is for `end`, or `remove`."""
@@ -70,12 +72,12 @@ class MoveThrottle:
                 of_topic.senders += [(move.partition.partition, node) for node in move.before if node not in added]
                 of_topic.fetchers += [(move.partition.partition, node) for node in sorted(added)]
                 concerned.update(move.before, added)
-        for node in sorted(concerned.intersection(_answering(self._admin)) - self._nodes):
-            self._nodes.add(node)
+        for node in sorted(concerned.intersection(_answering(self._admin)) - self._nodes.keys()):
+            self._nodes[node] = _rates_of(self._admin, node)
             self._admin.alter_node_configs(node, changes=dict.fromkeys(RATES, str(self._bytes_per_s)))
         for topic, of_topic in by_topic.items():
-            self._topics.add(topic)
             there = {one.name: one.value for one in self._admin.topic_configs(topic, REPLICAS)}
+            self._topics.setdefault(topic, there)
             changes = {
                 LEADER_REPLICAS: _with(there.get(LEADER_REPLICAS, ""), of_topic.senders),
                 FOLLOWER_REPLICAS: _with(there.get(FOLLOWER_REPLICAS, ""), of_topic.fetchers),
@@ -83,20 +85,46 @@ class MoveThrottle:
             self._admin.alter_topic_configs(topic, changes=changes)
 
     def end(self) -> Throttles | None:
-        """Take the throttle away. Returns what could not be; None: everything stays, for replicas are being moved."""
+        """Take the throttle away. Returns what could not be; None: everything stays, for replicas are being moved.
+
+        What somebody has set for good is put back: `*` of a topic, and the nodes' rates with it. Lists are those of a
+        command that was interrupted, and go.
+        """
         if self._admin.reassignments():
             return None
-        return remove(self._admin, Throttles(tuple(sorted(self._nodes)), tuple(sorted(self._topics))))
+        left = remove(self._admin, Throttles(tuple(sorted(self._nodes)), tuple(sorted(self._topics))))
+        lasting = {
+            topic: {name: value for name, value in there.items() if value.strip() == _ALL}
+            for topic, there in self._topics.items()
+        }
+        for topic, values in lasting.items():
+            if values:
+                self._admin.alter_topic_configs(topic, changes=values)
+        if any(lasting.values()):
+            for node, rates in self._nodes.items():
+                if rates and node not in left.nodes:
+                    self._admin.alter_node_configs(node, changes=rates)
+        return left
 
 
 def throttled_nodes(admin: Admin) -> dict[int, Mapping[str, str]]:
     """Return the nodes that answer and have a rate of their own, each with its settings. Raises `SemelError`."""
     found: dict[int, Mapping[str, str]] = {}
     for node in _answering(admin):
-        rates = {one.name: one.value for one in admin.node_configs(node, RATES) if one.source == _OF_NODES}
+        rates = _rates_of(admin, node)
         if rates:
             found[node] = rates
     return found
+
+
+def _rates_of(admin: Admin, node: int) -> Mapping[str, str]:
+    return {one.name: one.value for one in admin.node_configs(node, RATES) if one.source == _OF_NODES}
+
+
+def silent_nodes(admin: Admin) -> list[int]:
+    """Return the nodes whose rates nobody can say now. Raises `SemelError`."""
+    there = set(_answering(admin))
+    return [node.node_id for node in admin.nodes() if node.node_id not in there]
 
 
 def found(admin: Admin) -> Throttles:

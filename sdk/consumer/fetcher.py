@@ -54,6 +54,10 @@ CUT_AFTER_S = 0.005
 An answer that is on its way arrives sooner, and breaking off costs a new connection.
 """
 
+UNKNOWN_NODE_S = 2.0
+"""How long the leader alone is read from after it has named a follower that the metadata does not have yet."""
+FOLLOWER_TIMEOUT_MS = 3_000
+"""How long a follower may be silent beyond the wait: nothing is lost by asking the leader."""
 ONLY_LEADER_S = 30.0
 """How long the leader alone is read from after a follower could not be."""
 
@@ -392,7 +396,10 @@ class Fetcher:
             part.forgotten,
             rack_id="" if any(state.leader_until > now for state in wanted) else self._options.rack,
         )
-        timeout_ms = flight.wait_ms + self._core.options.request_timeout_ms
+        patience_ms: float = self._core.options.request_timeout_ms
+        if any(state.nearest == node_id for state in wanted):
+            patience_ms = min(patience_ms, FOLLOWER_TIMEOUT_MS)
+        timeout_ms = flight.wait_ms + patience_ms
         answer = connection.request(FETCH, version, [request.build(version)], timeout_ms=timeout_ms)
         flight.connection, flight.sent_at = connection, self._now()
         body = await answer
@@ -421,10 +428,19 @@ class Fetcher:
                     self._partition_failed(state, answer.error)
             else:
                 if answer.preferred_read_replica >= 0:
-                    state.nearest = answer.preferred_read_replica
-                    state.nearest_until = self._now() + self._core.options.metadata_max_age_ms / 1000
+                    self._sent_to(state, answer.preferred_read_replica)
                 is_ready |= self._take_in_partition(state, answer)
         return is_ready
+
+    def _sent_to(self, state: PartitionState, node_id: int) -> None:
+        """Read from a follower from now on; from the leader for a while where it is not known yet where that is."""
+        now = self._now()
+        if node_id in self._core.cluster.snapshot.nodes:
+            state.nearest = node_id
+            state.nearest_until = now + self._core.options.metadata_max_age_ms / 1000
+        else:
+            state.ask_leader(now + UNKNOWN_NODE_S)
+            self._refresh_metadata()
 
     def _leave_follower(self, state: PartitionState, node_id: int, code: ErrorCode) -> bool:
         """Go back to the leader where the node that could not be read from is a follower. Says whether it is.

@@ -13,8 +13,9 @@ Behaviour, by version of the request where it matters:
   UNKNOWN_LEADER_EPOCH. With the epoch it last read (version 12 on) it is told where its log parts from this one.
 - KAFKA_STORAGE_ERROR is sent from version 6 on, before it NOT_LEADER_OR_FOLLOWER.
 - A client that has to look for the leader is sent it, with its address, from version 16 on (KIP-951).
-- A follower serves readers, too, from version 11 on (KIP-392): what is committed as far as it knows, while it hears
-  from the leader. A reader that says its rack is sent to a follower there, where `replica.selector.class` is set.
+- A follower serves readers, too, from version 11 on (KIP-392): what is committed as far as it knows, while it is in
+  sync and hears from the leader. A reader that says its rack is sent to a follower there, where
+  `replica.selector.class` is set.
 """
 
 from __future__ import annotations
@@ -251,7 +252,7 @@ class FetchHandler:
             partition = find_partition(self.node, item, call.version, response)
             if response.error is not ErrorCode.NONE or partition is None:
                 return response
-            partition.check_readable(call.silent_max_s)
+            self._check_readable(partition, call)
             if diverges(partition, item, response):
                 return response
             if call.request.rack_id and call.silent_max_s is not None:
@@ -291,6 +292,15 @@ class FetchHandler:
         if found is not None:
             response.records = found.records
 
+    def _check_readable(self, partition: Partition, call: FetchCall) -> None:
+        """Refuse readers of what is not led here, unless this follower is in sync: others may be far behind."""
+        silent_max_s = call.silent_max_s
+        if partition.leader is None and silent_max_s is not None:
+            state = self.node.metadata.image.partition(partition.tp)
+            if state is None or self.node.config.node_id not in state.isr:
+                silent_max_s = None
+        partition.check_readable(silent_max_s)
+
     def readable_bytes(self, partition: Partition, item: FetchPartition, call: FetchCall) -> int:
         """Return how much of a partition a waiting fetch could read now. Raises `SemelError` where it should answer."""
         end = (
@@ -298,7 +308,7 @@ class FetchHandler:
             if call.request.isolation is IsolationLevel.READ_COMMITTED
             else partition.high_watermark
         )
-        partition.check_readable(call.silent_max_s)
+        self._check_readable(partition, call)
         if item.fetch_offset >= end:
             return 0
         if call.min_bytes <= 1:

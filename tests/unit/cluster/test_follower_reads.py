@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 from pathlib import Path
 from typing import Any
 
@@ -235,6 +236,25 @@ def test_a_follower_that_does_not_hear_from_its_leader_sends_readers_away(tmp_pa
             while (await fetch(second)).error is ErrorCode.NONE:  # noqa: ASYNC110 (time has to pass)
                 await asyncio.sleep(0.02)
         assert (await fetch(second)).error is ErrorCode.NOT_LEADER_OR_FOLLOWER
+
+    run_racks(tmp_path, test)
+
+
+def test_a_follower_that_is_not_in_sync_sends_readers_away(tmp_path: Path) -> None:
+    """It may be far behind, and hear from its leader all the same: it is throttled, or has just come back."""
+
+    async def test(made: Cluster) -> None:
+        _, second, third = await with_racks(made)
+        await made.produce(T0, b"value")
+        await caught_up(made)
+        assert (await fetch(second)).error is ErrorCode.NONE
+        image = second.metadata.image
+        state = image.topics["t"].partitions[0]
+        behind = dataclasses.replace(state, isr=(1, 3))
+        topic = dataclasses.replace(image.topics["t"], partitions=(behind,))
+        second.metadata.image = dataclasses.replace(image, topics={**image.topics, "t": topic})
+        assert (await fetch(second)).error is ErrorCode.NOT_LEADER_OR_FOLLOWER
+        assert (await fetch(third)).error is ErrorCode.NONE
 
     run_racks(tmp_path, test)
 

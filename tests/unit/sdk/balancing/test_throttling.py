@@ -23,6 +23,7 @@ from semel.sdk.balancing.throttling import (
     Throttles,
     found,
     remove,
+    silent_nodes,
     throttled_nodes,
 )
 
@@ -185,3 +186,25 @@ def test_what_else_is_refused_is_told() -> None:
     made.alter_topic_configs = lambda *_, **__: (_ for _ in ()).throw(FatalError("no", ErrorCode.INVALID_CONFIG))
     with pytest.raises(FatalError, match="no"):
         remove(made, Throttles(topics=("a",)))
+
+
+def test_a_throttle_that_somebody_has_set_for_good_is_put_back() -> None:
+    """A list is what an interrupted command has left, and goes."""
+    made = MadeUp()
+    lasting = {LEADER_REPLICAS: "*"}
+    rate = {RATES[0]: "50000000"}
+    made.of_topics["a"] = dict(lasting)
+    made.of_topics["b"] = {LEADER_REPLICAS: "0:1"}
+    made.of_nodes[1] = dict(rate)
+    throttle = MoveThrottle(cast(Admin, made), 5)
+    throttle.cover([Move(TopicPartition(topic, 0), (1, 2), (1, 3), 0, "") for topic in ("a", "b")])
+    assert made.of_nodes[1] == dict.fromkeys(RATES, "5")
+    assert throttle.end() == Throttles()
+    assert made.of_topics == {"a": lasting, "b": {}, "__consumer_offsets": {}}
+    assert made.of_nodes == {1: rate, 2: {}, 3: {}, 4: {}}
+
+
+def test_who_does_not_answer_is_named() -> None:
+    made = MadeUp(4)
+    made.silent = {2}
+    assert silent_nodes(cast(Admin, made)) == [2, 4]

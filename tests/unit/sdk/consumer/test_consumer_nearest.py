@@ -59,6 +59,34 @@ def test_a_consumer_reads_from_the_follower_in_its_rack_while_that_can_be_read_f
             assert read(consumer, 1) == [b"23"]
 
 
+@pytest.mark.timeout(600)
+def test_a_follower_that_the_consumer_does_not_know_of_yet_keeps_it_from_nothing() -> None:
+    """It asked the leader again and again, which sent it to that node each time, and read nothing."""
+    with semel.testing.Cluster(3, racks=RACKS, replica_selector_class=RACK_AWARE_SELECTOR) as cluster:
+        cluster.stop(3)
+        cluster.create_topic("t", replicas=2, configs={"min.insync.replicas": "1"})
+        leader = cluster.leader("t")
+        place = semel.TopicPartition("t", 0)
+        with (
+            semel.Producer(cluster.bootstrap) as producer,
+            semel.Admin(cluster.bootstrap) as admin,
+            semel.Consumer(cluster.bootstrap, rack="c") as consumer,
+        ):
+            admin.unregister_node(3)
+            consumer.assign([place])
+            producer.send("t", b"0").result()
+            assert read(consumer, 1) == [b"0"]
+            cluster.start(3)
+            assert admin.reassign_partitions({place: [leader, 3 - leader, 3]}) == {place: None}
+            cluster.wait_in_sync("t")
+            for number in range(1, 10):
+                producer.send("t", b"%d" % number).result()
+                assert read(consumer, 1) == [b"%d" % number]
+            while not fetched(cluster, 3):  # once it knows the node it reads there
+                producer.send("t", b"more").result()
+                assert read(consumer, 1) == [b"more"]
+
+
 def test_racks_that_do_not_fit_are_refused() -> None:
     for racks in (("a", "b"), "abc"):
         with pytest.raises(UsageError, match=r"one rack for each of the 3 nodes, for example \['a', 'b', 'c'\]"):
