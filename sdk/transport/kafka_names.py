@@ -153,7 +153,12 @@ NAMES: Final = (
     KafkaName("fetch.min.bytes", ("min_bytes",), _CONSUMER),
     KafkaName("fetch.max.bytes", ("max_bytes",), _CONSUMER),
     KafkaName("max.partition.fetch.bytes", ("max_partition_bytes",), _CONSUMER),
-    KafkaName("client.rack", ("rack",), _CONSUMER),
+    KafkaName(
+        "client.rack",
+        ("rack",),
+        _CONSUMER,
+        note="see [Read from the nearest replica](cluster.md#read-from-the-nearest-replica)",
+    ),
 )
 
 _BY_NAME: Final = {spelling: one for one in NAMES for spelling in (one.setting, one.keyword)}

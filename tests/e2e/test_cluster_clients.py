@@ -126,8 +126,12 @@ def test_clients_that_know_one_address_survive_each_node(nodes: NodeProcesses, e
             producer.send(topic, b"before", key=b"1").result(60)
             write_in_transaction(transactional, topic, [b"before"])
             wait_for(lambda: consumer.poll(0.5) is None and consumer.assignment(), "an assignment")
-            read_before = [consumer.position(tp) for tp in consumer.assignment()]
-            assert None not in read_before
+            wait_for(
+                lambda: (
+                    consumer.poll(0.1) is None and None not in [consumer.position(tp) for tp in consumer.assignment()]
+                ),
+                "positions",
+            )
             getattr(nodes, ending)(victim)
             names = [b"%d" % number for number in range(9)]
             sent = [producer.send(topic, name, key=name) for name in names]

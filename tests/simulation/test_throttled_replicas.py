@@ -55,6 +55,12 @@ class Cluster:
             self.nodes[number].start()
         assert world.run_until(lambda: all(len(self.brokers(one)) == 3 for one in self.nodes.values()), 60.0)
 
+    def stop(self) -> None:
+        """Stop the nodes that run: what is left of them otherwise is found by later tests of this process."""
+        for number, one in self.nodes.items():
+            if one.node is not None and one.process is not None and one.is_up:
+                self.on(number, lambda node: node.stop(grace_ms=0))
+
     def brokers(self, one: SimulatedNode) -> Mapping[int, object]:
         return {} if one.node is None else one.node.metadata.image.brokers
 
@@ -130,8 +136,10 @@ def cluster(tmp_path: Path) -> Iterator[Cluster]:
         with warnings.catch_warnings():
             warnings.filterwarnings("ignore", "coroutine .* was never awaited")  # a process that ends leaves some
             try:
-                yield Cluster(world, tmp_path)
+                made = Cluster(world, tmp_path)
+                yield made
                 assert world.scheduler.errors == []
+                made.stop()
             finally:
                 world.close()
                 gc.collect()
@@ -180,6 +188,7 @@ def test_R1_a_moved_replica_arrives_at_the_rate_and_acks_of_all_in_sync_do_not_w
     rate = cluster.end_of(3) * BATCH_BYTES / took_s
     cluster.world.run_until(lambda: False, 5.0)
     leader.process.start(_cancelled(writing))
+    cluster.world.run_until(lambda: False, 0.1)
     assert 0.9 * RATE < rate < 1.1 * RATE
     assert len(waits) > 20
     assert median(waits) < 0.1, "virtual seconds"

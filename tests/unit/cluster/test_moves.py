@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 
 from cluster import Cluster
@@ -22,6 +23,11 @@ def has_directory(made: Cluster, node_id: int, tp: TopicPartition) -> bool:
     return made.disks[node_id].exists(f"/data/{tp}")
 
 
+def has_directories(made: Cluster, replicas: tuple[int, ...]) -> bool:
+    """Say whether these nodes, and no others, have the partition on their disks."""
+    return [node_id for node_id in (1, 2, 3) if has_directory(made, node_id, T0)] == sorted(replicas)
+
+
 def test_R1_D1_a_partition_goes_round_all_nodes_and_nothing_is_lost(tmp_path: Path) -> None:
     async def test(made: Cluster) -> None:
         await create(made, 1, 2, min_isr=2)
@@ -30,7 +36,7 @@ def test_R1_D1_a_partition_goes_round_all_nodes_and_nothing_is_lost(tmp_path: Pa
             values[await made.produce(T0, b"value-%d" % number)] = b"value-%d" % number
             await moved(made, T0, *replicas)
             assert made.state(T0).leader in replicas
-            assert [node_id for node_id in (1, 2, 3) if has_directory(made, node_id, T0)] == sorted(replicas)
+            await made.until(partial(has_directories, made, replicas))
         assert list(values) == list(range(6)), "no offset is left out, or given twice"
         await made.until(lambda: all(made.nodes[each].partition(T0).high_watermark == 6 for each in (1, 2)))  # type: ignore[union-attr]
         leader = made.state(T0).leader

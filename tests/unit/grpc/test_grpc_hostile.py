@@ -394,10 +394,10 @@ def test_S3_more_credit_does_not_read_again(tmp_path: Path, monkeypatch: pytest.
         data, begun = data_of(node), 0
         begin = data._fetch.begin
 
-        def counted(*args: Any) -> Any:
+        def counted(*args: Any, **options: Any) -> Any:
             nonlocal begun
             begun += 1
-            return begin(*args)
+            return begin(*args, **options)
 
         async def requests() -> AsyncIterator[data_pb2.FetchRequest]:
             yield to_fetch(0, max_wait_ms=600_000)
