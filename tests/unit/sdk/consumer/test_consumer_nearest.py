@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import time
+
 import confluent_kafka
 import pytest
 
@@ -72,6 +74,8 @@ def test_a_follower_that_the_consumer_does_not_know_of_yet_keeps_it_from_nothing
             semel.Admin(cluster.bootstrap) as admin,
             semel.Consumer(cluster.bootstrap, rack="c") as consumer,
         ):
+            while any(one.node_id == 3 and one.is_alive for one in admin.nodes()):
+                time.sleep(0.05)
             admin.unregister_node(3)
             consumer.assign([place])
             producer.send("t", b"0").result()
