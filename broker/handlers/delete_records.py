@@ -60,18 +60,19 @@ async def _replicated(
 ) -> dict[TopicPartition, DeletedRecords]:
     """Wait until all replicas that may be elected start where they should. Returns what is answered in its place."""
     waiting: dict[TopicPartition, tuple[Partition, LeaderState]] = {}
+    refused: dict[TopicPartition, DeletedRecords] = {}
     for tp, one in found.items():
         here = node.partition(tp) if one.error is ErrorCode.NONE else None
-        if here is not None and here.leader is not None and not here.leader.is_alone:
+        if here is not None and here.leader is None:
+            refused[tp] = _not_led(tp)  # since a moment ago, while the disk was waited for
+        elif here is not None and here.leader is not None and not here.leader.is_alone:
             waiting[tp] = here, here.leader
-    refused: dict[TopicPartition, DeletedRecords] = {}
     timeout_ms = min(timeout_ms, TIMEOUT_MS)
     ends_at = node.clock.monotonic() + timeout_ms / 1000
     while waiting:
         async for tp, (partition, leader) in in_turns(list(waiting.items())):
             if partition.leader is not leader or partition.offline_error is not None:
-                why = f"{tp} is not led here any more, and who leads may not know of it: delete again"
-                refused[tp] = DeletedRecords(-1, ErrorCode.NOT_LEADER_OR_FOLLOWER, why)
+                refused[tp] = _not_led(tp)
             elif leader.deleted_below(partition.log_start_offset) < found[tp].log_start_offset:
                 continue
             del waiting[tp]
@@ -82,6 +83,11 @@ async def _replicated(
             return refused | {tp: DeletedRecords(-1, ErrorCode.REQUEST_TIMED_OUT, f"{tp}: {why}") for tp in waiting}
         await asyncio.sleep(_LOOK_EVERY_S)
     return refused
+
+
+def _not_led(tp: TopicPartition) -> DeletedRecords:
+    why = f"{tp} is not led here any more, and who leads may not know of it: delete again"
+    return DeletedRecords(-1, ErrorCode.NOT_LEADER_OR_FOLLOWER, why)
 
 
 def _delete(node: Services, tp: TopicPartition, offset: int) -> DeletedRecords:
