@@ -39,7 +39,7 @@ _log = logging.getLogger("semel.cluster")
 
 LEAVE_EVERY_S: Final = 0.05
 ELECTIONS_MAX: Final = 1_000
-"""So many leaders are given back by one change of the metadata; the next round goes on."""
+"""So many leaders are given back by one change of the metadata; the next round continues."""
 _LONG_AGO_MS: Final = 1 << 50
 _NAMED_MAX: Final = 5
 

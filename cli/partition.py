@@ -125,7 +125,9 @@ def move(
 def moves(
     remove_throttle: Annotated[
         bool,
-        typer.Option("--remove-throttle", help="First remove the throttles of all nodes and topics, whoever set them."),
+        typer.Option(
+            "--remove-throttle", help="First remove all throttles of nodes and topics, also those set by hand."
+        ),
     ] = False,
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
     as_json: AsJson = False,

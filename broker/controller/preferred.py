@@ -27,9 +27,7 @@ def preferred_elections(image: MetadataImage, *, imbalance_max_percent: int, cha
     for _, _, state in partitions_of(image):
         preferring[state.replicas[0]] += 1
         elsewhere[state.replicas[0]] += state.leader != state.replicas[0]
-    wanting = {
-        node for node in able if elsewhere[node] * 100 > preferring[node] * imbalance_max_percent
-    }  # fmt: skip
+    wanting = {node for node in able if elsewhere[node] * 100 > preferring[node] * imbalance_max_percent}
     changes: list[Change] = []
     for topic, number, state in partitions_of(image) if wanting else ():
         preferred = state.replicas[0]

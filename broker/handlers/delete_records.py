@@ -43,36 +43,38 @@ async def delete_records(
     """
     await know_partitions(node, before)
     found = {tp: _delete(node, tp, offset) async for tp, offset in in_turns(before.items())}
-    deleted = [here for tp, one in found.items() if one.error is ErrorCode.NONE and (here := node.partition(tp))]
+    deleted = {
+        tp: (here, here.leader)  # who leads now has deleted them, and nobody else may say that it is done
+        for tp, one in found.items()
+        if one.error is ErrorCode.NONE and (here := node.partition(tp)) is not None
+    }
     if deleted:
         try:
-            await node.logs.maintenance.log_starts_noted(deleted)
+            await node.logs.maintenance.log_starts_noted(here for here, _ in deleted.values())
         except OSError as error:
             why = f"the new start of the log could not be written to the disk: {error}"
             lost = DeletedRecords(-1, ErrorCode.KAFKA_STORAGE_ERROR, why)
             return {tp: one if one.error is not ErrorCode.NONE else lost for tp, one in found.items()}
-        found |= await _replicated(node, found, timeout_ms)
+        found |= await _replicated(node, found, deleted, timeout_ms)
     return found
 
 
 async def _replicated(
-    node: Services, found: Mapping[TopicPartition, DeletedRecords], timeout_ms: float
+    node: Services,
+    found: Mapping[TopicPartition, DeletedRecords],
+    deleted: Mapping[TopicPartition, tuple[Partition, LeaderState | None]],
+    timeout_ms: float,
 ) -> dict[TopicPartition, DeletedRecords]:
     """Wait until all replicas that may be elected start where they should. Returns what is answered in its place."""
-    waiting: dict[TopicPartition, tuple[Partition, LeaderState]] = {}
+    waiting = dict(deleted)
     refused: dict[TopicPartition, DeletedRecords] = {}
-    for tp, one in found.items():
-        here = node.partition(tp) if one.error is ErrorCode.NONE else None
-        if here is not None and here.leader is None:
-            refused[tp] = _not_led(tp)  # since a moment ago, while the disk was waited for
-        elif here is not None and here.leader is not None and not here.leader.is_alone:
-            waiting[tp] = here, here.leader
     timeout_ms = min(timeout_ms, TIMEOUT_MS)
     ends_at = node.clock.monotonic() + timeout_ms / 1000
     while waiting:
         async for tp, (partition, leader) in in_turns(list(waiting.items())):
-            if partition.leader is not leader or partition.offline_error is not None:
-                refused[tp] = _not_led(tp)
+            if leader is None or partition.leader is not leader or partition.offline_error is not None:
+                why = f"{tp} is not led here any more, and who leads may not know of it: delete again"
+                refused[tp] = DeletedRecords(-1, ErrorCode.NOT_LEADER_OR_FOLLOWER, why)
             elif leader.deleted_below(partition.log_start_offset) < found[tp].log_start_offset:
                 continue
             del waiting[tp]
@@ -83,11 +85,6 @@ async def _replicated(
             return refused | {tp: DeletedRecords(-1, ErrorCode.REQUEST_TIMED_OUT, f"{tp}: {why}") for tp in waiting}
         await asyncio.sleep(_LOOK_EVERY_S)
     return refused
-
-
-def _not_led(tp: TopicPartition) -> DeletedRecords:
-    why = f"{tp} is not led here any more, and who leads may not know of it: delete again"
-    return DeletedRecords(-1, ErrorCode.NOT_LEADER_OR_FOLLOWER, why)
 
 
 def _delete(node: Services, tp: TopicPartition, offset: int) -> DeletedRecords:

@@ -258,8 +258,6 @@ class Partition:
         leader = self._leader
         if leader is None:
             return False
-        known = leader.follower(node)
-        before = None if known is None else known.end_offset
         counts = leader.fetched(
             node,
             broker_epoch,
@@ -269,8 +267,8 @@ class Partition:
             log_start_offset=self.log.log_start_offset,
             starts_at=starts_at,
         )
-        if counts and (leader.follower(node) is not known or offset != before):
-            self._commit()
+        if counts:
+            self._commit()  # not only where the offset is another: a proposal may have been refused since
         return counts
 
     def replicate(self, batches: Buffer) -> AppendResult:

@@ -1,8 +1,8 @@
 """How many bytes of throttled replicas a node may copy: a rate, measured over the last seconds (KIP-73).
 
-A machine: it is told the time. Bytes count from when they are recorded, so one fetch may go beyond what is left, and
-the next ones wait for it. What is older than the window is forgotten, as in Kafka: a rate that is lower than one fetch
-in a window can't be held.
+A machine without a clock: callers give the time. Bytes count from when they are recorded, so one fetch may go beyond
+what is left, and the next ones wait for it. What is older than the window is forgotten, as in Kafka: a rate that is
+lower than one fetch in a window can't be held.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ SAMPLES: Final = 11
 """Kafka's replication.quota.window.num: ten whole ones, and the one that has begun."""
 WINDOW_S: Final = SAMPLE_S * SAMPLES
 _SOON_S: Final = 0.001
-"""Clocks are not more exact: whoever waited a little less would look in vain, and at once again."""
+"""Clocks are not more exact. A caller that waited a little less would find nothing left, and retry at once."""
 
 
 class ReplicationQuota:

@@ -128,7 +128,7 @@ def silent_nodes(admin: Admin) -> list[int]:
 
 
 def found(admin: Admin) -> Throttles:
-    """Return where there are throttles in a cluster, whoever has set them. Raises `SemelError`."""
+    """Return where there are throttles in a cluster, no matter who has set them. Raises `SemelError`."""
     topics = [
         topic.name
         for topic in admin.topics(include_internal=True)

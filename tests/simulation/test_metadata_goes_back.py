@@ -7,9 +7,6 @@ until an operator says that they are gone for good. Where nothing is gone, nobod
 from __future__ import annotations
 
 import asyncio
-import gc
-import logging
-import warnings
 from collections.abc import Iterator
 from typing import Any
 
@@ -19,6 +16,7 @@ import semel.aio
 from semel.broker.metadata.applied_position import POSITION_FILE
 from semel.protocol.errors import SemelError
 from semel.runtime.storage import read_whole
+from simulation.in_process import world_in_this_process
 from simulation.loop import Process
 from simulation.world import SimulatedNode, World
 
@@ -28,21 +26,8 @@ LEASE_S = 10.0
 
 @pytest.fixture(params=range(3))
 def world(request: pytest.FixtureRequest) -> Iterator[World]:
-    gc.disable()
-    logging.disable(logging.CRITICAL)
-    world = World(request.param)
-    try:
-        with warnings.catch_warnings():
-            warnings.filterwarnings("ignore", "coroutine .* was never awaited")  # a killed process leaves some
-            try:
-                yield world
-                assert world.scheduler.errors == []
-            finally:
-                world.close()
-                gc.collect()
-    finally:
-        logging.disable(logging.NOTSET)
-        gc.enable()
+    with world_in_this_process(request.param) as world:
+        yield world
 
 
 class Client:

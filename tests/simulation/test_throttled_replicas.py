@@ -6,9 +6,6 @@ Three whole nodes. Two have a partition with some megabytes; it is moved to the 
 from __future__ import annotations
 
 import asyncio
-import gc
-import logging
-import warnings
 from collections.abc import Awaitable, Callable, Iterator, Mapping
 from functools import partial
 from pathlib import Path
@@ -29,6 +26,7 @@ from semel.protocol.api.topics import NewTopic
 from semel.protocol.errors import ErrorCode
 from semel.protocol.ids import TopicPartition
 from semel.protocol.kafka.produce import ACKS_ALL, ProducePartition, ProduceRequest
+from simulation.in_process import world_in_this_process
 from simulation.world import SimulatedNode, World
 
 T = TypeVar("T")
@@ -129,23 +127,10 @@ async def produce(node: Node, tp: TopicPartition = TP) -> None:
 
 @pytest.fixture
 def cluster(tmp_path: Path) -> Iterator[Cluster]:
-    gc.disable()
-    logging.disable(logging.CRITICAL)
-    world = World(1)
-    try:
-        with warnings.catch_warnings():
-            warnings.filterwarnings("ignore", "coroutine .* was never awaited")  # a process that ends leaves some
-            try:
-                made = Cluster(world, tmp_path)
-                yield made
-                assert world.scheduler.errors == []
-                made.stop()
-            finally:
-                world.close()
-                gc.collect()
-    finally:
-        logging.disable(logging.NOTSET)
-        gc.enable()
+    with world_in_this_process(1) as world:
+        made = Cluster(world, tmp_path)
+        yield made
+        made.stop()
 
 
 def throttle(cluster: Cluster, sides: str) -> None:

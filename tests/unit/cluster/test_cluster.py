@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import errno
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -20,6 +20,8 @@ from semel.broker.handlers.delete_records import delete_records
 from semel.broker.handlers.leadership import elect_leaders
 from semel.broker.handlers.reassignments import reassign
 from semel.broker.handlers.topics.changes import create_internal_topic, create_topics
+from semel.broker.logs.leader_state import LeaderState
+from semel.broker.logs.partition import Partition
 from semel.broker.metadata import image as image_module
 from semel.broker.metadata.changes import METADATA_VERSION, Change, PartitionChanged
 from semel.broker.metadata.image import MetadataImage
@@ -269,6 +271,41 @@ def test_D3_a_deletion_that_a_replica_does_not_hear_of_is_not_answered_as_done(t
         assert partition.log_start_offset == 1
 
     run(tmp_path, test, replica_lag_time_max_ms=60_000)
+
+
+@pytest.mark.parametrize("leads_again", [False, True])
+def test_D3_a_leader_that_is_deposed_while_its_disk_notes_a_deletion_does_not_say_that_it_is_done(
+    tmp_path: Path, leads_again: bool
+) -> None:
+    """The next leader may know nothing of it, and has the records again."""
+
+    async def test(three: Cluster) -> None:
+        await three.create("t", min_insync_replicas="2")
+        await three.in_sync(T0, 1, 2, 3)
+        await three.produce(T0, b"0")
+        leader = three.leader(T0)
+        assert leader is not None
+        partition = leader.partition(T0)
+        assert partition is not None
+        noted, led = leader.logs.maintenance.log_starts_noted, partition.leader
+        assert led is not None
+
+        async def deposed(partitions: Iterable[Partition]) -> None:
+            await noted(partitions)
+            partition.follow(led.leader_epoch + 1, 3)
+            if leads_again:
+                again = LeaderState(
+                    led.node_id, leader_epoch=led.leader_epoch + 2, partition_epoch=led.partition_epoch + 2,
+                    replicas=led.replicas, isr=led.isr, min_isr=2, begin_offset=partition.log_end_offset, now_s=0.0,
+                )  # fmt: skip
+                partition.lead(again)
+
+        leader.logs.maintenance.log_starts_noted = deposed  # type: ignore[method-assign]
+        refused = (await delete_records(leader, {T0: 1}, timeout_ms=1_000))[T0]
+        assert (refused.error, refused.log_start_offset) == (ErrorCode.NOT_LEADER_OR_FOLLOWER, -1)
+        assert "delete again" in refused.message
+
+    run(tmp_path, test)
 
 
 def test_D1_a_deletion_is_answered_once_the_disks_of_all_that_may_lead_have_it(tmp_path: Path) -> None:

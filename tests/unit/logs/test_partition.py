@@ -499,6 +499,25 @@ def test_a_new_leader_does_not_say_where_the_log_ends_before_it_knows_how_far_it
     assert partition.list_offset(LATEST_TIMESTAMP).offset == 4
 
 
+def test_R1_what_a_refused_proposal_had_held_back_is_committed_by_the_next_fetch() -> None:
+    """Also by one from the same offset as before: the follower may have nothing new to say for long."""
+    place = Place()
+    partition = place.partition()
+    leader = of_two(4, isr=(1,))
+    partition.lead(leader)
+    partition.append(batch())
+    place.sync()
+    partition.fetched_by(2, 5, 1)
+    asked = leader.wanted_isr(1, now_s=0.0, lag_max_s=9.0, log_start_offset=0, log_end_offset=1, usable={1: 4, 2: 5})
+    assert asked is not None
+    partition.append(batch())
+    place.sync()
+    assert partition.high_watermark == 1, "the follower may have been taken as in sync"
+    leader.refused()
+    partition.fetched_by(2, 5, 1)
+    assert partition.high_watermark == 2
+
+
 def test_R2_where_there_are_fewer_replicas_than_min_insync_replicas_all_are_enough() -> None:
     """KIP-966: a topic with one replica takes acks=all under a cluster's default of two."""
     place = Place(config=LogConfig(min_insync_replicas=2))

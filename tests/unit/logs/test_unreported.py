@@ -124,14 +124,7 @@ def test_R1_what_a_start_found_after_a_clean_stop_is_found_again_where_it_was_ki
     """Otherwise it looks like any tail that a crash leaves, which a replica may have been told to cut."""
 
     async def run() -> None:
-        node = Node()
-        node.start()
-        node.create()
-        for _ in range(3):
-            await append(node.get())
-        await node.logs.close()
-        file = node.storage.open("/data/orders-0/00000000000000000000.log")
-        file.truncate(file.size() - 5)
+        node = await stopped_and_damaged()
         for _ in range(times):
             node.storage.fail_next("append", OSError(errno.EIO, "killed"), path_part=UNREPORTED_FILE)
             with pytest.raises(OSError, match="killed"):
@@ -149,15 +142,7 @@ def test_R1_what_a_start_repaired_and_noted_is_known_to_the_next_one() -> None:
     """Another start would see a whole log: an empty batch stands for what is lost."""
 
     async def run() -> None:
-        node = Node()
-        node.start()
-        node.create()
-        for _ in range(3):
-            await append(node.get())
-        await node.logs.close()
-        file = node.storage.open("/data/orders-0/00000000000000000000.log")
-        file.truncate(file.size() - 5)
-        file.sync()
+        node = await stopped_and_damaged()
         node.storage.fail_next("remove", OSError(errno.EIO, "killed"), path_part=OPENING_FILE)
         with pytest.raises(OSError, match="killed"):
             open_shared(node)
@@ -167,6 +152,19 @@ def test_R1_what_a_start_repaired_and_noted_is_known_to_the_next_one() -> None:
         assert node.logs.unreported.damaged_from(KEY) == 2
 
     asyncio.run(run())
+
+
+async def stopped_and_damaged() -> Node:
+    """Return a node that has stopped cleanly, and whose disk has lost the end of the third record since."""
+    node = Node()
+    node.start()
+    node.create()
+    for _ in range(3):
+        await append(node.get())
+    await node.logs.close()
+    file = node.storage.open("/data/orders-0/00000000000000000000.log")
+    file.truncate(file.size() - 5)
+    return node
 
 
 def open_shared(node: Node) -> None:
