@@ -19,7 +19,7 @@ from urllib.parse import quote
 
 import pytest
 import sqlalchemy as sa
-from postgresql_process import UNPRIVILEGED, PostgresqlMissingError, postgresql_binaries
+from postgresql_process import UNPRIVILEGED, PostgresqlMissingError, as_user, postgresql_binaries
 
 from semel.runtime.ports import free_ports
 
@@ -64,8 +64,7 @@ class DatabaseServer(ABC):
     def start(self) -> None:
         with open(f"{self.folder}/log", "ab") as log:
             self._process = subprocess.Popen(
-                self.command(),
-                user=self.started_by,
+                as_user(self.started_by, self.command()),
                 env=self.environment,
                 cwd=self.folder,
                 stdout=log,
@@ -108,7 +107,12 @@ class DatabaseServer(ABC):
 
     def run(self, *command: str) -> None:
         done = subprocess.run(
-            command, user=self.user, env=self.environment, cwd=self.folder, capture_output=True, text=True, timeout=120
+            as_user(self.user, command),
+            env=self.environment,
+            cwd=self.folder,
+            capture_output=True,
+            text=True,
+            timeout=120,
         )
         assert done.returncode == 0, done.stderr + done.stdout
 
