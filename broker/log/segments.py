@@ -107,7 +107,7 @@ class Segments:
         nothing = LogRange(None, offset, offset)
         if offset >= upto_offset:
             return nothing
-        hint = self._hints.pop(offset, None) if self._hints else None
+        hint = self._hints.get(offset) if self._hints else None
         if hint is not None:
             segment, start = hint
             if start >= segment.size:

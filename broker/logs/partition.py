@@ -58,6 +58,8 @@ HIGH_WATERMARK: Final = -1
 
 CommitCallback = Callable[[SemelError | None], None]
 """Called once: with None when the offset is committed, with the error when it never will be here."""
+ReplicaListener = Callable[["Partition", bool], None]
+"""Called with a partition that has something for its followers, and whether that is more than a new high watermark."""
 
 
 class Partition:
@@ -129,7 +131,7 @@ class Partition:
         # Made when first needed: most partitions are idle.
         self._waiters: list[tuple[int, int, CommitCallback]] | None = None
         self._listeners: dict[Callable[[Partition], None], None] | None = None
-        self._replica_listeners: dict[Callable[[Partition], None], None] | None = None
+        self._replica_listeners: dict[ReplicaListener, None] | None = None
         try:
             log.remember_decided(self._high_watermark, now_ms=clock.now_ms())
             self._last_stable_offset = self._find_last_stable_offset(self._high_watermark)
@@ -494,13 +496,13 @@ class Partition:
             if not self._listeners:
                 self._listeners = None
 
-    def add_replica_listener(self, callback: Callable[[Partition], None]) -> None:
-        """Call `callback(partition)` each time followers can read more, or more is committed, until it is removed."""
+    def add_replica_listener(self, callback: ReplicaListener) -> None:
+        """Call `callback` each time there is something for followers, until it is removed."""
         if self._replica_listeners is None:
             self._replica_listeners = {}
         self._replica_listeners[callback] = None
 
-    def remove_replica_listener(self, callback: Callable[[Partition], None]) -> None:
+    def remove_replica_listener(self, callback: ReplicaListener) -> None:
         """Stop calling `callback`. One that is not there is no error."""
         if self._replica_listeners is not None:
             self._replica_listeners.pop(callback, None)
@@ -511,9 +513,9 @@ class Partition:
         """Have followers that wait for more answered now, so that they fetch again (R9)."""
         self._notify_replicas()
 
-    def _notify_replicas(self) -> None:
+    def _notify_replicas(self, *, has_more: bool = True) -> None:
         for listener in tuple(self._replica_listeners or ()):
-            _call(listener, self)
+            _call(listener, self, has_more)
 
     def advance_high_watermark(self, offset: int) -> None:
         """Commit everything below `offset` (R1)."""
@@ -539,7 +541,7 @@ class Partition:
                 _call(heapq.heappop(waiters)[2], None)
             if not waiters:
                 self._waiters = None
-        self._notify()
+        self._notify(has_more=False)
 
     def pause(self) -> None:
         """Commit nothing and give readers nothing, until `resume`: waiters keep waiting. For tests of clients."""
@@ -557,9 +559,9 @@ class Partition:
     def is_paused(self) -> bool:
         return self._held_back is not None
 
-    def _notify(self) -> None:
+    def _notify(self, *, has_more: bool = True) -> None:
         if self._replica_listeners is not None:
-            self._notify_replicas()
+            self._notify_replicas(has_more=has_more)
         if self._listeners is not None:
             for listener in tuple(self._listeners):
                 _call(listener, self)
@@ -788,9 +790,9 @@ class Partition:
         return error_for(self._refused.code, self._refused.message)
 
 
-def _call(callback: Callable[..., None], argument: object) -> None:
+def _call(callback: Callable[..., None], *arguments: object) -> None:
     """Call back; the failure of one who waited must not keep the others waiting."""
     try:
-        callback(argument)
+        callback(*arguments)
     except Exception:
         _log.exception("a callback of a partition failed")

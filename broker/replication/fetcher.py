@@ -4,7 +4,8 @@ What an answer brings is appended, and counts here, before the next request says
 asked for as the end of what this replica has on its disk (D1).
 
 A request costs both sides time for each of its partitions. So those that have had records lately are asked for alone,
-until it is time for all: producers wait for the acknowledgement of what is busy, and the idle ones are many.
+until it is time for all: producers wait for the acknowledgement of what is busy, and the idle ones are many. The leader
+names an idle one that has got records in its answer, and it is asked for at once.
 """
 
 from __future__ import annotations
@@ -24,7 +25,13 @@ from semel.broker.replication.following import Followed, is_still_true, next_fet
 from semel.broker.replication.throttle import FollowerThrottle
 from semel.protocol.errors import ErrorCode, SemelError
 from semel.protocol.ids import TopicId, TopicPartition
-from semel.protocol.kafka.fetch import FetchPartition, FetchPartitionResponse, FetchRequest, FetchResponse
+from semel.protocol.kafka.fetch import (
+    INITIAL_SESSION_EPOCH,
+    FetchPartition,
+    FetchPartitionResponse,
+    FetchRequest,
+    FetchResponse,
+)
 
 _log = logging.getLogger("semel.replication")
 
@@ -43,10 +50,8 @@ PARTITIONS_PER_FETCH_MAX: Final = 2_000
 """More take turns: one request stays within what a node reads and answers at once (S3)."""
 BUSY_S: Final = 10.0
 """So long a partition counts as busy after it had records."""
-ALL_EVERY_S: Final = 0.0005
-"""How often all are asked for while some are busy: so many seconds for each of them, within these bounds."""
-ALL_EVERY_MIN_S: Final = 0.02
-ALL_EVERY_MAX_S: Final = 0.2
+ALL_EVERY_S: Final = 0.5
+"""How often all are asked for while some are busy."""
 LOOK_AGAIN_S: Final = 1.0
 """Where all wait for the quota: it may be another one by then, or count for others."""
 
@@ -81,9 +86,12 @@ class Fetcher:
         self._throttle = throttle
         self._on_behind = on_behind
         self._followed: dict[TopicPartition, Partition] = {}
+        self._by_id: dict[tuple[TopicId, int], TopicPartition] = {}
         self._paused: dict[TopicPartition, float] = {}
         self._busy: dict[TopicPartition, float] = {}
         """When partitions had records last, in the order of that."""
+        self._wanted: dict[TopicPartition, None] = {}
+        """What is to be asked for next, busy or not."""
         self._all_due = 0.0
         """When all are to be asked for, at the latest."""
         self._asks_all = True
@@ -92,6 +100,7 @@ class Fetcher:
         """Whether the quota was not enough for all that are followed, when it was last looked what to ask for."""
         self._changed = asyncio.Event()
         self._round = 0
+        self._is_asking = False
         self._is_failing = False
         self.lag: dict[TopicPartition, int] = {}
         """How many offsets each partition is behind its leader's high watermark, as of its last answer."""
@@ -108,12 +117,16 @@ class Fetcher:
             return
         has_more = any(self._followed.get(tp) is not partition for tp, partition in partitions.items())
         self._followed = dict(partitions)
-        for table in (self.lag, self._paused, self._busy):
+        self._by_id = {(one.topic_id, tp.partition): tp for tp, one in partitions.items()}
+        for table in (self.lag, self._paused, self._busy, self._wanted):
             for tp in table.keys() - partitions.keys():
                 del table[tp]
         if has_more:
             self._all_due = 0.0
             self._changed.set()
+            if self._is_asking:
+                # The answers of a connection come in order: the next request would wait behind the one that waits.
+                self._peers.hang_up(self.leader_id, Role.FETCHES)
 
     async def run(self) -> None:
         """Fetch until cancelled."""
@@ -125,7 +138,13 @@ class Fetcher:
                 continue
             for partition, _ in asked:
                 await partition.all_durable()
-            asked = [(partition, item) for partition, item in asked if is_still_true(partition, item)]
+            told, asked = asked, []
+            self._wanted.clear()
+            for partition, item in told:
+                if is_still_true(partition, item):
+                    asked.append((partition, item))
+                elif partition.tp in self._followed:
+                    self._wanted[partition.tp] = None
             if not asked and not self._asks_all:
                 self._all_due = 0.0  # those that were asked for alone have other parts by now
                 continue
@@ -133,10 +152,12 @@ class Fetcher:
                 await self._pause(self._config().replica_fetch_backoff_ms / 1000)
                 continue
             response = await self._ask(asked)
-            if response is not None:
-                self._take_in(asked, response)
-                if self._asks_all:
-                    self._all_due = asyncio.get_running_loop().time() + self._all_every_s()
+            if response is None:
+                self._all_due = 0.0  # the leader may be another run of its node, which knows of none of them
+                continue
+            if self._asks_all:
+                self._all_due = asyncio.get_running_loop().time() + self._all_every_s()
+            self._take_in(asked, response)
 
     async def _pause(self, pause_s: float | None) -> None:
         """Wait until there are other partitions, or the time is over."""
@@ -162,7 +183,7 @@ class Fetcher:
             del self._busy[next(iter(self._busy))]
         self._asks_all = now >= self._all_due
         if not self._asks_all:
-            asked = self._items({tp: self._followed[tp] for tp in self._busy}, now)
+            asked = self._items({tp: self._followed[tp] for tp in {**self._busy, **self._wanted}}, now)
             if asked:
                 return asked
             self._asks_all = True
@@ -171,7 +192,7 @@ class Fetcher:
     def _all_every_s(self) -> float:
         """Return how long idle partitions may wait for their turn. A leader must not take them for lagging."""
         lag_max_s = self._config().replica_lag_time_max_ms / 1000
-        return min(max(len(self._followed) * ALL_EVERY_S, ALL_EVERY_MIN_S), ALL_EVERY_MAX_S, lag_max_s / 4)
+        return min(ALL_EVERY_S, lag_max_s / 4)
 
     def _items(self, wanted: Mapping[TopicPartition, Partition], now: float) -> list[tuple[Partition, FetchPartition]]:
         """Return what to ask for of some partitions, in turns where it is much, or more than the quota has left."""
@@ -209,27 +230,27 @@ class Fetcher:
         return wait_ms
 
     async def _ask(self, asked: Iterable[tuple[Partition, FetchPartition]]) -> FetchResponse | None:
-        """Return the answer, or None after a pause. A long wait ends where there is more to ask for."""
+        """Return the answer, or None after a pause. A long wait ends where `follow` brings more to ask for.
+
+        It is awaited in this task itself: each turn of the event loop that a task of its own would take comes on top of
+        the time that producers wait for the acknowledgement.
+        """
         config = self._config()
         request = FetchRequest(
             [item for _, item in asked],
             max_wait_ms=self._wait_ms(),
             max_bytes=config.replica_fetch_response_max_bytes,
             session_id=self._round,
+            session_epoch=INITIAL_SESSION_EPOCH,
             replica_id=self._node_id,
             replica_epoch=self._broker_epoch(),
         )
-        asking = asyncio.ensure_future(self._peers.ask(self.leader_id, FetchAsReplica(request)))
-        changed = asyncio.ensure_future(self._changed.wait())
+        self._is_asking = True
         try:
-            await asyncio.wait((asking, changed), return_when=asyncio.FIRST_COMPLETED)
-            if not asking.done():
-                # The answers of a connection come in order: the next request would wait behind this one.
-                self._peers.hang_up(self.leader_id, Role.FETCHES)
-            response = await asking
+            response = await self._peers.ask(self.leader_id, FetchAsReplica(request))
         except SemelError as error:
             self._round = 0
-            if not changed.done():
+            if not self._changed.is_set():
                 self.failures += 1
                 if not self._is_failing:
                     _log.info("node %d can't be fetched from, and is tried again: %s", self.leader_id, error.message)
@@ -237,8 +258,7 @@ class Fetcher:
                 await self._pause(config.replica_fetch_backoff_ms / 1000)
             return None
         finally:
-            asking.cancel()
-            changed.cancel()
+            self._is_asking = False
         self._round = response.session_id
         self._is_failing = False
         return response
@@ -248,7 +268,7 @@ class Fetcher:
             (answer.topic_id, answer.partition): answer for answer in response.partitions
         }
         for partition, item in asked:
-            answer = answers.get((item.topic_id, item.partition))
+            answer = answers.pop((item.topic_id, item.partition), None)
             if answer is None or self._followed.get(partition.tp) is not partition:
                 continue
             if answer.records is not None and self._throttle.applies(partition, self.lag.get(partition.tp)):
@@ -264,13 +284,20 @@ class Fetcher:
                 self._busy[partition.tp] = asyncio.get_running_loop().time()
             if followed is Followed.TAKEN_IN:
                 self.lag[partition.tp] = max(answer.high_watermark - partition.log_end_offset, 0)
+            elif followed is Followed.CUT:
+                self._wanted[partition.tp] = None
             elif followed is Followed.BEHIND:
                 self._on_behind(partition, answer.log_start_offset)
             elif followed is Followed.REFUSED:
                 if answer.error not in _MOVED:
                     _log.warning("node %d refused a fetch of %s: %s", self.leader_id, partition.tp, answer.error.name)
                 self._pause_one(partition.tp)
+        for key in answers:  # those that were not asked for
+            tp = self._by_id.get(key)
+            if tp is not None:
+                self._wanted[tp] = None
 
     def _pause_one(self, tp: TopicPartition) -> None:
         pause_s = self._config().replica_fetch_backoff_ms / 1000
-        self._paused[tp] = asyncio.get_running_loop().time() + pause_s
+        self._paused[tp] = until = asyncio.get_running_loop().time() + pause_s
+        self._all_due = min(self._all_due, until)

@@ -16,9 +16,10 @@ from typing import Any, Final, cast
 
 from chained_changes import chained
 
+from semel.broker.config.node_config import NodeConfig
 from semel.broker.controller.elections import node_registered, nodes_fenced, nodes_unfenced
 from semel.broker.controller.isr import ProposedIsr, decide_isr
-from semel.broker.handlers.fetch.replica import ReplicaFetchHandler
+from semel.broker.handlers.fetch.replica import ReplicaFetch, ReplicaFetchHandler
 from semel.broker.log.config import LogConfig
 from semel.broker.logs.config import LogManagerConfig
 from semel.broker.logs.manager import LogManager
@@ -90,9 +91,9 @@ class Machine:
         self.is_asking = False
         metadata = SimpleNamespace(topic_name=lambda topic_id: TP.topic)
         self.quotas = ReplicationQuotas(ReplicationQuota(lambda: self.rate), ReplicationQuota(lambda: self.rate))
-        node = SimpleNamespace(
+        self.node = node = SimpleNamespace(
             metadata=metadata, logs=logs, partition=lambda tp: self.partition, clock=self.clock,
-            replication_quotas=self.quotas,
+            replication_quotas=self.quotas, config=NodeConfig(),
         )  # fmt: skip
         self.fetches = ReplicaFetchHandler(cast(Any, node))
 
@@ -370,3 +371,9 @@ def run_seed(seed: int, steps: int = 1_000) -> dict[str, int]:
     except SemelError as error:
         raise AssertionError(f"seed {seed}: {error.message}") from error
     return world.counts
+
+
+def waiting_fetches(partition: Partition) -> int:
+    """Return how many fetches of followers wait for something to come to a partition."""
+    owners = [getattr(listener, "__self__", None) for listener in partition._replica_listeners or ()]
+    return sum(isinstance(owner, ReplicaFetch) for owner in owners)

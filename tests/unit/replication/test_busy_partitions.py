@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
+from contextlib import suppress
 from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
 
 from semel.broker.config.node_config import NodeConfig
+from semel.broker.peers.peers import PeerUnavailableError
 from semel.broker.peers.requests import FetchAsReplica
 from semel.broker.replication import fetcher as module
 from semel.broker.replication.fetcher import Fetcher
@@ -27,6 +30,8 @@ class Leader:
 
     def __init__(self) -> None:
         self.busy = {0}
+        self.names: list[int] = []
+        """What the first answer about the first partition alone names besides, without records."""
         self.asked: list[tuple[float, list[int], int]] = []
         """When, for which partitions, and how long it might wait."""
 
@@ -38,6 +43,9 @@ class Leader:
         if not self.busy.intersection(numbers):
             await asyncio.sleep(fetch.max_wait_ms / 1000)
         await asyncio.sleep(0.001)
+        names: list[int] = []
+        if numbers == [0]:
+            names, self.names = self.names, []
         return FetchResponse(
             [
                 FetchPartitionResponse(
@@ -45,6 +53,7 @@ class Leader:
                 )
                 for number in numbers
             ]
+            + [FetchPartitionResponse("t", TOPIC_ID, number, ErrorCode.NONE) for number in names]
         )
 
     def hang_up(self, *_: object) -> None: ...
@@ -54,11 +63,19 @@ def followed(number: int) -> Any:
     async def all_durable() -> None: ...
 
     return SimpleNamespace(
-        tp=TopicPartition("t", number), leader=None, offline_error=None, all_durable=all_durable, log_end_offset=0
+        tp=TopicPartition("t", number),
+        topic_id=TOPIC_ID,
+        leader=None,
+        offline_error=None,
+        all_durable=all_durable,
+        log_end_offset=0,
     )
 
 
-def run(monkeypatch: pytest.MonkeyPatch, leader: Leader, seconds: float) -> None:
+def run(
+    monkeypatch: pytest.MonkeyPatch, leader: Leader, seconds: float, until: Callable[[], bool] = lambda: False
+) -> None:
+    """Follow for some time, or until it is enough."""
     monkeypatch.setattr(
         module, "next_fetch", lambda one, *_: FetchPartition("t", TOPIC_ID, one.tp.partition, 0, 1 << 20)
     )
@@ -72,7 +89,10 @@ def run(monkeypatch: pytest.MonkeyPatch, leader: Leader, seconds: float) -> None
         )
         fetcher.follow({one.tp: one for one in (followed(number) for number in range(IDLE + 1))})
         task = asyncio.ensure_future(fetcher.run())
-        await asyncio.sleep(seconds)
+        with suppress(TimeoutError):
+            async with asyncio.timeout(seconds):
+                while not until():  # noqa: ASYNC110 (nothing tells)
+                    await asyncio.sleep(0.01)
         task.cancel()
         await asyncio.gather(task, return_exceptions=True)
 
@@ -80,6 +100,7 @@ def run(monkeypatch: pytest.MonkeyPatch, leader: Leader, seconds: float) -> None
 
 
 def test_what_is_busy_is_asked_for_alone_until_all_are_due(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "ALL_EVERY_S", 0.05)
     leader = Leader()
     run(monkeypatch, leader, 0.5)
     assert leader.asked[0][1] == list(range(IDLE + 1)), "nobody knows yet what is busy"
@@ -89,7 +110,33 @@ def test_what_is_busy_is_asked_for_alone_until_all_are_due(monkeypatch: pytest.M
     assert len(alone) > len(whole) > 2
     for _, numbers, wait_ms in leader.asked:
         if numbers == [0]:
-            assert wait_ms <= 1000 * module.ALL_EVERY_MIN_S + 1, "whatever it waits for, the others have their turn"
+            assert wait_ms <= 1000 * module.ALL_EVERY_S + 1, "whatever it waits for, the others have their turn"
+
+
+def test_what_an_answer_names_is_asked_for_next_and_then_no_more(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "ALL_EVERY_S", 3600.0)
+    leader = Leader()
+    leader.names = [5, IDLE + 7]  # of which one is not followed at all
+    run(monkeypatch, leader, 0.2)
+    asked = [numbers for _, numbers, _ in leader.asked]
+    assert asked[1:4] == [[0], [0, 5], [0]]
+
+
+def test_after_a_failure_all_are_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The leader may have started again, and knows of no partition that it has more of it than the follower."""
+    monkeypatch.setattr(module, "ALL_EVERY_S", 3600.0)
+    leader = Leader()
+    ask = leader.ask
+
+    async def asked(leader_id: int, request: FetchAsReplica) -> FetchResponse:
+        answer = await ask(leader_id, request)
+        if len(leader.asked) == 3:
+            raise PeerUnavailableError("gone")
+        return answer
+
+    monkeypatch.setattr(leader, "ask", asked)
+    run(monkeypatch, leader, 2.0, until=lambda: len(leader.asked) > 4)
+    assert [len(numbers) for _, numbers, _ in leader.asked[:5]] == [IDLE + 1, 1, 1, IDLE + 1, 1]
 
 
 def test_where_nothing_is_busy_one_request_waits_for_all(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -8,6 +8,7 @@ from dataclasses import replace
 import pytest
 from replicated_logs import TP, Machine, ReplicatedLogs
 
+from semel.broker.handlers.fetch.replica import COMMITTED_AFTER_S, ReplicaFetch
 from semel.broker.log.config import AppendOrigin
 from semel.broker.metadata.changes import PartitionState
 from semel.broker.replication.following import Followed, next_fetch, take_in
@@ -15,7 +16,7 @@ from semel.broker.replication.parts import take_part
 from semel.protocol.batch_builder import encode_batch
 from semel.protocol.errors import ErrorCode, RetriableError, SemelError
 from semel.protocol.ids import ProducerIdAndEpoch
-from semel.protocol.kafka.fetch import FetchPartitionResponse, FetchRequest
+from semel.protocol.kafka.fetch import FETCH_MAX_VERSION, FetchPartitionResponse, FetchRequest, FetchResponse
 
 PRODUCER = ProducerIdAndEpoch(7, 0)
 
@@ -238,7 +239,7 @@ def test_a_fetch_waits_until_something_is_appended_and_until_it_is_committed() -
     asyncio.run(main())
 
 
-def test_R1_a_follower_that_was_told_of_less_does_not_wait_to_hear_how_much_is_committed() -> None:
+def test_R1_a_follower_that_was_told_of_less_hears_how_much_is_committed() -> None:
     scene = Scene()
     scene.append()
     scene.leader.sync()
@@ -247,9 +248,20 @@ def test_R1_a_follower_that_was_told_of_less_does_not_wait_to_hear_how_much_is_c
     scene.fetch(scene.third)
     request = scene.request(scene.third)
     scene.leader.fetches.read(request)
+    assert scene.leader.partition.high_watermark == 1
     assert scene.second.partition.high_watermark == 0
-    request = scene.request(scene.second)
-    assert [scene.leader.fetches.read(request)[1] for _ in range(2)] == [True, False]
+
+    async def fetch() -> None:
+        answered: asyncio.Future[FetchResponse] = asyncio.get_running_loop().create_future()
+        begun = scene.leader.fetches.begin(
+            scene.request(scene.second, 3_600_000), FETCH_MAX_VERSION, answered.set_result
+        )
+        assert isinstance(begun, ReplicaFetch)
+        assert begun.waits_s() <= COMMITTED_AFTER_S
+        async with asyncio.timeout(60):
+            assert (await answered).partitions[0].high_watermark == 1
+
+    asyncio.run(fetch())
 
 
 def test_a_fetch_that_nothing_happens_to_is_answered_when_its_time_is_over() -> None:

@@ -6,15 +6,24 @@ import asyncio
 from collections.abc import Awaitable, Callable
 
 import pytest
-from replicated_logs import TP, Machine, ReplicatedLogs
+from replicated_logs import TP, Machine, ReplicatedLogs, waiting_fetches
 
+from semel.broker.config.node_config import RACK_AWARE_SELECTOR, NodeConfig
 from semel.broker.handlers.fetch import replica as replica_module
 from semel.broker.handlers.fetch.replica import ReplicaFetch, ReplicaFetchHandler
+from semel.broker.logs.partition import Partition
 from semel.broker.replication.following import next_fetch, take_in
+from semel.broker.replication.parts import take_part
 from semel.protocol.batch_builder import encode_batch
 from semel.protocol.errors import ErrorCode
 from semel.protocol.ids import TopicPartition
-from semel.protocol.kafka.fetch import FETCH_MAX_VERSION, FetchPartition, FetchRequest, FetchResponse
+from semel.protocol.kafka.fetch import (
+    FETCH_MAX_VERSION,
+    INITIAL_SESSION_EPOCH,
+    FetchPartition,
+    FetchRequest,
+    FetchResponse,
+)
 
 LONG_MS = 3_600_000
 
@@ -48,13 +57,14 @@ class Scene:
 
     @property
     def is_listened_to(self) -> bool:
-        return self.leader.partition._replica_listeners is not None
+        """Whether a fetch listens, besides what remembers that this follower has asked."""
+        return waiting_fetches(self.leader.partition) > 0
 
 
-def run(test: Callable[[Scene], Awaitable[None]]) -> None:
+def run(test: Callable[[Scene], Awaitable[None]], make: Callable[[], Scene] = Scene) -> None:
     async def main() -> None:
         async with asyncio.timeout(60):
-            await test(Scene())
+            await test(make())
 
     asyncio.run(main())
 
@@ -133,6 +143,200 @@ def test_the_time_to_wait_has_a_bound_and_ends_with_an_answer(monkeypatch: pytes
     run(test)
 
 
+def commit(scene: Scene) -> None:
+    """Have a record committed that both followers have: the second is told of it by nothing else."""
+    scene.append()
+    scene.leader.sync()
+    request = scene.request(0)
+    (answer,), _ = scene.handler.read(request)
+    take_in(scene.follower.partition, request.partitions[0], answer)
+    scene.begin(scene.request())
+    third = scene.world.machines[3]
+    for _ in range(2):
+        third.sync()
+        item = next_fetch(third.partition, 1 << 20, 0)
+        request = FetchRequest([item], 0, replica_id=3, replica_epoch=third.broker_epoch)
+        (answer,), _ = scene.handler.read(request)
+        take_in(third.partition, item, answer)
+    assert scene.leader.partition.high_watermark == 1
+
+
+def test_what_is_committed_is_told_a_little_later_where_nothing_else_is_to_be_said(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async def test(scene: Scene) -> None:
+        monkeypatch.setattr(replica_module, "COMMITTED_AFTER_S", 3600.0)
+        commit(scene)
+        await spin()
+        assert scene.answers == []
+        scene.append()
+        await spin()
+        (answer,) = scene.answers
+        assert (answer.partitions[0].high_watermark, answer.partitions[0].records is None) == (1, False)
+
+    run(test)
+
+
+def test_the_wait_for_more_ends_a_little_after_something_was_committed(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def test(scene: Scene) -> None:
+        monkeypatch.setattr(replica_module, "COMMITTED_AFTER_S", 0.001)
+        commit(scene)
+        while not scene.answers:  # noqa: ASYNC110 (the wait is what is tested)
+            await asyncio.sleep(0.001)
+        assert scene.answers[0].partitions[0].high_watermark == 1
+
+    run(test)
+
+
+def test_what_a_fetch_that_was_cancelled_would_have_told_is_told_to_the_next_one() -> None:
+    async def test(scene: Scene) -> None:
+        commit(scene)
+        for begun in tuple(scene.handler._begun):
+            begun.cancel()
+        for _ in range(2):
+            begun = scene.begin(scene.request())
+            assert isinstance(begun, ReplicaFetch)
+            assert begun.waits_s() <= replica_module.COMMITTED_AFTER_S
+            begun.cancel()
+
+    run(test)
+
+
+def test_E2_where_followers_are_read_from_they_hear_at_once_what_is_committed(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def test(scene: Scene) -> None:
+        monkeypatch.setattr(replica_module, "COMMITTED_AFTER_S", 3600.0)
+        scene.leader.node.config = NodeConfig(replica_selector_class=RACK_AWARE_SELECTOR)
+        commit(scene)
+        await spin()
+        assert [answer.partitions[0].high_watermark for answer in scene.answers] == [1]
+
+    run(test)
+
+
+# --- What a follower leaves out ---------------------------------------------------------------------------------------
+
+OTHER = TopicPartition(TP.topic, 1)
+
+
+class TwoPartitions(Scene):
+    """There is a second partition, of which nothing is committed, with records at the leader alone."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        for machine in (self.leader, self.follower):
+            assert machine.logs is not None
+            machine.logs.create_partition(OTHER, self.world.topic_id, self.world.log_config)
+            take_part(self.other(machine), self.world.image.partition(TP), machine.node_id, 0.0)  # type: ignore[arg-type]
+        self.leader.node.partition = self.leader.logs.partition  # type: ignore[union-attr]
+
+    def other(self, machine: Machine) -> Partition:
+        found = None if machine.logs is None else machine.logs.partition(OTHER)
+        assert found is not None
+        return found
+
+    def append_to_other(self) -> None:
+        self.other(self.leader).append(bytearray(encode_batch([(1, None, b"v", ())])), acks=1)
+
+    def request_for(self, *partitions: Partition, session_epoch: int = INITIAL_SESSION_EPOCH) -> FetchRequest:
+        self.follower.sync()
+        return FetchRequest(
+            [next_fetch(partition, 1 << 20, 0) for partition in partitions],
+            LONG_MS,
+            replica_id=2,
+            replica_epoch=self.follower.broker_epoch,
+            session_epoch=session_epoch,
+        )
+
+    def ask_for_both(self) -> None:
+        """The first answer tells where the log starts, the second fetch would wait."""
+        for _ in range(2):
+            begun = self.begin(self.request_for(self.follower.partition, self.other(self.follower)))
+        assert isinstance(begun, ReplicaFetch)
+        begun.cancel()
+
+
+def named(answer: object) -> list[tuple[int, bool]]:
+    """Return which partitions an answer is about, and whether it has records of them."""
+    assert isinstance(answer, FetchResponse)
+    return [(each.partition, each.records is not None) for each in answer.partitions]
+
+
+@pytest.mark.parametrize("is_waiting", [True, False])
+def test_an_answer_names_what_has_got_more_and_was_left_out(is_waiting: bool) -> None:
+    async def test(scene: Scene) -> None:
+        assert isinstance(scene, TwoPartitions)
+        scene.ask_for_both()
+        if is_waiting:
+            scene.begin(scene.request_for(scene.follower.partition))
+            scene.append_to_other()
+            await spin()
+        else:
+            scene.append_to_other()
+            scene.answers.append(scene.begin(scene.request_for(scene.follower.partition)))  # type: ignore[arg-type]
+        assert [named(answer) for answer in scene.answers] == [[(0, False), (1, False)]]
+        again = scene.begin(scene.request_for(scene.follower.partition, scene.other(scene.follower)))
+        assert named(again) == [(0, False), (1, True)]
+
+    run(test, TwoPartitions)
+
+
+def test_what_was_asked_for_meanwhile_is_not_named() -> None:
+    async def test(scene: Scene) -> None:
+        assert isinstance(scene, TwoPartitions)
+        scene.ask_for_both()
+        scene.append_to_other()
+        assert named(scene.begin(scene.request_for(scene.other(scene.follower)))) == [(1, True)]
+        assert isinstance(scene.begin(scene.request_for(scene.follower.partition)), ReplicaFetch)
+
+    run(test, TwoPartitions)
+
+
+def test_an_answer_does_not_name_what_its_fetch_asked_for() -> None:
+    """While a large one is read again, there may be more in something that was read."""
+
+    async def test(scene: Scene) -> None:
+        assert isinstance(scene, TwoPartitions)
+        scene.ask_for_both()
+        request = scene.request_for(scene.other(scene.follower))
+        reading = scene.handler.begin_reading(request, FETCH_MAX_VERSION)
+        reading.read(request.partitions)
+        scene.append_to_other()
+        assert named(scene.handler.answer(request, reading)) == [(1, False)]
+        assert named(scene.begin(request)) == [(1, True)]
+
+    run(test, TwoPartitions)
+
+
+def test_what_is_named_once_is_named_again_once_it_was_asked_for_in_vain() -> None:
+    async def test(scene: Scene) -> None:
+        assert isinstance(scene, TwoPartitions)
+        scene.ask_for_both()
+        scene.other(scene.leader).ask_replicas()  # a read barrier asks, and there are no records
+        assert named(scene.begin(scene.request_for(scene.follower.partition))) == [(0, False), (1, False)]
+        begun = scene.begin(scene.request_for(scene.other(scene.follower)))
+        assert isinstance(begun, ReplicaFetch)
+        begun.cancel()
+        scene.append_to_other()
+        assert named(scene.begin(scene.request_for(scene.follower.partition))) == [(0, False), (1, False)]
+
+    run(test, TwoPartitions)
+
+
+def test_a_follower_that_would_not_ask_for_it_is_told_of_nothing_else() -> None:
+    async def test(scene: Scene) -> None:
+        assert isinstance(scene, TwoPartitions)
+        scene.ask_for_both()
+        scene.begin(scene.request_for(scene.follower.partition, session_epoch=-1))
+        scene.append_to_other()
+        await spin()
+        assert [named(answer) for answer in scene.answers] == [[(0, False)]]
+
+    run(test, TwoPartitions)
+
+
+# --- Large fetches ----------------------------------------------------------------------------------------------------
+
+
 @pytest.fixture
 def in_parts(monkeypatch: pytest.MonkeyPatch) -> None:
     """A fetch of more than one partition is read in parts of one."""
@@ -161,24 +365,28 @@ def test_a_large_fetch_waits_for_news_too() -> None:
     run(test)
 
 
-@pytest.mark.usefixtures("in_parts")
 def test_what_comes_while_a_large_fetch_is_read_is_not_missed(monkeypatch: pytest.MonkeyPatch) -> None:
     async def test(scene: Scene) -> None:
+        assert isinstance(scene, TwoPartitions)
+        scene.ask_for_both()
+        monkeypatch.setattr(replica_module, "PART", 1)
         read = replica_module.Reading.read
-        times: list[int] = []
 
-        def read_and_append(reading: replica_module.Reading, items: list[FetchPartition]) -> None:
-            read(reading, items)
-            times.append(1)
-            if len(times) == 2:
-                scene.append()  # behind the last part of it
+        def read_and_append(reading: replica_module.Reading, items: list[FetchPartition], **more: bool) -> None:
+            read(reading, items, **more)
+            if items[0].partition == OTHER.partition and scene.other(scene.leader).log_end_offset == 0:
+                asyncio.get_running_loop().call_soon(scene.append_to_other)
 
         monkeypatch.setattr(replica_module.Reading, "read", read_and_append)
-        scene.begin(scene.request(LONG_MS, same(scene)))
-        await spin()
+        monkeypatch.setattr(replica_module.Turns, "give_way", lambda _: spin())
+        scene.begin(scene.request_for(scene.other(scene.follower), scene.follower.partition))
+        for _ in range(5):
+            await spin()
         assert len(scene.answers) == 1
+        await spin()
+        assert named(scene.begin(scene.request_for(scene.other(scene.follower)))) == [(1, True)]
 
-    run(test)
+    run(test, TwoPartitions)
 
 
 @pytest.mark.usefixtures("in_parts")

@@ -9,7 +9,7 @@ from dataclasses import replace
 from typing import Any, cast
 
 import pytest
-from replicated_logs import TP, Machine, ReplicatedLogs
+from replicated_logs import TP, Machine, ReplicatedLogs, waiting_fetches
 
 from semel.broker.config.node_config import NodeConfig
 from semel.broker.handlers.fetch import replica as replica_module
@@ -169,7 +169,7 @@ def test_a_fetch_of_what_is_withheld_waits_for_the_quota_and_for_nothing_else(
         await spin()
         (answer,) = scene.answers
         assert answer.partitions[0].records is not None
-        assert scene.leader.partition._replica_listeners is None
+        assert waiting_fetches(scene.leader.partition) == 0
 
     def made() -> Scene:
         scene = Scene(leader=ALL_REPLICAS)
@@ -209,6 +209,7 @@ class Asked:
         self.offsets += [item.fetch_offset for item in request.request.partitions]
         self.waits_ms.append(request.request.max_wait_ms)
         responses, _ = self._scene.leader.fetches.read(request.request)
+        await asyncio.sleep(0)  # an answer never comes at once
         return FetchResponse(responses)
 
     def hang_up(self, *_: object) -> None: ...
