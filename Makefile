@@ -8,6 +8,9 @@ WHEEL := build/wheel
 WORKERS ?= $(shell $(PYTHON) -c "import os; print((os.cpu_count() or 2) * 3 // 2)")
 COMPILED := $(shell sed 's|\.|/|g; s|$$|.py|' compiled-modules.txt)
 
+# Where it is set, each of the hundreds of processes that tests start would compile all sources again.
+unexport PYTHONDONTWRITEBYTECODE
+
 .DEFAULT_GOAL := help
 .PHONY: help setup tools build demo demo-cluster demo-spark test test-long test-spark mutants simulate simulate-faults record-clients compat-java compat-full docs check format wheel lock \
 	proto sync-api bench image clean

@@ -29,6 +29,9 @@ TURNS_SCRIPT = ROOT / "bench" / "longest_turns.py"
 TICKS = os.sysconf("SC_CLK_TCK")
 PAGE_BYTES = os.sysconf("SC_PAGESIZE")
 
+# Processes start with compiled bytecode, as an installed package has it: else each of them compiles all sources.
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+
 
 class Peer(Protocol):
     """What is measured: what serves the Kafka protocol at `address`. `bootstrap` is for clients that find the rest."""
