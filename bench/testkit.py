@@ -34,6 +34,7 @@ def cold(times: dict[str, list[float]], rounds: int) -> None:
     """Start a process, import, start the first broker; with compiled bytecode, as an installed package has it."""
     with tempfile.TemporaryDirectory() as cache:
         environment = {**os.environ, "PYTHONPYCACHEPREFIX": cache}
+        environment.pop("PYTHONDONTWRITEBYTECODE", None)
         for number in range(rounds + 1):
             output = subprocess.run(
                 [sys.executable, "-P", "-c", COLD], env=environment, check=True, capture_output=True, text=True
