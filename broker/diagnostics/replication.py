@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from semel.broker.controller.membership import min_isr_of, partitions_of
 from semel.broker.handlers.topics.rules import internal_topic
+from semel.broker.log.throttled_replicas import THROTTLED_REPLICAS
 from semel.broker.metadata.image import TopicImage
 from semel.broker.services import Services
 from semel.protocol.api.diagnostics import InternalTopicFacts, NodeFacts, ReplicaFacts, ReplicationFacts
@@ -55,6 +56,25 @@ def _missing(node: Services, tp: TopicPartition) -> tuple[ReplicaFacts, ...]:
             lacks = -1 if known is None else max(partition.log_end_offset - known.end_offset, 0)
             told.append(ReplicaFacts(replica, lacks))
     return tuple(told)
+
+
+def throttled_topics(node: Services) -> list[str]:
+    """Return the topics with replicas whose copying is throttled (KIP-73), by name."""
+    return sorted(
+        topic.name
+        for topic in node.metadata.image.topics.values()
+        if any(topic.configs.get(name) for name in THROTTLED_REPLICAS)
+    )
+
+
+async def moving_partitions(node: Services) -> int:
+    """Return how many partitions have replicas that are being moved."""
+    moving = 0
+    turns = Turns()
+    for _, _, state in partitions_of(node.metadata.image):
+        await turns.give_way()
+        moving += state.is_moving
+    return moving
 
 
 def internal_topic_facts(node: Services) -> tuple[InternalTopicFacts, ...]:

@@ -21,7 +21,13 @@ from semel.broker.diagnostics.disk import disk_facts
 from semel.broker.diagnostics.forged import forged_markers
 from semel.broker.diagnostics.groups import group_facts
 from semel.broker.diagnostics.hanging import records_of
-from semel.broker.diagnostics.replication import internal_topic_facts, node_facts, replication_facts
+from semel.broker.diagnostics.replication import (
+    internal_topic_facts,
+    moving_partitions,
+    node_facts,
+    replication_facts,
+    throttled_topics,
+)
 from semel.broker.logs.partition import Partition
 from semel.broker.services import Services
 from semel.protocol.api.diagnostics import (
@@ -117,6 +123,8 @@ async def take_snapshot(node: Services, limit: int = 0, producer_ids: Iterable[i
         replication_total=replication_total,
         internal_topics=internal_topic_facts(node),
         is_controller=node.metadata.controller_epoch >= 0,
+        throttled_topics=tuple(throttled_topics(node)[:most]),
+        moving_total=await moving_partitions(node),
     )
 
 

@@ -9,6 +9,8 @@ from typing import Final
 from semel.protocol.errors import ErrorCode, UsageError
 
 ALL: Final = "*"
+THROTTLED_REPLICAS: Final = ("leader.replication.throttled.replicas", "follower.replication.throttled.replicas")
+"""The settings of a topic that name them."""
 _REPLICA: Final = re.compile(r"[0-9]{1,10}:[0-9]{1,10}", re.ASCII)
 
 

@@ -318,6 +318,8 @@ class NodeSnapshot:
     metadata_sequence: the last change of the metadata that it has applied
     nodes:       all of the cluster, as this one knows them; nodes of earlier versions tell of none
     replication: the partitions of the whole cluster that lack a leader or replicas in sync, as this node knows it
+    throttled_topics: names of topics with replicas whose copying is throttled
+    moving_total: how many partitions have replicas that are being moved
     """
 
     node_id: int
@@ -346,6 +348,8 @@ class NodeSnapshot:
     replication_total: int = 0
     internal_topics: tuple[InternalTopicFacts, ...] = ()
     is_controller: bool = False
+    throttled_topics: tuple[str, ...] = ()
+    moving_total: int = 0
 
 
 @dataclass(frozen=True, slots=True)

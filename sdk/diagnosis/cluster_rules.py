@@ -95,6 +95,7 @@ def replication_findings(cluster: Cluster) -> Iterator[Finding]:
             node_id=node.node_id,
         )
     yield from _behind(cluster, node, led)
+    yield from _throttled(node)
     yield from _too_few_replicas(cluster, node)
 
 
@@ -167,6 +168,20 @@ def _lacking(offsets: int, *, is_away: bool) -> str:
     if is_away:
         return ""
     return " (has not fetched from its leader)" if offsets < 0 else f" (lacks {offsets} records)"
+
+
+def _throttled(node: NodeSnapshot) -> Iterator[Finding]:
+    """Throttles of replicas that nothing needs: no move is under way."""
+    if node.throttled_topics and not node.moving_total:
+        yield Finding(
+            KINDS["throttle-left"],
+            Severity.WARNING,
+            node.throttled_topics[0],
+            f"the copying of replicas of {counted(len(node.throttled_topics), 'topic')} is throttled, and nothing is "
+            f"moved: {listed(node.throttled_topics)}",
+            commands=(command("partition", "moves", "--remove-throttle"),),
+            node_id=node.node_id,
+        )
 
 
 def _too_few_replicas(cluster: Cluster, node: NodeSnapshot) -> Iterator[Finding]:

@@ -237,6 +237,11 @@ _TABLE: Final = (
         "ask for as soon as there are nodes enough.",
     ),
     FindingKind(
+        "throttle-left", _S.PARTITIONS,
+        "A replica that was away catches up no faster than the throttle allows: for longer, fewer copies are complete.",
+        "Remove the throttles, unless they are meant to stay (`semel partition moves --remove-throttle`).",
+    ),
+    FindingKind(
         "partition-skewed", _S.PARTITIONS,
         "One partition has most of the topic's records, so one consumer does most of the work.",
         "Choose keys that spread more evenly.",

@@ -60,6 +60,7 @@ CLUSTER_CASES: dict[str, tuple[Severity, tuple[NodeSnapshot, ...]]] = {
         three(replication=(replace(WHOLE, replicas=(1,), isr=(1,)),), replication_total=1),
     ),
     "replicas-behind": (Severity.WARNING, three(replication=(BEHIND,), replication_total=1)),
+    "throttle-left": (Severity.WARNING, three(throttled_topics=("orders",))),
     "replication-factor-one": (Severity.WARNING, three(topics=(replace(TOPIC, topic="alone"),))),
     "internal-topic-replicas": (
         Severity.WARNING,

@@ -9,6 +9,7 @@ from pathlib import Path
 from cluster import Cluster
 from moving_cluster import T0, create, moved, run
 
+from semel.broker.diagnostics.replication import moving_partitions, throttled_topics
 from semel.broker.handlers.partition_decisions import DECIDED_TOGETHER
 from semel.broker.handlers.reassignments import Reassignment, reassign, reassignments
 from semel.broker.handlers.topics.changes import create_internal_topic, create_topics
@@ -58,10 +59,12 @@ def test_a_move_waits_for_a_node_that_is_away_and_can_be_seen_and_cancelled(tmp_
         for wanted in (None, [T0], [T0, TopicPartition("t", 7), TopicPartition("none", 0)]):
             assert await reassignments(made.nodes[stays], wanted) == [expected]
         assert await reassignments(made.nodes[stays], [TopicPartition("t", 7)]) == []
+        assert await moving_partitions(made.nodes[stays]) == 1
         await made.produce(T0, b"1")
         assert await reassign(made.nodes[stays], {T0: None}) == {T0: None}
         assert (made.state(T0).replicas, made.state(T0).is_moving) == ((stays, before[1]), False)
         assert await reassignments(made.nodes[stays]) == []
+        assert await moving_partitions(made.nodes[stays]) == 0
         refused = await reassign(made.nodes[stays], {T0: None})
         assert refused[T0] is not None
         assert refused[T0].code is ErrorCode.NO_REASSIGNMENT_IN_PROGRESS
@@ -69,6 +72,16 @@ def test_a_move_waits_for_a_node_that_is_away_and_can_be_seen_and_cancelled(tmp_
         await made.start(away)
         await made.in_sync(T0, away, stays)
         await made.until(lambda: made.state(T0).replicas == (away, stays))
+
+    run(tmp_path, test)
+
+
+def test_the_doctor_hears_of_topics_whose_replicas_are_throttled(tmp_path: Path) -> None:
+    async def test(made: Cluster) -> None:
+        throttles = ("leader.replication.throttled.replicas", "follower.replication.throttled.replicas")
+        configs = [{throttles[0]: "*"}, {throttles[1]: "0:1"}, {throttles[0]: ""}, {"min.insync.replicas": "1"}]
+        await create_topics(made.nodes[1], [NewTopic(f"t{n}", 1, 1, each) for n, each in enumerate(configs)])
+        assert throttled_topics(made.nodes[1]) == ["t0", "t1"]
 
     run(tmp_path, test)
 

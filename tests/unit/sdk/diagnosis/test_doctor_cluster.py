@@ -56,6 +56,10 @@ def test_facts_survive_the_wire(name: str) -> None:
         assert from_message(diagnostics_pb2.NodeSnapshot.FromString(data), NodeSnapshot) == facts
 
 
+def test_a_throttle_is_left_only_once_nothing_is_moved_any_more() -> None:
+    assert findings(three(throttled_topics=("orders",), moving_total=1)) == {}
+
+
 def test_every_setting_that_must_be_equal_is_told() -> None:
     assert set(EQUAL_SETTINGS) <= set(TOLD_SETTINGS)
 
