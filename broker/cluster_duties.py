@@ -17,7 +17,7 @@ from semel.broker.controller.elections import nodes_fenced, nodes_unfenced
 from semel.broker.controller.membership import alive_nodes, cordoned_nodes, stopping_nodes
 from semel.broker.controller.moves import completed_moves
 from semel.broker.controller.placement import with_more_replicas
-from semel.broker.controller.preferred import preferred_elections
+from semel.broker.controller.preferred import LedElsewhere, preferred_elections
 from semel.broker.controller.shutdown import StepDown, may_stop, step_down
 from semel.broker.metadata.changes import BrokerStopping, Change
 from semel.broker.metadata.image import MetadataImage
@@ -26,7 +26,7 @@ from semel.broker.metadata.store import NodeSession
 from semel.broker.peers.probes import Probes
 from semel.broker.peers.silence import Patience, Sign
 from semel.protocol.errors import SemelError
-from semel.protocol.ids import OFFSETS_TOPIC, TRANSACTIONS_TOPIC
+from semel.protocol.ids import OFFSETS_TOPIC, TRANSACTIONS_TOPIC, TopicPartition
 from semel.protocol.wording import counted
 from semel.runtime.clock import Clock
 from semel.runtime.turns import in_turns
@@ -128,17 +128,18 @@ class ClusterDuties:
             or now_s - self._leaders_checked_s < config.leader_imbalance_check_interval_seconds
         ):
             return
-        before = self._metadata.image
-        found = len(self._preferred_elections(before))
+        image = self._metadata.image
+        elsewhere = LedElsewhere(image, imbalance_max_percent=config.leader_imbalance_per_broker_percentage)
+        async for topic in in_turns(image.topics.values()):
+            elsewhere.count(topic)
+        found: list[TopicPartition] = []
+        async for topic in in_turns(image.topics.values()):
+            found += elsewhere.find(topic)[: ELECTIONS_MAX - len(found)]
         if found:
-            await self._metadata.change(self._preferred_elections, as_controller=True)
-            _log.info("%s led by the preferred replica again", counted(found, "partition is", "partitions are"))
-        if found < ELECTIONS_MAX:
+            await self._metadata.change(lambda image: preferred_elections(image, found), as_controller=True)
+            _log.info("%s led by the preferred replica again", counted(len(found), "partition is", "partitions are"))
+        if len(found) < ELECTIONS_MAX:
             self._leaders_checked_s = now_s
-
-    def _preferred_elections(self, image: MetadataImage) -> list[Change]:
-        percent = self._config().leader_imbalance_per_broker_percentage
-        return preferred_elections(image, imbalance_max_percent=percent, changes_max=ELECTIONS_MAX)
 
     async def _complete_moves(self) -> None:
         """Complete moves that wait for something else than replicas in sync: whatever that is, the metadata has it."""

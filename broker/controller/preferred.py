@@ -7,33 +7,62 @@ after the other, leaves everything to a few. As Kafka's auto.leader.rebalance.en
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Collection, Iterable
 from dataclasses import replace
 
-from semel.broker.controller.membership import alive_nodes, changed, follows, partitions_of, stopping_nodes
-from semel.broker.metadata.changes import Change
-from semel.broker.metadata.image import MetadataImage
+from semel.broker.controller.membership import alive_nodes, changed, follows, stopping_nodes
+from semel.broker.metadata.changes import Change, PartitionState
+from semel.broker.metadata.image import MetadataImage, TopicImage
+from semel.protocol.ids import TopicPartition
 
 
-def preferred_elections(image: MetadataImage, *, imbalance_max_percent: int, changes_max: int) -> list[Change]:
-    """Return the elections of preferred replicas, at most `changes_max` of them.
+class LedElsewhere:
+    """Finds partitions that their preferred replicas could lead, and others do. Topics are given to it one by one, all
+    of them to `count` and then to `find`, so that others can have their turns in between (S3).
 
-    imbalance_max_percent: of the partitions that prefer a node so many may be led by others, and nothing is done
+    imbalance_max_percent: of the partitions that prefer a node so many may be led by others, and none is found
 
     What is being moved is left alone, and so are partitions whose preferred replica is away, stops or is not in sync.
     """
-    able = alive_nodes(image) - stopping_nodes(image)
-    preferring: Counter[int] = Counter()
-    elsewhere: Counter[int] = Counter()
-    for _, _, state in partitions_of(image):
-        preferring[state.replicas[0]] += 1
-        elsewhere[state.replicas[0]] += state.leader != state.replicas[0]
-    wanting = {node for node in able if elsewhere[node] * 100 > preferring[node] * imbalance_max_percent}
+
+    def __init__(self, image: MetadataImage, *, imbalance_max_percent: int) -> None:
+        self._able = _able(image)
+        self._imbalance_max_percent = imbalance_max_percent
+        self._preferring: Counter[int] = Counter()
+        self._elsewhere: Counter[int] = Counter()
+
+    def count(self, topic: TopicImage) -> None:
+        for state in topic.partitions:
+            self._preferring[state.replicas[0]] += 1
+            self._elsewhere[state.replicas[0]] += state.leader != state.replicas[0]
+
+    def find(self, topic: TopicImage) -> list[TopicPartition]:
+        wanting = {node for node in self._able if self._is_wanting(node)}
+        return [
+            TopicPartition(topic.name, number)
+            for number, state in enumerate(topic.partitions)
+            if _may_go_back(state, wanting)
+        ]
+
+    def _is_wanting(self, node: int) -> bool:
+        return self._elsewhere[node] * 100 > self._preferring[node] * self._imbalance_max_percent
+
+
+def preferred_elections(image: MetadataImage, partitions: Iterable[TopicPartition]) -> list[Change]:
+    """Return the elections of the preferred replicas of these partitions, where they may lead by this image."""
+    able = _able(image)
     changes: list[Change] = []
-    for topic, number, state in partitions_of(image) if wanting else ():
-        preferred = state.replicas[0]
-        if preferred not in wanting or state.leader == preferred or state.is_moving or preferred not in state.isr:
-            continue
-        changes += changed(topic, number, follows(state, replace(state, leader=preferred)))
-        if len(changes) >= changes_max:
-            break
+    for tp in partitions:
+        topic, state = image.topic(tp.topic), image.partition(tp)
+        if topic is not None and state is not None and _may_go_back(state, able):
+            changes += changed(topic, tp.partition, follows(state, replace(state, leader=state.replicas[0])))
     return changes
+
+
+def _able(image: MetadataImage) -> frozenset[int]:
+    return frozenset(alive_nodes(image) - stopping_nodes(image))
+
+
+def _may_go_back(state: PartitionState, nodes: Collection[int]) -> bool:
+    preferred = state.replicas[0]
+    return state.leader != preferred and preferred in nodes and not state.is_moving and preferred in state.isr

@@ -5,29 +5,35 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
-from three_nodes import ALL, after, image_of
+from three_nodes import ALL, FIRST, after, image_of
 
-from semel.broker.controller.preferred import preferred_elections
+from semel.broker.controller.preferred import LedElsewhere, preferred_elections
 from semel.broker.metadata.changes import PartitionChanged, PartitionState
+from semel.broker.metadata.image import MetadataImage
+from semel.protocol.ids import TopicPartition
 
 AWAY = replace(ALL, leader=2)
 """Node 1 is preferred, and 2 leads."""
 
 
-def elected(*states: PartitionState, percent: int = 10, changes_max: int = 1_000, **image: object) -> list[int]:
+def found_in(image: MetadataImage, percent: int) -> list[TopicPartition]:
+    elsewhere = LedElsewhere(image, imbalance_max_percent=percent)
+    for topic in image.topics.values():
+        elsewhere.count(topic)
+    return [tp for topic in image.topics.values() for tp in elsewhere.find(topic)]
+
+
+def elected(*states: PartitionState, percent: int = 10, **image: object) -> list[int]:
     """Return the numbers of the partitions whose preferred replica is elected."""
-    found = preferred_elections(
-        image_of(*states, **image),
-        imbalance_max_percent=percent,
-        changes_max=changes_max,  # type: ignore[arg-type]
-    )
+    before = image_of(*states, **image)  # type: ignore[arg-type]
+    found = preferred_elections(before, found_in(before, percent))
     assert all(isinstance(one, PartitionChanged) for one in found)
     return [one.partition for one in found if isinstance(one, PartitionChanged)]
 
 
 def test_R4_a_preferred_replica_that_is_in_sync_leads_again() -> None:
     image = image_of(AWAY)
-    state = after(image, preferred_elections(image, imbalance_max_percent=10, changes_max=1))
+    state = after(image, preferred_elections(image, [FIRST]))
     assert (state.leader, state.leader_epoch) == (1, AWAY.leader_epoch + 1)
     assert (state.isr, state.replicas) == (AWAY.isr, AWAY.replicas)
 
@@ -51,8 +57,14 @@ def test_R4_a_node_that_is_dead_or_stops_is_given_nothing() -> None:
     assert elected(AWAY, stopping=(1,)) == []
 
 
+def test_R4_it_is_decided_by_the_newest_metadata() -> None:
+    """What was found while others had their turns may be over."""
+    assert found_in(image_of(AWAY), 10) == [FIRST]
+    assert preferred_elections(image_of(replace(AWAY, isr=(2, 3))), [FIRST]) == []
+    assert preferred_elections(image_of(AWAY), [FIRST._replace(topic="deleted"), FIRST._replace(partition=7)]) == []
+
+
 def test_some_imbalance_is_left_alone() -> None:
     states = [AWAY] * 2 + [ALL] * 8
     assert elected(*states, percent=20) == []
     assert elected(*states, percent=19) == [0, 1]
-    assert elected(*states, percent=0, changes_max=1) == [0]
