@@ -80,7 +80,7 @@ DELIBERATE = Deliberate(
     (
         r"(elect_leaders: twice|list_offsets: twice|delete_records: twice|describe_producers: twice|"
         r"describe_groups: absent twice|offset_fetch: a group twice|fetch: twice|"
-        r"describe_transactions: twice|offset_commit: good and bad)",
+        r"describe_transactions: twice|consumer_group_describe: twice|offset_commit: good and bad)",
         "what is asked for twice is answered once or twice, and Kafka's APIs differ, too",
     ),
     (
