@@ -251,7 +251,9 @@ class Layout:
         if before == home:
             gains = [off - slopes[node] - twice * of_topic[node] - change for node in leaders]
         else:
-            gains = [off - slopes[node] - twice * of_topic[node] + (change if node == home else 0.0) for node in leaders]
+            gains = [
+                off - slopes[node] - twice * of_topic[node] + (change if node == home else 0.0) for node in leaders
+            ]
         rate = self.led_rates[number]
         if not rate:
             return gains

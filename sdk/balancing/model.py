@@ -119,9 +119,7 @@ class ClusterModel:
                 rates_in[node_id].append(one.bytes_in_per_s)
         # fsum: the same in whatever order the partitions are.
         return tuple(
-            NodeTotals(
-                each, replicas[each], leaders[each], sizes[each], fsum(rates_in[each]), fsum(rates_out[each])
-            )
+            NodeTotals(each, replicas[each], leaders[each], sizes[each], fsum(rates_in[each]), fsum(rates_out[each]))
             for each in sorted(replicas)
         )
 

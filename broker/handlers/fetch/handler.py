@@ -249,9 +249,7 @@ class FetchHandler:
             response.records = None
             response.error = known_code(ErrorCode.KAFKA_STORAGE_ERROR, version)
 
-    def _read_partition(
-        self, item: FetchPartition, call: FetchCall, so_far: Found
-    ) -> FetchPartitionResponse:
+    def _read_partition(self, item: FetchPartition, call: FetchCall, so_far: Found) -> FetchPartitionResponse:
         response = FetchPartitionResponse(item.topic, item.topic_id, item.partition, ErrorCode.NONE)
         try:
             partition = find_partition(self.node, item, call.version, response)
