@@ -34,7 +34,7 @@ class ReplicaSize:
 
     partition: TopicPartition
     size_bytes: int
-    fetched_bytes: int = 0
+    fetched_bytes: int
 
 
 @dataclass(frozen=True, slots=True)

@@ -29,8 +29,8 @@ def read_cluster(
     """Ask a cluster for its nodes, and for where replicas are and how large.
 
     without:   nodes that are to get nothing more, besides those that are dead, stopping, or cordoned
-    measure_s: for so many seconds it is measured how many bytes come into each partition, and how many consumers read of
-               it; 0: none count
+    measure_s: for so many seconds it is measured how many bytes come into each partition, and how many of it consumers
+               read; 0: none count
 
     Raises `SemelError`.
     """

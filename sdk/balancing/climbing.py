@@ -152,10 +152,10 @@ class Climb:
     # --- Two leaders ----------------------------------------------------------------------------------------------
 
     def _exchange_leaders(self) -> bool:
-        """Let each two nodes exchange partitions that they lead, one for one, while that gains. Returns whether any did.
+        """Let each two nodes exchange partitions that they lead, one for one, while that gains.
 
         One that sends much for one that sends little: either alone may gain nothing, because one node would lead more
-        partitions than the other.
+        partitions than the other. Returns whether any did.
         """
         layout, rates = self._layout, self._layout.led_rates
         if not any(rates):

@@ -25,8 +25,8 @@ _GAIN_SHARE_MIN: Final = 0.01
 """So much of what one replica is on an average node has a step to gain: without it searches end in thousands of steps
 that make nodes even to the last byte."""
 _EXCHANGE_SHARE_MIN: Final = 0.1
-"""So much of what one leader is on an average node has an exchange of two leaders to gain. Where nodes lead few partitions
-it is for this that they are exchanged; where they lead many, single changes come closer than that."""
+"""So much of what one leader is on an average node has an exchange of two leaders to gain. It is meant for nodes that
+lead few partitions. Where they lead many, single changes make them more even than that, and exchanges take time."""
 
 
 @dataclass(frozen=True, slots=True)

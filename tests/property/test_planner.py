@@ -185,7 +185,7 @@ def now(model: ClusterModel, layout: Layout) -> ClusterModel:
 
 
 def costs(layout: Layout, model: ClusterModel, weights: Weights) -> float:
-    """Return what copies and other leaders cost, in a layout whose home is the model: counted anew, from the weights."""
+    """Return what copies and other leaders cost, in a layout whose home is the model, by the weights."""
     able = [each for each in range(len(layout.node_ids)) if layout.is_able[each]]
     replicas = sum(node in able for one in layout.replicas for node in one)
     leaders = sum(leader in able for leader in layout.leaders)
