@@ -72,7 +72,7 @@ class Layout:
         self.home = [frozenset(each) for each in self.replicas]
         self.home_leaders = list(self.leaders)
         self._original = list(zip(self.home, self.leaders, strict=True))
-        # A replica that is behind is no leader to prefer: it could not lead now.
+        # A replica that is behind is no leader to prefer: it could not lead now. What is copied will be in sync.
         self._behind = [frozenset(map(self._index.__getitem__, {*one.replicas} - one.in_sync)) for one in partitions]
 
     def _count(self) -> None:
@@ -182,10 +182,6 @@ class Layout:
         """Take where the replicas were at first as their home."""
         for number, (replicas, leader) in enumerate(self._original):
             self.home[number], self.home_leaders[number] = replicas, leader
-
-    def may_lead(self, number: int, node: int) -> bool:
-        """Return whether a replica on a node may become the preferred leader. What is copied to it will be in sync."""
-        return self.is_able[node] and node not in self._behind[number]
 
     def is_whole(self, number: int) -> bool:
         """Return whether all of a partition's replicas are in sync, those that are to be copied included."""
@@ -327,7 +323,7 @@ class Layout:
         replicas, leader = sorted(self.replicas[number]), self.leaders[number]
         led_by, led_gain = NO_COPY, -inf
         if self.is_able[leader]:
-            is_able, behind = self.is_able, self._behind[number]  # as `may_lead` says
+            is_able, behind = self.is_able, self._behind[number]
             others = [node for node in replicas if node != leader and is_able[node] and node not in behind]
             for node, gain in zip(others, self._leader_gains(number, others), strict=True):
                 if gain > led_gain:
