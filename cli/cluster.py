@@ -108,7 +108,8 @@ def balance(
         str,
         typer.Option(
             metavar=DURATION,
-            help=f"Measure for so long what comes into each partition, and spread that too. {DURATION_HELP}",
+            help=f"Measure for so long what producers write to each partition (in) and consumers read of it (out), and "
+            f"spread both too. {DURATION_HELP}",
         ),
     ] = "0",
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
@@ -131,7 +132,7 @@ def balance(
         if as_json:
             print_json(plan_as_json(found))
         else:
-            print_plan(found)
+            print_plan(found, measured=measure_s > 0)
         if not found.moves:
             print("nothing to move" + ("" if found.impossible else ": the cluster is balanced"), file=sys.stderr)
         elif not dry_run:

@@ -17,6 +17,7 @@ from semel.protocol.wording import partition_argument, size
 
 if TYPE_CHECKING:
     from semel.sdk.balancing.carrying_out import Progress
+    from semel.sdk.balancing.model import NodeTotals
     from semel.sdk.balancing.results import Move, Plan
     from semel.sdk.balancing.throttling import MoveThrottle, Throttles
 
@@ -41,8 +42,11 @@ _SHOWN_MAX: Final = 20
 _TOLD_EVERY_S: Final = 5.0
 
 
-def print_plan(plan: Plan) -> None:
-    """Print what each node has before and after, and the moves."""
+def print_plan(plan: Plan, *, measured: bool = False) -> None:
+    """Print what each node has before and after, and the moves.
+
+    measured: whether the plan knows what comes into partitions and goes out; without it there is nothing to show
+    """
     after = {one.node_id: one for one in plan.after}
     rows = []
     for one in plan.before:
@@ -53,9 +57,11 @@ def print_plan(plan: Plan) -> None:
                 _arrow(one.replicas, then.replicas),
                 _arrow(one.leaders, then.leaders),
                 _arrow(size(one.size_bytes), size(then.size_bytes)),
+                *(_rates(one, then) if measured else ()),
             )
         )
-    print_table(["node", "replicas", "preferred leader of", "bytes"], rows, empty="no nodes")
+    columns = ["node", "replicas", "preferred leader of", "bytes"]
+    print_table([*columns, "bytes in", "bytes out"] if measured else columns, rows, empty="no nodes")
     print()
     if plan.moves:
         orders = sum(not move.is_copy for move in plan.moves)
@@ -67,6 +73,18 @@ def print_plan(plan: Plan) -> None:
             print(f"{what}: {partition_argument(case.partition)}: {case.reason}")
         if len(cases) > _SHOWN_MAX:
             print(f"... and {len(cases) - _SHOWN_MAX} more")
+
+
+def _rates(before: NodeTotals, after: NodeTotals) -> tuple[str, str]:
+    """Return bytes in and bytes out as they are shown."""
+    return (
+        _arrow(_per_s(before.bytes_in_per_s), _per_s(after.bytes_in_per_s)),
+        _arrow(_per_s(before.bytes_out_per_s), _per_s(after.bytes_out_per_s)),
+    )
+
+
+def _per_s(rate: float) -> str:
+    return f"{size(round(rate))}/s"
 
 
 def _arrow(before: object, after: object) -> str:
@@ -102,6 +120,7 @@ def plan_as_json(plan: Plan) -> dict[str, Any]:
                 "preferred_leaders": one.leaders,
                 "bytes": one.size_bytes,
                 "bytes_in_per_s": one.bytes_in_per_s,
+                "bytes_out_per_s": one.bytes_out_per_s,
             }
             for one in nodes
         ]

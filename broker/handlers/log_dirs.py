@@ -12,10 +12,15 @@ from semel.protocol.ids import TopicPartition
 
 @dataclass(frozen=True, slots=True)
 class PartitionSize:
-    """`offset_lag` is how far the log's end is behind the high watermark: never, but on a replica that catches up."""
+    """What one partition takes, and gives.
+
+    offset_lag:    how far the log's end is behind the high watermark: never, but on a replica that catches up
+    fetched_bytes: of records that consumers were sent since the node opened the partition
+    """
 
     size_bytes: int
     offset_lag: int
+    fetched_bytes: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,7 +38,9 @@ def describe_log_dir(node: Services) -> LogDir:
     """Return the data folder with all partitions that are online. It is KAFKA_STORAGE_ERROR where none of many is."""
     here = node.logs.partitions()
     online = {
-        each.tp: PartitionSize(each.log.size_bytes, max(0, each.high_watermark - each.log_end_offset))
+        each.tp: PartitionSize(
+            each.log.size_bytes, max(0, each.high_watermark - each.log_end_offset), each.fetched_bytes
+        )
         for each in here
         if each.offline_error is None
     }

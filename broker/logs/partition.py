@@ -82,6 +82,7 @@ class Partition:
         "_refused",
         "_replica_listeners",
         "_waiters",
+        "fetched_bytes",
         "leader_epoch",
         "log",
         "topic_id",
@@ -110,6 +111,8 @@ class Partition:
         self.tp: TopicPartition = log.tp
         self.topic_id: TopicId = log.topic_id
         self.leader_epoch = leader_epoch
+        self.fetched_bytes = 0
+        """Records that consumers were sent since the node opened the partition; what followers fetch is not in it."""
         self._epoch_note: EpochsWrite | None = None
         self._commits = commits
         self._clock = clock

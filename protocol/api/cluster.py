@@ -27,10 +27,14 @@ class NodeState:
 
 @dataclass(frozen=True, slots=True)
 class ReplicaSize:
-    """A replica on a node's disk, with the bytes of its log."""
+    """A replica on a node's disk, with the bytes of its log, and those that consumers were sent of it.
+
+    fetched_bytes: since the node opened the partition; what followers fetch is not in it
+    """
 
     partition: TopicPartition
     size_bytes: int
+    fetched_bytes: int
 
 
 @dataclass(frozen=True, slots=True)

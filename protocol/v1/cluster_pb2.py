@@ -25,7 +25,7 @@ _sym_db = _symbol_database.Default()
 from semel.protocol.v1 import common_pb2 as semel_dot_v1_dot_common__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x16semel/v1/cluster.proto\x12\x08semel.v1\x1a\x15semel/v1/common.proto\"\x16\n\x14\x44\x65scribeNodesRequest\";\n\x15\x44\x65scribeNodesResponse\x12\"\n\x05nodes\x18\x01 \x03(\x0b\x32\x13.semel.v1.NodeState\"x\n\tNodeState\x12\x0f\n\x07node_id\x18\x01 \x01(\x05\x12\x0c\n\x04rack\x18\x02 \x01(\t\x12\x10\n\x08is_alive\x18\x03 \x01(\x08\x12\x13\n\x0bis_stopping\x18\x04 \x01(\x08\x12\x13\n\x0bis_cordoned\x18\x05 \x01(\x08\x12\x10\n\x08is_alone\x18\x06 \x01(\x08\"\x19\n\x17\x44\x65scribeReplicasRequest\"l\n\x18\x44\x65scribeReplicasResponse\x12\'\n\x08replicas\x18\x01 \x03(\x0b\x32\x15.semel.v1.ReplicaSize\x12\x13\n\x0btotal_bytes\x18\x02 \x01(\x03\x12\x12\n\nfree_bytes\x18\x03 \x01(\x03\"N\n\x0bReplicaSize\x12+\n\tpartition\x18\x01 \x01(\x0b\x32\x18.semel.v1.TopicPartition\x12\x12\n\nsize_bytes\x18\x02 \x01(\x03\"\x9b\x01\n\x19ReassignPartitionsRequest\x12\x37\n\x05items\x18\x01 \x03(\x0b\x32(.semel.v1.ReassignPartitionsRequest.Item\x1a\x45\n\x04Item\x12+\n\tpartition\x18\x01 \x01(\x0b\x32\x18.semel.v1.TopicPartition\x12\x10\n\x08replicas\x18\x02 \x03(\x05\"^\n\x0fPartitionResult\x12+\n\tpartition\x18\x01 \x01(\x0b\x32\x18.semel.v1.TopicPartition\x12\x1e\n\x05\x65rror\x18\x02 \x01(\x0b\x32\x0f.semel.v1.Error\"H\n\x1aReassignPartitionsResponse\x12*\n\x07results\x18\x01 \x03(\x0b\x32\x19.semel.v1.PartitionResult\"\x1a\n\x18ListReassignmentsRequest\"J\n\x19ListReassignmentsResponse\x12-\n\rreassignments\x18\x01 \x03(\x0b\x32\x16.semel.v1.Reassignment\"o\n\x0cReassignment\x12+\n\tpartition\x18\x01 \x01(\x0b\x32\x18.semel.v1.TopicPartition\x12\x10\n\x08replicas\x18\x02 \x03(\x05\x12\x0e\n\x06\x61\x64\x64ing\x18\x03 \x03(\x05\x12\x10\n\x08removing\x18\x04 \x03(\x05\"T\n\x13\x45lectLeadersRequest\x12,\n\npartitions\x18\x01 \x03(\x0b\x32\x18.semel.v1.TopicPartition\x12\x0f\n\x07unclean\x18\x02 \x01(\x08\"B\n\x14\x45lectLeadersResponse\x12*\n\x07results\x18\x01 \x03(\x0b\x32\x19.semel.v1.PartitionResult\"6\n\x11\x43ordonNodeRequest\x12\x0f\n\x07node_id\x18\x01 \x01(\x05\x12\x10\n\x08\x63ordoned\x18\x02 \x01(\x08\"\x14\n\x12\x43ordonNodeResponse\"(\n\x15UnregisterNodeRequest\x12\x0f\n\x07node_id\x18\x01 \x01(\x05\"\x18\n\x16UnregisterNodeResponse2\xe9\x04\n\x0e\x43lusterService\x12P\n\rDescribeNodes\x12\x1e.semel.v1.DescribeNodesRequest\x1a\x1f.semel.v1.DescribeNodesResponse\x12Y\n\x10\x44\x65scribeReplicas\x12!.semel.v1.DescribeReplicasRequest\x1a\".semel.v1.DescribeReplicasResponse\x12_\n\x12ReassignPartitions\x12#.semel.v1.ReassignPartitionsRequest\x1a$.semel.v1.ReassignPartitionsResponse\x12\\\n\x11ListReassignments\x12\".semel.v1.ListReassignmentsRequest\x1a#.semel.v1.ListReassignmentsResponse\x12M\n\x0c\x45lectLeaders\x12\x1d.semel.v1.ElectLeadersRequest\x1a\x1e.semel.v1.ElectLeadersResponse\x12G\n\nCordonNode\x12\x1b.semel.v1.CordonNodeRequest\x1a\x1c.semel.v1.CordonNodeResponse\x12S\n\x0eUnregisterNode\x12\x1f.semel.v1.UnregisterNodeRequest\x1a .semel.v1.UnregisterNodeResponseb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x16semel/v1/cluster.proto\x12\x08semel.v1\x1a\x15semel/v1/common.proto\"\x16\n\x14\x44\x65scribeNodesRequest\";\n\x15\x44\x65scribeNodesResponse\x12\"\n\x05nodes\x18\x01 \x03(\x0b\x32\x13.semel.v1.NodeState\"x\n\tNodeState\x12\x0f\n\x07node_id\x18\x01 \x01(\x05\x12\x0c\n\x04rack\x18\x02 \x01(\t\x12\x10\n\x08is_alive\x18\x03 \x01(\x08\x12\x13\n\x0bis_stopping\x18\x04 \x01(\x08\x12\x13\n\x0bis_cordoned\x18\x05 \x01(\x08\x12\x10\n\x08is_alone\x18\x06 \x01(\x08\"\x19\n\x17\x44\x65scribeReplicasRequest\"l\n\x18\x44\x65scribeReplicasResponse\x12\'\n\x08replicas\x18\x01 \x03(\x0b\x32\x15.semel.v1.ReplicaSize\x12\x13\n\x0btotal_bytes\x18\x02 \x01(\x03\x12\x12\n\nfree_bytes\x18\x03 \x01(\x03\"e\n\x0bReplicaSize\x12+\n\tpartition\x18\x01 \x01(\x0b\x32\x18.semel.v1.TopicPartition\x12\x12\n\nsize_bytes\x18\x02 \x01(\x03\x12\x15\n\rfetched_bytes\x18\x03 \x01(\x03\"\x9b\x01\n\x19ReassignPartitionsRequest\x12\x37\n\x05items\x18\x01 \x03(\x0b\x32(.semel.v1.ReassignPartitionsRequest.Item\x1a\x45\n\x04Item\x12+\n\tpartition\x18\x01 \x01(\x0b\x32\x18.semel.v1.TopicPartition\x12\x10\n\x08replicas\x18\x02 \x03(\x05\"^\n\x0fPartitionResult\x12+\n\tpartition\x18\x01 \x01(\x0b\x32\x18.semel.v1.TopicPartition\x12\x1e\n\x05\x65rror\x18\x02 \x01(\x0b\x32\x0f.semel.v1.Error\"H\n\x1aReassignPartitionsResponse\x12*\n\x07results\x18\x01 \x03(\x0b\x32\x19.semel.v1.PartitionResult\"\x1a\n\x18ListReassignmentsRequest\"J\n\x19ListReassignmentsResponse\x12-\n\rreassignments\x18\x01 \x03(\x0b\x32\x16.semel.v1.Reassignment\"o\n\x0cReassignment\x12+\n\tpartition\x18\x01 \x01(\x0b\x32\x18.semel.v1.TopicPartition\x12\x10\n\x08replicas\x18\x02 \x03(\x05\x12\x0e\n\x06\x61\x64\x64ing\x18\x03 \x03(\x05\x12\x10\n\x08removing\x18\x04 \x03(\x05\"T\n\x13\x45lectLeadersRequest\x12,\n\npartitions\x18\x01 \x03(\x0b\x32\x18.semel.v1.TopicPartition\x12\x0f\n\x07unclean\x18\x02 \x01(\x08\"B\n\x14\x45lectLeadersResponse\x12*\n\x07results\x18\x01 \x03(\x0b\x32\x19.semel.v1.PartitionResult\"6\n\x11\x43ordonNodeRequest\x12\x0f\n\x07node_id\x18\x01 \x01(\x05\x12\x10\n\x08\x63ordoned\x18\x02 \x01(\x08\"\x14\n\x12\x43ordonNodeResponse\"(\n\x15UnregisterNodeRequest\x12\x0f\n\x07node_id\x18\x01 \x01(\x05\"\x18\n\x16UnregisterNodeResponse2\xe9\x04\n\x0e\x43lusterService\x12P\n\rDescribeNodes\x12\x1e.semel.v1.DescribeNodesRequest\x1a\x1f.semel.v1.DescribeNodesResponse\x12Y\n\x10\x44\x65scribeReplicas\x12!.semel.v1.DescribeReplicasRequest\x1a\".semel.v1.DescribeReplicasResponse\x12_\n\x12ReassignPartitions\x12#.semel.v1.ReassignPartitionsRequest\x1a$.semel.v1.ReassignPartitionsResponse\x12\\\n\x11ListReassignments\x12\".semel.v1.ListReassignmentsRequest\x1a#.semel.v1.ListReassignmentsResponse\x12M\n\x0c\x45lectLeaders\x12\x1d.semel.v1.ElectLeadersRequest\x1a\x1e.semel.v1.ElectLeadersResponse\x12G\n\nCordonNode\x12\x1b.semel.v1.CordonNodeRequest\x1a\x1c.semel.v1.CordonNodeResponse\x12S\n\x0eUnregisterNode\x12\x1f.semel.v1.UnregisterNodeRequest\x1a .semel.v1.UnregisterNodeResponseb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -43,33 +43,33 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_DESCRIBEREPLICASRESPONSE']._serialized_start=293
   _globals['_DESCRIBEREPLICASRESPONSE']._serialized_end=401
   _globals['_REPLICASIZE']._serialized_start=403
-  _globals['_REPLICASIZE']._serialized_end=481
-  _globals['_REASSIGNPARTITIONSREQUEST']._serialized_start=484
-  _globals['_REASSIGNPARTITIONSREQUEST']._serialized_end=639
-  _globals['_REASSIGNPARTITIONSREQUEST_ITEM']._serialized_start=570
-  _globals['_REASSIGNPARTITIONSREQUEST_ITEM']._serialized_end=639
-  _globals['_PARTITIONRESULT']._serialized_start=641
-  _globals['_PARTITIONRESULT']._serialized_end=735
-  _globals['_REASSIGNPARTITIONSRESPONSE']._serialized_start=737
-  _globals['_REASSIGNPARTITIONSRESPONSE']._serialized_end=809
-  _globals['_LISTREASSIGNMENTSREQUEST']._serialized_start=811
-  _globals['_LISTREASSIGNMENTSREQUEST']._serialized_end=837
-  _globals['_LISTREASSIGNMENTSRESPONSE']._serialized_start=839
-  _globals['_LISTREASSIGNMENTSRESPONSE']._serialized_end=913
-  _globals['_REASSIGNMENT']._serialized_start=915
-  _globals['_REASSIGNMENT']._serialized_end=1026
-  _globals['_ELECTLEADERSREQUEST']._serialized_start=1028
-  _globals['_ELECTLEADERSREQUEST']._serialized_end=1112
-  _globals['_ELECTLEADERSRESPONSE']._serialized_start=1114
-  _globals['_ELECTLEADERSRESPONSE']._serialized_end=1180
-  _globals['_CORDONNODEREQUEST']._serialized_start=1182
-  _globals['_CORDONNODEREQUEST']._serialized_end=1236
-  _globals['_CORDONNODERESPONSE']._serialized_start=1238
-  _globals['_CORDONNODERESPONSE']._serialized_end=1258
-  _globals['_UNREGISTERNODEREQUEST']._serialized_start=1260
-  _globals['_UNREGISTERNODEREQUEST']._serialized_end=1300
-  _globals['_UNREGISTERNODERESPONSE']._serialized_start=1302
-  _globals['_UNREGISTERNODERESPONSE']._serialized_end=1326
-  _globals['_CLUSTERSERVICE']._serialized_start=1329
-  _globals['_CLUSTERSERVICE']._serialized_end=1946
+  _globals['_REPLICASIZE']._serialized_end=504
+  _globals['_REASSIGNPARTITIONSREQUEST']._serialized_start=507
+  _globals['_REASSIGNPARTITIONSREQUEST']._serialized_end=662
+  _globals['_REASSIGNPARTITIONSREQUEST_ITEM']._serialized_start=593
+  _globals['_REASSIGNPARTITIONSREQUEST_ITEM']._serialized_end=662
+  _globals['_PARTITIONRESULT']._serialized_start=664
+  _globals['_PARTITIONRESULT']._serialized_end=758
+  _globals['_REASSIGNPARTITIONSRESPONSE']._serialized_start=760
+  _globals['_REASSIGNPARTITIONSRESPONSE']._serialized_end=832
+  _globals['_LISTREASSIGNMENTSREQUEST']._serialized_start=834
+  _globals['_LISTREASSIGNMENTSREQUEST']._serialized_end=860
+  _globals['_LISTREASSIGNMENTSRESPONSE']._serialized_start=862
+  _globals['_LISTREASSIGNMENTSRESPONSE']._serialized_end=936
+  _globals['_REASSIGNMENT']._serialized_start=938
+  _globals['_REASSIGNMENT']._serialized_end=1049
+  _globals['_ELECTLEADERSREQUEST']._serialized_start=1051
+  _globals['_ELECTLEADERSREQUEST']._serialized_end=1135
+  _globals['_ELECTLEADERSRESPONSE']._serialized_start=1137
+  _globals['_ELECTLEADERSRESPONSE']._serialized_end=1203
+  _globals['_CORDONNODEREQUEST']._serialized_start=1205
+  _globals['_CORDONNODEREQUEST']._serialized_end=1259
+  _globals['_CORDONNODERESPONSE']._serialized_start=1261
+  _globals['_CORDONNODERESPONSE']._serialized_end=1281
+  _globals['_UNREGISTERNODEREQUEST']._serialized_start=1283
+  _globals['_UNREGISTERNODEREQUEST']._serialized_end=1323
+  _globals['_UNREGISTERNODERESPONSE']._serialized_start=1325
+  _globals['_UNREGISTERNODERESPONSE']._serialized_end=1349
+  _globals['_CLUSTERSERVICE']._serialized_start=1352
+  _globals['_CLUSTERSERVICE']._serialized_end=1969
 # @@protoc_insertion_point(module_scope)

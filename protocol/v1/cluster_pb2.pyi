@@ -48,12 +48,14 @@ class DescribeReplicasResponse(_message.Message):
     def __init__(self, replicas: _Optional[_Iterable[_Union[ReplicaSize, _Mapping]]] = ..., total_bytes: _Optional[int] = ..., free_bytes: _Optional[int] = ...) -> None: ...
 
 class ReplicaSize(_message.Message):
-    __slots__ = ("partition", "size_bytes")
+    __slots__ = ("partition", "size_bytes", "fetched_bytes")
     PARTITION_FIELD_NUMBER: _ClassVar[int]
     SIZE_BYTES_FIELD_NUMBER: _ClassVar[int]
+    FETCHED_BYTES_FIELD_NUMBER: _ClassVar[int]
     partition: _common_pb2.TopicPartition
     size_bytes: int
-    def __init__(self, partition: _Optional[_Union[_common_pb2.TopicPartition, _Mapping]] = ..., size_bytes: _Optional[int] = ...) -> None: ...
+    fetched_bytes: int
+    def __init__(self, partition: _Optional[_Union[_common_pb2.TopicPartition, _Mapping]] = ..., size_bytes: _Optional[int] = ..., fetched_bytes: _Optional[int] = ...) -> None: ...
 
 class ReassignPartitionsRequest(_message.Message):
     __slots__ = ("items",)

@@ -82,7 +82,7 @@ class ClusterServiceServicer(object):
         raise NotImplementedError('Method not implemented!')
 
     def DescribeReplicas(self, request, context):
-        """The replicas on the disk of the node that is asked, with their sizes.
+        """The replicas on the disk of the node that is asked, with their sizes, and what consumers have fetched of them.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

@@ -255,7 +255,7 @@ class Admin(NotPicklable):
         return await self._run(self._core.nodes())
 
     async def replicas(self) -> ReplicasOfNodes:
-        """Ask each node which replicas are on its disk, and return their sizes."""
+        """Ask each node which replicas are on its disk: their sizes, and what consumers have fetched of them."""
         return await self._run(self._core.replicas())
 
     async def reassign_partitions(

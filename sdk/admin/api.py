@@ -254,7 +254,7 @@ class Admin(NotPicklable):
         return self._run(self._core.nodes())
 
     def replicas(self) -> ReplicasOfNodes:
-        """Ask each node which replicas are on its disk, and return their sizes."""
+        """Ask each node which replicas are on its disk: their sizes, and what consumers have fetched of them."""
         return self._run(self._core.replicas())
 
     def reassign_partitions(

@@ -24,12 +24,20 @@ _OTHER_NODE_TIMEOUT_MS: Final = 5_000
 
 @dataclass(frozen=True, slots=True)
 class NodeReplicas:
-    """What a node has on its disk: the bytes of each replica's log; -1 where the disk's size can't be told."""
+    """What a node has on its disk, and what consumers read of it.
+
+    sizes:                   the bytes of each replica's log
+    total_bytes, free_bytes: of the disk; -1 where that can't be told
+    fetched_bytes:           the bytes that this node has sent to consumers of each replica, since it opened it. What
+                             followers fetch does not count. It begins at 0 again when the node starts, and where a
+                             replica is moved to the node; nodes of versions that do not count say 0
+    """
 
     node_id: int
     sizes: Mapping[TopicPartition, int]
     total_bytes: int
     free_bytes: int
+    fetched_bytes: Mapping[TopicPartition, int]
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,8 +80,12 @@ async def _replicas_of(control: Control, node_id: int, address: str | None) -> N
         address=address,
         timeout_ms=None if address is None else _OTHER_NODE_TIMEOUT_MS,
     )
-    sizes = {from_message(one.partition, TopicPartition): one.size_bytes for one in found.replicas}
-    return NodeReplicas(node_id, sizes, found.total_bytes, found.free_bytes)
+    sizes: dict[TopicPartition, int] = {}
+    fetched_bytes: dict[TopicPartition, int] = {}
+    for one in found.replicas:
+        tp = from_message(one.partition, TopicPartition)
+        sizes[tp], fetched_bytes[tp] = one.size_bytes, one.fetched_bytes
+    return NodeReplicas(node_id, sizes, found.total_bytes, found.free_bytes, fetched_bytes)
 
 
 async def reassign_partitions(

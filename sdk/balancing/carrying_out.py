@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import islice
@@ -28,16 +29,22 @@ def read_cluster(
     """Ask a cluster for its nodes, and for where replicas are and how large.
 
     without:   nodes that are to get nothing more, besides those that are dead, stopping, or cordoned
-    measure_s: for so many seconds it is measured how many bytes come into each partition; 0: none count
+    measure_s: for so many seconds it is measured how many bytes come into each partition, and how many of it consumers
+               read; 0: none count
 
     Raises `SemelError`.
     """
     moving = {one.partition for one in admin.reassignments()}
     before: dict[TopicPartition, int] = {}
+    fetched: Mapping[TopicPartition, int] = {}
     if measure_s:
-        before = sizes_of(admin.replicas())
+        replicas_before = admin.replicas()
+        before = sizes_of(replicas_before)
         sleep(measure_s)
-    replicas = admin.replicas()
+        replicas = admin.replicas()
+        fetched = fetched_between(replicas_before, replicas)
+    else:
+        replicas = admin.replicas()
     sizes = sizes_of(replicas)
     # Topics before nodes: a node that comes meanwhile, and gets a replica, is known then.
     topics = admin.topics(include_internal=True)
@@ -62,6 +69,7 @@ def read_cluster(
                     frozenset(one.isr),
                     size_bytes,
                     bytes_in_per_s=grown / measure_s if measure_s else 0.0,
+                    bytes_out_per_s=fetched.get(tp, 0) / measure_s if measure_s else 0.0,
                     is_moving=tp in moving,
                 )
             )
@@ -77,6 +85,24 @@ def sizes_of(replicas: ReplicasOfNodes) -> dict[TopicPartition, int]:
     for here in replicas.nodes.values():
         for tp, size_bytes in here.sizes.items():
             found[tp] = max(size_bytes, found.get(tp, 0))
+    return found
+
+
+def fetched_between(before: ReplicasOfNodes, after: ReplicasOfNodes) -> Counter[TopicPartition]:
+    """Return how many bytes consumers were sent of each partition from one look at the nodes to the next, by all nodes.
+
+    A node's count that went back began again, because the node did or the replica was moved to it: what it has now was
+    sent since. So was that of a replica which the node did not have before. Of a node that could not be asked before
+    nothing is known: what it counts may be of days.
+    """
+    found: Counter[TopicPartition] = Counter()
+    for node_id, here in after.nodes.items():
+        was_here = before.nodes.get(node_id)
+        if was_here is None:
+            continue
+        for tp, count in here.fetched_bytes.items():
+            was = was_here.fetched_bytes.get(tp, 0)
+            found[tp] += count - was if count >= was else count
     return found
 
 

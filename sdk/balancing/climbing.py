@@ -1,7 +1,7 @@
 """The search for a better balance: steps that each lower the cost, until none does.
 
 A single step changes one preferred leader or moves one replica. Where none gains, several steps at once may: leaders
-passed on over nodes in between, and two replicas that change places.
+passed on over nodes in between, and two leaders or two replicas that change places.
 """
 
 from __future__ import annotations
@@ -13,7 +13,8 @@ from typing import Final
 from semel.sdk.balancing.layout import NO_COPY, Layout, Step
 
 _EXCHANGED_MAX: Final = 24
-"""So many replicas of each of two nodes are tried for an exchange, spread over their sizes: all would be millions."""
+"""So many partitions of each of two nodes are tried for an exchange, spread over their sizes, or over what their leader
+sends: all would be millions."""
 
 _NEAR: Final = 4
 """A step that lacks less than so many times of what a step has to gain may gain enough soon, when others are taken."""
@@ -44,6 +45,7 @@ class Climb:
         return (
             self._take_singles(may_copy=False)
             or self._pass_leader_on()
+            or self._exchange_leaders()
             or self._take_singles(may_copy=True)
             or self._exchange()
         )
@@ -63,7 +65,10 @@ class Climb:
         """
         best_step, gain_min = self._layout.best_step, self._layout.gain_min
         nearly = -_NEAR * gain_min
-        todo = [step for number in self._movable if (step := best_step(number, nearly, may_copy=may_copy))]
+        if may_copy:
+            todo = [step for number in self._movable if (step := best_step(number, nearly, may_copy=True))]
+        else:
+            todo = self._leader_steps(nearly)
         share, any_taken = 0.5, False
         while True:
             todo.sort(key=lambda step: (-step.gain, step.number))
@@ -82,6 +87,14 @@ class Climb:
             if is_done:
                 return any_taken
             todo, share = waiting, share / 2
+
+    def _leader_steps(self, gain_min: float) -> list[Step]:
+        """Return for each partition the other preferred leader that gains most, if it gains more than `gain_min`."""
+        best: dict[int, Step] = {}
+        for number, node, gain in self._layout.leader_changes(self._movable):
+            if gain > gain_min and (number not in best or gain > best[number].gain):
+                best[number] = Step(number, NO_COPY, NO_COPY, node, gain)
+        return list(best.values())
 
     # --- Leaders over nodes in between ----------------------------------------------------------------------------
 
@@ -113,16 +126,13 @@ class Climb:
         """Return what it costs least to pass one partition on from a node to another, by both, and the step."""
         layout = self._layout
         links: dict[tuple[int, int], tuple[float, Step]] = {}
-        for number in self._movable:
+        for number, node, gain in layout.leader_changes(self._movable):
             leader = layout.leaders[number]
-            if layout.is_able[leader]:
-                for node in layout.replicas[number]:
-                    if node != leader and layout.may_lead(number, node):
-                        # One that helps its topic counts as free: else a way in a circle could be the cheapest.
-                        detour = max(0.0, layout.leader_detour(number, node))
-                        known = links.get((leader, node))
-                        if known is None or detour < known[0]:
-                            links[leader, node] = (detour, Step(number, NO_COPY, NO_COPY, node))
+            # One that helps otherwise counts as free: else a way in a circle could be the cheapest.
+            detour = max(0.0, layout.lead_over_gain(leader, node) - gain)
+            known = links.get((leader, node))
+            if known is None or detour < known[0]:
+                links[leader, node] = (detour, Step(number, NO_COPY, NO_COPY, node))
         return links
 
     def _take_if_better(self, steps: Sequence[Step]) -> bool:
@@ -138,6 +148,46 @@ class Climb:
         for step in reversed(undo):
             self._layout.take(step)
         return False
+
+    # --- Two leaders ----------------------------------------------------------------------------------------------
+
+    def _exchange_leaders(self) -> bool:
+        """Let each two nodes exchange partitions that they lead, one for one, while that gains.
+
+        One that sends much for one that sends little: either alone may gain nothing, because one node would lead more
+        partitions than the other. Returns whether any did.
+        """
+        layout, rates = self._layout, self._layout.led_rates
+        if not any(rates):
+            return False
+        between: dict[tuple[int, int], list[int]] = {}
+        for number, node, _ in layout.leader_changes(self._movable):
+            between.setdefault((layout.leaders[number], node), []).append(number)
+        for numbers in between.values():
+            numbers.sort(key=lambda each: (rates[each], each))
+        any_taken = False
+        for left, right in combinations(layout.able, 2):
+            by_left, by_right = between.get((left, right), []), between.get((right, left), [])
+            while not self.is_cut_off and (pair := self._best_leader_exchange(left, right, by_left, by_right)):
+                self._take(Step(pair[0], NO_COPY, NO_COPY, right), Step(pair[1], NO_COPY, NO_COPY, left))
+                any_taken = True
+        return any_taken
+
+    def _best_leader_exchange(
+        self, left: int, right: int, by_left: Sequence[int], by_right: Sequence[int]
+    ) -> tuple[int, int] | None:
+        layout, together = self._layout, self._layout.together_gain
+        going = [number for number in by_left if layout.leaders[number] == left]
+        coming = [number for number in by_right if layout.leaders[number] == right]
+        others = [(each, layout.leader_gain(each, left)) for each in _spread(coming)]
+        best, best_gain = None, layout.exchange_gain_min
+        for number in _spread(going):
+            alone = layout.leader_gain(number, right)
+            for other, other_alone in others:
+                gain = alone + other_alone + together(number, other)
+                if gain > best_gain:
+                    best, best_gain = (number, other), gain
+        return best
 
     # --- Two replicas ---------------------------------------------------------------------------------------------
 

@@ -16,20 +16,26 @@ from semel.sdk.balancing.model import ClusterModel, NodeModel
 BYTES_MEAN_MIN: Final = 64 << 20
 """A mean that is smaller counts as this many bytes: nobody needs megabytes spread evenly."""
 BYTES_IN_MEAN_MIN: Final = 64 << 10
-"""The same for bytes a second."""
+"""The same for bytes a second that are written."""
+BYTES_OUT_MEAN_MIN: Final = 64 << 10
+"""The same for those that are sent."""
 _GAIN_MIN: Final = 1e-11
 """A step that gains less gains nothing: what is left of sums of floats."""
 _GAIN_SHARE_MIN: Final = 0.01
 """So much of what one replica is on an average node has a step to gain: without it searches end in thousands of steps
 that make nodes even to the last byte."""
+_EXCHANGE_SHARE_MIN: Final = 0.1
+"""So much of what one leader is on an average node has an exchange of two leaders to gain. It is meant for nodes that
+lead few partitions. Where they lead many, single changes make them more even than that, and exchanges take time."""
 
 
 @dataclass(frozen=True, slots=True)
 class Weights:
     """How much each goal counts against the others. From 0, which switches a goal off, to 1000; else `ValueError`.
 
-    replicas, leaders, size_bytes, bytes_in: that nodes have equally much of it; leaders are the preferred ones
-    topic_replicas, topic_leaders:           that the same holds within each topic. A topic counts for its share of all
+    replicas, leaders, size_bytes, bytes_in, bytes_out: that nodes have equally much of it; leaders are the preferred
+                   ones, and bytes out are those of the partitions that a node leads
+    topic_replicas, topic_leaders: that the same holds within each topic. A topic counts for its share of all
     copy:          of copying a replica, relative to what a node has. With 0.1, nodes stay as they are where one has a
                    few percent more than another: that is not worth the copies
     leader_change: of another preferred leader, which copies nothing
@@ -39,6 +45,7 @@ class Weights:
     leaders: float = 1.0
     size_bytes: float = 1.0
     bytes_in: float = 1.0
+    bytes_out: float = 1.0
     topic_replicas: float = 1.0
     topic_leaders: float = 1.0
     copy: float = 0.1
@@ -68,17 +75,18 @@ def imbalance(cluster: ClusterModel, *, empty: Collection[int] = (), weights: We
     nodes = [each.node_id for each in receivers(cluster, empty)]
     if not nodes:
         return 0.0
-    replicas, leaders, sizes, rates = (Counter[int]() for _ in range(4))
+    replicas, leaders, sizes, rates_in, rates_out = (Counter[int]() for _ in range(5))
     topics: dict[str, tuple[Counter[int], Counter[int]]] = {}
     for one in cluster.partitions:
         of_topic = topics.setdefault(one.partition.topic, (Counter(), Counter()))
         leaders[one.replicas[0]] += 1
+        rates_out[one.replicas[0]] += round(one.led_bytes_out_per_s)
         of_topic[1][one.replicas[0]] += 1
         for node_id in one.replicas:
             replicas[node_id] += 1
             of_topic[0][node_id] += 1
             sizes[node_id] += one.size_bytes
-            rates[node_id] += round(one.bytes_in_per_s)
+            rates_in[node_id] += round(one.bytes_in_per_s)
 
     def uneven(counts: Counter[int], mean_min: int = 0) -> float:
         return relative_squares([counts[each] for each in nodes], mean_min)
@@ -90,7 +98,8 @@ def imbalance(cluster: ClusterModel, *, empty: Collection[int] = (), weights: We
         weights.replicas * uneven(replicas)
         + weights.leaders * uneven(leaders)
         + weights.size_bytes * uneven(sizes, BYTES_MEAN_MIN)
-        + weights.bytes_in * uneven(rates, BYTES_IN_MEAN_MIN)
+        + weights.bytes_in * uneven(rates_in, BYTES_IN_MEAN_MIN)
+        + weights.bytes_out * uneven(rates_out, BYTES_OUT_MEAN_MIN)
         + weights.topic_replicas * sum(share(each, replicas) * uneven(each) for each, _ in topics.values())
         + weights.topic_leaders * sum(share(each, leaders) * uneven(each) for _, each in topics.values())
     )
@@ -115,12 +124,14 @@ class Factors:
     leaders: float
     size_bytes: float
     bytes_in: float
+    bytes_out: float
     topic_replicas: tuple[float, ...]
     topic_leaders: tuple[float, ...]
     per_byte: float
     per_replica: float
     leader_change: float
     gain_min: float
+    exchange_gain_min: float
 
     @classmethod
     def of(
@@ -132,19 +143,22 @@ class Factors:
         leaders: int,
         size_bytes: int,
         bytes_in: int,
+        bytes_out: int,
         topic_replicas: Iterable[int],
         topic_leaders: Iterable[int],
     ) -> Factors:
         """Return the factors for what all nodes that may get replicas have together."""
         size_mean = max(size_bytes / node_count, BYTES_MEAN_MIN)
-        rate_mean = max(bytes_in / node_count, BYTES_IN_MEAN_MIN)
+        in_mean = max(bytes_in / node_count, BYTES_IN_MEAN_MIN)
+        out_mean = max(bytes_out / node_count, BYTES_OUT_MEAN_MIN)
         per_node = node_count / replicas if replicas else 0.0
         leader_per_node = node_count / leaders if leaders else 0.0
         return cls(
             replicas=weights.replicas * per_node**2,
             leaders=weights.leaders * leader_per_node**2,
             size_bytes=weights.size_bytes / size_mean**2,
-            bytes_in=weights.bytes_in / rate_mean**2,
+            bytes_in=weights.bytes_in / in_mean**2,
+            bytes_out=weights.bytes_out / out_mean**2,
             # Of the topic's squares relative to its own mean, the topic's share of all.
             topic_replicas=tuple(
                 weights.topic_replicas * per_node * node_count / each if each else 0.0 for each in topic_replicas
@@ -156,4 +170,5 @@ class Factors:
             per_replica=weights.copy / 2 * per_node,
             leader_change=weights.leader_change * leader_per_node,
             gain_min=max(_GAIN_MIN, _GAIN_SHARE_MIN * per_node),
+            exchange_gain_min=max(_GAIN_MIN, _EXCHANGE_SHARE_MIN * leader_per_node),
         )

@@ -6,7 +6,7 @@ same plan in whatever order it is described. All loads are whole numbers, so tha
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from math import inf
 from typing import Final
@@ -62,6 +62,8 @@ class Layout:
         self.partitions = partitions
         self.sizes = [each.size_bytes for each in partitions]
         self._rates = [round(each.bytes_in_per_s) for each in partitions]
+        self.led_rates = [round(each.led_bytes_out_per_s) for each in partitions]
+        """What the leader of each sends."""
         topics = {name: topic for topic, name in enumerate(sorted({each.partition.topic for each in partitions}))}
         self._topics = [topics[each.partition.topic] for each in partitions]
         self._topic_count = len(topics)
@@ -70,12 +72,12 @@ class Layout:
         self.home = [frozenset(each) for each in self.replicas]
         self.home_leaders = list(self.leaders)
         self._original = list(zip(self.home, self.leaders, strict=True))
-        # A replica that is behind is no leader to prefer: it could not lead now.
+        # A replica that is behind is no leader to prefer: it could not lead now. What is copied will be in sync.
         self._behind = [frozenset(map(self._index.__getitem__, {*one.replicas} - one.in_sync)) for one in partitions]
 
     def _count(self) -> None:
         size = len(self.node_ids)
-        self._counts, self._leads, self._bytes, self._in = ([0] * size for _ in range(4))
+        self._counts, self._leads, self._bytes, self._in, self._out = ([0] * size for _ in range(5))
         self._topic_counts, self._topic_leads = ([[0] * size for _ in range(self._topic_count)] for _ in range(2))
         for number, replicas in enumerate(self.replicas):
             for node in replicas:
@@ -98,11 +100,13 @@ class Layout:
             leaders=sum(self._leads[node] for node in nodes),
             size_bytes=sum(self._bytes[node] for node in nodes),
             bytes_in=sum(self._in[node] for node in nodes),
+            bytes_out=sum(self._out[node] for node in nodes),
             topic_replicas=[sum(of_topic[node] for node in nodes) for of_topic in self._topic_counts],
             topic_leaders=[sum(of_topic[node] for node in nodes) for of_topic in self._topic_leads],
         )
         size = len(self.node_ids)
-        self._count_slopes, self._lead_slopes, self._byte_slopes, self._in_slopes = ([0.0] * size for _ in range(4))
+        self._count_slopes, self._lead_slopes = [0.0] * size, [0.0] * size
+        self._byte_slopes, self._in_slopes, self._out_slopes = ([0.0] * size for _ in range(3))
         for node in range(size):
             self._slope(node)
 
@@ -113,6 +117,7 @@ class Layout:
         self._lead_slopes[node] = 2 * factors.leaders * self._leads[node]
         self._byte_slopes[node] = 2 * factors.size_bytes * self._bytes[node]
         self._in_slopes[node] = 2 * factors.bytes_in * self._in[node]
+        self._out_slopes[node] = 2 * factors.bytes_out * self._out[node]
 
     def _add(self, number: int, node: int, sign: int) -> None:
         self._counts[node] += sign
@@ -122,12 +127,18 @@ class Layout:
 
     def _lead(self, number: int, node: int, sign: int) -> None:
         self._leads[node] += sign
+        self._out[node] += sign * self.led_rates[number]
         self._topic_leads[self._topics[number]][node] += sign
 
     @property
     def gain_min(self) -> float:
         """What a step has to gain more than, to be worth its place in a plan."""
         return self._factors.gain_min
+
+    @property
+    def exchange_gain_min(self) -> float:
+        """The same for two leaders that change places."""
+        return self._factors.exchange_gain_min
 
     # --- Steps ----------------------------------------------------------------------------------------------------
 
@@ -171,10 +182,6 @@ class Layout:
         """Take where the replicas were at first as their home."""
         for number, (replicas, leader) in enumerate(self._original):
             self.home[number], self.home_leaders[number] = replicas, leader
-
-    def may_lead(self, number: int, node: int) -> bool:
-        """Return whether a replica on a node may become the preferred leader. What is copied to it will be in sync."""
-        return self.is_able[node] and node not in self._behind[number]
 
     def is_whole(self, number: int) -> bool:
         """Return whether all of a partition's replicas are in sync, those that are to be copied included."""
@@ -238,14 +245,51 @@ class Layout:
         twice, change = 2 * factor, self._factors.leader_change
         off = slopes[before] + twice * of_topic[before] - 2 * (self._factors.leaders + factor)
         if before == home:
-            return [off - slopes[node] - twice * of_topic[node] - change for node in leaders]
-        return [off - slopes[node] - twice * of_topic[node] + (change if node == home else 0.0) for node in leaders]
+            gains = [off - slopes[node] - twice * of_topic[node] - change for node in leaders]
+        else:
+            gains = [
+                off - slopes[node] - twice * of_topic[node] + (change if node == home else 0.0) for node in leaders
+            ]
+        rate = self.led_rates[number]
+        if not rate:
+            return gains
+        # All that the leader sends goes with it, so the squares of what nodes send change, too.
+        sent = self._out_slopes
+        fewer = rate * sent[before] - 2 * self._factors.bytes_out * rate**2
+        return [gain + fewer - rate * sent[node] for node, gain in zip(leaders, gains, strict=True)]
 
-    def leader_detour(self, number: int, leader: int) -> float:
-        """Return what another preferred leader costs, without what nodes lead of all topics together."""
-        before = self.leaders[number]
-        of_nodes = self._lead_slopes[before] - self._lead_slopes[leader] - 2 * self._factors.leaders
-        return of_nodes - self.leader_gain(number, leader)
+    def leader_changes(self, numbers: Iterable[int]) -> Iterator[tuple[int, int, float]]:
+        """Yield the other preferred leaders that partitions may have: the number, the node, and the gain.
+
+        Of nodes that may get replicas alone. It is the same as `leader_gain`, of very many at once, and much faster,
+        because the search asks for all of them again and again.
+        """
+        factors, leaders, homes, behind = self._factors, self.leaders, self.home_leaders, self._behind
+        slopes, sent, is_able, change = self._lead_slopes, self._out_slopes, self.is_able, factors.leader_change
+        for number in numbers:
+            before = leaders[number]
+            if not is_able[before]:
+                continue
+            home, rate, topic = homes[number], self.led_rates[number], self._topics[number]
+            factor, of_topic, late = factors.topic_leaders[topic], self._topic_leads[topic], behind[number]
+            twice = 2 * factor
+            off = slopes[before] + twice * of_topic[before] + rate * sent[before]
+            off -= 2 * (factors.leaders + factor + factors.bytes_out * rate**2)
+            if before == home:
+                off -= change
+            for node in self.replicas[number]:
+                if node != before and is_able[node] and node not in late:
+                    gain = off - slopes[node] - twice * of_topic[node] - rate * sent[node]
+                    yield number, node, gain + change if node == home else gain
+
+    def together_gain(self, number: int, other: int) -> float:
+        """Return what it gains that the leaders of two partitions change places, besides what each change gains alone.
+
+        Alone, each adds to what the other node leads, and that costs; together they only exchange what they differ by.
+        """
+        factors, rates, topics = self._factors, self.led_rates, self._topics
+        of_topic = factors.topic_leaders[topics[number]] if topics[number] == topics[other] else 0.0
+        return 4 * (factors.leaders + of_topic + factors.bytes_out * rates[number] * rates[other])
 
     def lead_over_gain(self, most: int, least: int) -> float:
         """Return what it gains that one node leads one partition less, and another one more, of whatever topics."""
@@ -279,7 +323,8 @@ class Layout:
         replicas, leader = sorted(self.replicas[number]), self.leaders[number]
         led_by, led_gain = NO_COPY, -inf
         if self.is_able[leader]:
-            others = [node for node in replicas if node != leader and self.may_lead(number, node)]
+            is_able, behind = self.is_able, self._behind[number]
+            others = [node for node in replicas if node != leader and is_able[node] and node not in behind]
             for node, gain in zip(others, self._leader_gains(number, others), strict=True):
                 if gain > led_gain:
                     led_by, led_gain = node, gain

@@ -29,12 +29,13 @@ class NodeModel:
 class PartitionModel:
     """One partition.
 
-    replicas:       ids of the nodes that have one, the preferred leader first
-    leader:         the node that leads it now; None where nobody does
-    in_sync:        which of the replicas are in sync
-    size_bytes:     of one replica
-    bytes_in_per_s: what producers write; each replica writes as much to its disk
-    is_moving:      its replicas are being moved already
+    replicas:        ids of the nodes that have one, the preferred leader first
+    leader:          the node that leads it now; None where nobody does
+    in_sync:         which of the replicas are in sync
+    size_bytes:      of one replica
+    bytes_in_per_s:  what producers write; each replica writes as much to its disk
+    bytes_out_per_s: what consumers read, from whichever replicas
+    is_moving:       its replicas are being moved already
     """
 
     partition: TopicPartition
@@ -43,15 +44,28 @@ class PartitionModel:
     in_sync: frozenset[int]
     size_bytes: int
     bytes_in_per_s: float = 0.0
+    bytes_out_per_s: float = 0.0
     is_moving: bool = False
+
+    @property
+    def led_bytes_out_per_s(self) -> float:
+        """What its leader sends: to consumers what they read, and to each follower what producers write.
+
+        Consumers that read from the nearest replica (KIP-392) count for the leader, too: which replica that is depends
+        on where the replicas are, and that is what a plan decides.
+        """
+        return self.bytes_out_per_s + self.bytes_in_per_s * (len(self.replicas) - 1)
 
 
 @dataclass(frozen=True, slots=True)
 class NodeTotals:
     """What one node has.
 
-    leaders:    how many partitions have it as their preferred leader, whoever leads them now
-    size_bytes: of all its replicas
+    leaders:         how many partitions have it as their preferred leader, whoever leads them now
+    size_bytes:      of all its replicas
+    bytes_in_per_s:  of all its replicas
+    bytes_out_per_s: of the partitions that have it as their preferred leader: what consumers read, also those that read
+                     from the nearest replica, and what producers write times the number of the other replicas
     """
 
     node_id: int
@@ -59,6 +73,7 @@ class NodeTotals:
     leaders: int
     size_bytes: int
     bytes_in_per_s: float
+    bytes_out_per_s: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,16 +108,19 @@ class ClusterModel:
         """Return what each node has, by node id."""
         replicas = {node.node_id: 0 for node in self.nodes}
         leaders, sizes = replicas.copy(), replicas.copy()
-        rates: dict[int, list[float]] = {node_id: [] for node_id in replicas}
+        rates_in: dict[int, list[float]] = {node_id: [] for node_id in replicas}
+        rates_out: dict[int, list[float]] = {node_id: [] for node_id in replicas}
         for one in self.partitions:
             leaders[one.replicas[0]] += 1
+            rates_out[one.replicas[0]].append(one.led_bytes_out_per_s)
             for node_id in one.replicas:
                 replicas[node_id] += 1
                 sizes[node_id] += one.size_bytes
-                rates[node_id].append(one.bytes_in_per_s)
+                rates_in[node_id].append(one.bytes_in_per_s)
         # fsum: the same in whatever order the partitions are.
         return tuple(
-            NodeTotals(each, replicas[each], leaders[each], sizes[each], fsum(rates[each])) for each in sorted(replicas)
+            NodeTotals(each, replicas[each], leaders[each], sizes[each], fsum(rates_in[each]), fsum(rates_out[each]))
+            for each in sorted(replicas)
         )
 
     def moved(self, replicas: Mapping[TopicPartition, tuple[int, ...]]) -> ClusterModel:
@@ -150,3 +168,5 @@ def _check_partition(one: PartitionModel, known: set[int]) -> None:
         raise ValueError(f"{name} can't have {one.size_bytes} bytes: give 0 or more")
     if not (isfinite(one.bytes_in_per_s) and one.bytes_in_per_s >= 0):
         raise ValueError(f"{name} can't get {one.bytes_in_per_s} bytes a second: give 0 or more")
+    if not (isfinite(one.bytes_out_per_s) and one.bytes_out_per_s >= 0):
+        raise ValueError(f"{name} can't be read at {one.bytes_out_per_s} bytes a second: give 0 or more")

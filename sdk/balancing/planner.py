@@ -6,8 +6,9 @@ moved already, or have no leader, stay as they are. Those with replicas that are
 are moved off nodes that are emptied and nowhere else.
 
 Within that, nodes that are to be emptied lose all replicas, and partitions use as many racks as they can. Then
-replicas, preferred leaders, bytes and bytes written are spread evenly over the nodes, and so is each topic, as far as
-that is worth the copies. The same cluster always gives the same plan. A plan that is carried out leaves nothing to do.
+replicas, preferred leaders, bytes, bytes written and bytes sent are spread evenly over the nodes, and so is each topic,
+as far as that is worth the copies. The same cluster always gives the same plan. A plan that is carried out leaves
+nothing to do.
 """
 
 from __future__ import annotations

@@ -5,11 +5,13 @@ from __future__ import annotations
 import random
 from collections import Counter
 
+import pytest
 from hypothesis import event, given, settings
 from hypothesis import strategies as st
 
 from semel.protocol.ids import TopicPartition
-from semel.sdk.balancing.cost import Weights, imbalance
+from semel.sdk.balancing.cost import BYTES_MEAN_MIN, Weights, imbalance
+from semel.sdk.balancing.layout import NO_COPY, Layout, Step
 from semel.sdk.balancing.model import ClusterModel, NodeModel, PartitionModel
 from semel.sdk.balancing.planner import plan
 from semel.sdk.balancing.results import Plan
@@ -59,6 +61,7 @@ def clusters(draw: st.DrawFn, *, disks: bool = True) -> ClusterModel:
                     in_sync,
                     draw(st.one_of(st.just(0), st.integers(0, 1000 * MIB))),
                     draw(st.one_of(st.just(0.0), st.floats(0, 1e7))),
+                    draw(st.one_of(st.just(0.0), st.floats(0, 1e8))),
                     is_moving=mood == 0,
                 )
             )
@@ -151,7 +154,12 @@ def test_partitions_are_in_as_many_racks_as_they_can_be(task: tuple[ClusterModel
 
 
 @settings(max_examples=150, deadline=None)
-@given(tasks(), st.sampled_from([Weights(), Weights(copy=0.0), Weights(topic_replicas=0.0, size_bytes=5.0)]))
+@given(
+    tasks(),
+    st.sampled_from(
+        [Weights(), Weights(copy=0.0), Weights(topic_replicas=0.0, size_bytes=5.0), Weights(bytes_out=9.0)]
+    ),
+)
 def test_a_cluster_gets_no_more_uneven(task: tuple[ClusterModel, frozenset[int]], weights: Weights) -> None:
     """All that the search does after the moves that have to be is worth what it copies."""
     model, empty = task
@@ -165,6 +173,91 @@ def test_a_cluster_gets_no_more_uneven(task: tuple[ClusterModel, frozenset[int]]
     sought = carried_out(model, made)
     assert imbalance(sought, empty=empty, weights=weights) <= imbalance(unsought, empty=empty, weights=weights) + 1e-9
     event(f"forced moves: {bool(forced)}, others: {len(made.moves) > len(forced)}")
+
+
+def now(model: ClusterModel, layout: Layout) -> ClusterModel:
+    """Return the cluster as a layout has it, the preferred leader first."""
+    replicas = {}
+    for one, nodes, leader in zip(layout.partitions, layout.replicas, layout.leaders, strict=True):
+        others = [layout.node_ids[node] for node in nodes if node != leader]
+        replicas[one.partition] = (layout.node_ids[leader], *others)
+    return model.moved(replicas)
+
+
+def costs(layout: Layout, model: ClusterModel, weights: Weights) -> float:
+    """Return what copies and other leaders cost, in a layout whose home is the model, by the weights."""
+    able = [each for each in range(len(layout.node_ids)) if layout.is_able[each]]
+    replicas = sum(node in able for one in layout.replicas for node in one)
+    leaders = sum(leader in able for leader in layout.leaders)
+    size_bytes = sum(
+        size * (node in able) for size, one in zip(layout.sizes, layout.replicas, strict=True) for node in one
+    )
+    mean = max(size_bytes / len(able), BYTES_MEAN_MIN)
+    total = 0.0
+    before = {one.partition: one.replicas for one in model.partitions}
+    for one in now(model, layout).partitions:
+        copies = len(set(one.replicas) - set(before[one.partition]))
+        total += copies * weights.copy / 2 * (one.size_bytes / mean + len(able) / replicas)
+        total += weights.leader_change * len(able) / leaders * (one.replicas[0] != before[one.partition][0])
+    return total
+
+
+@settings(max_examples=200, deadline=None)
+@given(
+    clusters(disks=False),
+    st.sampled_from([Weights(), Weights(bytes_out=50.0), Weights(copy=0.0, leader_change=0.0, bytes_in=0.0)]),
+    st.data(),
+)
+def test_a_step_gains_what_the_cluster_gets_less_uneven_less_what_it_costs(
+    model: ClusterModel, weights: Weights, data: st.DataObject
+) -> None:
+    layout = Layout(model, (), weights)
+    layout.weigh()
+    taken = 0
+    for _ in range(6):
+        numbers = range(len(layout.partitions))
+        steps = [Step(number, NO_COPY, NO_COPY, node) for number, node, _ in layout.leader_changes(numbers)]
+        for number in numbers:
+            leader = layout.leaders[number]
+            for source in filter(layout.is_able.__getitem__, layout.replicas[number]):
+                targets = [node for node in layout.able if node not in layout.replicas[number]]
+                steps += [Step(number, source, node, node if source == leader else leader) for node in targets]
+        if not steps:
+            break
+        step = data.draw(st.sampled_from(steps))
+        alone = {(number, node): gain for number, node, gain in layout.leader_changes(numbers)}
+        gain = layout.gain(step)
+        if step.source == NO_COPY:
+            assert alone[step.number, step.leader] == pytest.approx(gain, abs=1e-9)
+        before = imbalance(now(model, layout), weights=weights) + costs(layout, model, weights)
+        layout.take(step)
+        after = imbalance(now(model, layout), weights=weights) + costs(layout, model, weights)
+        assert before - after == pytest.approx(gain, rel=1e-9, abs=1e-7)
+        taken += 1
+    event(f"steps: {taken}")
+
+
+@settings(max_examples=200, deadline=None)
+@given(clusters(disks=False), st.data())
+def test_leaders_that_change_places_gain_what_each_does_alone_and_together(
+    model: ClusterModel, data: st.DataObject
+) -> None:
+    layout = Layout(model, (), Weights())
+    layout.weigh()
+    changes = list(layout.leader_changes(range(len(layout.partitions))))
+    pairs = [
+        (one, other)
+        for one in changes
+        for other in changes
+        if one[0] < other[0] and (layout.leaders[one[0]], one[1]) == (other[1], layout.leaders[other[0]])
+    ]
+    if not pairs:
+        return
+    (number, node, alone), (other, to, other_alone) = data.draw(st.sampled_from(pairs))
+    layout.take(Step(number, NO_COPY, NO_COPY, node))
+    together = alone + layout.leader_gain(other, to)
+    assert together == pytest.approx(alone + other_alone + layout.together_gain(number, other), rel=1e-9, abs=1e-9)
+    event("two leaders change places")
 
 
 @settings(max_examples=200, deadline=None)

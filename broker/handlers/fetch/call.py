@@ -134,10 +134,12 @@ class FetchCall:
 class Found:
     """What reading the partitions of a fetch has brought so far, and how much more may be read."""
 
-    __slots__ = ("answer_now", "inline_left", "left", "read_bytes", "responses")
+    __slots__ = ("answer_now", "inline_left", "left", "read_bytes", "responses", "sources")
 
     def __init__(self, bytes_max: int) -> None:
         self.responses: list[FetchPartitionResponse] = []
+        self.sources: list[tuple[Partition, FetchPartitionResponse]] = []
+        """Those of the responses that have records, with where they are from."""
         self.read_bytes = 0
         self.left = bytes_max
         self.inline_left = INLINE_READ_BYTES_TOTAL_MAX

@@ -129,12 +129,12 @@ class FetchHandler:
             call.silent_max_s = self.node.config.replica_lag_time_max_ms / 1000
         call.begun_ms = now_ms
         if context.error is not ErrorCode.NONE:
-            return self.response(call, [])
+            return self.response(call, Found(0))
         if len(context.partitions) > PART:
             return LargeFetch(self, call, room)
         found = self._read_all(call)
         if self.is_enough(call, found):
-            return self.response(call, found.responses)
+            return self.response(call, found)
         return self.wait(call, found.responses, lambda: self._complete(call))
 
     def is_enough(self, call: FetchCall, found: Found) -> bool:
@@ -169,7 +169,7 @@ class FetchHandler:
 
     def _complete(self, call: FetchCall) -> None:
         """Read again and answer a fetch that waited."""
-        call.done(self.response(call, self._read_all(call).responses))
+        call.done(self.response(call, self._read_all(call)))
 
     def forget(self, waiting: WaitingFetch) -> None:
         self._waiting.pop(waiting, None)
@@ -180,9 +180,10 @@ class FetchHandler:
         for waiting in tuple(self._waiting):
             waiting.complete_now()
 
-    def response(self, call: FetchCall, responses: list[FetchPartitionResponse]) -> FetchResponse:
+    def response(self, call: FetchCall, found: Found) -> FetchResponse:
         """Return the answer of a fetch, which is finished with it."""
         call.finished = True
+        responses = found.responses
         self.fetched_records += call.records
         if self.spans is not None and responses:
             names = [topic_name(self.node, item, call.version) or "" for item in call.context.partitions]
@@ -191,9 +192,13 @@ class FetchHandler:
         endpoints: list[NodeEndpoint] = []
         if call.version >= ENDPOINTS_MIN_VERSION:
             endpoints = leader_endpoints(self.node, {response.leader_id for response in told})
-        for response in told:
-            if response.records is not None:
-                self.fetched_bytes += len(response.records)
+        if error is ErrorCode.NONE:
+            # Here, and not where it was read: a fetch that waited has read twice, and is answered once.
+            for partition, response in found.sources:
+                if response.records is not None:
+                    size = len(response.records)
+                    self.fetched_bytes += size
+                    partition.fetched_bytes += size
         return FetchResponse(told, error, session_id, 0, endpoints)
 
     # --- Reading ------------------------------------------------------------------------------------------------------
@@ -211,7 +216,7 @@ class FetchHandler:
     def read(self, call: FetchCall, found: Found, partitions: Sequence[FetchPartition]) -> None:
         """Read these partitions of a fetch."""
         for item in partitions:
-            response = self._read_partition(item, call, min(max(item.max_bytes, 0), found.left), found.read_bytes == 0)
+            response = self._read_partition(item, call, found)
             if response.error is not ErrorCode.NONE:
                 self._hint(item, response, call.version)
             records = response.records
@@ -244,9 +249,7 @@ class FetchHandler:
             response.records = None
             response.error = known_code(ErrorCode.KAFKA_STORAGE_ERROR, version)
 
-    def _read_partition(
-        self, item: FetchPartition, call: FetchCall, max_bytes: int, min_one_batch: bool
-    ) -> FetchPartitionResponse:
+    def _read_partition(self, item: FetchPartition, call: FetchCall, so_far: Found) -> FetchPartitionResponse:
         response = FetchPartitionResponse(item.topic, item.topic_id, item.partition, ErrorCode.NONE)
         try:
             partition = find_partition(self.node, item, call.version, response)
@@ -263,9 +266,9 @@ class FetchHandler:
                     return response
             found = partition.read(
                 item.fetch_offset,
-                max_bytes=max_bytes,
+                max_bytes=min(max(item.max_bytes, 0), so_far.left),
                 isolation=call.request.isolation,
-                min_one_batch=min_one_batch,
+                min_one_batch=so_far.read_bytes == 0,
                 silent_max_s=call.silent_max_s,
             )
         except SemelError as error:
@@ -276,6 +279,8 @@ class FetchHandler:
             response.error = ErrorCode.UNKNOWN_SERVER_ERROR
             return response
         call.records += max(found.next_offset - item.fetch_offset, 0)
+        if found.records is not None:
+            so_far.sources.append((partition, response))
         self._fill(response, partition, found, call.request.isolation)
         return response
 

@@ -51,7 +51,7 @@ class ReadsParts(Protocol):
         """Listen to a fetch's partitions, and call `enough` when there is enough to answer or the time is over."""
         ...
 
-    def response(self, call: FetchCall, responses: list[FetchPartitionResponse]) -> FetchResponse:
+    def response(self, call: FetchCall, found: Found) -> FetchResponse:
         """Return the answer of a fetch."""
         ...
 
@@ -89,7 +89,7 @@ class LargeFetch:
                 await woken
                 if self._room is None or await self._room.take():
                     found = await self._read()
-            response = handler.response(call, found.responses)
+            response = handler.response(call, found)
         except Exception:
             _log.exception("a large fetch failed: partitions=%d", len(call.context.partitions))
             response = FetchResponse([], ErrorCode.UNKNOWN_SERVER_ERROR)

@@ -43,7 +43,7 @@ class ClusterService:
             message,
             message.replicas,
             (
-                to_message(ReplicaSize(tp, one.size_bytes), cluster_pb2.ReplicaSize())
+                to_message(ReplicaSize(tp, one.size_bytes, one.fetched_bytes), cluster_pb2.ReplicaSize())
                 for tp, one in here.partitions.items()
             ),
         )

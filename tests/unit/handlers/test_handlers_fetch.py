@@ -227,6 +227,47 @@ def test_one_answer_is_bounded_by_the_node(tmp_path: Path) -> None:
 # --- Waiting ----------------------------------------------------------------------------------------------------------
 
 
+def test_each_partition_counts_what_consumers_are_sent_of_it(tmp_path: Path) -> None:
+    """Once for each answer, though a fetch that waits reads twice; and nothing for an answer that says an error."""
+
+    async def test(node: FakeNode, listener: KafkaListener) -> None:
+        partitions = node.create("t", 3)
+        append(partitions[0], b"0")
+        client = await KafkaClient.connect(listener.port)
+        items = [part(n) for n in range(3)]
+        answer = await client.fetch(fetch(*items), 12)
+        first, *_ = sizes = [len(item.records or b"") for item in answer.partitions]
+        assert [each.fetched_bytes for each in partitions] == sizes == [first, 0, 0]
+        assert first > 0
+
+        sent = client.send(fetch(*items, wait_ms=FOREVER_MS, min_bytes=first + 1), 12)
+        await until(lambda: listener.statistics().waiting_fetches == 1)
+        assert [each.fetched_bytes for each in partitions] == sizes, "nothing was sent yet"
+        append(partitions[1], b"one")
+        more = [len(item.records or b"") for item in client.fetched(await client.receive(), 12, sent).partitions]
+        assert more[0] == first
+        assert more[1] > 0
+        assert [each.fetched_bytes for each in partitions] == [2 * first, more[1], 0]
+        assert listener.fetch.fetched_bytes == sum(each.fetched_bytes for each in partitions)
+
+        begun = await client.fetch(fetch(part(1), session=(0, 0)), 12)
+        assert partitions[1].fetched_bytes == 2 * more[1]
+        again = fetch(wait_ms=FOREVER_MS, min_bytes=1 << 20, session=(begun.session_id, 1))
+        sent = client.send(again, 12)
+        await until(lambda: listener.statistics().waiting_fetches == 1)
+        other = await KafkaClient.connect(listener.port)
+        overtaking = await other.fetch(fetch(session=(begun.session_id, 2)), 12)
+        assert overtaking.error is ErrorCode.NONE
+        counted = partitions[1].fetched_bytes
+        listener.fetch.finish()
+        refused = client.fetched(await client.receive(), 12, sent)
+        assert refused.error is ErrorCode.INVALID_FETCH_SESSION_EPOCH
+        assert refused.partitions == []
+        assert partitions[1].fetched_bytes == counted, "nothing was sent"
+
+    run_with_listener(test, str(tmp_path))
+
+
 def test_a_fetch_waits_for_records_and_is_woken_by_them(tmp_path: Path) -> None:
     async def test(node: FakeNode, listener: KafkaListener) -> None:
         partitions = node.create("t", 3)

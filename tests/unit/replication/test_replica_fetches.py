@@ -87,6 +87,19 @@ def test_news_are_answered_and_nothing_waits() -> None:
     run(test)
 
 
+def test_what_followers_fetch_does_not_count_as_read_by_consumers() -> None:
+    """The plan of a balanced cluster adds what followers fetch to it: it would count twice."""
+
+    async def test(scene: Scene) -> None:
+        scene.append()
+        answer = scene.begin(scene.request())
+        assert isinstance(answer, FetchResponse)
+        assert answer.partitions[0].records
+        assert scene.leader.partition.fetched_bytes == 0
+
+    run(test)
+
+
 def test_a_fetch_that_waits_has_one_answer_with_all_that_came_in_one_turn() -> None:
     async def test(scene: Scene) -> None:
         begun = scene.begin(scene.request())

@@ -31,6 +31,8 @@ class MadeUp:
         self.elected: list[TopicPartition] = []
         self.election: dict[TopicPartition, SemelError | None] = {}
         self.sizes = {1: dict.fromkeys(T, 100), 2: dict.fromkeys(T, 90), 3: {}}
+        self.fetched: dict[int, dict[TopicPartition, int]] = {}
+        self.away: set[int] = {4}
         self.leaderless: set[TopicPartition] = set()
 
     def reassign_partitions(
@@ -73,9 +75,17 @@ class MadeUp:
         ]
 
     def replicas(self) -> ReplicasOfNodes:
-        nodes = {node_id: NodeReplicas(node_id, dict(sizes), 1_000, 500) for node_id, sizes in self.sizes.items()}
-        nodes[2] = NodeReplicas(2, nodes[2].sizes, -1, -1)
-        return ReplicasOfNodes(nodes, {4: "no connection"})
+        nodes = {
+            node_id: NodeReplicas(
+                node_id,
+                dict(sizes),
+                *((-1, -1) if node_id == 2 else (1_000, 500)),
+                fetched_bytes=dict(self.fetched.get(node_id, {})),
+            )
+            for node_id, sizes in self.sizes.items()
+            if node_id not in self.away
+        }
+        return ReplicasOfNodes(nodes, dict.fromkeys(self.away, "no connection"))
 
     def elect_leaders(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, SemelError | None]:
         self.elected = list(partitions)
@@ -148,6 +158,7 @@ def test_a_cluster_is_read_with_who_may_get_more_and_the_largest_size() -> None:
     assert [one.leader for one in read.partitions[:3]] == [1, None, 1]
     assert [one.is_moving for one in read.partitions[:3]] == [False, False, True]
     assert {one.bytes_in_per_s for one in read.partitions} == {0.0}
+    assert {one.bytes_out_per_s for one in read.partitions} == {0.0}
 
 
 def test_what_comes_in_is_measured() -> None:
@@ -159,6 +170,39 @@ def test_what_comes_in_is_measured() -> None:
 
     read = read_cluster(cast(Admin, made), measure_s=5, sleep=sleep)
     assert [one.bytes_in_per_s for one in read.partitions] == [100.0, 0.0], "retention took more than came in"
+
+
+def test_what_consumers_read_is_measured() -> None:
+    made = MadeUp(dict.fromkeys(T[:4], (1, 2)))
+    made.fetched = {1: {T[0]: 1000, T[1]: 700, T[2]: 50}, 2: {T[0]: 10_000, T[1]: 0}, 3: {}}
+
+    def sleep(seconds: float) -> None:
+        assert seconds == 5
+        made.fetched = {1: {T[0]: 2000, T[1]: 60, T[2]: 50}, 2: {T[0]: 10_500, T[1]: 40}, 3: {T[3]: 25}}
+
+    read = read_cluster(cast(Admin, made), measure_s=5, sleep=sleep)
+    assert [one.bytes_out_per_s for one in read.partitions] == [
+        300.0,  # 1000 from node 1, and 500 from node 2
+        20.0,  # node 1 started again and has sent 60 since, node 2 40
+        0.0,
+        5.0,  # the replica came to node 3 meanwhile
+    ]
+    made.fetched = {1: {T[0]: 9_000}}
+    assert {one.bytes_out_per_s for one in read_cluster(cast(Admin, made)).partitions} == {0.0}, "it is not measured"
+
+
+def test_a_node_that_could_be_asked_only_once_counts_for_nothing() -> None:
+    """Its count may be of days, and would be taken for what consumers read in five seconds."""
+    made = MadeUp(dict.fromkeys(T[:2], (1, 2)))
+    made.fetched = {1: {T[0]: 1000}, 2: {T[0]: 1 << 40}}
+    made.away = {2}
+
+    def sleep(_: float) -> None:
+        made.fetched[1] = {T[0]: 1500}
+        made.away = set()
+
+    read = read_cluster(cast(Admin, made), measure_s=5, sleep=sleep)
+    assert [one.bytes_out_per_s for one in read.partitions] == [100.0, 0.0]
 
 
 @pytest.mark.parametrize("at_once", [1, 3])

@@ -22,10 +22,18 @@ def node(node_id: int, rack: str = "", *, may_get_more: bool = True, free_bytes:
     return NodeModel(node_id, rack, is_alive=True, may_get_more=may_get_more, free_bytes=free_bytes)
 
 
-def partition(name: str, *replicas: int, size_bytes: int = GIB, bytes_in_per_s: float = 0.0) -> PartitionModel:
+def partition(
+    name: str, *replicas: int, size_bytes: int = GIB, bytes_in_per_s: float = 0.0, bytes_out_per_s: float = 0.0
+) -> PartitionModel:
     topic, _, number = name.rpartition("-")
     return PartitionModel(
-        TopicPartition(topic, int(number)), replicas, replicas[0], frozenset(replicas), size_bytes, bytes_in_per_s
+        TopicPartition(topic, int(number)),
+        replicas,
+        replicas[0],
+        frozenset(replicas),
+        size_bytes,
+        bytes_in_per_s,
+        bytes_out_per_s,
     )
 
 
@@ -107,7 +115,7 @@ def test_a_fourth_node_gets_its_share_and_about_a_quarter_is_copied() -> None:
 def test_one_of_four_nodes_is_emptied_and_the_others_share_what_it_had() -> None:
     nodes = (1, 2, 3, 4)
     made = checked(cluster([node(each) for each in nodes], *topic("t", 24, 3, nodes)), empty={2})
-    assert made.after[1] == NodeTotals(2, 0, 0, 0, 0.0)
+    assert made.after[1] == NodeTotals(2, 0, 0, 0, 0.0, 0.0)
     assert [each.replicas for each in made.after] == [24, 0, 24, 24]
     assert spread([each.leaders for each in made.after if each.node_id != 2]) <= 1
     assert made.copied_bytes == 18 * GIB, "only what the emptied node had"
@@ -334,6 +342,73 @@ def test_partitions_that_are_written_much_are_spread() -> None:
     assert [each.replicas for each in made.after] == [4, 4]
 
 
+def test_a_leader_sends_to_consumers_and_to_each_follower() -> None:
+    partitions = [
+        partition("a-0", 1, 2, 3, bytes_in_per_s=10.0, bytes_out_per_s=100.0),
+        partition("b-0", 1, bytes_in_per_s=7.0, bytes_out_per_s=1.0),
+        partition("c-0", 2, 1, bytes_in_per_s=5.0),
+    ]
+    totals = cluster([node(1), node(2), node(3)], *partitions).totals()
+    assert [each.bytes_in_per_s for each in totals] == [22.0, 15.0, 10.0]
+    assert [each.bytes_out_per_s for each in totals] == [121.0, 5.0, 0.0]
+
+
+def test_what_one_node_leads_of_all_that_is_read_is_spread_without_a_copy() -> None:
+    """Each node leads equally many, and each partition is a topic of its own: it is for what is read alone."""
+    nodes = [node(1), node(2), node(3)]
+    hot = [partition(f"hot{number}-0", 1, 2, 3, bytes_out_per_s=20e6) for number in range(6)]
+    cold = [partition(f"cold{number}-0", *((2, 3, 1), (3, 1, 2))[number % 2]) for number in range(12)]
+    made = checked(cluster(nodes, *hot, *cold))
+    assert [each.leaders for each in made.before] == [6, 6, 6]
+    assert [each.bytes_out_per_s for each in made.before] == [120e6, 0.0, 0.0]
+    assert [each.bytes_out_per_s for each in made.after] == [40e6, 40e6, 40e6]
+    assert [each.leaders for each in made.after] == [6, 6, 6]
+    assert reasons(made) == {"leader only": len(made.moves)}
+    assert made.copied_bytes == 0
+    assert plan(cluster(nodes, *hot, *cold), weights=Weights(bytes_out=0.0)).moves == ()
+
+
+def test_what_followers_are_sent_is_spread_too() -> None:
+    """Nobody reads, and all nodes get the same: but one of them sends everything to the other two."""
+    written = [partition(f"a{number}-0", 1, 2, 3, bytes_in_per_s=20e6) for number in range(3)]
+    idle = [partition(f"b{number}-0", *((2, 3, 1), (3, 1, 2))[number % 2]) for number in range(6)]
+    made = checked(cluster([node(1), node(2), node(3)], *written, *idle))
+    assert [each.bytes_in_per_s for each in made.before] == [60e6, 60e6, 60e6]
+    assert [each.bytes_out_per_s for each in made.before] == [120e6, 0.0, 0.0]
+    assert [each.bytes_out_per_s for each in made.after] == [40e6, 40e6, 40e6]
+    assert made.copied_bytes == 0
+
+
+def test_leaders_change_places_where_one_change_alone_gains_nothing() -> None:
+    """Each node leads two. One of them more would be as bad as what is read of it is good."""
+    rates = {(1, 2): (100e6, 50e6), (2, 1): (25e6, 25e6)}
+    partitions = [
+        partition(f"t{place}{replicas[0]}-0", *replicas, bytes_out_per_s=rate)
+        for replicas, of_node in rates.items()
+        for place, rate in enumerate(of_node)
+    ]
+    made = checked(cluster([node(1), node(2)], *partitions))
+    assert [each.bytes_out_per_s for each in made.before] == [150e6, 50e6]
+    assert [each.bytes_out_per_s for each in made.after] == [125e6, 75e6]
+    assert [each.leaders for each in made.after] == [2, 2]
+    assert reasons(made) == {"leader only": 2}
+
+
+def test_little_that_is_read_is_not_worth_another_leader() -> None:
+    """A few kilobytes a second more on one node trouble nobody."""
+    read = [partition(f"a{number}-0", 1, 2, bytes_out_per_s=1e3) for number in range(4)]
+    idle = [partition(f"b{number}-0", 2, 1) for number in range(4)]
+    assert checked(cluster([node(1), node(2)], *read, *idle)).moves == ()
+
+
+def test_what_only_one_node_has_is_copied_so_that_others_send_some_of_it() -> None:
+    hot = [partition(f"hot{number}-0", 1, bytes_out_per_s=50e6, size_bytes=GIB) for number in range(4)]
+    cold = [partition(f"cold{number}-0", 2, size_bytes=GIB) for number in range(4)]
+    made = checked(cluster([node(1), node(2)], *hot, *cold))
+    assert [each.bytes_out_per_s for each in made.after] == [100e6, 100e6]
+    assert [each.replicas for each in made.after] == [4, 4]
+
+
 def test_a_full_disk_is_not_chosen_and_a_tenth_stays_free() -> None:
     partitions = topic("t", 12, 1, (1, 2))
     nodes = [node(1), node(2), node(3, free_bytes=0), node(4, free_bytes=2 * GIB)]
@@ -429,6 +504,8 @@ def test_input_that_can_not_be_is_refused_in_words() -> None:
         ([node(1), node(2)], [replace(good, in_sync=frozenset({3}))], r"t-0 has in-sync replicas \[3\]"),
         ([node(1), node(2)], [replace(good, size_bytes=-1)], "t-0 can't have -1 bytes"),
         ([node(1), node(2)], [replace(good, bytes_in_per_s=float("nan"))], "t-0 can't get nan bytes a second"),
+        ([node(1), node(2)], [replace(good, bytes_out_per_s=-1.0)], "t-0 can't be read at -1.0 bytes a second"),
+        ([node(1), node(2)], [replace(good, bytes_out_per_s=float("inf"))], "t-0 can't be read at inf bytes a second"),
     ):
         with pytest.raises(ValueError, match=says):
             cluster(nodes, *partitions)
