@@ -193,12 +193,14 @@ def costs(layout: Layout, model: ClusterModel, weights: Weights) -> float:
         size * (node in able) for size, one in zip(layout.sizes, layout.replicas, strict=True) for node in one
     )
     mean = max(size_bytes / len(able), BYTES_MEAN_MIN)
+    # Nodes that may get no more can have all replicas, or lead all partitions.
+    per_replica, per_leader = (len(able) / each if each else 0.0 for each in (replicas, leaders))
     total = 0.0
     before = {one.partition: one.replicas for one in model.partitions}
     for one in now(model, layout).partitions:
         copies = len(set(one.replicas) - set(before[one.partition]))
-        total += copies * weights.copy / 2 * (one.size_bytes / mean + len(able) / replicas)
-        total += weights.leader_change * len(able) / leaders * (one.replicas[0] != before[one.partition][0])
+        total += copies * weights.copy / 2 * (one.size_bytes / mean + per_replica)
+        total += weights.leader_change * per_leader * (one.replicas[0] != before[one.partition][0])
     return total
 
 
