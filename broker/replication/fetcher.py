@@ -51,7 +51,9 @@ PARTITIONS_PER_FETCH_MAX: Final = 2_000
 BUSY_S: Final = 10.0
 """So long a partition counts as busy after it had records."""
 ALL_EVERY_S: Final = 0.5
-"""How often all are asked for while some are busy."""
+"""How often all are asked for while some are busy; where they take turns, how often some of them are."""
+UNNOTED_WAIT_MS: Final = 20
+"""So long the leader may wait while the disk has not noted yet where a log starts: a deletion waits for that (D1)."""
 LOOK_AGAIN_S: Final = 1.0
 """Where all wait for the quota: it may be another one by then, or count for others."""
 
@@ -94,6 +96,10 @@ class Fetcher:
         """What is to be asked for next, busy or not."""
         self._all_due = 0.0
         """When all are to be asked for, at the latest."""
+        self._unasked = 0
+        """How many are to be asked for at once, because the leader may not know yet that this node follows them."""
+        self._is_unnoted = False
+        """Whether what is asked for starts where its disk has not noted it yet."""
         self._asks_all = True
         """Whether they were, or only those that are busy, when it was last looked what to ask for."""
         self._leaves_some_out = False
@@ -122,7 +128,7 @@ class Fetcher:
             for tp in table.keys() - partitions.keys():
                 del table[tp]
         if has_more:
-            self._all_due = 0.0
+            self._ask_for_all()
             self._changed.set()
             if self._is_asking:
                 # The answers of a connection come in order: the next request would wait behind the one that waits.
@@ -138,11 +144,13 @@ class Fetcher:
                 continue
             for partition, _ in asked:
                 await partition.all_durable()
+            if self._changed.is_set():
+                continue  # there is more to ask for
             told, asked = asked, []
-            self._wanted.clear()
             for partition, item in told:
                 if is_still_true(partition, item):
                     asked.append((partition, item))
+                    self._wanted.pop(partition.tp, None)
                 elif partition.tp in self._followed:
                     self._wanted[partition.tp] = None
             if not asked and not self._asks_all:
@@ -153,11 +161,17 @@ class Fetcher:
                 continue
             response = await self._ask(asked)
             if response is None:
-                self._all_due = 0.0  # the leader may be another run of its node, which knows of none of them
+                self._ask_for_all()  # the leader may be another run of its node, which knows of none of them
                 continue
-            if self._asks_all:
-                self._all_due = asyncio.get_running_loop().time() + self._all_every_s()
+            if self._asks_all and not self._changed.is_set():
+                self._unasked = max(self._unasked - len(told), 0)
+                self._all_due = 0.0 if self._unasked else asyncio.get_running_loop().time() + self._all_every_s()
             self._take_in(asked, response)
+
+    def _ask_for_all(self) -> None:
+        """Ask for all at once, in as many requests as that takes."""
+        self._all_due = 0.0
+        self._unasked = len(self._followed)
 
     async def _pause(self, pause_s: float | None) -> None:
         """Wait until there are other partitions, or the time is over."""
@@ -183,33 +197,39 @@ class Fetcher:
             del self._busy[next(iter(self._busy))]
         self._asks_all = now >= self._all_due
         if not self._asks_all:
-            asked = self._items({tp: self._followed[tp] for tp in {**self._busy, **self._wanted}}, now)
+            # Those that are named come first, then those that had records longest ago: one answer has room for some.
+            asked = self._items({tp: self._followed[tp] for tp in {**self._wanted, **self._busy}}, now)
             if asked:
                 return asked
             self._asks_all = True
         return self._items(self._followed, now)
 
     def _all_every_s(self) -> float:
-        """Return how long idle partitions may wait for their turn. A leader must not take them for lagging."""
+        """Return how long to wait before the next ones have their turn. A leader must not take any for lagging."""
         lag_max_s = self._config().replica_lag_time_max_ms / 1000
-        return min(ALL_EVERY_S, lag_max_s / 4)
+        turns = max(math.ceil(len(self._followed) / PARTITIONS_PER_FETCH_MAX), 1)
+        return min(ALL_EVERY_S, lag_max_s / 4 / turns)
 
     def _items(self, wanted: Mapping[TopicPartition, Partition], now: float) -> list[tuple[Partition, FetchPartition]]:
         """Return what to ask for of some partitions, in turns where it is much, or more than the quota has left."""
         asked: list[tuple[Partition, FetchPartition]] = []
         max_bytes, left_bytes = self._config().replica_fetch_max_bytes, self._throttle.left_bytes()
-        self._leaves_some_out = False
+        self._leaves_some_out = self._is_unnoted = False
         for tp, partition in list(wanted.items()):
-            if partition.leader is not None or partition.offline_error is not None or self._paused.get(tp, 0.0) > now:
+            if self._paused.get(tp, 0.0) > now:
                 continue
             self._paused.pop(tp, None)
+            if partition.leader is not None or partition.offline_error is not None:
+                continue
             if self._throttle.applies(partition, self.lag.get(tp)):
                 if left_bytes <= 0:
                     self._leaves_some_out = True
                     continue
                 left_bytes -= max_bytes
                 self._followed[tp] = self._followed.pop(tp)
-            asked.append((partition, next_fetch(partition, max_bytes, self._noted_start(tp))))
+            item = next_fetch(partition, max_bytes, self._noted_start(tp))
+            self._is_unnoted |= item.log_start_offset < partition.log_start_offset
+            asked.append((partition, item))
             if len(asked) == PARTITIONS_PER_FETCH_MAX:
                 for done, _ in asked:
                     self._followed[done.tp] = self._followed.pop(done.tp)
@@ -219,12 +239,16 @@ class Fetcher:
     def _wait_ms(self) -> int:
         """Return how long the leader may wait: not while others are left out that are to be asked for, too."""
         wait_ms = self._config().replica_fetch_wait_max_ms
-        looks_at = list(self._paused.values())
+        now = asyncio.get_running_loop().time()
+        looks_at = [until for until in self._paused.values() if until > now]
         if not self._asks_all:
             looks_at.append(self._all_due)
+        elif self._unasked > PARTITIONS_PER_FETCH_MAX:
+            looks_at.append(now)
         if looks_at:
-            left_s = min(looks_at) - asyncio.get_running_loop().time()
-            wait_ms = min(wait_ms, max(math.ceil(left_s * 1000), 0))
+            wait_ms = min(wait_ms, max(math.ceil((min(looks_at) - now) * 1000), 0))
+        if self._is_unnoted:
+            wait_ms = min(wait_ms, UNNOTED_WAIT_MS)
         if self._leaves_some_out and (free_in_s := self._throttle.free_in_s()):
             wait_ms = min(wait_ms, math.ceil(free_in_s * 1000))
         return wait_ms
@@ -282,9 +306,12 @@ class Fetcher:
             if answer.records is not None and len(answer.records):
                 self._busy.pop(partition.tp, None)
                 self._busy[partition.tp] = asyncio.get_running_loop().time()
+                self._followed[partition.tp] = self._followed.pop(partition.tp)  # the others come first next time
+            if item.log_start_offset < partition.log_start_offset:
+                self._wanted[partition.tp] = None  # the leader waits to hear where it starts now (D1)
             if followed is Followed.TAKEN_IN:
                 self.lag[partition.tp] = max(answer.high_watermark - partition.log_end_offset, 0)
-            elif followed is Followed.CUT:
+            elif followed in (Followed.CUT, Followed.LATE):
                 self._wanted[partition.tp] = None
             elif followed is Followed.BEHIND:
                 self._on_behind(partition, answer.log_start_offset)

@@ -73,10 +73,13 @@ class ReplicaFetchHandler:
         if len(request.partitions) <= PART:
             reading = self.begin_reading(request, version)
             reading.read(request.partitions)
-            unasked.asked(reading.partitions)
-            if reading.is_news or unasked.has_more or not self.may_wait(request):
+            if unasked is not None:
+                unasked.asked(reading.partitions)
+            if reading.is_news or self.may_name(request) or not self.may_wait(request):
                 return self.answer(request, reading)
-        unasked.waiting = begun = ReplicaFetch(self, request, version, done)
+        begun = ReplicaFetch(self, request, version, done)
+        if unasked is not None:
+            unasked.waiting = begun
         self._begun[begun] = None
         begun.begin(reading)
         return begun
@@ -107,22 +110,31 @@ class ReplicaFetchHandler:
         """Whether followers should hear at once of what is committed: consumers may read it from them (KIP-392)."""
         return bool(self._node.config.replica_selector_class)
 
-    def unasked(self, request: FetchRequest) -> Unasked:
-        """Return what is known of what the follower does not ask for."""
+    def unasked(self, request: FetchRequest) -> Unasked | None:
+        """Return what is known of what the follower does not ask for; None where it would not ask for what is named."""
+        if request.session_epoch < INITIAL_SESSION_EPOCH:
+            return None
         return self._unasked.setdefault(request.replica_id, Unasked())
+
+    def may_name(self, request: FetchRequest) -> bool:
+        """Say whether an answer would name something that its fetch did not ask for."""
+        unasked = self.unasked(request)
+        return unasked is not None and bool(unasked.has_more)
 
     def answer(self, request: FetchRequest, reading: Reading) -> FetchResponse:
         """Return what was read, with the round of now: what the follower sends next shows that it came after this."""
         reading.note_told()
-        if request.session_epoch >= INITIAL_SESSION_EPOCH:
-            reading.responses += self.unasked(request).named(reading.partitions)
+        unasked = self.unasked(request)
+        if unasked is not None:
+            reading.responses += unasked.named(reading.partitions)
+            unasked.ask_again(reading.again)
         return FetchResponse(reading.responses, session_id=self._node.logs.fetch_rounds.tell())
 
     def forget(self, begun: ReplicaFetch, request: FetchRequest) -> None:
         """It has ended."""
         self._begun.pop(begun, None)
         unasked = self.unasked(request)
-        if unasked.waiting is begun:
+        if unasked is not None and unasked.waiting is begun:
             unasked.waiting = None
 
 
@@ -259,11 +271,12 @@ class ReplicaFetch:
             items = request.partitions[start : start + PART]
             reading.read(items, notes=may_wait)
             read = reading.partitions[start:]
-            unasked.asked(read)
+            if unasked is not None:
+                unasked.asked(read)
             if may_wait and not self._is_woken:
                 self._listen(read)
         self._task = None
-        is_news = reading.is_news or self._is_woken or bool(unasked.has_more)
+        is_news = reading.is_news or self._is_woken or self._handler.may_name(request)
         if may_wait and not is_news and self._handler.may_wait(request):
             self._await_news(reading)
         else:

@@ -33,6 +33,7 @@ class Reading:
         "_request",
         "_told",
         "_version",
+        "again",
         "has_commits",
         "is_news",
         "partitions",
@@ -44,6 +45,8 @@ class Reading:
         self.responses: list[FetchPartitionResponse] = []
         self.partitions: list[Partition | None] = []
         """Those that the answers are about; None: it is not here."""
+        self.again: dict[Partition, None] = {}
+        """Those that the follower is to fetch once more: with news and without records, or without room for them."""
         self.is_news = False
         """Whether there is anything to tell the follower, which should not wait then."""
         self.has_commits = False
@@ -87,13 +90,20 @@ class Reading:
             _log.exception("a follower's read failed: topic=%s partition=%d", item.topic, item.partition)
             response.error = ErrorCode.UNKNOWN_SERVER_ERROR
         moved = not is_withheld and self._has_moved(partition, response)
-        self.is_news |= (
+        has_records = response.records is not None
+        is_told = (
             moved
             or response.error is not ErrorCode.NONE
             or response.diverging_epoch != -1
-            or response.records is not None
             or self._is_awaited(partition)
         )
+        self.is_news |= is_told or has_records
+        if partition is not None:
+            left_out = not (has_records or is_withheld) and item.fetch_offset < partition.log_end_offset
+            if (is_told or left_out) and not has_records:
+                self.again[partition] = None
+            else:
+                self.again.pop(partition, None)
         return partition, response
 
     def note_told(self) -> None:

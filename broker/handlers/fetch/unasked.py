@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import TYPE_CHECKING, Protocol
+from itertools import islice
+from typing import TYPE_CHECKING, Final, Protocol
 
 from semel.protocol.errors import ErrorCode
 from semel.protocol.kafka.fetch import FetchPartitionResponse
 
 if TYPE_CHECKING:
     from semel.broker.logs.partition import Partition
+
+
+NAMED_MAX: Final = 500
+"""So many one answer names at most (S3)."""
 
 
 class Waiting(Protocol):
@@ -47,13 +52,22 @@ class Unasked:
                 self.has_more.pop(partition, None)
                 partition.add_replica_listener(self._woken)
 
+    def ask_again(self, partitions: Iterable[Partition]) -> None:
+        """Take note of what was asked for, has news, and no records: the answer to that is another fetch of it.
+
+        A read barrier waits for it (R9), a deletion (D1), or it got nothing because others filled the answer. It is
+        named unless the next fetch asks for it.
+        """
+        self.has_more.update(dict.fromkeys(partitions))
+
     def named(self, asked: Iterable[Partition | None]) -> list[FetchPartitionResponse]:
         """Return what the answer to a fetch for `asked` says besides. What it asked for stays for the next one."""
         if not self.has_more:
             return []
-        kept = self.has_more.keys() & frozenset(asked)
-        named = [partition for partition in self.has_more if partition not in kept]
-        self.has_more = {partition: None for partition in self.has_more if partition in kept}
+        kept = frozenset(asked)
+        named = list(islice((partition for partition in self.has_more if partition not in kept), NAMED_MAX))
+        for partition in named:
+            del self.has_more[partition]
         return [FetchPartitionResponse(one.tp.topic, one.topic_id, one.tp.partition, ErrorCode.NONE) for one in named]
 
     def _woken(self, partition: Partition, has_more: bool) -> None:

@@ -418,6 +418,21 @@ def test_P5_replaying_skips_what_is_there_and_checks_no_sequence() -> None:
         follower.replay_append(5, stale, now_ms=NOW)
 
 
+def test_R3_what_replaced_a_cut_end_is_read_where_it_is_now() -> None:
+    """A read remembers where the next one begins, for all who read the same records."""
+    log = open_log(SimulatedStorage())
+    for _ in range(3):
+        append(log)
+    size = log.size_bytes // 3
+    for _ in range(2):
+        assert log.read(0, size, 3).next_offset == 1
+        assert log.read(1, size, 3).first_offset == 1
+    log.truncate_to(0, now_ms=NOW)
+    append(log, 5)
+    assert log.read(1, 1 << 20, 5).first_offset == 0
+    assert [record.offset for record in read_all(log, 1)] == [1, 2, 3, 4]
+
+
 def test_R6_truncation_forgets_what_was_never_replicated() -> None:
     storage = SimulatedStorage()
     log = open_log(storage, SMALL)

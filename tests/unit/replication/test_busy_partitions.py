@@ -59,8 +59,12 @@ class Leader:
     def hang_up(self, *_: object) -> None: ...
 
 
-def followed(number: int) -> Any:
-    async def all_durable() -> None: ...
+def followed(number: int, durable: asyncio.Event | None = None) -> Any:
+    """Return a follower's partition, whose log is on the disk once `durable` is set."""
+
+    async def all_durable() -> None:
+        if durable is not None:
+            await durable.wait()
 
     return SimpleNamespace(
         tp=TopicPartition("t", number),
@@ -69,32 +73,55 @@ def followed(number: int) -> Any:
         offline_error=None,
         all_durable=all_durable,
         log_end_offset=0,
+        log_start_offset=0,
     )
 
 
-def run(
-    monkeypatch: pytest.MonkeyPatch, leader: Leader, seconds: float, until: Callable[[], bool] = lambda: False
-) -> None:
-    """Follow for some time, or until it is enough."""
-    monkeypatch.setattr(
-        module, "next_fetch", lambda one, *_: FetchPartition("t", TOPIC_ID, one.tp.partition, 0, 1 << 20)
-    )
-    monkeypatch.setattr(module, "is_still_true", lambda *_: True)
-    monkeypatch.setattr(module, "take_in", lambda *_: Followed.TAKEN_IN)
+def all_followed(durable: asyncio.Event | None = None) -> dict[TopicPartition, Any]:
+    return {one.tp: one for one in (followed(number, durable) for number in range(IDLE + 1))}
+
+
+def following(leader: Leader) -> Fetcher:
     throttle = SimpleNamespace(applies=lambda *_: False, left_bytes=lambda: 1 << 40, free_in_s=lambda: 0.0)
+    return Fetcher(3, 1, cast(Any, leader), NodeConfig, lambda: 1, lambda _: 0, cast(Any, throttle), lambda *_: None)
 
+
+@pytest.fixture(autouse=True)
+def outcomes(monkeypatch: pytest.MonkeyPatch) -> dict[int, list[Followed]]:
+    """What becomes of answers, by partition; what is not told is taken in."""
+    told: dict[int, list[Followed]] = {}
+
+    def take_in(partition: Any, *_: object) -> Followed:
+        left = told.get(partition.tp.partition)
+        return left.pop(0) if left else Followed.TAKEN_IN
+
+    def next_fetch(one: Any, *_: object) -> FetchPartition:
+        item = FetchPartition("t", TOPIC_ID, one.tp.partition, 0, 1 << 20)
+        item.log_start_offset = 0
+        return item
+
+    monkeypatch.setattr(module, "next_fetch", next_fetch)
+    monkeypatch.setattr(module, "is_still_true", lambda *_: True)
+    monkeypatch.setattr(module, "take_in", take_in)
+    return told
+
+
+async def run_until(fetcher: Fetcher, seconds: float, until: Callable[[], bool] = lambda: False) -> None:
+    """Follow for some time, or until it is enough."""
+    task = asyncio.ensure_future(fetcher.run())
+    with suppress(TimeoutError):
+        async with asyncio.timeout(seconds):
+            while not until():  # noqa: ASYNC110 (nothing tells)
+                await asyncio.sleep(0.01)
+    task.cancel()
+    await asyncio.gather(task, return_exceptions=True)
+
+
+def run(leader: Leader, seconds: float, until: Callable[[], bool] = lambda: False) -> None:
     async def main() -> None:
-        fetcher = Fetcher(
-            3, 1, cast(Any, leader), NodeConfig, lambda: 1, lambda _: 0, cast(Any, throttle), lambda *_: None
-        )
-        fetcher.follow({one.tp: one for one in (followed(number) for number in range(IDLE + 1))})
-        task = asyncio.ensure_future(fetcher.run())
-        with suppress(TimeoutError):
-            async with asyncio.timeout(seconds):
-                while not until():  # noqa: ASYNC110 (nothing tells)
-                    await asyncio.sleep(0.01)
-        task.cancel()
-        await asyncio.gather(task, return_exceptions=True)
+        fetcher = following(leader)
+        fetcher.follow(all_followed())
+        await run_until(fetcher, seconds, until)
 
     asyncio.run(main())
 
@@ -102,7 +129,7 @@ def run(
 def test_what_is_busy_is_asked_for_alone_until_all_are_due(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "ALL_EVERY_S", 0.05)
     leader = Leader()
-    run(monkeypatch, leader, 0.5)
+    run(leader, 0.5)
     assert leader.asked[0][1] == list(range(IDLE + 1)), "nobody knows yet what is busy"
     alone = [numbers for _, numbers, _ in leader.asked if numbers == [0]]
     whole = [numbers for _, numbers, _ in leader.asked if len(numbers) == IDLE + 1]
@@ -117,9 +144,9 @@ def test_what_an_answer_names_is_asked_for_next_and_then_no_more(monkeypatch: py
     monkeypatch.setattr(module, "ALL_EVERY_S", 3600.0)
     leader = Leader()
     leader.names = [5, IDLE + 7]  # of which one is not followed at all
-    run(monkeypatch, leader, 0.2)
+    run(leader, 0.2)
     asked = [numbers for _, numbers, _ in leader.asked]
-    assert asked[1:4] == [[0], [0, 5], [0]]
+    assert asked[1:4] == [[0], [5, 0], [0]]
 
 
 def test_after_a_failure_all_are_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -135,14 +162,14 @@ def test_after_a_failure_all_are_asked_for(monkeypatch: pytest.MonkeyPatch) -> N
         return answer
 
     monkeypatch.setattr(leader, "ask", asked)
-    run(monkeypatch, leader, 2.0, until=lambda: len(leader.asked) > 4)
+    run(leader, 20.0, until=lambda: len(leader.asked) > 4)
     assert [len(numbers) for _, numbers, _ in leader.asked[:5]] == [IDLE + 1, 1, 1, IDLE + 1, 1]
 
 
-def test_where_nothing_is_busy_one_request_waits_for_all(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_where_nothing_is_busy_one_request_waits_for_all() -> None:
     leader = Leader()
     leader.busy.clear()
-    run(monkeypatch, leader, 0.1)
+    run(leader, 0.1)
     assert [(numbers, wait_ms) for _, numbers, wait_ms in leader.asked] == [(list(range(IDLE + 1)), 500)]
 
 
@@ -157,5 +184,140 @@ def test_what_has_had_no_records_for_long_is_asked_for_with_the_others(monkeypat
         return await ask(leader_id, request)
 
     monkeypatch.setattr(leader, "ask", asked)
-    run(monkeypatch, leader, 1.0)
-    assert leader.asked[-1][1:] == (list(range(IDLE + 1)), 500)
+    run(leader, 1.0)
+    assert (sorted(leader.asked[-1][1]), leader.asked[-1][2]) == (list(range(IDLE + 1)), 500)
+
+
+# --- What must be asked for, and is not busy --------------------------------------------------------------------------
+
+
+def numbers_asked(leader: Leader) -> list[list[int]]:
+    return [numbers for _, numbers, _ in leader.asked]
+
+
+def test_all_are_asked_for_at_once_also_where_that_takes_several_requests(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "PARTITIONS_PER_FETCH_MAX", 3)
+    monkeypatch.setattr(module, "ALL_EVERY_S", 3600.0)
+    leader = Leader()
+    run(leader, 20.0, until=lambda: len(leader.asked) > 4)
+    first = leader.asked[:3]
+    assert sorted(number for _, numbers, _ in first for number in numbers) == list(range(IDLE + 1))
+    assert [wait_ms for _, _, wait_ms in first[:2]] == [0, 0], "the others are not to wait for their turn"
+    assert numbers_asked(leader)[3:5] == [[0], [0]]
+
+
+def test_what_is_named_comes_first_and_none_of_it_is_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "ALL_EVERY_S", 3600.0)
+    leader = Leader()
+    leader.names = [5, 6, 7, 8]
+    ask = leader.ask
+
+    async def asked(leader_id: int, request: FetchAsReplica) -> FetchResponse:
+        monkeypatch.setattr(module, "PARTITIONS_PER_FETCH_MAX", 3)
+        return await ask(leader_id, request)
+
+    monkeypatch.setattr(leader, "ask", asked)
+    run(leader, 20.0, until=lambda: len(leader.asked) > 4)
+    assert numbers_asked(leader)[1:5] == [[0], [5, 6, 7], [8, 0], [0]]
+
+
+@pytest.mark.parametrize("outcome", [Followed.CUT, Followed.LATE])
+def test_what_was_cut_or_answered_too_late_is_asked_for_next(
+    monkeypatch: pytest.MonkeyPatch, outcomes: dict[int, list[Followed]], outcome: Followed
+) -> None:
+    monkeypatch.setattr(module, "ALL_EVERY_S", 3600.0)
+    outcomes[5] = [outcome]
+    leader = Leader()
+    run(leader, 20.0, until=lambda: len(leader.asked) > 3)
+    assert numbers_asked(leader)[1:4] == [[5, 0], [0], [0]]
+
+
+def test_what_is_no_longer_true_after_the_wait_for_the_disk_is_asked_for_next(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "ALL_EVERY_S", 3600.0)
+    untrue = [5]
+
+    def is_still_true(partition: Any, *_: object) -> bool:
+        return not (partition.tp.partition in untrue and untrue.pop())
+
+    monkeypatch.setattr(module, "is_still_true", is_still_true)
+    leader = Leader()
+    run(leader, 20.0, until=lambda: len(leader.asked) > 3)
+    assert 5 not in leader.asked[0][1]
+    assert numbers_asked(leader)[1:4] == [[5, 0], [0], [0]]
+
+
+def test_what_comes_during_the_wait_for_the_disk_is_asked_for_with_the_others() -> None:
+    async def main() -> None:
+        leader, durable = Leader(), asyncio.Event()
+        fetcher = following(leader)
+        parts = all_followed(durable)
+        more = parts.popitem()
+        fetcher.follow(parts)
+        following_on = asyncio.ensure_future(run_until(fetcher, 20.0, lambda: bool(leader.asked)))
+        await asyncio.sleep(0.01)
+        fetcher.follow(dict([*parts.items(), more]))
+        durable.set()
+        await following_on
+        assert sorted(leader.asked[0][1]) == list(range(IDLE + 1))
+
+    asyncio.run(main())
+
+
+def test_a_request_that_waits_ends_where_there_is_more_to_ask_for() -> None:
+    async def main() -> None:
+        leader = Leader()
+        leader.busy.clear()
+        hung_up: list[object] = []
+        leader.hang_up = lambda *what: hung_up.append(what)  # type: ignore[method-assign]
+        fetcher = following(leader)
+        parts = all_followed()
+        more = parts.popitem()
+        fetcher.follow(parts)
+        following_on = asyncio.ensure_future(run_until(fetcher, 20.0, lambda: len(leader.asked) > 1))
+        while not leader.asked:  # noqa: ASYNC110 (nothing tells)
+            await asyncio.sleep(0.001)
+        fetcher.follow(dict([*parts.items(), more]))
+        assert len(hung_up) == 1
+        await following_on
+        assert sorted(leader.asked[1][1]) == list(range(IDLE + 1))
+
+    asyncio.run(main())
+
+
+def test_one_that_is_offline_after_it_was_refused_does_not_keep_the_others_from_waiting(
+    outcomes: dict[int, list[Followed]],
+) -> None:
+    async def main() -> None:
+        leader = Leader()
+        leader.busy.clear()
+        fetcher = following(leader)
+        parts = all_followed()
+        outcomes[5] = [Followed.REFUSED]
+        fetcher.follow(parts)
+        refused = parts[TopicPartition("t", 5)]
+        answer = FetchPartitionResponse("t", TOPIC_ID, 5, ErrorCode.NOT_LEADER_OR_FOLLOWER)
+        fetcher._take_in([(refused, module.next_fetch(refused, 1, 0))], FetchResponse([answer]))
+        assert refused.tp in fetcher._paused
+        refused.offline_error = RuntimeError("the disk")
+        fetcher._paused[refused.tp] = asyncio.get_running_loop().time() - 1
+        assert fetcher._next()
+        assert fetcher._wait_ms() == 500
+
+    asyncio.run(main())
+
+
+def test_D1_a_start_that_the_disk_notes_later_is_told_soon(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A deletion at the leader waits until its followers say that their disks have it."""
+
+    async def main() -> None:
+        monkeypatch.setattr(module, "ALL_EVERY_S", 3600.0)
+        leader = Leader()
+        fetcher = following(leader)
+        parts = all_followed()
+        parts[TopicPartition("t", 5)].log_start_offset = 7
+        fetcher.follow(parts)
+        await run_until(fetcher, 20.0, lambda: len(leader.asked) > 3)
+        assert numbers_asked(leader)[1:4] == [[5, 0]] * 3
+        assert all(wait_ms <= module.UNNOTED_WAIT_MS for _, _, wait_ms in leader.asked)
+
+    asyncio.run(main())

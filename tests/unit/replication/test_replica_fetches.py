@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
 
 import pytest
 from replicated_logs import TP, Machine, ReplicatedLogs, waiting_fetches
 
 from semel.broker.config.node_config import RACK_AWARE_SELECTOR, NodeConfig
 from semel.broker.handlers.fetch import replica as replica_module
+from semel.broker.handlers.fetch import unasked as unasked_module
 from semel.broker.handlers.fetch.replica import ReplicaFetch, ReplicaFetchHandler
 from semel.broker.logs.partition import Partition
+from semel.broker.logs.proofs import Proof
 from semel.broker.replication.following import next_fetch, take_in
 from semel.broker.replication.parts import take_part
 from semel.protocol.batch_builder import encode_batch
@@ -335,6 +338,68 @@ def test_what_is_named_once_is_named_again_once_it_was_asked_for_in_vain() -> No
     run(test, TwoPartitions)
 
 
+def test_R9_what_a_proof_waits_for_is_named_until_the_follower_has_fetched_it_once_more() -> None:
+    """The answer that wakes the follower is no proof: its next fetch is, and that may be of what is busy alone."""
+
+    async def test(scene: Scene) -> None:
+        assert isinstance(scene, TwoPartitions)
+        scene.ask_for_both()
+        other = scene.other(scene.leader)
+        assert other.leader is not None
+        scene.begin(scene.request_for(scene.follower.partition, scene.other(scene.follower)))
+        proven: list[bool] = []
+        rounds = scene.leader.node.logs.fetch_rounds
+        other.leader.prove(Proof(rounds.begin(), frozenset({2}), lambda: proven.append(True)))
+        other.ask_replicas()
+        await spin()
+        assert [named(answer) for answer in scene.answers] == [[(0, False), (1, False)]]
+        next_one = scene.begin(scene.request_for(scene.follower.partition))
+        assert named(next_one) == [(0, False), (1, False)], "the second was not asked for"
+        assert isinstance(next_one, FetchResponse)
+        request = scene.request_for(scene.other(scene.follower))
+        request.session_id = next_one.session_id
+        scene.begin(request)
+        assert proven == [True]
+
+    run(test, TwoPartitions)
+
+
+def test_what_had_no_room_in_an_answer_is_named_in_the_next_one() -> None:
+    async def test(scene: Scene) -> None:
+        assert isinstance(scene, TwoPartitions)
+        scene.ask_for_both()
+        scene.append()
+        scene.append_to_other()
+        request = scene.request_for(scene.follower.partition, scene.other(scene.follower))
+        request.max_bytes = 1
+        answer = scene.begin(request)
+        assert named(answer) == [(0, True), (1, False)]
+        assert isinstance(answer, FetchResponse)
+        take_in(scene.follower.partition, request.partitions[0], answer.partitions[0])
+        assert named(scene.begin(scene.request_for(scene.follower.partition))) == [(0, False), (1, False)]
+
+    run(test, TwoPartitions)
+
+
+@dataclass(frozen=True)
+class Named:
+    """What of a partition is named."""
+
+    tp: TopicPartition
+    topic_id: None = None
+
+
+def test_one_answer_names_no_more_than_is_done_in_one_turn(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(unasked_module, "NAMED_MAX", 2)
+    unasked = unasked_module.Unasked()
+    partitions = [Named(TopicPartition("t", n)) for n in range(5)]
+    unasked.ask_again(partitions)  # type: ignore[arg-type]
+    asked = [None, partitions[1]]
+    told = [[one.partition for one in unasked.named(asked)] for _ in range(3)]  # type: ignore[arg-type]
+    assert told == [[0, 2], [3, 4], []]
+    assert list(unasked.has_more) == [partitions[1]]
+
+
 def test_a_follower_that_would_not_ask_for_it_is_told_of_nothing_else() -> None:
     async def test(scene: Scene) -> None:
         assert isinstance(scene, TwoPartitions)
@@ -342,7 +407,9 @@ def test_a_follower_that_would_not_ask_for_it_is_told_of_nothing_else() -> None:
         scene.begin(scene.request_for(scene.follower.partition, session_epoch=-1))
         scene.append_to_other()
         await spin()
-        assert [named(answer) for answer in scene.answers] == [[(0, False)]]
+        assert scene.answers == []
+        for _ in range(2):
+            assert isinstance(scene.begin(scene.request_for(scene.follower.partition, session_epoch=-1)), ReplicaFetch)
 
     run(test, TwoPartitions)
 
