@@ -41,6 +41,7 @@ from semel.protocol.api.diagnostics import Section, Severity
 from semel.protocol.wording import command, size
 
 if TYPE_CHECKING:
+    from semel.sdk.balancing.results import Plan
     from semel.sdk.diagnosis.cluster_state import ClusterState, NodeState, ReplicationState
     from semel.sdk.diagnosis.findings import Finding
 
@@ -134,7 +135,7 @@ def balance(
         else:
             print_plan(found, measured=measure_s > 0)
         if not found.moves:
-            print("nothing to move" + ("" if found.impossible else ": the cluster is balanced"), file=sys.stderr)
+            print(_nothing_to_move(found), file=sys.stderr)
         elif not dry_run:
             if not yes:
                 typer.confirm(f"Move {counted(len(found.moves), 'partition')}?", abort=True, err=True)
@@ -145,6 +146,15 @@ def balance(
             print("the search for moves was ended early: balance again when these are complete", file=sys.stderr)
     if found.impossible:
         raise typer.Exit(ExitCode.REFUSED)
+
+
+def _nothing_to_move(found: Plan) -> str:
+    if found.impossible:
+        return "nothing to move"
+    if found.left_alone:
+        count = counted(len(found.left_alone), "partition is", "partitions are")
+        return f"nothing can be moved now: {count} left alone; `semel cluster` tells what is wrong"
+    return "nothing to move: the cluster is balanced"
 
 
 def _as_json(state: ClusterState, wrong: Sequence[Finding], bootstrap: str) -> dict[str, Any]:

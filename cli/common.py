@@ -151,8 +151,8 @@ def fail(message: str, code: ExitCode) -> typer.Exit:
 
 def command_here(text: str, bootstrap: str) -> str:
     """Return a command that is shown, as it is to be given here: with the address, where it is not taken anyway."""
-    is_offline = text.startswith(("semel serve ", "semel log "))
-    if is_offline or bootstrap == os.environ.get("SEMEL_BOOTSTRAP", DEFAULT_BOOTSTRAP):
+    needs_none = text.startswith(("semel serve ", "semel log ")) or " --bootstrap " in text
+    if needs_none or bootstrap == os.environ.get("SEMEL_BOOTSTRAP", DEFAULT_BOOTSTRAP):
         return text
     return f"{text} --bootstrap {shlex.quote(bootstrap)}"
 

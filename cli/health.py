@@ -59,7 +59,8 @@ def health(
 
     from semel.sdk.transport.options import parse_bootstrap
 
-    parse_bootstrap(bootstrap)
+    if len(parse_bootstrap(bootstrap)) > 1:
+        raise UsageError(f"this asks one node: give one address, not {bootstrap}; `semel cluster` asks all nodes")
     try:
         _check(bootstrap, bootstrap, timeout_s, only_node=only_node)
     except grpc.RpcError as error:

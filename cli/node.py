@@ -144,6 +144,9 @@ def drain(
             print_json(plan_as_json(plan))
         else:
             print_plan(plan)
+        left = next(one.replicas for one in plan.after if one.node_id == node)
+        if left and (dry_run or not plan.moves):
+            raise fail(_can_not_empty(node, left, plan), ExitCode.REFUSED)
         if dry_run:
             return
         if not yes:
@@ -160,13 +163,19 @@ def drain(
                 carry_out_and_tell(admin, moves, at_once, throttling, bootstrap)
         left = next(one.replicas for one in plan.before if one.node_id == node)
     if left:
-        reasons = {*(one.reason for one in plan.impossible), *(one.reason for one in plan.left_alone)}
+        uncordon = command_here(f"semel node uncordon {node}", bootstrap)
         raise fail(
-            f"node {node} still has {counted(left, 'replica')}: {'; '.join(sorted(reasons)[:3])}", ExitCode.REFUSED
+            f"{_can_not_empty(node, left, plan)}. It stays cordoned, and gets no new replicas, until `{uncordon}`",
+            ExitCode.REFUSED,
         )
     stop = f"stop it, then `{command_here(f'semel node remove {node}', bootstrap)}`"
     done = f"node {node} has no replicas. To take it out of the cluster, {stop}"
     print(done, file=sys.stderr if as_json else sys.stdout)
+
+
+def _can_not_empty(node: int, left: int, plan: Plan) -> str:
+    reasons = {*(one.reason for one in plan.impossible), *(one.reason for one in plan.left_alone)}
+    return f"{counted(left, 'replica')} of node {node} can't be moved: {'; '.join(sorted(reasons)[:3])}"
 
 
 def _plan(admin: semel.Admin, node: int) -> Plan:

@@ -45,7 +45,7 @@ def node_findings(cluster: Cluster) -> Iterator[Finding]:
                 f"node {node.node_id}",
                 f"node {node.node_id} answers, and is fenced: the others have not heard of it in time",
                 happens="it returns on its own with its next heartbeat",
-                commands=(command("health"),),
+                commands=(cluster.health_command(node.node_id),),
                 node_id=node.node_id,
             )
     has_told = [node for node in cluster.nodes if node.nodes]

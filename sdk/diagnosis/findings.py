@@ -8,6 +8,7 @@ from types import MappingProxyType
 from typing import Final
 
 from semel.protocol.api.diagnostics import NO_TIME, NodeSnapshot, Section, Severity
+from semel.protocol.wording import command
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,6 +55,11 @@ class Cluster:
     def newest(self) -> NodeSnapshot | None:
         """The node that knows the most of the metadata."""
         return max(self.nodes, key=lambda node: node.metadata_sequence, default=None)
+
+    def health_command(self, node_id: int) -> str:
+        """Return the command that asks this one node, by its address where that is known."""
+        address = self.addresses.get(node_id)
+        return command("health") if address is None else command("health", "--bootstrap", address)
 
 
 @dataclass(frozen=True, slots=True)

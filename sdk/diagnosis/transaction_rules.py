@@ -39,7 +39,7 @@ def coordinator_findings(cluster: Cluster) -> Iterator[Finding]:
             f"node {node_id}",
             f"node {node_id} does not answer: {reason}" + ("; it was stopped" if known and known.is_stopping else ""),
             happens="others lead what they have all records of, until it is back" if is_away else "",
-            commands=(command("health"),),
+            commands=(cluster.health_command(node_id),),
             node_id=node_id,
         )
     for node in cluster.nodes:

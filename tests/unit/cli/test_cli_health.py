@@ -67,6 +67,12 @@ def test_nobody_there_is_another_exit_code_and_names_the_address() -> None:
     assert "Traceback" not in said
 
 
+def test_several_addresses_are_refused() -> None:
+    code, said = health("--bootstrap", "localhost:9094,localhost:9095")
+    assert code == ExitCode.USAGE
+    assert "give one address" in said
+
+
 @pytest.mark.parametrize("text", ["0", "-1", "1e9", "nan"])
 def test_a_wrong_time_out_is_refused(text: str) -> None:
     code, said = health("--timeout", text)

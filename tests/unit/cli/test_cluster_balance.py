@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner, Result
 
-from semel.cli import cluster as command
+from semel.cli import cluster, node
 from semel.cli.main import app
 from semel.protocol.api.cluster import NodeState
 from semel.protocol.api.topics import PartitionDescription, TopicDescription
@@ -35,26 +35,42 @@ def looks() -> Iterator[ReplicasOfNodes]:
 
 
 @pytest.fixture
-def balance(monkeypatch: pytest.MonkeyPatch) -> Any:
+def in_sync() -> dict[int, tuple[int, ...]]:
+    """The nodes with replicas in sync, by the number of the topic."""
+    return dict(REPLICAS)
+
+
+@pytest.fixture
+def admin(monkeypatch: pytest.MonkeyPatch, in_sync: dict[int, tuple[int, ...]]) -> Any:
     told = looks()
-    topics = [
-        TopicDescription(f"t{number}", new_topic_id(), False, (PartitionDescription(0, nodes[0], 0, nodes, nodes),))
-        for number, nodes in REPLICAS.items()
-    ]
+
+    def topics(**_: object) -> list[TopicDescription]:
+        return [
+            TopicDescription(
+                f"t{number}", new_topic_id(), False, (PartitionDescription(0, nodes[0], 0, nodes, in_sync[number]),)
+            )
+            for number, nodes in REPLICAS.items()
+        ]
+
     made = SimpleNamespace(
         reassignments=list,
         replicas=lambda: next(told),
-        topics=lambda **_: topics,
+        topics=topics,
         nodes=lambda: [NodeState(node_id, "", True, False, False, False) for node_id in (1, 2)],
     )
 
     @contextmanager
-    def admin(*_: object, **__: object) -> Iterator[Any]:
+    def opened(*_: object, **__: object) -> Iterator[Any]:
         yield made
 
-    monkeypatch.setattr(command, "open_admin", admin)
+    for module in (cluster, node):
+        monkeypatch.setattr(module, "open_admin", opened)
     monkeypatch.setenv("COLUMNS", "200")
+    return made
 
+
+@pytest.fixture
+def balance(admin: Any) -> Any:
     def run(*arguments: str) -> Result:
         return CliRunner().invoke(app, ["cluster", "balance", "--dry-run", *arguments])
 
@@ -91,3 +107,24 @@ def test_json_has_bytes_out_beside_bytes_in(balance: Any) -> None:
     assert [one["bytes_out_per_s"] for one in found["after"]] == [2.0 * MIB, 2.0 * MIB]
     assert [one["bytes_in_per_s"] for one in found["after"]] == [0.0, 0.0]
     assert {move["why"] for move in found["moves"]} == {"leader only"}
+
+
+# --- What can't be done -----------------------------------------------------------------------------------------------
+
+
+def test_a_cluster_is_not_called_balanced_where_nothing_could_be_planned(
+    balance: Any, in_sync: dict[int, tuple[int, ...]]
+) -> None:
+    assert "nothing to move: the cluster is balanced" in balance().output
+    in_sync[0] = (1,)
+    shown = balance()
+    assert "nothing can be moved now: 1 partition is left alone; `semel cluster` tells what is wrong" in shown.output
+    assert "balanced" not in shown.output
+
+
+@pytest.mark.parametrize("how", ["--dry-run", "--yes"])
+def test_a_node_that_can_not_be_emptied_is_told_so_and_is_not_cordoned(admin: Any, how: str) -> None:
+    """There are two replicas of each partition, and two nodes: `admin` has no call to cordon one."""
+    shown = CliRunner().invoke(app, ["node", "drain", "1", how])
+    assert shown.exit_code == 1, shown.output
+    assert "4 replicas of node 1 can't be moved: " in shown.output

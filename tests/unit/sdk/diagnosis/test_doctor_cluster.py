@@ -11,6 +11,7 @@ from doctor_facts import TOPIC, settings_with
 from typer.testing import CliRunner
 
 from semel.broker.diagnostics.snapshot import TOLD_SETTINGS
+from semel.cli.common import command_here
 from semel.cli.main import app
 from semel.protocol.api.diagnostics import NodeFacts, NodeSnapshot, ReplicaFacts, Severity, Thresholds
 from semel.protocol.ids import NO_LEADER, TopicPartition
@@ -54,6 +55,15 @@ def test_facts_survive_the_wire(name: str) -> None:
     for facts in CLUSTER_CASES[name][1]:
         data = to_message(facts, diagnostics_pb2.NodeSnapshot()).SerializeToString()
         assert from_message(diagnostics_pb2.NodeSnapshot.FromString(data), NodeSnapshot) == facts
+
+
+def test_a_node_that_is_away_is_asked_by_its_own_address() -> None:
+    nodes = three()[:2]
+    addresses = {number: f"node{number}:9094" for number in (1, 2, 3)}
+    found = diagnose(Cluster(nodes, {3: "connection refused"}, addresses), Thresholds()).findings
+    (away,) = [one for one in found if one.kind.name == "node-unreachable"]
+    assert away.commands == ("semel health --bootstrap node3:9094",)
+    assert command_here(away.commands[0], "node1:9094,node2:9094") == away.commands[0]
 
 
 def test_a_throttle_is_left_only_once_nothing_is_moved_any_more() -> None:
