@@ -7,7 +7,7 @@ import json
 import threading
 import warnings
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import pytest
@@ -230,16 +230,14 @@ def test_replicas_move_with_kafkas_tool_and_a_move_is_listed_and_cancelled(
 
     run("reassign-partitions", "--reassignment-json-file", plan(second, third), "--execute").succeeded()
     wait_for(lambda: has(second, third), "the replicas to be moved")
-    assert partition(nodes, "moves").leader_id == second
+    wait_for(lambda: partition(nodes, "moves").leader_id == second, "every node to know who leads")
     verified = run("reassign-partitions", "--reassignment-json-file", plan(second, third), "--verify").succeeded()
     assert "moves-0 is completed" in verified.output
     assert read(nodes, "moves", 20) == list(range(20))
     nodes.kill(first)
     try:
-        # Kafka's tool names nobody who is away.
-        client = kafka.admin.KafkaAdminClient(bootstrap_servers=nodes.kafka[second])
-        client.alter_partition_reassignments({kafka.TopicPartition("moves", 0): [first, second]})
-        client.close()
+        # Kafka's tool names nobody who is away. This client asks the controller, which the dead node may have been.
+        wait_for(lambda: is_asked(nodes.kafka[second], "moves", [first, second]), "a controller that takes it")
         listed = run("reassign-partitions", "--list").succeeded().output
         assert f"moves-0: replicas: {first},{second},{third}. adding: {first}. removing: {third}." in listed
         verified = run("reassign-partitions", "--reassignment-json-file", plan(first, second), "--verify").succeeded()
@@ -252,6 +250,18 @@ def test_replicas_move_with_kafkas_tool_and_a_move_is_listed_and_cancelled(
     finally:
         nodes.start(first)
     assert read(nodes, "moves", 20) == list(range(20))
+
+
+def is_asked(address: str, topic: str, replicas: list[int]) -> bool:
+    """Ask for a move, and return whether somebody took it."""
+    with suppress(kafka.errors.KafkaError):
+        client = kafka.admin.KafkaAdminClient(bootstrap_servers=address)
+        try:
+            client.alter_partition_reassignments({kafka.TopicPartition(topic, 0): replicas})
+        finally:
+            client.close()
+        return True
+    return False
 
 
 RATES = ("leader.replication.throttled.rate", "follower.replication.throttled.rate")
