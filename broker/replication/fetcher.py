@@ -54,6 +54,8 @@ ALL_EVERY_S: Final = 0.5
 """How often all are asked for while some are busy; where they take turns, how often some of them are."""
 UNNOTED_WAIT_MS: Final = 20
 """So long the leader may wait while the disk has not noted yet where a log starts: a deletion waits for that (D1)."""
+NOTING_S: Final = 2.0
+"""So long after a deletion; what the disk has not noted by then is told when all have their turn."""
 LOOK_AGAIN_S: Final = 1.0
 """Where all wait for the quota: it may be another one by then, or count for others."""
 
@@ -98,6 +100,7 @@ class Fetcher:
         """When all are to be asked for, at the latest."""
         self._unasked = 0
         """How many are to be asked for at once, because the leader may not know yet that this node follows them."""
+        self._noting_until = 0.0
         self._is_unnoted = False
         """Whether what is asked for starts where its disk has not noted it yet."""
         self._asks_all = True
@@ -228,7 +231,7 @@ class Fetcher:
                 left_bytes -= max_bytes
                 self._followed[tp] = self._followed.pop(tp)
             item = next_fetch(partition, max_bytes, self._noted_start(tp))
-            self._is_unnoted |= item.log_start_offset < partition.log_start_offset
+            self._is_unnoted |= item.log_start_offset < partition.log_start_offset and now < self._noting_until
             asked.append((partition, item))
             if len(asked) == PARTITIONS_PER_FETCH_MAX:
                 for done, _ in asked:
@@ -288,6 +291,7 @@ class Fetcher:
         return response
 
     def _take_in(self, asked: Iterable[tuple[Partition, FetchPartition]], response: FetchResponse) -> None:
+        now = asyncio.get_running_loop().time()
         answers: dict[tuple[TopicId, int], FetchPartitionResponse] = {
             (answer.topic_id, answer.partition): answer for answer in response.partitions
         }
@@ -297,6 +301,7 @@ class Fetcher:
                 continue
             if answer.records is not None and self._throttle.applies(partition, self.lag.get(partition.tp)):
                 self._throttle.record(len(answer.records))
+            start_before = partition.log_start_offset
             try:
                 followed = take_in(partition, item, answer)
             except SemelError as error:
@@ -305,9 +310,11 @@ class Fetcher:
                 continue
             if answer.records is not None and len(answer.records):
                 self._busy.pop(partition.tp, None)
-                self._busy[partition.tp] = asyncio.get_running_loop().time()
+                self._busy[partition.tp] = now
                 self._followed[partition.tp] = self._followed.pop(partition.tp)  # the others come first next time
-            if item.log_start_offset < partition.log_start_offset:
+            if partition.log_start_offset > start_before:
+                self._noting_until = now + NOTING_S
+            if item.log_start_offset < partition.log_start_offset and now < self._noting_until:
                 self._wanted[partition.tp] = None  # the leader waits to hear where it starts now (D1)
             if followed is Followed.TAKEN_IN:
                 self.lag[partition.tp] = max(answer.high_watermark - partition.log_end_offset, 0)

@@ -261,7 +261,7 @@ class ReplicaFetch:
                 self._timer = asyncio.get_running_loop().call_later(COMMITTED_AFTER_S, self.answer_now)
 
     async def _read_in_turns(self, *, may_wait: bool) -> None:
-        """Read in parts. It listens before it reads: something may come to a partition that was read already."""
+        """Read in parts. It listens to each that was read: something may come to it while the others are read."""
         request = self._request
         reading = self._handler.begin_reading(request, self._version)
         unasked = self._handler.unasked(request)
@@ -281,6 +281,7 @@ class ReplicaFetch:
             self._await_news(reading)
         else:
             self._stop_listening()
+            reading.again.update(dict.fromkeys(self._changed if may_wait else ()))  # since they were read
             self._answer(reading)
 
     def _answer(self, reading: Reading) -> None:

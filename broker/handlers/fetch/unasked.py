@@ -33,7 +33,7 @@ class Unasked:
     """What one follower follows here and leaves out of its fetches while it is idle.
 
     It asks for all that it follows now and then, and in between only for what is busy. Once there is more in something
-    that it has asked for before, and does not ask for now, an answer names that without records. Then it does.
+    that it has asked for before, and does not ask for now, an answer names that without records, so that it asks again.
 
     waiting:  its fetch that is not answered yet
     has_more: what the next answer is to name
