@@ -55,7 +55,7 @@ ALL_EVERY_S: Final = 0.5
 UNNOTED_WAIT_MS: Final = 20
 """So long the leader may wait while the disk has not noted yet where a log starts: a deletion waits for that (D1)."""
 NOTING_S: Final = 2.0
-"""So long after a deletion; what the disk has not noted by then is told when all have their turn."""
+"""So long after a deletion; what the disk has not noted by then waits until all have their turn."""
 LOOK_AGAIN_S: Final = 1.0
 """Where all wait for the quota: it may be another one by then, or count for others."""
 
@@ -167,7 +167,8 @@ class Fetcher:
                 self._ask_for_all()  # the leader may be another run of its node, which knows of none of them
                 continue
             if self._asks_all and not self._changed.is_set():
-                self._unasked = max(self._unasked - len(told), 0)
+                is_cut_off = len(told) == PARTITIONS_PER_FETCH_MAX  # else it was all that can be asked for now
+                self._unasked = max(self._unasked - len(told), 0) if is_cut_off else 0
                 self._all_due = 0.0 if self._unasked else asyncio.get_running_loop().time() + self._all_every_s()
             self._take_in(asked, response)
 

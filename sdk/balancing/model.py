@@ -61,7 +61,7 @@ class PartitionModel:
 class NodeTotals:
     """What one node has.
 
-    leaders:         how many partitions have it as their preferred leader, whoever leads them now
+    leaders:         how many partitions have it as their preferred leader, no matter who leads them now
     size_bytes:      of all its replicas
     bytes_in_per_s:  of all its replicas
     bytes_out_per_s: of the partitions that have it as their preferred leader: what consumers read, also those that read

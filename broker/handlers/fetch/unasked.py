@@ -1,4 +1,4 @@
-"""What a follower leaves out of its fetches, and is told of once there is more in it."""
+"""What a follower leaves out of its fetches. The leader names it once there is more in it."""
 
 from __future__ import annotations
 

@@ -215,6 +215,23 @@ def test_all_are_asked_for_at_once_also_where_that_takes_several_requests(monkey
     assert numbers_asked(leader)[3:5] == [[0], [0]]
 
 
+def test_what_can_not_be_asked_for_keeps_the_others_from_waiting_once_at_most(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "PARTITIONS_PER_FETCH_MAX", 3)
+
+    async def main() -> None:
+        leader = Leader()
+        leader.busy.clear()
+        fetcher = following(leader)
+        parts = all_followed()
+        for number in range(1, IDLE + 1):
+            parts[TopicPartition("t", number)].offline_error = RuntimeError("the disk")
+        fetcher.follow(parts)
+        await run_until(fetcher, 20.0, lambda: len(leader.asked) > 1)
+        assert [(numbers, wait_ms) for _, numbers, wait_ms in leader.asked][1] == ([0], 500)
+
+    asyncio.run(main())
+
+
 def test_what_is_named_comes_first_and_none_of_it_is_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "ALL_EVERY_S", 3600.0)
     leader = Leader()
