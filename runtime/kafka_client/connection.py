@@ -28,6 +28,11 @@ Buffer: TypeAlias = bytes | bytearray | memoryview
 MAX_RESPONSE_BYTES: Final = 512 << 20
 """The longest answer that is believed. A fetch bounds its answers on its own; more than this is a broken stream."""
 
+SILENT_S: Final = 2.0
+"""How long a node may take for an answer before `on_silence` hears of it."""
+SILENT_AGAIN_S: Final = 1.0
+"""How long until it hears of it again."""
+
 _CHUNK_BYTES: Final = 64 << 10
 _JOIN_BYTES: Final = 4 << 10
 _SIZE = struct.Struct(">i")
@@ -54,13 +59,14 @@ class VersionRange:
 class _Waiting:
     """A request that was sent and waits for its answer."""
 
-    __slots__ = ("correlation_id", "deadline", "flexible", "future")
+    __slots__ = ("correlation_id", "deadline", "flexible", "future", "silent_at")
 
     def __init__(
-        self, correlation_id: int, deadline: float, flexible: bool, future: asyncio.Future[memoryview]
+        self, correlation_id: int, deadline: float, silent_at: float, flexible: bool, future: asyncio.Future[memoryview]
     ) -> None:
         self.correlation_id = correlation_id
         self.deadline = deadline
+        self.silent_at = silent_at
         self.flexible = flexible
         self.future = future
 
@@ -71,6 +77,8 @@ class Connection(asyncio.BufferedProtocol):
     def __init__(self, address: str, client_id: str, in_flight_max: int) -> None:
         self.address = address
         self.versions: dict[int, VersionRange] = {}
+        self.on_silence: Callable[[], None] | None = None
+        """Called when a request has waited for so long that the node may be dead, and each second from then on."""
         self._client_id = client_id.encode()
         self._in_flight_max = in_flight_max
         self._loop = asyncio.get_running_loop()
@@ -80,6 +88,7 @@ class Connection(asyncio.BufferedProtocol):
         # Not from 0: what comes in its place says whether another protocol is spoken here (`_split`).
         self._next_correlation_id = 1
         self._timer: asyncio.TimerHandle | None = None
+        self._seen_bytes = 0  # of an answer that comes slowly, when it was looked at last
         self._lost: Exception | None = None
         # Sending: at most one buffer is with the transport beyond what the socket took; the rest waits here, uncopied.
         self._outgoing: deque[Buffer] = deque()
@@ -131,7 +140,14 @@ class Connection(asyncio.BufferedProtocol):
         return min(highest, offered.highest)
 
     def request(
-        self, api_key: int, api_version: int, body: Sequence[Buffer], *, timeout_ms: float, trace: bytes = b""
+        self,
+        api_key: int,
+        api_version: int,
+        body: Sequence[Buffer],
+        *,
+        timeout_ms: float,
+        wait_ms: float = 0.0,
+        trace: bytes = b"",
     ) -> asyncio.Future[memoryview]:
         """Send a request at once and return the future of its answer's body, which is valid for as long as it is held.
 
@@ -139,8 +155,20 @@ class Connection(asyncio.BufferedProtocol):
         The future fails with `ConnectionLostError` when the connection ends first, or no answer comes within
         `timeout_ms`. Raises `ConnectionLostError` when it has ended already, and `RetriableError` beyond the bound of
         requests in flight (wait with `wait_room`). `trace` goes into the header, of versions that have room for it.
+        `wait_ms` is how long the node was asked to wait before it answers (a fetch): that is no silence.
         """
-        return self._send(api_key, api_version, body, timeout_ms, trace)
+        if self._lost is None and not self.has_room:
+            raise RetriableError(f"{len(self._waiting)} requests wait for their answer from {self.address} already")
+        correlation_id = self._write(api_key, api_version, body, trace)
+        future: asyncio.Future[memoryview] = self._loop.create_future()
+        now = self._loop.time()
+        deadline, silent_at = now + timeout_ms / 1000, now + wait_ms / 1000 + SILENT_S
+        flexible = response_header_is_flexible(api_key, api_version)
+        self._waiting.append(_Waiting(correlation_id, deadline, silent_at, flexible, future))
+        look_at = deadline if self.on_silence is None or silent_at > deadline else silent_at
+        if self._timer is None or self._timer.when() > look_at:
+            self._arm(look_at)
+        return future
 
     def send_unanswered(self, api_key: int, api_version: int, body: Sequence[Buffer], *, trace: bytes = b"") -> None:
         """Send a request that has no answer (Produce with acks=0). Raises as `request`."""
@@ -186,20 +214,6 @@ class Connection(asyncio.BufferedProtocol):
         self._split()
 
     # --- Sending ------------------------------------------------------------------------------------------------------
-
-    def _send(
-        self, api_key: int, api_version: int, body: Sequence[Buffer], timeout_ms: float, trace: bytes = b""
-    ) -> asyncio.Future[memoryview]:
-        if self._lost is None and not self.has_room:
-            raise RetriableError(f"{len(self._waiting)} requests wait for their answer from {self.address} already")
-        correlation_id = self._write(api_key, api_version, body, trace)
-        future: asyncio.Future[memoryview] = self._loop.create_future()
-        deadline = self._loop.time() + timeout_ms / 1000
-        flexible = response_header_is_flexible(api_key, api_version)
-        self._waiting.append(_Waiting(correlation_id, deadline, flexible, future))
-        if self._timer is None or self._timer.when() > deadline:
-            self._arm(deadline)
-        return future
 
     def _write(self, api_key: int, api_version: int, body: Sequence[Buffer], trace: bytes) -> int:
         if self._lost is not None:
@@ -290,22 +304,31 @@ class Connection(asyncio.BufferedProtocol):
 
     # --- Deadlines and the end ----------------------------------------------------------------------------------------
 
-    def _arm(self, deadline: float) -> None:
+    def _arm(self, look_at: float) -> None:
         if self._timer is not None:
             self._timer.cancel()
-        self._timer = self._loop.call_at(deadline, self._on_timer)
+        self._timer = self._loop.call_at(look_at, self._on_timer)
 
     def _on_timer(self) -> None:
         self._timer = None
         if not self._waiting:
             return
-        earliest = min(waiting.deadline for waiting in self._waiting)
-        if earliest <= self._loop.time():
+        look_at, now = min(waiting.deadline for waiting in self._waiting), self._loop.time()
+        if look_at <= now:
             self._end(
                 ConnectionLostError(f"the node at {self.address} did not answer in time", ErrorCode.REQUEST_TIMED_OUT)
             )
-        else:
-            self._arm(earliest)
+            return
+        if self.on_silence is not None:
+            silent_at = min(waiting.silent_at for waiting in self._waiting)
+            if silent_at <= now:
+                silent_at = now + SILENT_AGAIN_S
+                seen_bytes, self._seen_bytes = self._seen_bytes, self._frame_filled if self._frame is not None else 0
+                if self._seen_bytes == seen_bytes:  # otherwise a long answer is coming
+                    self.on_silence()
+            look_at = min(look_at, silent_at)
+        if self._waiting:
+            self._arm(look_at)
 
     def _wake_room_waiters(self) -> None:
         while self._room_waiters:

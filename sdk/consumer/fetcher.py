@@ -400,7 +400,9 @@ class Fetcher:
         if any(state.nearest == node_id for state in wanted):
             patience_ms = min(patience_ms, FOLLOWER_TIMEOUT_MS)
         timeout_ms = flight.wait_ms + patience_ms
-        answer = connection.request(FETCH, version, [request.build(version)], timeout_ms=timeout_ms)
+        answer = connection.request(
+            FETCH, version, [request.build(version)], timeout_ms=timeout_ms, wait_ms=flight.wait_ms
+        )
         flight.connection, flight.sent_at = connection, self._now()
         body = await answer
         response = FetchResponse.parse(body, version)

@@ -12,6 +12,7 @@ from semel.sdk.transport.connection import Connections
 from semel.sdk.transport.control import Control
 from semel.sdk.transport.in_process import find_link
 from semel.sdk.transport.options import ClientOptions
+from semel.sdk.transport.silent_nodes import SilentNodes
 from semel.sdk.transport.surroundings import surroundings
 
 T = TypeVar("T")
@@ -33,7 +34,8 @@ class ClientCore:
         link = find_link(options.addresses)
         self.control = Control(options, self.clock, link)
         self.cluster = Cluster(self.control, options, self.clock)
-        self.connections = Connections(options, self.clock, self.cluster.data_address, link)
+        silent_nodes = SilentNodes(self.control, self.cluster)
+        self.connections = Connections(options, self.clock, self.cluster.data_address, link, silent_nodes.look_into)
 
     def run(self, coroutine: Coroutine[Any, Any, T], timeout_ms: float | None = None) -> T:
         """Run `coroutine` on the IO thread and wait for it; see `IoThread.run`."""

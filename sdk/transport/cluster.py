@@ -113,6 +113,15 @@ class Cluster:
         self._merge(response)
         return self._snapshot
 
+    async def ask_node(self, address: str, *, timeout_ms: float) -> ClusterSnapshot:
+        """Ask one node ("host:port"), once, for all topics wanted so far. Raises `SemelError`."""
+        request = metadata_pb2.GetMetadataRequest(topics=sorted(self._wanted))
+        response = await self._control.call(
+            GET_METADATA, request, address=address, attempt_timeout_ms=timeout_ms, retry=False
+        )
+        self._merge(response)
+        return self._snapshot
+
     async def topic(
         self, name: str, *, timeout_ms: float | None = None, allow_auto_create: bool = False
     ) -> TopicDescription:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from functools import partial
 
 from semel.runtime.clock import Clock
 from semel.runtime.kafka_client.channel import Channel
@@ -38,15 +39,18 @@ class Connections:
         clock: Clock,
         resolve: Callable[[int], tuple[str, int]],
         link: NodeLink | None = None,
+        on_silence: Callable[[int, Connection], None] | None = None,
     ) -> None:
         """`resolve` gives the data address of a node id. Raises `RetriableError` for a node it does not know.
 
-        link: the node, where it is in this process
+        link:       the node, where it is in this process
+        on_silence: is called with a node and the connection to it where answers are late, see `Connection.on_silence`
         """
         self._link = link
         self._options = options
         self._now = clock.monotonic
         self._resolve = resolve
+        self._on_silence = on_silence
         self._channels: dict[int, Channel] = {}
 
     def opened(self, node_id: int) -> Connection | None:
@@ -81,10 +85,13 @@ class Connections:
     async def _connect(self, node_id: int) -> Connection:
         host, port = self._resolve(node_id)
         link = None if self._link is None else self._link.to(f"{host}:{port}")
-        return await connect(
+        connection = await connect(
             f"{host}:{port}" if link is None else link.name,
             dial_tcp(host, port) if link is None else dial_link(link),
             client_id=self._options.client_id,
             in_flight_max=self._options.connection_in_flight_max,
             timeout_ms=min(self._options.request_timeout_ms, 10_000),
         )
+        if self._on_silence is not None:
+            connection.on_silence = partial(self._on_silence, node_id, connection)
+        return connection

@@ -193,6 +193,13 @@ class Control:
             every.trouble, every.address = error.trouble, error.address
             raise every from None
 
+    def give_up_on(self, target: str) -> None:
+        """Have the calls fail that wait for the node at an address: it does not answer, and others lead."""
+        self.nodes.move_on(target)
+        if self._waiting[target] > 0:
+            self._silent.add(target)
+            self._drop_channel(target)
+
     def close(self) -> None:
         """Close the channels; calls under way fail."""
         self._closed = True

@@ -23,6 +23,7 @@ from semel.protocol.kafka.api import (
 )
 from semel.protocol.v1 import transactions_pb2
 from semel.runtime.clock import SystemClock
+from semel.runtime.kafka_client import connection as kafka_connection
 from semel.runtime.kafka_client.connection import Connection, ConnectionLostError, connect, dial_tcp
 from semel.sdk.transport.client import ClientCore
 from semel.sdk.transport.connection import Connections
@@ -144,6 +145,80 @@ def test_a_request_without_an_answer_in_time_ends_the_connection_and_all_on_it()
             connection.request(0, 12, [b"z"], timeout_ms=20)
 
     with_server(silent, use)
+
+
+def test_a_late_answer_is_told_again_and_again_and_a_wait_that_was_asked_for_is_none(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(kafka_connection, "SILENT_S", 0.05)
+    monkeypatch.setattr(kafka_connection, "SILENT_AGAIN_S", 0.01)
+    answer = asyncio.Event()
+
+    async def late(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await answer_versions(reader, writer)
+        header = parse_request_header(await read_frame(reader))
+        await answer.wait()
+        writer.writelines(frame_response(header.api_key, header.api_version, header.correlation_id, b"late"))
+        await reader.read()
+
+    async def use(connection: Connection) -> None:
+        told = 0
+
+        def on_silence() -> None:
+            nonlocal told
+            told += 1
+            if told == 3:
+                answer.set()
+
+        connection.on_silence = on_silence
+        asked_for = connection.request(0, 12, [b"x"], timeout_ms=3_600_000, wait_ms=3_600_000)
+        await asyncio.sleep(0.2)
+        assert told == 0
+        connection.request(0, 12, [b"x"], timeout_ms=3_600_000)
+        assert bytes(await asked_for) == b"late"
+        assert told == 3
+
+    with_server(late, use)
+
+
+def test_a_long_answer_that_is_coming_is_no_silence() -> None:
+    body = bytes(1 << 20)
+
+    async def slow(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await answer_versions(reader, writer)
+        header = parse_request_header(await read_frame(reader))
+        frame = b"".join(frame_response(header.api_key, header.api_version, header.correlation_id, body))
+        writer.write(frame[: 1 << 19])
+        await reader.readexactly(1)
+        writer.write(frame[1 << 19 :])
+        await reader.read()
+
+    async def use(connection: Connection) -> None:
+        half, told = asyncio.Event(), 0
+        received = connection.buffer_updated
+
+        def buffer_updated(nbytes: int) -> None:
+            received(nbytes)
+            if connection._frame_filled >= (1 << 19) - 4:
+                half.set()
+
+        def on_silence() -> None:
+            nonlocal told
+            told += 1
+
+        connection.buffer_updated = buffer_updated  # type: ignore[method-assign]
+        connection.on_silence = on_silence
+        answer = connection.request(0, 12, [b"x"], timeout_ms=3_600_000)
+        await half.wait()
+        connection._waiting[0].silent_at = 0.0
+        connection._on_timer()
+        assert told == 0
+        connection._on_timer()
+        assert told == 1, "nothing has come since"
+        connection.send_unanswered(0, 12, [b"y"])
+        assert len(await answer) == len(body)
+
+    with_server(slow, use)
 
 
 @pytest.mark.parametrize(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import socket
 import threading
 from collections.abc import Iterator
@@ -9,12 +10,18 @@ from contextlib import suppress
 
 import pytest
 
-from semel.protocol.errors import RetriableError
+import semel
+from semel.protocol.api.topics import PartitionDescription, TopicDescription
+from semel.protocol.errors import ErrorCode, RetriableError
+from semel.protocol.ids import TopicId
 from semel.protocol.v1 import metadata_pb2
 from semel.sdk.transport import control
 from semel.sdk.transport.client import ClientCore
+from semel.sdk.transport.cluster import ClusterSnapshot
+from semel.sdk.transport.known_nodes import KnownNodes
 from semel.sdk.transport.options import ClientOptions
-from semel.testing import Broker
+from semel.sdk.transport.silent_nodes import SilentNodes
+from semel.testing import Broker, Cluster
 
 HOUR_MS = 3_600_000
 
@@ -82,3 +89,72 @@ def test_a_call_to_a_node_that_fell_silent_fails_long_before_its_time_is_over(
             client.run(ask())
     finally:
         client.close()
+
+
+@pytest.mark.timeout(300)
+def test_clients_of_a_frozen_node_go_on_with_the_next_leader_long_before_their_requests_time_out() -> None:
+    """They waited for all of request_timeout_ms: nothing ends the connections to a process that is stopped."""
+    patient = {"request_timeout_ms": HOUR_MS}
+    with (
+        Cluster(3) as cluster,
+        semel.Producer(cluster.bootstrap, delivery_timeout_ms=2 * HOUR_MS, **patient) as producer,
+        semel.Consumer(cluster.bootstrap, topics=["t"], group="g", api_timeout_ms=HOUR_MS, **patient) as consumer,
+    ):
+        cluster.create_topic("t")
+        values: list[bytes | None] = []
+        for number in range(3):
+            if number:
+                cluster.pause(cluster.leader("t"))
+            producer.send("t", b"%d" % number).result()
+            while len(values) <= number:
+                values += [record.value for record in consumer.poll(1.0) or ()]
+            cluster.heal()
+            cluster.wait_in_sync("t")
+        assert values == [b"0", b"1", b"2"]
+
+
+class _Others:
+    """Nodes that answer who leads, in place of the client's control plane and metadata."""
+
+    def __init__(self, leader: int) -> None:
+        self.nodes = KnownNodes(("one:1",))
+        self.nodes.by_id = {1: "one:1", 2: "two:2", 3: "three:3"}
+        self.given_up: list[str] = []
+        self.asked: list[str] = []
+        self._leader = leader
+
+    async def ask_node(self, address: str, *, timeout_ms: float) -> ClusterSnapshot:
+        self.asked.append(address)
+        if len(self.asked) == 1:
+            raise RetriableError("this one is away too", ErrorCode.NETWORK_EXCEPTION)
+        topic = TopicDescription("t", TopicId(b"0" * 16), False, (PartitionDescription(0, self._leader, 1),))
+        return ClusterSnapshot(topics={"t": topic})
+
+    def give_up_on(self, target: str) -> None:
+        self.given_up.append(target)
+
+
+class _Waiting:
+    """A connection on which a request waits."""
+
+    is_open, in_flight = True, 1
+    closed = 0
+
+    def close(self, _reason: str) -> None:
+        self.closed += 1
+
+
+@pytest.mark.parametrize("leader", [1, 2])
+def test_a_node_that_still_leads_is_waited_for(leader: int) -> None:
+    """A slow disk, or a partition that waits for its followers: another connection would not help."""
+    others, waiting = _Others(leader), _Waiting()
+
+    async def look() -> None:
+        nodes = SilentNodes(others, others)  # type: ignore[arg-type]
+        for _ in range(2):
+            nodes.look_into(1, waiting)  # type: ignore[arg-type]
+        await asyncio.gather(*nodes._asking.values())
+
+    asyncio.run(look())
+    assert sorted(others.asked) == ["three:3", "two:2"], "each of the others until one answers, and once"
+    assert (waiting.closed, others.given_up) == ((0, []) if leader == 1 else (1, ["one:1"]))
