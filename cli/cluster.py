@@ -110,7 +110,7 @@ def balance(
         typer.Option(
             metavar=DURATION,
             help=f"Measure for so long what producers write to each partition (in) and consumers read of it (out), and "
-            f"spread both too. {DURATION_HELP}",
+            f"spread both too. What is read from followers counts for the leader's node. {DURATION_HELP}",
         ),
     ] = "0",
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
@@ -187,6 +187,8 @@ def _as_json(state: ClusterState, wrong: Sequence[Finding], bootstrap: str) -> d
             for one in state.behind
         ],
         "partitions_behind_total": state.behind_total,
+        "partitions_moving_total": state.moving_total,
+        "throttled_topics": list(state.throttled_topics),
         "next": [
             {
                 "kind": one.kind.name,
@@ -219,6 +221,11 @@ def _print(state: ClusterState, wrong: Sequence[Finding], limit: int, bootstrap:
             print(f"... and {state.behind_total - limit} more (--limit)")
     else:
         print("all partitions have a leader, and all of their replicas are in sync")
+    if state.moving_total:
+        throttled = ", throttled" if state.throttled_topics else ""
+        moves_command = command_here("semel partition moves", bootstrap)
+        moving = counted(state.moving_total, "partition is", "partitions are")
+        print(f"{moving} being moved{throttled}: `{moves_command}` shows how far")
     for one in wrong[:_STEPS_MAX]:
         print(f"\n{one.kind.name}: {one.what}")
         print(f"  next   {one.happens or one.kind.fix}")

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import sys
-import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
@@ -12,6 +11,7 @@ import typer
 
 import semel
 from semel.cli.common import RATE, ExitCode, command_here, counted, fail, parse_rate, print_table
+from semel.cli.move_progress import ProgressTeller
 from semel.cli.signals import finishing_on_signals
 from semel.protocol.wording import partition_argument, size
 
@@ -39,7 +39,6 @@ Throttle = Annotated[
     ),
 ]
 _SHOWN_MAX: Final = 20
-_TOLD_EVERY_S: Final = 5.0
 
 
 def print_plan(plan: Plan, *, measured: bool = False) -> None:
@@ -157,12 +156,19 @@ def throttle_rate(throttle: str | None) -> int | None:
 
 @contextmanager
 def throttled(admin: semel.Admin, bytes_per_s: int | None, bootstrap: str) -> Iterator[MoveThrottle | None]:
-    """Have moves throttled that are made inside, and say what is left where this is interrupted."""
-    from semel.sdk.balancing.throttling import MoveThrottle
+    """Have moves throttled that are made inside, and say what is left where this is interrupted.
+
+    bytes_per_s: None for no throttle; where there is one all the same, that is said
+    """
+    from semel.sdk.balancing.throttling import MoveThrottle, throttled_nodes
 
     with finishing_on_signals():
         if bytes_per_s is None:
+            if rates := throttled_nodes(admin):
+                _tell_throttled(rates, bootstrap)
             yield None
+            if rates and (rates := throttled_nodes(admin)) and not admin.reassignments():
+                _tell_throttled(rates, bootstrap)
             return
         throttle = MoveThrottle(admin, bytes_per_s)
         try:
@@ -191,6 +197,18 @@ def tell_removed(left: Throttles | None, bootstrap: str) -> None:
         )
 
 
+def _tell_throttled(rates: Mapping[int, Mapping[str, str]], bootstrap: str) -> None:
+    """Say that a throttle is there which this command has not set."""
+    lowest = min(int(rate) for settings in rates.values() for rate in settings.values())
+    remove_command = command_here("semel partition moves --remove-throttle", bootstrap)
+    nodes = f"{'nodes' if len(rates) > 1 else 'node'} {', '.join(map(str, rates))}"
+    print(
+        f"semel: a throttle is set on {nodes}, down to {size(lowest)}/s, by a command that was interrupted or by hand. "
+        f"What it covers is copied no faster: `{remove_command}` removes it",
+        file=sys.stderr,
+    )
+
+
 def _tell_throttle_stays(bootstrap: str) -> None:
     remove_command = command_here("semel partition moves --remove-throttle", bootstrap)
     print(
@@ -209,24 +227,10 @@ def carry_out_and_tell(
     """
     from semel.sdk.balancing.carrying_out import carry_out
 
-    last, was_end = -_TOLD_EVERY_S, False
-
-    def tell(progress: Progress) -> None:
-        nonlocal last, was_end
-        now = time.monotonic()
-        is_end = progress.done + len(progress.failed) == progress.total
-        if was_end or (now - last < _TOLD_EVERY_S and not is_end):
-            return
-        last, was_end = now, is_end
-        copied = f", {size(progress.done_bytes)} of {size(progress.total_bytes)}" if progress.total_bytes else ""
-        going = [f"{partition_argument(tp)} to {list(move.after)}" for tp, move in progress.moving.items()]
-        now_moving = f"; now {', '.join(going[:3])}{' ...' if len(going) > 3 else ''}" if going else ""
-        print(f"{progress.done} of {progress.total} moved{copied}{now_moving}", file=sys.stderr)
-
     if throttle is not None:
         throttle.cover(moves)
     try:
-        progress = carry_out(admin, moves, at_once=at_once, tell=tell)
+        progress = carry_out(admin, moves, at_once=at_once, tell=ProgressTeller(admin, bootstrap))
     except (KeyboardInterrupt, semel.SemelError):
         moves_command = command_here("semel partition moves", bootstrap)
         print(f"semel: what has begun continues: `{moves_command}` shows it", file=sys.stderr)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Mapping, Sequence
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -26,6 +26,7 @@ from semel.cli.common import (
     print_table,
     rows_of,
 )
+from semel.cli.move_progress import copied_bytes, waits_for
 from semel.cli.moving import (
     AT_ONCE,
     AtOnce,
@@ -38,7 +39,11 @@ from semel.cli.moving import (
 )
 from semel.protocol.errors import ErrorCode, SemelError, UsageError
 from semel.protocol.ids import TopicPartition
-from semel.protocol.wording import partition_argument
+from semel.protocol.wording import partition_argument, size
+
+if TYPE_CHECKING:
+    from semel.protocol.api.cluster import Reassignment
+    from semel.sdk.balancing.copies import Copy
 
 app = command_app("Move replicas to other nodes, and have other replicas lead.")
 
@@ -78,6 +83,7 @@ def move(
     ],
     at_once: AtOnce = AT_ONCE,
     throttle: Throttle = None,
+    yes: Yes = False,
     no_wait: Annotated[
         bool, typer.Option("--no-wait", help="Begin all moves at once, and do not wait until they are complete.")
     ] = False,
@@ -100,6 +106,8 @@ def move(
             Move(tp, before, tuple(nodes), sizes.get(tp, 0) * len(set(nodes).difference(before)), "asked for")
             for tp, before in there.items()
         ]
+        if not yes:
+            _confirm_few_replicas(admin, there, nodes)
         moves_command = "semel partition moves"
         if no_wait:
             throttling = None if rate is None else MoveThrottle(admin, rate)
@@ -132,41 +140,41 @@ def moves(
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
     as_json: AsJson = False,
 ) -> None:
-    """List the partitions whose replicas are being moved, and say which nodes are throttled.
+    """List the partitions whose replicas are being moved, how far they are, and which nodes are throttled.
 
-    A throttle stays where a command that has set it was interrupted, or did not wait.
+    COPIED is what the new replicas have of what there is. A throttle stays where a command that has set it was
+    interrupted, or did not wait.
     """
+    from semel.sdk.balancing.copies import copies_of
     from semel.sdk.balancing.throttling import throttled_nodes
 
     with open_admin(bootstrap) as admin:
         if remove_throttle:
             _remove_throttles(admin, bootstrap)
-        found = sorted(admin.reassignments(), key=lambda one: one.partition)
-        rates = {} if as_json else throttled_nodes(admin)
+        moving = sorted(admin.reassignments(), key=lambda one: one.partition)
+        replicas = admin.replicas()
+        rates = throttled_nodes(admin)
+    found = [(one, copies_of([one], replicas)) for one in moving]
     if as_json:
         print_json(
-            [
-                {
-                    "topic": one.partition.topic,
-                    "partition": one.partition.partition,
-                    "replicas": list(one.replicas),
-                    "adding": list(one.adding),
-                    "removing": list(one.removing),
-                }
-                for one in found
-            ]
+            {
+                "moves": [_move_as_json(one, copies) for one, copies in found],
+                "throttles": [{"node_id": node, **settings} for node, settings in rates.items()],
+            }
         )
         return
     print_table(
-        ["partition", "replicas", "adding", "removing"],
+        ["partition", "replicas", "adding", "removing", "copied", "waits for"],
         [
             (
                 partition_argument(one.partition),
                 ",".join(map(str, one.replicas)),
                 ",".join(map(str, one.adding)) or None,
                 ",".join(map(str, one.removing)) or None,
+                f"{size(copied_bytes(copies))} of {size(sum(copy.size_bytes for copy in copies))}" if copies else None,
+                waits_for(copies),
             )
-            for one in found
+            for one, copies in found
         ],
         empty="nothing is being moved",
         whole=True,
@@ -248,6 +256,19 @@ def elect(
     _fail_for(failed)
 
 
+def _move_as_json(one: Reassignment, copies: Sequence[Copy]) -> dict[str, object]:
+    return {
+        "topic": one.partition.topic,
+        "partition": one.partition.partition,
+        "replicas": list(one.replicas),
+        "adding": list(one.adding),
+        "removing": list(one.removing),
+        "copied_bytes": copied_bytes(copies),
+        "total_bytes": sum(copy.size_bytes for copy in copies),
+        "waits_for": [copy.node_id for copy in copies if copy.has_bytes is None],
+    }
+
+
 def _remove_throttles(admin: semel.Admin, bootstrap: str) -> None:
     from semel.sdk.balancing.throttling import found, remove, silent_nodes
 
@@ -271,6 +292,24 @@ def _parse_nodes(text: str) -> list[int]:
     if not all(word.isascii() and word.isdecimal() and len(word) < 11 for word in words):
         raise UsageError(f"--to takes the numbers of nodes, for example 1,2,3, not {text!r}")
     return [int(word) for word in words]
+
+
+def _confirm_few_replicas(
+    admin: semel.Admin, there: Mapping[TopicPartition, tuple[int, ...]], nodes: Sequence[int]
+) -> None:
+    """Ask where partitions are to have fewer replicas than producers with acks=all need."""
+    fewer = {tp.topic for tp, before in there.items() if len(nodes) < len(before)}
+    for topic in sorted(fewer):
+        needed = next(int(one.value) for one in admin.topic_configs(topic, ["min.insync.replicas"]))
+        if len(nodes) < needed:
+            have = counted(len(nodes), "replica")
+            print(
+                f"{topic} has min.insync.replicas={needed}: with {have} all that producers write with acks=all is "
+                "refused. Lower it first: "
+                f"`semel topic config {topic} --set min.insync.replicas={len(nodes)}`",
+                file=sys.stderr,
+            )
+            typer.confirm("Move all the same?", abort=True, err=True)
 
 
 def _replicas_of(admin: semel.Admin, names: Sequence[str]) -> Mapping[TopicPartition, tuple[int, ...]]:

@@ -54,15 +54,23 @@ async def describe_nodes(control: Control) -> list[NodeState]:
 
 
 async def describe_replicas(control: Control) -> ReplicasOfNodes:
-    """Ask each node for what it has."""
-    addresses = addresses_of(await control.call(rpc.GET_METADATA, metadata_pb2.GetMetadataRequest()))
+    """Ask each node for what it has. One that is taken for dead is not waited for."""
+    metadata, states = await asyncio.gather(
+        control.call(rpc.GET_METADATA, metadata_pb2.GetMetadataRequest()), describe_nodes(control)
+    )
+    addresses = addresses_of(metadata)
+    dead = {node.node_id for node in states if not node.is_alive}
     # A single node may be known under an address that can't be reached from here: a container's, a tunnel's.
-    asked = {node_id: address if len(addresses) > 1 else None for node_id, address in addresses.items()}
+    asked = {
+        node_id: address if len(addresses) > 1 else None
+        for node_id, address in addresses.items()
+        if node_id not in dead
+    }
     answers = await asyncio.gather(
         *(_replicas_of(control, node_id, address) for node_id, address in asked.items()), return_exceptions=True
     )
     nodes: dict[int, NodeReplicas] = {}
-    unreachable: dict[int, str] = {}
+    unreachable = dict.fromkeys(sorted(dead.intersection(addresses)), "the cluster takes it for dead")
     for node_id, answer in zip(asked, answers, strict=True):
         if isinstance(answer, NodeReplicas):
             nodes[node_id] = answer

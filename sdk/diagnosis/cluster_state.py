@@ -56,13 +56,17 @@ class ReplicationState:
 class ClusterState:
     """All nodes by their ids, who is the controller (None: nobody says so), and what is behind.
 
-    behind_total: how many partitions are, of which `behind` has the first
+    behind_total:     how many partitions are, of which `behind` has the first
+    moving_total:     how many partitions have replicas that are being moved
+    throttled_topics: the first topics with replicas whose copying is throttled
     """
 
     nodes: tuple[NodeState, ...]
     controller: int | None
     behind: tuple[ReplicationState, ...]
     behind_total: int
+    moving_total: int = 0
+    throttled_topics: tuple[str, ...] = ()
 
     @property
     def is_whole(self) -> bool:
@@ -78,6 +82,8 @@ def state_of_cluster(cluster: Cluster) -> ClusterState:
         controller=next((node.node_id for node in cluster.nodes if node.is_controller), None),
         behind=() if newest is None else tuple(_replication(cluster, newest)),
         behind_total=0 if newest is None else newest.replication_total,
+        moving_total=0 if newest is None else newest.moving_total,
+        throttled_topics=() if newest is None else newest.throttled_topics,
     )
 
 

@@ -172,7 +172,7 @@ def test_a_move_to_a_node_that_is_away_is_begun_listed_and_cancelled(nodes: Node
     succeeds(nodes, "partition", "move", f"{TOPIC}:1", "--to", "1,3")
     nodes.kill(4)
     assert "1 move begun" in succeeds(nodes, "partition", "move", f"{TOPIC}:1", "--to", "1,4", "--no-wait")
-    (moving,) = json.loads(succeeds(nodes, "partition", "moves", "--json"))
+    (moving,) = json.loads(succeeds(nodes, "partition", "moves", "--json"))["moves"]
     assert (moving["adding"], moving["removing"]) == ([4], [3])
     assert "1 move cancelled" in succeeds(nodes, "partition", "cancel", "--all")
     wait_for(lambda: sorted(replicas(nodes)[1]) == [1, 3], "each node knows of it")
@@ -206,7 +206,7 @@ def test_a_throttle_is_set_for_the_moves_and_gone_when_they_are_complete(nodes: 
     expected = {f"node {node}: {name}": "1000" for node in (1, 2, 3) for name in RATES}
     expected |= {f"{TOPIC}: {REPLICAS[0]}": "3:1,3:2", f"{TOPIC}: {REPLICAS[1]}": "3:3"}
     wait_for(lambda: throttles(nodes) == expected, "the throttle is set")
-    wait_for(lambda: json.loads(succeeds(nodes, "partition", "moves", "--json")), "the move has begun")
+    wait_for(lambda: json.loads(succeeds(nodes, "partition", "moves", "--json"))["moves"], "the move has begun")
     assert "1 partition is on 1, 3" in succeeds(nodes, *move, "5MB/s"), "the same again, and more of it"
     out, err = slow.communicate(timeout=90)
     assert (slow.returncode, b"1 partition is on 1, 3" in out) == (0, True), err
@@ -226,7 +226,7 @@ def test_an_interrupted_command_says_that_its_throttle_stays_and_how_it_is_remov
     nodes.kill(4)
     nodes.wait_replaced(4)
     moving = started(nodes, "partition", "move", f"{TOPIC}:4", "--to", "1,4", "--throttle", "5MB/s")
-    wait_for(lambda: json.loads(succeeds(nodes, "partition", "moves", "--json")), "the move has begun")
+    wait_for(lambda: json.loads(succeeds(nodes, "partition", "moves", "--json"))["moves"], "the move has begun")
     moving.send_signal(signal.SIGINT)
     _, said = moving.communicate(timeout=90)
     assert moving.returncode == 130

@@ -76,6 +76,17 @@ def test_more_partitions_than_are_wanted(monkeypatch: pytest.MonkeyPatch) -> Non
     assert sum(line.strip().startswith("orders-") for line in shown.output.splitlines()) == 2
 
 
+def test_moves_under_way_and_throttles_are_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    moving = facts(three(moving_total=2, throttled_topics=("orders",)))
+    shown = status(monkeypatch, moving)
+    assert shown.exit_code == 0, "nothing is wrong"
+    assert "2 partitions are being moved, throttled: `semel partition moves` shows how far" in shown.output
+    told = json.loads(status(monkeypatch, moving, "--json").output)
+    assert (told["partitions_moving_total"], told["throttled_topics"]) == (2, ["orders"])
+    one = status(monkeypatch, facts(three(moving_total=1))).output
+    assert "1 partition is being moved: `semel" in one
+
+
 @pytest.mark.parametrize("limit", ["0", "-1", "many", "1001"])
 def test_a_limit_that_is_none(monkeypatch: pytest.MonkeyPatch, limit: str) -> None:
     shown = status(monkeypatch, facts(), "--limit", limit)
