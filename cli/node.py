@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from dataclasses import replace
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -129,6 +130,9 @@ def drain(
     yes: Yes = False,
     at_once: AtOnce = AT_ONCE,
     throttle: Throttle = None,
+    ignore_racks: Annotated[
+        bool, typer.Option("--ignore-racks", help="Also where a partition is in fewer racks then than now.")
+    ] = False,
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
     as_json: AsJson = False,
 ) -> None:
@@ -139,14 +143,14 @@ def drain(
     """
     rate = throttle_rate(throttle)
     with open_admin(bootstrap) as admin:
-        plan = _plan(admin, node)
+        plan = _plan(admin, node, ignore_racks)
         if as_json:
             print_json(plan_as_json(plan))
         else:
             print_plan(plan)
         left = next(one.replicas for one in plan.after if one.node_id == node)
         if left and (dry_run or not plan.moves):
-            raise fail(_can_not_empty(node, left, plan), ExitCode.REFUSED)
+            raise fail(_can_not_empty(node, left, plan) + _racks_hint(admin, node, plan), ExitCode.REFUSED)
         if dry_run:
             return
         if not yes:
@@ -156,18 +160,16 @@ def drain(
         with throttled(admin, rate, bootstrap) as throttling:
             while True:
                 # Plan again: new topics came to it until it was cordoned, and other moves end meanwhile.
-                plan = _plan(admin, node)
+                plan = _plan(admin, node, ignore_racks)
                 moves = [move for move in plan.moves if node in move.before]
                 if not moves:
                     break
                 carry_out_and_tell(admin, moves, at_once, throttling, bootstrap)
         left = next(one.replicas for one in plan.before if one.node_id == node)
+        why = _can_not_empty(node, left, plan) + _racks_hint(admin, node, plan) if left else ""
     if left:
         uncordon = command_here(f"semel node uncordon {node}", bootstrap)
-        raise fail(
-            f"{_can_not_empty(node, left, plan)}. It stays cordoned, and gets no new replicas, until `{uncordon}`",
-            ExitCode.REFUSED,
-        )
+        raise fail(f"{why}. It stays cordoned, and gets no new replicas, until `{uncordon}`", ExitCode.REFUSED)
     stop = f"stop it, then `{command_here(f'semel node remove {node}', bootstrap)}`"
     done = f"node {node} has no replicas. To take it out of the cluster, {stop}"
     print(done, file=sys.stderr if as_json else sys.stdout)
@@ -178,7 +180,14 @@ def _can_not_empty(node: int, left: int, plan: Plan) -> str:
     return f"{counted(left, 'replica')} of node {node} can't be moved: {'; '.join(sorted(reasons)[:3])}"
 
 
-def _plan(admin: semel.Admin, node: int) -> Plan:
+def _racks_hint(admin: semel.Admin, node: int, plan: Plan) -> str:
+    """Return what to say where racks alone are in the way."""
+    if not plan.impossible or len(_plan(admin, node, ignore_racks=True).impossible) == len(plan.impossible):
+        return ""
+    return ". --ignore-racks moves them into racks that the partition is in already"
+
+
+def _plan(admin: semel.Admin, node: int, ignore_racks: bool) -> Plan:
     from semel.sdk.balancing.carrying_out import read_cluster
     from semel.sdk.balancing.planner import plan
 
@@ -186,6 +195,8 @@ def _plan(admin: semel.Admin, node: int) -> Plan:
     if node not in {one.node_id for one in cluster.nodes}:
         known = ", ".join(str(one.node_id) for one in cluster.nodes)
         raise fail(f"there is no node {node}: the cluster has the nodes {known}", ExitCode.REFUSED)
+    if ignore_racks:
+        cluster = replace(cluster, nodes=tuple(replace(one, rack="") for one in cluster.nodes))
     return plan(cluster, empty=[node], steps_max=0)
 
 

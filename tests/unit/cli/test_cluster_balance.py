@@ -56,7 +56,8 @@ def admin(monkeypatch: pytest.MonkeyPatch, in_sync: dict[int, tuple[int, ...]]) 
         reassignments=list,
         replicas=lambda: next(told),
         topics=topics,
-        nodes=lambda: [NodeState(node_id, "", True, False, False, False) for node_id in (1, 2)],
+        racks={1: "", 2: ""},
+        nodes=lambda: [NodeState(node_id, rack, True, False, False, False) for node_id, rack in made.racks.items()],
     )
 
     @contextmanager
@@ -128,3 +129,17 @@ def test_a_node_that_can_not_be_emptied_is_told_so_and_is_not_cordoned(admin: An
     shown = CliRunner().invoke(app, ["node", "drain", "1", how])
     assert shown.exit_code == 1, shown.output
     assert "4 replicas of node 1 can't be moved: " in shown.output
+
+
+def test_a_node_that_is_the_last_of_its_rack_is_emptied_if_the_operator_says_so(admin: Any) -> None:
+    admin.racks = {1: "a", 2: "b", 3: "b"}
+    refused = CliRunner().invoke(app, ["node", "drain", "1", "--dry-run"])
+    assert refused.exit_code == 1, refused.output
+    assert "4 replicas of node 1 can't be moved: its replicas are in 2 racks, and would be in 1" in refused.output
+    assert "--ignore-racks moves them into racks that the partition is in already" in refused.output
+    shown = CliRunner().invoke(app, ["node", "drain", "1", "--dry-run", "--ignore-racks"])
+    assert shown.exit_code == 0, shown.output
+    assert "4 partitions to move" in shown.output
+    admin.racks = {1: "a", 2: "b"}
+    hopeless = CliRunner().invoke(app, ["node", "drain", "1", "--dry-run"])
+    assert "ignore-racks" not in hopeless.output
