@@ -340,6 +340,18 @@ def test_small_segments_are_put_together() -> None:
     assert len([name for name in log.storage.list_folder("data/t-0") if name.endswith(".log")]) == len(log.segments)
 
 
+def test_D6_who_reads_on_after_a_round_misses_nothing_that_stayed() -> None:
+    """A read remembers where the next one begins. In what takes the place of the segment, that is elsewhere."""
+    log = open_log(SimulatedStorage(), CONFIG)
+    for key in ("gone", "gone", "kept", "kept, too", "gone"):
+        put(log, key, "value")
+    roll(log)
+    (_, first), (_, second), *_ = read_batches(log)
+    assert log.read(0, len(first) + len(second), log.log_end_offset).next_offset == 2
+    clean(log)
+    assert [header.base_offset for header, _ in read_batches(log, 2)] == [2, 3, 4]
+
+
 def test_a_round_gives_up_when_the_log_changes_under_it() -> None:
     log = open_log(SimulatedStorage(), CONFIG)
     for n in range(100):

@@ -89,9 +89,10 @@ def all_followed(durable: asyncio.Event | None = None) -> dict[TopicPartition, A
     return {one.tp: one for one in (followed(number, durable) for number in range(IDLE + 1))}
 
 
-def following(leader: Leader) -> Fetcher:
-    throttle = SimpleNamespace(applies=lambda *_: False, left_bytes=lambda: 1 << 40, free_in_s=lambda: 0.0)
-    return Fetcher(3, 1, cast(Any, leader), NodeConfig, lambda: 1, lambda _: 0, cast(Any, throttle), lambda *_: None)
+def following(leader: Leader, config: NodeConfig | None = None) -> Fetcher:
+    throttle = cast(Any, SimpleNamespace(applies=lambda *_: False, left_bytes=lambda: 1 << 40, free_in_s=lambda: 0.0))
+    used = config or NodeConfig()
+    return Fetcher(3, 1, cast(Any, leader), lambda: used, lambda: 1, lambda _: 0, throttle, lambda *_: None)
 
 
 @pytest.fixture(autouse=True)
@@ -126,9 +127,11 @@ async def run_until(fetcher: Fetcher, seconds: float, until: Callable[[], bool] 
     await asyncio.gather(task, return_exceptions=True)
 
 
-def run(leader: Leader, seconds: float, until: Callable[[], bool] = lambda: False) -> None:
+def run(
+    leader: Leader, seconds: float, until: Callable[[], bool] = lambda: False, config: NodeConfig | None = None
+) -> None:
     async def main() -> None:
-        fetcher = following(leader)
+        fetcher = following(leader, config)
         fetcher.follow(all_followed())
         await run_until(fetcher, seconds, until)
 
@@ -147,6 +150,19 @@ def test_what_is_busy_is_asked_for_alone_until_all_are_due(monkeypatch: pytest.M
     for _, numbers, wait_ms in leader.asked:
         if numbers == [0]:
             assert wait_ms <= 1000 * module.ALL_EVERY_S + 1, "whatever it waits for, the others have their turn"
+
+
+@pytest.mark.parametrize(("at_once", "wait_ms_max"), [(IDLE + 1, 300), (3, 100)])
+def test_R1_all_have_had_their_turn_before_the_leader_takes_one_for_lagging(
+    monkeypatch: pytest.MonkeyPatch, at_once: int, wait_ms_max: int
+) -> None:
+    """One that was not asked for since then, and gets a record, has not had all for too long."""
+    monkeypatch.setattr(module, "PARTITIONS_PER_FETCH_MAX", at_once)
+    leader = Leader()
+    run(leader, 20.0, lambda: [0] in numbers_asked(leader), NodeConfig(replica_lag_time_max_ms=1_200))
+    waits_ms = [wait_ms for _, numbers, wait_ms in leader.asked if numbers == [0]]
+    assert waits_ms
+    assert max(waits_ms) <= wait_ms_max + 1
 
 
 def test_what_an_answer_names_is_asked_for_next_and_then_no_more(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -218,6 +218,26 @@ def test_what_a_fetch_that_was_cancelled_would_have_told_is_told_to_the_next_one
     run(test)
 
 
+def test_an_answer_at_the_end_of_the_wait_says_how_all_is_by_then(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Not all that changes wakes a fetch: the retention moves the start of a log, and nobody waits for that."""
+
+    async def test(scene: Scene) -> None:
+        monkeypatch.setattr(replica_module, "COMMITTED_AFTER_S", 3600.0)
+        commit(scene)
+        for begun in tuple(scene.handler._begun):
+            begun.cancel()
+        begun = scene.begin(scene.request())
+        assert isinstance(begun, ReplicaFetch)
+        scene.leader.partition.log.delete_records(1)
+        await spin()
+        assert scene.answers == []
+        begun.answer_now()  # as the timer does
+        (answer,) = scene.answers
+        assert answer.partitions[0].log_start_offset == 1
+
+    run(test)
+
+
 def test_E2_where_followers_are_read_from_they_hear_at_once_what_is_committed(monkeypatch: pytest.MonkeyPatch) -> None:
     async def test(scene: Scene) -> None:
         monkeypatch.setattr(replica_module, "COMMITTED_AFTER_S", 3600.0)
@@ -377,6 +397,27 @@ def test_what_had_no_room_in_an_answer_is_named_in_the_next_one() -> None:
         assert isinstance(answer, FetchResponse)
         take_in(scene.follower.partition, request.partitions[0], answer.partitions[0])
         assert named(scene.begin(scene.request_for(scene.follower.partition))) == [(0, False), (1, False)]
+
+    run(test, TwoPartitions)
+
+
+@pytest.mark.parametrize("is_cancelled", [False, True])
+def test_a_fetch_that_has_ended_is_not_kept(is_cancelled: bool) -> None:
+    """It has what it read with it, which may be a whole answer."""
+
+    async def test(scene: Scene) -> None:
+        assert isinstance(scene, TwoPartitions)
+        scene.ask_for_both()
+        begun = scene.begin(scene.request_for(scene.follower.partition))
+        assert isinstance(begun, ReplicaFetch)
+        assert scene.handler._unasked[2].waiting is begun
+        if is_cancelled:
+            begun.cancel()
+        else:
+            scene.append()
+            await spin()
+        assert len(scene.answers) == (0 if is_cancelled else 1)
+        assert scene.handler._unasked[2].waiting is None
 
     run(test, TwoPartitions)
 

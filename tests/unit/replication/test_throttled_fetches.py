@@ -179,6 +179,24 @@ def test_a_fetch_of_what_is_withheld_waits_for_the_quota_and_for_nothing_else(
     run(test, made)
 
 
+def test_a_fetch_that_is_woken_by_something_else_brings_what_was_withheld_if_the_quota_is_free_by_then() -> None:
+    async def test(scene: Scene) -> None:
+        begun = scene.begin(scene.request(scene.third, LONG_MS))
+        assert isinstance(begun, ReplicaFetch)
+        scene.leader.clock.advance(ms=2_000)
+        begun.answer_soon()  # as where there is more in a partition that was left out
+        await spin()
+        (answer,) = scene.answers
+        assert answer.partitions[0].records is not None
+
+    def made() -> Scene:
+        scene = Scene(leader=ALL_REPLICAS)
+        scene.fetch(scene.third)
+        return scene
+
+    run(test, made)
+
+
 def test_a_fetch_that_waits_for_the_quota_is_answered_by_the_timer_alone() -> None:
     async def test(scene: Scene) -> None:
         scene.begin(scene.request(scene.third, LONG_MS))
