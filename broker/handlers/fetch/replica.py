@@ -70,6 +70,8 @@ class ReplicaFetchHandler:
         """Return the answer, or the fetch that will call `done` with it unless it is cancelled."""
         reading: Reading | None = None
         unasked = self.unasked(request)
+        if unasked is not None and unasked.waiting is not None:
+            unasked.waiting.give_up()
         if len(request.partitions) <= PART:
             reading = self.begin_reading(request, version)
             reading.read(request.partitions)
@@ -134,7 +136,7 @@ class ReplicaFetchHandler:
         """It has ended."""
         self._begun.pop(begun, None)
         unasked = self.unasked(request)
-        if unasked is not None and unasked.waiting is begun:
+        if unasked is not None:
             unasked.waiting = None
 
 
@@ -222,6 +224,15 @@ class ReplicaFetch:
         if self._task is not None:
             self._task.cancel()
         self._handler.forget(self, self._request)
+
+    def give_up(self) -> None:
+        """Answer with nothing, and leave what comes to the fetch that the follower has sent since.
+
+        It sends one at a time: the connection of this one is gone, and that has not been noticed here.
+        """
+        if not self._is_over:
+            self.cancel()
+            self._done(FetchResponse([]))
 
     def _await_news(self, reading: Reading) -> None:
         """Wait. More records are no news where even those that there are were withheld; that some may go is."""

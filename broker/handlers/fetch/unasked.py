@@ -28,6 +28,10 @@ class Waiting(Protocol):
         """Answer in the next turn of the event loop, with all that comes in this one."""
         ...
 
+    def give_up(self) -> None:
+        """End, and leave what comes to the fetch that the follower has sent since."""
+        ...
+
 
 class Unasked:
     """What one follower follows here and leaves out of its fetches while it is idle.

@@ -401,6 +401,50 @@ def test_what_had_no_room_in_an_answer_is_named_in_the_next_one() -> None:
     run(test, TwoPartitions)
 
 
+def test_R1_a_fetch_that_was_given_up_does_not_keep_what_comes_from_the_next_one() -> None:
+    """Its connection is gone, and the leader has not noticed: what it would be answered with, nobody would read."""
+
+    async def test(scene: Scene) -> None:
+        assert isinstance(scene, TwoPartitions)
+        scene.ask_for_both()
+        both = scene.request_for(scene.follower.partition, scene.other(scene.follower))
+        assert isinstance(scene.begin(both), ReplicaFetch)
+        since = scene.request_for(scene.follower.partition, scene.other(scene.follower))
+        since.max_wait_ms = 0
+        assert isinstance(scene.begin(since), FetchResponse)
+        scene.append_to_other()
+        assert named(scene.begin(scene.request_for(scene.follower.partition))) == [(0, False), (1, False)]
+
+    run(test, TwoPartitions)
+
+
+@pytest.mark.parametrize("is_large", [False, True])
+def test_R1_a_fetch_that_was_given_up_tells_nothing_and_names_nothing(
+    monkeypatch: pytest.MonkeyPatch, is_large: bool
+) -> None:
+    async def test(scene: Scene) -> None:
+        assert isinstance(scene, TwoPartitions)
+        scene.ask_for_both()
+        given_up: list[FetchResponse] = []
+        request = scene.request_for(scene.follower.partition)
+        if is_large:
+            monkeypatch.setattr(replica_module, "PART", 1)
+            request.partitions *= 2
+        begun = scene.handler.begin(request, FETCH_MAX_VERSION, given_up.append)
+        assert isinstance(begun, ReplicaFetch)
+        assert isinstance(scene.begin(scene.request_for(scene.follower.partition)), ReplicaFetch)
+        scene.append()
+        scene.append_to_other()
+        await spin()
+        begun.cancel()  # the end of its connection comes at last
+        assert [named(answer) for answer in given_up] == [[]]
+        assert [named(answer) for answer in scene.answers] == [[(0, True), (1, False)]]
+        assert scene.handler.waiting == 0
+        assert not scene.is_listened_to
+
+    run(test, TwoPartitions)
+
+
 @pytest.mark.parametrize("is_cancelled", [False, True])
 def test_a_fetch_that_has_ended_is_not_kept(is_cancelled: bool) -> None:
     """It has what it read with it, which may be a whole answer."""
