@@ -249,6 +249,8 @@ class Fetcher:
             looks_at.append(self._all_due)
         elif self._unasked > PARTITIONS_PER_FETCH_MAX:
             looks_at.append(now)
+        elif len(self._followed) > PARTITIONS_PER_FETCH_MAX:
+            looks_at.append(now + self._all_every_s())
         if looks_at:
             wait_ms = min(wait_ms, max(math.ceil((min(looks_at) - now) * 1000), 0))
         if self._is_unnoted:

@@ -165,6 +165,19 @@ def test_R1_all_have_had_their_turn_before_the_leader_takes_one_for_lagging(
     assert max(waits_ms) <= wait_ms_max + 1
 
 
+def test_R1_idle_partitions_that_take_turns_have_theirs_in_time_where_nothing_is_busy(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(module, "PARTITIONS_PER_FETCH_MAX", 3)
+    leader = Leader()
+    leader.busy.clear()
+    run(leader, 20.0, lambda: len(leader.asked) > 4, NodeConfig(replica_lag_time_max_ms=1_200))
+    waits_ms = [wait_ms for _, _, wait_ms in leader.asked]
+    assert max(waits_ms) <= 100 + 1
+    assert waits_ms[:2] == [0, 0]
+    assert min(waits_ms[2:]) > 0, "or it would ask all the time"
+
+
 def test_what_an_answer_names_is_asked_for_next_and_then_no_more(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "ALL_EVERY_S", 3600.0)
     leader = Leader()
