@@ -387,8 +387,7 @@ class Control:
             except grpc.RpcError as error:
                 if error.code() is not grpc.StatusCode.DEADLINE_EXCEEDED:
                     return  # the calls that wait hear of it too
-                self._silent.add(target)
-                self._drop_channel(target)
+                self.give_up_on(target)
                 return
             await asyncio.sleep(_SILENT_S)
 

@@ -38,9 +38,12 @@ def core(nodes: list[FakeNode]) -> Iterator[ClientCore]:
     made.close()
 
 
+def initialization(name: str = "tx") -> transactions_pb2.InitProducerIdRequest:
+    return transactions_pb2.InitProducerIdRequest(transactional_id=name)
+
+
 def init(core: ClientCore, name: str = "tx", **options: Any) -> transactions_pb2.InitProducerIdResponse:
-    request = transactions_pb2.InitProducerIdRequest(transactional_id=name)
-    return core.run(core.control.call(INIT_PRODUCER_ID, request, **options))
+    return core.run(core.control.call(INIT_PRODUCER_ID, initialization(name), **options))
 
 
 def test_a_call_follows_the_trailer_and_the_next_one_goes_there_at_once(
@@ -120,6 +123,25 @@ def test_a_frozen_node_is_found_out_long_before_the_call_is_over(
         core.run(core.cluster.refresh(["t"]))
         nodes[0].call_script["InitProducerId"].append(Action.HOLD)
         nodes[0].call_script["GetMetadata"].append(Action.HOLD)
+        init(core)
+        assert [len(node.names()) for node in nodes] == [1, 1, 0]
+    finally:
+        core.close()
+
+
+def test_a_frozen_coordinator_is_not_asked_once_more_for_who_coordinates_now(
+    nodes: list[FakeNode], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It was the node that answers any call, too: the time until it is found out was spent twice."""
+    monkeypatch.setattr(control, "_SILENT_S", 0.05)
+    monkeypatch.setattr(control, "_PROOF_S", 0.2)
+    hour = 3_600_000
+    core = ClientCore("Test", ClientOptions((nodes[0].bootstrap,), api_timeout_ms=hour, request_timeout_ms=hour))
+    try:
+        core.run(core.cluster.refresh(["t"]))
+        core.control.nodes.remember(INIT_PRODUCER_ID.key_of(initialization()), core.control.nodes.by_id[1])
+        for name in ("InitProducerId", "GetMetadata"):
+            nodes[0].call_script[name].extend([Action.HOLD] * 2)
         init(core)
         assert [len(node.names()) for node in nodes] == [1, 1, 0]
     finally:
