@@ -1,7 +1,7 @@
 """`semel serve --nodes 3`: a cluster on one machine, each node a process of its own under one supervisor.
 
-The metadata is one SQLite file, which all of them use. A node that dies is started again, unless it was removed from the
-cluster; Ctrl-C or SIGTERM stops all.
+The metadata is one SQLite file, which all of them use. A node that dies is started again, unless it was removed from
+the cluster; Ctrl-C or SIGTERM stops all.
 """
 
 from __future__ import annotations
@@ -60,6 +60,7 @@ def plan_nodes(loaded: LoadedConfig, count: int) -> list[LocalNode]:
     config = loaded.config
     if not 2 <= count <= NODES_MAX:
         raise ConfigError(f"--nodes {count}: a cluster on one machine has 2 to {NODES_MAX} nodes")
+    racks = _racks(config.broker_rack, count)
     folder = os.path.abspath(config.data_dir)
     shared = {
         "metadata.url": config.metadata_url or sqlite_url(f"{folder}/{METADATA_FILE}"),
@@ -79,10 +80,24 @@ def plan_nodes(loaded: LoadedConfig, count: int) -> list[LocalNode]:
                 "grpc.listen": _counted_up("grpc.listen", config.grpc_listen, number),
                 "peer.listen": _counted_up("peer.listen", config.peer_listen or "127.0.0.1:0", number),
                 **_where_given(config, number),
+                **({"broker.rack": racks[number]} if racks[number] else {}),
             },
         )
         for number in range(count)
     ]
+
+
+def _racks(text: str, count: int) -> list[str]:
+    """Return the rack of each node: its own, of as many as there are nodes, separated by commas; or one for all."""
+    racks = [rack.strip() for rack in text.split(",")]
+    if len(racks) == 1:
+        return racks * count
+    if len(racks) != count or not all(racks):
+        raise ConfigError(
+            f"broker.rack = {text}: with --nodes {count} it is one rack for all nodes, or {count} racks with commas "
+            "between them, one for each node"
+        )
+    return racks
 
 
 def _where_given(config: NodeConfig, number: int) -> dict[str, str]:

@@ -132,7 +132,8 @@ Nodes = Annotated[
         "--nodes",
         metavar="N",
         help="Run a cluster of N nodes on this machine, each in a process of its own, on one metadata file. Their "
-        "ports are counted up by 10, their directories are in --data-dir.",
+        "ports are counted up by 10, their directories are in --data-dir. --set broker.rack=A,B,... gives each its "
+        "rack.",
     ),
 ]
 NoJoin = Annotated[

@@ -1,4 +1,4 @@
-"""The supervisor of `semel serve --nodes`: which node it starts again. Scripts take the place of nodes."""
+"""`semel serve --nodes`: the settings of each node, and which is started again. Scripts take the place of nodes."""
 
 from __future__ import annotations
 
@@ -9,8 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from semel.cli.local_cluster import LocalCluster, LocalNode
+from semel.broker.config.sources import load_config
+from semel.cli.local_cluster import LocalCluster, LocalNode, plan_nodes
 from semel.cli.serve_exit import ServeExit
+from semel.runtime.setting import ConfigError
 
 
 @pytest.fixture
@@ -48,3 +50,22 @@ def test_a_node_that_was_removed_is_not_started_again_and_none_that_is_left_ends
     removed = [one.getMessage() for one in caplog.records if "was removed from the cluster" in one.getMessage()]
     assert sorted(text.split(",")[0] for text in removed) == [f"node {n} was removed from the cluster" for n in (1, 2)]
     assert all("is not started again" in text for text in removed)
+
+
+def racks(text: str | None) -> list[str | None]:
+    flags = [] if text is None else [("--set", "broker.rack", text)]
+    return [node.settings.get("broker.rack") for node in plan_nodes(load_config(environment={}, flags=flags), 3)]
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [(None, [None] * 3), ("a", ["a", "a", "a"]), ("a,b,c", ["a", "b", "c"]), ("a, b ,a", ["a", "b", "a"])],
+)
+def test_each_node_has_its_rack_or_all_have_one(text: str | None, expected: list[str | None]) -> None:
+    assert racks(text) == expected
+
+
+@pytest.mark.parametrize("text", ["a,b", "a,b,c,d", "a,,c", "a,b,"])
+def test_racks_that_are_not_one_for_each_node_are_refused(text: str) -> None:
+    with pytest.raises(ConfigError, match=f"broker.rack = {text}: with --nodes 3 it is one rack for all nodes, or 3"):
+        racks(text)
