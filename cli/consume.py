@@ -127,6 +127,15 @@ def consume(
     timeout: Annotated[
         str | None, typer.Option(metavar=DURATION, help=f"End when no record arrives for this long. {DURATION_HELP}")
     ] = None,
+    rack: Annotated[
+        str,
+        typer.Option(
+            metavar="RACK",
+            help="Where this reader is: read from a replica in this rack (broker.rack of its node), where one is in "
+            "sync, and else from the leader. Needs replica.selector.class on the nodes.",
+            show_default=False,
+        ),
+    ] = "",
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
     as_json: Annotated[bool, typer.Option("--json", help="Short for --format json.")] = False,
 ) -> None:
@@ -153,6 +162,7 @@ def consume(
         on_unreadable_batch="skip" if skip_unreadable else "raise",
         session_timeout_ms=10_000,
         connect_timeout_ms=CONNECT_TIMEOUT_MS,
+        rack=rack,
     )
     admin = open_admin(bootstrap)
     with finishing_on_signals(), client as consumer:

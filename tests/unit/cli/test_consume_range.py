@@ -10,6 +10,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
+from typing import Any
 
 import pytest
 from typer.testing import CliRunner, Result
@@ -51,6 +52,21 @@ def spread(bootstrap: str) -> str:
             at = now_ms - (14 - number) * HOUR_MS
             producer.send("spread", str(number), partition=number % 3, timestamp_ms=at)
     return "spread"
+
+
+def test_where_the_reader_is_is_told_to_the_node(run: Run, spread: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What the node makes of it: tests/unit/sdk/consumer/test_consumer_nearest.py."""
+    told: list[object] = []
+
+    class Consumer(semel.Consumer):
+        def __init__(self, *arguments: Any, **options: Any) -> None:
+            told.append(options.get("rack"))
+            super().__init__(*arguments, **options)
+
+    monkeypatch.setattr(semel, "Consumer", Consumer)
+    for arguments in (["--rack", "zone-a"], []):
+        assert run("consume", spread, "--from-beginning", "--max", "1", *arguments).exit_code == 0
+    assert told == ["zone-a", ""]
 
 
 # begin and end
