@@ -38,7 +38,7 @@ from semel.cli.moving import (
     throttled,
 )
 from semel.protocol.api.diagnostics import Section, Severity
-from semel.protocol.wording import command, size
+from semel.protocol.wording import command, partition_argument, size
 
 if TYPE_CHECKING:
     from semel.sdk.balancing.results import Plan
@@ -256,7 +256,7 @@ def _partition_row(one: ReplicationState) -> tuple[object, ...]:
         for node_id, lacks in one.lacks.items()
     )
     return (
-        str(one.partition),
+        partition_argument(one.partition),
         "none" if one.leader is None else one.leader,
         ",".join(map(str, one.replicas)),
         ",".join(map(str, one.isr)) or "none",

@@ -21,6 +21,7 @@ from semel.protocol.errors import ErrorCode, RetriableError, SemelError, UsageEr
 from semel.protocol.ids import TopicPartition
 from semel.protocol.int_bounds import INT64_MAX
 from semel.protocol.wording import counted as counted
+from semel.protocol.wording import partition_argument
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -239,7 +240,7 @@ def fail_for_partitions(errors: Mapping[TopicPartition, SemelError], bootstrap: 
     """Say which partitions could not be asked, after the others were shown. Raises the exit where there are any."""
     if not errors:
         return
-    named = ", ".join(f"{tp} is {state_of(error)}" for tp, error in rows_of(errors)[:_NAMED_MAX])
+    named = ", ".join(f"{partition_argument(tp)} is {state_of(error)}" for tp, error in rows_of(errors)[:_NAMED_MAX])
     more = f", and {len(errors) - _NAMED_MAX} more" if len(errors) > _NAMED_MAX else ""
     doctor = command_here("semel doctor", bootstrap)
     raise fail(f"{named}{more}. `{doctor}` says why, and what to do", ExitCode.REFUSED)

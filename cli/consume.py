@@ -34,6 +34,7 @@ from semel.cli.record_format import FORMATS_METAVAR, TEMPLATE_HELP, Formatter, f
 from semel.cli.signals import finishing_on_signals
 from semel.protocol.errors import FatalError, UsageError
 from semel.protocol.ids import TopicPartition
+from semel.protocol.wording import partition_argument
 
 if TYPE_CHECKING:
     from semel.protocol.api.topics import TopicDescription
@@ -256,7 +257,8 @@ def _check_offset(consumer: semel.Consumer, tps: Sequence[TopicPartition], offse
         else:
             has = f"has offsets {starts[tp]} to {ends[tp] - 1}"
         describe = command_here(f"semel topic describe {tp.topic}", bootstrap)
-        raise fail(f"offset {offset} is not in {tp}: it {has}. `{describe}` shows them", ExitCode.REFUSED)
+        where = partition_argument(tp)
+        raise fail(f"offset {offset} is not in {where}: it {has}. `{describe}` shows them", ExitCode.REFUSED)
 
 
 def _named(topics: Sequence[TopicDescription]) -> str:

@@ -33,7 +33,7 @@ from semel.cli.common import (
 from semel.protocol.api.diagnostics import HISTORY_LIMIT_MAX
 from semel.protocol.api.shared_transactions import NAME_BYTES_MAX, SharedDescription
 from semel.protocol.errors import UsageError
-from semel.protocol.wording import duration, moment
+from semel.protocol.wording import duration, moment, partition_argument
 
 if TYPE_CHECKING:
     from semel.protocol.api.diagnostics import TransactionHistory
@@ -456,7 +456,7 @@ def _finish_on(
     admin: semel.Admin, tp: TopicPartition, start_offset: int, decision: Outcome | None, *, yes: bool
 ) -> None:
     """Finish the transaction that begins at `start_offset` of a partition: as it was decided, else by an abort."""
-    what = f"the transaction at offset {start_offset} of {tp}"
+    what = _transaction_at(tp, start_offset)
     outcome: Literal["commit", "abort"] | None = None
     if decision is not None:
         outcome = "commit" if decision is Outcome.COMMIT else "abort"
@@ -478,14 +478,18 @@ def _finish_on(
 
 def _abort_hanging(tp: TopicPartition, start_offset: int, bootstrap: str, *, yes: bool) -> None:
     if not yes:
-        typer.confirm(f"Write an abort marker for the transaction at offset {start_offset} of {tp}?", abort=True)
+        typer.confirm(f"Write an abort marker for {_transaction_at(tp, start_offset)}?", abort=True)
     with open_admin(bootstrap) as admin:
         producer = admin.abort_hanging_transaction(tp, start_offset)
     _print_aborted(tp, start_offset, producer)
 
 
+def _transaction_at(tp: TopicPartition, start_offset: int) -> str:
+    return f"the transaction at offset {start_offset} of {partition_argument(tp)}"
+
+
 def _print_aborted(tp: TopicPartition, start_offset: int, producer: ProducerIdAndEpoch) -> None:
     print(
-        f"the transaction at offset {start_offset} of {tp} is aborted: that of producer {producer.producer_id}, epoch "
+        f"{_transaction_at(tp, start_offset)} is aborted: that of producer {producer.producer_id}, epoch "
         f"{producer.producer_epoch}"
     )

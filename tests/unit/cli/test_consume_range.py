@@ -205,7 +205,7 @@ def test_options_that_contradict_each_other_are_refused_with_the_next_step(
 def test_an_offset_that_is_not_there_is_refused_with_those_that_are(run: Run, spread: str) -> None:
     got = run("consume", spread, "--partition", "1", "--offset", "999")
     assert got.exit_code == ExitCode.REFUSED
-    assert "offset 999 is not in spread-1: it has offsets 0 to 2" in got.stderr
+    assert "offset 999 is not in spread:1: it has offsets 0 to 2" in got.stderr
     run("topic", "create", "nothing", "--partitions", "1")
     assert "the next one gets offset 0" in run("consume", "nothing", "--partition", "0", "--offset", "1").stderr
     at_end = run("consume", "nothing", "--partition", "0", "--offset", "0", "--timeout", "0")
