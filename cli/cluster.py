@@ -17,6 +17,7 @@ from semel.cli.common import (
     ExitCode,
     command_app,
     command_here,
+    confirm,
     counted,
     examples,
     fails_well,
@@ -138,7 +139,7 @@ def balance(
             print(_nothing_to_move(found), file=sys.stderr)
         elif not dry_run:
             if not yes:
-                typer.confirm(f"Move {counted(len(found.moves), 'partition')}?", abort=True, err=True)
+                confirm(f"Move {counted(len(found.moves), 'partition')}?", err=True)
             with throttled(admin, rate, bootstrap) as throttling:
                 done = carry_out_and_tell(admin, found.moves, at_once, throttling, bootstrap)
             print(f"{counted(done.done, 'partition')} moved", file=sys.stderr)

@@ -16,6 +16,7 @@ from semel.cli.common import (
     ExitCode,
     command_app,
     command_here,
+    confirm,
     counted,
     examples,
     fail,
@@ -239,7 +240,7 @@ def elect(
     """
     _check_choice(partitions, everything)
     if unclean and not yes:
-        typer.confirm("Committed records may be lost, and transactions be there in part. Elect?", abort=True)
+        confirm("Committed records may be lost, and transactions be there in part. Elect?")
     with open_admin(bootstrap) as admin:
         if everything:
             topics = admin.topics(include_internal=True)
