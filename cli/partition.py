@@ -328,7 +328,7 @@ def _confirm_few_replicas(
                 f"`semel topic config {topic} --set min.insync.replicas={len(nodes)}`",
                 file=sys.stderr,
             )
-            typer.confirm("Move all the same?", abort=True, err=True)
+            confirm("Move all the same?", err=True)
 
 
 def _replicas_of(admin: semel.Admin, names: Sequence[str]) -> Mapping[TopicPartition, tuple[int, ...]]:
