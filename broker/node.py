@@ -59,7 +59,14 @@ from semel.broker.metrics.setup import NodeMetrics
 from semel.broker.open_files import open_files_limit, share_open_files, warn_of_few_open_files
 from semel.broker.peers.peers import Peers
 from semel.broker.peers.secret import ClusterSecret, secret_of
-from semel.broker.registration import advertised, check_neighbors, returned, version_raised, wait_for_former_run
+from semel.broker.registration import (
+    advertised,
+    check_is_member,
+    check_neighbors,
+    returned,
+    version_raised,
+    wait_for_former_run,
+)
 from semel.broker.replication.barrier import ReplicationBarrier
 from semel.broker.replication.replicas import Replicas
 from semel.broker.start_errors import (
@@ -127,6 +134,7 @@ class Node:
         accept_data_loss: bool = False,
         accept_loss_of: Collection[TopicPartition] = (),
         accept_metadata_loss: bool = False,
+        may_join: bool = True,
         interceptor: Interceptor | None = None,
         metadata_store: MetadataStore | None = None,
     ) -> None:
@@ -134,6 +142,7 @@ class Node:
         self._metadata_store = metadata_store
         self._interceptor = interceptor
         self._accept_data_loss = accept_data_loss
+        self._may_join = may_join
         self._accept_loss_of = accept_loss_of
         self.loaded_config = loaded
         self.clock = clock
@@ -188,6 +197,7 @@ class Node:
         accept_data_loss: bool = False,
         accept_loss_of: Collection[TopicPartition] = (),
         accept_metadata_loss: bool = False,
+        may_join: bool = True,
         interceptor: Interceptor | None = None,
         metadata_store: MetadataStore | None = None,
     ) -> Node:
@@ -198,9 +208,10 @@ class Node:
         With `accept_data_loss` it starts also in an empty folder though the metadata says that it has partitions, and
         makes them again. Partitions in `accept_loss_of` whose directories are gone are made again, behind their last
         known offsets. With `accept_metadata_loss` it starts though the metadata lacks changes that it has applied, and
-        sets aside the logs that the metadata does not know. `interceptor` stands between the listeners and what
-        answers, for tests of clients. `metadata_store` takes the place of the one that metadata.url names, for
-        simulations.
+        sets aside the logs that the metadata does not know. Without `may_join` it starts only where the metadata has
+        its node.id: after it was removed, it does not come back as a new node. `interceptor` stands between the
+        listeners and what answers, for tests of clients. `metadata_store` takes the place of the one that metadata.url
+        names, for simulations.
         Raises `ConfigError` and `NodeStartError`, and leaves nothing behind.
         """
         warn_if_interpreted()
@@ -214,6 +225,7 @@ class Node:
             accept_data_loss=accept_data_loss,
             accept_loss_of=accept_loss_of,
             accept_metadata_loss=accept_metadata_loss,
+            may_join=may_join,
             interceptor=interceptor,
             metadata_store=metadata_store,
         )
@@ -733,6 +745,8 @@ class Node:
         )
 
         def further(image: MetadataImage) -> list[Change]:
+            if not self._may_join:
+                check_is_member(image, config.node_id)
             changes = [*version_raised(image, registered), *self._history.changes_of_registration(image)]
             if self.is_clustered:
                 changes += returned(image, registered, self.logs, default_min_isr=config.min_insync_replicas)

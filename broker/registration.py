@@ -94,6 +94,14 @@ def _replicas_gone(image: MetadataImage, node_id: int, logs: LogManager) -> set[
     return gone
 
 
+def check_is_member(image: MetadataImage, node_id: int) -> None:
+    """Raise `NodeStartError` where a node is no part of the cluster any more."""
+    if node_id not in image.brokers:
+        raise NodeStartError(
+            f"node {node_id} was removed from the cluster, so it is not started again", StartFailure.REMOVED
+        )
+
+
 async def check_neighbors(metadata: Metadata, config: NodeConfig, secret_mark: str) -> None:
     """Raise `NodeStartError` where a node that runs could not replicate with this one.
 

@@ -22,6 +22,8 @@ class StartFailure(Enum):
     """The database can't be reached, or another node is the controller."""
     ADDRESS = "address"
     """A port is in use, or a host is not this machine's."""
+    REMOVED = "removed"
+    """The node was removed from the cluster, and was to be started only as one of its nodes."""
 
 
 class NodeStartError(FatalError):

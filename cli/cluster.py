@@ -17,6 +17,7 @@ from semel.cli.common import (
     ExitCode,
     command_app,
     command_here,
+    confirm,
     counted,
     examples,
     fails_well,
@@ -38,7 +39,7 @@ from semel.cli.moving import (
     throttled,
 )
 from semel.protocol.api.diagnostics import Section, Severity
-from semel.protocol.wording import command, size
+from semel.protocol.wording import command, partition_argument, size
 
 if TYPE_CHECKING:
     from semel.sdk.balancing.results import Plan
@@ -138,7 +139,7 @@ def balance(
             print(_nothing_to_move(found), file=sys.stderr)
         elif not dry_run:
             if not yes:
-                typer.confirm(f"Move {counted(len(found.moves), 'partition')}?", abort=True, err=True)
+                confirm(f"Move {counted(len(found.moves), 'partition')}?", err=True)
             with throttled(admin, rate, bootstrap) as throttling:
                 done = carry_out_and_tell(admin, found.moves, at_once, throttling, bootstrap)
             print(f"{counted(done.done, 'partition')} moved", file=sys.stderr)
@@ -256,7 +257,7 @@ def _partition_row(one: ReplicationState) -> tuple[object, ...]:
         for node_id, lacks in one.lacks.items()
     )
     return (
-        str(one.partition),
+        partition_argument(one.partition),
         "none" if one.leader is None else one.leader,
         ",".join(map(str, one.replicas)),
         ",".join(map(str, one.isr)) or "none",

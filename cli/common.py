@@ -21,6 +21,7 @@ from semel.protocol.errors import ErrorCode, RetriableError, SemelError, UsageEr
 from semel.protocol.ids import TopicPartition
 from semel.protocol.int_bounds import INT64_MAX
 from semel.protocol.wording import counted as counted
+from semel.protocol.wording import partition_argument
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -239,7 +240,7 @@ def fail_for_partitions(errors: Mapping[TopicPartition, SemelError], bootstrap: 
     """Say which partitions could not be asked, after the others were shown. Raises the exit where there are any."""
     if not errors:
         return
-    named = ", ".join(f"{tp} is {state_of(error)}" for tp, error in rows_of(errors)[:_NAMED_MAX])
+    named = ", ".join(f"{partition_argument(tp)} is {state_of(error)}" for tp, error in rows_of(errors)[:_NAMED_MAX])
     more = f", and {len(errors) - _NAMED_MAX} more" if len(errors) > _NAMED_MAX else ""
     doctor = command_here("semel doctor", bootstrap)
     raise fail(f"{named}{more}. `{doctor}` says why, and what to do", ExitCode.REFUSED)
@@ -311,12 +312,31 @@ def open_admin(bootstrap: str, client_id: str = "semel") -> semel.Admin:
     return semel.Admin(bootstrap, client_id=client_id, connect_timeout_ms=CONNECT_TIMEOUT_MS)
 
 
+def confirm(question: str, *, err: bool = False) -> None:
+    """Ask whether to go on, and raise the exit where the answer is not yes.
+
+    err: whether the question is on standard error, because standard output is for programs
+
+    The answer may be piped. Where there is none, and nobody to give one (in cron for instance), the command line lacks
+    --yes.
+    """
+    if sys.stdin is not None:
+        try:
+            typer.confirm(question, abort=True, err=err)
+            return
+        except typer.Abort as abort:
+            if not isinstance(abort.__context__, EOFError) or sys.stdin.isatty():
+                raise
+        print(file=sys.stderr if err else sys.stdout)  # the question ends without one
+    raise fail("nobody answers, because standard input is no terminal: --yes goes on without asking", ExitCode.USAGE)
+
+
 def delete_when_sure(
     what: str, delete: Callable[[semel.Admin], object], bootstrap: str, *, done: str, yes: bool
 ) -> None:
     """Ask whether `what` is to be deleted, unless that was said; delete it, and say that it is done."""
     if not yes:
-        typer.confirm(f"Delete {what}?", abort=True)
+        confirm(f"Delete {what}?")
     with open_admin(bootstrap) as admin:
         delete(admin)
     print(done)

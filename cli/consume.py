@@ -34,6 +34,7 @@ from semel.cli.record_format import FORMATS_METAVAR, TEMPLATE_HELP, Formatter, f
 from semel.cli.signals import finishing_on_signals
 from semel.protocol.errors import FatalError, UsageError
 from semel.protocol.ids import TopicPartition
+from semel.protocol.wording import partition_argument
 
 if TYPE_CHECKING:
     from semel.protocol.api.topics import TopicDescription
@@ -127,6 +128,15 @@ def consume(
     timeout: Annotated[
         str | None, typer.Option(metavar=DURATION, help=f"End when no record arrives for this long. {DURATION_HELP}")
     ] = None,
+    rack: Annotated[
+        str,
+        typer.Option(
+            metavar="RACK",
+            help="Where this reader is: read from a replica in this rack (broker.rack of its node), where one is in "
+            "sync, and else from the leader. Needs replica.selector.class on the nodes.",
+            show_default=False,
+        ),
+    ] = "",
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
     as_json: Annotated[bool, typer.Option("--json", help="Short for --format json.")] = False,
 ) -> None:
@@ -153,6 +163,7 @@ def consume(
         on_unreadable_batch="skip" if skip_unreadable else "raise",
         session_timeout_ms=10_000,
         connect_timeout_ms=CONNECT_TIMEOUT_MS,
+        rack=rack,
     )
     admin = open_admin(bootstrap)
     with finishing_on_signals(), client as consumer:
@@ -246,7 +257,8 @@ def _check_offset(consumer: semel.Consumer, tps: Sequence[TopicPartition], offse
         else:
             has = f"has offsets {starts[tp]} to {ends[tp] - 1}"
         describe = command_here(f"semel topic describe {tp.topic}", bootstrap)
-        raise fail(f"offset {offset} is not in {tp}: it {has}. `{describe}` shows them", ExitCode.REFUSED)
+        where = partition_argument(tp)
+        raise fail(f"offset {offset} is not in {where}: it {has}. `{describe}` shows them", ExitCode.REFUSED)
 
 
 def _named(topics: Sequence[TopicDescription]) -> str:

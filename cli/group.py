@@ -19,6 +19,7 @@ from semel.cli.common import (
     RenamedCommands,
     command_app,
     command_here,
+    confirm,
     counted,
     delete_when_sure,
     examples,
@@ -198,7 +199,7 @@ def reset_offsets(
         new = _new_offsets(admin, tps, target)
         if not dry_run:
             if not yes:
-                typer.confirm(f"Reset {counted(len(new), 'offset')} of group {group} to {to}?", abort=True)
+                confirm(f"Reset {counted(len(new), 'offset')} of group {group} to {to}?")
             admin.alter_group_offsets(group, {tp: place.offset for tp, place in new.items()})
     if as_json:
         print_json(

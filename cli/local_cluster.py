@@ -1,6 +1,7 @@
 """`semel serve --nodes 3`: a cluster on one machine, each node a process of its own under one supervisor.
 
-The metadata is one SQLite file, which all of them use. A node that dies is started again; Ctrl-C or SIGTERM stops all.
+The metadata is one SQLite file, which all of them use. A node that dies is started again, unless it was removed from
+the cluster; Ctrl-C or SIGTERM stops all.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ from typing import Final
 from semel.broker.config.node_config import NodeConfig
 from semel.broker.config.sources import Address, LoadedConfig, Source, parse_address
 from semel.broker.metadata.store import sqlite_url
+from semel.cli.serve_exit import ServeExit
 from semel.runtime.disk_storage import DiskStorage
 from semel.runtime.setting import ConfigError
 
@@ -58,6 +60,7 @@ def plan_nodes(loaded: LoadedConfig, count: int) -> list[LocalNode]:
     config = loaded.config
     if not 2 <= count <= NODES_MAX:
         raise ConfigError(f"--nodes {count}: a cluster on one machine has 2 to {NODES_MAX} nodes")
+    racks = _racks(config.broker_rack, count)
     folder = os.path.abspath(config.data_dir)
     shared = {
         "metadata.url": config.metadata_url or sqlite_url(f"{folder}/{METADATA_FILE}"),
@@ -77,10 +80,24 @@ def plan_nodes(loaded: LoadedConfig, count: int) -> list[LocalNode]:
                 "grpc.listen": _counted_up("grpc.listen", config.grpc_listen, number),
                 "peer.listen": _counted_up("peer.listen", config.peer_listen or "127.0.0.1:0", number),
                 **_where_given(config, number),
+                **({"broker.rack": racks[number]} if racks[number] else {}),
             },
         )
         for number in range(count)
     ]
+
+
+def _racks(text: str, count: int) -> list[str]:
+    """Return the rack of each node: its own, of as many as there are nodes, separated by commas; or one for all."""
+    racks = [rack.strip() for rack in text.split(",")]
+    if len(racks) == 1:
+        return racks * count
+    if len(racks) != count or not all(racks):
+        raise ConfigError(
+            f"broker.rack = {text}: with --nodes {count} it is one rack for all nodes, or {count} racks with commas "
+            "between them, one for each node"
+        )
+    return racks
 
 
 def _where_given(config: NodeConfig, number: int) -> dict[str, str]:
@@ -124,15 +141,17 @@ class LocalCluster:
         self._failure = 0
 
     async def run(self) -> int:
-        """Return the exit code: that of a node that could not start, else 0."""
-        keepers = [asyncio.get_running_loop().create_task(self._keep(node)) for node in self._nodes]
+        """Return the exit code: that of a node that could not start; 7 where all nodes were removed; else 0."""
+        keepers = asyncio.gather(*(self._keep(node) for node in self._nodes))
         stop = asyncio.get_running_loop().create_task(self._stops.wait())
-        await asyncio.wait((stop, *keepers), return_when=asyncio.FIRST_COMPLETED)
+        await asyncio.wait((stop, keepers), return_when=asyncio.FIRST_COMPLETED)
+        if not self._stops.is_set():
+            self._failure = ServeExit.REMOVED
         self._stops.set()
         for process in list(self._processes.values()):
             with suppress(ProcessLookupError):
                 process.terminate()
-        await asyncio.gather(stop, *keepers)
+        await asyncio.gather(stop, keepers)
         return self._failure
 
     def stop(self) -> None:
@@ -140,7 +159,7 @@ class LocalCluster:
         self._stops.set()
 
     async def _keep(self, node: LocalNode) -> None:
-        """Run a node, and start it again after it died. Returns when all are to stop."""
+        """Run a node, and start it again after it died. Returns when all are to stop, or the node was removed."""
         pause_s = _RESTART_S
         await self._former_run_over(node)
         while not self._stops.is_set():
@@ -148,9 +167,16 @@ class LocalCluster:
             code = await self._run(node)
             if self._stops.is_set():
                 return
+            if code == ServeExit.REMOVED:
+                _log.warning(
+                    "node %d was removed from the cluster, and is not started again. To have it join as a new, empty "
+                    "node, stop this command and start it again", node.node_id,
+                )  # fmt: skip
+                return
             if node.node_id not in self._were_ready:
                 # It says itself what is wrong; another try would say the same.
                 self._failure = code if code > 0 else 1
+                self._stops.set()
                 return
             if asyncio.get_running_loop().time() - begun > _RESTART_S_MAX:
                 pause_s = _RESTART_S
@@ -175,8 +201,10 @@ class LocalCluster:
                     await self._stops.wait()
 
     async def _run(self, node: LocalNode) -> int:
+        # One that was ready is in the metadata. If it was removed while it was not running, it does not join again.
+        no_join = ["--no-join"] if node.node_id in self._were_ready else []
         process = await asyncio.create_subprocess_exec(
-            sys.executable, "-P", "-m", "semel.cli", "serve", *self._arguments, *node.arguments(),
+            sys.executable, "-P", "-m", "semel.cli", "serve", *self._arguments, *node.arguments(), *no_join,
             stdin=asyncio.subprocess.DEVNULL,
             stdout=asyncio.subprocess.PIPE,
             stderr=asyncio.subprocess.PIPE,

@@ -13,7 +13,7 @@ import semel
 from semel.cli.common import RATE, ExitCode, command_here, counted, fail, parse_rate, print_table
 from semel.cli.move_progress import ProgressTeller
 from semel.cli.signals import finishing_on_signals
-from semel.protocol.wording import partition_argument, size
+from semel.protocol.wording import listed, partition_argument, size
 
 if TYPE_CHECKING:
     from semel.sdk.balancing.carrying_out import Progress
@@ -68,10 +68,14 @@ def print_plan(plan: Plan, *, measured: bool = False) -> None:
         print(f"{counted(len(plan.moves), 'partition')} to move{leads}, {size(plan.copied_bytes)} to copy:")
         print_moves(plan.moves)
     for what, cases in (("can't be done", plan.impossible), ("left alone", plan.left_alone)):
-        for case in cases[:_SHOWN_MAX]:
-            print(f"{what}: {partition_argument(case.partition)}: {case.reason}")
-        if len(cases) > _SHOWN_MAX:
-            print(f"... and {len(cases) - _SHOWN_MAX} more")
+        alike: dict[str, list[str]] = {}
+        for case in cases:
+            alike.setdefault(case.reason, []).append(partition_argument(case.partition))
+        for reason, partitions in list(alike.items())[:_SHOWN_MAX]:
+            count = f"{len(partitions)} partitions, " if len(partitions) > 1 else ""
+            print(f"{what}: {count}{listed(tuple(partitions))}: {reason}")
+        if len(alike) > _SHOWN_MAX:
+            print(f"... and {counted(len(alike) - _SHOWN_MAX, 'more reason')}")
 
 
 def _rates(before: NodeTotals, after: NodeTotals) -> tuple[str, str]:

@@ -16,6 +16,7 @@ from semel.cli.common import (
     ExitCode,
     command_app,
     command_here,
+    confirm,
     counted,
     examples,
     fail,
@@ -155,7 +156,7 @@ def drain(
             return
         if not yes:
             question = f"Cordon node {node}, and move {counted(len(plan.moves), 'partition')} away from it?"
-            typer.confirm(question, abort=True, err=True)
+            confirm(question, err=True)
         admin.cordon_node(node)
         with throttled(admin, rate, bootstrap) as throttling:
             while True:
@@ -208,7 +209,7 @@ def remove(node: NodeId, yes: Yes = False, bootstrap: Bootstrap = DEFAULT_BOOTST
     Its number is free then. A process that still runs as this node stops.
     """
     if not yes:
-        typer.confirm(f"Remove node {node} from the cluster?", abort=True)
+        confirm(f"Remove node {node} from the cluster?")
     with open_admin(bootstrap) as admin:
         admin.unregister_node(node)
     print(f"node {node} is removed")

@@ -16,6 +16,7 @@ from semel.cli.common import (
     ExitCode,
     command_app,
     command_here,
+    confirm,
     counted,
     examples,
     fail,
@@ -239,7 +240,7 @@ def elect(
     """
     _check_choice(partitions, everything)
     if unclean and not yes:
-        typer.confirm("Committed records may be lost, and transactions be there in part. Elect?", abort=True)
+        confirm("Committed records may be lost, and transactions be there in part. Elect?")
     with open_admin(bootstrap) as admin:
         if everything:
             topics = admin.topics(include_internal=True)
@@ -252,8 +253,24 @@ def elect(
         for tp, error in outcomes.items()
         if error is not None and error.code is not ErrorCode.ELECTION_NOT_NEEDED
     }
-    print(f"{counted(sum(error is None for error in outcomes.values()), 'leader')} elected")
+    elected = sum(error is None for error in outcomes.values())
+    print(_told_of_election(elected, len(outcomes) - elected - len(failed), len(failed), unclean=unclean))
     _fail_for(failed)
+
+
+def _told_of_election(elected: int, not_needed: int, failed: int, *, unclean: bool) -> str:
+    """Return what came of an election, from the numbers of partitions."""
+    one, several = (
+        ("has a leader", "have a leader")
+        if unclean
+        else ("is led by its preferred replica", "are led by their preferred replica")
+    )
+    if elected or failed:
+        others = counted(not_needed, f"other {one}", f"others {several}")
+        return f"{counted(elected, 'leader')} elected" + (f"; {others} already" if not_needed else "")
+    if not not_needed:
+        return "nothing to elect: there are no partitions"
+    return f"nothing to elect: {f'it {one}' if not_needed == 1 else f'all {not_needed} partitions {several}'}"
 
 
 def _move_as_json(one: Reassignment, copies: Sequence[Copy]) -> dict[str, object]:
@@ -283,7 +300,9 @@ def _remove_throttles(admin: semel.Admin, bootstrap: str) -> None:
 
 
 def _check_choice(partitions: Sequence[str] | None, everything: bool) -> None:
-    if bool(partitions) == everything:
+    if partitions and everything:
+        raise UsageError(f"--all is all partitions, and {', '.join(partitions)} only these: give one of the two")
+    if not partitions and not everything:
         raise UsageError("name partitions (TOPIC:NUMBER) or topics, or give --all")
 
 
@@ -309,7 +328,7 @@ def _confirm_few_replicas(
                 f"`semel topic config {topic} --set min.insync.replicas={len(nodes)}`",
                 file=sys.stderr,
             )
-            typer.confirm("Move all the same?", abort=True, err=True)
+            confirm("Move all the same?", err=True)
 
 
 def _replicas_of(admin: semel.Admin, names: Sequence[str]) -> Mapping[TopicPartition, tuple[int, ...]]:

@@ -13,7 +13,6 @@ import signal
 import sys
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
-from enum import IntEnum
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Final, NoReturn
@@ -23,10 +22,11 @@ import typer
 from semel.broker.config.node_config import SETTINGS, value_of
 from semel.broker.config.sources import LoadedConfig, load_config
 from semel.broker.metadata.chain import MetadataWentBackError
-from semel.broker.metadata.runs import NodeDeposedError
+from semel.broker.metadata.runs import NodeDeposedError, NodeRemovedError
 from semel.broker.node_log import configure_logging
 from semel.broker.start_errors import NodeStartError, StartFailure
 from semel.cli.common import command_app, examples, fails_well, parse_partition
+from semel.cli.serve_exit import ServeExit
 from semel.cli.service_manager import tell_service_manager
 from semel.protocol.errors import ErrorCode, SemelError, UsageError
 from semel.protocol.ids import TopicPartition
@@ -38,31 +38,11 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger("semel.serve")
 
-
-class ServeExit(IntEnum):
-    """What the exit code of `semel serve` says. docs/configuration.md lists them."""
-
-    STOPPED = 0
-    """A signal stopped it, and everything is on the disk."""
-    FAILED = 1
-    """Something that should not happen; the log has the traceback."""
-    CONFIGURATION = 2
-    """A flag, variable or line of the configuration file is wrong."""
-    DATA_FOLDER = 3
-    """The data folder is in use, belongs to another node, or can't be read."""
-    METADATA = 4
-    """The metadata's database can't be used or went back, or another node is the controller."""
-    ADDRESS = 5
-    """A port is in use, or a host is not this machine's."""
-    STORAGE = 6
-    """The node ran, and its disk failed: it stopped because of that, or it failed while the node stopped. What was
-    acknowledged is kept."""
-
-
 _START_EXITS: Final = {
     StartFailure.DATA_FOLDER: ServeExit.DATA_FOLDER,
     StartFailure.METADATA: ServeExit.METADATA,
     StartFailure.ADDRESS: ServeExit.ADDRESS,
+    StartFailure.REMOVED: ServeExit.REMOVED,
 }
 
 _SETTINGS_HELP: Final = (
@@ -73,7 +53,8 @@ _SETTINGS_HELP: Final = (
 )
 _EXIT_CODES: Final = (
     "0 stopped by a signal; 1 unexpected; 2 wrong configuration; 3 data directory in use or damaged; 4 metadata "
-    "unreachable, or it went back while the node ran; 5 address in use; 6 the disk failed while it ran or stopped"
+    "unreachable, or it went back while the node ran; 5 address in use; 6 the disk failed while it ran or stopped; "
+    "7 removed from the cluster"
 )
 
 SAME_SIGNAL_S: Final = 0.3
@@ -151,8 +132,14 @@ Nodes = Annotated[
         "--nodes",
         metavar="N",
         help="Run a cluster of N nodes on this machine, each in a process of its own, on one metadata file. Their "
-        "ports are counted up by 10, their directories are in --data-dir.",
+        "ports are counted up by 10, their directories are in --data-dir. --set broker.rack=A,B,... gives each its "
+        "rack.",
     ),
+]
+NoJoin = Annotated[
+    bool,
+    # For the supervisor of --nodes: a node that died, and was removed before it runs again, does not come back.
+    typer.Option("--no-join", hidden=True, help="Start only if the cluster has this node.id: exit code 7 otherwise."),
 ]
 ShowSettings = Annotated[bool, typer.Option("--settings", help="Print all settings with their values, and exit.")]
 
@@ -179,6 +166,7 @@ def serve(
     accept_loss_of: AcceptLossOf = None,
     accept_metadata_loss: AcceptMetadataLoss = False,
     nodes: Nodes = 1,
+    no_join: NoJoin = False,
     settings: ShowSettings = False,
 ) -> None:
     """Run a node until SIGTERM or SIGINT (Ctrl-C).
@@ -219,6 +207,7 @@ def serve(
         accept_data_loss=accept_data_loss,
         accept_loss_of=lost,
         accept_metadata_loss=accept_metadata_loss,
+        may_join=not no_join,
     )
     code = asyncio.run(run_node(start, guard))
     guard.flush()
@@ -303,6 +292,7 @@ async def _start_node(
     accept_data_loss: bool,
     accept_loss_of: Sequence[TopicPartition],
     accept_metadata_loss: bool,
+    may_join: bool,
 ) -> Node:
     # Heavy, and not needed to say that the configuration is wrong.
     from semel.broker.node import Node
@@ -312,6 +302,7 @@ async def _start_node(
         accept_data_loss=accept_data_loss,
         accept_loss_of=accept_loss_of,
         accept_metadata_loss=accept_metadata_loss,
+        may_join=may_join,
     )
 
 
@@ -359,11 +350,14 @@ async def _stop(node: Node) -> int:
             _log.exception("stopping failed")
             return ServeExit.FAILED
     if failure is not None:
-        code = (
-            ServeExit.METADATA if isinstance(failure, MetadataWentBackError | NodeDeposedError) else ServeExit.STORAGE
-        )
-        return int(_fail(f"stopped, because {failure.message}", code).exit_code)
+        return int(_fail(f"stopped, because {failure.message}", _exit_after(failure)).exit_code)
     return ServeExit.STOPPED
+
+
+def _exit_after(failure: SemelError) -> ServeExit:
+    if isinstance(failure, NodeRemovedError):
+        return ServeExit.REMOVED
+    return ServeExit.METADATA if isinstance(failure, MetadataWentBackError | NodeDeposedError) else ServeExit.STORAGE
 
 
 def _is_of_the_disk(error: Exception) -> bool:

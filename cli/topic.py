@@ -29,6 +29,7 @@ from semel.cli.common import (
 )
 from semel.protocol.errors import SemelError, UsageError
 from semel.protocol.ids import NO_LEADER, TopicPartition, format_topic_id
+from semel.protocol.wording import partition_argument
 
 if TYPE_CHECKING:
     from semel.protocol.api.topics import ListOffset, TopicDescription
@@ -226,7 +227,7 @@ def delete_records(
         if as_json:
             print_json({"topic": tp.topic, "partition": tp.partition, "start": start})
         else:
-            print(f"{tp} now starts at offset {start}")
+            print(f"{partition_argument(tp)} now starts at offset {start}")
 
 
 @app.command(epilog=examples("semel topic delete orders --yes"))

@@ -21,6 +21,7 @@ from semel.cli.common import (
     ExitCode,
     command_app,
     command_here,
+    confirm,
     examples,
     fail,
     fails_well,
@@ -33,7 +34,7 @@ from semel.cli.common import (
 from semel.protocol.api.diagnostics import HISTORY_LIMIT_MAX
 from semel.protocol.api.shared_transactions import NAME_BYTES_MAX, SharedDescription
 from semel.protocol.errors import UsageError
-from semel.protocol.wording import duration, moment
+from semel.protocol.wording import duration, moment, partition_argument
 
 if TYPE_CHECKING:
     from semel.protocol.api.diagnostics import TransactionHistory
@@ -374,7 +375,7 @@ def abort(
         _abort_hanging(parse_partition(partition), start_offset, bootstrap, yes=yes)
         return
     if not yes:
-        typer.confirm(f"Abort what {name} has open, and fence its producer?", abort=True)
+        confirm(f"Abort what {name} has open, and fence its producer?")
     with open_admin(bootstrap) as admin:
         if shared or _is_only_a_key(admin, name):
             found = admin.abort_shared_transaction(name)
@@ -456,12 +457,12 @@ def _finish_on(
     admin: semel.Admin, tp: TopicPartition, start_offset: int, decision: Outcome | None, *, yes: bool
 ) -> None:
     """Finish the transaction that begins at `start_offset` of a partition: as it was decided, else by an abort."""
-    what = f"the transaction at offset {start_offset} of {tp}"
+    what = _transaction_at(tp, start_offset)
     outcome: Literal["commit", "abort"] | None = None
     if decision is not None:
         outcome = "commit" if decision is Outcome.COMMIT else "abort"
         if not yes:
-            typer.confirm(f"Write the {outcome} marker of {what}, because you know that this was decided?", abort=True)
+            confirm(f"Write the {outcome} marker of {what}, because you know that this was decided?")
     try:
         committed = admin.finish_hanging_transaction(tp, start_offset, outcome)
     except semel.FatalError as error:
@@ -472,20 +473,24 @@ def _finish_on(
         return
     print(f"no coordinator knows {what}, so nothing will decide it: an abort marker ends it", file=sys.stderr)
     if not yes:
-        typer.confirm("Write the abort marker? Its records on this partition will never be read.", abort=True)
+        confirm("Write the abort marker? Its records on this partition will never be read.")
     _print_aborted(tp, start_offset, admin.abort_hanging_transaction(tp, start_offset))
 
 
 def _abort_hanging(tp: TopicPartition, start_offset: int, bootstrap: str, *, yes: bool) -> None:
     if not yes:
-        typer.confirm(f"Write an abort marker for the transaction at offset {start_offset} of {tp}?", abort=True)
+        confirm(f"Write an abort marker for {_transaction_at(tp, start_offset)}?")
     with open_admin(bootstrap) as admin:
         producer = admin.abort_hanging_transaction(tp, start_offset)
     _print_aborted(tp, start_offset, producer)
 
 
+def _transaction_at(tp: TopicPartition, start_offset: int) -> str:
+    return f"the transaction at offset {start_offset} of {partition_argument(tp)}"
+
+
 def _print_aborted(tp: TopicPartition, start_offset: int, producer: ProducerIdAndEpoch) -> None:
     print(
-        f"the transaction at offset {start_offset} of {tp} is aborted: that of producer {producer.producer_id}, epoch "
+        f"{_transaction_at(tp, start_offset)} is aborted: that of producer {producer.producer_id}, epoch "
         f"{producer.producer_epoch}"
     )

@@ -49,6 +49,7 @@ is kept in the metadata and wins over all of the above.
 | 4 | the metadata's database can't be used or went back (below), another node uses it, or this one was started twice |
 | 5 | a port is in use, or a host is not this machine's |
 | 6 | the disk failed while the node ran, and it stopped, or while it stopped; what was acknowledged is kept |
+| 7 | the node was removed from the cluster (`semel node remove`) while it ran; started again, it joins as a new one |
 
 A second SIGTERM or SIGINT ends the process at once with 128 plus the signal's number; the next start recovers. The same
 signal again counts as a second one only from 0.3 seconds after the first, because some tools send each signal twice;

@@ -14,6 +14,10 @@ class NodeDeposedError(FencedError):
         super().__init__(message, code)
 
 
+class NodeRemovedError(NodeDeposedError):
+    """The node was removed from the cluster, by an operator."""
+
+
 @dataclass(frozen=True, slots=True)
 class Writer:
     """Who writes: one run of a node. `epoch` is the number of the change by which it registered."""

@@ -33,7 +33,7 @@ from semel.broker.metadata.changes import (
 )
 from semel.broker.metadata.database import Database
 from semel.broker.metadata.image import EMPTY_IMAGE, MetadataImage, decode_image, encode_image
-from semel.broker.metadata.runs import NodeDeposedError, Writer
+from semel.broker.metadata.runs import NodeDeposedError, NodeRemovedError, Writer
 from semel.broker.metadata.tables import (
     CHANGES,
     DIGESTS_AT,
@@ -465,7 +465,7 @@ class MetadataStore(Database):
             return
         run = f"this run of node {writer.node_id}, broker epoch {writer.epoch}, is over"
         if current is None:
-            raise NodeDeposedError(f"{run}: it was removed from the cluster. Started again, it joins as a new node")
+            raise NodeRemovedError(f"{run}: it was removed from the cluster. Started again, it joins as a new node")
         raise NodeDeposedError(
             f"{run}: it was started again, with broker epoch {current}. Stop one of the two processes, or give one of "
             "them another node.id and data directory"

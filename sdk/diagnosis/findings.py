@@ -255,8 +255,8 @@ _TABLE: Final = (
     FindingKind(
         "leaders-skewed", _S.PARTITIONS,
         "One node leads most partitions, and serves most of their clients.",
-        "Elect the preferred leaders (`semel partition elect --all`) once all nodes run. Where that is not enough, "
-        "have replicas and leaders spread evenly: `semel cluster balance`.",
+        "Elect the preferred leaders once all nodes run. Where that is not enough, have replicas and leaders spread "
+        "evenly: look at what would be moved, then balance without --dry-run.",
     ),
     FindingKind(
         "disk-full", _S.DISK,

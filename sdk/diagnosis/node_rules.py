@@ -51,14 +51,15 @@ def partition_findings(cluster: Cluster) -> Iterator[Finding]:
             )
         yield from (_skewed(node, topic) for topic in node.topics if _is_skewed(topic))
     leaders = {node.node_id: node.leaders for node in cluster.nodes}
-    if len(leaders) > 1 and max(leaders.values()) > 2 * sum(leaders.values()) / len(leaders):
+    # One partition can't be spread.
+    if len(leaders) > 1 and max(leaders.values()) > max(1, 2 * sum(leaders.values()) / len(leaders)):
         busiest = max(leaders, key=lambda node_id: leaders[node_id])
         yield Finding(
             KINDS["leaders-skewed"],
             Severity.INFO,
             f"node {busiest}",
             f"node {busiest} leads {leaders[busiest]} of {sum(leaders.values())} partitions, on {len(leaders)} nodes",
-            commands=(command("topic", "list"),),
+            commands=(command("partition", "elect", "--all"), command("cluster", "balance", "--dry-run")),
             node_id=busiest,
         )
 

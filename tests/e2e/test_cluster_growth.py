@@ -160,7 +160,7 @@ def test_partitions_are_moved_by_name_and_what_is_wrong_is_said(nodes: NodeProce
         (("move", f"{TOPIC}:0", "--to", "3,x"), 2, "--to takes the numbers of nodes"),
         (("cancel", f"{TOPIC}:0"), 1, "nothing of that is being moved"),
         (("cancel",), 2, "or give --all"),
-        (("elect", f"{TOPIC}:0", "--all"), 2, "or give --all"),
+        (("elect", f"{TOPIC}:0", "--all"), 2, f"--all is all partitions, and {TOPIC}:0 only these"),
     ):
         result = command(nodes, "partition", *arguments)
         assert (result.exit_code, said in result.stderr) == (code, True), (arguments, result.stderr)
@@ -256,5 +256,6 @@ def test_the_preferred_replicas_lead_again_after_a_node_was_away(nodes: NodeProc
     wait_for(lambda: command(nodes, "cluster", "status").exit_code == 0, "all replicas are in sync again")
     assert "leaders elected" in succeeds(nodes, "partition", "elect", "--all").replace("1 leader ", "1 leaders ")
     wait_for(lambda: nodes.leader(TOPIC, 2) == 3, "each node knows who leads")
+    assert "nothing to elect: it is led by" in succeeds(nodes, "partition", "elect", f"{TOPIC}:2")
     asked = command(nodes, "partition", "elect", f"{TOPIC}:2", "--unclean")
     assert asked.exit_code != 0, "it asks first, and nobody answered"

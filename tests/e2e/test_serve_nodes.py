@@ -142,3 +142,25 @@ def test_a_supervisor_that_was_killed_can_be_started_again_at_once(tmp_path: Pat
             addresses = again.until_ready(3)
             assert not any(map(is_running, former.values()))
             assert read(addresses, 1) == [b"before"]
+
+
+def test_a_node_that_was_removed_is_not_started_again_and_the_others_continue(tmp_path: Path) -> None:
+    with supervisor(tmp_path) as cluster:
+        addresses = cluster.until_ready(3)
+        before = cluster.processes()
+        with semel.Admin([addresses[1], addresses[3]]) as admin:
+            os.kill(before[2], signal.SIGSTOP)
+            wait_for(lambda: not all(node.is_alive for node in admin.nodes()), "the others take it for dead")
+            admin.unregister_node(2)
+            os.kill(before[2], signal.SIGCONT)
+            wait_for(lambda: "node 2 was removed from the cluster, and is not" in cluster.log.read_text(), "its end")
+            admin.create_topic("t", partitions=1, replication_factor=2)
+            assert [node.node_id for node in admin.nodes()] == [1, 3]
+        assert cluster.processes() == before
+        assert cluster.end(signal.SIGTERM) == 0
+        with supervisor(tmp_path) as again:
+            addresses = again.until_ready(3)
+            with semel.Admin(list(addresses.values())) as admin:
+                assert [(node.node_id, node.is_cordoned) for node in admin.nodes()] == [
+                    (1, False), (2, False), (3, False)
+                ]  # fmt: skip

@@ -17,7 +17,7 @@ from typer.testing import CliRunner
 
 from semel.broker.config.node_config import SETTINGS
 from semel.cli.main import app
-from semel.cli.serve import ServeExit
+from semel.cli.serve_exit import ServeExit
 
 COMMAND = (sys.executable, "-P", "-m", "semel.cli", "serve", "--kafka", "127.0.0.1:0", "--grpc", "127.0.0.1:0")
 PAGE = Path(__file__).parents[2] / "docs" / "how-to" / "run-a-node.md"
@@ -103,4 +103,4 @@ def test_the_unit_waits_as_long_as_a_node_takes_and_starts_no_failure_again_that
     assert isinstance(grace_ms, int)
     assert int(service["TimeoutStopSec"]) * 1000 > grace_ms
     codes = {ServeExit(int(code)) for code in service["RestartPreventExitStatus"].split()}
-    assert codes == {ServeExit.CONFIGURATION, ServeExit.DATA_FOLDER}
+    assert codes == {ServeExit.CONFIGURATION, ServeExit.DATA_FOLDER, ServeExit.REMOVED}

@@ -384,7 +384,7 @@ def test_an_offline_partition_does_not_hide_the_others_from_describe(tmp_path: P
         for command in (("topic", "describe", "orders"), ("group", "describe", "readers")):
             shown = run(*command)
             assert shown.exit_code == ExitCode.REFUSED
-            assert shown.stderr == "semel: orders-1 is offline. `semel doctor` says why, and what to do\n"
+            assert shown.stderr == "semel: orders:1 is offline. `semel doctor` says why, and what to do\n"
             assert [line.split()[-1] for line in shown.stdout.splitlines() if "offline" in line] == ["-"]
             parsed = run(*command, "--json")
             assert parsed.exit_code == ExitCode.REFUSED

@@ -13,10 +13,12 @@ from typer.testing import CliRunner, Result
 
 from semel.cli import cluster, node
 from semel.cli.main import app
+from semel.cli.moving import print_plan
 from semel.protocol.api.cluster import NodeState
 from semel.protocol.api.topics import PartitionDescription, TopicDescription
 from semel.protocol.ids import TopicPartition, new_topic_id
 from semel.sdk.admin.cluster_calls import NodeReplicas, ReplicasOfNodes
+from semel.sdk.balancing.results import Impossible, LeftAlone, Plan
 
 MIB = 1 << 20
 REPLICAS = {0: (1, 2), 1: (1, 2), 2: (2, 1), 3: (2, 1)}
@@ -121,6 +123,18 @@ def test_a_cluster_is_not_called_balanced_where_nothing_could_be_planned(
     shown = balance()
     assert "nothing can be moved now: 1 partition is left alone; `semel cluster` tells what is wrong" in shown.output
     assert "balanced" not in shown.output
+
+
+def test_partitions_that_can_not_be_moved_for_one_reason_are_one_line(capsys: pytest.CaptureFixture[str]) -> None:
+    many = tuple(Impossible(TopicPartition("t", number), "it needs three nodes") for number in range(12))
+    one = (Impossible(TopicPartition("u", 3), "it needs another rack"),)
+    two = tuple(LeftAlone(TopicPartition("t", number), "it has no leader") for number in (12, 13))
+    print_plan(Plan((), (), (), many + one, two))
+    assert [line for line in capsys.readouterr().out.splitlines() if ": " in line] == [
+        "can't be done: 12 partitions, t:0, t:1, t:2, t:3, t:4 and 7 more: it needs three nodes",
+        "can't be done: u:3: it needs another rack",
+        "left alone: 2 partitions, t:12, t:13: it has no leader",
+    ]
 
 
 @pytest.mark.parametrize("how", ["--dry-run", "--yes"])

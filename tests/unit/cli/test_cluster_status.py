@@ -20,6 +20,7 @@ from semel.cli import cluster as command
 from semel.cli.main import app
 from semel.protocol.api.diagnostics import NodeFacts, NodeSnapshot, ReplicaFacts, Thresholds
 from semel.protocol.ids import NO_LEADER
+from semel.protocol.wording import partition_argument
 from semel.sdk.diagnosis.cluster_state import FENCED, STOPPING, UNREACHABLE, UP, NodeState, state_of_cluster
 from semel.sdk.diagnosis.findings import Cluster
 from semel.sdk.diagnosis.rules import diagnose
@@ -62,7 +63,7 @@ def test_a_node_that_is_away_and_what_it_lacks(monkeypatch: pytest.MonkeyPatch) 
     assert third.split() == ["3", "log3:9094", "fenced", "-", "-", "-", "-"]
     assert "connection refused" in shown.output
     assert "1 partition not whole:" in shown.output
-    assert f"{T1}" in shown.output
+    assert f" {partition_argument(T1)} " in shown.output
     assert "node 3 (lacks 40 records)" in shown.output
     assert "node-unreachable: " in shown.output
     assert "explained: semel doctor" in shown.output
@@ -73,7 +74,7 @@ def test_more_partitions_than_are_wanted(monkeypatch: pytest.MonkeyPatch) -> Non
     shown = status(monkeypatch, facts(three(replication=many, replication_total=70)), "--limit", "2")
     assert "70 partitions not whole:" in shown.output
     assert "... and 68 more (--limit)" in shown.output
-    assert sum(line.strip().startswith("orders-") for line in shown.output.splitlines()) == 2
+    assert sum(line.strip().startswith("orders:") for line in shown.output.splitlines()) == 2
 
 
 def test_moves_under_way_and_throttles_are_told(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -10,6 +10,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
+from typing import Any
 
 import pytest
 from typer.testing import CliRunner, Result
@@ -51,6 +52,21 @@ def spread(bootstrap: str) -> str:
             at = now_ms - (14 - number) * HOUR_MS
             producer.send("spread", str(number), partition=number % 3, timestamp_ms=at)
     return "spread"
+
+
+def test_where_the_reader_is_is_told_to_the_node(run: Run, spread: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What the node makes of it: tests/unit/sdk/consumer/test_consumer_nearest.py."""
+    told: list[object] = []
+
+    class Consumer(semel.Consumer):
+        def __init__(self, *arguments: Any, **options: Any) -> None:
+            told.append(options.get("rack"))
+            super().__init__(*arguments, **options)
+
+    monkeypatch.setattr(semel, "Consumer", Consumer)
+    for arguments in (["--rack", "zone-a"], []):
+        assert run("consume", spread, "--from-beginning", "--max", "1", *arguments).exit_code == 0
+    assert told == ["zone-a", ""]
 
 
 # begin and end
@@ -189,7 +205,7 @@ def test_options_that_contradict_each_other_are_refused_with_the_next_step(
 def test_an_offset_that_is_not_there_is_refused_with_those_that_are(run: Run, spread: str) -> None:
     got = run("consume", spread, "--partition", "1", "--offset", "999")
     assert got.exit_code == ExitCode.REFUSED
-    assert "offset 999 is not in spread-1: it has offsets 0 to 2" in got.stderr
+    assert "offset 999 is not in spread:1: it has offsets 0 to 2" in got.stderr
     run("topic", "create", "nothing", "--partitions", "1")
     assert "the next one gets offset 0" in run("consume", "nothing", "--partition", "0", "--offset", "1").stderr
     at_end = run("consume", "nothing", "--partition", "0", "--offset", "0", "--timeout", "0")

@@ -315,7 +315,7 @@ def test_a_transaction_hangs_once_its_coordinator_has_lost_its_log(tmp_path: Pat
             app, shlex.split(hanging.commands[0])[1:-1], "n\n", {"SEMEL_BOOTSTRAP": node.bootstrap}
         )
         assert declined.exit_code == 1
-        assert "no coordinator knows the transaction at offset 1 of out-0" in declined.stderr
+        assert "no coordinator knows the transaction at offset 1 of out:0" in declined.stderr
         assert "will never be read" in declined.stdout
         refused = run(node, *shlex.split(hanging.commands[0])[1:], "--as", "commit")
         assert "is known to no coordinator" in refused.stderr

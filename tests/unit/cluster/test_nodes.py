@@ -12,7 +12,8 @@ from moving_cluster import T0, create, moved, run
 from semel.broker.handlers.nodes import cordon, describe_nodes, remove
 from semel.broker.handlers.reassignments import reassign
 from semel.broker.handlers.topics.changes import create_internal_topic, create_topics
-from semel.broker.metadata.runs import NodeDeposedError
+from semel.broker.metadata.runs import NodeRemovedError
+from semel.broker.start_errors import NodeStartError, StartFailure
 from semel.protocol.api.topics import NewTopic
 from semel.protocol.errors import ErrorCode, SemelError
 from semel.protocol.ids import OFFSETS_TOPIC, TopicPartition
@@ -40,11 +41,18 @@ def test_a_node_is_emptied_stopped_and_removed_and_its_number_is_free_again(tmp_
         assert [one.node_id for one in await describe_nodes(made.any())] == [1, 3]
         assert (await refusal(made, 2)).code is ErrorCode.BROKER_ID_NOT_REGISTERED
         assert await made.produce(T0, b"2") == 1
+        with pytest.raises(NodeStartError, match="node 2 was removed from the cluster") as refused:
+            await made.start(2, may_join=False)
+        assert refused.value.failure is StartFailure.REMOVED
+        assert 2 not in made.nodes[1].metadata.image.brokers
         await made.start(2)
         await made.until(lambda: 2 in made.nodes[1].metadata.image.brokers)
         assert [one.is_cordoned for one in await describe_nodes(made.nodes[1])] == [False] * 3, "it is a new node"
         await moved(made, T0, 2, 3)
         assert await made.produce(T0, b"3") == 2
+        await made.stop(3)
+        await made.start(3, may_join=False)
+        assert 3 in made.nodes, "a node of the cluster starts again"
 
     run(tmp_path, test)
 
@@ -59,7 +67,7 @@ def test_R7_a_process_that_runs_as_a_removed_node_writes_no_metadata_any_more_an
         await made.until(lambda: made.nodes[1].metadata.image.brokers[3].is_fenced)
         await remove(made.nodes[1], 3)
         made.stores[3].is_cut = False
-        with pytest.raises(NodeDeposedError, match="it was removed from the cluster"):
+        with pytest.raises(NodeRemovedError, match="it was removed from the cluster"):
             await cordon(removed, 1, is_cordoned=True)
         assert "it was removed from the cluster" in (await asyncio.wait_for(asyncio.shield(removed.failed), 30)).message
         assert not any(one.is_cordoned for one in await describe_nodes(made.nodes[1]))

@@ -24,7 +24,8 @@ from semel.broker.metadata_history import MetadataHistory
 from semel.broker.node import Node
 from semel.broker.producer_ids import BLOCK_SIZE, ProducerIds
 from semel.broker.start_errors import NodeStartError, StartFailure
-from semel.cli.serve import ServeExit, _stop
+from semel.cli.serve import _stop
+from semel.cli.serve_exit import ServeExit
 from semel.protocol.api.topics import NewTopic
 from semel.protocol.errors import ErrorCode, SemelError
 from semel.protocol.ids import TopicPartition

@@ -18,7 +18,8 @@ from semel.broker.metadata.runs import NodeDeposedError
 from semel.broker.metadata.store import MetadataStore, sqlite_url
 from semel.broker.node import Node
 from semel.broker.start_errors import NodeStartError, StartFailure
-from semel.cli.serve import ServeExit, _stop
+from semel.cli.serve import _stop
+from semel.cli.serve_exit import ServeExit
 from semel.protocol.api.topics import NewTopic
 from semel.protocol.errors import ErrorCode
 from semel.protocol.ids import OFFSETS_TOPIC, TRANSACTIONS_TOPIC, TopicPartition, new_topic_id

@@ -334,6 +334,11 @@ def test_a_node_that_leads_most_is_told() -> None:
     busy, idle, other = node(leaders=90), replace(NODE, node_id=2, leaders=5), replace(NODE, node_id=3, leaders=5)
     found = the_one(busy, idle, other)
     assert (found.kind.name, found.severity, found.subject) == ("leaders-skewed", Severity.INFO, "node 1")
+    assert found.commands == ("semel partition elect --all", "semel cluster balance --dry-run")
+    for text in found.commands:
+        assert CliRunner().invoke(app, [*shlex.split(text)[1:], "--help"]).exit_code == 0
+    alone = node(leaders=1), replace(NODE, node_id=2, leaders=0), replace(NODE, node_id=3, leaders=0)
+    assert findings(*alone) == [], "one partition can't be spread"
     assert findings(node(leaders=50), replace(NODE, node_id=2, leaders=50)) == []
 
 

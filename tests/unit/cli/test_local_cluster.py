@@ -1,0 +1,71 @@
+"""`semel serve --nodes`: the settings of each node, and which is started again. Scripts take the place of nodes."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import sys
+from pathlib import Path
+
+import pytest
+
+from semel.broker.config.sources import load_config
+from semel.cli.local_cluster import LocalCluster, LocalNode, plan_nodes
+from semel.cli.serve_exit import ServeExit
+from semel.runtime.setting import ConfigError
+
+
+@pytest.fixture
+def started(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Have each node be ready and die; started again it ends with the exit code of one that was removed.
+
+    Returns the file that has the last option of each start, a line for each.
+    """
+    starts = tmp_path / "starts"
+    script = tmp_path / "node.sh"
+    script.write_text(
+        "#!/bin/sh\n"
+        f'for last; do :; done; echo "$last" >> {starts}\n'
+        f'if [ "$last" = --no-join ]; then exit {ServeExit.REMOVED:d}; fi\n'
+        "echo ready: here; exit 1\n"
+    )
+    script.chmod(0o755)
+    monkeypatch.setattr(sys, "executable", str(script))
+    return starts
+
+
+def test_a_node_that_was_removed_is_not_started_again_and_none_that_is_left_ends_the_supervisor(
+    tmp_path: Path, started: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Also one that was removed while it was dead: no process of it has heard of that."""
+    nodes = [LocalNode(number, {"data.dir": str(tmp_path / f"node-{number}")}) for number in (1, 2)]
+    ready: list[int] = []
+    with caplog.at_level(logging.WARNING, "semel.cluster"):
+        code = asyncio.run(LocalCluster(nodes, [], lambda node, _: ready.append(node)).run())
+    assert code == ServeExit.REMOVED
+    assert sorted(ready) == [1, 2]
+    assert sorted(started.read_text().split()) == [
+        "--no-join", "--no-join", *(f"data.dir={tmp_path}/node-{number}" for number in (1, 2))
+    ]  # fmt: skip
+    removed = [one.getMessage() for one in caplog.records if "was removed from the cluster" in one.getMessage()]
+    assert sorted(text.split(",")[0] for text in removed) == [f"node {n} was removed from the cluster" for n in (1, 2)]
+    assert all("is not started again" in text for text in removed)
+
+
+def racks(text: str | None) -> list[str | None]:
+    flags = [] if text is None else [("--set", "broker.rack", text)]
+    return [node.settings.get("broker.rack") for node in plan_nodes(load_config(environment={}, flags=flags), 3)]
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [(None, [None] * 3), ("a", ["a", "a", "a"]), ("a,b,c", ["a", "b", "c"]), ("a, b ,a", ["a", "b", "a"])],
+)
+def test_each_node_has_its_rack_or_all_have_one(text: str | None, expected: list[str | None]) -> None:
+    assert racks(text) == expected
+
+
+@pytest.mark.parametrize("text", ["a,b", "a,b,c,d", "a,,c", "a,b,"])
+def test_racks_that_are_not_one_for_each_node_are_refused(text: str) -> None:
+    with pytest.raises(ConfigError, match=f"broker.rack = {text}: with --nodes 3 it is one rack for all nodes, or 3"):
+        racks(text)
