@@ -195,7 +195,7 @@ class Control:
 
     def give_up_on(self, target: str) -> None:
         """Have the calls fail that wait for the node at an address: it does not answer, and others lead."""
-        self.nodes.move_on(target)
+        self.nodes.give_up_on(target)
         if self._waiting[target] > 0:
             self._silent.add(target)
             self._drop_channel(target)

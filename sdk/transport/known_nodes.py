@@ -42,6 +42,12 @@ class KnownNodes:
         place = asked.index(failed) if failed in asked else -1
         self._current = asked[(place + 1) % len(asked)]
 
+    def give_up_on(self, address: str) -> None:
+        """Ask other nodes from now on, also about what this one coordinates."""
+        self.move_on(address)
+        for key in [key for key, coordinator in self._coordinators.items() if coordinator == address]:
+            del self._coordinators[key]
+
     def learn(self, response: metadata_pb2.GetMetadataResponse) -> None:
         """Take the nodes from an answer about metadata."""
         by_id = addresses_of(response)

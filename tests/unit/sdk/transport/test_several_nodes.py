@@ -188,6 +188,15 @@ def test_what_is_remembered_of_coordinators_is_bounded() -> None:
     assert known.coordinator((Place.GROUP, "1")) is None
 
 
+def test_a_node_that_is_given_up_is_asked_nothing_more_that_others_may_answer() -> None:
+    known = KnownNodes(["a:1", "b:1"])
+    known.remember((Place.GROUP, "g"), "a:1")
+    known.remember((Place.GROUP, "h"), "b:1")
+    known.give_up_on("a:1")
+    assert (known.current, known.coordinator((Place.GROUP, "g"))) == ("b:1", None)
+    assert known.coordinator((Place.GROUP, "h")) == "b:1"
+
+
 def test_of_calls_that_fail_together_one_moves_on() -> None:
     known = KnownNodes(["a:1", "b:1", "c:1"])
     for _ in range(3):
