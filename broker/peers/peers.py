@@ -2,7 +2,8 @@
 
 Each has a connection for each role, opened when it is first wanted and again, with backoff, after it was lost. Where a
 node is, the metadata says: one that registered again is connected to again, and what was asked of its former self fails
-at once. A request that fails may have had its effect; who asked knows whether to ask again.
+at once. So does what was asked of a node that is taken for dead. A request that fails may have had its effect; who
+asked knows whether to ask again.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ import asyncio
 from collections.abc import Callable
 from typing import Final, NamedTuple, TypeVar
 
-from semel.broker.metadata.changes import BrokerRegistered, Change
+from semel.broker.metadata.changes import BrokerFenced, BrokerRegistered, Change
 from semel.broker.metadata.image import BrokerImage, MetadataImage
 from semel.broker.peers.config import PeerConfig
 from semel.broker.peers.dialing import dial_peer
@@ -115,8 +116,16 @@ class Peers:
         self._is_cut_off = False
 
     def follow(self, change: Change, image: MetadataImage) -> None:
-        """Take a change of the metadata over: connections to a node's former self end."""
-        if isinstance(change, BrokerRegistered):
+        """Take a change of the metadata over: connections to a node's former self end, and to one taken for dead.
+
+        A node that is frozen answers nothing. What it was asked, about a transaction for instance, another one can
+        answer by now.
+        """
+        if isinstance(change, BrokerFenced):
+            peer = self._peers.pop(change.node_id, None)
+            if peer is not None:
+                peer.close("the node is taken for dead")
+        elif isinstance(change, BrokerRegistered):
             peer = self._peers.get(change.node_id)
             broker = image.brokers.get(change.node_id)
             if peer is not None and (broker is None or peer.address != _address_of(broker)):

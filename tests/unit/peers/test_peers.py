@@ -13,6 +13,7 @@ from two_nodes import ONE, TWO, TwoNodes, registration, run_with_two, tell
 
 from semel.broker.listeners.kafka.registry import Api, RequestContext
 from semel.broker.listeners.peers.listener import PeerListener
+from semel.broker.metadata.changes import BrokerFenced
 from semel.broker.node import Node
 from semel.broker.peers.handshake import Role
 from semel.broker.peers.peers import Peers, PeerUnavailableError
@@ -151,6 +152,23 @@ def test_a_node_that_registers_elsewhere_is_asked_there_and_its_former_self_no_m
         assert len(moved._connections) == 1
         await until(lambda: not server.listener._connections)
         await moved.stop(0)
+
+    run_with_two(tmp_path, test)
+
+
+def test_what_a_node_was_asked_that_is_taken_for_dead_is_not_waited_for(tmp_path: Path) -> None:
+    """Transactions waited for all of peer.request.timeout.ms when a coordinator was frozen."""
+
+    async def test(both: TwoNodes) -> None:
+        server = EchoServer(both.two)
+        server.gate.clear()
+        asked = asyncio.ensure_future(both.one.peers.ask(TWO, Echo(b"lost"), timeout_ms=20_000))
+        await until(lambda: len(server.asked) == 1)
+        await tell(both.one, BrokerFenced(TWO, both.one.metadata.image.brokers[TWO].epoch))
+        with pytest.raises(ConnectionLostError, match="taken for dead"):
+            await asked
+        server.gate.set()
+        assert await both.one.peers.ask(TWO, Echo(b"alive")) == b"alive", "a mistake: it is connected to again"
 
     run_with_two(tmp_path, test)
 
