@@ -134,7 +134,7 @@ def balance(
         if as_json:
             print_json(plan_as_json(found))
         else:
-            print_plan(found, measured=measure_s > 0)
+            print_plan(found, admin.nodes(), measured=measure_s > 0)
         if not found.moves:
             print(_nothing_to_move(found), file=sys.stderr)
         elif not dry_run:

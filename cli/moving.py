@@ -16,6 +16,7 @@ from semel.cli.signals import finishing_on_signals
 from semel.protocol.wording import listed, partition_argument, size
 
 if TYPE_CHECKING:
+    from semel.protocol.api.cluster import NodeState
     from semel.sdk.balancing.carrying_out import Progress
     from semel.sdk.balancing.model import NodeTotals
     from semel.sdk.balancing.results import Move, Plan
@@ -41,25 +42,33 @@ Throttle = Annotated[
 _SHOWN_MAX: Final = 20
 
 
-def print_plan(plan: Plan, *, measured: bool = False) -> None:
+def node_state(node: NodeState) -> str:
+    """Return what a node can be asked to do, in a word or two."""
+    state = "dead" if not node.is_alive else "stopping" if node.is_stopping else "up"
+    return f"{state}, cordoned" if node.is_cordoned else state
+
+
+def print_plan(plan: Plan, nodes: Sequence[NodeState], *, measured: bool = False) -> None:
     """Print what each node has before and after, and the moves.
 
     measured: whether the plan knows what comes into partitions and goes out; without it there is nothing to show
     """
     after = {one.node_id: one for one in plan.after}
+    states = {one.node_id: node_state(one) for one in nodes}
     rows = []
     for one in plan.before:
         then = after[one.node_id]
         rows.append(
             (
                 one.node_id,
+                states.get(one.node_id),
                 _arrow(one.replicas, then.replicas),
                 _arrow(one.leaders, then.leaders),
                 _arrow(size(one.size_bytes), size(then.size_bytes)),
                 *(_rates(one, then) if measured else ()),
             )
         )
-    columns = ["node", "replicas", "preferred leader of", "bytes"]
+    columns = ["node", "state", "replicas", "preferred leader of", "bytes"]
     print_table([*columns, "bytes in", "bytes out"] if measured else columns, rows, empty="no nodes")
     print()
     if plan.moves:

@@ -32,6 +32,7 @@ from semel.cli.moving import (
     Throttle,
     Yes,
     carry_out_and_tell,
+    node_state,
     plan_as_json,
     print_plan,
     throttle_rate,
@@ -78,12 +79,11 @@ def list_nodes(bootstrap: Bootstrap = DEFAULT_BOOTSTRAP, as_json: AsJson = False
     rows = []
     for node in nodes:
         here = replicas.nodes.get(node.node_id)
-        state = "dead" if not node.is_alive else "stopping" if node.is_stopping else "up"
         rows.append(
             (
                 node.node_id,
                 node.rack or None,
-                f"{state}, cordoned" if node.is_cordoned else state,
+                node_state(node),
                 None if here is None else len(here.sizes),
                 None if here is None else size(sum(here.sizes.values())),
                 None if here is None or here.free_bytes < 0 else size(here.free_bytes),
@@ -148,7 +148,7 @@ def drain(
         if as_json:
             print_json(plan_as_json(plan))
         else:
-            print_plan(plan)
+            print_plan(plan, admin.nodes())
         left = next(one.replicas for one in plan.after if one.node_id == node)
         if left and (dry_run or not plan.moves):
             raise fail(_can_not_empty(node, left, plan) + _racks_hint(admin, node, plan), ExitCode.REFUSED)

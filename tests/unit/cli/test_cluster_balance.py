@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from types import SimpleNamespace
@@ -129,7 +130,7 @@ def test_partitions_that_can_not_be_moved_for_one_reason_are_one_line(capsys: py
     many = tuple(Impossible(TopicPartition("t", number), "it needs three nodes") for number in range(12))
     one = (Impossible(TopicPartition("u", 3), "it needs another rack"),)
     two = tuple(LeftAlone(TopicPartition("t", number), "it has no leader") for number in (12, 13))
-    print_plan(Plan((), (), (), many + one, two))
+    print_plan(Plan((), (), (), many + one, two), ())
     assert [line for line in capsys.readouterr().out.splitlines() if ": " in line] == [
         "can't be done: 12 partitions, t:0, t:1, t:2, t:3, t:4 and 7 more: it needs three nodes",
         "can't be done: u:3: it needs another rack",
@@ -157,3 +158,14 @@ def test_a_node_that_is_the_last_of_its_rack_is_emptied_if_the_operator_says_so(
     admin.racks = {1: "a", 2: "b"}
     hopeless = CliRunner().invoke(app, ["node", "drain", "1", "--dry-run"])
     assert "ignore-racks" not in hopeless.output
+
+
+def test_the_table_says_which_nodes_can_get_nothing(balance: Any, admin: Any) -> None:
+    admin.nodes = lambda: [
+        NodeState(1, "", True, False, True, False),
+        NodeState(2, "", False, False, False, False),
+        NodeState(3, "", True, True, False, False),
+    ]
+    rows = [line for line in balance().output.splitlines() if line[:1].isdigit()]
+    states = [re.split(r"\s{2,}", row)[1] for row in rows]
+    assert states == ["up, cordoned", "dead", "stopping"]
