@@ -61,4 +61,6 @@ def remedy(error: BaseException) -> str:
         return f"move away what is in the file's place ({error.kind})"
     if isinstance(error, NotADirectoryError):
         return "move away what is in the directory's place"
+    if isinstance(error, OSError) and error.errno == errno.EBUSY:
+        return "this is tried again, and mostly passes soon"
     return "check the disk"

@@ -48,6 +48,8 @@ from semel.runtime.turns import Turns, in_turns
 
 _log = logging.getLogger("semel.logs")
 
+_CUT_ATTEMPTS: Final = 2
+"""One flush leaves the journal as it is where a log goes away meanwhile, because it is moved or deleted."""
 _MAKERS: Final = 8
 """How many threads make the folders of new logs side by side."""
 _NAMED_MAX: Final = 5
@@ -767,9 +769,11 @@ class LogManager:
         position = journal.position
         await journal.wait_durable(position)
         journal.begin_file()
-        await self.maintenance.flush()
-        if journal.begin_position < position:
-            raise OSError(errno.EBUSY, "the journal can't be cut now, because a log could not be flushed")
+        for _ in range(_CUT_ATTEMPTS):
+            await self.maintenance.flush()
+            if journal.begin_position >= position:
+                return
+        raise OSError(errno.EBUSY, "the journal can't be cut now, because a log could not be flushed")
 
     async def forget(self, keys: Collection[tuple[TopicId, int]]) -> None:
         """Forget partitions on the disk that are about to be deleted, many at once, so that none of them ever counts as

@@ -318,6 +318,37 @@ def test_R5_what_was_moved_away_is_made_again_once_the_journal_can_be_cut_and_ot
     asyncio.run(run())
 
 
+@pytest.mark.parametrize("skipped", [1, 2])
+def test_R5_a_flush_that_could_not_cut_the_journal_is_made_once_more(
+    monkeypatch: pytest.MonkeyPatch, skipped: int
+) -> None:
+    """One that goes on while a log is moved away or deleted leaves the journal. The disk is not to be checked."""
+
+    async def run() -> None:
+        node = Node()
+        node.start()
+        await append(node.create())
+        await node.logs.move_away([(TOPIC_ID, TP.partition)])
+        flush, left = node.logs.maintenance.flush, skipped
+
+        async def flush_later() -> None:
+            nonlocal left
+            left -= 1
+            if left < 0:
+                await flush()
+
+        monkeypatch.setattr(node.logs.maintenance, "flush", flush_later)
+        failures = await node.logs.create_partitions([NewPartition(TP, TOPIC_ID, CONFIG, 0)])
+        assert list(failures) == ([] if skipped == 1 else [TP])
+        if skipped == 2:
+            offline = node.logs.offline.get(TP)
+            assert offline is not None
+            assert "this is tried again" in offline.reason
+            assert "check the disk" not in offline.reason
+
+    asyncio.run(run())
+
+
 def test_D3_a_cut_from_before_a_log_was_begun_again_takes_nothing_from_it() -> None:
     async def run() -> None:
         node = Node()
