@@ -2,7 +2,8 @@
 
 A leader that was deposed, or whose proposal is older than the last change, can't shrink or grow the in-sync set: both
 epochs are compared. A follower is taken in only if it is alive and has the broker epoch with which it caught up
-(KIP-841, KIP-903): one that has restarted since may lack what it fetched.
+(KIP-841, KIP-903): one that has restarted since may lack what it fetched. A follower that can't write a replica leaves
+by itself: its leader would wait for it, and with it all producers, until it counts as lagging.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from semel.broker.controller.membership import follows, min_isr_of, with_isr
+from semel.broker.controller.membership import follows, is_enough, min_isr_of, with_isr
 from semel.broker.controller.moves import completed
 from semel.broker.metadata.changes import Change, PartitionChanged, PartitionState
 from semel.broker.metadata.image import MetadataImage
@@ -81,6 +82,35 @@ def decide_isr(
             result = _decide(image, node_id, one, decided, default_min_isr, stopping, decision.changes)
         decision.results.append(result)
     return decision
+
+
+def left_by(
+    image: MetadataImage,
+    node_id: int,
+    broker_epoch: int,
+    partitions: Collection[tuple[TopicId, int]],
+    *,
+    default_min_isr: int,
+) -> list[Change]:
+    """Return how a follower leaves the in-sync replicas of partitions that it can't write.
+
+    It stays where too few would be left for acks=all (R2): nobody would be helped, and fewer would count as complete.
+    Nothing changes for a node that has registered again since.
+    """
+    broker = image.brokers.get(node_id)
+    if broker is None or broker.epoch != broker_epoch:
+        return []
+    changes: list[Change] = []
+    for topic_id, number in partitions:
+        topic = image.topic_by_id(topic_id)
+        if topic is None or not 0 <= number < len(topic.partitions):
+            continue
+        state, min_isr = topic.partitions[number], min_isr_of(topic, default_min_isr)
+        isr = tuple(each for each in state.isr if each != node_id)
+        if node_id in state.isr and state.leader in isr and is_enough(state, isr, min_isr):
+            after = follows(state, with_isr(state, isr, min_isr))
+            changes.append(PartitionChanged(topic.name, topic.topic_id, number, after))
+    return changes
 
 
 def _decide(

@@ -59,6 +59,9 @@ NOTING_S: Final = 2.0
 LOOK_AGAIN_S: Final = 1.0
 """Where all wait for the quota: it may be another one by then, or count for others."""
 
+UNWRITABLE_PAUSE_S: Final = 1.0
+"""How long to wait before more is fetched of a partition that could not be written: mostly the disk is full."""
+
 Behind = Callable[[Partition, int], None]
 """Is called with a follower and the leader's start, which is past the follower's end."""
 
@@ -113,6 +116,8 @@ class Fetcher:
         self._is_failing = False
         self.lag: dict[TopicPartition, int] = {}
         """How many offsets each partition is behind its leader's high watermark, as of its last answer."""
+        self.unwritable: dict[TopicPartition, SemelError] = {}
+        """Why a partition can't be written: it is offline, or what came last could not be."""
         self.failures = 0
         """Requests that failed; one that was ended to ask for more is none."""
 
@@ -124,13 +129,15 @@ class Fetcher:
         """Follow these partitions from now on, and no others."""
         if partitions == self._followed:
             return
-        has_more = any(self._followed.get(tp) is not partition for tp, partition in partitions.items())
+        new = [tp for tp, partition in partitions.items() if self._followed.get(tp) is not partition]
         self._followed = dict(partitions)
+        for tp in new:
+            self.unwritable.pop(tp, None)  # that was another log
         self._by_id = {(one.topic_id, tp.partition): tp for tp, one in partitions.items()}
-        for table in (self.lag, self._paused, self._busy, self._wanted):
+        for table in (self.lag, self.unwritable, self._paused, self._busy, self._wanted):
             for tp in table.keys() - partitions.keys():
                 del table[tp]
-        if has_more:
+        if new:
             self._ask_for_all()
             self._changed.set()
             if self._is_asking:
@@ -223,6 +230,8 @@ class Fetcher:
             if self._paused.get(tp, 0.0) > now:
                 continue
             self._paused.pop(tp, None)
+            if partition.offline_error is not None:
+                self.unwritable[tp] = partition.offline_error
             if partition.leader is not None or partition.offline_error is not None:
                 continue
             if self._throttle.applies(partition, self.lag.get(tp)):
@@ -308,9 +317,15 @@ class Fetcher:
             try:
                 followed = take_in(partition, item, answer)
             except SemelError as error:
-                _log.warning("%s can't follow node %d now: %s", partition.tp, self.leader_id, error.message)
-                self._pause_one(partition.tp)
+                known = self.unwritable.get(partition.tp)
+                if known is None or known.message != error.message:
+                    _log.warning("%s can't follow node %d now: %s", partition.tp, self.leader_id, error.message)
+                self.unwritable[partition.tp] = error
+                self._pause_one(partition.tp, UNWRITABLE_PAUSE_S)
                 continue
+            if partition.tp in self.unwritable and followed is Followed.TAKEN_IN:
+                del self.unwritable[partition.tp]
+                _log.info("%s follows node %d again", partition.tp, self.leader_id)
             if answer.records is not None and len(answer.records):
                 self._busy.pop(partition.tp, None)
                 self._busy[partition.tp] = now
@@ -328,13 +343,12 @@ class Fetcher:
             elif followed is Followed.REFUSED:
                 if answer.error not in _MOVED:
                     _log.warning("node %d refused a fetch of %s: %s", self.leader_id, partition.tp, answer.error.name)
-                self._pause_one(partition.tp)
+                self._pause_one(partition.tp, self._config().replica_fetch_backoff_ms / 1000)
         for key in answers:  # those that were not asked for
             tp = self._by_id.get(key)
             if tp is not None:
                 self._wanted[tp] = None
 
-    def _pause_one(self, tp: TopicPartition) -> None:
-        pause_s = self._config().replica_fetch_backoff_ms / 1000
+    def _pause_one(self, tp: TopicPartition, pause_s: float) -> None:
         self._paused[tp] = until = asyncio.get_running_loop().time() + pause_s
         self._all_due = min(self._all_due, until)

@@ -18,6 +18,7 @@ from semel.broker.logs.partition import Partition
 from semel.broker.metadata.changes import PartitionState
 from semel.broker.metadata.image import MetadataImage
 from semel.broker.peers.peers import Peers
+from semel.broker.replication.departures import Departures
 from semel.broker.replication.fetcher import Fetcher
 from semel.broker.replication.in_sync import InSyncProposals
 from semel.broker.replication.lost_records import LostRecords
@@ -50,6 +51,7 @@ class Replicas:
         self._throttle = FollowerThrottle(self._node_id, node.replication_quotas.follower, node.clock, self._is_in_sync)
         self._follows = True
         self._stopped: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._departures = Departures(self._node_id, node.metadata, node.clock, lambda: node.config.min_insync_replicas)
         self._proposals = InSyncProposals(
             self._node_id, node.metadata, node.clock, lambda: (node.config, node.config.min_insync_replicas)
         )
@@ -166,17 +168,26 @@ class Replicas:
         await self.take_parts([tp], self._node.metadata.image)
 
     async def run(self) -> None:
-        """Propose in-sync sets until cancelled. Raises what ended a fetcher."""
+        """Propose in-sync sets, and leave those of what can't be written. Raises what ended a fetcher."""
         try:
             while True:
                 with suppress(TimeoutError):
                     async with asyncio.timeout(PROPOSE_EVERY_S):
                         await asyncio.shield(self._stopped)
+                await self._departures.leave(self._unwritable())
                 await self._proposals.propose(
                     [one for one in self._node.logs.partitions() if one.leader is not None and not one.leader.is_alone]
                 )
         finally:
             await self.close()
+
+    def _unwritable(self) -> dict[Partition, SemelError]:
+        """Return what this node follows and can't write, with the reason."""
+        return {
+            fetcher.followed[tp]: error
+            for fetcher in self._fetchers.values()
+            for tp, error in fetcher.unwritable.items()
+        }
 
     def stop_following(self) -> None:
         """Fetch nothing any more: a node that stops leaves the in-sync sets, and must not join them again."""

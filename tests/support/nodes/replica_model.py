@@ -23,7 +23,7 @@ from semel.broker.controller.elections import (
     nodes_fenced,
     nodes_unfenced,
 )
-from semel.broker.controller.isr import ProposedIsr, decide_isr
+from semel.broker.controller.isr import ProposedIsr, decide_isr, left_by
 from semel.broker.controller.shutdown import step_down
 from semel.broker.metadata.changes import (
     BrokerRegistered,
@@ -348,6 +348,16 @@ class World:
             leads.proposal = None
             self.proposals = [each for each in self.proposals if each[2] is not proposal]
 
+    def step_leave(self) -> None:
+        """A follower can't write its replicas."""
+        node = self.a_node(lambda each: each.is_up)
+        if node is not None:
+            wanted = [(self.topic_id, number) for number in node.replicas]
+            epoch = node.broker_epoch - int(self.random.random() < 0.1)
+            changes = left_by(self.image, node.node_id, epoch, wanted, default_min_isr=self.default_min_isr)
+            self.count("left" if changes else "stayed")
+            self.commit(changes)
+
     def step_fence(self) -> None:
         fenced = [each for each in self.nodes if self.random.random() < 0.4]
         self.commit(self.fence(fenced))
@@ -491,6 +501,7 @@ STEPS: dict[Callable[[World], None], int] = {
     World.step_follow: 25,
     World.step_propose: 12,
     World.step_decide: 12,
+    World.step_leave: 3,
     World.step_fence: 3,
     World.step_unfence: 6,
     World.step_crash: 4,

@@ -7,10 +7,10 @@ from dataclasses import replace
 import pytest
 from three_nodes import ALL, TOPIC_ID, image_of
 
-from semel.broker.controller.isr import ProposedIsr, decide_isr
+from semel.broker.controller.isr import ProposedIsr, decide_isr, left_by
 from semel.broker.metadata.changes import PartitionChanged, PartitionState
 from semel.protocol.errors import ErrorCode
-from semel.protocol.ids import new_topic_id
+from semel.protocol.ids import NO_LEADER, new_topic_id
 
 ALONE = replace(ALL, isr=(1,))
 EPOCHS = {1: 1, 2: 2, 3: 3}
@@ -100,6 +100,31 @@ def test_R5_who_is_in_sync_already_need_not_have_been_heard_of_under_a_new_leade
     """A leader that has just begun, and of whose followers one lags, does not know the broker epoch of the other."""
     decision = decide_isr(image_of(ALL), 1, 1, [proposed({1: 0, 2: -1})], default_min_isr=1)
     assert decision.results[0].state == replace(ALL, isr=(1, 2), partition_epoch=8)
+
+
+@pytest.mark.parametrize(
+    ("state", "node_id", "epoch", "isr"),
+    [
+        (ALL, 3, 3, (1, 2)),
+        (ALL, 1, 1, None),
+        (ALL, 3, 2, None),
+        (ALL, 9, 9, None),
+        (replace(ALL, isr=(1, 3)), 3, 3, None),
+        (replace(ALL, isr=(1, 2)), 3, 3, None),
+        (replace(ALL, leader=NO_LEADER), 3, 3, None),
+    ],
+    ids=["follower", "leader", "former start", "not registered", "too few left", "not in sync", "no leader"],
+)
+def test_R5_R2_a_follower_leaves_by_itself_where_enough_others_are_in_sync(
+    state: PartitionState, node_id: int, epoch: int, isr: tuple[int, ...] | None
+) -> None:
+    partitions = [(TOPIC_ID, 0), (TOPIC_ID, 7), (new_topic_id(), 0)]
+    changes = left_by(image_of(state, min_isr=2), node_id, epoch, partitions, default_min_isr=1)
+    if isr is None:
+        assert changes == []
+    else:
+        after = replace(state, isr=isr, partition_epoch=state.partition_epoch + 1)
+        assert changes == [PartitionChanged("t", TOPIC_ID, 0, after)]
 
 
 def test_each_proposal_succeeds_or_fails_for_itself_and_each_sees_those_before_it() -> None:

@@ -1,0 +1,67 @@
+"""Takes this node out of the in-sync replicas of what it follows and can't write: its disk is full, or fails.
+
+Its leader hears nothing of that, and would wait for it for replica.lag.time.max.ms. It joins again as any other replica
+does, by its leader's proposal, once it has caught up (R5).
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Mapping
+from typing import Final
+
+from semel.broker.controller.isr import left_by
+from semel.broker.logs.partition import Partition
+from semel.broker.metadata.changes import Change
+from semel.broker.metadata.image import MetadataImage
+from semel.broker.metadata.metadata import Metadata
+from semel.protocol.errors import SemelError
+from semel.protocol.ids import TopicId
+from semel.runtime.clock import Clock
+
+_log = logging.getLogger("semel.replication")
+
+AGAIN_S: Final = 2.0
+"""How long to wait before a partition is left once more: its leader may have taken it in again before it had more."""
+
+
+class Departures:
+    """The in-sync sets that one node leaves."""
+
+    def __init__(self, node_id: int, metadata: Metadata, clock: Clock, default_min_isr: Callable[[], int]) -> None:
+        self._node_id = node_id
+        self._metadata = metadata
+        self._clock = clock
+        self._default_min_isr = default_min_isr
+        self._not_before: dict[tuple[TopicId, int], float] = {}
+
+    async def leave(self, unwritable: Mapping[Partition, SemelError]) -> None:
+        """Leave those of these partitions in which this node is in sync, and others are enough. Never fails."""
+        now = self._clock.monotonic()
+        self._not_before = {key: until for key, until in self._not_before.items() if until > now}
+        wanted = {(one.topic_id, one.tp.partition): one for one in unwritable}
+        wanted = {key: wanted[key] for key in wanted.keys() - self._not_before.keys()}
+        if not wanted or not self._changes(self._metadata.image, wanted):
+            return
+        self._not_before |= dict.fromkeys(wanted, now + AGAIN_S)
+        left: list[Change] = []
+
+        def decide(image: MetadataImage) -> list[Change]:
+            left[:] = self._changes(image, wanted)
+            return left
+
+        try:
+            await self._metadata.change(decide)
+        except SemelError as error:
+            _log.warning("in-sync replicas could not be left, and this is tried again: %s", error.message)
+            return
+        for partition in wanted.values():
+            _log.error(
+                "%s: this replica leaves the in-sync replicas until it can be written, and others go on without it: %s",
+                partition.tp, unwritable[partition].message,
+            )  # fmt: skip
+
+    def _changes(self, image: MetadataImage, wanted: Mapping[tuple[TopicId, int], Partition]) -> list[Change]:
+        return left_by(
+            image, self._node_id, self._metadata.broker_epoch, wanted.keys(), default_min_isr=self._default_min_isr()
+        )
