@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 import semel
+from semel.cli import standard_streams
 from semel.cli.common import (
     CONNECT_TIMEOUT_MS,
     DEFAULT_BOOTSTRAP,
@@ -151,6 +152,8 @@ def consume(
         None if until is None else parse_moment(until, "--until", now_ms),
     )
     _check(wanted, group)
+    if standard_streams.is_stdout_closed:
+        raise UsageError("standard output is closed, so nothing can be printed: redirect it")
     timeout_s = None if timeout is None else parse_duration(timeout, "--timeout")
     if as_json and format_ not in (None, "json"):
         raise UsageError(f"--json is short for --format json: leave out --json, or --format {format_}")

@@ -155,7 +155,9 @@ def drain(
         if dry_run:
             return
         if not yes:
-            question = f"Cordon node {node}, and move {counted(len(plan.moves), 'partition')} away from it?"
+            stay = counted(left, "replica that can't be moved stays", "replicas that can't be moved stay")
+            question = f"Cordon node {node}, and move {counted(len(plan.moves), 'partition')} away from it"
+            question += f" ({stay})?" if left else "?"
             confirm(question, err=True)
         admin.cordon_node(node)
         with throttled(admin, rate, bootstrap) as throttling:
@@ -165,7 +167,15 @@ def drain(
                 moves = [move for move in plan.moves if node in move.before]
                 if not moves:
                     break
-                carry_out_and_tell(admin, moves, at_once, throttling, bootstrap)
+                try:
+                    carry_out_and_tell(admin, moves, at_once, throttling, bootstrap)
+                except typer.Exit:  # some could not be moved, for instance because another command moves them
+                    uncordon = command_here(f"semel node uncordon {node}", bootstrap)
+                    print(
+                        f"semel: node {node} stays cordoned: give the same command again for the rest, or `{uncordon}`",
+                        file=sys.stderr,
+                    )
+                    raise
         left = next(one.replicas for one in plan.before if one.node_id == node)
         why = _can_not_empty(node, left, plan) + _racks_hint(admin, node, plan) if left else ""
     if left:

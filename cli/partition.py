@@ -195,7 +195,10 @@ def cancel(
     everything: Annotated[bool, typer.Option("--all", help="All moves that are not complete.")] = False,
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
 ) -> None:
-    """Cancel moves: the partitions have the replicas again that they had before.
+    """Cancel moves: the partitions are on the nodes again that they were on before.
+
+    The order of the nodes may be another one than before, as with Kafka, and so may the preferred leader, the first of
+    them: `semel topic describe` shows it, and `semel partition move` changes it without a copy.
 
     When nothing is being moved any more, throttles of nodes and topics are removed.
     """

@@ -150,6 +150,8 @@ def produce(
         partition,
         None,
     )
+    if sys.stdin is None and STANDARD_INPUT in (files or [STANDARD_INPUT]):
+        raise UsageError("standard input is closed: name files, or redirect it")
     messages = _messages(_lines(files or [STANDARD_INPUT]), format_, key_separator, defaults)
     client = semel.Producer(
         bootstrap,
@@ -162,7 +164,7 @@ def produce(
     with finishing_on_signals():
         if create:
             _create(topic, bootstrap)
-        if sys.stdin.isatty() and sys.stderr.isatty() and STANDARD_INPUT in (files or [STANDARD_INPUT]):
+        if STANDARD_INPUT in (files or [STANDARD_INPUT]) and sys.stdin.isatty() and sys.stderr.isatty():
             print("reading records from the terminal, one on each line; Ctrl-D ends", file=sys.stderr)
         with client as producer:
             if transaction is None:

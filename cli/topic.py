@@ -126,8 +126,9 @@ def describe(name: Name, bootstrap: Bootstrap = DEFAULT_BOOTSTRAP, as_json: AsJs
         from semel.protocol.api.topics import EARLIEST_TIMESTAMP, LATEST_TIMESTAMP, IsolationLevel
 
         starts = admin.look_up_offsets(dict.fromkeys(tps, EARLIEST_TIMESTAMP))
-        ends = admin.look_up_offsets(dict.fromkeys(tps, LATEST_TIMESTAMP), isolation=IsolationLevel.READ_UNCOMMITTED)
+        # Offsets grow meanwhile: asked for in this order, none is beyond the next.
         stable = admin.look_up_offsets(dict.fromkeys(tps, LATEST_TIMESTAMP))
+        ends = admin.look_up_offsets(dict.fromkeys(tps, LATEST_TIMESTAMP), isolation=IsolationLevel.READ_UNCOMMITTED)
         changed = [entry for entry in admin.topic_configs(name) if entry.source == "DYNAMIC_TOPIC"]
     errors = {
         tp: found for answer in (starts, ends, stable) for tp, found in answer.items() if isinstance(found, SemelError)

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Final
 
-from semel.broker.controller.membership import existing_node, partitions_of
+from semel.broker.controller.membership import alive_nodes, existing_node, partitions_of
 from semel.broker.metadata.changes import LEAVING_VERSION, BrokerUnregistered, Change, MetadataVersionRaised
 from semel.broker.metadata.image import MetadataImage
 from semel.protocol.errors import ErrorCode, FatalError
@@ -34,14 +35,16 @@ def unregister(image: MetadataImage, node_id: int, *, may_be_unfenced: bool = Fa
     another node does not know of such changes.
     """
     broker = existing_node(image, node_id)
-    held = [
-        TopicPartition(topic.name, number) for topic, number, state in partitions_of(image) if node_id in state.replicas
-    ]
+    alive = alive_nodes(image)
+    held, stuck = [], []
+    for topic, number, state in partitions_of(image):
+        if node_id in state.replicas:
+            held.append(TopicPartition(topic.name, number))
+            if alive.isdisjoint(state.replicas):
+                stuck.append(held[-1])
     if held:
-        named = f"{', '.join(map(str, held[:_NAMED_MAX]))}{', ...' if len(held) > _NAMED_MAX else ''}"
         raise FatalError(
-            f"node {node_id} can't be removed: it has replicas of {counted(len(held), 'partition')} ({named}). Move "
-            f"them to other nodes first: `semel node drain {node_id}`",
+            f"node {node_id} can't be removed: it has replicas of {_named(held)}. {_ways_out(node_id, held, stuck)}",
             ErrorCode.INVALID_REQUEST,
         )
     if not broker.is_fenced and not may_be_unfenced:
@@ -60,3 +63,19 @@ def unregister(image: MetadataImage, node_id: int, *, may_be_unfenced: bool = Fa
         )
     raised: list[Change] = [MetadataVersionRaised(agreed)] if agreed > image.version else []
     return [*raised, BrokerUnregistered(node_id, broker.epoch)]
+
+
+def _ways_out(node_id: int, held: Sequence[TopicPartition], stuck: Sequence[TopicPartition]) -> str:
+    """Return how a node gets rid of replicas. `stuck`: those that can't be moved, because no replica is alive."""
+    drain = f"Move them to other nodes first: `semel node drain {node_id}`"
+    if not stuck:
+        return drain
+    again = f"start node {node_id} again, with --accept-data-loss if its directory is lost, or delete the topics"
+    if len(stuck) == len(held):
+        return f"No node that is alive has a copy of them: {again}"
+    return f"{drain}. No node that is alive has a copy of {_named(stuck)}: {again}"
+
+
+def _named(partitions: Sequence[TopicPartition]) -> str:
+    more = ", ..." if len(partitions) > _NAMED_MAX else ""
+    return f"{counted(len(partitions), 'partition')} ({', '.join(map(str, partitions[:_NAMED_MAX]))}{more})"

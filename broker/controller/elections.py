@@ -269,7 +269,8 @@ def elect_unclean(
     after = elect(state, image, min_isr=min_isr, stopping=stopping, unclean=True)
     if after.leader == NO_LEADER:
         raise FatalError(
-            f"no replica of {tp} is alive, of the nodes {', '.join(map(str, state.replicas))}: start one of them",
+            f"no replica of {tp} is alive, of the nodes {', '.join(map(str, state.replicas))}: start one of them, with "
+            "--accept-data-loss if its directory is lost, or delete the topic",
             ErrorCode.ELIGIBLE_LEADERS_NOT_AVAILABLE,
         )
     change = PartitionChanged(topic.name, topic.topic_id, tp.partition, after)

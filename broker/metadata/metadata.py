@@ -48,6 +48,8 @@ _REGISTRATION_PATIENCE_S: Final = 10.0
 _POLL_S: Final = 0.1
 _POLL_MAX_S: Final = 2.0
 """Between polls of a database that does not answer."""
+_TELL_EVERY_S: Final = 60.0
+"""So often it is said again that the lease can't be taken or renewed."""
 _Result = TypeVar("_Result")
 
 Decision = Callable[[MetadataImage], Sequence[Change]]
@@ -104,6 +106,7 @@ class Metadata:
         self._writing = asyncio.Lock()
         self._executor = Threads(1, "semel-metadata")
         self._is_silent = False
+        self._told_of_lease_at: float | None = None
         self.reached_since: float | None = None
         """Since when the database has answered, by the monotonic clock; None while it does not."""
         self.reached_at = clock.monotonic()
@@ -292,14 +295,28 @@ class Metadata:
             else:
                 renew = partial(self._store.renew_lease, self._lease, duration_ms=self._lease_ms, now_ms=now_ms)
                 self._lease = await self._off_loop(partial(renew, known=self.image.position, writer=self._writer))
+            self._told_of_lease_at = None
         except NotControllerError as error:
+            self._told_of_lease_at = None
             if self._lease is not None:
                 _log.error("this node is not the controller any more: %s", error.message)
             self._lease = None
         except MetadataUnavailableError as error:
-            _log.error("the controller's lease could not be renewed: %s", error.message)
+            self._tell_of_lease(error)
         except (MetadataWentBackError, NodeDeposedError):
             pass  # `_off_loop` has told of it
+
+    def _tell_of_lease(self, error: MetadataUnavailableError) -> None:
+        """Say that the database does not answer: when that begins, and then once a minute until it does again."""
+        now = self._clock.monotonic()
+        if self._told_of_lease_at is not None and now - self._told_of_lease_at < _TELL_EVERY_S:
+            return
+        self._told_of_lease_at = now
+        if self._lease is None:
+            what = "this node is not the controller, and can't see whether another one is"
+        else:
+            what = "this node is the controller, and its lease can't be renewed"
+        _log.error("%s; it is tried again: %s", what, error.message)
 
     async def _beat(self) -> None:
         if self._over is not None:

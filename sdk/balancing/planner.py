@@ -16,6 +16,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable
 from typing import Final
 
+from semel.protocol.ids import INTERNAL_TOPICS
 from semel.sdk.balancing.climbing import Climb
 from semel.sdk.balancing.cost import DEFAULT_WEIGHTS, Weights
 from semel.sdk.balancing.forced import empty_nodes, use_racks
@@ -53,7 +54,8 @@ def plan(
     if steps_max < 0:
         raise ValueError(f"steps_max can't be {steps_max}: give 0 or more")
     layout = Layout(cluster, empty, weights)
-    left_alone = {number: why for number, one in enumerate(layout.partitions) if (why := _why_left_alone(one))}
+    alive = {each.node_id for each in cluster.nodes if each.is_alive}
+    left_alone = {number: why for number, one in enumerate(layout.partitions) if (why := _why_left_alone(one, alive))}
     movable = [number for number in range(len(layout.partitions)) if number not in left_alone]
     emptied, impossible = empty_nodes(layout, movable)
     movable = [number for number in movable if number not in impossible]
@@ -79,10 +81,25 @@ def plan(
     )
 
 
-def _why_left_alone(one: PartitionModel) -> str:
+def _why_left_alone(one: PartitionModel, alive: Collection[int]) -> str:
     if one.is_moving:
         return "its replicas are being moved already: plan again when they are where they go"
-    return "it has no leader to copy from" if one.leader is None else ""
+    return _no_leader(one, alive) if one.leader is None else ""
+
+
+def _no_leader(one: PartitionModel, alive: Collection[int]) -> str:
+    """Return that nobody leads a partition, and the ways out: while no replica is alive, none can be elected either."""
+    away = sorted(set(one.replicas).difference(alive))
+    start = f"start {'node' if len(away) == 1 else 'nodes'} {', '.join(map(str, away))} again"
+    if len(away) < len(one.replicas):
+        elect = "elect one that may lack records, by `semel partition elect --unclean`"
+        return f"it has no leader to copy from: {f'{start}, or {elect}' if away else elect}"
+    delete = "" if one.partition.topic in INTERNAL_TOPICS else ", or delete the topic"
+    lost = "its directory is" if len(away) == 1 else "their directories are"
+    return (
+        f"it has no leader to copy from, and no node that is alive has it: {start}, with --accept-data-loss if {lost} "
+        f"lost{delete}"
+    )
 
 
 def _balance(layout: Layout, movable: list[int], steps_max: int) -> bool:

@@ -367,6 +367,27 @@ def wait_for(condition: Callable[[], object]) -> None:
         time.sleep(0.01)
 
 
+def test_the_stable_end_is_not_beyond_the_end_while_producers_write(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The end was asked for first: what was written in between made a stable end of 575 beside an end of 574."""
+    live = LiveNode(tmp_path)
+    look_up = semel.Admin.look_up_offsets
+
+    def write_and_look_up(admin: semel.Admin, *arguments: Any, **options: Any) -> Any:
+        with semel.Producer(live.bootstrap) as producer:
+            producer.send("orders", b"r").result(30)
+        return look_up(admin, *arguments, **options)
+
+    monkeypatch.setattr(semel.Admin, "look_up_offsets", write_and_look_up)
+    with live:
+        environment = {"SEMEL_BOOTSTRAP": live.bootstrap}
+        CliRunner().invoke(app, ["topic", "create", "orders"], env=environment)
+        shown = CliRunner().invoke(app, ["topic", "describe", "orders", "--json"], env=environment)
+        (found,) = json.loads(shown.stdout)["offsets"]
+    assert (found["start"], found["stable"], found["end"]) == (0, 2, 3)
+
+
 def test_an_offline_partition_does_not_hide_the_others_from_describe(tmp_path: Path) -> None:
     """One directory that was gone made `topic describe` and `group describe` fail altogether."""
     live = LiveNode(tmp_path)

@@ -15,8 +15,9 @@ from typer.testing import CliRunner, Result
 from semel.cli import cluster, node
 from semel.cli.main import app
 from semel.cli.moving import print_plan
-from semel.protocol.api.cluster import NodeState
+from semel.protocol.api.cluster import NodeState, Reassignment
 from semel.protocol.api.topics import PartitionDescription, TopicDescription
+from semel.protocol.errors import FatalError
 from semel.protocol.ids import TopicPartition, new_topic_id
 from semel.sdk.admin.cluster_calls import NodeReplicas, ReplicasOfNodes
 from semel.sdk.balancing.results import Impossible, LeftAlone, Plan
@@ -158,6 +159,35 @@ def test_a_node_that_is_the_last_of_its_rack_is_emptied_if_the_operator_says_so(
     admin.racks = {1: "a", 2: "b"}
     hopeless = CliRunner().invoke(app, ["node", "drain", "1", "--dry-run"])
     assert "ignore-racks" not in hopeless.output
+
+
+def test_the_question_before_a_drain_says_how_many_replicas_stay(admin: Any) -> None:
+    admin.racks = {1: "", 2: "", 3: ""}
+    asked = CliRunner().invoke(app, ["node", "drain", "1"], input="n\n")
+    assert "Cordon node 1, and move 4 partitions away from it? [y/N]" in asked.stderr
+    admin.reassignments = lambda: [Reassignment(TopicPartition("t0", 0), (3, 2, 1), (3,), (1,))]
+    asked = CliRunner().invoke(app, ["node", "drain", "1"], input="n\n")
+    assert (
+        "Cordon node 1, and move 3 partitions away from it (1 replica that can't be moved stays)? [y/N]" in asked.stderr
+    )
+    assert asked.exit_code == 1
+
+
+def test_a_drain_that_others_got_in_the_way_of_says_how_to_go_on(admin: Any) -> None:
+    """It ended without a next step, and the node was left cordoned without a word."""
+    admin.racks = {1: "", 2: "", 3: ""}
+    cordoned = []
+    admin.cordon_node = cordoned.append
+    admin.node_configs = lambda *_: []
+    changed = FatalError("t1-0 was not moved: somebody else changed it meanwhile")
+    admin.reassign_partitions = lambda wanted: dict.fromkeys(wanted, changed)
+    admin.elect_leaders = lambda _: {}
+    ended = CliRunner().invoke(app, ["node", "drain", "1", "--yes"])
+    assert (ended.exit_code, cordoned) == (1, [1]), ended.output
+    assert "semel: 4 partitions could not be moved\n" in ended.stderr
+    assert ended.stderr.endswith(
+        "semel: node 1 stays cordoned: give the same command again for the rest, or `semel node uncordon 1`\n"
+    )
 
 
 def test_the_table_says_which_nodes_can_get_nothing(balance: Any, admin: Any) -> None:

@@ -25,6 +25,7 @@ from semel.broker.metadata.changes import (
 )
 from semel.broker.metadata.image import BROKER_RESOURCE, EMPTY_IMAGE, MetadataImage
 from semel.protocol.errors import ErrorCode, SemelError
+from semel.protocol.ids import new_topic_id
 
 
 def world(
@@ -76,9 +77,22 @@ def test_a_node_stays_that_is_alive_or_has_replicas_or_is_not_there() -> None:
     has = refusal(world(fenced=[2]), 2)
     assert (has.code, "replicas of 1 partition (t-0)" in has.message) == (ErrorCode.INVALID_REQUEST, True)
     assert "semel node drain 2" in has.message
+    assert "--accept-data-loss" not in has.message, "node 1 has a copy"
     none = refusal(world(), 9)
     assert (none.code, "1, 2, 3, 4" in none.message) == (ErrorCode.BROKER_ID_NOT_REGISTERED, True)
     assert unregister(world(), 4, may_be_unfenced=True) == [BrokerUnregistered(4, 4)], "the others are its former ids"
+
+
+def test_a_dead_node_with_the_only_copy_is_told_with_the_ways_out() -> None:
+    """The refusal sent its operator to the drain, which can't move what no other node has."""
+    cure = "start node 2 again, with --accept-data-loss if its directory is lost, or delete the topics"
+    only = refusal(world(fenced=[1, 2]), 2)
+    assert only.message.endswith(f"replicas of 1 partition (t-0). No node that is alive has a copy of them: {cure}")
+    image = world(fenced=[2])
+    more = TopicCreated("u", new_topic_id(), (PartitionState(-1, 5, (2,), (2,)), PartitionState(3, 5, (3, 2), (3,))))
+    both = refusal(image.apply_all(chained([more], image.position)), 2)
+    assert "`semel node drain 2`. No node that is alive has a copy of 1 partition (u-0): " in both.message
+    assert both.message.endswith(cure)
 
 
 def test_where_the_removed_node_alone_was_old_the_version_is_raised_with_it() -> None:

@@ -208,7 +208,7 @@ def test_the_preferred_leader_is_elected_if_it_is_in_sync() -> None:
         (replace(ALL, leader=2), (1,), FIRST, False, ErrorCode.PREFERRED_LEADER_NOT_AVAILABLE, "not alive"),
         (
             replace(ALL, leader=NO_LEADER, isr=()), (1, 2, 3), FIRST, True,
-            ErrorCode.ELIGIBLE_LEADERS_NOT_AVAILABLE, "start one of them",
+            ErrorCode.ELIGIBLE_LEADERS_NOT_AVAILABLE, "start one of them, with --accept-data-loss",
         ),
         (ALL, (), TopicPartition("t", 1), False, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, "no partition t-1"),
         (ALL, (), TopicPartition("u", 0), True, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, "no partition u-0"),

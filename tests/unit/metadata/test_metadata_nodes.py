@@ -64,8 +64,9 @@ class Told(Metadata):
         self.deposed: list[str] = []
         self.node_id = node_id
         self.store = MetadataStore(url)
+        self.clock = ManualClock(NOW)
         super().__init__(
-            self.store, ManualClock(NOW), holder=f"node {node_id}", lease_ms=SESSION_MS, snapshot_changes=1000,
+            self.store, self.clock, holder=f"node {node_id}", lease_ms=SESSION_MS, snapshot_changes=1000,
             is_shared=True, on_deposed=lambda error: self.deposed.append(error.message),
         )  # fmt: skip
 
@@ -100,6 +101,47 @@ async def until(condition: Callable[[], bool]) -> None:
 def content(url: str) -> list[Any]:
     tables = ("semel_metadata_changes", "semel_metadata_snapshots", "semel_leases", "semel_nodes")
     return [read_sql(url, f"SELECT * FROM {table}") for table in tables]
+
+
+# --- What a node says -------------------------------------------------------------------------------------------------
+
+
+def test_a_database_that_is_away_is_told_once_a_minute_and_as_what_the_node_is(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Every node wrote an error every 0.7 s, that a lease was not renewed which most of them had never had."""
+
+    async def run() -> None:
+        url = sqlite_url(str(tmp_path / "metadata.sqlite"))
+        nodes = [await started(url, node_id) for node_id in (1, 2)]
+
+        def away(*_: object, **__: object) -> None:
+            raise MetadataUnavailableError("no connection")
+
+        for node in nodes:
+            with monkeypatch.context() as database:
+                database.setattr(MetadataStore, "renew_lease", away)
+                database.setattr(MetadataStore, "acquire_lease", away)
+                caplog.clear()
+                for _ in range(130):
+                    await node._keep_lease()
+                    node.clock.advance(ms=1000)
+            first = "this node is the controller, and its lease can't be renewed"
+            second = "this node is not the controller, and can't see whether another one is"
+            said = f"{first if node.node_id == 1 else second}; it is tried again: no connection"
+            assert caplog.messages == [said] * 3
+            caplog.clear()
+            await node._keep_lease()
+            assert caplog.messages == []
+            with monkeypatch.context() as database:
+                database.setattr(MetadataStore, "renew_lease", away)
+                database.setattr(MetadataStore, "acquire_lease", away)
+                await node._keep_lease()
+            assert caplog.messages == [said], "it was back meanwhile"
+        for node in nodes:
+            await node.close()
+
+    asyncio.run(run())
 
 
 # --- Who may write ----------------------------------------------------------------------------------------------------

@@ -435,10 +435,33 @@ def test_what_is_being_moved_or_has_no_leader_is_left_alone_and_told() -> None:
         LeftAlone(
             TopicPartition("t", 0), "its replicas are being moved already: plan again when they are where they go"
         ),
-        LeftAlone(TopicPartition("t", 1), "it has no leader to copy from"),
+        LeftAlone(
+            TopicPartition("t", 1),
+            "it has no leader to copy from: elect one that may lack records, by `semel partition elect --unclean`",
+        ),
     )
     assert {move.partition.partition for move in made.moves} == {2, 3, 4, 5}
     assert made.after[0].replicas == 2, "what was left alone is still there"
+
+
+@pytest.mark.parametrize(
+    ("name", "replicas", "says"),
+    [
+        ("t-0", (2,), "start node 2 again, with --accept-data-loss if its directory is lost, or delete the topic"),
+        ("t-0", (3, 2), "start nodes 2, 3 again, with --accept-data-loss if their directories are lost, or delete"),
+        ("__transaction_state-0", (2,), "start node 2 again, with --accept-data-loss if its directory is lost"),
+        ("t-0", (2, 1), "start node 2 again, or elect one that may lack records, by `semel partition elect --unclean`"),
+    ],
+)
+def test_a_partition_that_nobody_leads_is_told_with_the_ways_out(
+    name: str, replicas: tuple[int, ...], says: str
+) -> None:
+    """The commands sent the operator of a dead node from one to the next, and round again."""
+    dead = [replace(node(number, may_get_more=False), is_alive=False) for number in (2, 3)]
+    lost = replace(partition(name, *replicas), leader=None)
+    (left,) = checked(cluster([node(1), *dead, node(4)], lost), empty={2}).left_alone
+    assert says in left.reason
+    assert ("delete the topic" in left.reason) == ("delete" in says), "the coordinators' topics can't be deleted"
 
 
 def test_moves_come_in_the_order_in_which_they_are_best_done() -> None:
