@@ -85,6 +85,13 @@ def print_plan(plan: Plan, nodes: Sequence[NodeState], *, measured: bool = False
             print(f"{what}: {count}{listed(tuple(partitions))}: {reason}")
         if len(alike) > _SHOWN_MAX:
             print(f"... and {counted(len(alike) - _SHOWN_MAX, 'more reason')}")
+    for hot in plan.hot[:_SHOWN_MAX]:
+        print(
+            f"hot: {partition_argument(hot.partition)} alone is {hot.share:.0%} of what node {hot.node_id} sends "
+            f"({_per_s(hot.bytes_out_per_s)}): no move can spread it; more partitions can"
+        )
+    if len(plan.hot) > _SHOWN_MAX:
+        print(f"... and {len(plan.hot) - _SHOWN_MAX} more")
 
 
 def _rates(before: NodeTotals, after: NodeTotals) -> tuple[str, str]:
@@ -158,6 +165,16 @@ def plan_as_json(plan: Plan) -> dict[str, Any]:
         "after": totals(plan.after),
         "impossible": cases(plan.impossible),
         "left_alone": cases(plan.left_alone),
+        "hot": [
+            {
+                "topic": one.partition.topic,
+                "partition": one.partition.partition,
+                "node_id": one.node_id,
+                "bytes_out_per_s": one.bytes_out_per_s,
+                "share": one.share,
+            }
+            for one in plan.hot
+        ],
         "complete": plan.is_complete,
     }
 

@@ -8,13 +8,17 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from itertools import combinations
-from typing import Final
+from typing import Final, TypeVar
 
+from semel.sdk.balancing.cost import ROUNDING
 from semel.sdk.balancing.layout import NO_COPY, Layout, Step
+from semel.sdk.balancing.prospects import LeaderChanges, Prospects
 
 _EXCHANGED_MAX: Final = 24
 """So many partitions of each of two nodes are tried for an exchange, spread over their sizes, or over what their leader
 sends: all would be millions."""
+
+_Item = TypeVar("_Item")
 
 _NEAR: Final = 4
 """A step that lacks less than so many times of what a step has to gain may gain enough soon, when others are taken."""
@@ -27,6 +31,11 @@ class Climb:
         self._layout = layout
         self._movable = movable
         self._steps_left = steps_max
+        self._prospects = Prospects(layout, movable)
+        self._leader_changes = LeaderChanges(layout, movable)
+        # Pairs of nodes that had nothing to exchange, and when that was. It stays so while neither changes.
+        self._leaders_tried: dict[tuple[int, int], int] = {}
+        self._replicas_tried: dict[tuple[int, int], int] = {}
 
     @property
     def is_cut_off(self) -> bool:
@@ -63,19 +72,22 @@ class Climb:
         Each step changes what the others gain. So those that gain less than half of what they promised wait, and those
         that gain nearly enough are looked at again, which is far less than to look at all partitions again.
         """
-        best_step, gain_min = self._layout.best_step, self._layout.gain_min
+        layout, gain_min = self._layout, self._layout.gain_min
         nearly = -_NEAR * gain_min
-        if may_copy:
-            todo = [step for number in self._movable if (step := best_step(number, nearly, may_copy=True))]
-        else:
-            todo = self._leader_steps(nearly)
+        found = self._prospects.steps(nearly) if may_copy else self._leader_steps(nearly)
+        todo = [(step, layout.now) for step in found]
         share, any_taken = 0.5, False
         while True:
-            todo.sort(key=lambda step: (-step.gain, step.number))
-            waiting: list[Step] = []
+            todo.sort(key=lambda each: (-each[0].gain, each[0].number))
+            waiting: list[tuple[Step, int]] = []
             is_done = True
-            for promised in todo:
-                step = best_step(promised.number, nearly, may_copy=may_copy)
+            for promised, looked_at in todo:
+                number, now = promised.number, layout.now
+                if may_copy or promised.gain > gain_min:
+                    is_known = may_copy and now == looked_at
+                else:
+                    is_known = layout.is_unchanged(number, looked_at)
+                step = promised if is_known else layout.best_step(number, nearly, may_copy=may_copy)
                 if step is None:
                     continue
                 if step.gain > gain_min and step.gain >= share * promised.gain:
@@ -83,18 +95,20 @@ class Climb:
                         return any_taken
                     self._take(step)
                     any_taken, is_done = True, False
-                waiting.append(step)
+                waiting.append((step, now))
             if is_done:
                 return any_taken
             todo, share = waiting, share / 2
 
     def _leader_steps(self, gain_min: float) -> list[Step]:
         """Return for each partition the other preferred leader that gains most, if it gains more than `gain_min`."""
-        best: dict[int, Step] = {}
-        for number, node, gain in self._layout.leader_changes(self._movable):
-            if gain > gain_min and (number not in best or gain > best[number].gain):
-                best[number] = Step(number, NO_COPY, NO_COPY, node, gain)
-        return list(best.values())
+        best: dict[int, tuple[float, int]] = {}
+        for (_, node), changes in self._leader_changes.by_nodes().items():
+            for number, gain in changes:
+                # Of equal ones the lowest node.
+                if gain > gain_min and (number not in best or (gain, -node) > best[number]):
+                    best[number] = (gain, -node)
+        return [Step(number, NO_COPY, NO_COPY, -node, gain) for number, (gain, node) in best.items()]
 
     # --- Leaders over nodes in between ----------------------------------------------------------------------------
 
@@ -106,11 +120,18 @@ class Climb:
         """
         links = self._links()
         best: tuple[float, int, int] | None = None
-        ways = {node: _cheapest_ways(node, links, self._layout.able) for node in self._layout.able}
-        for most, reached in ways.items():
-            for least, (detour, _) in reached.items():
-                gain = self._layout.lead_over_gain(most, least) - detour
-                if gain > self._layout.gain_min and (best is None or gain > best[0]):
+        layout = self._layout
+        ways: dict[int, dict[int, tuple[float, int]]] = {}
+        for most in layout.able:
+            # A way that costs as much as is gained at most leads nowhere.
+            cost_max = max(layout.lead_over_gain(most, least) for least in layout.able) - layout.gain_min
+            if cost_max <= 0:
+                continue
+            cheap = {nodes: link for nodes, link in links.items() if link[0] < cost_max}
+            ways[most] = _cheapest_ways(most, cheap, layout.able)
+            for least, (detour, _) in ways[most].items():
+                gain = layout.lead_over_gain(most, least) - detour
+                if gain > layout.gain_min and (best is None or gain > best[0]):
                     best = (gain, most, least)
         if best is None:
             return False
@@ -126,13 +147,17 @@ class Climb:
         """Return what it costs least to pass one partition on from a node to another, by both, and the step."""
         layout = self._layout
         links: dict[tuple[int, int], tuple[float, Step]] = {}
-        for number, node, gain in layout.leader_changes(self._movable):
-            leader = layout.leaders[number]
+
+        def place(item: tuple[tuple[int, int], list[tuple[int, float]]]) -> tuple[int, int]:
+            (_, node), ((number, _), *_) = item
+            return number, layout.replicas[number].index(node)
+
+        # Of equally cheap ways the first found is taken: in the order of the partitions, not of what changed last.
+        for (leader, node), changes in sorted(self._leader_changes.by_nodes().items(), key=place):
+            over = layout.lead_over_gain(leader, node)
             # One that helps otherwise counts as free: else a way in a circle could be the cheapest.
-            detour = max(0.0, layout.lead_over_gain(leader, node) - gain)
-            known = links.get((leader, node))
-            if known is None or detour < known[0]:
-                links[leader, node] = (detour, Step(number, NO_COPY, NO_COPY, node))
+            detour, number = min((max(0.0, over - gain), number) for number, gain in changes)
+            links[leader, node] = (detour, Step(number, NO_COPY, NO_COPY, node))
         return links
 
     def _take_if_better(self, steps: Sequence[Step]) -> bool:
@@ -160,34 +185,70 @@ class Climb:
         layout, rates = self._layout, self._layout.led_rates
         if not any(rates):
             return False
-        between: dict[tuple[int, int], list[int]] = {}
-        for number, node, _ in layout.leader_changes(self._movable):
-            between.setdefault((layout.leaders[number], node), []).append(number)
-        for numbers in between.values():
-            numbers.sort(key=lambda each: (rates[each], each))
+        by_nodes, began = self._leader_changes.by_nodes(), layout.now
+
+        def led(leader: int, node: int) -> list[tuple[int, float]]:
+            return sorted(by_nodes.get((leader, node), ()), key=lambda each: (rates[each[0]], each[0]))
+
         any_taken = False
-        for left, right in combinations(layout.able, 2):
-            by_left, by_right = between.get((left, right), []), between.get((right, left), [])
-            while not self.is_cut_off and (pair := self._best_leader_exchange(left, right, by_left, by_right)):
+        for left, right in self._untried(self._leaders_tried):
+            by_left, by_right = led(left, right), led(right, left)
+            while not self.is_cut_off and (pair := self._best_leader_exchange(left, right, by_left, by_right, began)):
                 self._take(Step(pair[0], NO_COPY, NO_COPY, right), Step(pair[1], NO_COPY, NO_COPY, left))
                 any_taken = True
         return any_taken
 
     def _best_leader_exchange(
-        self, left: int, right: int, by_left: Sequence[int], by_right: Sequence[int]
+        self,
+        left: int,
+        right: int,
+        by_left: Sequence[tuple[int, float]],
+        by_right: Sequence[tuple[int, float]],
+        known_at: int,
     ) -> tuple[int, int] | None:
-        layout, together = self._layout, self._layout.together_gain
-        going = [number for number in by_left if layout.leaders[number] == left]
-        coming = [number for number in by_right if layout.leaders[number] == right]
-        others = [(each, layout.leader_gain(each, left)) for each in _spread(coming)]
+        """Return the partitions of two nodes that gain most when their leaders change places, None where none do.
+
+        by_left, by_right: those that each leads and the other may lead, and what each change gained alone at `known_at`
+        """
+        layout, rates = self._layout, self._layout.led_rates
+        is_known = max(layout.changed_at[left], layout.changed_at[right]) <= known_at
+
+        def alone(changes: Sequence[tuple[int, float]], leader: int, node: int) -> list[tuple[int, float]]:
+            if is_known:
+                return list(_spread(changes))
+            still = [each for each in changes if layout.leaders[each[0]] == leader]
+            return [(number, layout.leader_gain(number, node)) for number, _ in _spread(still)]
+
+        going, coming = alone(by_left, left, right), alone(by_right, right, left)
+        if not going or not coming:
+            return None
         best, best_gain = None, layout.exchange_gain_min
-        for number in _spread(going):
-            alone = layout.leader_gain(number, right)
-            for other, other_alone in others:
-                gain = alone + other_alone + together(number, other)
-                if gain > best_gain:
-                    best, best_gain = (number, other), gain
+        others = [(gain, rates[number]) for number, gain in coming]
+        topics = {layout.topics[number] for number, _ in coming}
+        for number, gain in going:
+            # First what they gain of different topics, which is much faster: most gain nothing.
+            fixed, per_rate = layout.together_gain_apart(number)
+            most = gain + fixed + max([other_gain + per_rate * rate for other_gain, rate in others])
+            if most + ROUNDING <= best_gain and layout.topics[number] not in topics:
+                continue
+            for other, other_gain in coming:
+                together = gain + other_gain + layout.together_gain(number, other)
+                if together > best_gain:
+                    best, best_gain = (number, other), together
         return best
+
+    def _untried(self, tried: dict[tuple[int, int], int]) -> Iterator[tuple[int, int]]:
+        """Yield all pairs of nodes of which one has changed since they were tried, and note those that stay so.
+
+        What is tried is what nodes had when this began.
+        """
+        changed_at, began = self._layout.changed_at, self._layout.now
+        for pair in combinations(self._layout.able, 2):
+            if max(changed_at[pair[0]], changed_at[pair[1]]) <= tried.get(pair, -1):
+                continue
+            yield pair
+            if max(changed_at[pair[0]], changed_at[pair[1]]) <= began:
+                tried[pair] = began
 
     # --- Two replicas ---------------------------------------------------------------------------------------------
 
@@ -201,7 +262,7 @@ class Climb:
         for numbers in on_node.values():
             numbers.sort(key=lambda each: (self._layout.sizes[each], each))
         any_taken = False
-        for left, right in combinations(self._layout.able, 2):
+        for left, right in self._untried(self._replicas_tried):
             if self.is_cut_off:
                 break
             steps = self._best_exchange(left, right, on_node[left], on_node[right])
@@ -214,19 +275,21 @@ class Climb:
         self, left: int, right: int, on_left: Sequence[int], on_right: Sequence[int]
     ) -> tuple[Step, Step] | None:
         layout = self._layout
+        going = [step for each in _spread(on_left) if (step := self._step(each, left, right))]
+        coming = [step for each in _spread(on_right) if (step := self._step(each, right, left))]
+        equal = layout.best_exchanges(
+            [(step, layout.gain(step)) for step in going],
+            [(step, layout.gain(step)) for step in coming],
+            layout.gain_min,
+        )
         best, best_gain = None, layout.gain_min
-        coming = [step for step in (self._step(each, right, left) for each in _spread(on_right)) if step]
-        for number in _spread(on_left):
-            going = self._step(number, left, right)
-            if going is None:
-                continue
-            gain = layout.gain(going)
-            undo = layout.take(going)
-            for step in coming:
-                both = gain + layout.gain(step)
-                if both > best_gain and step.number != number:
-                    best, best_gain = (going, step), both
+        for step, other in equal:
+            gain = layout.gain(step)
+            undo = layout.take(step)
+            gain += layout.gain(other)
             layout.take(undo)
+            if gain > best_gain:
+                best, best_gain = (step, other), gain
         return best
 
     def _step(self, number: int, source: int, target: int) -> Step | None:
@@ -240,10 +303,10 @@ class Climb:
         return Step(number, source, target, target if source == leader else leader)
 
 
-def _spread(numbers: Sequence[int]) -> Iterator[int]:
+def _spread(items: Sequence[_Item]) -> Iterator[_Item]:
     """Return all of a few partitions, or some of many, at equal distances."""
-    count = min(len(numbers), _EXCHANGED_MAX)
-    return (numbers[place * len(numbers) // count] for place in range(count))
+    count = min(len(items), _EXCHANGED_MAX)
+    return (items[place * len(items) // count] for place in range(count))
 
 
 def _cheapest_ways(

@@ -19,7 +19,7 @@ BYTES_IN_MEAN_MIN: Final = 64 << 10
 """The same for bytes a second that are written."""
 BYTES_OUT_MEAN_MIN: Final = 64 << 10
 """The same for those that are sent."""
-_GAIN_MIN: Final = 1e-11
+ROUNDING: Final = 1e-11
 """A step that gains less gains nothing: what is left of sums of floats."""
 _GAIN_SHARE_MIN: Final = 0.01
 """So much of what one replica is on an average node has a step to gain: without it searches end in thousands of steps
@@ -169,6 +169,6 @@ class Factors:
             per_byte=weights.copy / 2 / size_mean,
             per_replica=weights.copy / 2 * per_node,
             leader_change=weights.leader_change * leader_per_node,
-            gain_min=max(_GAIN_MIN, _GAIN_SHARE_MIN * per_node),
-            exchange_gain_min=max(_GAIN_MIN, _EXCHANGE_SHARE_MIN * leader_per_node),
+            gain_min=max(ROUNDING, _GAIN_SHARE_MIN * per_node),
+            exchange_gain_min=max(ROUNDING, _EXCHANGE_SHARE_MIN * leader_per_node),
         )

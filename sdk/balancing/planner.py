@@ -9,6 +9,8 @@ Within that, nodes that are to be emptied lose all replicas, and partitions use 
 replicas, preferred leaders, bytes, bytes written and bytes sent are spread evenly over the nodes, and so is each topic,
 as far as that is worth the copies. The same cluster always gives the same plan. A plan that is carried out leaves
 nothing to do.
+
+Where one partition alone makes a node send more than the others, no move spreads that, and the plan says so.
 """
 
 from __future__ import annotations
@@ -20,6 +22,7 @@ from semel.protocol.ids import INTERNAL_TOPICS
 from semel.sdk.balancing.climbing import Climb
 from semel.sdk.balancing.cost import DEFAULT_WEIGHTS, Weights
 from semel.sdk.balancing.forced import empty_nodes, use_racks
+from semel.sdk.balancing.hot import hot_partitions
 from semel.sdk.balancing.layout import Layout
 from semel.sdk.balancing.model import ClusterModel, PartitionModel
 from semel.sdk.balancing.results import Impossible, LeftAlone, Move, Plan
@@ -65,11 +68,11 @@ def plan(
     layout.weigh()
     is_complete = _balance(layout, movable, steps_max)
     moves = _moves(layout, emptied, spread)
-    replicas = {move.partition: move.after for move in moves}
+    after = cluster.moved({move.partition: move.after for move in moves})
     return Plan(
         moves,
         before=cluster.totals(),
-        after=cluster.moved(replicas).totals(),
+        after=after.totals(),
         impossible=tuple(
             Impossible(layout.partitions[number].partition, why)
             for number, why in sorted((impossible | lacking).items())
@@ -78,6 +81,7 @@ def plan(
             LeftAlone(layout.partitions[number].partition, why) for number, why in sorted(left_alone.items())
         ),
         is_complete=is_complete,
+        hot=hot_partitions(after, empty),
     )
 
 

@@ -1,4 +1,4 @@
-"""What a plan says: the moves, what is impossible, and what was left alone."""
+"""What a plan says: the moves, what is impossible, what was left alone, and what is hot."""
 
 from __future__ import annotations
 
@@ -50,6 +50,21 @@ class LeftAlone:
 
 
 @dataclass(frozen=True, slots=True)
+class HotPartition:
+    """A partition that alone makes its leader's node send far more than the mean, so that no move can spread it.
+
+    node_id:         its preferred leader when all moves are complete
+    bytes_out_per_s: what that node sends of it, to consumers and followers
+    share:           of all that the node sends, from 0.5 to 1.0
+    """
+
+    partition: TopicPartition
+    node_id: int
+    bytes_out_per_s: float
+    share: float
+
+
+@dataclass(frozen=True, slots=True)
 class Plan:
     """What to do, in the order in which it is best done.
 
@@ -62,6 +77,7 @@ class Plan:
     left_alone:   partitions that are being moved already or have no leader: they stay also on nodes that are emptied.
                   Those with replicas that are not in sync are moved off such nodes, and otherwise copied nowhere
     is_complete:  False where `steps_max` ended the search: plan again when the moves are complete
+    hot:          partitions that keep nodes from sending equally much, the hottest first; only where rates are known
     """
 
     moves: tuple[Move, ...]
@@ -70,6 +86,7 @@ class Plan:
     impossible: tuple[Impossible, ...] = ()
     left_alone: tuple[LeftAlone, ...] = ()
     is_complete: bool = True
+    hot: tuple[HotPartition, ...] = ()
 
     @property
     def copied_bytes(self) -> int:

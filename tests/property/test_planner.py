@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import random
 from collections import Counter
+from dataclasses import replace
+from itertools import combinations
+from math import inf
 
 import pytest
 from hypothesis import event, given, settings
@@ -14,6 +17,7 @@ from semel.sdk.balancing.cost import BYTES_MEAN_MIN, Weights, imbalance
 from semel.sdk.balancing.layout import NO_COPY, Layout, Step
 from semel.sdk.balancing.model import ClusterModel, NodeModel, PartitionModel
 from semel.sdk.balancing.planner import plan
+from semel.sdk.balancing.prospects import LeaderChanges, Prospects
 from semel.sdk.balancing.results import Plan
 
 MIB = 1 << 20
@@ -262,6 +266,76 @@ def test_leaders_that_change_places_gain_what_each_does_alone_and_together(
     event("two leaders change places")
 
 
+def any_step(layout: Layout, data: st.DataObject) -> Step | None:
+    """Draw a step that may be taken; None where there is none."""
+    steps: list[Step] = []
+    for number, leader in enumerate(layout.leaders):
+        best = layout.best_step(number, -inf, may_copy=True)
+        if best is not None:
+            steps.append(best)
+        if not layout.is_whole(number):
+            continue
+        for source in filter(layout.is_able.__getitem__, layout.replicas[number]):
+            steps += [
+                Step(number, source, node, node if source == leader else leader)
+                for node in layout.able
+                if node not in layout.replicas[number] and layout.has_room(number, node)
+            ]
+    return data.draw(st.sampled_from(steps)) if steps else None
+
+
+@settings(max_examples=200, deadline=None)
+@given(clusters(), st.data())
+def test_a_search_skips_nothing_that_gains(model: ClusterModel, data: st.DataObject) -> None:
+    """What is known from the last look says the same as a look at everything."""
+    layout = Layout(model, (), Weights(copy=data.draw(st.sampled_from([0.0, 0.1]))))
+    layout.weigh()
+    numbers = range(len(layout.partitions))
+    prospects, changes = Prospects(layout, numbers), LeaderChanges(layout, numbers)
+    for _ in range(4):
+        gain_min = -4 * layout.gain_min
+        all_steps = [step for number in numbers if (step := layout.best_step(number, gain_min, may_copy=True))]
+        assert prospects.steps(gain_min) == all_steps
+        by_nodes: dict[tuple[int, int], list[tuple[int, float]]] = {}
+        for number, node, gain in layout.leader_changes(numbers):
+            by_nodes.setdefault((layout.leaders[number], node), []).append((number, gain))
+        assert changes.by_nodes() == by_nodes
+        for _ in range(data.draw(st.integers(0, 2))):
+            step = any_step(layout, data)
+            if step is not None:
+                layout.take(step)
+        if data.draw(st.integers(0, 3)) == 0:
+            layout.settle()
+        event(f"skipped some: {len(all_steps) < len(numbers)}")
+
+
+@settings(max_examples=200, deadline=None)
+@given(clusters(disks=False))
+def test_replicas_that_change_places_gain_what_both_steps_gain_after_each_other(model: ClusterModel) -> None:
+    layout = Layout(model, (), Weights())
+    layout.weigh()
+    for left, right in combinations(layout.able, 2):
+        steps: dict[int, list[Step]] = {left: [], right: []}
+        for number, (replicas, leader) in enumerate(zip(layout.replicas, layout.leaders, strict=True)):
+            for source, target in ((left, right), (right, left)):
+                if source in replicas and target not in replicas:
+                    steps[source].append(Step(number, source, target, target if source == leader else leader))
+        going, coming = ([(step, layout.gain(step)) for step in steps[node]] for node in (left, right))
+        best = -inf
+        for step, gain in going:
+            undo = layout.take(step)
+            best = max([best, *(gain + layout.gain(other) for other, _ in coming)])
+            layout.take(undo)
+        found = layout.best_exchanges(going, coming, -inf)
+        assert bool(found) == (best > -inf)
+        for step, other in found:
+            gain = layout.gain(step)
+            undo = layout.take(step)
+            assert gain + layout.gain(other) == pytest.approx(best, rel=1e-9, abs=1e-9)
+            layout.take(undo)
+            event("two replicas change places")
+
+
 @settings(max_examples=200, deadline=None)
 @given(tasks(disks=False), st.sampled_from([Weights(), Weights(copy=0.0, leader_change=0.0)]))
 def test_a_plan_that_is_carried_out_leaves_nothing_to_do(
@@ -273,6 +347,35 @@ def test_a_plan_that_is_carried_out_leaves_nothing_to_do(
     assert again.moves == ()
     assert again.impossible == made.impossible
     assert again.left_alone == made.left_alone
+
+
+@settings(max_examples=150, deadline=None)
+@given(clusters(), st.data())
+def test_what_is_hot_makes_no_leader_go_back_and_forth(model: ClusterModel, data: st.DataObject) -> None:
+    """Each plan after another is empty or makes the cluster less uneven, also where disks are full."""
+    if not model.partitions:
+        return
+    hot = data.draw(st.sampled_from(model.partitions))
+    rate = data.draw(st.sampled_from([1e8, 1e10]))
+    others = [one for one in model.partitions if one is not hot]
+    model = replace(model, partitions=(*others, replace(hot, bytes_out_per_s=rate)))
+    seen = {model}
+    for _ in range(4):
+        made = plan(model)
+        for one in made.hot:
+            assert one.bytes_out_per_s > sum(each.bytes_out_per_s for each in made.after) / len(made.after) or not all(
+                each.is_alive and each.may_get_more for each in model.nodes
+            )
+            assert 0.5 <= one.share <= 1.0
+        after = carried_out(model, made)
+        if not made.moves:
+            event(f"hot: {[each.partition for each in made.hot] == [hot.partition]}")
+            break
+        if not any(move.reason.endswith(FORCED) for move in made.moves):
+            assert imbalance(after) < imbalance(model)
+        assert after not in seen
+        model = after
+        seen.add(model)
 
 
 @settings(max_examples=100, deadline=None)

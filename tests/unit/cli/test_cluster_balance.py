@@ -6,6 +6,7 @@ import json
 import re
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
@@ -23,6 +24,7 @@ from semel.sdk.admin.cluster_calls import NodeReplicas, ReplicasOfNodes
 from semel.sdk.balancing.results import Impossible, LeftAlone, Plan
 
 MIB = 1 << 20
+HOT = TopicPartition("t0", 0)
 REPLICAS = {0: (1, 2), 1: (1, 2), 2: (2, 1), 3: (2, 1)}
 
 
@@ -112,6 +114,20 @@ def test_json_has_bytes_out_beside_bytes_in(balance: Any) -> None:
     assert [one["bytes_out_per_s"] for one in found["after"]] == [2.0 * MIB, 2.0 * MIB]
     assert [one["bytes_in_per_s"] for one in found["after"]] == [0.0, 0.0]
     assert {move["why"] for move in found["moves"]} == {"leader only"}
+    assert found["hot"] == []
+
+
+def test_what_one_partition_alone_makes_hot_is_shown(balance: Any, admin: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    def only_one(told: ReplicasOfNodes) -> ReplicasOfNodes:
+        first = told.nodes[1]
+        return replace(told, nodes=told.nodes | {1: replace(first, fetched_bytes={HOT: first.fetched_bytes[HOT]})})
+
+    replicas = admin.replicas
+    monkeypatch.setattr(admin, "replicas", lambda: only_one(replicas()))
+    shown = balance("--measure", "500ms")
+    assert "hot: t0:0 alone is 100% of what node 1 sends (2.0 MiB/s): no move can spread it; more" in shown.output
+    (hot,) = json.loads(balance("--measure", "500ms", "--json").stdout)["hot"]
+    assert hot == {"topic": "t0", "partition": 0, "node_id": 1, "bytes_out_per_s": 2.0 * MIB, "share": 1.0}
 
 
 # --- What can't be done -----------------------------------------------------------------------------------------------

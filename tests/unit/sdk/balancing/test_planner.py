@@ -409,6 +409,53 @@ def test_what_only_one_node_has_is_copied_so_that_others_send_some_of_it() -> No
     assert [each.replicas for each in made.after] == [4, 4]
 
 
+def test_what_one_partition_alone_makes_hot_is_told_and_nothing_is_moved_for_it() -> None:
+    others = [partition(f"t-{number}", *((1, 2, 3) * 2)[number % 3 :][:3], bytes_out_per_s=1e4) for number in range(11)]
+    hot = partition("orders-3", 3, 1, 2, bytes_out_per_s=9e7, bytes_in_per_s=5e6)
+    model = cluster([node(1), node(2), node(3)], *others, hot)
+    made = checked(model)
+    assert made.moves == ()
+    (told,) = made.hot
+    assert (told.partition, told.node_id, told.bytes_out_per_s) == (TopicPartition("orders", 3), 3, 1e8)
+    assert told.share == pytest.approx(1e8 / (1e8 + 3e4))
+
+
+def test_what_can_be_spread_or_is_little_or_was_not_measured_is_not_hot() -> None:
+    nodes = [node(1), node(2)]
+    evened = checked(cluster(nodes, *(partition(f"t-{number}", 1, 2, bytes_out_per_s=1e8) for number in range(4))))
+    assert [each.bytes_out_per_s for each in evened.after] == [2e8, 2e8]
+    assert evened.hot == ()
+    assert checked(cluster(nodes, partition("t-0", 1, 2, bytes_out_per_s=5e4), partition("t-1", 2, 1))).hot == ()
+    assert checked(cluster(nodes, partition("t-0", 1, 2), partition("t-1", 2, 1))).hot == ()
+
+
+def test_what_is_hot_is_told_for_nodes_that_may_get_more_alone_and_the_hottest_first() -> None:
+    nodes = [node(1), node(2), node(3), node(4), node(5, may_get_more=False)]
+    rates = {1: 2e8, 2: 3e8, 5: 9e9}
+    model = cluster(
+        nodes, *(partition(f"t-{each}", each, bytes_out_per_s=rates.get(each, 0.0)) for each in range(1, 6))
+    )
+    assert [(each.partition.partition, each.node_id, each.share) for each in checked(model).hot] == [
+        (2, 2, 1.0),
+        (1, 1, 1.0),
+    ]
+
+
+def test_leaders_that_leave_a_hot_node_do_not_come_back() -> None:
+    generator = random.Random(5)
+    others = [
+        partition(f"t-{each}", *generator.sample((1, 2, 3, 4), 2), bytes_out_per_s=generator.uniform(0, 1e6))
+        for each in range(60)
+    ]
+    model = cluster([node(each) for each in (1, 2, 3, 4)], *others, partition("hot-0", 1, 2, bytes_out_per_s=1e9))
+    made = checked(model)
+    assert made.moves
+    after = carried_out(model, made)
+    assert imbalance(after) < imbalance(model)
+    assert [each.partition.topic for each in plan(after).hot] == ["hot"]
+    assert plan(after).hot == made.hot
+
+
 def test_a_full_disk_is_not_chosen_and_a_tenth_stays_free() -> None:
     partitions = topic("t", 12, 1, (1, 2))
     nodes = [node(1), node(2), node(3, free_bytes=0), node(4, free_bytes=2 * GIB)]
