@@ -39,7 +39,7 @@ from semel.cli.moving import (
     throttled,
 )
 from semel.protocol.api.diagnostics import Section, Severity
-from semel.protocol.wording import command, partition_argument, size
+from semel.protocol.wording import command, duration, partition_argument, size
 
 if TYPE_CHECKING:
     from semel.sdk.balancing.results import Plan
@@ -49,8 +49,9 @@ if TYPE_CHECKING:
 app = command_app("Show the nodes of a cluster, what is behind, and what to do next; and balance it.")
 
 _SECTIONS = (Section.COORDINATORS, Section.PARTITIONS)
-"""What findings are about that a cluster's nodes and replicas cause."""
+"""What warnings are about that a cluster's nodes and replicas cause."""
 _STEPS_MAX = 3
+"""So many findings are shown: errors of each kind, and of warnings as many as the errors leave room for."""
 
 
 @app.callback()
@@ -62,8 +63,8 @@ def cluster() -> None:
     epilog=examples(
         "semel cluster status",
         "semel cluster status --bootstrap log1.example.com:9094,log2.example.com:9094",
-        exit_codes="0 all nodes are up, and all replicas in sync; 1 not so, or the node refused; 2 the command line is "
-        "wrong; 3 no node answers",
+        exit_codes="0 all nodes are up, all replicas in sync, and `semel doctor` finds no error; 1 not so, or the node "
+        "refused; 2 the command line is wrong; 3 no node answers",
     )
 )
 @fails_well
@@ -75,20 +76,23 @@ def status(
     """Show each node with what it leads, partitions whose replicas are behind, and what to do next.
 
     Asks every node. STATE is up; stopping; fenced (the others have not heard of it in time, and take it for dead); or
-    unreachable from here. BEHIND says how many changes of the metadata a node has not applied yet. A node or partition
-    that is not right is explained by `semel doctor`. Nothing is changed.
+    unreachable from here. BEHIND says how many changes of the metadata a node has not applied yet. Every error that
+    `semel doctor` finds is among the next steps, and explained there. Nothing is changed.
     """
     from semel.sdk.diagnosis.cluster_state import state_of_cluster
 
     with open_admin(bootstrap, client_id="semel-cluster") as admin:
         diagnosis = admin.diagnose()
     state = state_of_cluster(diagnosis.cluster)
-    wrong = [one for one in diagnosis.findings if one.severity is not Severity.INFO and one.kind.section in _SECTIONS]
+    errors = [one for one in diagnosis.findings if one.severity is Severity.ERROR]
+    warnings = [one for one in diagnosis.findings if one.severity is Severity.WARNING and one.kind.section in _SECTIONS]
+    is_whole = state.is_whole and not errors
     if as_json:
-        print_json(_as_json(state, wrong, bootstrap))
+        print_json(_as_json(state, [*errors, *warnings], bootstrap, is_whole=is_whole))
     else:
-        _print(state, wrong, limit, bootstrap)
-    if not state.is_whole:
+        _print(state, limit, bootstrap)
+        _print_next_steps(errors, warnings, bootstrap)
+    if not is_whole:
         raise typer.Exit(ExitCode.REFUSED)
 
 
@@ -158,9 +162,10 @@ def _nothing_to_move(found: Plan) -> str:
     return "nothing to move: the cluster is balanced"
 
 
-def _as_json(state: ClusterState, wrong: Sequence[Finding], bootstrap: str) -> dict[str, Any]:
+def _as_json(state: ClusterState, wrong: Sequence[Finding], bootstrap: str, *, is_whole: bool) -> dict[str, Any]:
     return {
-        "whole": state.is_whole,
+        "whole": is_whole,
+        "metadata_away_ms": state.metadata_away_ms,
         "controller": state.controller,
         "nodes": [
             {
@@ -188,11 +193,13 @@ def _as_json(state: ClusterState, wrong: Sequence[Finding], bootstrap: str) -> d
             for one in state.behind
         ],
         "partitions_behind_total": state.behind_total,
+        "partitions_led_by_silent_nodes": {str(node_id): leads for node_id, leads in state.silent_leaders.items()},
         "partitions_moving_total": state.moving_total,
         "throttled_topics": list(state.throttled_topics),
         "next": [
             {
                 "kind": one.kind.name,
+                "severity": one.severity.value,
                 "what": one.what,
                 "happens": one.happens or None,
                 "fix": one.kind.fix,
@@ -203,13 +210,18 @@ def _as_json(state: ClusterState, wrong: Sequence[Finding], bootstrap: str) -> d
     }
 
 
-def _print(state: ClusterState, wrong: Sequence[Finding], limit: int, bootstrap: str) -> None:
+def _print(state: ClusterState, limit: int, bootstrap: str) -> None:
     print_table(
         ["node", "address", "state", "role", "leads", "behind", "version", "free"],
         [_node_row(node, state) for node in state.nodes],
         empty="no nodes",
     )
     print()
+    if state.metadata_away_ms:
+        ago = duration(state.metadata_away_ms)
+        print(f"the metadata's database does not answer: this is how it was {ago} ago, when it was last reached")
+    for node_id, leads in state.silent_leaders.items():
+        print(f"{counted(leads, 'partition is', 'partitions are')} led by node {node_id}, which does not answer")
     if state.behind_total:
         print(f"{counted(state.behind_total, 'partition')} not whole:")
         print_table(
@@ -220,6 +232,8 @@ def _print(state: ClusterState, wrong: Sequence[Finding], limit: int, bootstrap:
         )
         if state.behind_total > limit:
             print(f"... and {state.behind_total - limit} more (--limit)")
+    elif state.metadata_away_ms:
+        print("all partitions had a leader, and all of their replicas were in sync")
     else:
         print("all partitions have a leader, and all of their replicas are in sync")
     if state.moving_total:
@@ -227,15 +241,34 @@ def _print(state: ClusterState, wrong: Sequence[Finding], limit: int, bootstrap:
         moves_command = command_here("semel partition moves", bootstrap)
         moving = counted(state.moving_total, "partition is", "partitions are")
         print(f"{moving} being moved{throttled}: `{moves_command}` shows how far")
-    for one in wrong[:_STEPS_MAX]:
-        print(f"\n{one.kind.name}: {one.what}")
-        print(f"  next   {one.happens or one.kind.fix}")
-        for text in one.commands:
-            print(f"         $ {command_here(text, bootstrap)}")
-    if wrong:
-        more = len(wrong) - _STEPS_MAX
+
+
+def _print_next_steps(errors: Sequence[Finding], warnings: Sequence[Finding], bootstrap: str) -> None:
+    """Print what is to be done: about each kind of error, and where there are few of them about warnings."""
+    by_kind: dict[str, list[Finding]] = {}
+    for one in errors:
+        by_kind.setdefault(one.kind.name, []).append(one)
+    shown = 0
+    for name, alike in by_kind.items():
+        for one in alike[:_STEPS_MAX]:
+            _print_step(one, bootstrap)
+        shown += len(alike[:_STEPS_MAX])
+        if len(alike) > _STEPS_MAX:
+            print(f"\n... and {len(alike) - _STEPS_MAX} more: {name}")
+    few = warnings[: max(0, _STEPS_MAX - shown)]
+    for one in few:
+        _print_step(one, bootstrap)
+    if errors or warnings:
+        more = len(errors) + len(warnings) - shown - len(few)
         what = f"{counted(more, 'more finding')}, and all of them explained" if more > 0 else "all of it explained"
         print(f"\n{what}: {command_here(command('doctor'), bootstrap)}")
+
+
+def _print_step(one: Finding, bootstrap: str) -> None:
+    print(f"\n{one.kind.name}: {one.what}")
+    print(f"  next   {one.happens or one.kind.fix}")
+    for text in one.commands:
+        print(f"         $ {command_here(text, bootstrap)}")
 
 
 def _node_row(node: NodeState, state: ClusterState) -> tuple[object, ...]:

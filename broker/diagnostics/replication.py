@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Mapping
+
 from semel.broker.controller.membership import min_isr_of, partitions_of
 from semel.broker.handlers.topics.rules import internal_topic
 from semel.broker.log.throttled_replicas import THROTTLED_REPLICAS
@@ -12,9 +15,15 @@ from semel.protocol.ids import NO_LEADER, TopicPartition
 from semel.runtime.turns import Turns
 
 
-def node_facts(node: Services) -> tuple[NodeFacts, ...]:
+def leader_counts(node: Services) -> Counter[int]:
+    """Return how many partitions each node leads, by the metadata."""
+    return Counter(state.leader for topic in node.metadata.image.topics.values() for state in topic.partitions)
+
+
+def node_facts(node: Services, leads: Mapping[int, int]) -> tuple[NodeFacts, ...]:
+    """Return the cluster's nodes. `leads`: how many partitions each leads."""
     return tuple(
-        NodeFacts(node_id, broker.is_fenced, broker.is_stopping)
+        NodeFacts(node_id, broker.is_fenced, broker.is_stopping, leads.get(node_id, 0))
         for node_id, broker in sorted(node.metadata.image.brokers.items())
     )
 

@@ -23,6 +23,7 @@ from semel.broker.diagnostics.groups import group_facts
 from semel.broker.diagnostics.hanging import records_of
 from semel.broker.diagnostics.replication import (
     internal_topic_facts,
+    leader_counts,
     moving_partitions,
     node_facts,
     replication_facts,
@@ -92,9 +93,9 @@ async def take_snapshot(node: Services, limit: int = 0, producer_ids: Iterable[i
     topics, topics_total = await _topics(node, most)
     replication, replication_total = await replication_facts(node, most)
     offline = _offline(node, now_ms)
-    image, node_id = node.metadata.image, node.config.node_id
+    leads = leader_counts(node)
     return NodeSnapshot(
-        node_id=node_id,
+        node_id=node.config.node_id,
         now_ms=now_ms,
         disk=disk_facts(node),
         coordinators_away=tuple(away[:most]),
@@ -112,19 +113,20 @@ async def take_snapshot(node: Services, limit: int = 0, producer_ids: Iterable[i
             SettingFact(name, SETTINGS[name].format(value_of(node.config, name)), SETTINGS[name].dynamic)
             for name in TOLD_SETTINGS
         ),
-        leaders=sum(state.leader == node_id for topic in image.topics.values() for state in topic.partitions),
+        leaders=leads[node.config.node_id],
         forged=tuple(forged),
         forged_total=forged_total,
         config_file=node.loaded_config.file,
         version=_version(),
-        metadata_sequence=image.sequence,
-        nodes=node_facts(node),
+        metadata_sequence=node.metadata.image.sequence,
+        nodes=node_facts(node, leads),
         replication=tuple(replication),
         replication_total=replication_total,
         internal_topics=internal_topic_facts(node),
         is_controller=node.metadata.controller_epoch >= 0,
         throttled_topics=tuple(throttled_topics(node)[:most]),
         moving_total=await moving_partitions(node),
+        metadata_away_ms=node.metadata.away_ms,
     )
 
 

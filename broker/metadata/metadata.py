@@ -113,6 +113,16 @@ class Metadata:
         """When a look at the database succeeded last, by the monotonic clock."""
         self.failed_heartbeats = 0
 
+    @property
+    def away_ms(self) -> int:
+        """For how long the database has not answered, in milliseconds; 0 while it does.
+
+        A database that hangs counts from its first call that was given up, and then since it was last reached.
+        """
+        if self.reached_since is not None:
+            return 0
+        return max(1, round((self._clock.monotonic() - self.reached_at) * 1000))
+
     async def open(self) -> None:
         """Connect, and read everything. Takes the controller's lease if it is free.
 

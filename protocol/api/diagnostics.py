@@ -72,6 +72,7 @@ class Thresholds:
     expiry_ms:       empty groups that are behind, and whose offsets are forgotten within that time
     sync_ms:         syncs that lately took longer
     clock_ms:        clocks of nodes that are further apart
+    metadata_ms:     nodes that have not reached the metadata's database for longer
     """
 
     slow_ms: int = 60_000
@@ -84,6 +85,7 @@ class Thresholds:
     expiry_ms: int = 86_400_000
     sync_ms: int = 100
     clock_ms: int = 5_000
+    metadata_ms: int = 5_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -264,11 +266,17 @@ class SettingFact:
 
 @dataclass(frozen=True, slots=True)
 class NodeFacts:
-    """A node as another one knows it. `is_fenced`: taken for dead; `is_stopping`: it was asked to stop."""
+    """A node as another one knows it.
+
+    is_fenced:   it is taken for dead
+    is_stopping: it was asked to stop
+    leads:       how many partitions, by the metadata; nodes of earlier versions tell 0
+    """
 
     node_id: int
     is_fenced: bool = False
     is_stopping: bool = False
+    leads: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -320,6 +328,7 @@ class NodeSnapshot:
     replication: the partitions of the whole cluster that lack a leader or replicas in sync, as this node knows it
     throttled_topics: names of topics with replicas whose copying is throttled
     moving_total: how many partitions have replicas that are being moved
+    metadata_away_ms: for how long it has not reached the metadata's database, in milliseconds; 0 while it does
     """
 
     node_id: int
@@ -350,6 +359,7 @@ class NodeSnapshot:
     is_controller: bool = False
     throttled_topics: tuple[str, ...] = ()
     moving_total: int = 0
+    metadata_away_ms: int = 0
 
 
 @dataclass(frozen=True, slots=True)

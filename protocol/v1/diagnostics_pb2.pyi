@@ -28,7 +28,7 @@ class SnapshotRequest(_message.Message):
     def __init__(self, limit: _Optional[int] = ..., producer_ids: _Optional[_Iterable[int]] = ...) -> None: ...
 
 class NodeSnapshot(_message.Message):
-    __slots__ = ("node_id", "now_ms", "coordinators_away", "transactions", "transactions_total", "held", "held_total", "groups", "groups_total", "topics", "topics_total", "offline", "disk", "settings", "leaders", "offline_total", "forged", "forged_total", "config_file", "version", "metadata_sequence", "nodes", "replication", "replication_total", "internal_topics", "is_controller", "throttled_topics", "moving_total")
+    __slots__ = ("node_id", "now_ms", "coordinators_away", "transactions", "transactions_total", "held", "held_total", "groups", "groups_total", "topics", "topics_total", "offline", "disk", "settings", "leaders", "offline_total", "forged", "forged_total", "config_file", "version", "metadata_sequence", "nodes", "replication", "replication_total", "internal_topics", "is_controller", "throttled_topics", "moving_total", "metadata_away_ms")
     NODE_ID_FIELD_NUMBER: _ClassVar[int]
     NOW_MS_FIELD_NUMBER: _ClassVar[int]
     COORDINATORS_AWAY_FIELD_NUMBER: _ClassVar[int]
@@ -57,6 +57,7 @@ class NodeSnapshot(_message.Message):
     IS_CONTROLLER_FIELD_NUMBER: _ClassVar[int]
     THROTTLED_TOPICS_FIELD_NUMBER: _ClassVar[int]
     MOVING_TOTAL_FIELD_NUMBER: _ClassVar[int]
+    METADATA_AWAY_MS_FIELD_NUMBER: _ClassVar[int]
     node_id: int
     now_ms: int
     coordinators_away: _containers.RepeatedCompositeFieldContainer[CoordinatorPartition]
@@ -85,17 +86,20 @@ class NodeSnapshot(_message.Message):
     is_controller: bool
     throttled_topics: _containers.RepeatedScalarFieldContainer[str]
     moving_total: int
-    def __init__(self, node_id: _Optional[int] = ..., now_ms: _Optional[int] = ..., coordinators_away: _Optional[_Iterable[_Union[CoordinatorPartition, _Mapping]]] = ..., transactions: _Optional[_Iterable[_Union[OpenTransaction, _Mapping]]] = ..., transactions_total: _Optional[int] = ..., held: _Optional[_Iterable[_Union[HeldPartition, _Mapping]]] = ..., held_total: _Optional[int] = ..., groups: _Optional[_Iterable[_Union[GroupFacts, _Mapping]]] = ..., groups_total: _Optional[int] = ..., topics: _Optional[_Iterable[_Union[TopicFacts, _Mapping]]] = ..., topics_total: _Optional[int] = ..., offline: _Optional[_Iterable[_Union[OfflinePartition, _Mapping]]] = ..., disk: _Optional[_Union[DiskFacts, _Mapping]] = ..., settings: _Optional[_Iterable[_Union[SettingFact, _Mapping]]] = ..., leaders: _Optional[int] = ..., offline_total: _Optional[int] = ..., forged: _Optional[_Iterable[_Union[ForgedMarker, _Mapping]]] = ..., forged_total: _Optional[int] = ..., config_file: _Optional[str] = ..., version: _Optional[str] = ..., metadata_sequence: _Optional[int] = ..., nodes: _Optional[_Iterable[_Union[NodeFacts, _Mapping]]] = ..., replication: _Optional[_Iterable[_Union[ReplicationFacts, _Mapping]]] = ..., replication_total: _Optional[int] = ..., internal_topics: _Optional[_Iterable[_Union[InternalTopicFacts, _Mapping]]] = ..., is_controller: bool = ..., throttled_topics: _Optional[_Iterable[str]] = ..., moving_total: _Optional[int] = ...) -> None: ...
+    metadata_away_ms: int
+    def __init__(self, node_id: _Optional[int] = ..., now_ms: _Optional[int] = ..., coordinators_away: _Optional[_Iterable[_Union[CoordinatorPartition, _Mapping]]] = ..., transactions: _Optional[_Iterable[_Union[OpenTransaction, _Mapping]]] = ..., transactions_total: _Optional[int] = ..., held: _Optional[_Iterable[_Union[HeldPartition, _Mapping]]] = ..., held_total: _Optional[int] = ..., groups: _Optional[_Iterable[_Union[GroupFacts, _Mapping]]] = ..., groups_total: _Optional[int] = ..., topics: _Optional[_Iterable[_Union[TopicFacts, _Mapping]]] = ..., topics_total: _Optional[int] = ..., offline: _Optional[_Iterable[_Union[OfflinePartition, _Mapping]]] = ..., disk: _Optional[_Union[DiskFacts, _Mapping]] = ..., settings: _Optional[_Iterable[_Union[SettingFact, _Mapping]]] = ..., leaders: _Optional[int] = ..., offline_total: _Optional[int] = ..., forged: _Optional[_Iterable[_Union[ForgedMarker, _Mapping]]] = ..., forged_total: _Optional[int] = ..., config_file: _Optional[str] = ..., version: _Optional[str] = ..., metadata_sequence: _Optional[int] = ..., nodes: _Optional[_Iterable[_Union[NodeFacts, _Mapping]]] = ..., replication: _Optional[_Iterable[_Union[ReplicationFacts, _Mapping]]] = ..., replication_total: _Optional[int] = ..., internal_topics: _Optional[_Iterable[_Union[InternalTopicFacts, _Mapping]]] = ..., is_controller: bool = ..., throttled_topics: _Optional[_Iterable[str]] = ..., moving_total: _Optional[int] = ..., metadata_away_ms: _Optional[int] = ...) -> None: ...
 
 class NodeFacts(_message.Message):
-    __slots__ = ("node_id", "is_fenced", "is_stopping")
+    __slots__ = ("node_id", "is_fenced", "is_stopping", "leads")
     NODE_ID_FIELD_NUMBER: _ClassVar[int]
     IS_FENCED_FIELD_NUMBER: _ClassVar[int]
     IS_STOPPING_FIELD_NUMBER: _ClassVar[int]
+    LEADS_FIELD_NUMBER: _ClassVar[int]
     node_id: int
     is_fenced: bool
     is_stopping: bool
-    def __init__(self, node_id: _Optional[int] = ..., is_fenced: bool = ..., is_stopping: bool = ...) -> None: ...
+    leads: int
+    def __init__(self, node_id: _Optional[int] = ..., is_fenced: bool = ..., is_stopping: bool = ..., leads: _Optional[int] = ...) -> None: ...
 
 class ReplicationFacts(_message.Message):
     __slots__ = ("partition", "leader", "replicas", "isr", "elr", "last_known_elr", "min_insync_replicas", "missing")

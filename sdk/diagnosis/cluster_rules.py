@@ -34,7 +34,31 @@ def fenced_nodes(cluster: Cluster) -> frozenset[int]:
     return frozenset() if node is None else frozenset(one.node_id for one in node.nodes if one.is_fenced)
 
 
-def node_findings(cluster: Cluster) -> Iterator[Finding]:
+def metadata_findings(cluster: Cluster, thresholds: Thresholds) -> Iterator[Finding]:
+    """The metadata's database, where nodes do not reach it: one finding for all of them."""
+    away = cluster.out_of_touch(thresholds.metadata_ms)
+    if not away:
+        return
+    longest = max(away, key=lambda node: node.metadata_away_ms)
+    names = _nodes([node.node_id for node in away], "and")
+    have = "has" if len(away) == 1 else "have"
+    if not cluster.is_metadata_frozen(thresholds.metadata_ms):
+        happens = "the others reach it: they take such a node for dead, and lead what they have all records of"
+    elif len(cluster.nodes) + len(cluster.unreachable) > 1:
+        happens = "leaders that die are not replaced, and topics can't be changed, until it is back"
+    else:
+        happens = "topics can't be changed until it is back"
+    yield Finding(
+        KINDS["metadata-away"],
+        Severity.ERROR,
+        "the metadata's database",
+        f"{names} {have} not reached the metadata's database for {duration(longest.metadata_away_ms)}",
+        since_ms=longest.now_ms - longest.metadata_away_ms,
+        happens=happens,
+    )
+
+
+def node_findings(cluster: Cluster, thresholds: Thresholds) -> Iterator[Finding]:
     """Nodes that are taken for dead though they answer, and the want of a controller."""
     fenced = fenced_nodes(cluster)
     for node in cluster.nodes:
@@ -49,7 +73,8 @@ def node_findings(cluster: Cluster) -> Iterator[Finding]:
                 node_id=node.node_id,
             )
     has_told = [node for node in cluster.nodes if node.nodes]
-    if has_told and not cluster.unreachable and not any(node.is_controller for node in has_told):
+    is_frozen = cluster.is_metadata_frozen(thresholds.metadata_ms)  # then it is no news
+    if has_told and not is_frozen and not cluster.unreachable and not any(node.is_controller for node in has_told):
         yield Finding(
             KINDS["controller-missing"],
             Severity.WARNING,

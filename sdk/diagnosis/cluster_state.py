@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Final
 
-from semel.protocol.api.diagnostics import NodeSnapshot
+from semel.protocol.api.diagnostics import NodeSnapshot, Thresholds
 from semel.protocol.ids import NO_LEADER, TopicPartition
 from semel.sdk.diagnosis.cluster_rules import lacks_of_replicas
 from semel.sdk.diagnosis.findings import Cluster
@@ -59,6 +59,9 @@ class ClusterState:
     behind_total:     how many partitions are, of which `behind` has the first
     moving_total:     how many partitions have replicas that are being moved
     throttled_topics: the first topics with replicas whose copying is throttled
+    metadata_away_ms: for how long no node that answers has reached the metadata's database, in milliseconds: all that
+                      is said of partitions is so old. 0 where one reaches it
+    silent_leaders:   while it is away: how many partitions each node leads that does not answer
     """
 
     nodes: tuple[NodeState, ...]
@@ -67,16 +70,20 @@ class ClusterState:
     behind_total: int
     moving_total: int = 0
     throttled_topics: tuple[str, ...] = ()
+    metadata_away_ms: int = 0
+    silent_leaders: Mapping[int, int] = field(default_factory=dict)
 
     @property
     def is_whole(self) -> bool:
-        """Whether all nodes are up, and all replicas in sync."""
-        return not self.behind_total and all(node.state == UP for node in self.nodes)
+        """Whether all nodes are up, and all replicas in sync, as far as that can be known now."""
+        return not self.behind_total and not self.metadata_away_ms and all(node.state == UP for node in self.nodes)
 
 
-def state_of_cluster(cluster: Cluster) -> ClusterState:
+def state_of_cluster(cluster: Cluster, thresholds: Thresholds | None = None) -> ClusterState:
     """Put together what the nodes say of themselves and of each other. Who knows the newest metadata is believed."""
     newest = cluster.newest
+    is_frozen = cluster.is_metadata_frozen((thresholds or Thresholds()).metadata_ms)
+    known = () if newest is None else newest.nodes
     return ClusterState(
         nodes=tuple(_nodes(cluster)),
         controller=next((node.node_id for node in cluster.nodes if node.is_controller), None),
@@ -84,6 +91,10 @@ def state_of_cluster(cluster: Cluster) -> ClusterState:
         behind_total=0 if newest is None else newest.replication_total,
         moving_total=0 if newest is None else newest.moving_total,
         throttled_topics=() if newest is None else newest.throttled_topics,
+        metadata_away_ms=min(node.metadata_away_ms for node in cluster.nodes) if is_frozen else 0,
+        silent_leaders={one.node_id: one.leads for one in known if one.leads and one.node_id in cluster.unreachable}
+        if is_frozen
+        else {},
     )
 
 

@@ -56,6 +56,14 @@ class Cluster:
         """The node that knows the most of the metadata."""
         return max(self.nodes, key=lambda node: node.metadata_sequence, default=None)
 
+    def out_of_touch(self, metadata_ms: int) -> tuple[NodeSnapshot, ...]:
+        """Return the nodes that have not reached the metadata's database for longer than `metadata_ms`."""
+        return tuple(node for node in self.nodes if node.metadata_away_ms > metadata_ms)
+
+    def is_metadata_frozen(self, metadata_ms: int) -> bool:
+        """Whether none of the nodes that answer has reached the database: what they know of the cluster is old."""
+        return bool(self.nodes) and len(self.out_of_touch(metadata_ms)) == len(self.nodes)
+
     def health_command(self, node_id: int) -> str:
         """Return the command that asks this one node, by its address where that is known."""
         address = self.addresses.get(node_id)
@@ -78,6 +86,13 @@ class Diagnosis:
 _S = Section
 
 _TABLE: Final = (
+    FindingKind(
+        "metadata-away", _S.COORDINATORS,
+        "What the nodes say of leaders and replicas is how it was when they last reached the database: nobody elects "
+        "leaders, and nothing about topics, nodes and replicas can be changed.",
+        "Start the metadata's database (metadata.url), or restore the nodes' way to it: the network, its address, its "
+        "password. The nodes continue on their own then.",
+    ),
     FindingKind(
         "node-unreachable", _S.COORDINATORS,
         "What this node leads and coordinates is unavailable, and its facts are missing here.",

@@ -3,8 +3,13 @@
 from __future__ import annotations
 
 from semel.protocol.api.diagnostics import Section, Thresholds
-from semel.sdk.diagnosis.cluster_rules import agreement_findings, node_findings, replication_findings
-from semel.sdk.diagnosis.findings import Cluster, Diagnosis
+from semel.sdk.diagnosis.cluster_rules import (
+    agreement_findings,
+    metadata_findings,
+    node_findings,
+    replication_findings,
+)
+from semel.sdk.diagnosis.findings import Cluster, Diagnosis, Finding
 from semel.sdk.diagnosis.group_rules import group_findings
 from semel.sdk.diagnosis.node_rules import disk_findings, partition_findings, setting_findings
 from semel.sdk.diagnosis.transaction_rules import coordinator_findings, forged_findings, transaction_findings
@@ -16,8 +21,9 @@ def diagnose(cluster: Cluster, thresholds: Thresholds | None = None) -> Diagnosi
     """Return what is found, by section, the worst and the oldest first."""
     limits = thresholds or Thresholds()
     found = [
-        *coordinator_findings(cluster),
-        *node_findings(cluster),
+        *metadata_findings(cluster, limits),
+        *coordinator_findings(cluster, limits),
+        *node_findings(cluster, limits),
         *transaction_findings(cluster, limits),
         *forged_findings(cluster),
         *group_findings(cluster, limits),
@@ -27,10 +33,13 @@ def diagnose(cluster: Cluster, thresholds: Thresholds | None = None) -> Diagnosi
         *setting_findings(cluster),
         *agreement_findings(cluster, limits),
     ]
-    found.sort(
-        key=lambda one: (_ORDER[one.kind.section], -one.severity.rank, one.since_ms < 0, one.since_ms, one.subject)
-    )
+    found.sort(key=_place)
     return Diagnosis(cluster, tuple(found))
+
+
+def _place(one: Finding) -> tuple[int, int, bool, bool, int, str]:
+    is_first = one.kind.name == "metadata-away"  # the others may follow from it
+    return _ORDER[one.kind.section], -one.severity.rank, not is_first, one.since_ms < 0, one.since_ms, one.subject
 
 
 def unresolved_producers(cluster: Cluster) -> frozenset[int]:

@@ -27,18 +27,22 @@ COMMANDS_MAX = 5
 _PARTITIONS_LARGE = 1_000
 
 
-def coordinator_findings(cluster: Cluster) -> Iterator[Finding]:
+def coordinator_findings(cluster: Cluster, thresholds: Thresholds) -> Iterator[Finding]:
     """Partitions of coordinators that can't be used, and nodes that do not answer."""
     told = {} if cluster.newest is None else {one.node_id: one for one in cluster.newest.nodes}
     for node_id, reason in cluster.unreachable.items():
         known = told.get(node_id)
-        is_away = known is not None and (known.is_fenced or known.is_stopping)
+        happens = ""
+        if known is not None and (known.is_fenced or known.is_stopping):
+            happens = "others lead what they have all records of, until it is back"
+        elif cluster.is_metadata_frozen(thresholds.metadata_ms):
+            happens = "nobody else leads what it leads, until it is back, or the metadata's database"
         yield Finding(
             KINDS["node-unreachable"],
             Severity.ERROR,
             f"node {node_id}",
             f"node {node_id} does not answer: {reason}" + ("; it was stopped" if known and known.is_stopping else ""),
-            happens="others lead what they have all records of, until it is back" if is_away else "",
+            happens=happens,
             commands=(cluster.health_command(node_id),),
             node_id=node_id,
         )

@@ -42,7 +42,13 @@ def three(**changed: Any) -> tuple[NodeSnapshot, ...]:
     return (replace(common, is_controller=True, **{"metadata_sequence": 71, **changed}), *others)
 
 
+def cut_off(nodes: tuple[NodeSnapshot, ...], away_ms: int = 20_000) -> tuple[NodeSnapshot, ...]:
+    """Return these nodes when the metadata's database has been away for so long."""
+    return tuple(replace(node, metadata_away_ms=away_ms) for node in nodes)
+
+
 CLUSTER_CASES: dict[str, tuple[Severity, tuple[NodeSnapshot, ...]]] = {
+    "metadata-away": (Severity.ERROR, cut_off(three())),
     "node-fenced": (
         Severity.ERROR,
         three(nodes=(NodeFacts(1), NodeFacts(2), NodeFacts(3, is_fenced=True))),

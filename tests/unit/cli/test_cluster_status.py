@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
@@ -11,14 +12,17 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from doctor_cluster_facts import BEHIND, T1, WHOLE, three
+from doctor_cluster_facts import BEHIND, T1, WHOLE, cut_off, three
+from doctor_facts import GIB, HEALTHY_DISK
 from live_node import LiveNode
 from running_node import SMALL
 from typer.testing import CliRunner, Result
 
+import semel
+import semel.testing
 from semel.cli import cluster as command
 from semel.cli.main import app
-from semel.protocol.api.diagnostics import NodeFacts, NodeSnapshot, ReplicaFacts, Thresholds
+from semel.protocol.api.diagnostics import NodeFacts, NodeSnapshot, OfflinePartition, ReplicaFacts, Thresholds
 from semel.protocol.ids import NO_LEADER
 from semel.protocol.wording import partition_argument
 from semel.sdk.diagnosis.cluster_state import FENCED, STOPPING, UNREACHABLE, UP, NodeState, state_of_cluster
@@ -86,6 +90,71 @@ def test_moves_under_way_and_throttles_are_told(monkeypatch: pytest.MonkeyPatch)
     assert (told["partitions_moving_total"], told["throttled_topics"]) == (2, ["orders"])
     one = status(monkeypatch, facts(three(moving_total=1))).output
     assert "1 partition is being moved: `semel" in one
+
+
+def test_nothing_is_claimed_while_the_metadata_is_old(monkeypatch: pytest.MonkeyPatch) -> None:
+    old = facts(cut_off(three()))
+    shown = status(monkeypatch, old)
+    assert shown.exit_code == 1
+    assert "all partitions have a leader" not in shown.output
+    assert "this is how it was 20.0 s ago, when it was last reached\nall partitions had a leader" in shown.output
+    assert "metadata-away: nodes 1, 2 and 3 have not reached" in shown.output
+    told = json.loads(status(monkeypatch, old, "--json").output)
+    assert (told["whole"], told["metadata_away_ms"]) == (False, 20_000)
+    assert told["next"][0]["kind"] == "metadata-away"
+
+
+def test_what_a_silent_node_leads_is_told_while_nobody_elects_another(monkeypatch: pytest.MonkeyPatch) -> None:
+    nodes = three(nodes=(NodeFacts(1, leads=4), NodeFacts(2, leads=4), NodeFacts(3, leads=4)))[:2]
+    shown = status(monkeypatch, facts(cut_off(nodes), {3: "connection refused"}))
+    assert shown.exit_code == 1
+    assert "4 partitions are led by node 3, which does not answer" in shown.output
+    assert shown.output.index("metadata-away: ") < shown.output.index("node-unreachable: ")
+    told = json.loads(status(monkeypatch, facts(cut_off(nodes), {3: "connection refused"}), "--json").output)
+    assert told["partitions_led_by_silent_nodes"] == {"3": 4}
+    healed = status(monkeypatch, facts(nodes, {3: "connection refused"}))
+    assert "led by node 3" not in healed.output, "others take over"
+
+
+def test_every_kind_of_error_is_shown_with_exit_code_1(monkeypatch: pytest.MonkeyPatch) -> None:
+    broken = replace(HEALTHY_DISK, write_error="No space left on device", free_bytes=1)
+    tps = [T1._replace(partition=number) for number in range(5)]
+    offline = tuple(OfflinePartition(tp, "the disk failed") for tp in tps)
+    shown = status(monkeypatch, facts(three(disk=broken, offline=offline, offline_total=5, throttled_topics=("t",))))
+    assert shown.exit_code == 1
+    assert shown.output.count("\npartition-offline: ") == 3
+    for said in ("... and 2 more: partition-offline", "writes-failing: ", "disk-full: "):
+        assert said in shown.output
+    assert "throttle-left" not in shown.output, "warnings only where errors leave room"
+    assert "3 more findings, and all of them explained: semel doctor" in shown.output
+    full = facts(three(disk=replace(HEALTHY_DISK, free_bytes=1)))
+    assert json.loads(status(monkeypatch, full, "--json").output)["whole"] is False
+
+
+def test_warnings_of_other_sections_are_left_to_the_doctor(monkeypatch: pytest.MonkeyPatch) -> None:
+    shown = status(monkeypatch, facts(three(disk=replace(HEALTHY_DISK, free_bytes=5 * GIB))))
+    assert (shown.exit_code, "disk-filling" in shown.output) == (0, False)
+
+
+@pytest.mark.timeout(600)
+def test_nodes_whose_database_is_away_say_so() -> None:
+    with semel.testing.Cluster(3, broker_session_timeout_ms=3_000) as cluster:
+        arguments = ["cluster", "status", "--bootstrap", cluster.bootstrap]
+        assert CliRunner().invoke(app, arguments).exit_code == 0
+        cluster.cut_off_from_metadata()
+        with semel.Admin(cluster.bootstrap) as admin:
+            deadline = time.monotonic() + 60.0
+            while not any(one.kind.name == "metadata-away" for one in admin.diagnose().findings):
+                assert time.monotonic() < deadline
+                time.sleep(0.2)
+        shown = CliRunner().invoke(app, arguments)
+        assert shown.exit_code == 1
+        assert "this is how it was" in shown.output
+        assert "metadata-away: " in shown.output
+        cluster.heal()
+        while CliRunner().invoke(app, arguments).exit_code:
+            assert time.monotonic() < deadline + 60.0
+            time.sleep(0.2)
 
 
 @pytest.mark.parametrize("limit", ["0", "-1", "many", "1001"])

@@ -6,8 +6,8 @@ import shlex
 from dataclasses import replace
 
 import pytest
-from doctor_cluster_facts import BEHIND, CLUSTER_CASES, REPLICATED, T1, WHOLE, three
-from doctor_facts import TOPIC, settings_with
+from doctor_cluster_facts import BEHIND, CLUSTER_CASES, REPLICATED, T1, WHOLE, cut_off, three
+from doctor_facts import NOW, TOPIC, settings_with
 from typer.testing import CliRunner
 
 from semel.broker.diagnostics.snapshot import TOLD_SETTINGS
@@ -55,6 +55,40 @@ def test_facts_survive_the_wire(name: str) -> None:
     for facts in CLUSTER_CASES[name][1]:
         data = to_message(facts, diagnostics_pb2.NodeSnapshot()).SerializeToString()
         assert from_message(diagnostics_pb2.NodeSnapshot.FromString(data), NodeSnapshot) == facts
+
+
+def test_a_database_that_is_away_is_one_finding_that_names_the_nodes() -> None:
+    found = findings(cut_off(three()))["metadata-away"]
+    assert found.what == "nodes 1, 2 and 3 have not reached the metadata's database for 20.0 s"
+    assert found.since_ms == NOW - 20_000
+    assert found.happens == "leaders that die are not replaced, and topics can't be changed, until it is back"
+    assert found.node_id == -1, "it is about none of them"
+    assert findings(cut_off(three(), 5_000)) == {}, "it may be back in a moment"
+
+
+def test_a_database_that_is_away_comes_before_the_nodes_that_can_not_be_replaced() -> None:
+    leads = (NodeFacts(1, leads=4), NodeFacts(2, leads=4), NodeFacts(3, leads=4))
+    nodes = cut_off(three(nodes=leads)[:2])
+    found = diagnose(Cluster(nodes, {3: "connection refused"}), Thresholds()).findings
+    assert [one.kind.name for one in found] == ["metadata-away", "node-unreachable"]
+    assert found[1].happens == "nobody else leads what it leads, until it is back, or the metadata's database"
+
+
+def test_one_node_that_does_not_reach_the_database_does_not_say_that_nobody_elects() -> None:
+    first, second, third = three()
+    found = findings((first, second, *cut_off((third,))))["metadata-away"]
+    assert found.what.startswith("node 3 has not reached")
+    assert "the others reach it" in found.happens
+
+
+def test_a_database_that_is_away_explains_why_nobody_is_the_controller() -> None:
+    nodes = cut_off(tuple(replace(node, is_controller=False) for node in three()))
+    assert set(findings(nodes)) == {"metadata-away"}
+
+
+def test_a_node_that_is_alone_can_not_change_topics_without_its_database() -> None:
+    (alone, *_) = cut_off(three(nodes=(NodeFacts(1),), topics=(TOPIC,)))
+    assert findings((alone,))["metadata-away"].happens == "topics can't be changed until it is back"
 
 
 def test_a_node_that_is_away_is_asked_by_its_own_address() -> None:
