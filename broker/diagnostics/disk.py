@@ -42,4 +42,6 @@ def disk_facts(node: Services) -> DiskFacts:
         damaged_ms=logs.last_unclean.damaged_ms,
         damage=logs.last_unclean.damage,
         maintenance_error=logs.maintenance.error[:500],
+        is_refusing=logs.space.is_refusing,
+        resume_bytes=logs.space.resume_bytes,
     )

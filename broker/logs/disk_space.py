@@ -44,6 +44,11 @@ class DiskSpace:
         """What was free when the file system was last asked."""
         return self._free_bytes
 
+    @property
+    def is_refusing(self) -> bool:
+        """Whether clients' appends are refused, by what was free when the file system was last asked."""
+        return self._is_refusing
+
     def refresh(self) -> int:
         """Ask the file system, and return what is free."""
         self._free_bytes = self._storage.free_bytes(self._path)

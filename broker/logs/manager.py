@@ -127,7 +127,7 @@ class LogManager:
         self._thread = DiskThread(executor)
         self._journal: Journal | None = None
         self._partitions: dict[TopicPartition, Partition] = {}
-        self._space = DiskSpace(storage, self.folder.path, self.config.disk_min_free_bytes)
+        self.space = DiskSpace(storage, self.folder.path, self.config.disk_min_free_bytes)
         self._commits: CommitTracker[Partition] = CommitTracker(None)
         self._opener = LogOpener(storage, self.folder, clock, self.config)
         self._opener.producer_ids.count = self._count_producer_ids
@@ -139,7 +139,7 @@ class LogManager:
             self.folder,
             clock,
             self._thread,
-            self._space,
+            self.space,
             self._partitions,
             self._log_failed,
             self._vanished,
@@ -192,7 +192,7 @@ class LogManager:
 
     def disk_bytes(self) -> tuple[int, int]:
         """Return the size of the disk and what is free of it. Raises `OSError`."""
-        return self._storage.total_bytes(self.folder.path), self._space.refresh()
+        return self._storage.total_bytes(self.folder.path), self.space.refresh()
 
     # --- Opening ------------------------------------------------------------------------------------------------------
 
@@ -215,7 +215,7 @@ class LogManager:
         self._opener.is_only_replica = is_only_replica
         self.folder.take(*self._owner)
         try:
-            self._space.refresh()
+            self.space.refresh()
             self._open_all(progress)
         except BaseException:
             self._abandon()
@@ -261,7 +261,7 @@ class LogManager:
             self._journal = None
         self._commits = CommitTracker(
             self._journal,
-            self._space,
+            self.space,
             journal_max_bytes=self.config.journal_max_bytes,
             flush_bytes=self.config.journal_flush_bytes,
             on_flush_wanted=self.maintenance.wake_up,
@@ -795,7 +795,7 @@ class LogManager:
             dirty_partitions=len(self._commits.dirty),
             dirty_bytes=self._commits.dirty_bytes,
             uncommitted_appends=self._commits.pending,
-            free_bytes=self._space.free_bytes,
+            free_bytes=self.space.free_bytes,
             producer_ids=self._count_producer_ids(),
             flushes=self.maintenance.flushes,
             flush_seconds_total=self.maintenance.flush_seconds_total,

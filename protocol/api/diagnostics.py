@@ -231,6 +231,8 @@ class DiskFacts:
     unclean_ms:  when a start last found that the node had not stopped cleanly; `unclean_found` is what it did about it
     maintenance_error: what of flushing, retention, compaction and the like failed when it was last due; empty: nothing
     damaged_ms:  when a start last found that records are lost or can't be read that had been synced; `damage` is which
+    is_refusing: whether producers are refused now, for want of room
+    resume_bytes: they are served again once so much is free; nodes of earlier versions tell 0
     """
 
     data_dir: str
@@ -253,6 +255,8 @@ class DiskFacts:
     damaged_ms: int
     damage: str
     maintenance_error: str = ""
+    is_refusing: bool = False
+    resume_bytes: int = 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -292,7 +292,7 @@ class OfflinePartition(_message.Message):
     def __init__(self, partition: _Optional[_Union[_common_pb2.TopicPartition, _Mapping]] = ..., reason: _Optional[str] = ..., kind: _Optional[str] = ..., since_ms: _Optional[int] = ..., retry_ms: _Optional[int] = ...) -> None: ...
 
 class DiskFacts(_message.Message):
-    __slots__ = ("data_dir", "total_bytes", "free_bytes", "min_free_bytes", "durability", "syncs", "slow_syncs", "slow_sync_ms", "sync_ms_mean", "sync_ms_recent", "journal_bytes", "journal_max_bytes", "write_error", "started_ms", "started_clean", "unclean_ms", "unclean_found", "damaged_ms", "damage", "maintenance_error")
+    __slots__ = ("data_dir", "total_bytes", "free_bytes", "min_free_bytes", "durability", "syncs", "slow_syncs", "slow_sync_ms", "sync_ms_mean", "sync_ms_recent", "journal_bytes", "journal_max_bytes", "write_error", "started_ms", "started_clean", "unclean_ms", "unclean_found", "damaged_ms", "damage", "maintenance_error", "is_refusing", "resume_bytes")
     DATA_DIR_FIELD_NUMBER: _ClassVar[int]
     TOTAL_BYTES_FIELD_NUMBER: _ClassVar[int]
     FREE_BYTES_FIELD_NUMBER: _ClassVar[int]
@@ -313,6 +313,8 @@ class DiskFacts(_message.Message):
     DAMAGED_MS_FIELD_NUMBER: _ClassVar[int]
     DAMAGE_FIELD_NUMBER: _ClassVar[int]
     MAINTENANCE_ERROR_FIELD_NUMBER: _ClassVar[int]
+    IS_REFUSING_FIELD_NUMBER: _ClassVar[int]
+    RESUME_BYTES_FIELD_NUMBER: _ClassVar[int]
     data_dir: str
     total_bytes: int
     free_bytes: int
@@ -333,7 +335,9 @@ class DiskFacts(_message.Message):
     damaged_ms: int
     damage: str
     maintenance_error: str
-    def __init__(self, data_dir: _Optional[str] = ..., total_bytes: _Optional[int] = ..., free_bytes: _Optional[int] = ..., min_free_bytes: _Optional[int] = ..., durability: _Optional[str] = ..., syncs: _Optional[int] = ..., slow_syncs: _Optional[int] = ..., slow_sync_ms: _Optional[int] = ..., sync_ms_mean: _Optional[float] = ..., sync_ms_recent: _Optional[float] = ..., journal_bytes: _Optional[int] = ..., journal_max_bytes: _Optional[int] = ..., write_error: _Optional[str] = ..., started_ms: _Optional[int] = ..., started_clean: bool = ..., unclean_ms: _Optional[int] = ..., unclean_found: _Optional[str] = ..., damaged_ms: _Optional[int] = ..., damage: _Optional[str] = ..., maintenance_error: _Optional[str] = ...) -> None: ...
+    is_refusing: bool
+    resume_bytes: int
+    def __init__(self, data_dir: _Optional[str] = ..., total_bytes: _Optional[int] = ..., free_bytes: _Optional[int] = ..., min_free_bytes: _Optional[int] = ..., durability: _Optional[str] = ..., syncs: _Optional[int] = ..., slow_syncs: _Optional[int] = ..., slow_sync_ms: _Optional[int] = ..., sync_ms_mean: _Optional[float] = ..., sync_ms_recent: _Optional[float] = ..., journal_bytes: _Optional[int] = ..., journal_max_bytes: _Optional[int] = ..., write_error: _Optional[str] = ..., started_ms: _Optional[int] = ..., started_clean: bool = ..., unclean_ms: _Optional[int] = ..., unclean_found: _Optional[str] = ..., damaged_ms: _Optional[int] = ..., damage: _Optional[str] = ..., maintenance_error: _Optional[str] = ..., is_refusing: bool = ..., resume_bytes: _Optional[int] = ...) -> None: ...
 
 class SettingFact(_message.Message):
     __slots__ = ("name", "value", "is_dynamic")

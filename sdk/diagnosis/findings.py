@@ -275,7 +275,8 @@ _TABLE: Final = (
     ),
     FindingKind(
         "disk-full", _S.DISK,
-        "Producers are refused: less is free than the node keeps in reserve for its own work.",
+        "Producers are refused, so that the node keeps a reserve for its own work. They are served again once a tenth "
+        "more than the reserve is free.",
         "Make room on the disk, keep less of the largest topic, or delete what nobody reads.",
     ),
     FindingKind(

@@ -131,13 +131,15 @@ def _space(node: NodeSnapshot) -> Iterator[Finding]:
         commands = (command("topic", "config", largest.topic, "--set", f"retention.bytes={kept}"),)
     where = f"{size(disk.free_bytes)} of {size(disk.total_bytes)} are free in {disk.data_dir}"
     reserve = f"{size(disk.min_free_bytes)} (disk.min.free.bytes)"
-    if disk.free_bytes < disk.min_free_bytes:
+    if disk.is_refusing or disk.free_bytes < disk.min_free_bytes:
+        # Once refused, producers wait for more than the reserve.
+        until = size(max(disk.resume_bytes, disk.min_free_bytes))
         yield Finding(
             KINDS["disk-full"],
             Severity.ERROR,
             disk.data_dir,
-            f"{where}, less than the reserve of {reserve}",
-            happens="producers are refused until there is room; transactions still end",
+            f"{where}, and producers are refused; the reserve is {reserve}",
+            happens=f"producers are served again once {until} are free; transactions still end",
             commands=commands,
             node_id=node.node_id,
         )

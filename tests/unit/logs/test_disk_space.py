@@ -54,10 +54,12 @@ def test_refused_producers_are_served_again_only_when_more_than_the_reserve_is_f
         for found in (990, 1020, 999, 1050, 1095):
             free = found
             space.refresh()
+            assert space.is_refusing
             with pytest.raises(RetriableError, match="served again from 1100 on"):
                 space.take(10)
         free = 1120
         space.take(10)
+        assert not space.is_refusing
         free = 1015
         space.take(10)
     assert [record.levelname for record in caplog.records] == ["WARNING", "INFO"]

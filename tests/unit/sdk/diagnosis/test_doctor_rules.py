@@ -374,6 +374,16 @@ def test_a_disk_that_cannot_be_asked_is_passed_over() -> None:
     assert findings(disk(free_bytes=-1, total_bytes=-1)) == []
 
 
+def test_producers_that_are_refused_with_more_than_the_reserve_free_are_an_error() -> None:
+    """Refused once, they wait for a tenth more than the reserve."""
+    refused = the_one(disk(free_bytes=270 << 20, is_refusing=True, resume_bytes=282 << 20))
+    assert (refused.kind.name, refused.severity) == ("disk-full", Severity.ERROR)
+    assert refused.what.startswith("270.0 MiB of 100.0 GiB are free in /var/lib/semel, and producers are refused")
+    assert refused.happens == "producers are served again once 282.0 MiB are free; transactions still end"
+    earlier = the_one(disk(free_bytes=1 << 20))
+    assert "once 256.0 MiB are free" in earlier.happens, "a node of an earlier version tells no more"
+
+
 def test_findings_come_by_section_the_worst_first() -> None:
     facts = node(
         coordinators_away=(UNREADABLE,),
