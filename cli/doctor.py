@@ -108,7 +108,7 @@ def _as_json(
                 "why": one.kind.why,
                 "fix": one.kind.fix,
                 "commands": [command_here(text, bootstrap) for text in one.commands],
-                "node_id": one.node_id,
+                "node_id": one.node_id if one.node_id >= 0 else None,
             }
             for one in shown
         ],

@@ -82,7 +82,6 @@ def node_findings(cluster: Cluster, thresholds: Thresholds) -> Iterator[Finding]
             "no node is the controller now",
             happens="a node takes the lease within seconds, if it reaches the metadata's database",
             commands=(command("doctor", "--section", "coordinators"),),
-            node_id=has_told[0].node_id,
         )
 
 
@@ -96,7 +95,7 @@ def replication_findings(cluster: Cluster) -> Iterator[Finding]:
         return
     without = [one for one in node.replication if one.leader == NO_LEADER]
     for one in without[:_LEADERLESS_MAX]:
-        yield _leaderless(node, one)
+        yield _leaderless(one)
     more = len(without) - _LEADERLESS_MAX
     if more > 0:
         yield Finding(
@@ -104,7 +103,6 @@ def replication_findings(cluster: Cluster) -> Iterator[Finding]:
             Severity.ERROR,
             "partitions",
             f"{counted(more, 'more partition')} without a leader",
-            node_id=node.node_id,
         )
     led = [one for one in node.replication if one.leader != NO_LEADER]
     too_few = [one for one in led if len(one.isr) < one.min_insync_replicas]
@@ -117,14 +115,13 @@ def replication_findings(cluster: Cluster) -> Iterator[Finding]:
             f"{counted(len(too_few), 'partition')} with fewer in sync than min.insync.replicas: {listed(names)}",
             happens="writes are admitted again as soon as enough replicas are in sync",
             commands=(command("topic", "describe", too_few[0].partition.topic),),
-            node_id=node.node_id,
         )
-    yield from _behind(cluster, node, led)
+    yield from _behind(cluster, led)
     yield from _throttled(node)
     yield from _too_few_replicas(cluster, node)
 
 
-def _leaderless(node: NodeSnapshot, one: ReplicationFacts) -> Finding:
+def _leaderless(one: ReplicationFacts) -> Finding:
     complete = tuple(replica for replica in one.replicas if replica in one.isr or replica in one.elr)
     if complete and len(one.replicas) == 1:
         cure = f"start {_nodes(complete, 'or')}, which has the only copy"
@@ -143,7 +140,6 @@ def _leaderless(node: NodeSnapshot, one: ReplicationFacts) -> Finding:
         f"{one.partition} has no leader: its replicas are on {_nodes(one.replicas, 'and')}; {cure}",
         happens=happens,
         commands=(command("topic", "describe", one.partition.topic),),
-        node_id=node.node_id,
     )
 
 
@@ -164,7 +160,7 @@ def lacks_of_replicas(cluster: Cluster) -> dict[tuple[TopicPartition, int], int]
     }
 
 
-def _behind(cluster: Cluster, node: NodeSnapshot, led: Sequence[ReplicationFacts]) -> Iterator[Finding]:
+def _behind(cluster: Cluster, led: Sequence[ReplicationFacts]) -> Iterator[Finding]:
     """Each node whose replicas are not in sync, with what they lack by the word of their leaders."""
     lacks = lacks_of_replicas(cluster)
     missing: defaultdict[int, list[ReplicationFacts]] = defaultdict(list)
@@ -185,7 +181,7 @@ def _behind(cluster: Cluster, node: NodeSnapshot, led: Sequence[ReplicationFacts
             f"{counted(len(partitions), 'replica')} on node {node_id} not in sync: {listed(names)}",
             happens="they catch up when the node is back" if node_id in away else "they join once they have all",
             commands=(command("topic", "describe", partitions[0].partition.topic),),
-            node_id=node.node_id,
+            node_id=node_id,
         )
 
 
@@ -205,7 +201,6 @@ def _throttled(node: NodeSnapshot) -> Iterator[Finding]:
             f"the copying of replicas of {counted(len(node.throttled_topics), 'topic')} is throttled, and nothing is "
             f"moved: {listed(node.throttled_topics)}",
             commands=(command("partition", "moves", "--remove-throttle"),),
-            node_id=node.node_id,
         )
 
 
@@ -221,7 +216,6 @@ def _too_few_replicas(cluster: Cluster, node: NodeSnapshot) -> Iterator[Finding]
             f"{counted(len(single), 'topic')} with one replica, in a cluster of {len(node.nodes)} nodes: "
             f"{listed(tuple(single))}",
             commands=(command("topic", "describe", single[0]),),
-            node_id=node.node_id,
         )
     for topic in node.internal_topics:
         if topic.replicas < topic.wanted:
@@ -232,7 +226,6 @@ def _too_few_replicas(cluster: Cluster, node: NodeSnapshot) -> Iterator[Finding]
                 f"{topic.topic} has {counted(topic.replicas, 'replica')} of each partition, and {topic.wanted} are "
                 f"possible in a cluster of {len(node.nodes)} nodes",
                 commands=(command("topic", "describe", topic.topic),),
-                node_id=node.node_id,
             )
 
 
@@ -263,7 +256,6 @@ def _versions(cluster: Cluster) -> Iterator[Finding]:
             Severity.WARNING,
             "versions",
             f"the nodes run different versions: {_by_value(versions)}",
-            node_id=cluster.nodes[0].node_id,
         )
 
 
@@ -281,7 +273,6 @@ def _settings(cluster: Cluster) -> Iterator[Finding]:
             name,
             f"{name} differs: {_by_value(values)}",
             commands=tuple(serve_command(node, "--set", f"{name}={common}") for node in others),
-            node_id=others[0].node_id,
         )
 
 
@@ -316,5 +307,4 @@ def _no_room(cluster: Cluster) -> Iterator[Finding]:
             first,
             f"{counted(len(tight), 'topic')} with min.insync.replicas equal to the number of replicas: {listed(names)}",
             commands=(command("topic", "config", first, "--set", f"min.insync.replicas={tight[first] - 1}"),),
-            node_id=cluster.nodes[0].node_id,
         )

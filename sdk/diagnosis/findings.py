@@ -30,7 +30,7 @@ class Finding:
     since_ms: since when, in milliseconds since 1970; -1 where that is not known
     happens:  what will happen on its own, and when; empty where there is nothing to say
     commands: the commands that fix it, or the first step of it
-    node_id:  the node that told of it
+    node_id:  the node that it is about, or whose partition, group or transaction; -1 where it is about the cluster
     """
 
     kind: FindingKind

@@ -313,25 +313,24 @@ def _exposure(node: NodeSnapshot, values: Mapping[str, str]) -> Iterator[Finding
 
 def _topic_settings(cluster: Cluster) -> Iterator[Finding]:
     """Each topic once, though each node that has a replica tells of it."""
-    topics: dict[str, tuple[NodeSnapshot, TopicFacts]] = {}
+    topics: dict[str, TopicFacts] = {}
     for node in cluster.nodes:
         for topic in node.topics:
-            topics.setdefault(topic.topic, (node, topic))
+            topics.setdefault(topic.topic, topic)
     timeouts = (one.value for node in cluster.nodes for one in node.settings if one.name == _TXN_TIMEOUT)
     timeout_max_ms = max(map(int, timeouts), default=0)
-    impossible = [one for one in topics.values() if one[1].min_insync_replicas > one[1].replicas]
-    for node, topic in impossible[:_TOPICS_NAMED_MAX]:
+    impossible = [one for one in topics.values() if one.min_insync_replicas > one.replicas]
+    for topic in impossible[:_TOPICS_NAMED_MAX]:
         yield Finding(
             KINDS["min-insync-impossible"],
             Severity.WARNING,
             topic.topic,
             f"topic {topic.topic} wants {topic.min_insync_replicas} replicas in sync, and has {topic.replicas}",
             commands=(command("topic", "config", topic.topic, "--set", f"min.insync.replicas={topic.replicas}"),),
-            node_id=node.node_id,
         )
-    short = [one for one in topics.values() if one[1].deletes and 0 <= one[1].retention_ms < timeout_max_ms]
+    short = [one for one in topics.values() if one.deletes and 0 <= one.retention_ms < timeout_max_ms]
     enough = f"retention.ms={max(_DAY_MS, timeout_max_ms)}"
-    for node, topic in short[:_TOPICS_NAMED_MAX]:
+    for topic in short[:_TOPICS_NAMED_MAX]:
         yield Finding(
             KINDS["retention-short"],
             Severity.WARNING,
@@ -339,5 +338,4 @@ def _topic_settings(cluster: Cluster) -> Iterator[Finding]:
             f"topic {topic.topic} keeps records for {duration(topic.retention_ms)} (retention.ms), and a transaction "
             f"may be open for {duration(timeout_max_ms)} (transaction.max.timeout.ms)",
             commands=(command("topic", "config", topic.topic, "--set", enough),),
-            node_id=node.node_id,
         )

@@ -9,10 +9,14 @@ import shutil
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from doctor_cluster_facts import three
+from doctor_facts import HEALTHY_DISK
 from live_node import LiveNode
 from running_node import SMALL
 from typer.testing import CliRunner, Result
@@ -23,8 +27,9 @@ from semel.broker.config.sources import LoadedConfig
 from semel.broker.diagnostics.snapshot import take_snapshot
 from semel.broker.logs.last_recovery import NOTE_FILE
 from semel.broker.node import Node
+from semel.cli import doctor as command
 from semel.cli.main import app
-from semel.protocol.api.diagnostics import Thresholds
+from semel.protocol.api.diagnostics import NodeFacts, Thresholds
 from semel.protocol.batch_builder import encode_batch
 from semel.protocol.batch_header import iter_batches
 from semel.protocol.ids import OFFSETS_TOPIC, TRANSACTIONS_TOPIC, TopicPartition
@@ -236,6 +241,29 @@ def test_sections_and_limits_bound_what_is_printed(node: LiveNode) -> None:
     assert run(node, "doctor", "--section", "nothing").exit_code == 2
     for number in range(3):
         run(node, "topic", "delete", f"short-{number}", "--yes")
+
+
+def test_the_worst_is_printed_first_in_each_section_and_nodes_where_they_are_meant(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    spread = (NodeFacts(1), NodeFacts(2), NodeFacts(3, is_fenced=True))
+    unclean = replace(HEALTHY_DISK, unclean_ms=1, unclean_found="y", write_error="x", sync_ms_recent=300.0)
+    cluster = Cluster(three(nodes=spread, throttled_topics=("orders",), disk=unclean, leaders=90))
+
+    @contextmanager
+    def admin(*_: object, **__: object) -> Iterator[Any]:
+        yield SimpleNamespace(diagnose=lambda thresholds: diagnose(cluster, thresholds))
+
+    monkeypatch.setattr(command, "open_admin", admin)
+    lines = CliRunner().invoke(app, ["doctor"]).stdout.splitlines()
+    assert [line.partition(":")[0] for line in lines if line.startswith(("ERROR", "WARNING", "INFO"))] == [
+        "ERROR    node-fenced",
+        "WARNING  throttle-left",
+        "INFO     leaders-skewed",
+        "ERROR    writes-failing (node 1)",
+        "WARNING  fsync-slow (node 1)",
+        "INFO     unclean-start (node 1)",
+    ]
 
 
 def test_commands_name_the_node_where_it_is_not_the_usual_one(node: LiveNode) -> None:
