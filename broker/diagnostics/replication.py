@@ -4,13 +4,20 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping
+from itertools import islice
 
-from semel.broker.controller.membership import min_isr_of, partitions_of
+from semel.broker.controller.membership import cordoned_nodes, min_isr_of, partitions_of
 from semel.broker.handlers.topics.rules import internal_topic
 from semel.broker.log.throttled_replicas import THROTTLED_REPLICAS
 from semel.broker.metadata.image import TopicImage
 from semel.broker.services import Services
-from semel.protocol.api.diagnostics import InternalTopicFacts, NodeFacts, ReplicaFacts, ReplicationFacts
+from semel.protocol.api.diagnostics import (
+    InternalTopicFacts,
+    NodeFacts,
+    PartitionReplicas,
+    ReplicaFacts,
+    ReplicationFacts,
+)
 from semel.protocol.ids import NO_LEADER, TopicPartition
 from semel.runtime.turns import Turns
 
@@ -22,8 +29,9 @@ def leader_counts(node: Services) -> Counter[int]:
 
 def node_facts(node: Services, leads: Mapping[int, int]) -> tuple[NodeFacts, ...]:
     """Return the cluster's nodes. `leads`: how many partitions each leads."""
+    cordoned = cordoned_nodes(node.metadata.image)
     return tuple(
-        NodeFacts(node_id, broker.is_fenced, broker.is_stopping, leads.get(node_id, 0))
+        NodeFacts(node_id, broker.is_fenced, broker.is_stopping, leads.get(node_id, 0), node_id in cordoned)
         for node_id, broker in sorted(node.metadata.image.brokers.items())
     )
 
@@ -50,6 +58,16 @@ async def replication_facts(node: Services, most: int) -> tuple[list[Replication
         )
     found.sort(key=lambda one: (one.leader != NO_LEADER, len(one.isr) - one.min_insync_replicas, one.partition))
     return found[:most], len(found)
+
+
+def tight_partitions(topic: TopicImage, min_isr: int, most: int) -> tuple[PartitionReplicas, ...]:
+    """Return the first `most` partitions with several replicas that all have to be in sync (`min_isr` of them)."""
+    tight = (
+        PartitionReplicas(number, state.replicas)
+        for number, state in enumerate(topic.partitions)
+        if 1 < len(state.replicas) <= min_isr and not state.is_moving
+    )
+    return tuple(islice(tight, most))
 
 
 def _missing(node: Services, tp: TopicPartition) -> tuple[ReplicaFacts, ...]:

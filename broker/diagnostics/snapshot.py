@@ -28,6 +28,7 @@ from semel.broker.diagnostics.replication import (
     node_facts,
     replication_facts,
     throttled_topics,
+    tight_partitions,
 )
 from semel.broker.logs.partition import Partition
 from semel.broker.services import Services
@@ -54,7 +55,7 @@ from semel.txn_coordinator.state import TransactionMetadata
 Item = TypeVar("Item")
 
 PARTITIONS_SHOWN_MAX: Final = 20
-"""So many partitions of one transaction are named."""
+"""So many partitions of one transaction, or topic, are named."""
 _REASON_LENGTH_MAX: Final = 500
 
 TOLD_SETTINGS: Final = (
@@ -280,6 +281,7 @@ async def _topics(node: Services, most: int) -> tuple[list[TopicFacts], int]:
                     min_insync_replicas=config.min_insync_replicas,
                     replicas=min(len(state.replicas) for state in image.partitions),
                     deletes=config.is_deleted,
+                    tight=tight_partitions(image, config.min_insync_replicas, PARTITIONS_SHOWN_MAX),
                 ),
             )
         )

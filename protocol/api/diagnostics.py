@@ -192,8 +192,21 @@ class GroupFacts:
 
 
 @dataclass(frozen=True, slots=True)
+class PartitionReplicas:
+    """A partition of a topic, and the nodes that have its replicas, the preferred leader first."""
+
+    partition: int
+    replicas: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class TopicFacts:
-    """A topic's partitions on the node. `deletes`: whether old records go by age."""
+    """A topic's partitions on the node.
+
+    deletes: whether old records go by age
+    tight:   the first partitions, also on other nodes, that have several replicas and none more than
+             min.insync.replicas; a partition whose replicas are being moved is left out
+    """
 
     topic: str
     partitions: int
@@ -204,6 +217,7 @@ class TopicFacts:
     min_insync_replicas: int
     replicas: int
     deletes: bool
+    tight: tuple[PartitionReplicas, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -275,12 +289,14 @@ class NodeFacts:
     is_fenced:   it is taken for dead
     is_stopping: it was asked to stop
     leads:       how many partitions, by the metadata; nodes of earlier versions tell 0
+    is_cordoned: it gets no new replicas
     """
 
     node_id: int
     is_fenced: bool = False
     is_stopping: bool = False
     leads: int = 0
+    is_cordoned: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -90,16 +90,18 @@ class NodeSnapshot(_message.Message):
     def __init__(self, node_id: _Optional[int] = ..., now_ms: _Optional[int] = ..., coordinators_away: _Optional[_Iterable[_Union[CoordinatorPartition, _Mapping]]] = ..., transactions: _Optional[_Iterable[_Union[OpenTransaction, _Mapping]]] = ..., transactions_total: _Optional[int] = ..., held: _Optional[_Iterable[_Union[HeldPartition, _Mapping]]] = ..., held_total: _Optional[int] = ..., groups: _Optional[_Iterable[_Union[GroupFacts, _Mapping]]] = ..., groups_total: _Optional[int] = ..., topics: _Optional[_Iterable[_Union[TopicFacts, _Mapping]]] = ..., topics_total: _Optional[int] = ..., offline: _Optional[_Iterable[_Union[OfflinePartition, _Mapping]]] = ..., disk: _Optional[_Union[DiskFacts, _Mapping]] = ..., settings: _Optional[_Iterable[_Union[SettingFact, _Mapping]]] = ..., leaders: _Optional[int] = ..., offline_total: _Optional[int] = ..., forged: _Optional[_Iterable[_Union[ForgedMarker, _Mapping]]] = ..., forged_total: _Optional[int] = ..., config_file: _Optional[str] = ..., version: _Optional[str] = ..., metadata_sequence: _Optional[int] = ..., nodes: _Optional[_Iterable[_Union[NodeFacts, _Mapping]]] = ..., replication: _Optional[_Iterable[_Union[ReplicationFacts, _Mapping]]] = ..., replication_total: _Optional[int] = ..., internal_topics: _Optional[_Iterable[_Union[InternalTopicFacts, _Mapping]]] = ..., is_controller: bool = ..., throttled_topics: _Optional[_Iterable[str]] = ..., moving_total: _Optional[int] = ..., metadata_away_ms: _Optional[int] = ...) -> None: ...
 
 class NodeFacts(_message.Message):
-    __slots__ = ("node_id", "is_fenced", "is_stopping", "leads")
+    __slots__ = ("node_id", "is_fenced", "is_stopping", "leads", "is_cordoned")
     NODE_ID_FIELD_NUMBER: _ClassVar[int]
     IS_FENCED_FIELD_NUMBER: _ClassVar[int]
     IS_STOPPING_FIELD_NUMBER: _ClassVar[int]
     LEADS_FIELD_NUMBER: _ClassVar[int]
+    IS_CORDONED_FIELD_NUMBER: _ClassVar[int]
     node_id: int
     is_fenced: bool
     is_stopping: bool
     leads: int
-    def __init__(self, node_id: _Optional[int] = ..., is_fenced: bool = ..., is_stopping: bool = ..., leads: _Optional[int] = ...) -> None: ...
+    is_cordoned: bool
+    def __init__(self, node_id: _Optional[int] = ..., is_fenced: bool = ..., is_stopping: bool = ..., leads: _Optional[int] = ..., is_cordoned: bool = ...) -> None: ...
 
 class ReplicationFacts(_message.Message):
     __slots__ = ("partition", "leader", "replicas", "isr", "elr", "last_known_elr", "min_insync_replicas", "missing")
@@ -256,7 +258,7 @@ class GroupFacts(_message.Message):
     def __init__(self, group_id: _Optional[str] = ..., state: _Optional[str] = ..., members: _Optional[int] = ..., lag: _Optional[int] = ..., worst: _Optional[_Union[_common_pb2.TopicPartition, _Mapping]] = ..., worst_lag: _Optional[int] = ..., unread_since_ms: _Optional[int] = ..., last_commit_ms: _Optional[int] = ..., expires_ms: _Optional[int] = ..., rebalances_ms: _Optional[_Iterable[int]] = ...) -> None: ...
 
 class TopicFacts(_message.Message):
-    __slots__ = ("topic", "partitions", "size_bytes", "largest_partition", "largest_bytes", "retention_ms", "min_insync_replicas", "replicas", "deletes")
+    __slots__ = ("topic", "partitions", "size_bytes", "largest_partition", "largest_bytes", "retention_ms", "min_insync_replicas", "replicas", "deletes", "tight")
     TOPIC_FIELD_NUMBER: _ClassVar[int]
     PARTITIONS_FIELD_NUMBER: _ClassVar[int]
     SIZE_BYTES_FIELD_NUMBER: _ClassVar[int]
@@ -266,6 +268,7 @@ class TopicFacts(_message.Message):
     MIN_INSYNC_REPLICAS_FIELD_NUMBER: _ClassVar[int]
     REPLICAS_FIELD_NUMBER: _ClassVar[int]
     DELETES_FIELD_NUMBER: _ClassVar[int]
+    TIGHT_FIELD_NUMBER: _ClassVar[int]
     topic: str
     partitions: int
     size_bytes: int
@@ -275,7 +278,16 @@ class TopicFacts(_message.Message):
     min_insync_replicas: int
     replicas: int
     deletes: bool
-    def __init__(self, topic: _Optional[str] = ..., partitions: _Optional[int] = ..., size_bytes: _Optional[int] = ..., largest_partition: _Optional[int] = ..., largest_bytes: _Optional[int] = ..., retention_ms: _Optional[int] = ..., min_insync_replicas: _Optional[int] = ..., replicas: _Optional[int] = ..., deletes: bool = ...) -> None: ...
+    tight: _containers.RepeatedCompositeFieldContainer[PartitionReplicas]
+    def __init__(self, topic: _Optional[str] = ..., partitions: _Optional[int] = ..., size_bytes: _Optional[int] = ..., largest_partition: _Optional[int] = ..., largest_bytes: _Optional[int] = ..., retention_ms: _Optional[int] = ..., min_insync_replicas: _Optional[int] = ..., replicas: _Optional[int] = ..., deletes: bool = ..., tight: _Optional[_Iterable[_Union[PartitionReplicas, _Mapping]]] = ...) -> None: ...
+
+class PartitionReplicas(_message.Message):
+    __slots__ = ("partition", "replicas")
+    PARTITION_FIELD_NUMBER: _ClassVar[int]
+    REPLICAS_FIELD_NUMBER: _ClassVar[int]
+    partition: int
+    replicas: _containers.RepeatedScalarFieldContainer[int]
+    def __init__(self, partition: _Optional[int] = ..., replicas: _Optional[_Iterable[int]] = ...) -> None: ...
 
 class OfflinePartition(_message.Message):
     __slots__ = ("partition", "reason", "kind", "since_ms", "retry_ms")

@@ -14,12 +14,13 @@ from semel.protocol.api.diagnostics import (
     TopicFacts,
 )
 from semel.protocol.ids import NO_LEADER, TopicPartition
-from semel.protocol.wording import command, counted, duration, listed
+from semel.protocol.wording import command, counted, duration, listed, partition_argument
 from semel.sdk.diagnosis.commands import serve_command
 from semel.sdk.diagnosis.findings import KINDS, Cluster, Finding
 
 _LEADERLESS_MAX: Final = 20
 """So many partitions without a leader are told one by one."""
+_COMMANDS_MAX: Final = 5
 EQUAL_SETTINGS: Final = (
     *("min.insync.replicas", "durability", "default.replication.factor"),
     *("transaction.max.timeout.ms", "transactional.id.expiration.ms", "transaction.two.phase.commit.enable"),
@@ -306,5 +307,30 @@ def _no_room(cluster: Cluster) -> Iterator[Finding]:
             Severity.WARNING,
             first,
             f"{counted(len(tight), 'topic')} with min.insync.replicas equal to the number of replicas: {listed(names)}",
-            commands=(command("topic", "config", first, "--set", f"min.insync.replicas={tight[first] - 1}"),),
+            commands=_room_commands(cluster, [topics[name] for name in tight if name in topics]),
         )
+
+
+def _room_commands(cluster: Cluster, tight: Sequence[TopicFacts]) -> tuple[str, ...]:
+    """Return the commands that give the first of these topics a replica more, where there are nodes for it."""
+    node = cluster.newest
+    able = [] if node is None else [one for one in node.nodes if not (one.is_fenced or one.is_stopping)]
+    free = [one for one in able if not one.is_cordoned and one.node_id not in cluster.unreachable]
+    free.sort(key=lambda one: (one.leads, one.node_id))
+    for topic in tight:
+        added = {
+            one: next((other.node_id for other in free if other.node_id not in one.replicas), None)
+            for one in topic.tight[:_COMMANDS_MAX]
+        }
+        commands = tuple(
+            command(
+                *("partition", "move"),
+                partition_argument(TopicPartition(topic.topic, one.partition)),
+                *("--to", ",".join(map(str, (*one.replicas, other)))),
+            )
+            for one, other in added.items()
+            if other is not None
+        )
+        if commands:
+            return commands
+    return ()

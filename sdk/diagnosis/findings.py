@@ -338,7 +338,8 @@ _TABLE: Final = (
         "min-insync-no-room", _S.SETTINGS,
         "All replicas have to be in sync, so the loss, or a planned restart, of one node stops producers with acks=all "
         "and transactions.",
-        "Have one replica more than min.insync.replicas: 3 and 2.",
+        "Have one replica more than min.insync.replicas: 3 and 2. A lower min.insync.replicas makes room too, and what "
+        "is acknowledged then has fewer copies.",
     ),
     FindingKind(
         "settings-differ", _S.SETTINGS,

@@ -11,6 +11,7 @@ from semel.protocol.api.diagnostics import (
     InternalTopicFacts,
     NodeFacts,
     NodeSnapshot,
+    PartitionReplicas,
     ReplicaFacts,
     ReplicationFacts,
     Severity,
@@ -74,7 +75,12 @@ CLUSTER_CASES: dict[str, tuple[Severity, tuple[NodeSnapshot, ...]]] = {
     ),
     "min-insync-no-room": (
         Severity.WARNING,
-        three(topics=(replace(REPLICATED, topic="tight", min_insync_replicas=3),)),
+        three(
+            nodes=tuple(NodeFacts(number) for number in (1, 2, 3, 4)),
+            topics=(
+                replace(REPLICATED, topic="tight", min_insync_replicas=3, tight=(PartitionReplicas(0, (1, 2, 3)),)),
+            ),
+        ),
     ),
     "settings-differ": (Severity.WARNING, three(settings=settings_with(min_insync_replicas="1"))),
     "versions-differ": (Severity.WARNING, three(version="0.9")),

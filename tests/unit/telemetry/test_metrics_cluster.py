@@ -150,8 +150,10 @@ def test_a_node_that_does_not_reach_the_database_says_for_how_long(tmp_path: Pat
         before = away["semel.metadata.age",]
         assert before > 0
         assert (await read(three.nodes[3]))["semel.metadata.age",] > before
+        assert [three.nodes[number].metadata.away_ms > 0 for number in (1, 2, 3)] == [False, False, True]
         three.stores[3].is_cut = False
         await three.in_sync(T0, 1, 2, 3)
+        await three.until(lambda: three.nodes[3].metadata.away_ms == 0)
 
     run(tmp_path, test)
 

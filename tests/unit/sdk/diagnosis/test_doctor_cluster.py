@@ -13,7 +13,15 @@ from typer.testing import CliRunner
 from semel.broker.diagnostics.snapshot import TOLD_SETTINGS
 from semel.cli.common import command_here
 from semel.cli.main import app
-from semel.protocol.api.diagnostics import NodeFacts, NodeSnapshot, ReplicaFacts, Severity, Thresholds
+from semel.protocol.api.diagnostics import (
+    NodeFacts,
+    NodeSnapshot,
+    PartitionReplicas,
+    ReplicaFacts,
+    Severity,
+    Thresholds,
+    TopicFacts,
+)
 from semel.protocol.ids import NO_LEADER, TopicPartition
 from semel.protocol.plain_messages import from_message, to_message
 from semel.protocol.v1 import diagnostics_pb2
@@ -167,6 +175,30 @@ def test_settings_that_differ_have_the_command_for_the_node_that_is_alone_with_i
     found = findings(three(settings=settings_with(min_insync_replicas="1")))["settings-differ"]
     assert found.what == "min.insync.replicas differs: 1 on node 1, 2 on nodes 2 and 3"
     assert found.commands == ("semel serve --data-dir /var/lib/semel --set min.insync.replicas=2",)
+
+
+def tight_topic(*replicas: tuple[int, ...]) -> tuple[TopicFacts, ...]:
+    tight = tuple(PartitionReplicas(number, nodes) for number, nodes in enumerate(replicas))
+    return (replace(REPLICATED, topic="big", replicas=2, min_insync_replicas=2, tight=tight),)
+
+
+def test_room_for_the_loss_of_a_node_is_made_by_one_replica_more_and_never_by_fewer_copies() -> None:
+    nodes = (NodeFacts(1, leads=1), NodeFacts(2, leads=1), NodeFacts(3, leads=9))
+    found = findings(three(topics=tight_topic((2, 1), (3, 1)), nodes=nodes))["min-insync-no-room"]
+    assert found.commands == ("semel partition move big:0 --to 2,1,3", "semel partition move big:1 --to 3,1,2")
+    assert "fewer copies" in found.kind.fix
+    unknown = findings(three(topics=tight_topic()))["min-insync-no-room"]
+    assert unknown.commands == (), "a node of an earlier version does not tell the replicas"
+
+
+@pytest.mark.parametrize("state", ["is_fenced", "is_stopping", "is_cordoned"])
+def test_no_replica_is_put_on_a_node_that_can_not_take_it(state: str) -> None:
+    nodes = (NodeFacts(1), NodeFacts(2), replace(NodeFacts(3), **{state: True}), NodeFacts(4))
+    found = findings(three(topics=tight_topic((1, 2)), nodes=nodes))["min-insync-no-room"]
+    assert found.commands == ("semel partition move big:0 --to 1,2,4",)
+    assert findings(three(topics=tight_topic((1, 2)), nodes=nodes[:3]))["min-insync-no-room"].commands == ()
+    away = findings(three(topics=tight_topic((1, 2)))[:2], {3: "connection refused"})
+    assert away["min-insync-no-room"].commands == ()
 
 
 def test_a_topic_that_three_nodes_tell_of_is_one_finding() -> None:
