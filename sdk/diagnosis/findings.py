@@ -141,7 +141,8 @@ _TABLE: Final = (
         "markers-pending", _S.TRANSACTIONS,
         "The decision stands (T3), but partitions without its marker still hold their readers back, and its producer "
         "can't begin the next transaction.",
-        "Fix the partition that the error names; the node keeps retrying. A deleted topic is skipped.",
+        "See that these partitions have a leader and enough replicas in sync. Where an attempt failed, the finding "
+        "says why. The node keeps retrying, and skips a deleted topic.",
     ),
     FindingKind(
         "hanging-transaction", _S.TRANSACTIONS,

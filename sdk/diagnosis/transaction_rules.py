@@ -15,7 +15,7 @@ from semel.protocol.api.diagnostics import (
     Severity,
     Thresholds,
 )
-from semel.protocol.ids import INTERNAL_TOPICS, OFFSETS_TOPIC, TRANSACTIONS_TOPIC
+from semel.protocol.ids import INTERNAL_TOPICS, OFFSETS_TOPIC, TRANSACTIONS_TOPIC, TopicPartition
 from semel.protocol.wording import command, counted, duration, listed, moment, partition_argument
 from semel.sdk.diagnosis.commands import fix_commands
 from semel.sdk.diagnosis.findings import KINDS, Cluster, Finding
@@ -97,7 +97,7 @@ def _without_log(node: NodeSnapshot, offline: OfflinePartition) -> Finding:
 
 
 def transaction_findings(cluster: Cluster, thresholds: Thresholds) -> Iterator[Finding]:
-    """Who holds which last stable offset, and what is wrong with that."""
+    """Who holds which last stable offset, and what is wrong with that. Several replicas may tell of one partition."""
     known = {txn.producer_id: txn for node in cluster.nodes for txn in node.transactions}
     held: defaultdict[int, list[tuple[NodeSnapshot, HeldPartition]]] = defaultdict(list)
     unknown: defaultdict[tuple[int, str], list[tuple[NodeSnapshot, HeldPartition]]] = defaultdict(list)
@@ -110,10 +110,20 @@ def transaction_findings(cluster: Cluster, thresholds: Thresholds) -> Iterator[F
                 unknown[one.producer_id, one.outcome].append((node, one))
     for node in cluster.nodes:
         for txn in node.transactions:
-            places = [one for _, one in held.get(txn.producer_id, ())]
+            places = [one for _, one in _once(held.get(txn.producer_id, ()))]
             yield from _open(node, txn, places, thresholds)
     for (producer_id, _), found in unknown.items():
-        yield _unknown(cluster, producer_id, found)
+        yield _unknown(cluster, producer_id, _once(found))
+
+
+def _once(found: Sequence[tuple[NodeSnapshot, HeldPartition]]) -> list[tuple[NodeSnapshot, HeldPartition]]:
+    """Return each partition once, by the word of the replica that has the most."""
+    longest: dict[TopicPartition, tuple[NodeSnapshot, HeldPartition]] = {}
+    for node, one in found:
+        known = longest.get(one.partition)
+        if known is None or one.high_watermark > known[1].high_watermark:
+            longest[one.partition] = (node, one)
+    return list(longest.values())
 
 
 def forged_findings(cluster: Cluster) -> Iterator[Finding]:
@@ -158,7 +168,8 @@ def whose(txn: OpenTransaction) -> str:
 def future_of(txn: OpenTransaction, now_ms: int) -> str:
     """Return what will happen to an open transaction, and when."""
     if txn.state in PREPARED:
-        tried = f"; tried {txn.marker_attempts} times, {txn.marker_error}" if txn.marker_attempts else ""
+        tried = f"; tried {counted(txn.marker_attempts, 'time')}" if txn.marker_attempts else ""
+        tried += f", {txn.marker_error}" if tried and txn.marker_error else ""
         return f"its {PREPARED[txn.state]} is decided, and its markers are written until each partition has one{tried}"
     if txn.timeout_ms == NEVER:
         return "it never times out: its outside coordinator decides"
@@ -188,13 +199,11 @@ def _open(
         places = tuple(f"{one.partition} at {one.last_stable_offset}" for one in held)
         holds = f", and holds the last stable offset of {listed(places)}; {records} committed records wait"
     if is_decided:
-        name, severity = "markers-pending", Severity.INFO
+        if age_ms <= thresholds.markers_ms:
+            return
+        name, severity = "markers-pending", Severity.ERROR if txn.marker_attempts else Severity.WARNING
         where = listed(tuple(map(str, txn.partitions)), txn.partitions_total)
         what = f"{whose(txn)} is decided since {duration(age_ms)}, and not all markers are written in {where}{holds}"
-        if age_ms > thresholds.markers_ms:
-            severity = Severity.ERROR if txn.marker_attempts else Severity.WARNING
-        elif not held:
-            return
         commands: tuple[str, ...] = (why,)
     elif txn.timeout_ms == NEVER:
         name, severity = "prepared-transaction", Severity.WARNING if age_ms > thresholds.slow_ms else Severity.INFO

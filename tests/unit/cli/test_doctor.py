@@ -153,6 +153,7 @@ def test_markers_that_are_not_through_are_told(node: LiveNode) -> None:
     with left_open(node, "half-way") as producer:
         node.run(partition.pause)
         producer.commit_transaction()
+        until(lambda: "markers-pending" in found(node, markers_ms=0))
         pending = found(node, markers_ms=0)["markers-pending"]
         assert "its commit is decided" in pending.happens
         assert pending.what.endswith("not all markers are written in out-0")

@@ -237,7 +237,31 @@ def test_pending_markers_say_what_was_tried() -> None:
     found = the_one(CASES["markers-pending"][1])
     assert "its commit is decided" in found.happens
     assert "tried 7 times, 1 partitions have no marker yet" in found.happens
-    assert findings(with_txn(held=(), state="PrepareAbort", last_update_ms=NOW - 5)) == []
+    untold = the_one(with_txn(state="PrepareCommit", last_update_ms=NOW - MINUTE, marker_attempts=1))
+    assert untold.happens.endswith("; tried 1 time"), "no error is mentioned where there is none"
+    waiting = the_one(with_txn(state="PrepareAbort", last_update_ms=NOW - MINUTE))
+    assert waiting.severity is Severity.WARNING
+    assert "tried" not in waiting.happens
+
+
+@pytest.mark.parametrize("held", [(), (HELD,)])
+def test_markers_of_a_young_decision_are_on_their_way(held: tuple[HeldPartition, ...]) -> None:
+    assert findings(with_txn(held=held, state="PrepareAbort", last_update_ms=NOW - 106)) == []
+    assert findings(with_txn(held=held, state="PrepareAbort", last_update_ms=NOW - 10_000)) == []
+
+
+def test_a_partition_that_several_replicas_tell_of_is_named_once() -> None:
+    """And what waits there is counted once, by the replica that has the most."""
+    leader = with_txn(start_ms=NOW - 2 * MINUTE)
+    behind = replace(HELD, high_watermark=110, is_known=False)
+    follower = replace(NODE, node_id=2, topics=(), leaders=0, held=(behind,), held_total=1)
+    found = {one.kind.name: one for one in findings(follower, leader)}["slow-transaction"]
+    assert found.what.endswith("holds the last stable offset of orders-0 at 100; 20 committed records wait")
+    lost = replace(HELD, is_known=False)
+    nodes = [replace(NODE, node_id=each, topics=(), held=(lost,), held_total=1) for each in (1, 2)]
+    hanging = {one.kind.name: one for one in findings(*nodes)}["hanging-transaction"]
+    assert len(hanging.commands) == 1
+    assert hanging.what.startswith("producer 7 (epoch 3) holds the last stable offset of orders-0 at 100 for")
 
 
 def test_a_transaction_past_a_short_timeout_is_slow() -> None:
