@@ -126,6 +126,7 @@ def test_what_one_partition_alone_makes_hot_is_shown(balance: Any, admin: Any, m
     monkeypatch.setattr(admin, "replicas", lambda: only_one(replicas()))
     shown = balance("--measure", "500ms")
     assert "hot: t0:0 alone is 100% of what node 1 sends (2.0 MiB/s): no move can spread it; more" in shown.output
+    assert "the cluster is balanced" not in shown.output
     (hot,) = json.loads(balance("--measure", "500ms", "--json").stdout)["hot"]
     assert hot == {"topic": "t0", "partition": 0, "node_id": 1, "bytes_out_per_s": 2.0 * MIB, "share": 1.0}
 
