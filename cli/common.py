@@ -328,7 +328,7 @@ def confirm(question: str, *, err: bool = False) -> None:
             if not isinstance(abort.__context__, EOFError) or sys.stdin.isatty():
                 raise
         print(file=sys.stderr if err else sys.stdout)  # the question ends without one
-    raise fail("nobody answers, because standard input is no terminal: --yes goes on without asking", ExitCode.USAGE)
+    raise fail("nobody answers, because standard input is no terminal: --yes continues without asking", ExitCode.USAGE)
 
 
 def delete_when_sure(

@@ -3,7 +3,7 @@
 A leader that was deposed, or whose proposal is older than the last change, can't shrink or grow the in-sync set: both
 epochs are compared. A follower is taken in only if it is alive and has the broker epoch with which it caught up
 (KIP-841, KIP-903): one that has restarted since may lack what it fetched. A follower that can't write a replica leaves
-by itself: its leader would wait for it, and with it all producers, until it counts as lagging.
+without being asked: its leader would wait for it, and with it all producers, until it counts as lagging.
 """
 
 from __future__ import annotations

@@ -7,22 +7,28 @@ does, by its leader's proposal, once it has caught up (R5).
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
+from itertools import islice
 from typing import Final
 
 from semel.broker.controller.isr import left_by
 from semel.broker.logs.partition import Partition
-from semel.broker.metadata.changes import Change
+from semel.broker.metadata.changes import Change, PartitionChanged
 from semel.broker.metadata.image import MetadataImage
 from semel.broker.metadata.metadata import Metadata
 from semel.protocol.errors import SemelError
 from semel.protocol.ids import TopicId
+from semel.protocol.wording import counted
 from semel.runtime.clock import Clock
 
 _log = logging.getLogger("semel.replication")
 
 AGAIN_S: Final = 2.0
-"""How long to wait before a partition is left once more: its leader may have taken it in again before it had more."""
+"""How long to wait before it is looked again whether to leave a partition: where it stayed because too few would have
+been left, and where its leader took it in again before it had more."""
+TOGETHER_MAX: Final = 1_000
+"""Partitions that are left by one change: a full disk is that of all partitions of a node."""
+_TOLD_MAX: Final = 20
 
 
 class Departures:
@@ -39,11 +45,11 @@ class Departures:
         """Leave those of these partitions in which this node is in sync, and others are enough. Never fails."""
         now = self._clock.monotonic()
         self._not_before = {key: until for key, until in self._not_before.items() if until > now}
-        wanted = {(one.topic_id, one.tp.partition): one for one in unwritable}
-        wanted = {key: wanted[key] for key in wanted.keys() - self._not_before.keys()}
-        if not wanted or not self._changes(self._metadata.image, wanted):
-            return
+        reasons = {(one.topic_id, one.tp.partition): error for one, error in unwritable.items()}
+        wanted = list(islice((key for key in reasons if key not in self._not_before), TOGETHER_MAX))
         self._not_before |= dict.fromkeys(wanted, now + AGAIN_S)
+        if not self._changes(self._metadata.image, wanted):
+            return
         left: list[Change] = []
 
         def decide(image: MetadataImage) -> list[Change]:
@@ -55,13 +61,16 @@ class Departures:
         except SemelError as error:
             _log.warning("in-sync replicas could not be left, and this is tried again: %s", error.message)
             return
-        for partition in wanted.values():
+        told = [change for change in left if isinstance(change, PartitionChanged)]
+        for change in told[:_TOLD_MAX]:
             _log.error(
-                "%s: this replica leaves the in-sync replicas until it can be written, and others go on without it: %s",
-                partition.tp, unwritable[partition].message,
+                "%s-%d: this replica leaves the in-sync replicas until it can be written, and others continue without "
+                "it: %s", change.name, change.partition, reasons[change.topic_id, change.partition].message,
             )  # fmt: skip
+        if len(told) > _TOLD_MAX:
+            _log.error("so do those of %s", counted(len(told) - _TOLD_MAX, "other partition"))
 
-    def _changes(self, image: MetadataImage, wanted: Mapping[tuple[TopicId, int], Partition]) -> list[Change]:
+    def _changes(self, image: MetadataImage, wanted: Collection[tuple[TopicId, int]]) -> list[Change]:
         return left_by(
-            image, self._node_id, self._metadata.broker_epoch, wanted.keys(), default_min_isr=self._default_min_isr()
+            image, self._node_id, self._metadata.broker_epoch, wanted, default_min_isr=self._default_min_isr()
         )

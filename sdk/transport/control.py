@@ -193,13 +193,6 @@ class Control:
             every.trouble, every.address = error.trouble, error.address
             raise every from None
 
-    def give_up_on(self, target: str) -> None:
-        """Have the calls fail that wait for the node at an address: it does not answer, and others lead."""
-        self.nodes.give_up_on(target)
-        if self._waiting[target] > 0:
-            self._silent.add(target)
-            self._drop_channel(target)
-
     def close(self) -> None:
         """Close the channels; calls under way fail."""
         self._closed = True
@@ -387,7 +380,9 @@ class Control:
             except grpc.RpcError as error:
                 if error.code() is not grpc.StatusCode.DEADLINE_EXCEEDED:
                     return  # the calls that wait hear of it too
-                self.give_up_on(target)
+                self.nodes.give_up_on(target)
+                self._silent.add(target)
+                self._drop_channel(target)
                 return
             await asyncio.sleep(_SILENT_S)
 

@@ -51,7 +51,7 @@ class SilentNodes:
                 _log.info("node %d does not answer, and leads nothing any more: asking the new leaders", node_id)
                 connection.close("the node does not answer, and leads nothing any more")
                 if node_id in addresses:
-                    self._control.give_up_on(addresses[node_id])
+                    self._control.nodes.give_up_on(addresses[node_id])
             return
 
 

@@ -16,7 +16,7 @@ from semel.cli.common import ExitCode
 from semel.cli.main import app
 
 NOWHERE = "127.0.0.1:1"
-NOBODY = "semel: nobody answers, because standard input is no terminal: --yes goes on without asking\n"
+NOBODY = "semel: nobody answers, because standard input is no terminal: --yes continues without asking\n"
 REMOVE = ["node", "remove", "2"]
 
 

@@ -1,4 +1,4 @@
-"""A follower that can't write a replica leaves the in-sync replicas by itself, and nobody waits for it."""
+"""A follower that can't write a replica takes itself out of the in-sync replicas, and nobody waits for it."""
 
 from __future__ import annotations
 

@@ -322,7 +322,7 @@ def test_R5_what_was_moved_away_is_made_again_once_the_journal_can_be_cut_and_ot
 def test_R5_a_flush_that_could_not_cut_the_journal_is_made_once_more(
     monkeypatch: pytest.MonkeyPatch, skipped: int
 ) -> None:
-    """One that goes on while a log is moved away or deleted leaves the journal. The disk is not to be checked."""
+    """One that runs while a log is moved away or deleted leaves the journal. The disk is not to be checked."""
 
     async def run() -> None:
         node = Node()

@@ -112,40 +112,34 @@ def test_a_node_whose_leader_is_cut_off_is_asked_no_more(nodes: list[FakeNode], 
     assert len(nodes[2].names()) == 1
 
 
-def test_a_frozen_node_is_found_out_long_before_the_call_is_over(
-    nodes: list[FakeNode], monkeypatch: pytest.MonkeyPatch
-) -> None:
+@pytest.fixture
+def patient(nodes: list[FakeNode], monkeypatch: pytest.MonkeyPatch) -> Iterator[ClientCore]:
+    """A client that knows the nodes and would wait for an hour, and soon asks whether one is there."""
     monkeypatch.setattr(control, "_SILENT_S", 0.05)
     monkeypatch.setattr(control, "_PROOF_S", 0.2)
     hour = 3_600_000
-    core = ClientCore("Test", ClientOptions((nodes[0].bootstrap,), api_timeout_ms=hour, request_timeout_ms=hour))
-    try:
-        core.run(core.cluster.refresh(["t"]))
-        nodes[0].call_script["InitProducerId"].append(Action.HOLD)
-        nodes[0].call_script["GetMetadata"].append(Action.HOLD)
-        init(core)
-        assert [len(node.names()) for node in nodes] == [1, 1, 0]
-    finally:
-        core.close()
+    made = ClientCore("Test", ClientOptions((nodes[0].bootstrap,), api_timeout_ms=hour, request_timeout_ms=hour))
+    made.run(made.cluster.refresh(["t"]))
+    yield made
+    made.close()
+
+
+def test_a_frozen_node_is_found_out_long_before_the_call_is_over(nodes: list[FakeNode], patient: ClientCore) -> None:
+    for name in ("InitProducerId", "GetMetadata"):
+        nodes[0].call_script[name].append(Action.HOLD)
+    init(patient)
+    assert [len(node.names()) for node in nodes] == [1, 1, 0]
 
 
 def test_a_frozen_coordinator_is_not_asked_once_more_for_who_coordinates_now(
-    nodes: list[FakeNode], monkeypatch: pytest.MonkeyPatch
+    nodes: list[FakeNode], patient: ClientCore
 ) -> None:
     """It was the node that answers any call, too: the time until it is found out was spent twice."""
-    monkeypatch.setattr(control, "_SILENT_S", 0.05)
-    monkeypatch.setattr(control, "_PROOF_S", 0.2)
-    hour = 3_600_000
-    core = ClientCore("Test", ClientOptions((nodes[0].bootstrap,), api_timeout_ms=hour, request_timeout_ms=hour))
-    try:
-        core.run(core.cluster.refresh(["t"]))
-        core.control.nodes.remember(INIT_PRODUCER_ID.key_of(initialization()), core.control.nodes.by_id[1])
-        for name in ("InitProducerId", "GetMetadata"):
-            nodes[0].call_script[name].extend([Action.HOLD] * 2)
-        init(core)
-        assert [len(node.names()) for node in nodes] == [1, 1, 0]
-    finally:
-        core.close()
+    patient.control.nodes.remember(INIT_PRODUCER_ID.key_of(initialization()), patient.control.nodes.by_id[1])
+    for name in ("InitProducerId", "GetMetadata"):
+        nodes[0].call_script[name].extend([Action.HOLD] * 2)
+    init(patient)
+    assert [len(node.names()) for node in nodes] == [1, 1, 0]
 
 
 def test_a_slow_call_of_a_node_that_lives_is_waited_for(

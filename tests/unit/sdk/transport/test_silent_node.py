@@ -117,9 +117,8 @@ class _Others:
     """Nodes that answer who leads, in place of the client's control plane and metadata."""
 
     def __init__(self, leader: int) -> None:
-        self.nodes = KnownNodes(("one:1",))
+        self.nodes = KnownNodes(("one:1", "two:2"))
         self.nodes.by_id = {1: "one:1", 2: "two:2", 3: "three:3"}
-        self.given_up: list[str] = []
         self.asked: list[str] = []
         self._leader = leader
 
@@ -129,9 +128,6 @@ class _Others:
             raise RetriableError("this one is away too", ErrorCode.NETWORK_EXCEPTION)
         topic = TopicDescription("t", TopicId(b"0" * 16), False, (PartitionDescription(0, self._leader, 1),))
         return ClusterSnapshot(topics={"t": topic})
-
-    def give_up_on(self, target: str) -> None:
-        self.given_up.append(target)
 
 
 class _Waiting:
@@ -157,4 +153,4 @@ def test_a_node_that_still_leads_is_waited_for(leader: int) -> None:
 
     asyncio.run(look())
     assert sorted(others.asked) == ["three:3", "two:2"], "each of the others until one answers, and once"
-    assert (waiting.closed, others.given_up) == ((0, []) if leader == 1 else (1, ["one:1"]))
+    assert (waiting.closed, others.nodes.current) == ((0, "one:1") if leader == 1 else (1, "two:2"))
