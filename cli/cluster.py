@@ -75,9 +75,10 @@ def status(
 ) -> None:
     """Show each node with what it leads, partitions whose replicas are behind, and what to do next.
 
-    Asks every node. STATE is up; stopping; fenced (the others have not heard of it in time, and take it for dead); or
-    unreachable from here. BEHIND says how many changes of the metadata a node has not applied yet. Every error that
-    `semel doctor` finds is among the next steps, and explained there. Nothing is changed.
+    Asks every node. STATE is up; stopping; full (its disk refuses producers, and others lead in its place); fenced (the
+    others have not heard of it in time, and take it for dead); or unreachable from here. BEHIND says how many changes
+    of the metadata a node has not applied yet. Every error that `semel doctor` finds is among the next steps, and
+    explained there. Nothing is changed.
     """
     from semel.sdk.diagnosis.cluster_state import state_of_cluster
 
@@ -123,7 +124,8 @@ def balance(
 ) -> None:
     """Spread replicas, leaders and bytes evenly over the nodes, as far as that is worth the copies.
 
-    Racks come first: a partition is in as many as it can be. Nodes that are dead, stopping or cordoned get nothing.
+    Racks come first: a partition is in as many as it can be. Nodes that are dead, stopping, full
+    or cordoned get nothing.
     Partitions that are being moved, or have no leader, stay. The same cluster always gives the same plan. Interrupted,
     what has begun continues; give the same command again for the rest.
     """

@@ -298,7 +298,9 @@ def parse_partition(text: str) -> TopicPartition:
     """Return TOPIC:PARTITION as a partition. Raises `UsageError`."""
     topic, colon, number = text.rpartition(":")
     if not colon or not topic or not number.isdecimal():
-        raise UsageError(f"a partition is TOPIC:NUMBER, for example orders:0, not {text!r}")
+        name, _, last = text.rpartition("-")  # as directories of partitions are named, and logs write them
+        example = f"{name}:{last}" if name and last.isdecimal() else "orders:0"
+        raise UsageError(f"a partition is TOPIC:NUMBER, for example {example}, not {text!r}")
     return TopicPartition(topic, int(number))
 
 

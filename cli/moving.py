@@ -44,7 +44,7 @@ _SHOWN_MAX: Final = 20
 
 def node_state(node: NodeState) -> str:
     """Return what a node can be asked to do, in a word or two."""
-    state = "dead" if not node.is_alive else "stopping" if node.is_stopping else "up"
+    state = "dead" if not node.is_alive else "stopping" if node.is_stopping else "full" if node.is_full else "up"
     return f"{state}, cordoned" if node.is_cordoned else state
 
 

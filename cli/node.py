@@ -66,6 +66,7 @@ def list_nodes(bootstrap: Bootstrap = DEFAULT_BOOTSTRAP, as_json: AsJson = False
                     "rack": node.rack or None,
                     "alive": node.is_alive,
                     "stopping": node.is_stopping,
+                    "full": node.is_full,
                     "cordoned": node.is_cordoned,
                     "replicas": len(here.sizes) if here is not None else None,
                     "bytes": sum(here.sizes.values()) if here is not None else None,

@@ -20,6 +20,7 @@ from semel.broker.controller.membership import (
     changed,
     existing,
     follows,
+    full_nodes,
     is_enough,
     min_isr_of,
     partitions_of,
@@ -242,12 +243,18 @@ def elect_preferred(image: MetadataImage, tp: TopicPartition, *, stopping: Colle
         raise FatalError(
             f"node {preferred} leads {tp} already, and is its preferred leader", ErrorCode.ELECTION_NOT_NEEDED
         )
-    if preferred not in alive or preferred in stopping or preferred not in state.isr:
-        wrong = (
-            "is not alive" if preferred not in alive else "shuts down" if preferred in stopping else "is not in sync"
-        )
+    wrong, until = "", "it has caught up"
+    if preferred not in alive:
+        wrong = "is not alive"
+    elif preferred in stopping:
+        wrong = "shuts down"
+    elif preferred not in state.isr:
+        wrong = "is not in sync"
+    elif preferred in full_nodes(image):
+        wrong, until = "has a full disk", "there is room"
+    if wrong:
         raise FatalError(
-            f"node {preferred}, the preferred leader of {tp}, {wrong}: elect it when it has caught up",
+            f"node {preferred}, the preferred leader of {tp}, {wrong}: elect it when {until}",
             ErrorCode.PREFERRED_LEADER_NOT_AVAILABLE,
         )
     after = follows(state, replace(state, leader=preferred))

@@ -2,8 +2,9 @@
 
 A leader that was deposed, or whose proposal is older than the last change, can't shrink or grow the in-sync set: both
 epochs are compared. A follower is taken in only if it is alive and has the broker epoch with which it caught up
-(KIP-841, KIP-903): one that has restarted since may lack what it fetched. A follower that can't write a replica leaves
-without being asked: its leader would wait for it, and with it all producers, until it counts as lagging.
+(KIP-841, KIP-903): one that has restarted since may lack what it fetched. A node that can't write a replica leaves
+without being asked: its leader would wait for it, and with it all producers, until it counts as lagging; and where it
+leads, nobody could write.
 """
 
 from __future__ import annotations
@@ -12,7 +13,16 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from semel.broker.controller.membership import follows, is_enough, min_isr_of, with_isr
+from semel.broker.controller.elections import led
+from semel.broker.controller.membership import (
+    alive_nodes,
+    changed,
+    follows,
+    is_enough,
+    min_isr_of,
+    stopping_nodes,
+    with_isr,
+)
 from semel.broker.controller.moves import completed
 from semel.broker.metadata.changes import Change, PartitionChanged, PartitionState
 from semel.broker.metadata.image import MetadataImage
@@ -92,14 +102,16 @@ def left_by(
     *,
     default_min_isr: int,
 ) -> list[Change]:
-    """Return how a follower leaves the in-sync replicas of partitions that it can't write.
+    """Return how a node leaves the in-sync replicas of partitions that it can't write, and another one leads.
 
-    It stays where too few would be left for acks=all (R2): nobody would be helped, and fewer would count as complete.
+    A follower stays where too few would be left for acks=all (R2): nobody would be helped, and fewer would count as
+    complete. A leader stays where no other one is in sync, alive, and to stay.
     Nothing changes for a node that has registered again since.
     """
     broker = image.brokers.get(node_id)
     if broker is None or broker.epoch != broker_epoch:
         return []
+    alive, stopping = alive_nodes(image), stopping_nodes(image)
     changes: list[Change] = []
     for topic_id, number in partitions:
         topic = image.topic_by_id(topic_id)
@@ -107,9 +119,12 @@ def left_by(
             continue
         state, min_isr = topic.partitions[number], min_isr_of(topic, default_min_isr)
         isr = tuple(each for each in state.isr if each != node_id)
-        if node_id in state.isr and state.leader in isr and is_enough(state, isr, min_isr):
-            after = follows(state, with_isr(state, isr, min_isr))
-            changes.append(PartitionChanged(topic.name, topic.topic_id, number, after))
+        if state.leader == node_id:
+            draft = led(with_isr(state, isr, min_isr, lost={node_id}), alive, min_isr=min_isr, stopping=stopping)
+            if draft.leader in isr and draft.leader not in stopping:
+                changes += changed(topic, number, follows(state, draft))
+        elif node_id in state.isr and state.leader in isr and is_enough(state, isr, min_isr):
+            changes += changed(topic, number, follows(state, with_isr(state, isr, min_isr)))
     return changes
 
 

@@ -39,6 +39,11 @@ def stopping_nodes(image: MetadataImage) -> frozenset[int]:
     return frozenset(node_id for node_id, broker in image.brokers.items() if broker.is_stopping)
 
 
+def full_nodes(image: MetadataImage) -> frozenset[int]:
+    """Return the nodes whose disks have no room for producers."""
+    return frozenset(node_id for node_id, broker in image.brokers.items() if broker.is_full)
+
+
 def cordoned_nodes(image: MetadataImage) -> frozenset[int]:
     """Return the nodes that are to get no new replicas (KIP-1066)."""
     return frozenset(

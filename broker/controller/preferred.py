@@ -10,7 +10,7 @@ from collections import Counter
 from collections.abc import Collection, Iterable
 from dataclasses import replace
 
-from semel.broker.controller.membership import alive_nodes, changed, follows, stopping_nodes
+from semel.broker.controller.membership import alive_nodes, changed, follows, full_nodes, stopping_nodes
 from semel.broker.metadata.changes import Change, PartitionState
 from semel.broker.metadata.image import MetadataImage, TopicImage
 from semel.protocol.ids import TopicPartition
@@ -22,7 +22,8 @@ class LedElsewhere:
 
     imbalance_max_percent: of the partitions that prefer a node so many may be led by others, and none is found
 
-    What is being moved is left alone, and so are partitions whose preferred replica is away, stops or is not in sync.
+    What is being moved is left alone, and so are partitions whose preferred replica is away, stops, has a full disk, or
+    is not in sync.
     """
 
     def __init__(self, image: MetadataImage, *, imbalance_max_percent: int) -> None:
@@ -60,7 +61,7 @@ def preferred_elections(image: MetadataImage, partitions: Iterable[TopicPartitio
 
 
 def _able(image: MetadataImage) -> frozenset[int]:
-    return frozenset(alive_nodes(image) - stopping_nodes(image))
+    return alive_nodes(image) - stopping_nodes(image) - full_nodes(image)
 
 
 def _may_go_back(state: PartitionState, nodes: Collection[int]) -> bool:

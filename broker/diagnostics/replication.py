@@ -31,7 +31,11 @@ def node_facts(node: Services, leads: Mapping[int, int]) -> tuple[NodeFacts, ...
     """Return the cluster's nodes. `leads`: how many partitions each leads."""
     cordoned = cordoned_nodes(node.metadata.image)
     return tuple(
-        NodeFacts(node_id, broker.is_fenced, broker.is_stopping, leads.get(node_id, 0), node_id in cordoned)
+        NodeFacts(
+            *(node_id, broker.is_fenced, broker.is_stopping, leads.get(node_id, 0)),
+            is_cordoned=node_id in cordoned,
+            is_full=broker.is_full,
+        )
         for node_id, broker in sorted(node.metadata.image.brokers.items())
     )
 

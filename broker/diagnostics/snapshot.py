@@ -163,14 +163,18 @@ def _offline(node: Services, now_ms: int) -> list[OfflinePartition]:
 def _transactions(
     node: Services, most: int, producer_ids: frozenset[int]
 ) -> tuple[list[HeldPartition], int, list[OpenTransaction], int]:
-    """Return the partitions that are held the longest, and the transactions: the oldest, and those that hold these."""
+    """Return the partitions that are held the longest, and the transactions: the oldest, and those that hold these.
+
+    A follower may not have heard yet that a transaction has ended: of a partition its leader tells.
+    """
     known = {
         txn.producer_id: txn for machine in node.transactions.machines() for txn in machine.open_transactions.values()
     }
     holders = [
         (_since_ms(partition, known), partition)
         for partition in node.logs.partitions()
-        if partition.offline_error is None
+        if partition.leader is not None
+        and partition.offline_error is None
         and partition.last_stable_offset < partition.high_watermark
         and partition.log.producer_state.open_transactions
     ]

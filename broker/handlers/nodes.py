@@ -30,6 +30,7 @@ async def describe_nodes(node: Services) -> Sequence[NodeState]:
             is_stopping=broker.is_stopping,
             is_cordoned=node_id in cordoned,
             is_alone=not broker.peer_port,
+            is_full=broker.is_full,
         )
         for node_id, broker in sorted(image.brokers.items())
     ]

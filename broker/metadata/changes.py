@@ -124,6 +124,18 @@ class BrokerStopping:
 
 
 @dataclass(frozen=True, slots=True)
+class BrokerFull:
+    """A node's disk has no room for producers, or has some again: others lead in its place until then.
+
+    epoch: its broker epoch. A node that registers has room, until it says otherwise
+    """
+
+    node_id: int
+    epoch: int
+    is_full: bool
+
+
+@dataclass(frozen=True, slots=True)
 class BrokerUnregistered:
     """A node is gone for good. It was fenced, and had no replicas; its settings go with it.
 
@@ -197,6 +209,7 @@ Change: TypeAlias = (
     ClusterCreated
     | BrokerRegistered
     | BrokerFenced
+    | BrokerFull
     | BrokerStopping
     | BrokerUnfenced
     | BrokerUnregistered
@@ -215,6 +228,7 @@ KINDS: Final[Mapping[str, type[Change]]] = {
     "broker-fenced": BrokerFenced,
     "broker-unfenced": BrokerUnfenced,
     "broker-stopping": BrokerStopping,
+    "broker-full": BrokerFull,
     "broker-unregistered": BrokerUnregistered,
     "topic-created": TopicCreated,
     "topic-deleted": TopicDeleted,
@@ -226,7 +240,7 @@ KINDS: Final[Mapping[str, type[Change]]] = {
 }
 _KIND_OF: Final[Mapping[type[Change], str]] = {made: kind for kind, made in KINDS.items()}
 
-METADATA_VERSION: Final = 2
+METADATA_VERSION: Final = 3
 """The newest version of the metadata that this Semel reads and writes.
 
 What an older version would not read is written only where the image's `version` is high enough. So a change of a new
@@ -238,6 +252,8 @@ LEAVING_VERSION: Final = 2
 """From this version on nodes may be cordoned and unregistered."""
 THROTTLES_VERSION: Final = 2
 """From this version on replicas may be throttled: nodes read these settings of topics and nodes."""
+FULL_DISKS_VERSION: Final = 3
+"""From this version on nodes say whether their disks have room."""
 
 ADDED_TO_REGISTRATIONS: Final = frozenset(
     {"peer_host", "peer_port", "is_clean", "durability", "secret_mark", "metadata_version"}

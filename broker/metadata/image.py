@@ -16,6 +16,7 @@ from semel.broker.metadata.changes import (
     ADDED_TO_REGISTRATIONS,
     METADATA_VERSION,
     BrokerFenced,
+    BrokerFull,
     BrokerRegistered,
     BrokerStopping,
     BrokerUnfenced,
@@ -85,10 +86,11 @@ class BrokerImage:
     epoch: int = 0
     is_fenced: bool = False
     is_stopping: bool = False
+    is_full: bool = False
 
 
 _REGISTERED: Final = tuple(one.name for one in fields(BrokerRegistered))
-_UNWRITTEN: Final = defaults_of(BrokerImage, {*ADDED_TO_REGISTRATIONS, "epoch", "is_fenced", "is_stopping"})
+_UNWRITTEN: Final = defaults_of(BrokerImage, {*ADDED_TO_REGISTRATIONS, "epoch", "is_fenced", "is_stopping", "is_full"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -213,6 +215,8 @@ class _Draft:
                 self._brokers.writable()[change.node_id] = replace(broker, is_fenced=isinstance(change, BrokerFenced))
             case BrokerStopping():
                 self._brokers.writable()[change.node_id] = replace(self._current(change), is_stopping=True)
+            case BrokerFull():
+                self._brokers.writable()[change.node_id] = replace(self._current(change), is_full=change.is_full)
             case BrokerUnregistered():
                 del self._brokers.writable()[self._current(change).node_id]
                 self._broker_configs.writable().pop(change.node_id, None)
@@ -237,7 +241,9 @@ class _Draft:
             case MetadataVersionRaised():
                 self._version = _readable(change.version)
 
-    def _current(self, change: BrokerFenced | BrokerUnfenced | BrokerStopping | BrokerUnregistered) -> BrokerImage:
+    def _current(
+        self, change: BrokerFenced | BrokerUnfenced | BrokerStopping | BrokerFull | BrokerUnregistered
+    ) -> BrokerImage:
         broker = self._brokers.items.get(change.node_id)
         if broker is None or broker.epoch != change.epoch:
             known = "which never registered" if broker is None else f"whose broker epoch is {broker.epoch}"

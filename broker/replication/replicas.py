@@ -18,15 +18,16 @@ from semel.broker.logs.partition import Partition
 from semel.broker.metadata.changes import PartitionState
 from semel.broker.metadata.image import MetadataImage
 from semel.broker.peers.peers import Peers
-from semel.broker.replication.departures import Departures
 from semel.broker.replication.fetcher import Fetcher
+from semel.broker.replication.full_disk import FullDisk
 from semel.broker.replication.in_sync import InSyncProposals
 from semel.broker.replication.lost_records import LostRecords
 from semel.broker.replication.parts import take_part
 from semel.broker.replication.throttle import FollowerThrottle
+from semel.broker.replication.unwritable import UnwritableReplicas
 from semel.broker.services import Services
 from semel.protocol.errors import SemelError
-from semel.protocol.ids import NO_LEADER, TopicPartition
+from semel.protocol.ids import NO_LEADER, TopicId, TopicPartition
 from semel.runtime.turns import Turns
 
 _log = logging.getLogger("semel.replication")
@@ -51,7 +52,10 @@ class Replicas:
         self._throttle = FollowerThrottle(self._node_id, node.replication_quotas.follower, node.clock, self._is_in_sync)
         self._follows = True
         self._stopped: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._departures = Departures(self._node_id, node.metadata, node.clock, lambda: node.config.min_insync_replicas)
+        self._unwritable = UnwritableReplicas(
+            self._node_id, node.metadata, node.clock, lambda: node.config.min_insync_replicas
+        )
+        self._full_disk = FullDisk(self._node_id, node.metadata, node.clock, lambda: node.logs.space.is_refusing)
         self._proposals = InSyncProposals(
             self._node_id, node.metadata, node.clock, lambda: (node.config, node.config.min_insync_replicas)
         )
@@ -168,26 +172,33 @@ class Replicas:
         await self.take_parts([tp], self._node.metadata.image)
 
     async def run(self) -> None:
-        """Propose in-sync sets, and leave those of what can't be written. Raises what ended a fetcher."""
+        """Propose in-sync sets, and leave what can't be written to others. Raises what ended a fetcher."""
         try:
             while True:
                 with suppress(TimeoutError):
                     async with asyncio.timeout(PROPOSE_EVERY_S):
                         await asyncio.shield(self._stopped)
-                await self._departures.leave(self._unwritable())
-                await self._proposals.propose(
-                    [one for one in self._node.logs.partitions() if one.leader is not None and not one.leader.is_alone]
-                )
+                led = [
+                    one for one in self._node.logs.partitions() if one.leader is not None and not one.leader.is_alone
+                ]
+                await self._unwritable.leave(self._why_unwritable(led))
+                await self._full_disk.look(led)
+                await self._proposals.propose(led)
         finally:
             await self.close()
 
-    def _unwritable(self) -> dict[Partition, SemelError]:
-        """Return what this node follows and can't write, with the reason."""
-        return {
-            fetcher.followed[tp]: error
-            for fetcher in self._fetchers.values()
-            for tp, error in fetcher.unwritable.items()
+    def _why_unwritable(self, led: Iterable[Partition]) -> dict[tuple[TopicId, int], str]:
+        """Return what can't be written here, with the reasons: what is followed, what is led, and what is not open."""
+        reasons = {
+            (one.topic_id, one.tp.partition): one.reason for one in self._node.logs.offline if one.topic_id is not None
         }
+        for one in led:
+            if one.offline_error is not None:
+                reasons[one.topic_id, one.tp.partition] = one.offline_error.message
+        for fetcher in self._fetchers.values():
+            for tp, error in fetcher.unwritable.items():
+                reasons[fetcher.followed[tp].topic_id, tp.partition] = error.message
+        return reasons
 
     def stop_following(self) -> None:
         """Fetch nothing any more: a node that stops leaves the in-sync sets, and must not join them again."""

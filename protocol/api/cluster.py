@@ -15,6 +15,7 @@ class NodeState:
     is_stopping: it was asked to stop, and has not registered since
     is_cordoned: it gets no new replicas (KIP-1066)
     is_alone: it has no peer.listen, so it can't have replicas beside others
+    is_full: its disk has no room for producers, and others lead in its place
     """
 
     node_id: int
@@ -23,6 +24,7 @@ class NodeState:
     is_stopping: bool
     is_cordoned: bool
     is_alone: bool
+    is_full: bool = False
 
 
 @dataclass(frozen=True, slots=True)

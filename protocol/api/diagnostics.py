@@ -290,6 +290,7 @@ class NodeFacts:
     is_stopping: it was asked to stop
     leads:       how many partitions, by the metadata; nodes of earlier versions tell 0
     is_cordoned: it gets no new replicas
+    is_full:     its disk has no room for producers, and others lead in its place
     """
 
     node_id: int
@@ -297,6 +298,7 @@ class NodeFacts:
     is_stopping: bool = False
     leads: int = 0
     is_cordoned: bool = False
+    is_full: bool = False
 
 
 @dataclass(frozen=True, slots=True)

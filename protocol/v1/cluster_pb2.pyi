@@ -18,20 +18,22 @@ class DescribeNodesResponse(_message.Message):
     def __init__(self, nodes: _Optional[_Iterable[_Union[NodeState, _Mapping]]] = ...) -> None: ...
 
 class NodeState(_message.Message):
-    __slots__ = ("node_id", "rack", "is_alive", "is_stopping", "is_cordoned", "is_alone")
+    __slots__ = ("node_id", "rack", "is_alive", "is_stopping", "is_cordoned", "is_alone", "is_full")
     NODE_ID_FIELD_NUMBER: _ClassVar[int]
     RACK_FIELD_NUMBER: _ClassVar[int]
     IS_ALIVE_FIELD_NUMBER: _ClassVar[int]
     IS_STOPPING_FIELD_NUMBER: _ClassVar[int]
     IS_CORDONED_FIELD_NUMBER: _ClassVar[int]
     IS_ALONE_FIELD_NUMBER: _ClassVar[int]
+    IS_FULL_FIELD_NUMBER: _ClassVar[int]
     node_id: int
     rack: str
     is_alive: bool
     is_stopping: bool
     is_cordoned: bool
     is_alone: bool
-    def __init__(self, node_id: _Optional[int] = ..., rack: _Optional[str] = ..., is_alive: bool = ..., is_stopping: bool = ..., is_cordoned: bool = ..., is_alone: bool = ...) -> None: ...
+    is_full: bool
+    def __init__(self, node_id: _Optional[int] = ..., rack: _Optional[str] = ..., is_alive: bool = ..., is_stopping: bool = ..., is_cordoned: bool = ..., is_alone: bool = ..., is_full: bool = ...) -> None: ...
 
 class DescribeReplicasRequest(_message.Message):
     __slots__ = ()

@@ -90,18 +90,20 @@ class NodeSnapshot(_message.Message):
     def __init__(self, node_id: _Optional[int] = ..., now_ms: _Optional[int] = ..., coordinators_away: _Optional[_Iterable[_Union[CoordinatorPartition, _Mapping]]] = ..., transactions: _Optional[_Iterable[_Union[OpenTransaction, _Mapping]]] = ..., transactions_total: _Optional[int] = ..., held: _Optional[_Iterable[_Union[HeldPartition, _Mapping]]] = ..., held_total: _Optional[int] = ..., groups: _Optional[_Iterable[_Union[GroupFacts, _Mapping]]] = ..., groups_total: _Optional[int] = ..., topics: _Optional[_Iterable[_Union[TopicFacts, _Mapping]]] = ..., topics_total: _Optional[int] = ..., offline: _Optional[_Iterable[_Union[OfflinePartition, _Mapping]]] = ..., disk: _Optional[_Union[DiskFacts, _Mapping]] = ..., settings: _Optional[_Iterable[_Union[SettingFact, _Mapping]]] = ..., leaders: _Optional[int] = ..., offline_total: _Optional[int] = ..., forged: _Optional[_Iterable[_Union[ForgedMarker, _Mapping]]] = ..., forged_total: _Optional[int] = ..., config_file: _Optional[str] = ..., version: _Optional[str] = ..., metadata_sequence: _Optional[int] = ..., nodes: _Optional[_Iterable[_Union[NodeFacts, _Mapping]]] = ..., replication: _Optional[_Iterable[_Union[ReplicationFacts, _Mapping]]] = ..., replication_total: _Optional[int] = ..., internal_topics: _Optional[_Iterable[_Union[InternalTopicFacts, _Mapping]]] = ..., is_controller: bool = ..., throttled_topics: _Optional[_Iterable[str]] = ..., moving_total: _Optional[int] = ..., metadata_away_ms: _Optional[int] = ...) -> None: ...
 
 class NodeFacts(_message.Message):
-    __slots__ = ("node_id", "is_fenced", "is_stopping", "leads", "is_cordoned")
+    __slots__ = ("node_id", "is_fenced", "is_stopping", "leads", "is_cordoned", "is_full")
     NODE_ID_FIELD_NUMBER: _ClassVar[int]
     IS_FENCED_FIELD_NUMBER: _ClassVar[int]
     IS_STOPPING_FIELD_NUMBER: _ClassVar[int]
     LEADS_FIELD_NUMBER: _ClassVar[int]
     IS_CORDONED_FIELD_NUMBER: _ClassVar[int]
+    IS_FULL_FIELD_NUMBER: _ClassVar[int]
     node_id: int
     is_fenced: bool
     is_stopping: bool
     leads: int
     is_cordoned: bool
-    def __init__(self, node_id: _Optional[int] = ..., is_fenced: bool = ..., is_stopping: bool = ..., leads: _Optional[int] = ..., is_cordoned: bool = ...) -> None: ...
+    is_full: bool
+    def __init__(self, node_id: _Optional[int] = ..., is_fenced: bool = ..., is_stopping: bool = ..., leads: _Optional[int] = ..., is_cordoned: bool = ..., is_full: bool = ...) -> None: ...
 
 class ReplicationFacts(_message.Message):
     __slots__ = ("partition", "leader", "replicas", "isr", "elr", "last_known_elr", "min_insync_replicas", "missing")

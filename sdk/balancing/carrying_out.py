@@ -28,7 +28,7 @@ def read_cluster(
 ) -> ClusterModel:
     """Ask a cluster for its nodes, and for where replicas are and how large.
 
-    without:   nodes that are to get nothing more, besides those that are dead, stopping, or cordoned
+    without:   nodes that are to get nothing more, besides those that are dead, stopping, full or cordoned
     measure_s: for so many seconds it is measured how many bytes come into each partition, and how many of it consumers
                read; 0: none count
 
@@ -51,7 +51,7 @@ def read_cluster(
     nodes = []
     for node in admin.nodes():
         known = replicas.nodes.get(node.node_id)
-        is_barred = not node.is_alive or node.is_stopping or node.is_cordoned or node.is_alone
+        is_barred = not node.is_alive or node.is_stopping or node.is_cordoned or node.is_alone or node.is_full
         may_get_more = not is_barred and node.node_id not in without
         free_bytes = known.free_bytes if known is not None and known.free_bytes >= 0 else None
         nodes.append(NodeModel(node.node_id, node.rack, node.is_alive, may_get_more, free_bytes))

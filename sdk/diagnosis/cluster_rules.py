@@ -314,7 +314,7 @@ def _no_room(cluster: Cluster) -> Iterator[Finding]:
 def _room_commands(cluster: Cluster, tight: Sequence[TopicFacts]) -> tuple[str, ...]:
     """Return the commands that give the first of these topics a replica more, where there are nodes for it."""
     node = cluster.newest
-    able = [] if node is None else [one for one in node.nodes if not (one.is_fenced or one.is_stopping)]
+    able = [] if node is None else [one for one in node.nodes if not (one.is_fenced or one.is_stopping or one.is_full)]
     free = [one for one in able if not one.is_cordoned and one.node_id not in cluster.unreachable]
     free.sort(key=lambda one: (one.leads, one.node_id))
     for topic in tight:

@@ -13,6 +13,7 @@ from semel.sdk.diagnosis.findings import Cluster
 
 UP: Final = "up"
 STOPPING: Final = "stopping"
+FULL: Final = "full"
 FENCED: Final = "fenced"
 UNREACHABLE: Final = "unreachable"
 
@@ -110,11 +111,13 @@ def _nodes(cluster: Cluster) -> Iterator[NodeState]:
             state = FENCED if fact is not None and fact.is_fenced else UNREACHABLE
             yield NodeState(node_id, address, state, reason)
             continue
-        is_fenced, is_stopping = (fact.is_fenced, fact.is_stopping) if fact is not None else (False, False)
+        state = UP
+        if fact is not None:
+            state = FENCED if fact.is_fenced else STOPPING if fact.is_stopping else FULL if fact.is_full else UP
         yield NodeState(
             node_id,
             address,
-            FENCED if is_fenced else STOPPING if is_stopping else UP,
+            state,
             leads=node.leaders,
             behind=0 if newest is None else newest.metadata_sequence - node.metadata_sequence,
             version=node.version,

@@ -276,8 +276,9 @@ _TABLE: Final = (
     ),
     FindingKind(
         "disk-full", _S.DISK,
-        "Producers are refused, so that the node keeps a reserve for its own work. They are served again once a tenth "
-        "more than the reserve is free.",
+        "Producers are refused, so that the node keeps a reserve for its own work. In a cluster, other nodes lead what "
+        "they have all records of, where they have room. Producers are served again once a tenth more than the reserve "
+        "is free.",
         "Make room on the disk, keep less of the largest topic, or delete what nobody reads.",
     ),
     FindingKind(

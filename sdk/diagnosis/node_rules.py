@@ -13,6 +13,7 @@ from semel.protocol.api.diagnostics import (
     Thresholds,
     TopicFacts,
 )
+from semel.protocol.ids import TopicPartition
 from semel.protocol.loopback import is_loopback
 from semel.protocol.wording import command, duration, size
 from semel.sdk.diagnosis.commands import NEEDS_HELP, fix_commands, serve_command
@@ -49,7 +50,7 @@ def partition_findings(cluster: Cluster) -> Iterator[Finding]:
                 commands=(command("log", "verify", node.disk.data_dir),),
                 node_id=node.node_id,
             )
-        yield from (_skewed(node, topic) for topic in node.topics if _is_skewed(topic))
+    yield from _skewed(cluster)
     leaders = {node.node_id: node.leaders for node in cluster.nodes}
     # One partition can't be spread.
     if len(leaders) > 1 and max(leaders.values()) > max(1, 2 * sum(leaders.values()) / len(leaders)):
@@ -98,16 +99,24 @@ def _is_skewed(topic: TopicFacts) -> bool:
     return topic.largest_bytes > _SKEW * (topic.size_bytes - topic.largest_bytes) / others
 
 
-def _skewed(node: NodeSnapshot, topic: TopicFacts) -> Finding:
-    return Finding(
-        KINDS["partition-skewed"],
-        Severity.INFO,
-        f"{topic.topic}-{topic.largest_partition}",
-        f"{topic.topic}-{topic.largest_partition} has {size(topic.largest_bytes)} of the {size(topic.size_bytes)} that "
-        f"the topic's {topic.partitions} partitions have",
-        commands=(command("topic", "describe", topic.topic),),
-        node_id=node.node_id,
-    )
+def _skewed(cluster: Cluster) -> Iterator[Finding]:
+    """One finding for each topic: the node with the largest replica tells it for all."""
+    found: dict[str, tuple[NodeSnapshot, TopicFacts]] = {}
+    for node in cluster.nodes:
+        for topic in filter(_is_skewed, node.topics):
+            if topic.topic not in found or found[topic.topic][1].largest_bytes < topic.largest_bytes:
+                found[topic.topic] = node, topic
+    for node, topic in found.values():
+        largest = str(TopicPartition(topic.topic, topic.largest_partition))
+        yield Finding(
+            KINDS["partition-skewed"],
+            Severity.INFO,
+            largest,
+            f"{largest} has {size(topic.largest_bytes)} of the {size(topic.size_bytes)} that the topic's "
+            f"{topic.partitions} partitions have",
+            commands=(command("topic", "describe", topic.topic),),
+            node_id=node.node_id,
+        )
 
 
 # --- The disk ---------------------------------------------------------------------------------------------------------
@@ -134,12 +143,15 @@ def _space(node: NodeSnapshot) -> Iterator[Finding]:
     if disk.is_refusing or disk.free_bytes < disk.min_free_bytes:
         # Once refused, producers wait for more than the reserve.
         until = size(max(disk.resume_bytes, disk.min_free_bytes))
+        others_lead = len(node.nodes) > 1 and not node.leaders
+        refused = "other nodes lead in its place" if others_lead else "producers are refused"
+        served = "this node may lead" if others_lead else "producers are served"
         yield Finding(
             KINDS["disk-full"],
             Severity.ERROR,
             disk.data_dir,
-            f"{where}, and producers are refused; the reserve is {reserve}",
-            happens=f"producers are served again once {until} are free; transactions still end",
+            f"{where}, and {refused}; the reserve is {reserve}",
+            happens=f"{served} again once {until} are free; transactions still end",
             commands=commands,
             node_id=node.node_id,
         )

@@ -110,9 +110,15 @@ def trouble_at(target: str, trouble: Trouble, details: str = "") -> UnreachableE
 
 def from_kafka_listener(error: UnreachableError, kafka: str) -> UnreachableError:
     """Return the error of a gRPC address that the Kafka listener at `kafka` named, with where it comes from."""
-    explained = UnreachableError(
-        f"{error.message} (the address is what the node at {kafka} gives as its own for gRPC: grpc.advertised)", _CODE
-    )
+    origin = f"what the node at {kafka} gives as its own for gRPC: grpc.advertised"
+    if error.trouble is Trouble.SILENT:
+        message = (
+            f"{error.address} does not answer, and is {origin}. The node hangs or is very busy, something on the way "
+            "drops what is sent to it, or the address is wrong"
+        )
+    else:
+        message = f"{error.message} (the address is {origin})"
+    explained = UnreachableError(message, _CODE)
     explained.trouble = error.trouble
     explained.address = error.address
     return explained

@@ -23,12 +23,15 @@ from semel.broker.controller.elections import (
     nodes_fenced,
     nodes_unfenced,
 )
+from semel.broker.controller.full_disks import led_elsewhere
 from semel.broker.controller.isr import ProposedIsr, decide_isr, left_by
 from semel.broker.controller.shutdown import step_down
 from semel.broker.metadata.changes import (
+    METADATA_VERSION,
     BrokerRegistered,
     Change,
     ConfigsChanged,
+    MetadataVersionRaised,
     PartitionChanged,
     PartitionState,
     TopicCreated,
@@ -125,7 +128,8 @@ class World:
             for node_id in replicas:
                 self.nodes[node_id].replicas[number] = Replica()
         configs = {"min.insync.replicas": str(self.random.choice([1, 2, 2, 3]))} if self.random.random() < 0.8 else {}
-        self.commit([TopicCreated(TOPIC, self.topic_id, tuple(states), configs)])
+        created = TopicCreated(TOPIC, self.topic_id, tuple(states), configs)
+        self.commit([MetadataVersionRaised(METADATA_VERSION), created])
         for node in self.nodes.values():
             self.apply_view(node, len(self.images) - 1)
 
@@ -349,13 +353,23 @@ class World:
             self.proposals = [each for each in self.proposals if each[2] is not proposal]
 
     def step_leave(self) -> None:
-        """A follower can't write its replicas."""
+        """A node can't write its replicas."""
         node = self.a_node(lambda each: each.is_up)
         if node is not None:
             wanted = [(self.topic_id, number) for number in node.replicas]
             epoch = node.broker_epoch - int(self.random.random() < 0.1)
             changes = left_by(self.image, node.node_id, epoch, wanted, default_min_isr=self.default_min_isr)
             self.count("left" if changes else "stayed")
+            self.commit(changes)
+
+    def step_full(self) -> None:
+        """A node's disk refuses producers, or has room again."""
+        node = self.a_node(lambda each: each.is_up)
+        if node is not None:
+            led = [(self.topic_id, number) for number in node.replicas]
+            epoch = node.broker_epoch - int(self.random.random() < 0.1)
+            changes = led_elsewhere(self.image, node.node_id, epoch, led, is_full=self.random.random() < 0.6)
+            self.count("led elsewhere" if len(changes) > 1 else "led here")
             self.commit(changes)
 
     def step_fence(self) -> None:
@@ -502,6 +516,7 @@ STEPS: dict[Callable[[World], None], int] = {
     World.step_propose: 12,
     World.step_decide: 12,
     World.step_leave: 3,
+    World.step_full: 3,
     World.step_fence: 3,
     World.step_unfence: 6,
     World.step_crash: 4,

@@ -8,9 +8,11 @@ from chained_changes import chained
 
 from semel.broker.metadata.changes import (
     BrokerFenced,
+    BrokerFull,
     BrokerRegistered,
     BrokerStopping,
     Change,
+    MetadataVersionRaised,
     PartitionState,
     TopicCreated,
 )
@@ -28,7 +30,12 @@ def registered(node_id: int, **changed: object) -> BrokerRegistered:
 
 
 def image_of(
-    *states: PartitionState, min_isr: int | None = 2, fenced: tuple[int, ...] = (), stopping: tuple[int, ...] = ()
+    *states: PartitionState,
+    min_isr: int | None = 2,
+    fenced: tuple[int, ...] = (),
+    stopping: tuple[int, ...] = (),
+    full: tuple[int, ...] = (),
+    version: int = 1,
 ) -> MetadataImage:
     """Nodes 1 to 3, with the broker epochs 1 to 3, and a topic."""
     configs = {} if min_isr is None else {"min.insync.replicas": str(min_isr)}
@@ -37,6 +44,8 @@ def image_of(
         TopicCreated("t", TOPIC_ID, states, configs),
         *(BrokerFenced(node_id, node_id) for node_id in fenced),
         *(BrokerStopping(node_id, node_id) for node_id in stopping),
+        *(BrokerFull(node_id, node_id, True) for node_id in full),
+        *([MetadataVersionRaised(version)] if version > 1 else []),
     ]
     return EMPTY_IMAGE.apply_all(chained(changes))
 

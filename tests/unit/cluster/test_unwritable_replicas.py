@@ -1,4 +1,4 @@
-"""A follower that can't write a replica takes itself out of the in-sync replicas, and nobody waits for it."""
+"""A node that can't write a replica leaves it to others, and nobody waits for it (R2, R4, R5)."""
 
 from __future__ import annotations
 
@@ -9,7 +9,10 @@ from pathlib import Path
 from cluster import Cluster
 from moving_cluster import T0, create, run
 
+from semel.broker.controller.membership import full_nodes
+
 HOUR_MS = 3_600_000
+RESERVE = 1 << 20
 
 
 def fill(made: Cluster, node_id: int) -> None:
@@ -48,10 +51,65 @@ def test_R2_a_follower_whose_disk_is_full_stays_where_too_few_would_be_left(tmp_
         waiting = asyncio.ensure_future(made.produce(T0, b"during"))
         replicas = made.nodes[full]._replicas
         assert replicas is not None
-        await made.until(replicas._unwritable)
-        await replicas._departures.leave(replicas._unwritable())
+        await made.until(lambda: replicas._why_unwritable([]))
+        await replicas._unwritable.leave(replicas._why_unwritable([]))
         assert (made.state(T0).partition_epoch, waiting.done()) == (epoch, False)
         made.disks[full].fail_no_more()
         await waiting
 
     run(tmp_path, test, replica_lag_time_max_ms=HOUR_MS)
+
+
+def test_R4_others_lead_while_a_disk_refuses_producers(tmp_path: Path) -> None:
+    """It refused producers for as long as it was full, and led on."""
+
+    async def test(made: Cluster) -> None:
+        await create(made, 1, 2, 3, min_isr=2)
+        await made.until(lambda: made.leader(T0) is made.nodes[1])
+        disk, room = made.disks[1], made.disks[1].capacity_bytes
+        disk.capacity_bytes -= disk.free_bytes("/") - RESERVE // 2
+        await made.until(lambda: made.state(T0).leader in (2, 3))
+        await made.until(lambda: made.nodes[2].metadata.image.brokers[1].is_full)
+        await made.produce(T0, b"during")
+        assert set(made.state(T0).isr) == {1, 2, 3}, "it follows, and may use the reserve"
+        await asyncio.sleep(2.5)  # some rounds of giving leaders back
+        assert made.state(T0).leader in (2, 3)
+        disk.capacity_bytes = room
+        await made.until(lambda: made.leader(T0) is made.nodes[1])
+        await made.produce(T0, b"after")
+        await made.until(lambda: not made.nodes[2].metadata.image.brokers[1].is_full)
+
+    run(tmp_path, test, disk_min_free_bytes=RESERVE, leader_imbalance_check_interval_seconds=1)
+
+
+def test_where_all_disks_are_full_the_leader_stays_and_serves_again_when_there_is_room(tmp_path: Path) -> None:
+    async def test(made: Cluster) -> None:
+        await create(made, 1, 2, 3, min_isr=2)
+        rooms = {node: disk.capacity_bytes for node, disk in made.disks.items()}
+        for disk in made.disks.values():
+            disk.capacity_bytes -= disk.free_bytes("/") - RESERVE // 2
+        await made.until(lambda: len(full_nodes(made.any().metadata.image)) == 3)
+        leader = made.state(T0).leader
+        for node, disk in made.disks.items():
+            disk.capacity_bytes = rooms[node]
+        await made.until(lambda: not full_nodes(made.any().metadata.image))
+        assert made.state(T0).leader == leader
+        await made.produce(T0, b"after")
+
+    run(tmp_path, test, disk_min_free_bytes=RESERVE, auto_leader_rebalance_enable=False)
+
+
+def test_R4_a_leader_whose_directory_is_taken_away_leaves_to_another_one(tmp_path: Path) -> None:
+    async def test(made: Cluster) -> None:
+        await create(made, 1, 2, 3, min_isr=2)
+        await made.until(lambda: made.leader(T0) is made.nodes[1])
+        await made.produce(T0, b"before")
+        folder = made.nodes[1].logs.folder
+        made.disks[1].remove_tree(folder.log_folder(T0))
+        await made.until(lambda: made.state(T0).leader in (2, 3))
+        assert set(made.state(T0).isr) == {2, 3}
+        await made.produce(T0, b"after")
+        for node in (2, 3):
+            await made.until(lambda node=node: made.nodes[node].partition(T0).log_end_offset == 2)  # type: ignore[misc,union-attr]
+
+    run(tmp_path, test)

@@ -106,14 +106,13 @@ def test_R5_who_is_in_sync_already_need_not_have_been_heard_of_under_a_new_leade
     ("state", "node_id", "epoch", "isr"),
     [
         (ALL, 3, 3, (1, 2)),
-        (ALL, 1, 1, None),
         (ALL, 3, 2, None),
         (ALL, 9, 9, None),
         (replace(ALL, isr=(1, 3)), 3, 3, None),
         (replace(ALL, isr=(1, 2)), 3, 3, None),
         (replace(ALL, leader=NO_LEADER), 3, 3, None),
     ],
-    ids=["follower", "leader", "former start", "not registered", "too few left", "not in sync", "no leader"],
+    ids=["follower", "former start", "not registered", "too few left", "not in sync", "no leader"],
 )
 def test_R5_R2_a_follower_leaves_by_itself_where_enough_others_are_in_sync(
     state: PartitionState, node_id: int, epoch: int, isr: tuple[int, ...] | None
@@ -125,6 +124,29 @@ def test_R5_R2_a_follower_leaves_by_itself_where_enough_others_are_in_sync(
     else:
         after = replace(state, isr=isr, partition_epoch=state.partition_epoch + 1)
         assert changes == [PartitionChanged("t", TOPIC_ID, 0, after)]
+
+
+@pytest.mark.parametrize(
+    ("state", "left"),
+    [
+        (ALL, PartitionState(2, 6, (1, 2, 3), (2, 3), 8)),
+        (replace(ALL, isr=(1, 3)), PartitionState(3, 6, (1, 2, 3), (3,), 8, last_known_elr=(1,))),
+        (ALONE, None),
+        (replace(ALONE, elr=(2,)), None),
+    ],
+    ids=["others in sync", "too few for acks=all", "nobody else in sync", "another one eligible"],
+)
+def test_R4_a_leader_that_cannot_write_leaves_to_another_in_sync_replica(
+    state: PartitionState, left: PartitionState | None
+) -> None:
+    """What an eligible replica lacks was acknowledged by this leader alone. What it can't write, it may have lost."""
+    expected = [] if left is None else [PartitionChanged("t", TOPIC_ID, 0, left)]
+    assert left_by(image_of(state), 1, 1, [(TOPIC_ID, 0)], default_min_isr=1) == expected
+
+
+def test_R4_a_leader_that_cannot_write_leaves_to_nobody_who_stops_or_is_dead() -> None:
+    image = image_of(ALL, fenced=(3,), stopping=(2,))
+    assert left_by(image, 1, 1, [(TOPIC_ID, 0)], default_min_isr=1) == []
 
 
 def test_each_proposal_succeeds_or_fails_for_itself_and_each_sees_those_before_it() -> None:

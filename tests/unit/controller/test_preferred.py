@@ -52,9 +52,10 @@ def test_R4_nothing_is_elected_where_the_preferred_replica_may_not_lead(state: P
     assert elected(state) == []
 
 
-def test_R4_a_node_that_is_dead_or_stops_is_given_nothing() -> None:
+def test_R4_a_node_that_is_dead_or_stops_or_has_a_full_disk_is_given_nothing() -> None:
     assert elected(AWAY, fenced=(1,)) == []
     assert elected(AWAY, stopping=(1,)) == []
+    assert elected(AWAY, full=(1,)) == []
 
 
 def test_R4_it_is_decided_by_the_newest_metadata() -> None:

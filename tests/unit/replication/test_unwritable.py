@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -13,22 +13,14 @@ from chained_changes import chained
 from three_nodes import ALL, TOPIC_ID, image_of
 
 from semel.broker.metadata.changes import Change
-from semel.broker.replication import departures
-from semel.broker.replication.departures import AGAIN_S, Departures
-from semel.protocol.errors import ErrorCode, SemelError, error_for
-from semel.protocol.ids import TopicId, TopicPartition
+from semel.broker.replication import unwritable
+from semel.broker.replication.unwritable import AGAIN_S, UnwritableReplicas
+from semel.protocol.errors import ErrorCode, error_for
+from semel.protocol.ids import TopicId
 from semel.runtime.clock import ManualClock
 
-FULL = error_for(ErrorCode.KAFKA_STORAGE_ERROR, "No space left on device")
+FULL = "No space left on device"
 TOO_FEW = replace(ALL, isr=(1, 3))
-
-
-@dataclass(frozen=True)
-class Replica:
-    """What is asked of a partition here."""
-
-    topic_id: TopicId
-    tp: TopicPartition
 
 
 class Metadata:
@@ -51,12 +43,12 @@ class Metadata:
         return [number for number, state in enumerate(self.image.topics["t"].partitions) if 3 not in state.isr]
 
 
-def unwritable(count: int) -> dict[Any, SemelError]:
-    return {Replica(topic_id=TOPIC_ID, tp=TopicPartition("t", number)): FULL for number in range(count)}
+def first(count: int) -> dict[tuple[TopicId, int], str]:
+    return {(TOPIC_ID, number): FULL for number in range(count)}
 
 
-def made(metadata: Metadata, clock: ManualClock) -> Departures:
-    return Departures(3, metadata, clock, lambda: 1)  # type: ignore[arg-type]
+def made(metadata: Metadata, clock: ManualClock) -> UnwritableReplicas:
+    return UnwritableReplicas(3, metadata, clock, lambda: 1)  # type: ignore[arg-type]
 
 
 def test_R2_only_what_is_left_is_told_and_what_stays_is_looked_at_later(caplog: pytest.LogCaptureFixture) -> None:
@@ -64,14 +56,14 @@ def test_R2_only_what_is_left_is_told_and_what_stays_is_looked_at_later(caplog: 
         metadata, clock = Metadata(ALL, TOO_FEW), ManualClock()
         leaving = made(metadata, clock)
         with caplog.at_level(logging.ERROR):
-            await leaving.leave(unwritable(2))
+            await leaving.leave(first(2))
         assert metadata.left() == [0]
         assert [record.getMessage().split(":")[0] for record in caplog.records] == ["t-0"]
         metadata.image = image_of(replace(ALL, isr=(1, 2)), ALL, min_isr=2)
-        await leaving.leave(unwritable(2))
+        await leaving.leave(first(2))
         assert metadata.left() == [0], "it was just looked at"
         clock.advance(ms=round(AGAIN_S * 1000))
-        await leaving.leave(unwritable(2))
+        await leaving.leave(first(2))
         assert metadata.left() == [0, 1]
 
     asyncio.run(run())
@@ -80,13 +72,13 @@ def test_R2_only_what_is_left_is_told_and_what_stays_is_looked_at_later(caplog: 
 def test_many_are_left_in_parts_and_a_few_of_them_are_told(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(departures, "TOGETHER_MAX", 30)
+    monkeypatch.setattr(unwritable, "TOGETHER_MAX", 30)
 
     async def run() -> None:
         metadata = Metadata(*[TOO_FEW] * 30, *[ALL] * 40)
         leaving = made(metadata, ManualClock())
         for _ in range(3):
-            await leaving.leave(unwritable(70))
+            await leaving.leave(first(70))
         assert metadata.left() == list(range(30, 70)), "those that stay do not keep the others from leaving"
         assert metadata.decisions == 2
 
@@ -101,10 +93,10 @@ def test_a_database_that_is_away_is_asked_again_later() -> None:
         metadata, clock = Metadata(ALL), ManualClock()
         metadata.fails = True
         leaving = made(metadata, clock)
-        await leaving.leave(unwritable(1))
+        await leaving.leave(first(1))
         metadata.fails = False
         clock.advance(ms=round(AGAIN_S * 1000))
-        await leaving.leave(unwritable(1))
+        await leaving.leave(first(1))
         assert (metadata.left(), metadata.decisions) == ([0], 2)
 
     asyncio.run(run())

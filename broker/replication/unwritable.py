@@ -1,6 +1,7 @@
-"""Takes this node out of the in-sync replicas of what it follows and can't write: its disk is full, or fails.
+"""Takes this node out of what it can't write: the disk is full or fails, or a partition's directory is gone.
 
-Its leader hears nothing of that, and would wait for it for replica.lag.time.max.ms. It joins again as any other replica
+Nobody else knows of that. A leader would wait for such a follower for replica.lag.time.max.ms, and producers would try
+such a leader for ever, though others have all of its records. The replica joins the in-sync set again as any other
 does, by its leader's proposal, once it has caught up (R5).
 """
 
@@ -12,7 +13,6 @@ from itertools import islice
 from typing import Final
 
 from semel.broker.controller.isr import left_by
-from semel.broker.logs.partition import Partition
 from semel.broker.metadata.changes import Change, PartitionChanged
 from semel.broker.metadata.image import MetadataImage
 from semel.broker.metadata.metadata import Metadata
@@ -31,8 +31,8 @@ TOGETHER_MAX: Final = 1_000
 _TOLD_MAX: Final = 20
 
 
-class Departures:
-    """The in-sync sets that one node leaves."""
+class UnwritableReplicas:
+    """The in-sync sets that one node leaves, and what it lets others lead."""
 
     def __init__(self, node_id: int, metadata: Metadata, clock: Clock, default_min_isr: Callable[[], int]) -> None:
         self._node_id = node_id
@@ -41,11 +41,13 @@ class Departures:
         self._default_min_isr = default_min_isr
         self._not_before: dict[tuple[TopicId, int], float] = {}
 
-    async def leave(self, unwritable: Mapping[Partition, SemelError]) -> None:
-        """Leave those of these partitions in which this node is in sync, and others are enough. Never fails."""
+    async def leave(self, reasons: Mapping[tuple[TopicId, int], str]) -> None:
+        """Leave those of these partitions that others can go on with. Never fails.
+
+        reasons: why each can't be written
+        """
         now = self._clock.monotonic()
         self._not_before = {key: until for key, until in self._not_before.items() if until > now}
-        reasons = {(one.topic_id, one.tp.partition): error for one, error in unwritable.items()}
         wanted = list(islice((key for key in reasons if key not in self._not_before), TOGETHER_MAX))
         self._not_before |= dict.fromkeys(wanted, now + AGAIN_S)
         if not self._changes(self._metadata.image, wanted):
@@ -65,7 +67,7 @@ class Departures:
         for change in told[:_TOLD_MAX]:
             _log.error(
                 "%s-%d: this replica leaves the in-sync replicas until it can be written, and others continue without "
-                "it: %s", change.name, change.partition, reasons[change.topic_id, change.partition].message,
+                "it: %s", change.name, change.partition, reasons[change.topic_id, change.partition],
             )  # fmt: skip
         if len(told) > _TOLD_MAX:
             _log.error("so do those of %s", counted(len(told) - _TOLD_MAX, "other partition"))
