@@ -92,6 +92,28 @@ Metrics = Annotated[
         help="Where to serve /metrics for Prometheus, /healthz and /readyz; port 0: any free. Default: nowhere.",
     ),
 ]
+NodeId = Annotated[
+    str | None,
+    typer.Option("--node-id", metavar="N", help=_or_default("The node's number, its own in the cluster.", "node.id")),
+]
+Peer = Annotated[
+    str | None,
+    typer.Option(
+        "--peer",
+        metavar="HOST:PORT",
+        help="Where the other nodes of a cluster reach this one; needs cluster.secret.file. Default: nowhere.",
+    ),
+]
+MetadataUrl = Annotated[
+    str | None,
+    typer.Option(
+        "--metadata",
+        metavar="URL",
+        help="The metadata's database, the same for all nodes of a cluster: postgresql://USER@HOST/NAME. Others on the "
+        "machine see what is on a command line: SEMEL_METADATA_URL is the place for a password. Default: a file in the "
+        "data directory.",
+    ),
+]
 ConfigFile = Annotated[Path | None, typer.Option("--config", metavar="FILE", help="A TOML file with settings.")]
 Assignments = Annotated[
     list[str] | None, typer.Option("--set", metavar="NAME=VALUE", help="Any setting. Can be given several times.")
@@ -150,6 +172,7 @@ ShowSettings = Annotated[bool, typer.Option("--settings", help="Print all settin
     + examples(
         "semel serve",
         "semel serve --nodes 3",
+        "semel serve --node-id 2 --peer 10.0.0.2:9096 --metadata postgresql://semel@db.example.com/semel",
         "semel serve --data-dir /var/lib/semel --kafka 0.0.0.0:9092 --set kafka.advertised=log1.example.com:9092",
         exit_codes=_EXIT_CODES,
     ),
@@ -159,6 +182,9 @@ def serve(
     kafka: Kafka = None,
     grpc: Grpc = None,
     metrics: Metrics = None,
+    node_id: NodeId = None,
+    peer: Peer = None,
+    metadata: MetadataUrl = None,
     config: ConfigFile = None,
     assignments: Assignments = None,
     log_format: LogFormat = None,
@@ -182,6 +208,9 @@ def serve(
         "--kafka": ("kafka.listen", kafka),
         "--grpc": ("grpc.listen", grpc),
         "--metrics": ("metrics.listen", metrics),
+        "--node-id": ("node.id", node_id),
+        "--peer": ("peer.listen", peer),
+        "--metadata": ("metadata.url", metadata),
         "--log-format": ("log.format", log_format),
     }
     try:

@@ -102,7 +102,8 @@ class Setting:
         return value
 
     def _convert(self, text: object) -> Value:
-        wrong = ConfigError(f"{self.name} = {text!r} is not a {self.type.value}: {self.range_text()}")
+        what = "an int" if self.type is ValueType.INT else f"a {self.type.value}"
+        wrong = ConfigError(f"{self.name} = {text!r} is not {what}: {self.range_text()}")
         if isinstance(text, str) and len(text) > _VALUE_LENGTH_MAX:
             raise ConfigError(f"{self.name} has a value of {len(text)} characters, more than {_VALUE_LENGTH_MAX}")
         match self.type:

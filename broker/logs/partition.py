@@ -68,6 +68,7 @@ class Partition:
     __slots__ = (
         "_clock",
         "_commits",
+        "_continued",
         "_durable_end",
         "_durable_waiter",
         "_epoch_note",
@@ -122,6 +123,8 @@ class Partition:
         """Why clients are sent away: the log is offline, or does not lead."""
         self._leader: LeaderState | None = None
         self._heard_s: float | None = None
+        self._continued: tuple[int, int, int] | None = None
+        """The leader epoch and the log end at which the leader knows an older epoch than the log's last, and that."""
         self._durable_waiter: asyncio.Future[None] | None = None
         self._durable_end = self._high_watermark = log.log_end_offset
         if high_watermark is None:
@@ -280,6 +283,17 @@ class Partition:
         """Append what the leader has sent, with its offsets and epochs, skipping what is there. Raises `SemelError`."""
         assert self._leader is None, "a leader does not follow"
         return self.append(batches, origin=AppendOrigin.REPLICATION)
+
+    @property
+    def last_epoch(self) -> int:
+        """The epoch of the last record, as the leader knows it. -1 where there is none."""
+        if self._continued is not None and self._continued[:2] == (self.leader_epoch, self.log.log_end_offset):
+            return self._continued[2]
+        return self.log.epochs.latest
+
+    def continue_in_epoch(self, epoch: int) -> None:
+        """Take `epoch` for that of the last record until more is appended: the leader has compacted newer ones away."""
+        self._continued = self.leader_epoch, self.log.log_end_offset, epoch
 
     def leader_committed(self, high_watermark: int) -> None:
         """Take over how far the leader says that the partition is committed, as far as this log goes."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from enum import Enum
 
-from semel.broker.logs.divergence import cut_to_follow
+from semel.broker.logs.divergence import cut_to_follow, is_compacted_away
 from semel.broker.logs.partition import Partition
 from semel.protocol.errors import ErrorCode
 from semel.protocol.kafka.fetch import FetchPartition, FetchPartitionResponse
@@ -37,7 +37,7 @@ def next_fetch(partition: Partition, max_bytes: int, noted_start: int) -> FetchP
         log.log_end_offset,
         max_bytes,
         partition.leader_epoch,
-        log.epochs.latest,
+        partition.last_epoch,
         min(log.log_start_offset, noted_start),
     )
 
@@ -60,7 +60,7 @@ def take_in(partition: Partition, asked: FetchPartition, answer: FetchPartitionR
         or partition.offline_error is not None
         or partition.leader_epoch != asked.current_leader_epoch
         or log.log_end_offset != asked.fetch_offset
-        or log.epochs.latest != asked.last_fetched_epoch
+        or partition.last_epoch != asked.last_fetched_epoch
     ):
         return Followed.LATE
     if answer.error is ErrorCode.OFFSET_OUT_OF_RANGE and answer.log_start_offset > log.log_end_offset:
@@ -86,7 +86,13 @@ def _cut(partition: Partition, epoch: int, end: int) -> None:
     own = log.end_offset_for_epoch(epoch)
     cut = cut_to_follow(end, log.log_end_offset if own is None else own.end_offset, log.log_end_offset)
     before = log.log_end_offset
-    if partition.truncate_to(cut):
+    committed = partition.high_watermark
+    if keeps := is_compacted_away(cut, committed, end, is_compacted=partition.config.is_compacted):
+        cut = committed
+    is_cut = partition.truncate_to(cut)
+    if keeps:
+        partition.continue_in_epoch(epoch)
+    if is_cut:
         _log.info(
             "%s: cut from %d to %d to follow its leader in epoch %d, whose epoch %d ended at %d",
             partition.tp, before, log.log_end_offset, partition.leader_epoch, epoch, end,

@@ -9,7 +9,8 @@ import pytest
 from replicated_logs import TP, Machine, ReplicatedLogs
 
 from semel.broker.handlers.fetch.replica import COMMITTED_AFTER_S, ReplicaFetch
-from semel.broker.log.config import AppendOrigin
+from semel.broker.log.config import AppendOrigin, CleanupPolicy
+from semel.broker.log.leader_epochs import LeaderEpochs
 from semel.broker.metadata.changes import PartitionState
 from semel.broker.replication.following import Followed, next_fetch, take_in
 from semel.broker.replication.parts import take_part
@@ -35,7 +36,7 @@ class Scene:
         return state
 
     def append(self, count: int = 1, machine: Machine | None = None) -> int:
-        batch = encode_batch([(1, None, b"v", ())] * count)
+        batch = encode_batch([(1, b"k", b"v", ())] * count)
         return (machine or self.leader).partition.append(bytearray(batch), acks=1).last_offset
 
     def request(self, follower: Machine, wait_ms: int = 0) -> FetchRequest:
@@ -118,6 +119,51 @@ def test_R3_the_old_leader_cuts_what_nobody_else_has_and_follows() -> None:
     assert scene.leader.partition.log_end_offset == 1
     assert scene.fetch(scene.leader, scene.second) is Followed.TAKEN_IN
     assert scene.leader.batches(2) == scene.second.batches(2)
+
+
+def leader_without_epoch_1(*policies: CleanupPolicy) -> Scene:
+    """A scene whose leader copied its log when nothing of epoch 1 was left, and whose third replica has that epoch.
+
+    Offsets 0 and 1 are of epoch 0, 2 to 4 of epoch 1, 5 of epoch 2; the third has none of the last, and all that was
+    committed before it.
+    """
+    scene = Scene()
+    for machine in scene.world.machines.values():
+        config = replace(machine.partition.config, cleanup_policy=frozenset(policies))
+        machine.partition.log.update_config(config)
+    for epoch, count in ((1, 2), (2, 3)):
+        scene.append(count)
+        scene.leader.sync()
+        for follower in (scene.second, scene.third) * 3:
+            scene.fetch(follower)
+        scene.change(leader=1, leader_epoch=epoch)
+    assert scene.third.partition.high_watermark == 5
+    epochs = scene.leader.partition.log.epochs
+    assert list(epochs.entries()) == [(0, 0), (1, 2), (2, 5)]
+    scene.leader.partition.log.epochs = LeaderEpochs([(0, 0), (2, 5)])
+    scene.append(1)
+    scene.leader.sync()
+    return scene
+
+
+def test_R3_committed_records_of_an_epoch_that_the_leader_has_compacted_away_are_kept() -> None:
+    """The follower refused to cut what is committed, and never followed again."""
+    scene = leader_without_epoch_1(CleanupPolicy.COMPACT)
+    assert scene.fetch(scene.third) is Followed.CUT
+    assert (scene.third.partition.log_end_offset, scene.third.partition.high_watermark) == (5, 5)
+    assert scene.fetch(scene.third) is Followed.TAKEN_IN
+    assert scene.third.batches(6) == scene.leader.batches(6)
+    assert scene.third.partition.last_epoch == 2
+
+
+def test_R3_R4_a_leader_that_lacks_committed_records_is_not_followed() -> None:
+    """Nothing is compacted away in such a topic; and an epoch that ended too early never had the records."""
+    with pytest.raises(SemelError, match="is committed up to 5 and cannot be cut at 2"):
+        (scene := leader_without_epoch_1(CleanupPolicy.DELETE)).fetch(scene.third)
+    scene = leader_without_epoch_1(CleanupPolicy.COMPACT)
+    scene.leader.partition.log.epochs = LeaderEpochs([(0, 0), (2, 4)])
+    with pytest.raises(SemelError, match="is committed up to 5 and cannot be cut at 2"):
+        scene.fetch(scene.third)
 
 
 def test_R4_an_older_epoch_makes_nobody_lead_or_follow() -> None:
