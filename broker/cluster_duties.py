@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Final
 
 from semel.broker.cluster_changes import ClusterChanges
 from semel.broker.controller.elections import nodes_fenced, nodes_unfenced
-from semel.broker.controller.membership import alive_nodes, cordoned_nodes, stopping_nodes
+from semel.broker.controller.membership import alive_nodes, cordoned_nodes, full_nodes, stopping_nodes
 from semel.broker.controller.moves import completed_moves
 from semel.broker.controller.placement import with_more_replicas
 from semel.broker.controller.preferred import LedElsewhere, preferred_elections
@@ -197,7 +197,7 @@ class ClusterDuties:
 
     def _more_replicas(self, image: MetadataImage) -> list[Change]:
         config = self._config()
-        alive = alive_nodes(image) - stopping_nodes(image) - cordoned_nodes(image)
+        alive = alive_nodes(image) - stopping_nodes(image) - cordoned_nodes(image) - full_nodes(image)
         nodes = [node_id for node_id in alive if image.brokers[node_id].peer_port]
         changes: list[Change] = []
         for name, factor in (
@@ -225,6 +225,7 @@ class ClusterDuties:
 
     async def leave(self, patience_s: float) -> None:
         """Have others lead what this node leads, and wait until they know it: as long as there is patience."""
+        self._metadata.stand_down()
         config = self._config()
         deadline = self._clock.monotonic() + patience_s
         moved_at = 0

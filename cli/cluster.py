@@ -160,7 +160,7 @@ def _nothing_to_move(found: Plan) -> str:
         return "nothing to move"
     if found.left_alone:
         count = counted(len(found.left_alone), "partition is", "partitions are")
-        return f"nothing can be moved now: {count} left alone; `semel cluster` tells what is wrong"
+        return f"nothing can be moved now: {count} left alone; `semel cluster status` tells what is wrong"
     if found.hot:
         return "nothing to move: the rest is balanced"
     return "nothing to move: the cluster is balanced"

@@ -109,6 +109,7 @@ def move(
         ]
         if not yes:
             _confirm_few_replicas(admin, there, nodes)
+            _confirm_full_nodes(admin, nodes)
         moves_command = "semel partition moves"
         if no_wait:
             throttling = None if rate is None else MoveThrottle(admin, rate)
@@ -332,6 +333,17 @@ def _confirm_few_replicas(
                 file=sys.stderr,
             )
             confirm("Move all the same?", err=True)
+
+
+def _confirm_full_nodes(admin: semel.Admin, nodes: Sequence[int]) -> None:
+    """Ask where new replicas are to be on nodes whose disks refuse producers."""
+    full = [node.node_id for node in admin.nodes() if node.is_full and node.node_id in nodes]
+    if full:
+        named = f"node {full[0]} has a full disk"
+        if len(full) > 1:
+            named = f"nodes {', '.join(map(str, full))} have full disks"
+        print(f"{named}: copies may not fit, and producers are refused there", file=sys.stderr)
+        confirm("Move all the same?", err=True)
 
 
 def _replicas_of(admin: semel.Admin, names: Sequence[str]) -> Mapping[TopicPartition, tuple[int, ...]]:

@@ -22,7 +22,7 @@ import typer
 from semel.broker.config.node_config import SETTINGS, value_of
 from semel.broker.config.sources import LoadedConfig, load_config
 from semel.broker.metadata.chain import MetadataWentBackError
-from semel.broker.metadata.runs import NodeDeposedError, NodeRemovedError
+from semel.broker.metadata.runs import LeftBehindError, NodeDeposedError, NodeRemovedError
 from semel.broker.node_log import configure_logging
 from semel.broker.start_errors import NodeStartError, StartFailure
 from semel.cli.common import command_app, examples, fails_well, parse_partition
@@ -53,8 +53,8 @@ _SETTINGS_HELP: Final = (
 )
 _EXIT_CODES: Final = (
     "0 stopped by a signal; 1 unexpected; 2 wrong configuration; 3 data directory in use or damaged; 4 metadata "
-    "unreachable, or it went back while the node ran; 5 address in use; 6 the disk failed while it ran or stopped; "
-    "7 removed from the cluster"
+    "unreachable, or it went back while the node ran, or the node was away for too many changes of it; 5 address in "
+    "use; 6 the disk failed while it ran or stopped; 7 removed from the cluster"
 )
 
 SAME_SIGNAL_S: Final = 0.3
@@ -386,7 +386,8 @@ async def _stop(node: Node) -> int:
 def _exit_after(failure: SemelError) -> ServeExit:
     if isinstance(failure, NodeRemovedError):
         return ServeExit.REMOVED
-    return ServeExit.METADATA if isinstance(failure, MetadataWentBackError | NodeDeposedError) else ServeExit.STORAGE
+    of_metadata = isinstance(failure, MetadataWentBackError | NodeDeposedError | LeftBehindError)
+    return ServeExit.METADATA if of_metadata else ServeExit.STORAGE
 
 
 def _is_of_the_disk(error: Exception) -> bool:

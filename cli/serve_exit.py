@@ -17,7 +17,8 @@ class ServeExit(IntEnum):
     DATA_FOLDER = 3
     """The data folder is in use, belongs to another node, or can't be read."""
     METADATA = 4
-    """The metadata's database can't be used or went back, or another node is the controller."""
+    """The metadata's database can't be used or went back, another node is the controller, or this one was away for too
+    many changes: it reads all at its next start."""
     ADDRESS = 5
     """A port is in use, or a host is not this machine's."""
     STORAGE = 6

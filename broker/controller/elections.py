@@ -1,9 +1,9 @@
 """Who leads a partition, and what becomes of partitions when nodes fail, return and restart (R4).
 
-A leader is the first in-sync replica, in the order of replicas, that is alive and not shutting down; where there is
-none, an eligible one (KIP-966), which has all committed records too; else nobody, until one of them returns. To elect
-any other replica can lose records, and is an operator's word alone. A node that fails or restarts leaves the in-sync
-sets at once (R5): what it has after a restart, it has to show again.
+A leader is the first in-sync replica, in the order of replicas, that is alive and not shutting down, and whose disk has
+room if there is such a one; where there is none, an eligible one (KIP-966), which has all committed records too; else
+nobody, until one of them returns. To elect any other replica can lose records, and is an operator's word alone. A node
+that fails or restarts leaves the in-sync sets at once (R5): what it has after a restart, it has to show again.
 
 `stopping` are nodes that shut down; `default_min_isr` is the nodes' min.insync.replicas.
 """
@@ -66,7 +66,7 @@ def elect(
         or else any that is alive
     """
     alive = alive_nodes(image)
-    draft = led(state, alive, min_isr=min_isr, stopping=stopping)
+    draft = led(state, alive, min_isr=min_isr, stopping=stopping, full=full_nodes(image))
     if unclean and draft.leader == NO_LEADER:
         left = [each for each in state.replicas if each in alive and each not in stopping]
         left.sort(key=lambda each: each in state.adding)  # which may have next to nothing
@@ -77,12 +77,23 @@ def elect(
     return follows(state, draft)
 
 
-def led(draft: PartitionState, alive: Container[int], *, min_isr: int, stopping: Container[int] = ()) -> PartitionState:
-    """Return a state in the making with its leader, or without one. Its epochs are as before."""
+def led(
+    draft: PartitionState,
+    alive: Container[int],
+    *,
+    min_isr: int,
+    stopping: Container[int] = (),
+    full: Container[int] = (),
+) -> PartitionState:
+    """Return a state in the making with its leader, or without one. Its epochs are as before.
+
+    full: nodes whose disks refuse producers: of equals another one leads
+    """
     is_led = draft.leader in draft.isr and draft.leader in alive
     if is_led and draft.leader not in stopping:
         return draft
     electable = [each for each in draft.replicas if each in alive and each not in stopping]
+    electable.sort(key=lambda each: each in full)
     for replica in electable:
         if replica in draft.isr:
             return replace(draft, leader=replica)
@@ -106,7 +117,7 @@ def nodes_fenced(
     changes: list[Change] = [BrokerFenced(node_id, image.brokers[node_id].epoch) for node_id in sorted(fenced)]
     if not fenced:
         return changes
-    alive = alive_nodes(image) - fenced
+    alive, full = alive_nodes(image) - fenced, full_nodes(image)
     for topic, number, state in partitions_of(image):
         if state.leader not in fenced and fenced.isdisjoint(state.isr):
             continue
@@ -114,7 +125,7 @@ def nodes_fenced(
         draft = state
         if len(state.replicas) > 1:
             draft = with_isr(state, [each for each in state.isr if each not in fenced], min_isr)
-        draft = led(draft, alive, min_isr=min_isr, stopping=stopping)
+        draft = led(draft, alive, min_isr=min_isr, stopping=stopping, full=full)
         changes += changed(topic, number, follows(state, draft))
     return changes
 
@@ -130,10 +141,10 @@ def nodes_unfenced(
     changes: list[Change] = [BrokerUnfenced(node_id, image.brokers[node_id].epoch) for node_id in returned]
     if not returned:
         return changes
-    alive = alive_nodes(image).union(returned)
+    alive, full = alive_nodes(image).union(returned), full_nodes(image)
     for topic, number, state in partitions_of(image):
         if state.leader == NO_LEADER:
-            draft = led(state, alive, min_isr=min_isr_of(topic, default_min_isr), stopping=stopping)
+            draft = led(state, alive, min_isr=min_isr_of(topic, default_min_isr), stopping=stopping, full=full)
             changes += changed(topic, number, follows(state, draft))
     return changes
 
@@ -159,7 +170,7 @@ def node_registered(
     former = image.brokers.get(node_id)
     emptied = {node_id} if former is None or former.directory_id != registration.directory_id else set()
     lost = emptied or ({node_id} if _lost_records(former, registration) else set())
-    alive = alive_nodes(image) | {node_id}
+    alive, full = alive_nodes(image) | {node_id}, full_nodes(image) - {node_id}
     others_stopping = set(stopping) - {node_id}
     changes: list[Change] = []
     for topic, number, state in partitions_of(image):
@@ -186,7 +197,7 @@ def node_registered(
             )
         if is_deposed or draft.leader == NO_LEADER:
             leaderless = replace(draft, leader=NO_LEADER)
-            draft = led(leaderless, alive, min_isr=min_isr, stopping=others_stopping)
+            draft = led(leaderless, alive, min_isr=min_isr, stopping=others_stopping, full=full)
         changes += changed(topic, number, follows(state, draft, is_new_reign=is_deposed))
     return changes
 

@@ -18,6 +18,7 @@ from semel.broker.controller.membership import (
     alive_nodes,
     changed,
     follows,
+    full_nodes,
     is_enough,
     min_isr_of,
     stopping_nodes,
@@ -27,7 +28,7 @@ from semel.broker.controller.moves import completed
 from semel.broker.metadata.changes import Change, PartitionChanged, PartitionState
 from semel.broker.metadata.image import MetadataImage
 from semel.protocol.errors import ErrorCode
-from semel.protocol.ids import TopicId, format_topic_id
+from semel.protocol.ids import NO_LEADER, TopicId, format_topic_id
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,33 +99,41 @@ def left_by(
     image: MetadataImage,
     node_id: int,
     broker_epoch: int,
-    partitions: Collection[tuple[TopicId, int]],
+    partitions: Mapping[tuple[TopicId, int], bool],
     *,
     default_min_isr: int,
 ) -> list[Change]:
     """Return how a node leaves the in-sync replicas of partitions that it can't write, and another one leads.
 
+    partitions: of each, whether the node has lost its records, or can't read them
+
     A follower stays where too few would be left for acks=all (R2): nobody would be helped, and fewer would count as
-    complete. A leader stays where no other one is in sync, alive, and to stay.
+    complete. One that has lost its records does not: it is not complete. A leader stays where no other one is in sync,
+    alive, and to stay. One that has lost its records leaves to an eligible one as well: what that lacks, because it was
+    acknowledged by the leader alone (acks=1), is gone here, too.
     Nothing changes for a node that has registered again since.
     """
     broker = image.brokers.get(node_id)
     if broker is None or broker.epoch != broker_epoch:
         return []
-    alive, stopping = alive_nodes(image), stopping_nodes(image)
+    alive, stopping, full = alive_nodes(image), stopping_nodes(image), full_nodes(image)
     changes: list[Change] = []
-    for topic_id, number in partitions:
+    for (topic_id, number), is_lost in partitions.items():
         topic = image.topic_by_id(topic_id)
         if topic is None or not 0 <= number < len(topic.partitions):
             continue
         state, min_isr = topic.partitions[number], min_isr_of(topic, default_min_isr)
         isr = tuple(each for each in state.isr if each != node_id)
+        draft = with_isr(state, isr, min_isr, lost={node_id} if is_lost else ())
         if state.leader == node_id:
-            draft = led(with_isr(state, isr, min_isr, lost={node_id}), alive, min_isr=min_isr, stopping=stopping)
-            if draft.leader in isr and draft.leader not in stopping:
-                changes += changed(topic, number, follows(state, draft))
-        elif node_id in state.isr and state.leader in isr and is_enough(state, isr, min_isr):
-            changes += changed(topic, number, follows(state, with_isr(state, isr, min_isr)))
+            draft = led(draft, alive, min_isr=min_isr, stopping=stopping, full=full)
+            may_leave = draft.leader in isr or (is_lost and draft.leader not in (node_id, NO_LEADER))
+        elif node_id in state.isr:
+            may_leave = state.leader in isr and (is_lost or is_enough(state, isr, min_isr))
+        else:
+            may_leave = is_lost and node_id in state.elr
+        if may_leave:
+            changes += changed(topic, number, follows(state, draft))
     return changes
 
 

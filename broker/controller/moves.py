@@ -18,6 +18,7 @@ from semel.broker.controller.membership import (
     cordoned_nodes,
     existing,
     follows,
+    full_nodes,
     is_enough,
     min_isr_of,
     partitions_of,
@@ -98,7 +99,7 @@ def cancel_move(
         return changed(topic, tp.partition, follows(state, draft))
     draft = replace(state, replicas=before, adding=(), removing=())
     draft = with_isr(draft, isr, min_isr)
-    draft = led(draft, alive_nodes(image), min_isr=min_isr, stopping=stopping)
+    draft = led(draft, alive_nodes(image), min_isr=min_isr, stopping=stopping, full=full_nodes(image))
     if draft.leader == NO_LEADER and not {*state.isr, *state.elr}.issubset(before):
         raise FatalError(
             f"the move of {tp} can't be cancelled now: of the replicas from before, {list(before)}, none could lead. "
@@ -122,7 +123,8 @@ def completed(
     moved = replace(draft, replicas=after, adding=(), removing=())
     if not set(draft.adding).intersection(after).issubset(isr) or not is_enough(moved, isr, min_isr):
         return draft
-    moved = led(with_isr(moved, isr, min_isr), alive_nodes(image), min_isr=min_isr, stopping=stopping)
+    alive, full = alive_nodes(image), full_nodes(image)
+    moved = led(with_isr(moved, isr, min_isr), alive, min_isr=min_isr, stopping=stopping, full=full)
     return draft if moved.leader == NO_LEADER else moved
 
 

@@ -13,7 +13,7 @@ from dataclasses import replace
 from itertools import zip_longest
 from typing import Final
 
-from semel.broker.controller.membership import alive_nodes, changed, cordoned_nodes, follows
+from semel.broker.controller.membership import alive_nodes, changed, cordoned_nodes, follows, full_nodes
 from semel.broker.metadata.changes import PartitionChanged, PartitionState
 from semel.broker.metadata.image import MetadataImage, TopicImage
 from semel.protocol.errors import ErrorCode, UsageError
@@ -36,8 +36,8 @@ def place_replicas(
 ) -> tuple[PartitionState, ...]:
     """Return the states of `count` new partitions with `factor` replicas each.
 
-    nodes: those that may have replicas, of the registered ones. Nodes that are fenced or shut down get some only where
-        the others are too few, and lead nothing
+    nodes: those that may have replicas, of the registered ones. Nodes that are fenced, shut down or have a full disk
+        get some only where the others are too few, and lead nothing, but for full ones where there are no others
     start: a random number from which the rounds begin, so that the first partitions of all topics are not on one node
     existing: the partitions that the topic has
 
@@ -52,7 +52,8 @@ def place_replicas(
             f"topic {topic} can't be placed now: of the nodes {_listed(able)} none is alive and stays. Start one",
             ErrorCode.INVALID_REPLICATION_FACTOR,
         )
-    rounds = _Rounds(_by_turns_of_racks(image, able), image, ready, start % len(able))
+    roomy = ready - full_nodes(image) or ready
+    rounds = _Rounds(_by_turns_of_racks(image, able), image, roomy, start % len(able))
     length = len(able) * max(1, min(len(able) - 1, _PATTERN_MAX // len(able)))
     placed = rounds.place(count % length, factor, existing)
     if count >= length:

@@ -11,7 +11,15 @@ from dataclasses import replace
 from typing import NamedTuple
 
 from semel.broker.controller.elections import led
-from semel.broker.controller.membership import alive_nodes, changed, follows, min_isr_of, partitions_of, with_isr
+from semel.broker.controller.membership import (
+    alive_nodes,
+    changed,
+    follows,
+    full_nodes,
+    min_isr_of,
+    partitions_of,
+    with_isr,
+)
 from semel.broker.metadata.changes import Change
 from semel.broker.metadata.image import MetadataImage
 from semel.protocol.ids import TopicPartition
@@ -35,7 +43,7 @@ def step_down(image: MetadataImage, node_id: int, *, default_min_isr: int, stopp
     by this one alone (acks=1). When it has stopped it is fenced, and what nobody else can lead waits for it.
     """
     out = {*stopping, node_id}
-    alive = alive_nodes(image)
+    alive, full = alive_nodes(image), full_nodes(image)
     changes: list[Change] = []
     waiting: list[TopicPartition] = []
     for topic, number, state in partitions_of(image):
@@ -44,7 +52,7 @@ def step_down(image: MetadataImage, node_id: int, *, default_min_isr: int, stopp
         min_isr = min_isr_of(topic, default_min_isr)
         draft = state
         if state.leader == node_id:
-            draft = led(state, alive, min_isr=min_isr, stopping=out)
+            draft = led(state, alive, min_isr=min_isr, stopping=out, full=full)
         if draft.leader in alive and draft.leader != node_id:
             isr = [each for each in state.isr if each != node_id]
             draft = replace(with_isr(state, isr, min_isr), leader=draft.leader)

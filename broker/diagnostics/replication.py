@@ -9,6 +9,7 @@ from itertools import islice
 from semel.broker.controller.membership import cordoned_nodes, min_isr_of, partitions_of
 from semel.broker.handlers.topics.rules import internal_topic
 from semel.broker.log.throttled_replicas import THROTTLED_REPLICAS
+from semel.broker.logs.leader_state import NOT_HEARD
 from semel.broker.metadata.image import TopicImage
 from semel.broker.services import Services
 from semel.protocol.api.diagnostics import (
@@ -84,7 +85,8 @@ def _missing(node: Services, tp: TopicPartition) -> tuple[ReplicaFacts, ...]:
     for replica in leader.replicas:
         if replica not in leader.isr:
             known = leader.follower(replica)
-            lacks = -1 if known is None else max(partition.log_end_offset - known.end_offset, 0)
+            has_fetched = known is not None and known.broker_epoch != NOT_HEARD
+            lacks = max(partition.log_end_offset - known.end_offset, 0) if known is not None and has_fetched else -1
             told.append(ReplicaFacts(replica, lacks))
     return tuple(told)
 

@@ -219,13 +219,16 @@ class LeaderState:
         log_start_offset: int,
         log_end_offset: int,
         usable: Mapping[int, int],
+        full: Collection[int] = (),
     ) -> WantedIsr | None:
         """Return the in-sync set to ask for now, or None where it is right, or was asked for and is not settled.
 
         A follower joins once it has all that is committed and all from before this epoch, and nothing that was deleted,
         in a fetch of its present start, while it is `usable`: a node that is registered under that broker epoch, not
-        fenced, and stays. One that had not all for `lag_max_s` leaves. The same set is asked for where it is enough by
-        the setting of now, and others are still eligible: they are not any more once the answer is there.
+        fenced, and stays. A node in `full`, whose disk refuses producers, joins only where too few are in sync: it
+        would leave again as soon as the rest of its disk is full, and producers would wait for that. One that had not
+        all for `lag_max_s` leaves. The same set is asked for where it is enough by the setting of now, and others are
+        still eligible: they are not any more once the answer is there.
         """
         if self.is_asking:
             return None
@@ -239,6 +242,7 @@ class LeaderState:
                 and follower.end_offset >= enough
                 and follower.log_start_offset >= log_start_offset
                 and usable.get(node) == follower.broker_epoch
+                and not (node in full and self._are_enough)
             ):
                 wanted.append(node)
         if set(wanted) == set(self.isr) and not (self.elr and self._are_enough):

@@ -160,8 +160,14 @@ class LogManager:
     @property
     def write_error(self) -> str:
         """Why appends fail now; empty where they do not."""
+        full = self.journal_full
+        return f"the disk is full: {full}" if full else self._commits.failures.last
+
+    @property
+    def journal_full(self) -> str:
+        """Why nothing that is appended becomes durable now, for want of room; empty where it does."""
         full = None if self._journal is None else self._journal.full
-        return self._commits.failures.last if full is None else f"the disk is full: {full}"
+        return "" if full is None else str(full)
 
     @property
     def offline(self) -> OfflineLogs:

@@ -20,7 +20,7 @@ from semel.broker.metadata.chain import MetadataWentBackError, Position
 from semel.broker.metadata.changes import BrokerRegistered, Change
 from semel.broker.metadata.database import MetadataUnavailableError
 from semel.broker.metadata.image import EMPTY_IMAGE, MetadataImage, TopicImage
-from semel.broker.metadata.runs import NodeDeposedError, Writer
+from semel.broker.metadata.runs import LeftBehindError, NodeDeposedError, Writer
 from semel.broker.metadata.store import (
     Alone,
     Lease,
@@ -32,7 +32,7 @@ from semel.broker.metadata.store import (
     positions_of,
     registration_of,
 )
-from semel.protocol.errors import FatalError, SemelError
+from semel.protocol.errors import SemelError
 from semel.protocol.ids import TopicId, TopicPartition
 from semel.protocol.randomness import source
 from semel.runtime.clock import Clock
@@ -106,6 +106,7 @@ class Metadata:
         self._writing = asyncio.Lock()
         self._executor = Threads(1, "semel-metadata")
         self._is_silent = False
+        self._is_candidate = True
         self._told_of_lease_at: float | None = None
         self.reached_since: float | None = None
         """Since when the database has answered, by the monotonic clock; None while it does not."""
@@ -282,6 +283,10 @@ class Metadata:
                 if listening is not None:
                     duties.create_task(listening.run(), name="listen for changes of the metadata")
 
+    def stand_down(self) -> None:
+        """Take the controller's lease no more: this node is about to stop, and would judge the others by old news."""
+        self._is_candidate = False
+
     async def _keep_leases(self) -> None:
         while True:
             await asyncio.sleep(self._lease_ms / 3000)
@@ -299,6 +304,8 @@ class Metadata:
         now_ms = self._clock.now_ms()
         try:
             if self._lease is None:
+                if not self._is_candidate:
+                    return
                 self._lease = await self._acquire()
                 await self._catch_up()
                 _log.info("this node is the controller now, epoch %d", self._lease.epoch)
@@ -362,7 +369,7 @@ class Metadata:
             except (MetadataWentBackError, NodeDeposedError):
                 pass  # `_off_loop` has told of it
             except MetadataConflictError as error:
-                raise FatalError(
+                raise LeftBehindError(
                     f"this node was away for too many changes of the metadata ({error.message}). Start it again"
                 ) from error
             else:

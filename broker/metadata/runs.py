@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from semel.protocol.errors import ErrorCode, FencedError
+from semel.protocol.errors import ErrorCode, FatalError, FencedError
 
 
 class NodeDeposedError(FencedError):
@@ -12,6 +12,10 @@ class NodeDeposedError(FencedError):
 
     def __init__(self, message: str, code: ErrorCode = ErrorCode.STALE_BROKER_EPOCH) -> None:
         super().__init__(message, code)
+
+
+class LeftBehindError(FatalError):
+    """The node was away for so many changes that those it lacks are only in a snapshot: its next start reads that."""
 
 
 class NodeRemovedError(NodeDeposedError):

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection
 from typing import Final
 
-from semel.broker.controller.full_disks import led_elsewhere
+from semel.broker.controller.full_disks import able_to_lead, disk_told, led_elsewhere, successor
 from semel.broker.logs.partition import Partition
 from semel.broker.metadata.changes import BrokerFull, Change, PartitionChanged
 from semel.broker.metadata.image import MetadataImage
@@ -15,6 +15,7 @@ from semel.protocol.errors import SemelError
 from semel.protocol.ids import TopicId
 from semel.protocol.wording import counted
 from semel.runtime.clock import Clock
+from semel.runtime.turns import in_turns
 
 _log = logging.getLogger("semel.replication")
 
@@ -34,26 +35,33 @@ class FullDisk:
         self._clock = clock
         self._is_refusing = is_refusing
         self._not_before = 0.0
+        self._settled: MetadataImage | None = None
+        """By this image nothing more can be given up."""
 
-    async def look(self, led: Sequence[Partition]) -> None:
-        """Say in the metadata what has changed, and give up what others can lead. Never fails.
+    async def look(self, led: Collection[Partition]) -> None:
+        """Say in the metadata what has changed, and give up the next ones that others can lead. Never fails.
 
         led: what this node leads of what other nodes have, too
         """
-        is_full = self._is_refusing()
-        here = self._metadata.image.brokers.get(self._node_id)
+        is_full, image = self._is_refusing(), self._metadata.image
+        here = image.brokers.get(self._node_id)
         if here is None or not (is_full or here.is_full) or self._clock.monotonic() < self._not_before:
             return
-        # What can't be given up must not keep the rest from it: all are looked at, and the first are changed.
-        keys = [(one.topic_id, one.tp.partition) for one in led] if is_full else []
-        if not self._changes(self._metadata.image, keys, is_full=is_full):
-            return
+        wanted: list[tuple[TopicId, int]] = []
+        if is_full and image is not self._settled:
+            wanted = await self._wanted(image, led)
+            if not wanted:
+                self._settled = image
         done: list[Change] = []
 
         def decide(image: MetadataImage) -> list[Change]:
-            done[:] = self._changes(image, keys, is_full=is_full)
+            epoch = self._metadata.broker_epoch
+            done[:] = disk_told(image, self._node_id, epoch, is_full=is_full)
+            done.extend(led_elsewhere(image, self._node_id, epoch, wanted))
             return done
 
+        if not wanted and not decide(image):
+            return
         try:
             await self._metadata.change(decide)
         except SemelError as error:
@@ -68,6 +76,15 @@ class FullDisk:
                 "%s led by other nodes now, whose disks have room", counted(moved, "partition is", "partitions are")
             )
 
-    def _changes(self, image: MetadataImage, led: Collection[tuple[TopicId, int]], *, is_full: bool) -> list[Change]:
-        changes = led_elsewhere(image, self._node_id, self._metadata.broker_epoch, led, is_full=is_full)
-        return changes[:TOGETHER_MAX]
+    async def _wanted(self, image: MetadataImage, led: Collection[Partition]) -> list[tuple[TopicId, int]]:
+        """Return the first partitions that others can lead by this image, looking at all in turns (S3)."""
+        able = able_to_lead(image, self._node_id)
+        found: list[tuple[TopicId, int]] = []
+        if able:
+            async for one in in_turns(led):
+                state = image.partition(one.tp)
+                if state is not None and successor(state, self._node_id, able) is not None:
+                    found.append((one.topic_id, one.tp.partition))
+                    if len(found) == TOGETHER_MAX:
+                        break
+        return found

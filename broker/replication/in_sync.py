@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from semel.broker.controller.isr import IsrResult, ProposedIsr, decide_isr
-from semel.broker.controller.membership import stopping_nodes
+from semel.broker.controller.membership import full_nodes, stopping_nodes
 from semel.broker.logs.partition import Partition
 from semel.broker.metadata.changes import Change
 from semel.broker.metadata.image import MetadataImage
@@ -63,6 +63,7 @@ class InSyncProposals:
             for node_id, broker in self._metadata.image.brokers.items()
             if not broker.is_fenced and not broker.is_stopping
         }
+        full = full_nodes(self._metadata.image)
         now_s, lag_max_s = self._clock.monotonic(), self._config()[0].replica_lag_time_max_ms / 1000
         for partition in led:
             leader = partition.leader
@@ -75,6 +76,7 @@ class InSyncProposals:
                 log_start_offset=partition.log_start_offset,
                 log_end_offset=partition.log_end_offset,
                 usable=usable,
+                full=full,
             )
             if wanted is not None:
                 proposed = ProposedIsr(

@@ -13,7 +13,7 @@ from contextlib import suppress
 from typing import Final
 
 from semel.broker.log.epochs_file import EpochsWrite
-from semel.broker.logs.offline import message_of
+from semel.broker.logs.offline import OfflineKind, message_of
 from semel.broker.logs.partition import Partition
 from semel.broker.metadata.changes import PartitionState
 from semel.broker.metadata.image import MetadataImage
@@ -24,7 +24,7 @@ from semel.broker.replication.in_sync import InSyncProposals
 from semel.broker.replication.lost_records import LostRecords
 from semel.broker.replication.parts import take_part
 from semel.broker.replication.throttle import FollowerThrottle
-from semel.broker.replication.unwritable import UnwritableReplicas
+from semel.broker.replication.unwritable import Reason, UnwritableReplicas
 from semel.broker.services import Services
 from semel.protocol.errors import SemelError
 from semel.protocol.ids import NO_LEADER, TopicId, TopicPartition
@@ -187,17 +187,24 @@ class Replicas:
         finally:
             await self.close()
 
-    def _why_unwritable(self, led: Iterable[Partition]) -> dict[tuple[TopicId, int], str]:
+    def _why_unwritable(self, led: Iterable[Partition]) -> dict[tuple[TopicId, int], Reason]:
         """Return what can't be written here, with the reasons: what is followed, what is led, and what is not open."""
-        reasons = {
-            (one.topic_id, one.tp.partition): one.reason for one in self._node.logs.offline if one.topic_id is not None
-        }
-        for one in led:
-            if one.offline_error is not None:
-                reasons[one.topic_id, one.tp.partition] = one.offline_error.message
+        reasons: dict[tuple[TopicId, int], Reason] = {}
+        if full := self._node.logs.journal_full:
+            # What a follower has appended stays in memory: it fetches on, and is in sync, once that is on its disk.
+            for partition in (one for fetcher in self._fetchers.values() for one in fetcher.followed.values()):
+                if partition.durable_end < partition.log_end_offset:
+                    reasons[partition.topic_id, partition.tp.partition] = Reason(f"the disk is full: {full}")
         for fetcher in self._fetchers.values():
             for tp, error in fetcher.unwritable.items():
-                reasons[fetcher.followed[tp].topic_id, tp.partition] = error.message
+                reasons[fetcher.followed[tp].topic_id, tp.partition] = Reason(error.message)
+        for partition in led:
+            if partition.offline_error is not None:
+                reasons[partition.topic_id, partition.tp.partition] = Reason(partition.offline_error.message)
+        for log in self._node.logs.offline:
+            if log.topic_id is not None:
+                is_lost = log.kind is not OfflineKind.NOT_MADE
+                reasons[log.topic_id, log.tp.partition] = Reason(log.reason, is_lost)
         return reasons
 
     def stop_following(self) -> None:

@@ -8,9 +8,8 @@ does, by its leader's proposal, once it has caught up (R5).
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Collection, Mapping
-from itertools import islice
-from typing import Final
+from collections.abc import Callable, Mapping
+from typing import Final, NamedTuple
 
 from semel.broker.controller.isr import left_by
 from semel.broker.metadata.changes import Change, PartitionChanged
@@ -20,6 +19,7 @@ from semel.protocol.errors import SemelError
 from semel.protocol.ids import TopicId
 from semel.protocol.wording import counted
 from semel.runtime.clock import Clock
+from semel.runtime.turns import in_turns
 
 _log = logging.getLogger("semel.replication")
 
@@ -29,6 +29,13 @@ been left, and where its leader took it in again before it had more."""
 TOGETHER_MAX: Final = 1_000
 """Partitions that are left by one change: a full disk is that of all partitions of a node."""
 _TOLD_MAX: Final = 20
+
+
+class Reason(NamedTuple):
+    """Why a partition can't be written. is_lost: its records are lost here, or can't be read."""
+
+    text: str
+    is_lost: bool = False
 
 
 class UnwritableReplicas:
@@ -41,16 +48,22 @@ class UnwritableReplicas:
         self._default_min_isr = default_min_isr
         self._not_before: dict[tuple[TopicId, int], float] = {}
 
-    async def leave(self, reasons: Mapping[tuple[TopicId, int], str]) -> None:
-        """Leave those of these partitions that others can go on with. Never fails.
+    async def leave(self, reasons: Mapping[tuple[TopicId, int], Reason]) -> None:
+        """Leave the next ones of these partitions that others can go on with. Never fails.
 
         reasons: why each can't be written
         """
-        now = self._clock.monotonic()
+        now, image = self._clock.monotonic(), self._metadata.image
         self._not_before = {key: until for key, until in self._not_before.items() if until > now}
-        wanted = list(islice((key for key in reasons if key not in self._not_before), TOGETHER_MAX))
+        wanted: dict[tuple[TopicId, int], bool] = {}
+        async for key in in_turns(reasons):
+            # Those that can't be left, or were, must not keep the rest from it.
+            if key not in self._not_before and self._has_part(image, key):
+                wanted[key] = reasons[key].is_lost
+                if len(wanted) == TOGETHER_MAX:
+                    break
         self._not_before |= dict.fromkeys(wanted, now + AGAIN_S)
-        if not self._changes(self._metadata.image, wanted):
+        if not self._changes(image, wanted):
             return
         left: list[Change] = []
 
@@ -67,12 +80,20 @@ class UnwritableReplicas:
         for change in told[:_TOLD_MAX]:
             _log.error(
                 "%s-%d: this replica leaves the in-sync replicas until it can be written, and others continue without "
-                "it: %s", change.name, change.partition, reasons[change.topic_id, change.partition],
+                "it: %s", change.name, change.partition, reasons[change.topic_id, change.partition].text,
             )  # fmt: skip
         if len(told) > _TOLD_MAX:
             _log.error("so do those of %s", counted(len(told) - _TOLD_MAX, "other partition"))
 
-    def _changes(self, image: MetadataImage, wanted: Collection[tuple[TopicId, int]]) -> list[Change]:
+    def _has_part(self, image: MetadataImage, key: tuple[TopicId, int]) -> bool:
+        """Say whether others have a partition, too, and count on this node."""
+        topic = image.topic_by_id(key[0])
+        if topic is None or not 0 <= key[1] < len(topic.partitions):
+            return False
+        state = topic.partitions[key[1]]
+        return len(state.replicas) > 1 and (self._node_id in state.isr or self._node_id in state.elr)
+
+    def _changes(self, image: MetadataImage, wanted: Mapping[tuple[TopicId, int], bool]) -> list[Change]:
         return left_by(
             image, self._node_id, self._metadata.broker_epoch, wanted, default_min_isr=self._default_min_isr()
         )

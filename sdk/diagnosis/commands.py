@@ -17,9 +17,15 @@ def serve_command(node: NodeSnapshot, *words: str) -> str:
     return command("serve", *config, "--data-dir", node.disk.data_dir, *words)
 
 
+def verify_command(node: NodeSnapshot) -> str:
+    """Return the command that checks a node's data directory. A cluster's metadata is not in it."""
+    where = ("--metadata-url", "URL") if len(node.nodes) > 1 else ()
+    return command("log", "verify", node.disk.data_dir, *where)
+
+
 def fix_commands(node: NodeSnapshot, offline: OfflinePartition) -> tuple[str, ...]:
     """Return what to do about an offline partition: look, and where only that is left, accept the loss."""
-    look = command("log", "verify", node.disk.data_dir)
+    look = verify_command(node)
     if offline.kind not in NEEDS_HELP:
         return (look,)
     return look, serve_command(node, "--accept-loss-of", partition_argument(offline.partition))

@@ -8,6 +8,7 @@ from types import MappingProxyType
 from typing import Final
 
 from semel.protocol.api.diagnostics import NO_TIME, NodeSnapshot, Section, Severity
+from semel.protocol.ids import NO_LEADER, TopicPartition
 from semel.protocol.wording import command
 
 
@@ -63,6 +64,12 @@ class Cluster:
     def is_metadata_frozen(self, metadata_ms: int) -> bool:
         """Whether none of the nodes that answer has reached the database: what they know of the cluster is old."""
         return bool(self.nodes) and len(self.out_of_touch(metadata_ms)) == len(self.nodes)
+
+    def led_elsewhere(self, partition: TopicPartition, node_id: int) -> int | None:
+        """Return which other node leads a partition that is not whole, None where none does."""
+        told = () if self.newest is None else self.newest.replication
+        leader = next((one.leader for one in told if one.partition == partition), NO_LEADER)
+        return None if leader in (NO_LEADER, node_id) else leader
 
     def health_command(self, node_id: int) -> str:
         """Return the command that asks this one node, by its address where that is known."""
@@ -222,8 +229,9 @@ _TABLE: Final = (
         "partition-vanished", _S.PARTITIONS,
         "Its directory had been made here, and is gone. Created again, empty, it would give old offsets to new records "
         "(D3).",
-        "Stop the node and bring the directory back. If its records are gone for good, accept the loss at the next "
-        "start: the partition continues behind its last known offset.",
+        "Where another node leads the partition, restart this one: it copies it again. Never put an old directory back "
+        "there. Without other copies, stop the node and bring the directory back. If its records are gone for good, "
+        "accept the loss at the next start: the partition continues behind its last known offset.",
     ),
     FindingKind(
         "partition-leaderless", _S.PARTITIONS,
@@ -279,12 +287,13 @@ _TABLE: Final = (
         "Producers are refused, so that the node keeps a reserve for its own work. In a cluster, other nodes lead what "
         "they have all records of, where they have room. Producers are served again once a tenth more than the reserve "
         "is free.",
-        "Make room on the disk, keep less of the largest topic, or delete what nobody reads.",
+        "Make room on the disk, keep less of the largest topic, or delete what nobody reads. To keep less deletes a "
+        "topic's oldest records, on all nodes, a whole segment at a time.",
     ),
     FindingKind(
         "disk-filling", _S.DISK,
         "Below the reserve, producers are refused.",
-        "Make room on the disk, or keep less of the largest topic.",
+        "Make room on the disk, or keep less of the largest topic: that deletes its oldest records, on all nodes.",
     ),
     FindingKind(
         "writes-failing", _S.DISK,

@@ -16,7 +16,7 @@ from semel.protocol.api.diagnostics import (
 from semel.protocol.ids import TopicPartition
 from semel.protocol.loopback import is_loopback
 from semel.protocol.wording import command, duration, size
-from semel.sdk.diagnosis.commands import NEEDS_HELP, fix_commands, serve_command
+from semel.sdk.diagnosis.commands import NEEDS_HELP, fix_commands, serve_command, verify_command
 from semel.sdk.diagnosis.findings import KINDS, Cluster, Finding
 
 _SKEW: Final = 4
@@ -39,7 +39,7 @@ _TXN_TIMEOUT: Final = "transaction.max.timeout.ms"
 def partition_findings(cluster: Cluster) -> Iterator[Finding]:
     """Partitions that are offline, and loads that are uneven."""
     for node in cluster.nodes:
-        yield from (_offline(node, offline) for offline in node.offline)
+        yield from (_offline(cluster, node, offline) for offline in node.offline)
         more = node.offline_total - len(node.offline)
         if more > 0:
             yield Finding(
@@ -47,7 +47,7 @@ def partition_findings(cluster: Cluster) -> Iterator[Finding]:
                 Severity.ERROR,
                 f"node {node.node_id}",
                 f"{more} more partitions of node {node.node_id} are offline",
-                commands=(command("log", "verify", node.disk.data_dir),),
+                commands=(verify_command(node),),
                 node_id=node.node_id,
             )
     yield from _skewed(cluster)
@@ -73,10 +73,15 @@ _OFFLINE_KINDS: Final = {
 }
 
 
-def _offline(node: NodeSnapshot, offline: OfflinePartition) -> Finding:
+def _offline(cluster: Cluster, node: NodeSnapshot, offline: OfflinePartition) -> Finding:
     tp = offline.partition
     happens = ""
-    if offline.kind in NEEDS_HELP:
+    commands = fix_commands(node, offline)
+    leader = cluster.led_elsewhere(tp, node.node_id)
+    if leader is not None and offline.kind == "vanished":
+        happens = f"node {leader} leads it, and nothing is lost: restart node {node.node_id}, and it copies it again"
+        commands = (serve_command(node),)
+    elif offline.kind in NEEDS_HELP:
         happens = "nothing: it stays offline; the node's other partitions are served"
     elif offline.retry_ms != NO_TIME:
         happens = f"the node tries again in {duration(max(offline.retry_ms - node.now_ms, 0))}, and from then on"
@@ -87,7 +92,7 @@ def _offline(node: NodeSnapshot, offline: OfflinePartition) -> Finding:
         f"{tp} is offline: {offline.reason}",
         offline.since_ms,
         happens,
-        fix_commands(node, offline),
+        commands,
         node.node_id,
     )
 
@@ -135,7 +140,8 @@ def _space(node: NodeSnapshot) -> Iterator[Finding]:
         return
     largest = max(node.topics, key=lambda topic: topic.size_bytes, default=None)
     commands: tuple[str, ...] = ()
-    if largest is not None:
+    needed = max(disk.resume_bytes, 2 * disk.min_free_bytes) - disk.free_bytes
+    if largest is not None and largest.size_bytes // 2 >= needed:  # else it is something else that fills the disk
         kept = max(largest.size_bytes // largest.partitions // 2, 1)
         commands = (command("topic", "config", largest.topic, "--set", f"retention.bytes={kept}"),)
     where = f"{size(disk.free_bytes)} of {size(disk.total_bytes)} are free in {disk.data_dir}"
@@ -171,7 +177,7 @@ def _health(node: NodeSnapshot, thresholds: Thresholds) -> Iterator[Finding]:
     disk = node.disk
 
     def found(name: str, severity: Severity, what: str, *, since_ms: int = NO_TIME, happens: str = "") -> Finding:
-        verify = (command("log", "verify", disk.data_dir),)
+        verify = (verify_command(node),)
         return Finding(KINDS[name], severity, disk.data_dir, what, since_ms, happens, verify, node.node_id)
 
     if disk.write_error:

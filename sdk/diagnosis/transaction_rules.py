@@ -17,7 +17,7 @@ from semel.protocol.api.diagnostics import (
 )
 from semel.protocol.ids import INTERNAL_TOPICS, OFFSETS_TOPIC, TRANSACTIONS_TOPIC, TopicPartition
 from semel.protocol.wording import command, counted, duration, listed, moment, partition_argument
-from semel.sdk.diagnosis.commands import fix_commands
+from semel.sdk.diagnosis.commands import fix_commands, verify_command
 from semel.sdk.diagnosis.findings import KINDS, Cluster, Finding
 
 ONGOING = "Ongoing"
@@ -48,7 +48,11 @@ def coordinator_findings(cluster: Cluster, thresholds: Thresholds) -> Iterator[F
         )
     for node in cluster.nodes:
         offline = {str(one.partition) for one in node.offline}
-        yield from (_without_log(node, one) for one in node.offline if one.partition.topic in INTERNAL_TOPICS)
+        yield from (
+            _without_log(node, one)
+            for one in node.offline
+            if one.partition.topic in INTERNAL_TOPICS and cluster.led_elsewhere(one.partition, node.node_id) is None
+        )
         for away in node.coordinators_away:
             name = f"{away.topic}-{away.partition}"
             whose = _whose(away.topic)
@@ -61,7 +65,7 @@ def coordinator_findings(cluster: Cluster, thresholds: Thresholds) -> Iterator[F
                     name,
                     f"the coordinator of {whose} can't read {name}: {away.reason}",
                     happens="it is tried again, ever more rarely",
-                    commands=(command("log", "verify", node.disk.data_dir),),
+                    commands=(verify_command(node),),
                     node_id=node.node_id,
                 )
             else:

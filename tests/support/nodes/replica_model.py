@@ -23,7 +23,7 @@ from semel.broker.controller.elections import (
     nodes_fenced,
     nodes_unfenced,
 )
-from semel.broker.controller.full_disks import led_elsewhere
+from semel.broker.controller.full_disks import disk_told, led_elsewhere
 from semel.broker.controller.isr import ProposedIsr, decide_isr, left_by
 from semel.broker.controller.shutdown import step_down
 from semel.broker.metadata.changes import (
@@ -356,7 +356,8 @@ class World:
         """A node can't write its replicas."""
         node = self.a_node(lambda each: each.is_up)
         if node is not None:
-            wanted = [(self.topic_id, number) for number in node.replicas]
+            is_lost = self.random.random() < 0.3
+            wanted = {(self.topic_id, number): is_lost for number in node.replicas}
             epoch = node.broker_epoch - int(self.random.random() < 0.1)
             changes = left_by(self.image, node.node_id, epoch, wanted, default_min_isr=self.default_min_isr)
             self.count("left" if changes else "stayed")
@@ -368,9 +369,10 @@ class World:
         if node is not None:
             led = [(self.topic_id, number) for number in node.replicas]
             epoch = node.broker_epoch - int(self.random.random() < 0.1)
-            changes = led_elsewhere(self.image, node.node_id, epoch, led, is_full=self.random.random() < 0.6)
-            self.count("led elsewhere" if len(changes) > 1 else "led here")
-            self.commit(changes)
+            is_full = self.random.random() < 0.6
+            changes = led_elsewhere(self.image, node.node_id, epoch, led) if is_full else []
+            self.count("led elsewhere" if changes else "led here")
+            self.commit([*disk_told(self.image, node.node_id, epoch, is_full=is_full), *changes])
 
     def step_fence(self) -> None:
         fenced = [each for each in self.nodes if self.random.random() < 0.4]

@@ -140,7 +140,10 @@ def test_a_cluster_is_not_called_balanced_where_nothing_could_be_planned(
     assert "nothing to move: the cluster is balanced" in balance().output
     in_sync[0] = (1,)
     shown = balance()
-    assert "nothing can be moved now: 1 partition is left alone; `semel cluster` tells what is wrong" in shown.output
+    assert (
+        "nothing can be moved now: 1 partition is left alone; `semel cluster status` tells what is wrong"
+        in shown.output
+    )
     assert "balanced" not in shown.output
 
 

@@ -10,6 +10,7 @@ from cluster import Cluster
 from moving_cluster import T0, create, run
 
 from semel.broker.controller.membership import full_nodes
+from semel.runtime.invariants import BrokenInvariantError
 
 HOUR_MS = 3_600_000
 RESERVE = 1 << 20
@@ -37,6 +38,50 @@ def test_R2_R5_producers_do_not_wait_for_a_follower_whose_disk_is_full(tmp_path:
         assert [data for _, data in made.values(full, T0)] == [data for _, data in made.values(other, T0)]
 
     run(tmp_path, test, replica_lag_time_max_ms=HOUR_MS)
+
+
+def test_R2_R5_producers_do_not_wait_for_a_follower_whose_journal_finds_the_disk_full(tmp_path: Path) -> None:
+    """Its logs took what they could not make durable any more, so it was not seen to fail, and was waited for."""
+
+    async def test(made: Cluster) -> None:
+        await create(made, 1, 2, 3, min_isr=2)
+        await made.produce(T0, b"before")
+        full = next(node for node in (1, 2, 3) if node != made.state(T0).leader)
+        await made.until(lambda: made.nodes[full].partition(T0).high_watermark == 1)  # type: ignore[union-attr]
+        error = OSError(errno.ENOSPC, "No space left on device")
+        made.disks[full].fail_next("append", error, path_part="/journal/", times=1_000_000)
+        await made.produce(T0, b"during")
+        await made.until(lambda: full not in made.state(T0).isr)
+        await made.produce(T0, b"without it")
+        made.disks[full].fail_no_more()
+        await made.in_sync(T0, 1, 2, 3)
+
+    run(tmp_path, test, replica_lag_time_max_ms=HOUR_MS)
+
+
+def test_R5_a_full_node_joins_only_where_too_few_are_in_sync(tmp_path: Path) -> None:
+    """It left and joined again and again while some bytes became free now and then."""
+
+    async def test(made: Cluster) -> None:
+        await create(made, 1, 2, 3, min_isr=2)
+        await made.until(lambda: made.leader(T0) is made.nodes[1])
+        disk, room = made.disks[3], made.disks[3].capacity_bytes
+        disk.capacity_bytes -= disk.free_bytes("/") - RESERVE // 2
+        await made.until(lambda: made.nodes[1].metadata.image.brokers[3].is_full)
+        fill(made, 3)
+        await made.produce(T0, b"during")
+        await made.until(lambda: 3 not in made.state(T0).isr)
+        disk.fail_no_more()
+        await made.until(lambda: made.nodes[3].partition(T0).log_end_offset == 1)  # type: ignore[union-attr]
+        await asyncio.sleep(1)  # some rounds of proposals
+        assert 3 not in made.state(T0).isr
+        await made.kill(2)
+        await made.in_sync(T0, 1, 3)
+        await made.start(2)
+        await made.in_sync(T0, 1, 2, 3)
+        disk.capacity_bytes = room
+
+    run(tmp_path, test, disk_min_free_bytes=RESERVE, replica_lag_time_max_ms=HOUR_MS)
 
 
 def test_R2_a_follower_whose_disk_is_full_stays_where_too_few_would_be_left(tmp_path: Path) -> None:
@@ -89,14 +134,13 @@ def test_where_all_disks_are_full_the_leader_stays_and_serves_again_when_there_i
         for disk in made.disks.values():
             disk.capacity_bytes -= disk.free_bytes("/") - RESERVE // 2
         await made.until(lambda: len(full_nodes(made.any().metadata.image)) == 3)
-        leader = made.state(T0).leader
+        assert made.leader(T0) is not None
         for node, disk in made.disks.items():
             disk.capacity_bytes = rooms[node]
-        await made.until(lambda: not full_nodes(made.any().metadata.image))
-        assert made.state(T0).leader == leader
         await made.produce(T0, b"after")
+        await made.until(lambda: not full_nodes(made.any().metadata.image))
 
-    run(tmp_path, test, disk_min_free_bytes=RESERVE, auto_leader_rebalance_enable=False)
+    run(tmp_path, test, disk_min_free_bytes=RESERVE)
 
 
 def test_R4_a_leader_whose_directory_is_taken_away_leaves_to_another_one(tmp_path: Path) -> None:
@@ -111,5 +155,39 @@ def test_R4_a_leader_whose_directory_is_taken_away_leaves_to_another_one(tmp_pat
         await made.produce(T0, b"after")
         for node in (2, 3):
             await made.until(lambda node=node: made.nodes[node].partition(T0).log_end_offset == 2)  # type: ignore[misc,union-attr]
+
+    run(tmp_path, test)
+
+
+def test_R4_an_eligible_replica_that_returns_leads_where_the_leaders_directory_is_gone(tmp_path: Path) -> None:
+    """The one that stayed in sync without its records led on, and the complete one could neither join nor lead."""
+
+    async def test(made: Cluster) -> None:
+        await create(made, 1, 2, min_isr=2)
+        await made.until(lambda: made.leader(T0) is made.nodes[1])
+        await made.produce(T0, b"before")
+        await made.until(lambda: made.nodes[2].partition(T0).high_watermark == 1)  # type: ignore[union-attr]
+        made.disks[2].remove_tree(made.nodes[2].logs.folder.log_folder(T0))
+        await made.until(lambda: 2 not in made.state(T0).isr)
+        await made.kill(1)
+        await made.until(lambda: made.state(T0).leader == -1)
+        await made.start(1)
+        await made.until(lambda: made.leader(T0) is made.nodes[1])
+        assert made.nodes[1].partition(T0).log_end_offset == 1  # type: ignore[union-attr]
+
+    run(tmp_path, test)
+
+
+def test_R4_a_leader_whose_log_contradicts_itself_leaves_to_another_one(tmp_path: Path) -> None:
+    async def test(made: Cluster) -> None:
+        await create(made, 1, 2, 3, min_isr=2)
+        await made.until(lambda: made.leader(T0) is made.nodes[1])
+        await made.produce(T0, b"before")
+        partition = made.nodes[1].partition(T0)
+        assert partition is not None
+        partition.go_offline(partition.log.stop(BrokenInvariantError(T0, "a rule that is broken", offset=0)))
+        await made.until(lambda: made.state(T0).leader in (2, 3))
+        await made.produce(T0, b"after")
+        await made.kill(1)  # a stop would tell of the log
 
     run(tmp_path, test)

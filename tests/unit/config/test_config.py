@@ -90,7 +90,12 @@ def test_file_can_be_named_in_the_environment(tmp_path: Path) -> None:
         ("num.partitions = 0", {}, {}, r"semel\.toml: num\.partitions = 0 is out of range: 1 to 100000"),
         ("num.partitions = 1.5", {}, {}, r"num\.partitions = 1\.5 is not an int"),
         ("num.partitions = true", {}, {}, r"num\.partitions = True is not an int"),
-        ("", {"SEMEL_NUM_PARTITIONS": "many"}, {}, r"environment variable SEMEL_NUM_PARTITIONS: .*'many' is not an int"),
+        (
+            "",
+            {"SEMEL_NUM_PARTITIONS": "many"},
+            {},
+            r"variable SEMEL_NUM_PARTITIONS: .*'many' is not an int",
+        ),
         ("", {"SEMEL_NUM_PARTITIONS": "9" * 5000}, {}, r"is not an int"),
         ("", {"SEMEL_NUM_PARTITIONS": "٣"}, {}, r"is not an int"),
         ('durability = "disc"', {}, {}, r"durability = disc is not known: use disk or os; did you mean disk\?"),

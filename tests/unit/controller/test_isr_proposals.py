@@ -117,7 +117,7 @@ def test_R5_who_is_in_sync_already_need_not_have_been_heard_of_under_a_new_leade
 def test_R5_R2_a_follower_leaves_by_itself_where_enough_others_are_in_sync(
     state: PartitionState, node_id: int, epoch: int, isr: tuple[int, ...] | None
 ) -> None:
-    partitions = [(TOPIC_ID, 0), (TOPIC_ID, 7), (new_topic_id(), 0)]
+    partitions = {(TOPIC_ID, 0): False, (TOPIC_ID, 7): False, (new_topic_id(), 0): False}
     changes = left_by(image_of(state, min_isr=2), node_id, epoch, partitions, default_min_isr=1)
     if isr is None:
         assert changes == []
@@ -127,26 +127,61 @@ def test_R5_R2_a_follower_leaves_by_itself_where_enough_others_are_in_sync(
 
 
 @pytest.mark.parametrize(
+    ("state", "is_lost", "left"),
+    [
+        (ALL, False, PartitionState(2, 6, (1, 2, 3), (2, 3), 8)),
+        (replace(ALL, isr=(1, 3)), False, PartitionState(3, 6, (1, 2, 3), (3,), 8, elr=(1,))),
+        (replace(ALL, isr=(1, 3)), True, PartitionState(3, 6, (1, 2, 3), (3,), 8, last_known_elr=(1,))),
+        (ALONE, True, None),
+        (replace(ALONE, elr=(2,)), False, None),
+        (replace(ALONE, replicas=(2, 1, 3), elr=(2,)), False, None),
+        (replace(ALONE, elr=(2,)), True, PartitionState(2, 6, (1, 2, 3), (2,), 8, last_known_elr=(1,))),
+    ],
+    ids=[
+        "others in sync",
+        "too few",
+        "too few and lost",
+        "nobody else",
+        "eligible",
+        "preferred and eligible",
+        "eligible and lost",
+    ],
+)
+def test_R4_a_leader_that_cannot_write_leaves_to_another_complete_replica(
+    state: PartitionState, is_lost: bool, left: PartitionState | None
+) -> None:
+    """What an eligible replica lacks was acknowledged by this leader alone: it counts unless it is lost here, too."""
+    expected = [] if left is None else [PartitionChanged("t", TOPIC_ID, 0, left)]
+    assert left_by(image_of(state), 1, 1, {(TOPIC_ID, 0): is_lost}, default_min_isr=1) == expected
+
+
+@pytest.mark.parametrize("is_lost", [False, True])
+def test_R4_a_leader_that_cannot_write_leaves_to_nobody_who_stops_or_is_dead(is_lost: bool) -> None:
+    image = image_of(ALL, fenced=(3,), stopping=(2,))
+    assert left_by(image, 1, 1, {(TOPIC_ID, 0): is_lost}, default_min_isr=1) == []
+
+
+def test_R4_of_two_that_may_lead_in_place_of_who_cannot_write_the_one_with_room_does() -> None:
+    (change,) = left_by(image_of(ALL, full=(2,)), 1, 1, {(TOPIC_ID, 0): False}, default_min_isr=1)
+    assert isinstance(change, PartitionChanged)
+    assert change.state.leader == 3
+
+
+@pytest.mark.parametrize(
     ("state", "left"),
     [
-        (ALL, PartitionState(2, 6, (1, 2, 3), (2, 3), 8)),
-        (replace(ALL, isr=(1, 3)), PartitionState(3, 6, (1, 2, 3), (3,), 8, last_known_elr=(1,))),
-        (ALONE, None),
-        (replace(ALONE, elr=(2,)), None),
+        (replace(ALL, isr=(1, 3)), replace(ALL, isr=(1,), last_known_elr=(3,), partition_epoch=8)),
+        (replace(ALONE, elr=(3,)), replace(ALONE, last_known_elr=(3,), partition_epoch=8)),
     ],
-    ids=["others in sync", "too few for acks=all", "nobody else in sync", "another one eligible"],
+    ids=["in sync", "eligible"],
 )
-def test_R4_a_leader_that_cannot_write_leaves_to_another_in_sync_replica(
-    state: PartitionState, left: PartitionState | None
+def test_R4_a_follower_that_has_lost_its_records_is_not_counted_as_complete(
+    state: PartitionState, left: PartitionState
 ) -> None:
-    """What an eligible replica lacks was acknowledged by this leader alone. What it can't write, it may have lost."""
-    expected = [] if left is None else [PartitionChanged("t", TOPIC_ID, 0, left)]
-    assert left_by(image_of(state), 1, 1, [(TOPIC_ID, 0)], default_min_isr=1) == expected
-
-
-def test_R4_a_leader_that_cannot_write_leaves_to_nobody_who_stops_or_is_dead() -> None:
-    image = image_of(ALL, fenced=(3,), stopping=(2,))
-    assert left_by(image, 1, 1, [(TOPIC_ID, 0)], default_min_isr=1) == []
+    """It could be elected, with nothing, where it stayed because too few would have been left."""
+    assert left_by(image_of(state), 3, 3, {(TOPIC_ID, 0): True}, default_min_isr=1) == [
+        PartitionChanged("t", TOPIC_ID, 0, left)
+    ]
 
 
 def test_each_proposal_succeeds_or_fails_for_itself_and_each_sees_those_before_it() -> None:

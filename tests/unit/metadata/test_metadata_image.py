@@ -17,6 +17,7 @@ from semel.broker.metadata.changes import (
     KINDS,
     METADATA_VERSION,
     BrokerFenced,
+    BrokerFull,
     BrokerRegistered,
     BrokerStopping,
     BrokerUnfenced,
@@ -56,12 +57,13 @@ CHANGES: list[Change] = [
     PartitionChanged("orders", ORDERS, 1, PartitionState(-1, 2, (1, 2), (), 2, (2,), (1,))),
     BrokerFenced(1, 2),
     BrokerStopping(1, 2),
+    BrokerFull(1, 2, True),
     BrokerFenced(2, 11),
     BrokerUnfenced(2, 11),
     MetadataVersionRaised(1),
     BrokerRegistered(3, "c1", "dir3", "c", 9092, "c", 9094),
     ConfigsChanged("BROKER", "3", {"num.partitions": "4"}),
-    BrokerUnregistered(3, 18),
+    BrokerUnregistered(3, 19),
 ]
 NEXT = len(CHANGES) + 1
 

@@ -246,6 +246,21 @@ def test_R5_a_deposed_controller_can_not_act_as_one_and_takes_the_lease_again_wh
     asyncio.run(main())
 
 
+def test_R4_a_node_that_is_about_to_stop_takes_the_lease_no_more(url: str) -> None:
+    """It became the controller while it stopped, and took both others for dead."""
+
+    async def main() -> None:
+        one, two = await opened(url, "node 1"), await opened(url, "node 2")
+        two.stand_down()
+        await one.close()
+        await two._keep_lease()
+        assert two.controller_epoch == -1
+        await two.change(lambda image: [ids(image.next_producer_id)])
+        await two.close()
+
+    asyncio.run(main())
+
+
 def test_a_conflict_is_resolved_by_deciding_again(url: str) -> None:
     async def main() -> None:
         one, two = await opened(url, "node 1"), await opened(url, "node 2")

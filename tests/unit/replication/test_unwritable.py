@@ -14,12 +14,12 @@ from three_nodes import ALL, TOPIC_ID, image_of
 
 from semel.broker.metadata.changes import Change
 from semel.broker.replication import unwritable
-from semel.broker.replication.unwritable import AGAIN_S, UnwritableReplicas
+from semel.broker.replication.unwritable import AGAIN_S, Reason, UnwritableReplicas
 from semel.protocol.errors import ErrorCode, error_for
 from semel.protocol.ids import TopicId
 from semel.runtime.clock import ManualClock
 
-FULL = "No space left on device"
+FULL = Reason("No space left on device")
 TOO_FEW = replace(ALL, isr=(1, 3))
 
 
@@ -43,7 +43,7 @@ class Metadata:
         return [number for number, state in enumerate(self.image.topics["t"].partitions) if 3 not in state.isr]
 
 
-def first(count: int) -> dict[tuple[TopicId, int], str]:
+def first(count: int) -> dict[tuple[TopicId, int], Reason]:
     return {(TOPIC_ID, number): FULL for number in range(count)}
 
 
@@ -98,5 +98,23 @@ def test_a_database_that_is_away_is_asked_again_later() -> None:
         clock.advance(ms=round(AGAIN_S * 1000))
         await leaving.leave(first(1))
         assert (metadata.left(), metadata.decisions) == ([0], 2)
+
+    asyncio.run(run())
+
+
+def test_what_was_left_and_what_others_do_not_have_keep_nothing_from_being_left(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """They were looked at again and again, and of many partitions the last ones never were."""
+    monkeypatch.setattr(unwritable, "TOGETHER_MAX", 10)
+    alone = replace(ALL, leader=3, replicas=(3,), isr=(3,))
+
+    async def run() -> None:
+        metadata, clock = Metadata(*[alone] * 50, *[ALL] * 200), ManualClock()
+        leaving = made(metadata, clock)
+        for _ in range(20):
+            await leaving.leave(first(250))
+            clock.advance(ms=round(AGAIN_S * 1000))
+        assert metadata.left() == list(range(50, 250))
 
     asyncio.run(run())

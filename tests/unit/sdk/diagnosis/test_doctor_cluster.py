@@ -16,8 +16,10 @@ from semel.cli.main import app
 from semel.protocol.api.diagnostics import (
     NodeFacts,
     NodeSnapshot,
+    OfflinePartition,
     PartitionReplicas,
     ReplicaFacts,
+    ReplicationFacts,
     Severity,
     Thresholds,
     TopicFacts,
@@ -223,3 +225,44 @@ def test_many_partitions_without_a_leader_are_told_up_to_a_bound() -> None:
     assert any("10 more partitions without a leader" in one.what for one in found)
     assert all(one.severity is Severity.ERROR for one in found)
     assert T1.topic not in {one.subject for one in found}
+
+
+def of_nodes(*nodes: NodeSnapshot) -> list[Finding]:
+    return list(diagnose(Cluster(nodes), Thresholds()).findings)
+
+
+def test_a_directory_that_is_gone_where_another_node_leads_needs_a_restart_and_no_loss() -> None:
+    """A coordinator's partition that another node leads is none that its coordinator can't read."""
+    one, *others = three()
+    gone = TopicPartition("__transaction_state", 7)
+    offline = OfflinePartition(gone, "its directory is gone", "vanished")
+    led = ReplicationFacts(gone, 2, (1, 2, 3), (2, 3), (), (), 2)
+    newer = [replace(other, replication=(led,), replication_total=1, metadata_sequence=99) for other in others]
+    found = {one.kind.name: one for one in of_nodes(replace(one, offline=(offline,), offline_total=1), *newer)}
+    assert "coordinator-unreadable" not in found
+    vanished = found["partition-vanished"]
+    assert vanished.happens == "node 2 leads it, and nothing is lost: restart node 1, and it copies it again"
+    assert vanished.commands == ("semel serve --data-dir /var/lib/semel",)
+
+
+def test_a_directory_that_is_gone_where_nobody_else_leads_is_a_loss() -> None:
+    one, *others = three()
+    gone = TopicPartition("__transaction_state", 7)
+    offline = OfflinePartition(gone, "its directory is gone", "vanished")
+    found = {one.kind.name: one for one in of_nodes(replace(one, offline=(offline,), offline_total=1), *others)}
+    assert "coordinator-unreadable" in found
+    assert "--accept-loss-of" in found["partition-vanished"].commands[-1]
+    assert found["partition-vanished"].commands[0].endswith("--metadata-url URL"), "it is not in the directory"
+
+
+def test_one_partition_that_is_much_larger_is_told_once() -> None:
+    skewed = [replace(node, topics=(replace(TOPIC, largest_bytes=3 << 30),)) for node in three()]
+    assert [one.kind.name for one in of_nodes(*skewed)].count("partition-skewed") == 1
+
+
+def test_a_node_with_a_full_disk_that_leads_nothing_refuses_nobody() -> None:
+    one, *others = three()
+    full = replace(one, disk=replace(one.disk, free_bytes=1 << 20, is_refusing=True), leaders=0)
+    (found,) = [each for each in of_nodes(full, *others) if each.kind.name == "disk-full"]
+    assert "other nodes lead in its place" in found.what
+    assert found.happens.startswith("this node may lead again once")

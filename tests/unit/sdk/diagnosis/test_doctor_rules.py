@@ -410,6 +410,14 @@ def test_producers_that_are_refused_with_more_than_the_reserve_free_are_an_error
     assert "once 256.0 MiB are free" in earlier.happens, "a node of an earlier version tells no more"
 
 
+def test_less_retention_is_proposed_only_where_that_makes_room() -> None:
+    """It deletes records, on all nodes: not where something else fills the disk."""
+    full = replace(HEALTHY_DISK, free_bytes=1 << 20, is_refusing=True, resume_bytes=282 << 20)
+    assert the_one(node(disk=full)).commands == ("semel topic config orders --set retention.bytes=536870912",)
+    small = replace(TOPIC, size_bytes=100 << 20, largest_bytes=25 << 20)
+    assert the_one(node(disk=full, topics=(small,))).commands == ()
+
+
 def test_findings_come_by_section_the_worst_first() -> None:
     facts = node(
         coordinators_away=(UNREADABLE,),
