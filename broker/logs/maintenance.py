@@ -32,7 +32,8 @@ _log = logging.getLogger("semel.logs")
 
 _SPACE_LOOK_SECONDS: Final = 10.0
 """How often at least the free space of the disk is looked at."""
-_NO_ROOM_EVERY_SECONDS: Final = 60.0
+_TELL_EVERY_SECONDS: Final = 60.0
+"""So often it is said again that a duty fails for the same reason."""
 _DIRECTORIES_LOOK_SECONDS: Final = 10.0
 _DELETE_AGAIN_SECONDS: Final = 60.0
 """How often it is looked whether all partitions still have their directories; each flush looks, too."""
@@ -106,6 +107,8 @@ class LogMaintenance:
         self._duties = _Duties(0.0, 0.0, 0.0, 0.0)
         self._failed: dict[str, str] = {}
         """The duties that failed when they were last due, and why."""
+        self._told: dict[str, float] = {}
+        """When it was last said that a duty failed: a disk may be full for hours."""
         self._intervals_changed = asyncio.Event()
         self._flushing = asyncio.Lock()
         self._noting_starts = asyncio.Lock()
@@ -251,8 +254,11 @@ class LogMaintenance:
         try:
             await duty()
         except (SemelError, OSError) as error:
+            now, told = self._clock.monotonic(), self._told.get(what)
+            if told is None or self._failed.get(what) != str(error) or now - told >= _TELL_EVERY_SECONDS:
+                self._told[what] = now
+                _log.error("could not %s: %s", what, error)
             self._failed[what] = str(error)
-            _log.error("could not %s: %s", what, error)
         except Exception as error:
             self._failed[what] = repr(error)
             _log.exception("could not %s", what)
@@ -353,7 +359,7 @@ class LogMaintenance:
     def _say_no_room(self, error: SemelError) -> None:
         now = self._clock.monotonic()
         if now >= self._no_room_next:
-            self._no_room_next = now + _NO_ROOM_EVERY_SECONDS
+            self._no_room_next = now + _TELL_EVERY_SECONDS
             _log.warning("%s. It is tried again; the journal keeps what was not flushed", error.message)
 
     async def _write_checkpoints(self) -> None:

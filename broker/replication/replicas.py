@@ -191,10 +191,9 @@ class Replicas:
         """Return what can't be written here, with the reasons: what is followed, what is led, and what is not open."""
         reasons: dict[tuple[TopicId, int], Reason] = {}
         if full := self._node.logs.journal_full:
-            # What a follower has appended stays in memory: it fetches on, and is in sync, once that is on its disk.
+            # What was fetched last stays in memory, and nothing more is fetched before that is on the disk.
             for partition in (one for fetcher in self._fetchers.values() for one in fetcher.followed.values()):
-                if partition.durable_end < partition.log_end_offset:
-                    reasons[partition.topic_id, partition.tp.partition] = Reason(f"the disk is full: {full}")
+                reasons[partition.topic_id, partition.tp.partition] = Reason(f"the disk is full: {full}")
         for fetcher in self._fetchers.values():
             for tp, error in fetcher.unwritable.items():
                 reasons[fetcher.followed[tp].topic_id, tp.partition] = Reason(error.message)

@@ -10,10 +10,15 @@ from cluster import Cluster
 from moving_cluster import T0, create, run
 
 from semel.broker.controller.membership import full_nodes
+from semel.broker.handlers.topics.changes import create_topics
+from semel.protocol.api.topics import NewTopic
+from semel.protocol.errors import ErrorCode
+from semel.protocol.ids import TopicPartition
 from semel.runtime.invariants import BrokenInvariantError
 
 HOUR_MS = 3_600_000
 RESERVE = 1 << 20
+T1 = TopicPartition("t", 1)
 
 
 def fill(made: Cluster, node_id: int) -> None:
@@ -44,15 +49,19 @@ def test_R2_R5_producers_do_not_wait_for_a_follower_whose_journal_finds_the_disk
     """Its logs took what they could not make durable any more, so it was not seen to fail, and was waited for."""
 
     async def test(made: Cluster) -> None:
-        await create(made, 1, 2, 3, min_isr=2)
+        topic = NewTopic("t", configs={"min.insync.replicas": "2"}, assignments={0: (1, 2, 3), 1: (1, 2, 3)})
+        (created,) = await create_topics(made.any(), [topic])
+        assert created.error is ErrorCode.NONE, created.message
+        await made.until(lambda: all(node.partition(T1) is not None for node in made.nodes.values()))
         await made.produce(T0, b"before")
-        full = next(node for node in (1, 2, 3) if node != made.state(T0).leader)
+        full = 3
         await made.until(lambda: made.nodes[full].partition(T0).high_watermark == 1)  # type: ignore[union-attr]
         error = OSError(errno.ENOSPC, "No space left on device")
         made.disks[full].fail_next("append", error, path_part="/journal/", times=1_000_000)
         await made.produce(T0, b"during")
         await made.until(lambda: full not in made.state(T0).isr)
         await made.produce(T0, b"without it")
+        await made.produce(T1, b"nothing of this one was under way")
         made.disks[full].fail_no_more()
         await made.in_sync(T0, 1, 2, 3)
 

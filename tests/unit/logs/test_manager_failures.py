@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import errno
+import logging
 
 import pytest
 from held_executor import HeldExecutor
@@ -68,6 +69,32 @@ def test_a_duty_that_failed_is_told_until_it_succeeds() -> None:
         await asyncio.gather(running, return_exceptions=True)
 
     asyncio.run(run())
+
+
+def test_a_duty_that_fails_again_for_the_same_reason_is_said_once_a_minute(caplog: pytest.LogCaptureFixture) -> None:
+    """A disk that was full for an hour filled the log with it, a line a second."""
+
+    async def run() -> None:
+        node = Node()
+        node.start()
+        await append(node.create())
+        maintenance = node.logs.maintenance
+
+        async def fails(reason: str) -> None:
+            async def duty() -> None:
+                raise OSError(reason)
+
+            await maintenance._guard("flush the logs", duty)
+
+        for reason in ("full", "full", "failing", "failing"):
+            await fails(reason)
+        node.clock.advance(ms=60_000)
+        await fails("failing")
+
+    with caplog.at_level(logging.ERROR):
+        asyncio.run(run())
+    said = [record.getMessage() for record in caplog.records]
+    assert said == [f"could not flush the logs: {why}" for why in ("full", "failing", "failing")]
 
 
 @pytest.mark.parametrize("stops", ["with room", "full", "by a power cut"])
