@@ -39,9 +39,13 @@ def free_ports(count: int) -> list[int]:
 
 @cache
 def _in_turn() -> Iterator[int]:
-    """Return where this process is in its way through the ports. Each process begins elsewhere."""
-    begin = source().randrange(len(FIXED_PORTS))
-    return itertools.cycle([*FIXED_PORTS[begin:], *FIXED_PORTS[:begin]])
+    """Return where this process is in its way through the ports. Each process has an order of its own.
+
+    Two that went through them in the same order would meet, and then take the same ports, one after the other.
+    """
+    order = list(FIXED_PORTS)
+    source().shuffle(order)
+    return itertools.cycle(order)
 
 
 def lasting_address(address: T) -> T | str:
