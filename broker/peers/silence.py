@@ -14,8 +14,35 @@ from typing import Final
 
 LATE_HEARTBEATS: Final = 2
 """So many heartbeats that did not come make a node suspicious."""
+SESSIONS_OF_WHO_RETURNED_MAX: Final = 4
+"""So many times the session has a node at most that was taken for dead in error, again and again."""
+STEADY_S: Final = 60.0
+"""After so long without an error a node has one session again."""
 SESSIONS_OF_WHO_ANSWERS: Final = 3
 """So many sessions may a node be silent that answers: then it is one that does not reach the database."""
+
+
+class Errors:
+    """Nodes that were taken for dead in error: the same run of them was heard of again.
+
+    Each such error gives others more to lead, and the node more to read when it leads again. On machines that are too
+    busy as it is that makes the next error likely. So the node has more time then: twice, and four times the session.
+    """
+
+    def __init__(self) -> None:
+        self._errors: dict[tuple[int, int], tuple[int, float]] = {}
+
+    def returned(self, run: tuple[int, int], now_s: float) -> None:
+        """Note that a node is heard of again. run: its number and its broker epoch."""
+        self._errors = {each: noted for each, noted in self._errors.items() if now_s - noted[1] < STEADY_S}
+        self._errors[run] = self._errors.get(run, (0, 0.0))[0] + 1, now_s
+
+    def session_ms(self, run: tuple[int, int], session_ms: int, now_s: float) -> int:
+        """Return how long a session of this run of a node is now."""
+        times, last_s = self._errors.get(run, (0, 0.0))
+        if not times or now_s - last_s >= STEADY_S:
+            return session_ms
+        return session_ms * min(1 << times, SESSIONS_OF_WHO_RETURNED_MAX)
 
 
 class Sign(Enum):
