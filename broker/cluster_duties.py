@@ -24,7 +24,7 @@ from semel.broker.metadata.image import MetadataImage
 from semel.broker.metadata.metadata import Metadata
 from semel.broker.metadata.store import NodeSession
 from semel.broker.peers.probes import Probes
-from semel.broker.peers.silence import Errors, Patience, Sign
+from semel.broker.peers.silence import FalseAlarms, Patience, Sign
 from semel.protocol.errors import SemelError
 from semel.protocol.ids import OFFSETS_TOPIC, TRANSACTIONS_TOPIC, TopicPartition
 from semel.protocol.wording import counted
@@ -61,7 +61,7 @@ class ClusterDuties:
         self._changes = changes
         self._peers = peers
         self._probes = Probes(self._probe)
-        self._errors = Errors()
+        self._false_alarms = FalseAlarms()
         self._moves_seen: MetadataImage | None = None
         """With this no move can be completed."""
         self._leaders_checked_s: float | None = None
@@ -115,7 +115,7 @@ class ClusterDuties:
         if heard:
             _log.info("%s heard of again", _named(heard, "was", "were"))
             for node_id in heard:
-                self._errors.returned((node_id, image.brokers[node_id].epoch), now_s)
+                self._false_alarms.returned((node_id, image.brokers[node_id].epoch), now_s)
             await self._change(nodes_unfenced, heard)
         await self._grow_internal_topics()
         await self._complete_moves()
@@ -169,7 +169,7 @@ class ClusterDuties:
         silent, heard, suspects = [], [], []
         for node_id, broker in image.brokers.items():
             session, run = sessions.get(node_id), (node_id, broker.epoch)
-            session_ms = self._errors.session_ms(run, config.broker_session_timeout_ms, now_s)
+            session_ms = self._false_alarms.session_ms(run, config.broker_session_timeout_ms, now_s)
             patience = Patience(session_ms, config.broker_heartbeat_interval_ms)
             is_this_run = session is not None and session.broker_epoch == broker.epoch
             silent_ms = session.silent_ms if session is not None and is_this_run else _LONG_AGO_MS

@@ -124,10 +124,9 @@ def balance(
 ) -> None:
     """Spread replicas, leaders and bytes evenly over the nodes, as far as that is worth the copies.
 
-    Racks come first: a partition is in as many as it can be. Nodes that are dead, stopping, full
-    or cordoned get nothing.
-    Partitions that are being moved, or have no leader, stay. The same cluster always gives the same plan. Interrupted,
-    what has begun continues; give the same command again for the rest.
+    Racks come first: a partition is in as many as it can be. Nodes that are dead, stopping, full or
+    cordoned get nothing. Partitions that are being moved, or have no leader, stay. The same cluster always gives the
+    same plan. Interrupted, what has begun continues; give the same command again for the rest.
     """
     from semel.sdk.balancing.carrying_out import read_cluster
     from semel.sdk.balancing.planner import plan

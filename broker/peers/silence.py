@@ -22,7 +22,7 @@ SESSIONS_OF_WHO_ANSWERS: Final = 3
 """So many sessions may a node be silent that answers: then it is one that does not reach the database."""
 
 
-class Errors:
+class FalseAlarms:
     """Nodes that were taken for dead in error: the same run of them was heard of again.
 
     Each such error gives others more to lead, and the node more to read when it leads again. On machines that are too
@@ -30,16 +30,16 @@ class Errors:
     """
 
     def __init__(self) -> None:
-        self._errors: dict[tuple[int, int], tuple[int, float]] = {}
+        self._noted: dict[tuple[int, int], tuple[int, float]] = {}
 
     def returned(self, run: tuple[int, int], now_s: float) -> None:
         """Note that a node is heard of again. run: its number and its broker epoch."""
-        self._errors = {each: noted for each, noted in self._errors.items() if now_s - noted[1] < STEADY_S}
-        self._errors[run] = self._errors.get(run, (0, 0.0))[0] + 1, now_s
+        self._noted = {each: noted for each, noted in self._noted.items() if now_s - noted[1] < STEADY_S}
+        self._noted[run] = self._noted.get(run, (0, 0.0))[0] + 1, now_s
 
     def session_ms(self, run: tuple[int, int], session_ms: int, now_s: float) -> int:
         """Return how long a session of this run of a node is now."""
-        times, last_s = self._errors.get(run, (0, 0.0))
+        times, last_s = self._noted.get(run, (0, 0.0))
         if not times or now_s - last_s >= STEADY_S:
             return session_ms
         return session_ms * min(1 << times, SESSIONS_OF_WHO_RETURNED_MAX)

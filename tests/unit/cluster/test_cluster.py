@@ -111,7 +111,7 @@ def test_R5_a_node_that_is_not_heard_of_is_fenced_and_returns_when_it_is(tmp_pat
         node = three.nodes[silent]
         await three.until(lambda: not node.metadata.image.brokers[silent].is_fenced)
         run_of_it, now_s = (silent, node.metadata.broker_epoch), node.clock.monotonic()
-        sessions = [one._cluster._errors.session_ms(run_of_it, 1_000, now_s) for one in three.nodes.values()]
+        sessions = [one._cluster._false_alarms.session_ms(run_of_it, 1_000, now_s) for one in three.nodes.values()]
         assert max(sessions) == 2_000, "the controller has noted its error"
 
     run(tmp_path, test)

@@ -15,6 +15,7 @@ from semel.protocol.api.topics import NewTopic
 from semel.protocol.errors import ErrorCode
 from semel.protocol.ids import TopicPartition
 from semel.runtime.invariants import BrokenInvariantError
+from semel.runtime.simulated_storage import SimulatedStorage
 
 HOUR_MS = 3_600_000
 RESERVE = 1 << 20
@@ -24,6 +25,11 @@ T1 = TopicPartition("t", 1)
 def fill(made: Cluster, node_id: int) -> None:
     error = OSError(errno.ENOSPC, "No space left on device")
     made.disks[node_id].fail_next("append", error, path_part="/t-0/", times=1_000_000)
+
+
+def nearly_fill(disk: SimulatedStorage) -> None:
+    """Leave less than the reserve, so that producers are refused."""
+    disk.capacity_bytes -= disk.free_bytes("/") - RESERVE // 2
 
 
 def test_R2_R5_producers_do_not_wait_for_a_follower_whose_disk_is_full(tmp_path: Path) -> None:
@@ -75,7 +81,7 @@ def test_R5_a_full_node_joins_only_where_too_few_are_in_sync(tmp_path: Path) -> 
         await create(made, 1, 2, 3, min_isr=2)
         await made.until(lambda: made.leader(T0) is made.nodes[1])
         disk, room = made.disks[3], made.disks[3].capacity_bytes
-        disk.capacity_bytes -= disk.free_bytes("/") - RESERVE // 2
+        nearly_fill(disk)
         await made.until(lambda: made.nodes[1].metadata.image.brokers[3].is_full)
         fill(made, 3)
         await made.produce(T0, b"during")
@@ -121,7 +127,7 @@ def test_R4_others_lead_while_a_disk_refuses_producers(tmp_path: Path) -> None:
         await create(made, 1, 2, 3, min_isr=2)
         await made.until(lambda: made.leader(T0) is made.nodes[1])
         disk, room = made.disks[1], made.disks[1].capacity_bytes
-        disk.capacity_bytes -= disk.free_bytes("/") - RESERVE // 2
+        nearly_fill(disk)
         await made.until(lambda: made.state(T0).leader in (2, 3))
         await made.until(lambda: made.nodes[2].metadata.image.brokers[1].is_full)
         await made.produce(T0, b"during")
@@ -141,7 +147,7 @@ def test_where_all_disks_are_full_the_leader_stays_and_serves_again_when_there_i
         await create(made, 1, 2, 3, min_isr=2)
         rooms = {node: disk.capacity_bytes for node, disk in made.disks.items()}
         for disk in made.disks.values():
-            disk.capacity_bytes -= disk.free_bytes("/") - RESERVE // 2
+            nearly_fill(disk)
         await made.until(lambda: len(full_nodes(made.any().metadata.image)) == 3)
         assert made.leader(T0) is not None
         for node, disk in made.disks.items():

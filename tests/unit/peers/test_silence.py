@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from semel.broker.peers.silence import STEADY_S, Errors, Patience, Sign
+from semel.broker.peers.silence import STEADY_S, FalseAlarms, Patience, Sign
 
 PATIENCE = Patience(session_ms=2_000, heartbeat_ms=400)
 
@@ -46,14 +46,14 @@ def test_nobody_is_dead_and_heard_at_once(sign: Sign) -> None:
 
 def test_a_node_that_was_taken_for_dead_in_error_has_more_time_until_a_minute_has_passed_without() -> None:
     """On busy machines nodes took each other for dead in turn, each time because of what the last error had cost."""
-    errors, run = Errors(), (2, 7)
+    alarms, run = FalseAlarms(), (2, 7)
     sessions = []
     for now_s in (0.0, 10.0, 20.0, 30.0):
-        sessions.append(errors.session_ms(run, 2_000, now_s))
-        errors.returned(run, now_s)
+        sessions.append(alarms.session_ms(run, 2_000, now_s))
+        alarms.returned(run, now_s)
     assert sessions == [2_000, 4_000, 8_000, 8_000]
-    assert errors.session_ms((2, 8), 2_000, 31.0) == 2_000, "another run of the node"
-    assert errors.session_ms(run, 2_000, 30.0 + STEADY_S - 1) == 8_000
-    assert errors.session_ms(run, 2_000, 30.0 + STEADY_S) == 2_000
-    errors.returned(run, 30.0 + STEADY_S)
-    assert errors.session_ms(run, 2_000, 31.0 + STEADY_S) == 4_000, "old errors do not count"
+    assert alarms.session_ms((2, 8), 2_000, 31.0) == 2_000, "another run of the node"
+    assert alarms.session_ms(run, 2_000, 30.0 + STEADY_S - 1) == 8_000
+    assert alarms.session_ms(run, 2_000, 30.0 + STEADY_S) == 2_000
+    alarms.returned(run, 30.0 + STEADY_S)
+    assert alarms.session_ms(run, 2_000, 31.0 + STEADY_S) == 4_000, "old errors do not count"
