@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Final
 from semel.broker.handlers.newest import know_partitions
 from semel.broker.handlers.partitions.lookup import partition_of
 from semel.broker.handlers.topics.rules import topic_log_config
+from semel.broker.metadata.database import MetadataUnavailableError
 from semel.broker.services import Services
 from semel.protocol.errors import ErrorCode, FatalError, SemelError, UsageError
 from semel.protocol.ids import INTERNAL_TOPICS, TopicPartition
@@ -43,6 +44,8 @@ async def delete_records(
     """
     await know_partitions(node, before)
     found = {tp: _delete(node, tp, offset) async for tp, offset in in_turns(before.items())}
+    if node.config.peer_listen:
+        found |= await _really_beyond(node, found)
     deleted = {
         tp: (here, here.leader)  # who leads now has deleted them, and nobody else may say that it is done
         for tp, one in found.items()
@@ -57,6 +60,29 @@ async def delete_records(
             return {tp: one if one.error is not ErrorCode.NONE else lost for tp, one in found.items()}
         found |= await _replicated(node, found, deleted, timeout_ms)
     return found
+
+
+async def _really_beyond(
+    node: Services, found: Mapping[TopicPartition, DeletedRecords]
+) -> dict[TopicPartition, DeletedRecords]:
+    """Return the answers in place of OFFSET_OUT_OF_RANGE where this node does not lead, or can't tell, by the database.
+
+    Whoever is cut off does not know of later records, and that others lead: its refusal would be final for a client.
+    """
+    beyond = [tp for tp, one in found.items() if one.error is ErrorCode.OFFSET_OUT_OF_RANGE]
+    if not beyond:
+        return {}
+    try:
+        image = await node.metadata.refresh()
+    except MetadataUnavailableError as error:
+        why = f"it can't be told whether this node still leads it: {error.message}; try again"
+        return {tp: DeletedRecords(-1, ErrorCode.LEADER_NOT_AVAILABLE, f"{tp}: {why}") for tp in beyond}
+    moved: dict[TopicPartition, DeletedRecords] = {}
+    for tp in beyond:
+        state, partition = image.partition(tp), node.partition(tp)
+        if state is None or partition is None or state.leader != node.config.node_id:
+            moved[tp] = DeletedRecords(-1, ErrorCode.NOT_LEADER_OR_FOLLOWER, f"{tp} is not led here any more")
+    return moved
 
 
 async def _replicated(

@@ -60,6 +60,7 @@ class CommitTracker(Generic[TrackedPartition]):
         "journal",
         "journal_max_bytes",
         "space",
+        "waits_for_room",
     )
 
     def __init__(
@@ -84,6 +85,8 @@ class CommitTracker(Generic[TrackedPartition]):
         self.dirty: dict[TrackedPartition, None] = {}
         """Partitions with appends since their last flush."""
         self.dirty_bytes = 0
+        self.waits_for_room = False
+        """Whether somebody waits for a flush for which the disk had no room: it is tried again as soon as there is."""
         self.failures = WriteFailures()
         self._pending: deque[tuple[int, TrackedPartition, int]] = deque()
         self.commit_times: CommitTimes | None = None
@@ -167,7 +170,7 @@ class CommitTracker(Generic[TrackedPartition]):
         dirty = list(self.dirty)
         self.dirty.clear()
         self.dirty_bytes = 0
-        self.flush_wanted = False
+        self.flush_wanted = self.waits_for_room = False
         return dirty
 
     def truncated(self, partition: TrackedPartition, offset: int) -> None:

@@ -32,6 +32,8 @@ _log = logging.getLogger("semel.logs")
 
 _SPACE_LOOK_SECONDS: Final = 10.0
 """How often at least the free space of the disk is looked at."""
+_ROOM_LOOK_SECONDS: Final = 1.0
+"""How often it is tried again to flush what the disk had no room for."""
 _TELL_EVERY_SECONDS: Final = 60.0
 """So often it is said again that a duty fails for the same reason."""
 _DIRECTORIES_LOOK_SECONDS: Final = 10.0
@@ -101,6 +103,7 @@ class LogMaintenance:
         self._unflushed = False
         """Whether the flush under way left something unflushed for want of room."""
         self._no_room_next = 0.0
+        self._room_next = 0.0
         self._going: list[tuple[float, str]] = []
         """Folders to delete, and when, by the monotonic clock."""
         self._wake: asyncio.Event | None = None
@@ -216,7 +219,8 @@ class LogMaintenance:
             while True:
                 await self._run_due(duties)
                 due = min(duties.flush, duties.retention, duties.producers, *(going[0] for going in self._going))
-                pause = min(max(due - self._clock.monotonic(), 0.0), _SPACE_LOOK_SECONDS)
+                look_s = _ROOM_LOOK_SECONDS if self._commits.waits_for_room else _SPACE_LOOK_SECONDS
+                pause = min(max(due - self._clock.monotonic(), 0.0), look_s)
                 try:
                     async with asyncio.timeout(pause):
                         await self._wake.wait()
@@ -229,7 +233,9 @@ class LogMaintenance:
     async def _run_due(self, duties: _Duties) -> None:
         now = self._clock.monotonic()
         config = self._config
-        if self._commits.flush_wanted or self._start_unflushed or now >= duties.flush:
+        has_room = self._commits.waits_for_room and not self._space.is_refusing and now >= self._room_next
+        if self._commits.flush_wanted or self._start_unflushed or has_room or now >= duties.flush:
+            self._room_next = now + _ROOM_LOOK_SECONDS
             duties.flush = now + config.log_flush_interval_ms / 1000
             await self._guard("flush the logs", self.flush)
         if now >= duties.directories:
@@ -284,6 +290,7 @@ class LogMaintenance:
                     dirty.pop()
             finally:
                 commits.dirty.update(dict.fromkeys(dirty))
+                commits.waits_for_room |= self._unflushed
             # After the syncs, which succeed also for files without a name: what such files got is not on the disk.
             await self.take_vanished_offline()
             await self._write_checkpoints()
@@ -297,21 +304,24 @@ class LogMaintenance:
 
     async def _flush_one(self, partition: Partition) -> bool:
         """Flush one log, waiting for the disk in the thread. Returns whether it still needs it, being offline."""
-        log = partition.log
+        log, cancelled, has_room = partition.log, None, True
         try:
             if self._is_online(partition):
                 work = log.begin_flush()
                 failure, cancelled = (None, None) if work.is_empty else await self._thread.outcome(work.run)
                 if self._is_online(partition):
                     log.end_flush(work, failure)
-                if cancelled is not None:
-                    raise cancelled
         except SemelError as error:
-            if log.offline_error is None and is_full(error.__cause__):
+            has_room = log.offline_error is not None or not is_full(error.__cause__)
+            if has_room:
+                await self._log_failed(partition, error)
+            else:
                 self._unflushed = True
                 self._say_no_room(error)
-                return self._is_online(partition)
-            await self._log_failed(partition, error)
+        if cancelled is not None:
+            raise cancelled  # also where the disk failed or was full: a node that stops waits for its duties to end
+        if not has_room:
+            return self._is_online(partition)
         return partition.offline_error is not None and self._partitions.get(partition.tp) is partition
 
     async def _log_failed(self, partition: Partition, error: SemelError) -> None:

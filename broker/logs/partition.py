@@ -341,13 +341,17 @@ class Partition:
         return RetriableError(f"{self.tp} {why}", ErrorCode.NOT_LEADER_OR_FOLLOWER)
 
     def epoch_not_noted(self, error: OSError) -> None:
-        """Take note that what `lead` returned could not be written: tried again by the next flush, or offline."""
+        """Take note that what `lead` returned could not be written: tried again as there is room, or offline.
+
+        Until then followers are refused, so nothing may be appended either that would bring a flush about.
+        """
         try:
             self.log.epoch_not_noted(error)
         except SemelError as failure:
             self._look_after_log(failure)
         else:
             self._commits.dirty[self] = None
+            self._commits.waits_for_room = True
 
     # --- Appending ----------------------------------------------------------------------------------------------------
 

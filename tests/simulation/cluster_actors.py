@@ -68,8 +68,9 @@ class ClusterReader(KafkaActor):
 class TopicMaker(KafkaActor):
     """Makes topics, writes a little into them, and deletes them: nobody reads them."""
 
-    def __init__(self, world: World, ledger: Ledger, name: str, think_s: float) -> None:
+    def __init__(self, world: World, ledger: Ledger, name: str, think_s: float, *, min_isr: int) -> None:
         super().__init__(world, ledger, name, 0, think_s)
+        self._min_isr = min_isr
         self._made = 0
 
     def acknowledged(self, topic: str, partition: int, offset: int, value: str) -> None:
@@ -83,7 +84,7 @@ class TopicMaker(KafkaActor):
             self._made += 1
             count = self.chance.randint(1, 2)
             topic = f"again-{count}"
-            await create_topic(wire, topic, count, replicas=self.chance.choice((2, 3)), min_isr=1)
+            await create_topic(wire, topic, count, replicas=self.chance.choice((2, 3)), min_isr=self._min_isr)
             producer = IdempotentProducer(party, Echo(party, 0.0), self.acknowledged, 1.0)
             await producer.begin()
             for number in range(self.chance.randint(0, 6)):

@@ -137,7 +137,8 @@ class ClusterScenario(Scenario):
             ClusterReader(world, ledger, "reader", self.topics, think_s),
         ]
         if chance.random() < 0.4:
-            cast.append(TopicMaker(world, ledger, "maker", think_s))
+            # Where power may take what a node has, a topic that is committed on one alone can be left without a leader.
+            cast.append(TopicMaker(world, ledger, "maker", think_s, min_isr=1 if self.is_durable else 2))
         if has_deleter(world):
             cast.append(ClusterDeleter(world, ledger, "deleter", count, think_s))
         return [*cast, *self._replica_movers()]

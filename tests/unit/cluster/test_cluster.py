@@ -276,6 +276,33 @@ def test_D3_a_deletion_that_a_replica_does_not_hear_of_is_not_answered_as_done(t
     run(tmp_path, test, replica_lag_time_max_ms=60_000)
 
 
+def test_a_leader_that_was_deposed_does_not_refuse_a_deletion_for_good(tmp_path: Path) -> None:
+    """It does not know of later records: OFFSET_OUT_OF_RANGE would end what a client should ask the next leader."""
+
+    async def test(three: Cluster) -> None:
+        await three.create("t", min_insync_replicas="2")
+        await three.in_sync(T0, 1, 2, 3)
+        await three.produce(T0, b"0")
+        old = three.leader(T0)
+        assert old is not None
+        assert (await delete_records(old, {T0: 3}))[T0].error is ErrorCode.OFFSET_OUT_OF_RANGE
+        three.stores[old.config.node_id].is_cut = True
+        await three.until(lambda: three.leader(T0) not in (None, old))
+        for number in (1, 2):
+            await three.produce(T0, b"%d" % number)
+        refused = (await delete_records(old, {T0: 3}))[T0]
+        assert refused.error is ErrorCode.LEADER_NOT_AVAILABLE
+        assert "try again" in refused.message
+        three.stores[old.config.node_id].is_cut = False
+        assert (await delete_records(old, {T0: 3}))[T0].error is ErrorCode.NOT_LEADER_OR_FOLLOWER
+        leader = three.leader(T0)
+        assert leader is not None
+        assert (await delete_records(leader, {T0: 3}))[T0].log_start_offset == 3
+        assert (await delete_records(leader, {T0: 4}))[T0].error is ErrorCode.OFFSET_OUT_OF_RANGE
+
+    run(tmp_path, test)
+
+
 @pytest.mark.parametrize("leads_again", [False, True])
 def test_D3_a_leader_that_is_deposed_while_its_disk_notes_a_deletion_does_not_say_that_it_is_done(
     tmp_path: Path, leads_again: bool

@@ -301,6 +301,41 @@ def test_R7_on_a_full_disk_the_note_is_written_by_the_next_flush() -> None:
     asyncio.run(run())
 
 
+@pytest.mark.parametrize("times", [1, 3])
+def test_R7_what_a_full_disk_did_not_note_is_noted_soon_after_there_is_room(times: int) -> None:
+    """Followers are refused until then. They leave the in-sync set, and then no append may come that brings a flush."""
+
+    async def run() -> None:
+        node, partition = started()
+        partition.append(batch())
+        await node.logs.maintenance.flush()
+        running = asyncio.create_task(node.logs.maintenance.run())
+        await asyncio.sleep(0)
+        path = "leader-epoch-checkpoint"
+        node.storage.fail_next("open", OSError(errno.ENOSPC, "No space left on device"), path_part=path, times=times)
+        await lead(node, 6)
+        seconds = 0
+        while partition.log.epochs.changed or node.logs.maintenance.flushes < times + 1:
+            seconds += 1
+            assert seconds < 10, "the next flush would be due after 60 s"
+            node.clock.advance(ms=1000)
+            node.logs.maintenance.wake_up()
+            for _ in range(20):
+                await asyncio.sleep(0)
+        assert partition.end_offset_for_epoch(0) == (0, 1)
+        flushes = node.logs.maintenance.flushes
+        for _ in range(5):
+            node.clock.advance(ms=1000)
+            node.logs.maintenance.wake_up()
+            await asyncio.sleep(0)
+        assert node.logs.maintenance.flushes == flushes, "with nothing to wait for, it is flushed now and then"
+        running.cancel()
+        await asyncio.gather(running, return_exceptions=True)
+        await node.logs.close()
+
+    asyncio.run(run())
+
+
 def test_R7_where_the_note_can_not_be_written_the_partition_is_offline() -> None:
     async def run() -> None:
         node, partition = started()

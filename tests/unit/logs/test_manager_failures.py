@@ -239,6 +239,36 @@ def test_cancelled_flush_waits_for_the_disk_and_counts_what_was_done() -> None:
     asyncio.run(run())
 
 
+@pytest.mark.parametrize("error", [errno.ENOSPC, errno.EIO])
+def test_a_cancelled_flush_ends_though_the_disk_was_full_or_failed_meanwhile(error: int) -> None:
+    """The cancellation was forgotten with the disk's error: the node that stopped waited for this for good."""
+
+    async def run() -> None:
+        executor = HeldExecutor()
+        storage = SimulatedStorage()
+        logs = LogManager(storage, "/data", ManualClock(), LogManagerConfig(disk_min_free_bytes=0), executor=executor)
+        logs.open(lambda tp, topic_id: CONFIG)
+        partition = logs.create_partition(TP, TOPIC_ID, CONFIG)
+        await append(partition)
+        storage.fail_next("append", OSError(error, "no"), path_part="leader-epoch-checkpoint")
+        flush = asyncio.create_task(logs.maintenance.flush())
+        for _ in range(5):
+            await asyncio.sleep(0)
+        assert executor.held
+        flush.cancel()
+        await asyncio.sleep(0)
+        for _ in range(100):
+            while executor.held:
+                executor.run()
+            await asyncio.sleep(0)
+        with pytest.raises(asyncio.CancelledError):
+            await asyncio.wait_for(flush, 10)
+        assert partition.log.epochs.changed or partition.log.offline_error is not None, "the disk had failed"
+        storage.crash(power=False)
+
+    asyncio.run(run())
+
+
 @pytest.mark.parametrize("what", [".index", "leader-epoch-checkpoint"])
 def test_D1_a_log_that_a_full_disk_did_not_let_be_flushed_keeps_its_journal(what: str) -> None:
     async def run() -> None:
