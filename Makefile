@@ -13,10 +13,10 @@ unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
 .PHONY: help setup tools build demo demo-cluster demo-spark test test-long test-spark mutants simulate simulate-faults record-clients compat-java compat-full docs check format wheel lock \
-	proto sync-api bench image clean
+	proto sync-api bench instructions image clean
 
 # What only reads the code needs no Spark, no JDK and no compiled modules: without `.venv` it gets a smaller environment.
-ifneq ($(wildcard $(VENV)/.ready)$(filter setup build demo demo-cluster demo-spark test test-long test-spark mutants simulate simulate-faults record-clients compat-java compat-full bench,$(MAKECMDGOALS)),)
+ifneq ($(wildcard $(VENV)/.ready)$(filter setup build demo demo-cluster demo-spark test test-long test-spark mutants simulate simulate-faults record-clients compat-java compat-full bench instructions,$(MAKECMDGOALS)),)
 READER := $(VENV)
 else
 READER := $(TOOLS)
@@ -100,6 +100,9 @@ docs: $(READER)/.ready ## Make the documentation in build/docs/html; whatever Sp
 
 bench: build ## Measure everything; BENCH="--quick", or names of benches
 	$(BIN)/python -P bench/run.py $(BENCH)
+
+instructions: build ## Count the instructions of requests and records, and compare (valgrind); RECORD=1 writes them down
+	$(BIN)/python -P bench/instructions.py $(if $(RECORD),--record)
 
 image: ## Build the container image; BASE_IMAGE= and IMAGE= name others than python:3.11-slim-bookworm and semel:latest
 	docker build --file docker/Dockerfile --tag $(or $(IMAGE),semel:latest) \
