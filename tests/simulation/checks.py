@@ -116,6 +116,7 @@ class CommittedLog:
             if expected is not None and header.base_sequence != expected:
                 yield "P2", f"{place}: sequence {header.base_sequence} of {producer}, not {expected}"
             self.sequences[producer] = (header.last_sequence + 1) % _SEQUENCES
+        self.end = max(self.end, begin)  # all of it may be deleted
 
     def undecided(self, high_watermark: int) -> dict[int, int]:
         """Return where, by producer id, the transactions begin whose markers are not below a high watermark."""

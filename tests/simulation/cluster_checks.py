@@ -129,7 +129,7 @@ class ReplicaWatch:
             if any(one.high_watermark > known.committed.end for one in here.values()):
                 self._follow(known, here)
             for node_id, one in here.items():
-                self._look_at(known, state, node_id, one)
+                self._look_at(known, state, node_id, one, here)
 
     def _follow(self, known: _Replicated, here: dict[int, Partition]) -> None:
         # A leader's high watermark comes first: what it covers is what the others must have.
@@ -171,7 +171,9 @@ class ReplicaWatch:
                         known.replicas = change.state.replicas
             self.image = self.image.apply_all(changes)
 
-    def _look_at(self, known: _Replicated, state: PartitionState, node_id: int, one: Partition) -> None:
+    def _look_at(
+        self, known: _Replicated, state: PartitionState, node_id: int, one: Partition, here: Mapping[int, Partition]
+    ) -> None:
         node = self._nodes[node_id]
         seen = known.seen.get(node_id)
         is_complete = self._must_be_complete(state, node_id)
@@ -197,7 +199,7 @@ class ReplicaWatch:
             seen.last = now
             self._compare(known, state, node_id, one, is_complete=is_complete)
         if one.leader is not None and not one.leader.is_alone:  # what followers have said is not in what was compared
-            self._look_at_leader(known, state, node_id, one)
+            self._look_at_leader(known, state, node_id, one, here)
 
     def _compare(
         self, known: _Replicated, state: PartitionState, node_id: int, one: Partition, *, is_complete: bool
@@ -260,7 +262,9 @@ class ReplicaWatch:
             return False
         return node.config.durability == _ON_DISK or broker.epoch == node.metadata.broker_epoch
 
-    def _look_at_leader(self, known: _Replicated, state: PartitionState, node_id: int, one: Partition) -> None:
+    def _look_at_leader(
+        self, known: _Replicated, state: PartitionState, node_id: int, one: Partition, here: Mapping[int, Partition]
+    ) -> None:
         leader, node = one.leader, self._nodes[node_id]
         assert leader is not None
         assert node.process is not None
@@ -284,10 +288,12 @@ class ReplicaWatch:
                     node_id,
                     f"node {other} is in sync by fetches of epoch {follower.broker_epoch}, and has {broker.epoch}",
                 )
-        # Who has nothing asks for no epoch's end.
+        # Who has nothing asks for no epoch's end. A follower tells of the start on its disk, which is noted late.
         was_heard = any(
-            follower.broker_epoch != NOT_HEARD and follower.end_offset > follower.log_start_offset
-            for _, follower in heard
+            follower.broker_epoch != NOT_HEARD
+            and follower.end_offset > follower.log_start_offset
+            and (other not in here or follower.end_offset > here[other].log_start_offset)
+            for other, follower in heard
         )
         if was_heard and leader.begin_offset > 0:  # before the first epoch is nothing to tell of
             self._look_at_note(known, node_id, leader.leader_epoch)
