@@ -46,7 +46,7 @@ NAMES: Final[Mapping[str, str]] = {
     "commit": "a transaction of one record with its commit, KIP-890",
     "heartbeat": "ConsumerGroupHeartbeat with nothing new",
     "sdk-send": "one record through `Producer.send`, of 2,000",
-    "sdk-poll": "one record from a `Consumer`, of 2,000",
+    "sdk-poll": "one record from a `Consumer`, of 20,000",
 }
 """What is counted. With the first four it is the node, and a client that does next to nothing; else the client."""
 OF_CLIENTS: Final = frozenset({"sdk-send", "sdk-poll"})

@@ -9,6 +9,9 @@ from typing import Final
 import semel
 
 RECORDS: Final = 2_000
+POLLED: Final = 20_000
+"""Records of several fetches: with fewer, those that a thread has fetched before would come for nothing."""
+_TURNS_AT_MOST: Final = 13
 _VALUE: Final = bytes(100)
 _TOPIC: Final = "counted"
 
@@ -25,14 +28,14 @@ def steps(bootstrap: str, counted: Callable[[str, int, Callable[[], None]], None
             producer.flush()
 
         counted("sdk-send", RECORDS, send)
-        for _ in range(20):
+        for _ in range(POLLED // RECORDS * _TURNS_AT_MOST):
             send()
     with semel.Consumer(bootstrap, auto_offset_reset="earliest") as consumer:
         consumer.assign([semel.TopicPartition(_TOPIC, 0)])
         records = iter(consumer)
 
         def poll() -> None:
-            for _ in itertools.islice(records, RECORDS):
+            for _ in itertools.islice(records, POLLED):
                 pass
 
-        counted("sdk-poll", RECORDS, poll)
+        counted("sdk-poll", POLLED, poll)
