@@ -32,7 +32,7 @@ from counted.callgrind import Callgrind, read_counts
 
 RECORDED: Final = Path(__file__).resolve().parent / "instructions.toml"
 TOLERANCE: Final = 0.10
-"""By so much a figure may grow before it is told as slower."""
+"""By so much a figure may grow before it counts as slower."""
 TOLERANCE_OF_CLIENTS: Final = 0.25
 """The same for the SDK's clients, whose threads wait for each other more often or less."""
 TURNS: Final = 5

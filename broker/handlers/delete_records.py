@@ -67,18 +67,20 @@ async def _really_beyond(
 ) -> dict[TopicPartition, DeletedRecords]:
     """Return the answers in place of OFFSET_OUT_OF_RANGE where this node does not lead, or can't tell, by the database.
 
-    Whoever is cut off does not know of later records, and that others lead: its refusal would be final for a client.
+    A node that is cut off knows neither later records nor the next leader: its refusal would be final for a client.
     """
-    beyond = [tp for tp, one in found.items() if one.error is ErrorCode.OFFSET_OUT_OF_RANGE]
+    beyond = [tp async for tp in in_turns(found) if found[tp].error is ErrorCode.OFFSET_OUT_OF_RANGE]
     if not beyond:
         return {}
     try:
         image = await node.metadata.refresh()
     except MetadataUnavailableError as error:
         why = f"it can't be told whether this node still leads it: {error.message}; try again"
-        return {tp: DeletedRecords(-1, ErrorCode.LEADER_NOT_AVAILABLE, f"{tp}: {why}") for tp in beyond}
+        return {
+            tp: DeletedRecords(-1, ErrorCode.LEADER_NOT_AVAILABLE, f"{tp}: {why}") async for tp in in_turns(beyond)
+        }
     moved: dict[TopicPartition, DeletedRecords] = {}
-    for tp in beyond:
+    async for tp in in_turns(beyond):
         state, partition = image.partition(tp), node.partition(tp)
         if state is None or partition is None or state.leader != node.config.node_id:
             moved[tp] = DeletedRecords(-1, ErrorCode.NOT_LEADER_OR_FOLLOWER, f"{tp} is not led here any more")
