@@ -76,9 +76,7 @@ async def _really_beyond(
         image = await node.metadata.refresh()
     except MetadataUnavailableError as error:
         why = f"it can't be told whether this node still leads it: {error.message}; try again"
-        return {
-            tp: DeletedRecords(-1, ErrorCode.LEADER_NOT_AVAILABLE, f"{tp}: {why}") async for tp in in_turns(beyond)
-        }
+        return {tp: DeletedRecords(-1, ErrorCode.LEADER_NOT_AVAILABLE, f"{tp}: {why}") async for tp in in_turns(beyond)}
     moved: dict[TopicPartition, DeletedRecords] = {}
     async for tp in in_turns(beyond):
         state, partition = image.partition(tp), node.partition(tp)
