@@ -28,7 +28,7 @@ from semel.sdk.pipeline.records import (
 from semel.sdk.pipeline.stopping import StopRequest
 from semel.sdk.producer.aio import Producer, Transaction, core_of
 from semel.sdk.producer.serialization import serialized
-from semel.sdk.transport.awaiting import call, sleep
+from semel.sdk.transport.awaiting import call, run, sleep
 from semel.sdk.transport.options import check_text
 from semel.sdk.transport.serde import Serializer
 from semel.sdk.transport.unreachable import UnreachableError
@@ -37,6 +37,8 @@ _log = logging.getLogger("semel.consumer")
 
 POLL_S: Final = 0.5
 """How long a poll waits at most: then it is looked whether to stop."""
+TAKE_OVER_S: Final = 2.0
+"""How long one attempt to take the place of an older instance may last: a stop waits for it."""
 AGAIN: Final = Backoff(100, 5_000)
 """The pauses after what the node refused or did not answer."""
 OF_A_RECORD: Final = frozenset(
@@ -131,6 +133,7 @@ class Pipeline:
         await self._check_dead_letter_topic()
         idle_since = self._now()
         while not self._stop.is_set:
+            await self._take_over()
             self._resume_due()
             batch = await self._next()
             self._progress.report(self._lag)
@@ -147,6 +150,21 @@ class Pipeline:
         """Whether there may be records that a poll can't return now: of a partition that waits, or not located yet."""
         here = self._source.assignment()
         return not here.isdisjoint(self._paused) or any(self._source.position(tp) is None for tp in here)
+
+    async def _take_over(self) -> None:
+        """End what an older instance has left open, before anything is read.
+
+        Where its process was killed between its offsets and its commit, the group's position is not known until its
+        transaction has ended (O2). That would last until its timeout: nothing comes that would begin a transaction.
+        """
+        producer = core_of(self._producer)
+        if not producer.needs_initializing:
+            return
+        try:
+            await run(producer.client, producer.transactional().initialize(), TAKE_OVER_S)
+        except RetriableError as error:  # the first transaction does it too, and what is read does not wait for this
+            _log.warning("group=%s has not taken the place of an older instance yet: %s", self._options.group, error)
+            await self._pause(error)
 
     # --- Reading ------------------------------------------------------------------------------------------------------
 

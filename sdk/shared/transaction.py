@@ -295,6 +295,8 @@ class SharedHandle:
             raise
         except SemelError as error:
             self._offset_writer = None
+            if await self._open(client) is not None:
+                return []  # another call has committed the token meanwhile: it ended this writer, and moved the group
             if isinstance(error, FencedError):
                 raise
             message = f"offsets of group {moved.group.group_id!r} can't be committed, so nothing was: {error.message}"

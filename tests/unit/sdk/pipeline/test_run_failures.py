@@ -338,6 +338,33 @@ def test_T5_a_run_whose_place_is_taken_ends(kit: Kit) -> None:
     kit.out()
 
 
+def test_T5_O2_a_run_ends_what_its_killed_predecessor_left_open_before_it_reads(kit: Kit) -> None:
+    """Killed between its offsets and its commit: the group's position is known only once that transaction has ended."""
+    kit.fill(b"a", b"b")
+    tp = semel.TopicPartition(kit.topics["orders"], 0)
+    killed = semel.Producer(kit.broker.bootstrap, transactional_id=f"{kit.group}/i0", transaction_timeout_ms=900_000)
+    killed.begin_transaction()
+    killed.send_offsets({tp: 1}, semel.GroupMetadata(kit.group))
+    try:
+        run = kit.start(kit.enriched, consumer={"instance_id": "i0"})
+        assert run.result(WAIT_S).records == 2
+    finally:
+        with pytest.raises(semel.FencedError):
+            killed.commit_transaction()
+        killed.close()
+    kit.out(b"<a>", b"<b>")
+
+
+def test_a_run_whose_node_is_away_when_it_starts_can_be_stopped(kit: Kit, caplog: pytest.LogCaptureFixture) -> None:
+    kit.fill(b"a")
+    with kit.broker.refuse_connections():
+        run = kit.start(kit.enriched, idle_timeout_s=None)
+        wait_until(lambda: "has not taken the place of an older instance yet" in caplog.text)
+        kit.consumer.stop()
+        assert run.result(WAIT_S).records == 0
+    assert kit.run(kit.enriched).records == 1
+
+
 def test_E1_two_runs_of_a_group_share_the_work_while_one_comes_and_goes(kit: Kit) -> None:
     kit.fill(*(b"a%d" % number for number in range(150)))
     kit.fill(*(b"b%d" % number for number in range(150)), partition=1)

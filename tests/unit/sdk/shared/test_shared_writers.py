@@ -25,7 +25,9 @@ from semel.protocol.errors import (
 )
 from semel.protocol.ids import TopicPartition
 from semel.sdk.producer.transaction import CommitToken
+from semel.sdk.shared.calls import open_shared
 from semel.sdk.shared.writer import SharedPart, _State
+from semel.sdk.transport.client import ClientCore
 from semel.testing import Broker
 
 WAIT_S = 30
@@ -282,6 +284,27 @@ def test_T12_group_offsets_come_with_the_decision(node: Broker, topic: str, key:
         again = opened(node, key)
         assert again.commit([], offsets={tp: 3}, group=key).already_committed
         settled(node, key)
+        assert admin.group_offsets(key)[tp].offset == 7
+
+
+@pytest.mark.parametrize("offset", [7, 3])
+def test_T12_a_commit_whose_offset_writer_another_call_has_ended_learns_that_it_is_committed(
+    node: Broker, topic: str, key: str, offset: int
+) -> None:
+    """Two calls commit one attempt, as where the first waits for a node that is away: "nothing was" would be false."""
+    tp = TopicPartition(topic, 0)
+    slow = opened(node, key)
+    fast = pickle.loads(pickle.dumps(slow))
+
+    async def join(client: ClientCore) -> None:
+        slow._offset_writer = await open_shared(client.control, slow._open_request(writer=True))
+
+    slow._run(join)
+    done = fast.commit([], offsets={tp: 7}, group=key)
+    late = slow.commit([], offsets={tp: offset}, group=key)
+    assert late.decision == done.decision
+    settled(node, key)
+    with semel.Admin(node.bootstrap) as admin:
         assert admin.group_offsets(key)[tp].offset == 7
 
 
