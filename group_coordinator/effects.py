@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from enum import Enum
+from enum import Enum, StrEnum
 from typing import Any, Final, NamedTuple
 
 from semel.group_coordinator.computations import Computation
@@ -41,7 +41,7 @@ class GroupEvent:
     detail: str
 
 
-class TimerKind(Enum):
+class TimerKind(StrEnum):
     SESSION = "session"
     """A member must be heard of."""
     JOIN = "join"

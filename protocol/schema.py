@@ -1,3 +1,4 @@
+# cython: annotation_typing=False
 """Kafka's serialised structs: what the keys and values of the internal topics and the consumer protocol are made of.
 
 `Writer` appends fields, `Reader` takes them off again. Every length and count is checked against the bytes that are
@@ -108,6 +109,11 @@ class Reader:
 
     def _varint(self, size_max: int, bits: int) -> int:
         start = self._position
+        if start < self._end:
+            first = int(self._buffer[start])
+            if first < 0x80:  # nearly all of them
+                self._position = start + 1
+                return first
         value = 0
         for index in range(size_max):
             byte = self._buffer[self._take(1)]
@@ -268,6 +274,9 @@ class Writer:
         self._buffer += value.bytes
 
     def unsigned_varint(self, value: int) -> None:
+        if 0 <= value < 0x80:  # nearly all of them
+            self._buffer.append(value)
+            return
         if not 0 <= value < 2**32:
             raise UsageError(f"{value} does not fit an unsigned varint of 32 bits")
         self._varint(value)
@@ -365,7 +374,9 @@ class Writer:
 
     def tagged_fields(self, fields: Mapping[int, Buffer] | None = None) -> None:
         """Write the tagged fields that end a flexible struct, in ascending order; without any, the one byte 0."""
-        fields = fields or {}
+        if not fields:
+            self._buffer.append(0)
+            return
         self.unsigned_varint(len(fields))
         for tag in sorted(fields):
             self.unsigned_varint(tag)

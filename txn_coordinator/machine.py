@@ -334,7 +334,7 @@ class TransactionMachine:
                 f"the prepared transaction of {txn.transactional_id!r} was taken over too often: end it now, or have "
                 "an operator abort it",
             )
-        taken = replace(prepare_take_over(txn, now_ms), client=client)
+        taken = prepare_take_over(txn, now_ms)._replace(client=client)
         return Result(InitProducerIdResponse(taken.holder, txn.producer), [record_of(taken)])
 
     def _fence_and_retry(
@@ -626,7 +626,7 @@ class TransactionMachine:
 
 
 def _initialized(txn: TransactionMetadata, request: InitProducerIdRequest) -> Result[InitProducerIdResponse]:
-    return Result(InitProducerIdResponse(txn.producer), [record_of(replace(txn, client=request.client))])
+    return Result(InitProducerIdResponse(txn.producer), [record_of(txn._replace(client=request.client))])
 
 
 def _counts_from(txn: TransactionMetadata) -> int:

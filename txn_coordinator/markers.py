@@ -181,7 +181,7 @@ class MarkerSender:
 
     async def _write(self, marker: TxnMarker, left: Collection[TopicPartition]) -> Mapping[TopicPartition, ErrorCode]:
         """Write to the partitions that are left and return how that went. Raises `FencedError` to give up."""
-        part = replace(marker, partitions=tuple(sorted(left)))
+        part = marker if len(left) == len(marker.partitions) else replace(marker, partitions=tuple(sorted(left)))
         async with self._in_flight:
             errors = await self._reached(self._writer.write_markers(part), marker)
         if ErrorCode.TRANSACTION_COORDINATOR_FENCED in errors.values():

@@ -6,9 +6,6 @@ The result takes effect when its record is replayed. Every function checks its m
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import replace
-from types import MappingProxyType
-from typing import Final
 
 from semel.protocol.api.clients import ClientOrigin
 from semel.protocol.api.transactions import TransactionVersion
@@ -23,6 +20,7 @@ from semel.protocol.ids import (
 from semel.protocol.trace_context import DecisionIds, TraceContext, TransactionTrace
 from semel.txn_coordinator.state import (
     FENCING_EPOCH,
+    NO_TOPIC_IDS,
     DecisionCause,
     Ending,
     IllegalTransitionError,
@@ -30,8 +28,6 @@ from semel.txn_coordinator.state import (
     TransactionState,
     is_legal,
 )
-
-NO_TOPIC_IDS: Final[Mapping[str, TopicId]] = MappingProxyType({})
 
 
 def prepare_new(
@@ -56,8 +52,8 @@ def prepare_epoch_bump(
     """The next epoch of the same producer id. `from_epoch` is the caller's own, if it named one (KIP-360)."""
     _check_move(txn, TransactionState.EMPTY)
     assert not txn.epochs_exhausted, f"the epochs of producer id {txn.producer_id} ran out"
-    return replace(
-        _emptied(txn, timeout_ms, now_ms), producer_epoch=txn.producer_epoch + 1, last_producer_epoch=from_epoch
+    return _emptied(txn, timeout_ms, now_ms)._replace(
+        producer_epoch=txn.producer_epoch + 1, last_producer_epoch=from_epoch
     )
 
 
@@ -73,8 +69,7 @@ def prepare_id_rotation(
     """Epoch 0 of a new producer id, because the old one's epochs ran out (T10)."""
     _check_move(txn, TransactionState.EMPTY)
     assert producer_id not in (txn.producer_id, NO_PRODUCER_ID), f"not a new producer id: {producer_id}"
-    return replace(
-        _emptied(txn, timeout_ms, now_ms),
+    return _emptied(txn, timeout_ms, now_ms)._replace(
         producer_id=producer_id,
         producer_epoch=0,
         previous_producer_id=txn.producer_id,
@@ -96,8 +91,7 @@ def prepare_add_partitions(
     """
     _check_move(txn, TransactionState.ONGOING)
     ongoing = txn.state is TransactionState.ONGOING
-    return replace(
-        txn,
+    return txn._replace(
         state=TransactionState.ONGOING,
         partitions=txn.partitions.union(partitions),
         topic_ids={**txn.topic_ids, **topic_ids},
@@ -116,7 +110,7 @@ def prepare_take_over(txn: TransactionMetadata, now_ms: int) -> TransactionMetad
     _check_move(txn, TransactionState.ONGOING)
     epoch = txn.holder.producer_epoch + 1
     assert epoch <= MAX_PRODUCER_EPOCH, f"no epoch is left to take {txn.transactional_id} over"
-    return replace(txn, next_producer_epoch=epoch, last_update_ms=max(now_ms, txn.last_update_ms))
+    return txn._replace(next_producer_epoch=epoch, last_update_ms=max(now_ms, txn.last_update_ms))
 
 
 def as_held(txn: TransactionMetadata) -> TransactionMetadata:
@@ -126,7 +120,7 @@ def as_held(txn: TransactionMetadata) -> TransactionMetadata:
     """
     if not txn.is_taken_over:
         return txn
-    return replace(txn, producer_epoch=txn.next_producer_epoch, next_producer_epoch=NO_PRODUCER_EPOCH)
+    return txn._replace(producer_epoch=txn.next_producer_epoch, next_producer_epoch=NO_PRODUCER_EPOCH)
 
 
 def prepare_epoch_fence(txn: TransactionMetadata, *, from_epoch: int = NO_PRODUCER_EPOCH) -> TransactionMetadata:
@@ -139,8 +133,7 @@ def prepare_epoch_fence(txn: TransactionMetadata, *, from_epoch: int = NO_PRODUC
     _check_move(txn, TransactionState.PREPARE_EPOCH_FENCE)
     txn = as_held(txn)
     bumped = txn.producer_epoch < FENCING_EPOCH
-    return replace(
-        txn,
+    return txn._replace(
         state=TransactionState.PREPARE_EPOCH_FENCE,
         producer_epoch=txn.producer_epoch + 1 if bumped else FENCING_EPOCH,
         last_producer_epoch=from_epoch,
@@ -166,8 +159,7 @@ def prepare_end(
     after = TransactionState.PREPARE_COMMIT if committed else TransactionState.PREPARE_ABORT
     _check_move(txn, after, version)
     txn = as_held(txn)
-    decided = replace(
-        txn,
+    decided = txn._replace(
         state=after,
         # New with each decision, so that a late word about an earlier one's markers can't pass for this one's.
         last_update_ms=max(now_ms, txn.last_update_ms + 1),
@@ -178,11 +170,10 @@ def prepare_end(
     if txn.state is TransactionState.PREPARE_EPOCH_FENCE:
         return decided  # bumped already, and only once (KAFKA-19367)
     if version < TransactionVersion.V2:
-        return replace(decided, version=version)
+        return decided._replace(version=version)
     assert txn.producer_epoch < FENCING_EPOCH, f"{txn.transactional_id} holds the fencing epoch"
     assert txn.epochs_exhausted == (next_producer_id != NO_PRODUCER_ID), "an id follows exactly when the epochs run out"
-    return replace(
-        decided,
+    return decided._replace(
         version=version,
         producer_epoch=txn.producer_epoch + 1,
         last_producer_epoch=txn.producer_epoch,
@@ -195,8 +186,7 @@ def prepare_complete(txn: TransactionMetadata, now_ms: int) -> TransactionMetada
     committed = txn.state is TransactionState.PREPARE_COMMIT
     after = TransactionState.COMPLETE_COMMIT if committed else TransactionState.COMPLETE_ABORT
     _check_move(txn, after)
-    completed = replace(
-        txn,
+    completed = txn._replace(
         state=after,
         partitions=frozenset(),
         topic_ids=NO_TOPIC_IDS,
@@ -205,8 +195,7 @@ def prepare_complete(txn: TransactionMetadata, now_ms: int) -> TransactionMetada
     )
     if txn.next_producer_id == NO_PRODUCER_ID:
         return completed
-    return replace(
-        completed,
+    return completed._replace(
         producer_id=txn.next_producer_id,
         producer_epoch=0,
         previous_producer_id=txn.producer_id,
@@ -217,7 +206,7 @@ def prepare_complete(txn: TransactionMetadata, now_ms: int) -> TransactionMetada
 def prepare_dead(txn: TransactionMetadata) -> TransactionMetadata:
     """About to be forgotten: what is written is a tombstone."""
     _check_move(txn, TransactionState.DEAD)
-    return replace(txn, state=TransactionState.DEAD)
+    return txn._replace(state=TransactionState.DEAD)
 
 
 def ending_by(txn: TransactionMetadata, client: ClientOrigin | None) -> Ending | None:
@@ -229,8 +218,7 @@ _BEGUN = frozenset({TransactionState.ONGOING, TransactionState.PREPARE_EPOCH_FEN
 
 
 def _emptied(txn: TransactionMetadata, timeout_ms: int, now_ms: int) -> TransactionMetadata:
-    return replace(
-        txn,
+    return txn._replace(
         state=TransactionState.EMPTY,
         timeout_ms=timeout_ms,
         partitions=frozenset(),

@@ -70,7 +70,7 @@ def encode_value(txn: TransactionMetadata, version: int = VALUE_VERSION) -> byte
     writer.int64(txn.producer_id)
     writer.int16(txn.producer_epoch)
     writer.int32(txn.timeout_ms)
-    writer.int8(txn.state.number)
+    writer.int8(txn.state)
     if version == 0:
         writer.nullable_array(topics, lambda topic: _write_topic(writer, topic))
     else:

@@ -187,7 +187,7 @@ class SharedTransactions:
         writer = prepare_new(
             member_id(request.key, spare_id), spare_id, request.timeout_ms, now_ms, attempt=request.attempt
         )
-        records.append(record_of(replace(writer, client=request.client)))
+        records.append(record_of(writer._replace(client=request.client)))
         return Result(OpenSharedResponse(writer.transactional_id, writer.producer), records, effects=effects)
 
     def _state_for(self, request: OpenSharedRequest | CommitSharedRequest | AbortSharedRequest) -> AttemptState:

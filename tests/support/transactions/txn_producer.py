@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -77,7 +76,7 @@ class Shard(TxnShard):
     def put(self, **changes: Any) -> TransactionMetadata:
         """Set the stage: append a record with whatever the test needs."""
         txn = TransactionMetadata(ID, 5, 0, TIMEOUT_MS, S.EMPTY, self.now_ms, version=V2)
-        txn = replace(txn, **changes)
+        txn = txn._replace(**changes)
         record = CoordinatorRecord(encode_key(ID), encode_value(txn))
         self.log.append(record)
         self.machine.replay(record, len(self.log) - 1, None, self.now_ms)

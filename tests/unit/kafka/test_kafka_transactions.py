@@ -117,7 +117,7 @@ def test_T10_at_the_end_of_the_epochs_end_txn_names_a_new_producer_id(tmp_path: 
         producer = await kafka.begin()
         shard = kafka.node.transactions._runtime._shards[kafka.node.transactions.partition_for(ID)]
         transactions = shard._machine._transactions  # type: ignore[attr-defined]
-        transactions[ID] = replace(transactions[ID], producer_epoch=MAX_PRODUCER_EPOCH)
+        transactions[ID] = transactions[ID]._replace(producer_epoch=MAX_PRODUCER_EPOCH)
         last = ProducerIdAndEpoch(producer.producer_id, MAX_PRODUCER_EPOCH)
         assert await kafka.send(last, b"x", version=PRODUCE_NEWER) is ErrorCode.NONE
         following = await kafka.end(last)

@@ -146,7 +146,7 @@ def test_T10_an_exhausted_producer_rotates_through_the_shell() -> None:
         await node.add(producer, P0)
         # Set the stage: the machine's own log is the only way in.
         from_log = decode_value(ID, last_value(node.log))
-        await put(node, replace(from_log, producer_epoch=32766))
+        await put(node, from_log._replace(producer_epoch=32766))
         last = ProducerIdAndEpoch(1001, 32766)
         assert await node.end(last) == (1002, 0)
         await node.settled()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -36,7 +35,7 @@ class Log:
     """The records of one transactional id."""
 
     def __init__(self, *, epoch: int = 0, timeout_ms: int = 60_000) -> None:
-        self.records = [replace(prepare_new("id", 7, timeout_ms, 0), producer_epoch=epoch)]
+        self.records = [prepare_new("id", 7, timeout_ms, 0)._replace(producer_epoch=epoch)]
 
     @property
     def last(self) -> TransactionMetadata:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import struct
 from contextlib import suppress
-from dataclasses import replace
 from typing import Any
 from uuid import UUID
 
@@ -101,7 +100,7 @@ def kafka_fields(txn: TransactionMetadata) -> dict[str, Any]:
         "NextProducerId": txn.next_producer_id,
         "ProducerEpoch": txn.producer_epoch,
         "TransactionTimeoutMs": txn.timeout_ms,
-        "TransactionStatus": txn.state.number,
+        "TransactionStatus": int(txn.state),
         "TransactionPartitions": None
         if txn.state is TransactionState.EMPTY
         else [(topic, sorted(tp.partition for tp in txn.partitions if tp.topic == topic)) for topic in topics],
@@ -190,7 +189,7 @@ def test_value_version_1_golden() -> None:
 
 def test_R8_a_topics_id_is_a_tagged_field_that_older_readers_step_over() -> None:
     topic_id = TopicId(UUID(bytes=bytes(range(16))))
-    txn = replace(ONGOING, topic_ids={"a": topic_id})
+    txn = ONGOING._replace(topic_ids={"a": topic_id})
     golden = bytes.fromhex(
         "0001"
         "0102030405060708"
@@ -245,13 +244,13 @@ ELDER = ClientOrigin("enricher", "10.0.0.7")
 def test_values_keep_who_holds_a_transaction_and_why_it_ended(
     client: ClientOrigin | None, ending: Ending | None
 ) -> None:
-    txn = replace(ONGOING, client=client, ending=ending)
+    txn = ONGOING._replace(client=client, ending=ending)
     assert decode_value("enrich-0", encode_value(txn)) == txn
 
 
 def test_what_is_only_told_keeps_no_log_from_being_read() -> None:
     """A later version may write more, or other causes."""
-    whole = encode_value(replace(ONGOING, client=ELDER, ending=Ending(DecisionCause.FENCE)))
+    whole = encode_value(ONGOING._replace(client=ELDER, ending=Ending(DecisionCause.FENCE)))
     assert decode_value("enrich-0", whole.replace(b"\x06fence", b"\x06fancy")).ending is None
     torn = whole.replace(b"\x06fence", b"\x09fence").replace(b"\x0910.0.0.7", b"\x5910.0.0.7")
     assert decode_value("enrich-0", torn) == ONGOING
@@ -268,7 +267,7 @@ def test_a_clients_names_are_bounded() -> None:
 @pytest.mark.parametrize("parent_span_id", [0, 77])
 def test_E4_values_keep_where_a_transaction_belongs_in_traces(parent_span_id: int) -> None:
     trace = TransactionTrace(TraceContext(2**127 + 1, 2**63 + 1), parent_span_id)
-    traced = replace(ONGOING, trace=trace)
+    traced = ONGOING._replace(trace=trace)
     tag = bytes.fromhex("924e21") + trace.encode()  # 10,002, of 33 bytes
     assert encode_value(traced) == encode_value(ONGOING).replace(b"\x01\x02\x02\x00\x02", b"\x02\x02\x02\x00\x02") + tag
     assert decode_value("enrich-0", encode_value(traced)) == traced
@@ -314,7 +313,7 @@ def test_a_state_or_tag_that_makes_no_sense_is_refused() -> None:
 def test_T1_the_fence_is_never_stored() -> None:
     for state in (TransactionState.PREPARE_EPOCH_FENCE, TransactionState.DEAD):
         with pytest.raises(AssertionError, match="never stored"):
-            encode_value(replace(ONGOING, state=state))
+            encode_value(ONGOING._replace(state=state))
 
 
 def test_tagged_fields_of_others_do_no_harm() -> None:

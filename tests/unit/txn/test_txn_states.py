@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from dataclasses import replace
 from itertools import product
 from pathlib import Path
 
@@ -65,13 +64,13 @@ def test_T1_every_prepare_function_refuses_every_other_move() -> None:
     }
     for (after, move), before in product(moves.items(), S):
         if before in LEGAL_PREDECESSORS[after]:
-            assert move(replace(txn, state=before)).state is after
+            assert move(txn._replace(state=before)).state is after
         else:
             with pytest.raises(IllegalTransitionError, match=f"from {before.label} to {after.label}"):
-                move(replace(txn, state=before))
+                move(txn._replace(state=before))
     for before in set(S) - {S.PREPARE_COMMIT, S.PREPARE_ABORT}:
         with pytest.raises(IllegalTransitionError):
-            prepare_complete(replace(txn, state=before), START_MS)
+            prepare_complete(txn._replace(state=before), START_MS)
 
 
 def test_T1_the_documentation_shows_the_table() -> None:
@@ -84,7 +83,7 @@ def test_T1_the_documentation_shows_the_table() -> None:
 
 def test_prepare_functions_change_nothing() -> None:
     ongoing = prepare_add_partitions(prepare_new(ID, 5, TIMEOUT_MS, START_MS), [P0], V2, START_MS)
-    before = replace(ongoing)
+    before = ongoing._replace()
     prepare_end(ongoing, committed=True, version=V2, now_ms=START_MS)
     prepare_epoch_fence(ongoing)
     assert ongoing == before

@@ -238,7 +238,7 @@ def test_an_idle_id_expires_by_a_tombstone() -> None:
     assert shard.init(producer) == (1002, 0)
 
 
-@pytest.mark.parametrize("state", sorted(OPEN, key=lambda state: state.number))
+@pytest.mark.parametrize("state", sorted(OPEN))
 def test_an_id_with_an_open_transaction_never_expires(state: S) -> None:
     shard = Shard()
     shard.put(timeout_ms=2**31 - 1)
