@@ -45,7 +45,7 @@ $(TOOLS)/.ready: pyproject.toml setup.py compiled-modules.txt constraints.txt
 
 build: $(VENV)/.built ## Compile the hot modules in place
 
-$(VENV)/.built: $(VENV)/.ready $(COMPILED)
+$(VENV)/.built: $(VENV)/.ready $(COMPILED) $(wildcard $(COMPILED:.py=.pxd))
 	$(BIN)/python setup.py --quiet build_ext --inplace --parallel 2
 	touch $@
 

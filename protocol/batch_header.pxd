@@ -27,8 +27,9 @@ cdef class BatchHeader:
 
 
 cdef int64_t _int64(const unsigned char *data, Py_ssize_t position) noexcept
-@cython.locals(value=int64_t)
 cdef int64_t _int32(const unsigned char *data, Py_ssize_t position) noexcept
+@cython.locals(high=int64_t)
+cdef int64_t _uint32(const unsigned char *data, Py_ssize_t position) noexcept
 @cython.locals(value=int64_t)
 cdef int64_t _int16(const unsigned char *data, Py_ssize_t position) noexcept
 @cython.locals(header=BatchHeader)

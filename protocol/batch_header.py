@@ -162,13 +162,18 @@ if not cython.compiled:
         return view
 
 
+# Without a number of more than 31 bits in them: Cython makes a Python object of each that is written out.
 def _int64(data: memoryview, position: int) -> int:
-    return _int32(data, position) << 32 | (_int32(data, position + 4) & 0xFFFFFFFF)
+    return (_int32(data, position) << 32) + _uint32(data, position + 4)
 
 
 def _int32(data: memoryview, position: int) -> int:
-    value = data[position] * 0x1000000 + (data[position + 1] << 16 | data[position + 2] << 8 | data[position + 3])
-    return value - 0x100000000 if value >= 0x80000000 else value
+    return _int16(data, position) * 0x10000 + (data[position + 2] << 8 | data[position + 3])
+
+
+def _uint32(data: memoryview, position: int) -> int:
+    high = data[position]
+    return high * 0x1000000 + (data[position + 1] << 16 | data[position + 2] << 8 | data[position + 3])
 
 
 def _int16(data: memoryview, position: int) -> int:
@@ -189,7 +194,7 @@ def _parse_header(data: memoryview, position: int, size: int) -> BatchHeader:
         header.size_bytes = _int32(data, position + 8)
         header.leader_epoch = _int32(data, position + 12)
         header.magic = _int16(data, position + 15) << 56 >> 56
-        header.crc = _int32(data, position + 17) & 0xFFFFFFFF
+        header.crc = _uint32(data, position + 17)
         header.attributes = _int16(data, position + 21)
         header.last_offset_delta = _int32(data, position + 23)
         header.base_timestamp_ms = _int64(data, position + 27)

@@ -36,6 +36,9 @@ cdef inline bytes bytes_of(object buffer, Py_ssize_t size):
 cdef inline object decode_utf8(const unsigned char* data, Py_ssize_t position, Py_ssize_t size):
     return PyUnicode_DecodeUTF8(<const char*> data + position, size, NULL)
 
+cdef int64_t _UINT32
+cdef int64_t _SIGN
+
 @cython.final
 cdef class WireReader:
     cdef public object view

@@ -34,6 +34,10 @@ _HEADER_TAGS_MAX = 100
 
 _INITIAL_BYTES = 256
 
+_UINT32 = 1 << 32
+_SIGN = 1 << 31
+"""Named, because Cython makes a Python object of a number of more than 31 bits that is written out."""
+
 
 class WireFormatError(FatalError):
     """Bytes that are not a message of the Kafka protocol. The connection they came from cannot be read any further."""
@@ -102,7 +106,7 @@ class WireReader:
 
     def read_int32(self) -> int:
         value = self.read_uint32()
-        return value - 4294967296 if value >= 2147483648 else value
+        return value - _UINT32 if value >= _SIGN else value
 
     def read_uint32(self) -> int:
         at = self.need(4)
@@ -114,7 +118,7 @@ class WireReader:
 
     def read_int64(self) -> int:
         high = self.read_int32()
-        return high * 4294967296 + self.read_uint32()
+        return high * _UINT32 + self.read_uint32()
 
     def read_uvarint(self) -> int:
         """Read an unsigned varint of at most 32 bits."""
@@ -124,7 +128,7 @@ class WireReader:
             byte = self.data[self.need(1)]
             value = value + ((byte & 127) << shift)
             if byte < 128:
-                if value > 4294967295:
+                if value >= _UINT32:
                     break
                 return value
             shift = shift + 7

@@ -260,6 +260,7 @@ class KafkaRemaker(Transacting):
         if not is_done:
             return await self._another(admin)  # an attempt may be on its way yet: it would delete what is made again
         await self._make(admin, topic)
+        producer.remade_at = self.world.scheduler.now
         if producer.sender.last_frame is not None and not await producer.repeat_last():
             await producer.renew()
         return topic

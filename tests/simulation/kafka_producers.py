@@ -26,6 +26,8 @@ _NO_EFFECT: Final = frozenset(
     {ErrorCode.CONCURRENT_TRANSACTIONS, ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, ErrorCode.UNSTABLE_OFFSET_COMMIT}
 )
 """What is refused before anything is done."""
+REMADE_S: Final = 5.0
+"""By then every node knows that a topic was made again."""
 
 
 async def ask(wire: Wire, key: ApiKey, read: Callable[[Any], ErrorCode], **values: Any) -> tuple[Any, ErrorCode, int]:
@@ -130,6 +132,8 @@ class TransactionalProducer:
         """How often it does not wait for the answer to its offsets, and aborts."""
         self._late_offsets: asyncio.Future[bool] | None = None
         """One that is on its way; True once it has been answered."""
+        self.remade_at = -REMADE_S
+        """When a topic was made again that it writes to."""
 
     @property
     def party(self) -> Party:
@@ -187,6 +191,9 @@ class TransactionalProducer:
                 self.sender.put(topic, partition, values)
         await self.sender.settle()
         if self.sender.refusal is not None:
+            if self.sender.refusal is ErrorCode.INVALID_TXN_STATE and self._knows_former_topic:
+                self._needs_epoch = True
+                raise AbortTransactionError("the coordinator has added the topic of this name that was deleted (R8)")
             self._refused("Produce", self.sender.refusal)
         if self.sender.gave_up:
             raise AbortTransactionError("a batch was not delivered in time")
@@ -284,6 +291,11 @@ class TransactionalProducer:
         self.sender.succeeded += 1
         self._offsets_frame = frame
         return lost
+
+    @property
+    def _knows_former_topic(self) -> bool:
+        """Whether the coordinator may not know yet that a topic was made again: version 1 adds it by its name."""
+        return not self._party.dialect.is_newer and self._party.world.scheduler.now - self.remade_at < REMADE_S
 
     def give_up(self) -> None:
         """Whatever is under way in the transaction is not waited for any more."""

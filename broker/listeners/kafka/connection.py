@@ -1,3 +1,4 @@
+# cython: annotation_typing=False, boundscheck=True, wraparound=True, nonecheck=True
 """One connection: bytes to frames, frames to requests in order, answers in order, back-pressure both ways.
 
 Receiving. Small frames are read many at a time into a block and parsed where they lie; a frame that does not fit in the
@@ -31,7 +32,8 @@ from semel.broker.listeners.acceptor import IN_PROCESS
 from semel.broker.listeners.kafka.large_frame import BLOCK_BYTES, LargeFrame
 from semel.broker.listeners.kafka.output import Output
 from semel.broker.listeners.kafka.registry import LATER, NO_PEER, Api, RequestContext
-from semel.protocol.kafka.api import ApiKey, RequestHeader, WireFormatError, parse_request_header
+from semel.protocol.kafka.api import ApiKey
+from semel.protocol.kafka.wire import RequestHeader, WireFormatError, parse_request_header
 from semel.runtime.telemetry.buckets import REQUEST_SECONDS
 
 if TYPE_CHECKING:
@@ -118,8 +120,19 @@ class Listener(Protocol):
         ...
 
 
-class KafkaConnection(asyncio.BufferedProtocol):
-    """The protocol of one accepted socket."""
+class ConnectionProtocol(asyncio.BufferedProtocol):
+    """Passes asyncio's calls on to a connection, at no cost: each is the connection's own method."""
+
+    def __init__(self, connection: KafkaConnection) -> None:
+        for name in (
+            "connection_made", "connection_lost", "eof_received", "get_buffer", "buffer_updated", "pause_writing",
+            "resume_writing",
+        ):  # fmt: skip
+            setattr(self, name, getattr(connection, name))
+
+
+class KafkaConnection:
+    """One accepted socket. `protocol` is what asyncio calls: no compiled class can be a subclass of asyncio's."""
 
     def __init__(self, listener: Listener) -> None:
         self._listener = listener
@@ -253,7 +266,8 @@ class KafkaConnection(asyncio.BufferedProtocol):
     def _go_on(self) -> None:
         """Process what has been received, begin what may begin, send what is answered."""
         try:
-            self._drop_answered()
+            if self._waiting:
+                self._drop_answered()
             try:
                 if self._large is not None:
                     self._go_on_with_large(self._large)
@@ -332,7 +346,6 @@ class KafkaConnection(asyncio.BufferedProtocol):
                 break
         else:
             self._left_frames = end - start >= _SIZE_BYTES
-        self._pause_or_resume()
 
     def _may_split(self) -> bool:
         """Whether there is something to take out of the block. Nothing may be read before that was done."""
@@ -454,7 +467,8 @@ class KafkaConnection(asyncio.BufferedProtocol):
         """Begin what may begin of the requests that had to wait."""
         frames = self._frames
         while frames and not self._turn_is_over and self._may_begin(frames[0][2]):
-            self._start_request(*frames.popleft())
+            frame, header, api, reserved = frames.popleft()
+            self._start_request(frame, header, api, reserved)
             if self._time() - self._turn > TURN_S:
                 self._end_turn()
 
@@ -579,7 +593,8 @@ class KafkaConnection(asyncio.BufferedProtocol):
         output = self.output
         assert output is not None
         before = self._in_flight
-        self._drop_answered()
+        if self._waiting:
+            self._drop_answered()
         try:
             if output.pump(self._time, self._turn + 2 * TURN_S):
                 self._end_turn()

@@ -16,7 +16,12 @@ from typing import TYPE_CHECKING, Final
 from semel.broker.config.kafka_limits import KafkaLimits
 from semel.broker.listeners.acceptor import Acceptor, ConnectionLimits
 from semel.broker.listeners.kafka.api_versions import api_versions_api
-from semel.broker.listeners.kafka.connection import PROGRESS_BYTES_MIN, ConnectionCounters, KafkaConnection
+from semel.broker.listeners.kafka.connection import (
+    PROGRESS_BYTES_MIN,
+    ConnectionCounters,
+    ConnectionProtocol,
+    KafkaConnection,
+)
 from semel.broker.listeners.kafka.registry import Api, ApiRegistry
 from semel.broker.listeners.kafka.request_memory import RequestMemory
 from semel.runtime.limited_log import LimitedLog
@@ -76,7 +81,7 @@ class FrameListener(ABC):
 
     def _protocol(self) -> asyncio.BaseProtocol:
         """Return what serves a connection that was accepted."""
-        return KafkaConnection(self)
+        return ConnectionProtocol(KafkaConnection(self))
 
     @abstractmethod
     def _connection_limits(self) -> ConnectionLimits:

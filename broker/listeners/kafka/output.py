@@ -1,3 +1,4 @@
+# cython: annotation_typing=False, boundscheck=True, wraparound=True, nonecheck=True
 """The writing side of a connection: answers in order, small ones together, ranges of files without a copy.
 
 A range of a file goes out by `os.sendfile` on the transport's own socket, which is right only while the transport has
@@ -82,6 +83,13 @@ class Output:
 
         Raises `OSError` where a file or the socket fails.
         """
+        if self.writable and self._range is None and len(self._parts) == 1:
+            first = self._parts[0]
+            if isinstance(first, (bytes, bytearray, memoryview)) and len(first) <= _JOIN_BYTES_MAX:  # most answers
+                self._parts.clear()
+                self._sent(len(first))
+                self._transport.write(first)
+                return False
         while self.writable:
             if self._range is not None:
                 self._send_range(self._range)

@@ -1,3 +1,4 @@
+# cython: annotation_typing=False, boundscheck=True, wraparound=True, nonecheck=True
 """What a Kafka API is, and which ones a listener serves: `all_apis.py` lists them, each made by a module of its own.
 
     LIST_GROUPS = Api(ApiKey.LIST_GROUPS, 0, 5, handle_list_groups)

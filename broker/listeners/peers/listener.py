@@ -9,7 +9,7 @@ from typing import Final
 from semel.broker.handlers.fetch.handler import FetchHandler
 from semel.broker.handlers.write_txn_markers import MARKERS_WAIT_S, LocalMarkerWriter
 from semel.broker.listeners.acceptor import IN_PROCESS, ConnectionLimits
-from semel.broker.listeners.kafka.connection import KafkaConnection
+from semel.broker.listeners.kafka.connection import ConnectionProtocol, KafkaConnection
 from semel.broker.listeners.kafka.frame_listener import FrameListener
 from semel.broker.listeners.peers.apis import ReplicaFetches, peer_apis
 from semel.broker.peers.handshake import HELLO_BYTES, NONCE_BYTES, HandshakeError, Place, ServerHandshake
@@ -85,7 +85,7 @@ class PeerListener(FrameListener):
         del self._unproven[greeting]
         connection = KafkaConnection(self)
         connection.peer_node = node_id
-        transport.set_protocol(connection)
+        transport.set_protocol(ConnectionProtocol(connection))
         connection.connection_made(transport)
 
     def may_stay(self) -> bool:

@@ -1,0 +1,24 @@
+# C types for output.py.
+cimport cython
+
+
+@cython.final
+cdef class Output:
+    cdef public object _transport
+    cdef public int _descriptor
+    cdef public bint use_sendfile
+    cdef public object _parts
+    cdef public object _range
+    cdef public Py_ssize_t _range_sent
+    cdef public bint writable
+    cdef public Py_ssize_t queued_bytes
+    cdef public Py_ssize_t sent_bytes
+    cdef public Py_ssize_t sendfile_bytes
+
+    cpdef object add(self, object parts)
+    @cython.locals(size=cython.Py_ssize_t)
+    cpdef object _send_next(self)
+    cpdef object _sent(self, Py_ssize_t size)
+    cpdef object _wait_for_room(self, list batch, Py_ssize_t sent)
+    @cython.locals(left=cython.Py_ssize_t, position=cython.Py_ssize_t, sent=cython.Py_ssize_t)
+    cpdef object _send_range(self, object part)
