@@ -38,7 +38,14 @@ from semel.broker.log.partition_log import writable
 from semel.protocol.batch_header import COMPRESSION_MASK, BatchHeader, read_header
 from semel.protocol.compression import Compression
 from semel.protocol.errors import ErrorCode, SemelError, error_for
-from semel.protocol.ids import INTERNAL_TOPICS, ProducerIdAndEpoch, TopicId, TopicPartition, format_topic_id
+from semel.protocol.ids import (
+    INTERNAL_TOPICS,
+    ZERO_TOPIC_ID,
+    ProducerIdAndEpoch,
+    TopicId,
+    TopicPartition,
+    format_topic_id,
+)
 from semel.protocol.kafka.produce import (
     ACKS_ALL,
     ACKS_LEADER,
@@ -224,10 +231,12 @@ class ProduceHandler:
         if partition is not None:
             partition.log.note_refused(header, now_ms)
         elif header.producer_id >= 0:
-            # Its topic may have been made just now, by another node.
+            # Its topic may have been made just now, by another node. Where it is known, it is meant, and not the next one
+            # of its name.
+            topic = item.topic_id if item.topic_id != ZERO_TOPIC_ID else self.node.metadata.topic_id(item.topic)
             if len(self._refused_early) >= _REFUSED_EARLY_MAX:
                 del self._refused_early[next(iter(self._refused_early))]
-            early = self._refused_early.setdefault((item.topic or item.topic_id, item.partition), [])
+            early = self._refused_early.setdefault((topic or item.topic, item.partition), [])
             if len(early) < _REFUSED_EARLY_MAX:
                 early.append((header, now_ms))
 

@@ -118,3 +118,29 @@ def test_P2_no_batch_overtakes_one_that_came_before_its_partition(tmp_path: Path
         assert [await send(number) for number in (0, 1)] == [ErrorCode.NONE] * 2
 
     run_with_listener(test, str(tmp_path))
+
+
+@pytest.mark.parametrize("version", [12, 13])
+def test_P2_R8_a_batch_that_was_refused_in_a_deleted_topic_holds_up_none_in_the_next_one_of_its_name(
+    tmp_path: Path, version: int
+) -> None:
+    """It was delivered where the topic was led; here it was only refused, and it will never come again."""
+
+    async def test(node: FakeNode, listener: KafkaListener) -> None:
+        (partition,) = node.create("t")
+        client = await KafkaClient.connect(listener.port)
+
+        async def send(number: int, topic_id: TopicId) -> ErrorCode:
+            data = batch(b"v", producer=ProducerIdAndEpoch(7, 0), sequence=number)
+            asked = request(data, topic_id) if version == 13 else request(data)
+            (code,) = codes(await client.produce(asked, version))
+            return code
+
+        del node.partitions[TP]  # led by another node
+        assert await send(0, partition.topic_id) in _NOT_YET
+        partition.log.close()
+        (made_again,) = node.create("t")
+        assert made_again.topic_id != partition.topic_id
+        assert await send(1, made_again.topic_id) is ErrorCode.NONE
+
+    run_with_listener(test, str(tmp_path))
