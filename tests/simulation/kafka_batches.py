@@ -233,8 +233,9 @@ class BatchSender:
             )
         except ConnectionLostError:
             return
-        # Not before it has arrived: a partition that does not know the producer would begin with it (P3).
-        self._echo.sent(ApiKey.PRODUCE, version, body, lambda: batch.was_answered)
+        # Not before it has arrived: a partition that does not know the producer would begin with it (P3). Where it was
+        # refused, its repetition may be what is appended.
+        batch.may_be_there |= self._echo.sent(ApiKey.PRODUCE, version, body, lambda: batch.was_answered)
         self.last_frame = version, body
         batch.is_flying = True
         lane.connection = connection

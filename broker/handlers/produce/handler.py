@@ -231,8 +231,7 @@ class ProduceHandler:
         if partition is not None:
             partition.log.note_refused(header, now_ms)
         elif header.producer_id >= 0:
-            # Its topic may have been made just now, by another node. One that is known is meant, and not the next one of
-            # its name.
+            # Its topic may have been made just now, by another node. A known one is meant, not the next of its name.
             topic = item.topic_id if item.topic_id != ZERO_TOPIC_ID else self.node.metadata.topic_id(item.topic)
             if len(self._refused_early) >= _REFUSED_EARLY_MAX:
                 del self._refused_early[next(iter(self._refused_early))]
