@@ -21,7 +21,9 @@ class Tree:
     """One copy. The files that Python has compiled come along, by the times of their sources."""
 
     def __init__(self, checkout: Path, root: Path, *, compiled: bool = False) -> None:
-        """compiled: take the compiled modules along. Without them all runs interpreted, and a fault can be anywhere."""
+        """compiled: take the compiled modules along, which are put aside while one of them has a fault: a mixture of
+        compiled and interpreted ones does not work. Without them all runs interpreted.
+        """
         self.root = root
         left_out = _LEFT_OUT if compiled else (*_LEFT_OUT, _COMPILED)
         shutil.copytree(checkout, root, symlinks=True, ignore=shutil.ignore_patterns(*left_out))
@@ -32,6 +34,8 @@ class Tree:
         """Have a fault in the copy for a while. Raises `DoesNotApplyError`."""
         changed = apply(tuple(edits), Sources(self._package))
         before = {path: (path.read_bytes(), path.stat()) for path in changed}
+        is_compiled = any(any(path.parent.glob(f"{path.stem}.{_COMPILED}")) for path in changed)
+        aside = [path.rename(f"{path}.aside") for path in self.root.rglob(_COMPILED)] if is_compiled else []
         try:
             for path, text in changed.items():
                 path.write_text(text, encoding="utf-8")
@@ -42,3 +46,5 @@ class Tree:
             for path, (content, stat) in before.items():
                 path.write_bytes(content)
                 os.utime(path, ns=(stat.st_atime_ns, stat.st_mtime_ns))
+            for path in aside:
+                path.rename(str(path).removesuffix(".aside"))

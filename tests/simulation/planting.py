@@ -34,9 +34,7 @@ class Finding:
 
 
 class Field:
-    """One copy of the checkout, compiled modules included: a mixture of compiled and interpreted ones does not work,
-    so a fault has to be in another module.
-    """
+    """One copy of the checkout, compiled modules included. Where the fault is in one of them, all run interpreted."""
 
     def __init__(self, root: Path, checkout: Path = CHECKOUT) -> None:
         self._tree = Tree(checkout, root, compiled=True)

@@ -1,3 +1,4 @@
+# cython: annotation_typing=False, boundscheck=True, wraparound=True, nonecheck=True
 """Produce: appends clients' batches, answers when they are as durable as was asked for.
 
 Behaviour, by version of the request where it matters:
