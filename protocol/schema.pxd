@@ -9,7 +9,7 @@ cdef class Reader:
     cdef Py_ssize_t _end
 
     @cython.locals(start=cython.Py_ssize_t)
-    cdef Py_ssize_t _take(self, Py_ssize_t size) except -1
+    cdef Py_ssize_t _take(self, Py_ssize_t size) except? -1
     cpdef object int16(self)
     cpdef object int32(self)
     cpdef object unsigned_varint(self)

@@ -12,7 +12,7 @@ import os
 import socket
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Final
+from typing import Any, Final
 
 from semel.broker.listeners.addresses import bound, resolved
 from semel.runtime.limited_log import LimitedLog
@@ -37,6 +37,17 @@ class ConnectionLimits:
     per_address_max: int
     overrides: Mapping[str, int] = field(default_factory=dict)
     connections_setting: str = "max.connections"
+
+
+class _Accepted(socket.socket):
+    """Knows whom it was accepted from, also where it has been reset since: the system has forgotten that then."""
+
+    def __init__(self, accepted: socket.socket, name: Any) -> None:
+        super().__init__(accepted.family, accepted.type, accepted.proto, accepted.detach())
+        self._name = name
+
+    def getpeername(self) -> Any:
+        return self._name
 
 
 class Acceptor:
@@ -136,7 +147,7 @@ class Acceptor:
                 continue  # of one connection, which was gone before it was accepted
             address = str(name[0])
             if self._admits(address, f"{name[0]}:{name[1]}"):
-                task = self._loop.create_task(self._begin(accepted, address))
+                task = self._loop.create_task(self._begin(_Accepted(accepted, name), address))
                 self._accepting.add(task)
                 task.add_done_callback(self._accepting.discard)
             else:

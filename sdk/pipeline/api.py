@@ -39,7 +39,7 @@ _log = logging.getLogger("semel.consumer")
 POLL_S: Final = 0.5
 """How long a poll waits at most: then it is looked whether to stop."""
 TAKE_OVER_S: Final = 2.0
-"""How long one attempt to take the place of an older instance may last: a stop waits for it."""
+"""How long one attempt to end what an older instance left open may last: a stop waits for it."""
 AGAIN: Final = Backoff(100, 5_000)
 """The pauses after what the node refused or did not answer."""
 OF_A_RECORD: Final = frozenset(
@@ -134,9 +134,10 @@ class Pipeline:
         self._check_dead_letter_topic()
         idle_since = self._now()
         while not self._stop.is_set:
-            self._take_over()
             self._resume_due()
             batch = self._next()
+            if batch is None and self._has_no_position():
+                self._take_over()
             self._progress.report(self._lag)
             if batch is not None:
                 self._process(batch)
@@ -149,23 +150,24 @@ class Pipeline:
 
     def _expects_more(self) -> bool:
         """Whether there may be records that a poll can't return now: of a partition that waits, or not located yet."""
-        here = self._source.assignment()
-        return not here.isdisjoint(self._paused) or any(self._source.position(tp) is None for tp in here)
+        return not self._source.assignment().isdisjoint(self._paused) or self._has_no_position()
+
+    def _has_no_position(self) -> bool:
+        return any(self._source.position(tp) is None for tp in self._source.assignment())
 
     def _take_over(self) -> None:
-        """End what an older instance has left open, before anything is read.
+        """End what an older instance has left open, where it is not known yet where the group stands.
 
-        Where its process was killed between its offsets and its commit, the group's position is not known until its
-        transaction has ended (O2). That would last until its timeout: nothing comes that would begin a transaction.
+        Its process may have been killed between its offsets and its commit: the position is known once its transaction
+        has ended (O2), which lasts until its timeout, as nothing comes that would begin a transaction here.
         """
         producer = core_of(self._producer)
         if not producer.needs_initializing:
             return
         try:
             run(producer.client, producer.transactional().initialize(), TAKE_OVER_S)
-        except RetriableError as error:  # the first transaction does it too, and what is read does not wait for this
-            _log.warning("group=%s has not taken the place of an older instance yet: %s", self._options.group, error)
-            self._pause(error)
+        except RetriableError as error:  # tried again after the next poll
+            _log.warning("group=%s can't begin transactions yet, retrying: %s", self._options.group, error)
 
     # --- Reading ------------------------------------------------------------------------------------------------------
 

@@ -232,11 +232,12 @@ class ProduceHandler:
         if partition is not None:
             partition.log.note_refused(header, now_ms)
         elif header.producer_id >= 0:
-            # Its topic may have been made just now, by another node. A known one is meant, not the next of its name.
-            topic = item.topic_id if item.topic_id != ZERO_TOPIC_ID else self.node.metadata.topic_id(item.topic)
+            # Its topic may have been made just now, by another node. One that is only named may be the next one of its
+            # name, though another is known here yet.
+            topic = item.topic if item.topic_id == ZERO_TOPIC_ID else item.topic_id
             if len(self._refused_early) >= _REFUSED_EARLY_MAX:
                 del self._refused_early[next(iter(self._refused_early))]
-            early = self._refused_early.setdefault((topic or item.topic, item.partition), [])
+            early = self._refused_early.setdefault((topic, item.partition), [])
             if len(early) < _REFUSED_EARLY_MAX:
                 early.append((header, now_ms))
 

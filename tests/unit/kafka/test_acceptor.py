@@ -6,6 +6,7 @@ import asyncio
 import errno
 import logging
 import socket
+import struct
 from pathlib import Path
 
 import pytest
@@ -114,6 +115,27 @@ def test_S2_connections_of_one_address_are_bounded(tmp_path: Path, caplog: pytes
 
     run_with_listener(test, str(tmp_path), limits=KafkaLimits(kafka_max_connections_per_ip=2))
     assert "reason=more than kafka.max.connections.per.ip=2 of this address" in caplog.text
+
+
+def test_S2_connections_that_are_reset_before_they_are_served_do_not_count_for_good(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """As health checks do it: whom they came from, the system has forgotten by then."""
+
+    async def test(node: FakeNode, listener: KafkaListener) -> None:
+        node.create("t")
+        for number in range(1, 4):
+            for _ in range(20):
+                with socket.create_connection(("127.0.0.1", listener.port)) as client:
+                    client.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+            accepted = 20 * number
+            await until(lambda: listener.counters.accepted_connections == accepted)  # noqa: B023
+            await until(lambda: listener._acceptor._open == 0)
+        assert not listener._acceptor._from_address
+        assert await is_served(await KafkaClient.connect(listener.port))
+
+    run_with_listener(test, str(tmp_path), limits=KafkaLimits(kafka_max_connections_per_ip=20))
+    assert not [record for record in caplog.records if record.exc_info]
 
 
 def test_S2_an_address_may_have_a_bound_of_its_own(tmp_path: Path) -> None:
