@@ -94,12 +94,12 @@ def test_E1_workers_of_run_and_the_node_are_killed_and_each_record_takes_effect_
 
 
 def reach(bootstrap: str, count: int, workers: Mapping[str, subprocess.Popen[bytes]]) -> None:
-    """Wait until the group has committed so many records. No worker ends by itself meanwhile."""
+    """Wait until the group has committed so many records. No worker may exit meanwhile."""
     deadline = time.monotonic() + WAIT_S
     done: int | str = 0
     while not isinstance(done, int) or done < count:
         ended = {name: worker.returncode for name, worker in workers.items() if worker.poll() is not None}
-        assert not ended, f"workers ended by themselves: {ended}; what they said is in the captured output"
+        assert not ended, f"workers have exited: {ended}; what they said is in the captured output"
         assert time.monotonic() < deadline, f"stands at {done} of {count}"
         time.sleep(0.05)
         with semel.Consumer(bootstrap, group="enrich", api_timeout_ms=10_000) as consumer:

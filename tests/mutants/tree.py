@@ -35,7 +35,7 @@ class Tree:
         changed = apply(tuple(edits), Sources(self._package))
         before = {path: (path.read_bytes(), path.stat()) for path in changed}
         is_compiled = any(any(path.parent.glob(f"{path.stem}.{_COMPILED}")) for path in changed)
-        aside = [path.rename(f"{path}.aside") for path in self.root.rglob(_COMPILED)] if is_compiled else []
+        aside = [path.rename(f"{path}.aside") for path in sorted(self.root.rglob(_COMPILED))] if is_compiled else []
         try:
             for path, text in changed.items():
                 path.write_text(text, encoding="utf-8")

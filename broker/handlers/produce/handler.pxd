@@ -7,7 +7,7 @@ from semel.protocol.kafka.produce cimport ProducePartition, ProducePartitionResp
 
 @cython.final
 cdef class ProduceHandler:
-    cdef dict __dict__
+    cdef dict __dict__  # so that tests can watch `begin`
     cdef object __weakref__
     cdef public object node
     cdef public object spans

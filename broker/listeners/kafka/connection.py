@@ -121,7 +121,7 @@ class Listener(Protocol):
 
 
 class ConnectionProtocol(asyncio.BufferedProtocol):
-    """Passes asyncio's calls on to a connection, at no cost: each is the connection's own method."""
+    """What asyncio calls. Each of its methods is the connection's own, so that a call costs no more."""
 
     def __init__(self, connection: KafkaConnection) -> None:
         for name in (
@@ -132,7 +132,7 @@ class ConnectionProtocol(asyncio.BufferedProtocol):
 
 
 class KafkaConnection:
-    """One accepted socket. `protocol` is what asyncio calls: no compiled class can be a subclass of asyncio's."""
+    """One accepted socket. asyncio calls it by a `ConnectionProtocol`: compiled classes can't be subclasses of its."""
 
     def __init__(self, listener: Listener) -> None:
         self._listener = listener
