@@ -39,6 +39,7 @@ def main() -> None:
 
 def run(node: NodeProcess, folder: Path, count: int) -> bool:
     """Run both ways and say what came of them; return whether Semel's sink wrote each flight once."""
+    spark = session("flights-report")  # before the first client: gRPC's fork handlers can end Java's start
     with semel.Admin(node.bootstrap) as admin:
         for topic in (FLIGHTS, REPORT, *TOPICS.values()):
             admin.create_topic(topic, partitions=PARTITIONS)
@@ -64,7 +65,6 @@ def run(node: NodeProcess, folder: Path, count: int) -> bool:
     with semel.Admin(node.bootstrap) as admin:
         lag = sum(place.lag for place in admin.group_lag("flights-etl").values())
     print(f"\nThe group 'flights-etl' was committed with the output: its lag is {lag}.")
-    spark = session("flights-report")
     lines = report(spark, {"bootstrap": node.bootstrap}, str(folder / "late.parquet"))
     spark.stop()
     print(f"By carrier, through Parquet into {REPORT!r}:", ", ".join(f"{name} {number}" for name, number, _ in lines))

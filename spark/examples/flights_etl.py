@@ -111,13 +111,13 @@ def main() -> None:
     parser.add_argument("--checkpoint", default="flights-checkpoint")
     parser.add_argument("--parquet", default="late-flights.parquet")
     arguments = parser.parse_args()
+    spark = session("flights-etl")  # before the first client: gRPC's fork handlers can end Java's start
     with semel.Admin(arguments.grpc) as admin:
         known = {topic.name for topic in admin.topics()}
         for topic in {FLIGHTS, LATE, REPORT} - known:
             admin.create_topic(topic, partitions=PARTITIONS)
     if arguments.load:
         print(f"{load(arguments.grpc, arguments.load)} of {arguments.load} flights left late")
-    spark = session("flights-etl")
     options = {"kafka.bootstrap.servers": arguments.bootstrap}
     start(late_flights(spark, options), options, arguments.checkpoint).awaitTermination()
     for carrier, count, minutes in report(spark, options, arguments.parquet):

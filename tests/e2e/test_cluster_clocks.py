@@ -75,6 +75,10 @@ def nodes(tmp_path_factory: pytest.TempPathFactory) -> Iterator[NodesWithClocks]
         try:
             running.set_clocks()
             running.start(*IDS)
+            # Something to compare also where a worker runs only tests that delete what they write.
+            with semel.Admin(running.bootstrap) as admin, semel.Producer(running.bootstrap) as producer:
+                admin.create_topic("compared", partitions=1)
+                producer.send("compared", b"one").result(CALL_S)
             yield running
             for node_id in running.running:
                 running.stop(node_id)

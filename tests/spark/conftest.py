@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
+from jvm_start import start_without_fork
 from sound_data import sound_data, sound_module_data, sound_session_data  # noqa: F401  (fixtures)
 
 import semel
@@ -72,6 +73,7 @@ def spark(spark_environment: dict[str, str], tmp_path_factory: pytest.TempPathFa
     with pytest.MonkeyPatch.context() as patch:
         for name, value in spark_environment.items():
             patch.setenv(name, value)
+        start_without_fork(patch)
         session = _session(tmp_path_factory.mktemp("warehouse"))
     session.sparkContext.setLogLevel("OFF")
     yield session

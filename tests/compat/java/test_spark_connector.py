@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 import kafka_jars
 import pyarrow as pa
 import pytest
+from jvm_start import start_without_fork
 from spark_query import settled_values
 
 import semel
@@ -52,17 +53,19 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
     os.environ.update(PYSPARK_PYTHON=sys.executable, PYTHONSAFEPATH="1", SPARK_LOCAL_IP="127.0.0.1")
     if home is not None:
         os.environ["JAVA_HOME"] = str(home)
-    session = (
-        SparkSession.builder.master("local[2,3]")
-        .appName("semel-connector")
-        .config("spark.ui.enabled", "false")
-        .config("spark.jars", ",".join(map(str, jars)))
-        .config("spark.sql.shuffle.partitions", "2")
-        .config("spark.sql.session.timeZone", "UTC")
-        .config("spark.sql.warehouse.dir", str(tmp_path_factory.mktemp("warehouse")))
-        .config("spark.driver.memory", "1g")
-        .getOrCreate()
-    )
+    with pytest.MonkeyPatch.context() as patch:
+        start_without_fork(patch)
+        session = (
+            SparkSession.builder.master("local[2,3]")
+            .appName("semel-connector")
+            .config("spark.ui.enabled", "false")
+            .config("spark.jars", ",".join(map(str, jars)))
+            .config("spark.sql.shuffle.partitions", "2")
+            .config("spark.sql.session.timeZone", "UTC")
+            .config("spark.sql.warehouse.dir", str(tmp_path_factory.mktemp("warehouse")))
+            .config("spark.driver.memory", "1g")
+            .getOrCreate()
+        )
     session.sparkContext.setLogLevel("OFF")
     yield session
     session.stop()
