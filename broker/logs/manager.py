@@ -503,7 +503,9 @@ class LogManager:
             self.folder.log_starts.note(tp, offset)
             await self._thread.run(make)
             is_made = True
-            self._add(self._opener.open_log(tp, topic_id, clean=True, start=offset, config=wanted.log_config))
+            again = self._add(self._opener.open_log(tp, topic_id, clean=True, start=offset, config=wanted.log_config))
+            # Starts that were noted while there was no such log have taken its note away. Its leader waits for that.
+            self.maintenance.log_start_moved(again)
         except (SemelError, OSError) as error:
             has_files = is_made or not is_gone
             failed = self._opener.failed(tp, topic_id, error, wanted.leader_epoch) if has_files else None

@@ -392,6 +392,29 @@ def test_D3_a_log_that_is_begun_again_is_made_by_nobody_else_meanwhile() -> None
     asyncio.run(run())
 
 
+def test_D1_R5_the_leader_hears_where_a_log_was_begun_again_although_others_starts_are_noted_meanwhile() -> None:
+    """While its directory is made again there is no such log, so notes of that moment have nothing of it."""
+
+    async def run() -> None:
+        executor = HeldExecutor()
+        node = Node()
+        node.start(executor=executor)
+        node.create().follow(0, 2)
+        duties = asyncio.ensure_future(node.logs.maintenance.run())
+        for start in (3, 7):  # the first has a start that is taken out as its log is dropped
+            restarting = asyncio.ensure_future(node.logs.restart_at(node.get(), start))
+            for _ in range(10):
+                for _ in range(20):
+                    await asyncio.sleep(0)
+                if executor.held:
+                    executor.run()
+            await restarting
+            assert (node.get().log_start_offset, node.logs.noted_start(TP)) == (start, start)
+        duties.cancel()
+
+    asyncio.run(run())
+
+
 def test_deletion_is_finished_after_a_crash_and_its_journal_entries_are_skipped() -> None:
     async def run() -> None:
         node = Node(SimulatedStorage(1))
