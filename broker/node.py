@@ -63,6 +63,7 @@ from semel.broker.registration import (
     advertised,
     check_is_member,
     check_neighbors,
+    not_read,
     returned,
     version_raised,
     wait_for_former_run,
@@ -744,12 +745,16 @@ class Node:
             metadata_version=METADATA_VERSION,
         )
 
+        unread: frozenset[tuple[TopicId, int]] = frozenset()
+
         def further(image: MetadataImage) -> list[Change]:
+            nonlocal unread
             if not self._may_join:
                 check_is_member(image, config.node_id)
             changes = [*version_raised(image, registered), *self._history.changes_of_registration(image)]
             if self.is_clustered:
                 changes += returned(image, registered, self.logs, default_min_isr=config.min_insync_replicas)
+                unread = frozenset(not_read(image, registered, self.logs))
             return changes
 
         if self.is_clustered:
@@ -758,7 +763,7 @@ class Node:
         await self.metadata.register(registered, further, alone=not self.is_clustered)
         if self.is_clustered:
             try:
-                self.logs.recovery_reported()
+                self.logs.recovery_reported(unread)
             except OSError as error:
                 _log.warning("the next start tells again what this one found: %s", error)
         await self._history.follow(self.metadata, is_in_folder=self._metadata_is_in_folder)

@@ -5,18 +5,20 @@ from __future__ import annotations
 import asyncio
 import logging
 import socket
+from collections.abc import Collection
 
 from semel.broker.config.node_config import NodeConfig
 from semel.broker.config.sources import Address, parse_address
 from semel.broker.controller.elections import node_registered
 from semel.broker.controller.membership import partitions_of, stopping_nodes
+from semel.broker.controller.readable_again import incomplete_until_read
 from semel.broker.logs.manager import LogManager
 from semel.broker.logs.offline import OfflineKind
 from semel.broker.metadata.changes import BrokerRegistered, Change, MetadataVersionRaised
 from semel.broker.metadata.image import MetadataImage
 from semel.broker.metadata.metadata import Metadata
 from semel.broker.start_errors import NodeStartError, StartFailure
-from semel.protocol.ids import TopicPartition
+from semel.protocol.ids import TopicId, TopicPartition
 
 _log = logging.getLogger(__name__)
 
@@ -59,6 +61,22 @@ def _unreadable(logs: LogManager) -> set[TopicPartition]:
     Nothing of them need be lost, but nobody knows yet. Where no other replica is left, an operator elects this one.
     """
     return {one.tp for one in logs.offline if one.kind is OfflineKind.UNREADABLE}
+
+
+def not_read(image: MetadataImage, registered: BrokerRegistered, logs: LogManager) -> set[tuple[TopicId, int]]:
+    """Return what the registration takes for incomplete here for no other reason than that it can't be read now."""
+    unreadable = {
+        (one.topic_id, one.tp.partition)
+        for one in logs.offline
+        if one.kind is OfflineKind.UNREADABLE and one.topic_id is not None
+    }
+    former = {key for key in logs.unreported.not_read if not logs.unreported.may_be_damaged(key)}
+    lost = _damaged(logs) | (_replicas_gone(image, registered.node_id, logs) - _unreadable(logs))
+    return incomplete_until_read(image, registered, unreadable=unreadable, former=former, lost=_keys(image, lost))
+
+
+def _keys(image: MetadataImage, partitions: Collection[TopicPartition]) -> set[tuple[TopicId, int]]:
+    return {(topic.topic_id, tp.partition) for tp in partitions if (topic := image.topic(tp.topic)) is not None}
 
 
 def version_raised(image: MetadataImage, registered: BrokerRegistered) -> list[Change]:

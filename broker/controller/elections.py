@@ -169,7 +169,7 @@ def node_registered(
     node_id = registration.node_id
     former = image.brokers.get(node_id)
     emptied = {node_id} if former is None or former.directory_id != registration.directory_id else set()
-    lost = emptied or ({node_id} if _lost_records(former, registration) else set())
+    lost = emptied or ({node_id} if lost_records(former, registration) else set())
     alive, full = alive_nodes(image) | {node_id}, full_nodes(image) - {node_id}
     others_stopping = set(stopping) - {node_id}
     changes: list[Change] = []
@@ -202,7 +202,7 @@ def node_registered(
     return changes
 
 
-def _lost_records(former: BrokerImage | None, registration: BrokerRegistered) -> bool:
+def lost_records(former: BrokerImage | None, registration: BrokerRegistered) -> bool:
     """What the former start counted as its own was on its disk, or in memory that a crash of the machine forgets.
 
     A node that changed the setting is held to the weaker of both.

@@ -11,7 +11,7 @@ import asyncio
 import contextlib
 import errno
 import logging
-from collections.abc import Awaitable, Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Iterable, Iterator, Mapping, Sequence, Set
 from concurrent.futures import Executor
 from dataclasses import dataclass
 from typing import Final, NamedTuple
@@ -279,9 +279,11 @@ class LogManager:
     def _note_findings(self, logs: Mapping[PartitionKey, PartitionLog]) -> None:
         """Note what the others are to be told, before this start hides it from the next one."""
         found_any = bool(self.recovery.partitions or self.recovery.journal_entries)
+        points = self.folder.recovery_points.all()
         self.unreported.found(
             clean=self.recovery.clean or not found_any,
             damaged={key: first for key, log in logs.items() if (first := log.recovered_damage_from) is not None},
+            short={key: log.log_end_offset for key, log in logs.items() if log.log_end_offset < points.get(log.tp, 0)},
         )
         self.folder.opened()
 
@@ -514,11 +516,19 @@ class LogManager:
 
     # --- What was lost ------------------------------------------------------------------------------------------------
 
-    def recovery_reported(self) -> None:
-        """A registration has told what this start found, and starts before it. Raises `OSError`."""
+    def recovery_reported(self, not_read: Set[tuple[TopicId, int]] = frozenset()) -> None:
+        """A registration has told what this start found, and starts before it. Raises `OSError`.
+
+        not_read: partitions that it told as incomplete for no other reason than that they could not be read
+        """
         here = (*self.partitions(), *self.offline)
         self.unreported.reported(
-            {(one.topic_id, one.tp.partition) for one in here if not self._opener.is_only_replica(one.tp, one.topic_id)}
+            {
+                (one.topic_id, one.tp.partition)
+                for one in here
+                if one.topic_id is not None and not self._opener.is_only_replica(one.tp, one.topic_id)
+            },
+            not_read=not_read,
         )
 
     # --- Offline partitions -------------------------------------------------------------------------------------------

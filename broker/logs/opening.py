@@ -54,6 +54,7 @@ class LogOpener:
         self._files = OpenFiles(config.log_max_open_files)
         self.producer_ids = ProducerIdBound(config.producer_ids_per_partition_max, config.producer_ids_max)
         self._replayed: list[PartitionKey] = []
+        self._on_loss: Callable[[PartitionKey, int], None] = _pass_over
 
     def open_all(
         self,
@@ -67,6 +68,7 @@ class LogOpener:
         on_loss: is called with the first offset that a log has lost of what was synced, before it is repaired
         """
         self.was_clean = clean
+        self._on_loss = on_loss
         self._folder.known.read()
         starts = self._folder.log_starts.read()
         points = self._folder.recovery_points.read()
@@ -184,9 +186,14 @@ class LogOpener:
         was_clean, one.is_clean = one.is_clean, False
         key = one.topic_id, one.tp.partition
         point = self._folder.recovery_points.get(one.tp)
+        # Only others' replicas are noted: an only one has nobody to fetch from, and no registration is to tell of it.
+        on_loss = partial(self._on_loss, key)
+        if self.is_only_replica(one.tp, one.topic_id):
+            on_loss = partial(_pass_over, key)
         log = self.open_log(
             one.tp,
             one.topic_id,
+            on_loss=on_loss,
             clean=False,
             start=self._folder.log_starts.all().get(one.tp),
             point=point,
@@ -196,6 +203,8 @@ class LogOpener:
         try:
             if self.kept.has(key):
                 self.kept.replay(key, log, point)
+            if log.log_end_offset < point:
+                on_loss(log.log_end_offset)
             log.flush()
             log.close()
         finally:
@@ -250,6 +259,10 @@ class LogOpener:
         if kept is None:
             return noted, noted
         return (kept[0] if kept[1] >= noted else noted), max(noted, kept[1])
+
+
+def _pass_over(key: PartitionKey, first: int) -> None:
+    """Tell nobody that records are lost."""
 
 
 def next_step(log: OfflineLog, folder: DataFolder) -> str:

@@ -5,14 +5,16 @@ same, and stops cleanly: the next one finds nothing. It would tell that its repl
 could be elected that lacks some.
 
 A replica that has lost records stays in this file until it has fetched them again. Followers compare epochs and ends
-with their leader, and that shows no hole in the middle.
+with their leader, and that shows no hole in the middle. One that could not be read when the node registered stays in it
+until it can be, and the others know (`controller/readable_again.py`).
 """
 
 from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Collection, Mapping
+import threading
+from collections.abc import Collection, Mapping, Set
 from typing import Final
 
 from semel.broker.logs.known_partitions import PartitionKey
@@ -32,7 +34,7 @@ class NotNotedError(OSError):
 class UnreportedRecovery:
     """The file, which is there while something is to be told or to be fetched again, and what is in it."""
 
-    __slots__ = ("_cut", "_damaged", "_is_known", "_path", "_storage", "is_clean")
+    __slots__ = ("_cut", "_damaged", "_is_known", "_lock", "_not_read", "_path", "_storage", "is_clean")
 
     def __init__(self, storage: Storage, path: str) -> None:
         self._storage = storage
@@ -40,7 +42,9 @@ class UnreportedRecovery:
         self._damaged: Mapping[PartitionKey, int] = {}
         self._cut: set[PartitionKey] = set()
         """Damaged ones that were cut in this run, which has to be noted yet. What they have now is whole."""
+        self._not_read: Set[PartitionKey] = frozenset()
         self._is_known = True
+        self._lock = threading.Lock()  # logs are recovered again beside the event loop
         self.is_clean = True
         """Whether the logs have all that they had when the node last ran as a part of the cluster."""
 
@@ -56,19 +60,26 @@ class UnreportedRecovery:
         """A partition's log was cut there. `repaired` is to follow once that is durable, and never another cut."""
         self._cut.add(key)
 
-    def found(self, *, clean: bool, damaged: Mapping[PartitionKey, int]) -> None:
+    def found(
+        self, *, clean: bool, damaged: Mapping[PartitionKey, int], short: Mapping[PartitionKey, int] | None = None
+    ) -> None:
         """Note durably what a start has found, beside what earlier ones did. Raises `OSError`.
 
         To be called before the checkpoints are written, which hide it from the next start.
         damaged: the first offset of each partition that is lost or can't be read
+        short:   where partitions end that end below what was noted as synced. Mostly a crash came before it was noted
+            that a follower was cut. But it is not shown that they have all that they had, which `not_read` says
         """
-        self._read()
-        before = self.is_clean, self._damaged, True
-        self.is_clean = self.is_clean and clean
-        first = {key: min(offset, self._damaged.get(key, offset)) for key, offset in damaged.items()}
-        self._damaged = {**self._damaged, **first}
-        if (self.is_clean, self._damaged, self._is_known) != before:
-            self._write()
+        with self._lock:
+            self._read()
+            damaged = {**{key: end for key, end in (short or {}).items() if key in self._not_read}, **damaged}
+            before = self.is_clean, self._damaged, True
+            self.is_clean = self.is_clean and clean
+            first = {key: min(offset, self._damaged.get(key, offset)) for key, offset in damaged.items()}
+            self._damaged = {**self._damaged, **first}
+            self._not_read -= damaged.keys()
+            if (self.is_clean, self._damaged, self._is_known) != before:
+                self._write()
 
     def lost(self, key: PartitionKey, first: int) -> None:
         """Note durably that a log has lost records from an offset on, before it is repaired. Raises `NotNotedError`."""
@@ -77,27 +88,43 @@ class UnreportedRecovery:
         except OSError as error:
             raise NotNotedError(error.errno, error.strerror or str(error), self._path) from error
 
-    def reported(self, to_fetch_again: Collection[PartitionKey]) -> None:
+    @property
+    def not_read(self) -> Set[PartitionKey]:
+        """Partitions that a registration has told as incomplete for no other reason than that they can't be read."""
+        return self._not_read
+
+    def reported(self, to_fetch_again: Collection[PartitionKey], *, not_read: Set[PartitionKey] = frozenset()) -> None:
         """A registration has told it. Raises `OSError`; then the next start tells it once more.
 
         to_fetch_again: partitions that others have, too. They stay damaged until `repaired`: a start that comes first
             has to tell of them again
+        not_read: the new ones in place of those of the former start
         """
-        self.is_clean = self._is_known = True
-        self._damaged = {key: offset for key, offset in self._damaged.items() if key in to_fetch_again}
-        self._write()
+        with self._lock:
+            self.is_clean = self._is_known = True
+            self._damaged = {key: offset for key, offset in self._damaged.items() if key in to_fetch_again}
+            self._not_read = not_read - self._damaged.keys()
+            self._write()
+
+    def was_read(self, keys: Set[PartitionKey]) -> None:
+        """Partitions can be read, and it was told; or nobody needs to know any more. Raises `OSError`."""
+        with self._lock:
+            self._not_read -= keys
+            self._write()
 
     def repaired(self, key: PartitionKey) -> None:
         """A partition's log has no more that is lost; or it leads, and what is lost there is lost. Raises `OSError`."""
-        if key in self._damaged:
-            self._cut.discard(key)
-            self._damaged = {other: offset for other, offset in self._damaged.items() if other != key}
-            self._write()
+        with self._lock:
+            if key in self._damaged:
+                self._cut.discard(key)
+                self._damaged = {other: offset for other, offset in self._damaged.items() if other != key}
+                self._write()
 
     def _write(self) -> None:
-        if self._damaged or not self.is_clean or not self._is_known:
+        if self._damaged or self._not_read or not self.is_clean or not self._is_known:
             lost = {_told(key): self._damaged[key] for key in sorted(self._damaged)}
-            told = {"clean": self.is_clean, "damaged": lost, "known": self._is_known}
+            not_read = [_told(key) for key in sorted(self._not_read)]
+            told = {"clean": self.is_clean, "damaged": lost, "known": self._is_known, "not read": not_read}
             write_whole(self._storage, self._path, json.dumps(told).encode())
         elif self._storage.exists(self._path):
             self._storage.remove(self._path)
@@ -108,6 +135,7 @@ class UnreportedRecovery:
             found = json.loads(read_whole(self._storage, self._path, size_bytes_max=_BYTES_MAX))
             self.is_clean, self._is_known = bool(found["clean"]), bool(found["known"])
             self._damaged = {_key(told): int(offset) for told, offset in found["damaged"].items()}
+            self._not_read = frozenset(map(_key, found.get("not read", ())))
         except FileNotFoundError:
             pass
         except (ValueError, KeyError, TypeError, AttributeError) as error:
@@ -115,6 +143,7 @@ class UnreportedRecovery:
                 "%s can't be read, so each replica here counts as one that may lack records: %s", self._path, error
             )
             self.is_clean = self._is_known = False
+            self._not_read = frozenset()
 
 
 def _told(key: PartitionKey) -> str:

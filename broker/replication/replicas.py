@@ -23,6 +23,7 @@ from semel.broker.replication.full_disk import FullDisk
 from semel.broker.replication.in_sync import InSyncProposals
 from semel.broker.replication.lost_records import LostRecords
 from semel.broker.replication.parts import take_part
+from semel.broker.replication.readable_again import ReadableAgain
 from semel.broker.replication.throttle import FollowerThrottle
 from semel.broker.replication.unwritable import Reason, UnwritableReplicas
 from semel.broker.services import Services
@@ -56,6 +57,9 @@ class Replicas:
             self._node_id, node.metadata, node.clock, lambda: node.config.min_insync_replicas
         )
         self._full_disk = FullDisk(self._node_id, node.metadata, node.clock, lambda: node.logs.space.is_refusing)
+        self._readable_again = ReadableAgain(
+            self._node_id, node.metadata, node.logs, node.clock, lambda: node.config.min_insync_replicas
+        )
         self._proposals = InSyncProposals(
             self._node_id, node.metadata, node.clock, lambda: (node.config, node.config.min_insync_replicas)
         )
@@ -181,6 +185,8 @@ class Replicas:
                 led = [
                     one for one in self._node.logs.partitions() if one.leader is not None and not one.leader.is_alone
                 ]
+                if self.is_known(self._node.metadata.image):
+                    await self._readable_again.look()
                 await self._unwritable.leave(self._why_unwritable(led))
                 await self._full_disk.look(led)
                 await self._proposals.propose(led)

@@ -25,6 +25,7 @@ from semel.broker.controller.elections import (
 )
 from semel.broker.controller.full_disks import disk_told, led_elsewhere
 from semel.broker.controller.isr import ProposedIsr, decide_isr, left_by
+from semel.broker.controller.readable_again import incomplete_until_read, readable_again
 from semel.broker.controller.shutdown import step_down
 from semel.broker.metadata.changes import (
     METADATA_VERSION,
@@ -81,6 +82,12 @@ class Node:
     view: int = 0
     """How many of the metadata's images it has applied."""
     replicas: dict[int, Replica] = field(default_factory=dict)
+    unreadable: set[int] = field(default_factory=set)
+    """Partitions that its disk has not let it open in this run."""
+    damaged: set[int] = field(default_factory=set)
+    """Partitions that it has lost synced records of, and has not begun to fetch again."""
+    not_read: set[tuple[TopicId, int]] = field(default_factory=set)
+    """What it counts as incomplete of for no other reason than that it could not be read."""
 
 
 def is_enough(state: PartitionState, count: int, min_isr: int) -> bool:
@@ -210,6 +217,8 @@ class World:
         if state.leader != node.node_id:
             replica.leader = None
             return
+        node.unreadable.discard(number)  # an operator's word
+        node.damaged.discard(number)
         leads = replica.leader
         if leads is None or leads.leader_epoch != state.leader_epoch:
             if len(state.replicas) > 1:
@@ -253,6 +262,9 @@ class World:
         leads = leader.replicas[number].leader
         if leads is None or leads.leader_epoch != state.leader_epoch:
             return
+        if number in follower.unreadable:
+            return
+        follower.damaged.discard(number)
         mine, theirs = follower.replicas[number], leader.replicas[number].log
         same = 0
         while same < min(len(mine.log), len(theirs)) and mine.log[same] == theirs[same]:
@@ -414,6 +426,12 @@ class World:
             for replica in node.replicas.values():
                 replica.log.clear()
                 replica.synced = 0
+            node.damaged.clear()
+            node.not_read.clear()
+        node.unreadable = {number for number in node.replicas if node.starts and self.random.random() < 0.12}
+        for number in sorted(node.replicas.keys() - node.unreadable):
+            if node.starts and self.random.random() < 0.04:
+                self.damage(node, number)
         if self.random.random() < 0.1:
             node.durability = self.random.choice(["os", "disk"])
         is_clean = node.was_stopped or not node.starts
@@ -424,13 +442,52 @@ class World:
             node.node_id, f"{node.node_id}-{node.starts}", f"dir-{node.directory}", "h", 1, "h", 2,
             is_clean=is_clean, durability=node.durability,
         )  # fmt: skip
+        damaged = {TopicPartition(TOPIC, number) for number in node.unreadable | node.damaged}
         changes = node_registered(
-            self.image, registration, default_min_isr=self.default_min_isr, stopping=self.stopping
+            self.image, registration, default_min_isr=self.default_min_isr, stopping=self.stopping, damaged=damaged
+        )
+        node.not_read = incomplete_until_read(
+            self.image,
+            registration,
+            unreadable={(self.topic_id, number) for number in node.unreadable},
+            former=node.not_read,
+            lost={(self.topic_id, number) for number in node.damaged},
         )
         node.broker_epoch = self.image.sequence + 1
         self.commit([registration, *changes])
         node.view = len(self.images) - 2
         self.apply_view(node, len(self.images) - 1)
+
+    def damage(self, node: Node, number: int) -> None:
+        """A start finds synced records of a partition lost."""
+        replica = node.replicas[number]
+        del replica.log[self.random.randint(0, len(replica.log)) :]
+        replica.synced = min(replica.synced, len(replica.log))
+        node.damaged.add(number)
+        node.not_read.discard((self.topic_id, number))
+
+    def step_read(self) -> None:
+        """A partition can be opened now."""
+        node = self.a_node(lambda each: each.is_up and bool(each.unreadable))
+        if node is not None:
+            number = self.random.choice(sorted(node.unreadable))
+            node.unreadable.discard(number)
+            if self.random.random() < 0.2:
+                self.damage(node, number)
+
+    def step_tell(self) -> None:
+        node = self.a_node(lambda each: each.is_up and bool(each.not_read))
+        if node is not None:
+            self.tell_read(node, node.broker_epoch - int(self.random.random() < 0.1))
+
+    def tell_read(self, node: Node, broker_epoch: int) -> None:
+        """A node tells of what can be read again, and forgets what nobody waits for by the metadata that it knows."""
+        known = self.images[node.view].topics[TOPIC].partitions
+        node.not_read = {key for key in node.not_read if node.node_id in known[key[1]].last_known_elr}
+        keys = [key for key in sorted(node.not_read) if key[1] not in node.unreadable]
+        changes = readable_again(self.image, node.node_id, broker_epoch, keys, default_min_isr=self.default_min_isr)
+        self.count("readable again" if changes else "nothing to tell")
+        self.commit(changes)
 
     def step_stop(self) -> None:
         node = self.a_node(lambda each: each.is_up)
@@ -480,8 +537,12 @@ class World:
             if not node.is_up or node.node_id in self.stopping:
                 node.was_stopped = node.was_stopped or node.is_up
                 self.restart(node)
+        for node in self.nodes.values():
+            node.unreadable.clear()
         for _ in range(12):
             self.step_unfence()
+            for node in self.nodes.values():
+                self.tell_read(node, node.broker_epoch)
             for node in self.nodes.values():
                 self.apply_view(node, len(self.images) - 1)
             for number, state in enumerate(self.partitions()):
@@ -523,6 +584,8 @@ STEPS: dict[Callable[[World], None], int] = {
     World.step_unfence: 6,
     World.step_crash: 4,
     World.step_restart: 6,
+    World.step_read: 4,
+    World.step_tell: 5,
     World.step_stop: 2,
     World.step_elect: 3,
     World.step_configure: 2,

@@ -12,6 +12,7 @@ from semel.broker.logs.config import LogManagerConfig
 from semel.broker.logs.data_folder import OPENING_FILE
 from semel.broker.logs.unreported import UNREPORTED_FILE, UnreportedRecovery
 from semel.runtime.simulated_storage import SimulatedStorage
+from semel.runtime.storage import write_whole
 
 KEY, OTHER = (TOPIC_ID, 0), (TOPIC_ID, 1)
 PATH = f"/data/{UNREPORTED_FILE}"
@@ -197,3 +198,38 @@ def test_R1_a_replica_that_has_lost_records_is_told_of_until_it_has_fetched_them
     storage.crash(power=True)
     assert not storage.exists(PATH)
     assert started().damaged_from(KEY) is None
+
+
+def test_R4_what_could_not_be_read_is_there_until_it_was_told_or_some_of_it_is_lost() -> None:
+    storage = SimulatedStorage()
+    storage.make_folder("/data")
+
+    def opened(**found: object) -> UnreportedRecovery:
+        again = UnreportedRecovery(storage, PATH)
+        again.found(**{"clean": True, "damaged": {}, **found})  # type: ignore[arg-type]
+        return again
+
+    unreported = opened()
+    unreported.reported((), not_read={KEY, OTHER})
+    assert opened().not_read == {KEY, OTHER}
+    assert opened(short={KEY: 3, (TOPIC_ID, 7): 3}).not_read == {OTHER}, "it is not shown that it has all"
+    assert opened().damaged_from(KEY) == 3
+    assert opened().damaged_from((TOPIC_ID, 7)) is None, "that was cut to follow its leader"
+    again = opened()
+    again.lost(OTHER, 5)
+    assert (again.not_read, opened().not_read) == (set(), set())
+    again.reported({OTHER}, not_read={KEY, OTHER})
+    assert opened().not_read == {KEY}, "of the other one records are lost"
+    again.was_read({KEY})
+    again.repaired(OTHER)
+    assert not storage.exists(PATH)
+
+
+def test_R4_a_file_of_an_earlier_version_and_one_that_can_not_be_read_have_nothing_to_wait_for() -> None:
+    storage = SimulatedStorage()
+    storage.make_folder("/data")
+    for content in (b'{"clean": true, "damaged": {}, "known": true}', b"{"):
+        write_whole(storage, PATH, content)
+        unreported = UnreportedRecovery(storage, PATH)
+        unreported.found(clean=True, damaged={})
+        assert unreported.not_read == set()
