@@ -97,6 +97,7 @@ class LogLoader:
         start_is_final: bool,
         is_untouched: bool,
         is_only_replica: bool,
+        high_watermark: int,
         on_loss: Callable[[int], None],
     ) -> None:
         """log_start_offset: None where nothing says where the log starts.
@@ -120,9 +121,10 @@ class LogLoader:
         self._aborts: dict[int, int] | None = None
         """What the last stop left in the lists of aborted transactions. None: it did not say."""
         self._stopped_clean = clean
-        self._kept_end = recovery_point if is_only_replica or clean or is_untouched else 0
+        is_never_cut = is_only_replica or clean or is_untouched
+        self._kept_end = recovery_point if is_never_cut else min(recovery_point, high_watermark)
         """Up to here nothing is a torn tail, because a clean stop left it whole or a flush synced it: what is missing
-        of it is lost.
+        of it is lost. A follower may have been cut just before, but not below what is committed.
         """
         self._on_loss = on_loss
         self._losses = Losses(tp, folder)

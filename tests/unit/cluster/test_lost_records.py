@@ -77,6 +77,34 @@ def test_R1_D1_a_follower_gets_again_what_its_disk_had_lost(tmp_path: Path, how:
     run(tmp_path, test)
 
 
+@pytest.mark.parametrize("how", ["its tail is gone", "all is gone", "its last batch is broken"])
+def test_R4_D1_a_follower_whose_disk_lost_committed_records_in_a_crash_is_not_elected(tmp_path: Path, how: str) -> None:
+    """They had been flushed, and the journal has them no more. It was taken for a follower that was just cut."""
+
+    async def test(made: Cluster) -> None:
+        leader, follower = await with_records(made)
+        await made.produce(T0, b"behind")  # the batch that is damaged is not in the journal's newest file
+        await made.until(lambda: made.nodes[follower].partition(T0).high_watermark == 7)  # type: ignore[union-attr]
+        await made.nodes[follower].logs.maintenance.flush()
+        await made.kill(follower)
+        for file in made.disks[follower].list_folder("/data/journal"):
+            made.disks[follower].remove(f"/data/journal/{file}")
+        damage(made, follower, how)
+        await made.kill(leader)
+        await made.until(lambda: made.nodes[3].metadata.image.brokers[leader].is_fenced)
+        await made.start(follower)
+        await asyncio.sleep(0.5)
+        assert made.state(T0).leader == NO_LEADER
+        assert follower not in (*made.state(T0).isr, *made.state(T0).elr)
+        await made.start(leader)
+        await made.in_sync(T0, 1, 2)
+        await made.until(lambda: log_of(made, leader) == log_of(made, follower))
+        assert log_of(made, follower).count(b"value-") == 6
+        await made.until(lambda: not made.disks[follower].exists(f"/data/{UNREPORTED_FILE}"))
+
+    run(tmp_path, test)
+
+
 def test_D3_who_is_elected_by_an_operator_keeps_what_is_behind_its_lost_records(tmp_path: Path) -> None:
     """The other one is gone. What is lost is lost, and its offsets are given to no other record."""
 
