@@ -18,6 +18,8 @@ from semel.protocol.wording import command, counted, duration, listed, partition
 from semel.sdk.diagnosis.commands import serve_command
 from semel.sdk.diagnosis.findings import KINDS, Cluster, Finding
 
+_UNREADABLE: Final = "unreadable"
+"""A kind of `OfflinePartition`."""
 _LEADERLESS_MAX: Final = 20
 """So many partitions without a leader are told one by one."""
 _COMMANDS_MAX: Final = 5
@@ -96,7 +98,7 @@ def replication_findings(cluster: Cluster) -> Iterator[Finding]:
         return
     without = [one for one in node.replication if one.leader == NO_LEADER]
     for one in without[:_LEADERLESS_MAX]:
-        yield _leaderless(one)
+        yield _leaderless(one, _unreadable(cluster, one))
     more = len(without) - _LEADERLESS_MAX
     if more > 0:
         yield Finding(
@@ -122,7 +124,17 @@ def replication_findings(cluster: Cluster) -> Iterator[Finding]:
     yield from _too_few_replicas(cluster, node)
 
 
-def _leaderless(one: ReplicationFacts) -> Finding:
+def _unreadable(cluster: Cluster, one: ReplicationFacts) -> tuple[int, ...]:
+    """Return the nodes whose disks do not let them open a replica that had all records when they started."""
+    return tuple(
+        node.node_id
+        for node in cluster.nodes
+        if node.node_id in one.last_known_elr
+        and any(log.partition == one.partition and log.kind == _UNREADABLE for log in node.offline)
+    )
+
+
+def _leaderless(one: ReplicationFacts, unreadable: Sequence[int]) -> Finding:
     complete = tuple(replica for replica in one.replicas if replica in one.isr or replica in one.elr)
     if complete and len(one.replicas) == 1:
         cure = f"start {_nodes(complete, 'or')}, which has the only copy"
@@ -130,6 +142,12 @@ def _leaderless(one: ReplicationFacts) -> Finding:
     elif complete:
         cure = f"start {_nodes(complete, 'or')}: {'it has' if len(complete) == 1 else 'each has'} all committed records"
         happens = f"it is led again as soon as {_nodes(complete, 'or')} is back"
+    elif unreadable:
+        cure = (
+            f"{_nodes(unreadable, 'and')} had all committed records, and can't read the partition's files now: make "
+            "room on the disk, or repair it"
+        )
+        happens = f"it is led again as soon as {_nodes(unreadable, 'or')} can read them, and has lost nothing"
     else:
         known = one.last_known_elr or one.replicas
         cure = f"no replica is known to have all committed records; those of {_nodes(known, 'and')} may lack the fewest"

@@ -236,10 +236,10 @@ _TABLE: Final = (
     FindingKind(
         "partition-leaderless", _S.PARTITIONS,
         "No replica that has all committed records is alive, so nobody may write or read: records would be lost.",
-        "Start one of the nodes that are named: the partition is led again at once, and nothing is lost. If all of "
-        "them are gone for good, elect one of the other replicas: `semel partition elect --unclean`, or ElectLeaders "
-        "with the type UNCLEAN of any Kafka admin client. Committed records that it lacks are then lost, and "
-        "transactions may be torn.",
+        "Start one of the nodes that are named, or let it read its disk again: the partition is led again at once, and "
+        "nothing is lost. If all of them are gone for good, elect one of the other replicas: `semel partition elect "
+        "--unclean`, or ElectLeaders with the type UNCLEAN of any Kafka admin client. Committed records that it lacks "
+        "are then lost, and transactions may be torn.",
     ),
     FindingKind(
         "partition-under-min-isr", _S.PARTITIONS,

@@ -146,6 +146,16 @@ def test_a_partition_that_no_start_brings_back_says_which_replicas_may_lack_the_
     assert "lost" in found.kind.fix
 
 
+def test_a_partition_whose_replicas_can_not_be_read_now_is_led_once_one_can_be() -> None:
+    lost = replace(WHOLE, leader=NO_LEADER, isr=(), elr=(), last_known_elr=(2, 3))
+    first, second, third = three(replication=(lost,))
+    unreadable = OfflinePartition(lost.partition, "No space left on device", "unreadable")
+    told = diagnose(Cluster((first, replace(second, offline=(unreadable,)), third), {}), Thresholds()).findings
+    (found,) = [one for one in told if one.kind.name == "partition-leaderless"]
+    assert "node 2 had all committed records, and can't read the partition's files now: make room" in found.what
+    assert found.happens == "it is led again as soon as node 2 can read them, and has lost nothing"
+
+
 def test_what_a_replica_lacks_is_told_by_its_leader_where_another_knows_newer_metadata() -> None:
     """The newest metadata says who is in sync; the leader alone knows how far the others are."""
     newest, leader, third = three()
