@@ -66,13 +66,16 @@ def _unreadable(logs: LogManager) -> set[TopicPartition]:
 def not_read(image: MetadataImage, registered: BrokerRegistered, logs: LogManager) -> set[tuple[TopicId, int]]:
     """Return what the registration takes for incomplete here for no other reason than that it can't be read now."""
     unreadable = {
-        (one.topic_id, one.tp.partition)
+        (topic.topic_id, one.tp.partition)
         for one in logs.offline
-        if one.kind is OfflineKind.UNREADABLE and one.topic_id is not None
+        if one.kind is OfflineKind.UNREADABLE
+        and (topic := image.topic(one.tp.topic)) is not None
+        and one.topic_id in (None, topic.topic_id)  # what can't be read may be the id
     }
-    former = {key for key in logs.unreported.not_read if not logs.unreported.may_be_damaged(key)}
-    lost = _damaged(logs) | (_replicas_gone(image, registered.node_id, logs) - _unreadable(logs))
-    return incomplete_until_read(image, registered, unreadable=unreadable, former=former, lost=_keys(image, lost))
+    former = logs.unreported.not_read
+    lost = _keys(image, _damaged(logs) | (_replicas_gone(image, registered.node_id, logs) - _unreadable(logs)))
+    lost |= {key for key in (*unreadable, *former) if logs.unreported.may_be_damaged(key)}
+    return incomplete_until_read(image, registered, unreadable=unreadable, former=former, lost=lost)
 
 
 def _keys(image: MetadataImage, partitions: Collection[TopicPartition]) -> set[tuple[TopicId, int]]:

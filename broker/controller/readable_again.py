@@ -5,7 +5,8 @@ nobody leads then. Once such a log is open again and nothing of it is lost, it h
 eligible as if the node had started with it. All disks are full at a time, for instance, where all get the same records.
 
 What was complete, and has left the complete ones since, still has all that is committed: as long as it counts as one of
-the last that were complete (`last_known_elr`), too few replicas are in sync for anything to be committed without it.
+the last that were complete (`last_known_elr`), too few replicas are in sync for anything to be committed without it. A
+leader that knows a lower min.insync.replicas asks for the end of that state before it commits (`replication/parts.py`).
 """
 
 from __future__ import annotations

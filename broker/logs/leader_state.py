@@ -90,7 +90,7 @@ class LeaderState:
     ) -> None:
         """`min_isr`: min.insync.replicas, which counts up to the number of replicas (KIP-966).
 
-        elr: replicas out of sync that may still be elected
+        elr: replicas out of sync that may still be elected, or may be eligible again (`last_known_elr`)
         replication_factor: where it is another than the number of `replicas`: they are being moved
         """
         assert node_id in isr, "a leader is in sync with itself"

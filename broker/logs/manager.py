@@ -278,7 +278,7 @@ class LogManager:
 
     def _note_findings(self, logs: Mapping[PartitionKey, PartitionLog]) -> None:
         """Note what the others are to be told, before this start hides it from the next one."""
-        found_any = bool(self.recovery.partitions or self.recovery.journal_entries)
+        found_any = bool(self.recovery.partitions or self.recovery.journal_entries or len(self.offline))
         points = self.folder.recovery_points.all()
         self.unreported.found(
             clean=self.recovery.clean or not found_any,
@@ -521,15 +521,14 @@ class LogManager:
 
         not_read: partitions that it told as incomplete for no other reason than that they could not be read
         """
-        here = (*self.partitions(), *self.offline)
-        self.unreported.reported(
-            {
-                (one.topic_id, one.tp.partition)
-                for one in here
-                if one.topic_id is not None and not self._opener.is_only_replica(one.tp, one.topic_id)
-            },
-            not_read=not_read,
-        )
+        here = {
+            (one.topic_id, one.tp.partition): self._opener.is_only_replica(one.tp, one.topic_id)
+            for one in (*self.partitions(), *self.offline)
+            if one.topic_id is not None
+        }
+        is_all_known = all(one.topic_id is not None for one in self.offline)
+        kept = {key for key in self.unreported.damaged if not here.get(key, is_all_known)}
+        self.unreported.reported(kept, not_read=not_read)
 
     # --- Offline partitions -------------------------------------------------------------------------------------------
 
@@ -685,7 +684,13 @@ class LogManager:
             await self._thread.run(lambda: ends.append(self._opener.recover(one)))
             start, end = ends[0]
             log = self._opener.open_log(one.tp, one.topic_id, clean=True, start=start, point=end)
-            self._opener.kept.discard((one.topic_id, one.tp.partition))
+            key = one.topic_id, one.tp.partition
+            try:
+                self._opener.note_damage(key, log)
+            except OSError:
+                log.release_files()
+                raise
+            self._opener.kept.discard(key)
             self._add_led(log, one.leader_epoch)
         except (SemelError, OSError, ValueError) as error:
             self._opener.retry_failed(one, error)

@@ -187,10 +187,7 @@ class LogOpener:
         was_clean, one.is_clean = one.is_clean, False
         key = one.topic_id, one.tp.partition
         point = self._folder.recovery_points.get(one.tp)
-        # Only others' replicas are noted: an only one has nobody to fetch from, and no registration is to tell of it.
-        on_loss = partial(self._on_loss, key)
-        if self.is_only_replica(one.tp, one.topic_id):
-            on_loss = partial(_pass_over, key)
+        on_loss = self._loss_noter(one.tp, key)
         log = self.open_log(
             one.tp,
             one.topic_id,
@@ -206,6 +203,7 @@ class LogOpener:
                 self.kept.replay(key, log, point)
             if log.log_end_offset < point:
                 on_loss(log.log_end_offset)
+            self.note_damage(key, log)
             log.flush()
             log.close()
         finally:
@@ -213,6 +211,15 @@ class LogOpener:
         if log.recovered_damage:
             _log.error("%s came back damaged: %s", one.tp, log.recovered_damage)
         return log.log_start_offset, log.log_end_offset
+
+    def note_damage(self, key: PartitionKey, log: PartitionLog) -> None:
+        """Note what an opened log has lost, or can't read, before it is used. Raises `OSError`."""
+        if (first := log.recovered_damage_from) is not None:
+            self._loss_noter(log.tp, key)(first)
+
+    def _loss_noter(self, tp: TopicPartition, key: PartitionKey) -> Callable[[int], None]:
+        """An only replica has nobody to fetch from, and no registration is to tell of it."""
+        return partial(_pass_over if self.is_only_replica(tp, key[0]) else self._on_loss, key)
 
     def retry_failed(self, one: OfflineLog, error: Exception) -> None:
         """Note that a partition could not be brought back."""

@@ -34,7 +34,18 @@ class NotNotedError(OSError):
 class UnreportedRecovery:
     """The file, which is there while something is to be told or to be fetched again, and what is in it."""
 
-    __slots__ = ("_cut", "_damaged", "_is_known", "_lock", "_not_read", "_path", "_storage", "is_clean")
+    __slots__ = (
+        "_cut",
+        "_damaged",
+        "_is_known",
+        "_is_read",
+        "_lock",
+        "_not_read",
+        "_path",
+        "_storage",
+        "is_clean",
+        "is_written",
+    )
 
     def __init__(self, storage: Storage, path: str) -> None:
         self._storage = storage
@@ -44,6 +55,9 @@ class UnreportedRecovery:
         """Damaged ones that were cut in this run, which has to be noted yet. What they have now is whole."""
         self._not_read: Set[PartitionKey] = frozenset()
         self._is_known = True
+        self._is_read = False
+        self.is_written = True
+        """Whether the file says all that is known here. Writing it may have failed: `write_again`."""
         self._lock = threading.Lock()  # logs are recovered again beside the event loop
         self.is_clean = True
         """Whether the logs have all that they had when the node last ran as a part of the cluster."""
@@ -71,14 +85,16 @@ class UnreportedRecovery:
             that a follower was cut. But it is not shown that they have all that they had, which `not_read` says
         """
         with self._lock:
-            self._read()
+            if not self._is_read:
+                self._read()
+                self._is_read = True
             damaged = {**{key: end for key, end in (short or {}).items() if key in self._not_read}, **damaged}
             before = self.is_clean, self._damaged, True
             self.is_clean = self.is_clean and clean
             first = {key: min(offset, self._damaged.get(key, offset)) for key, offset in damaged.items()}
             self._damaged = {**self._damaged, **first}
             self._not_read -= damaged.keys()
-            if (self.is_clean, self._damaged, self._is_known) != before:
+            if (self.is_clean, self._damaged, self._is_known) != before or not self.is_written:
                 self._write()
 
     def lost(self, key: PartitionKey, first: int) -> None:
@@ -87,6 +103,11 @@ class UnreportedRecovery:
             self.found(clean=True, damaged={key: first})
         except OSError as error:
             raise NotNotedError(error.errno, error.strerror or str(error), self._path) from error
+
+    @property
+    def damaged(self) -> Mapping[PartitionKey, int]:
+        """The first offset of each partition that is lost or can't be read, and is not fetched again yet."""
+        return self._damaged
 
     @property
     def not_read(self) -> Set[PartitionKey]:
@@ -120,7 +141,14 @@ class UnreportedRecovery:
                 self._damaged = {other: offset for other, offset in self._damaged.items() if other != key}
                 self._write()
 
+    def write_again(self) -> None:
+        """Write what could not be written. Raises `OSError`."""
+        with self._lock:
+            if not self.is_written:
+                self._write()
+
     def _write(self) -> None:
+        self.is_written = False
         if self._damaged or self._not_read or not self.is_clean or not self._is_known:
             lost = {_told(key): self._damaged[key] for key in sorted(self._damaged)}
             not_read = [_told(key) for key in sorted(self._not_read)]
@@ -129,6 +157,7 @@ class UnreportedRecovery:
         elif self._storage.exists(self._path):
             self._storage.remove(self._path)
             self._storage.sync_folder(self._path.rpartition("/")[0])
+        self.is_written = True
 
     def _read(self) -> None:
         try:

@@ -16,13 +16,14 @@ def take_part(partition: Partition, state: PartitionState, node_id: int, now_s: 
     if state.leader != node_id:
         partition.follow(state.leader_epoch, state.leader)
         return None
+    may_return = (*state.elr, *state.last_known_elr)
     if (
         partition.leader is not None
         and partition.leader_epoch == state.leader_epoch
         and partition.leader.node_id == node_id  # the only replica leads without an id until it gets others
     ):
         partition.isr_changed(
-            state.isr, state.replicas, state.partition_epoch, state.elr, replication_factor=state.replication_factor
+            state.isr, state.replicas, state.partition_epoch, may_return, replication_factor=state.replication_factor
         )
         return None
     leader = LeaderState(
@@ -34,7 +35,7 @@ def take_part(partition: Partition, state: PartitionState, node_id: int, now_s: 
         min_isr=partition.config.min_insync_replicas,
         begin_offset=partition.log_end_offset,
         now_s=now_s,
-        elr=state.elr,
+        elr=may_return,
         replication_factor=state.replication_factor,
     )
     return partition.lead(leader)

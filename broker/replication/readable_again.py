@@ -42,16 +42,18 @@ class ReadableAgain:
         The metadata must know this run of the node.
         """
         unreported = self._logs.unreported
-        if not unreported.not_read or self._clock.monotonic() < self._not_before:
+        is_settled = unreported.is_written and not unreported.not_read
+        if is_settled or self._clock.monotonic() < self._not_before:
             return
         image = self._metadata.image
         waiting = {key for key in unreported.not_read if self._is_waited_for(image, key)}
-        if over := unreported.not_read - waiting:
-            try:
+        try:
+            unreported.write_again()
+            if over := unreported.not_read - waiting:
                 unreported.was_read(over)
-            except OSError as error:
-                self._not_before = self._clock.monotonic() + AGAIN_S
-                _log.warning("that replicas can be read again is not noted yet: %s", error)
+        except OSError as error:
+            self._not_before = self._clock.monotonic() + AGAIN_S
+            _log.warning("what is known of damaged and unreadable logs is not noted yet: %s", error)
         open_again = [key for key in waiting if self._is_whole(image, key)][:TOGETHER_MAX]
         if not open_again:
             return

@@ -511,6 +511,7 @@ class World:
         if election.is_unclean:
             assert state.leader == NO_LEADER
             leader = self.nodes[election.change.state.leader]
+            leader.unreadable.discard(number)
             replica, committed = leader.replicas[number], self.committed[number]
             is_sure = leader.durability == "os" and not leader.had_power_cut
             mine = replica.log if is_sure else replica.log[: replica.synced]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 from pathlib import Path
 
 import pytest
@@ -11,8 +12,11 @@ from moving_cluster import T0, create, run
 
 from semel.broker.handlers.leadership import elect_leaders
 from semel.broker.handlers.reassignments import reassign
+from semel.broker.logs.config import LogManagerConfig
+from semel.broker.logs.manager import LogManager
 from semel.broker.logs.unreported import UNREPORTED_FILE, UnreportedRecovery
 from semel.protocol.ids import NO_LEADER
+from semel.runtime.clock import SystemClock
 
 LOG = "/data/t-0/00000000000000000000.log"
 
@@ -101,6 +105,30 @@ def test_R4_D1_a_follower_whose_disk_lost_committed_records_in_a_crash_is_not_el
         await made.until(lambda: log_of(made, leader) == log_of(made, follower))
         assert log_of(made, follower).count(b"value-") == 6
         await made.until(lambda: not made.disks[follower].exists(f"/data/{UNREPORTED_FILE}"))
+
+    run(tmp_path, test)
+
+
+@pytest.mark.parametrize("part", ["t-0/partition.metadata", "t-0/0"])
+def test_R1_D1_a_follower_that_could_not_be_read_gets_again_what_a_start_before_found_lost(
+    tmp_path: Path, part: str
+) -> None:
+    """That start told nobody. The next one can't open the log, and in one case not even read its topic id."""
+
+    async def test(made: Cluster) -> None:
+        leader, follower = await with_records(made)
+        await made.stop(follower)
+        damage(made, follower, "its tail is gone")
+        alone = LogManager(made.disks[follower], "/data", SystemClock(), LogManagerConfig(), node_id=follower)
+        alone.open(is_only_replica=lambda tp, topic_id: False)
+        await alone.close()
+        made.disks[follower].fail_next("open", OSError(errno.EIO, "I/O error"), path_part=part, times=1_000_000)
+        await made.start(follower)
+        assert made.nodes[follower].partition(T0) is None
+        made.disks[follower].fail_no_more()
+        await made.in_sync(T0, 1, 2)
+        assert log_of(made, leader) == log_of(made, follower)
+        assert log_of(made, follower).count(b"value-") == 6
 
     run(tmp_path, test)
 

@@ -233,3 +233,40 @@ def test_R4_a_file_of_an_earlier_version_and_one_that_can_not_be_read_have_nothi
         unreported = UnreportedRecovery(storage, PATH)
         unreported.found(clean=True, damaged={})
         assert unreported.not_read == set()
+
+
+def test_R1_what_was_cut_is_not_cut_again_where_the_note_of_that_failed_and_another_log_has_lost_some() -> None:
+    storage = SimulatedStorage()
+    storage.make_folder("/data")
+    unreported = UnreportedRecovery(storage, PATH)
+    unreported.found(clean=True, damaged={KEY: 3})
+    unreported.reported({KEY})
+    unreported.was_cut(KEY)
+    for operation in ("open", "remove"):
+        storage.fail_next(operation, OSError(errno.EIO, "I/O error"), path_part=UNREPORTED_FILE)
+    with pytest.raises(OSError, match="I/O error"):
+        unreported.repaired(KEY)
+    assert not unreported.is_written
+    storage.fail_no_more()
+    unreported.lost(OTHER, 5)
+    assert (unreported.damaged_from(KEY), unreported.damaged_from(OTHER)) == (None, 5)
+    again = UnreportedRecovery(storage, PATH)
+    again.found(clean=True, damaged={})
+    assert dict(again.damaged) == {OTHER: 5}
+
+
+def test_R4_what_could_not_be_written_is_written_by_the_next_attempt() -> None:
+    storage = SimulatedStorage()
+    storage.make_folder("/data")
+    unreported = UnreportedRecovery(storage, PATH)
+    unreported.found(clean=True, damaged={})
+    for attempt in (lambda: unreported.lost(KEY, 3), lambda: unreported.lost(KEY, 3), unreported.write_again):
+        storage.fail_next("open", OSError(errno.EIO, "I/O error"), path_part=UNREPORTED_FILE)
+        with pytest.raises(OSError, match="I/O error"):
+            attempt()
+        assert not unreported.is_written
+    unreported.write_again()
+    assert unreported.is_written
+    again = UnreportedRecovery(storage, PATH)
+    again.found(clean=True, damaged={})
+    assert dict(again.damaged) == {KEY: 3}
