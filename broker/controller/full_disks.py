@@ -53,10 +53,10 @@ def led_elsewhere(
     able = able_to_lead(image, node_id)
     changes: list[Change] = []
     for topic_id, number in partitions:
-        topic = image.topic_by_id(topic_id)
-        if topic is None or not 0 <= number < len(topic.partitions):
+        found = image.partition_by_id(topic_id, number)
+        if found is None:
             continue
-        state = topic.partitions[number]
+        topic, state = found
         leader = successor(state, node_id, able)
         if leader is not None:
             changes += changed(topic, number, follows(state, replace(state, leader=leader)))

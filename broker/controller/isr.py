@@ -119,10 +119,11 @@ def left_by(
     alive, stopping, full = alive_nodes(image), stopping_nodes(image), full_nodes(image)
     changes: list[Change] = []
     for (topic_id, number), is_lost in partitions.items():
-        topic = image.topic_by_id(topic_id)
-        if topic is None or not 0 <= number < len(topic.partitions):
+        found = image.partition_by_id(topic_id, number)
+        if found is None:
             continue
-        state, min_isr = topic.partitions[number], min_isr_of(topic, default_min_isr)
+        topic, state = found
+        min_isr = min_isr_of(topic, default_min_isr)
         isr = tuple(each for each in state.isr if each != node_id)
         draft = with_isr(state, isr, min_isr, lost={node_id} if is_lost else ())
         if state.leader == node_id:

@@ -2,7 +2,8 @@
 
 A registration takes them for incomplete: nobody knows yet what is left of them. Where no other replica was complete,
 nobody leads then. Once such a log is open again and nothing of it is lost, it has all that it had before, and is
-eligible as if the node had started with it. All disks are full at a time, for instance, where all get the same records.
+eligible as if the node had started with it. The disks of several nodes may be nearly full at a time, for instance: they
+get the same records.
 
 What was complete, and has left the complete ones since, still has all that is committed: as long as it counts as one of
 the last that were complete (`last_known_elr`), too few replicas are in sync for anything to be committed without it. A
@@ -70,10 +71,10 @@ def readable_again(
     alive, stopping, full = alive_nodes(image), stopping_nodes(image), full_nodes(image)
     changes: list[Change] = []
     for topic_id, number in partitions:
-        topic = image.topic_by_id(topic_id)
-        if topic is None or not 0 <= number < len(topic.partitions):
+        found = image.partition_by_id(topic_id, number)
+        if found is None:
             continue
-        state = topic.partitions[number]
+        topic, state = found
         if node_id not in state.last_known_elr:
             continue
         draft = replace(

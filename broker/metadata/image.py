@@ -129,6 +129,13 @@ class MetadataImage:
             return None
         return topic.partitions[tp.partition]
 
+    def partition_by_id(self, topic_id: TopicId, number: int) -> tuple[TopicImage, PartitionState] | None:
+        """Return a partition's topic and state, None where there is no such partition, or no more."""
+        topic = self.topic_by_id(topic_id)
+        if topic is None or not 0 <= number < len(topic.partitions):
+            return None
+        return topic, topic.partitions[number]
+
     def apply(self, change: Change, position: Position) -> MetadataImage:
         """Return the image after `change`, which is at `position`. Raises `MetadataCorruptError` for a gap."""
         return self.apply_all(((position, change),))

@@ -13,14 +13,17 @@ from semel.broker.metadata.image import MetadataImage
 from semel.broker.metadata.metadata import Metadata
 from semel.protocol.errors import SemelError
 from semel.protocol.ids import TopicId, TopicPartition
+from semel.protocol.wording import counted
 from semel.runtime.clock import Clock
+from semel.runtime.turns import in_turns
 
 _log = logging.getLogger("semel.replication")
 
 AGAIN_S: Final = 2.0
 """How long to wait before the metadata is changed again where it could not be."""
 TOGETHER_MAX: Final = 1_000
-"""Partitions that are told of by one change."""
+"""Partitions that one change makes eligible again."""
+_LOGGED_MAX: Final = 20
 
 
 class ReadableAgain:
@@ -46,7 +49,7 @@ class ReadableAgain:
         if is_settled or self._clock.monotonic() < self._not_before:
             return
         image = self._metadata.image
-        waiting = {key for key in unreported.not_read if self._is_waited_for(image, key)}
+        waiting = {key async for key in in_turns(unreported.not_read) if self._is_waited_for(image, key)}
         try:
             unreported.write_again()
             if over := unreported.not_read - waiting:
@@ -54,7 +57,7 @@ class ReadableAgain:
         except OSError as error:
             self._not_before = self._clock.monotonic() + AGAIN_S
             _log.warning("what is known of damaged and unreadable logs is not noted yet: %s", error)
-        open_again = [key for key in waiting if self._is_whole(image, key)][:TOGETHER_MAX]
+        open_again = [key async for key in in_turns(waiting) if self._is_whole(image, key)][:TOGETHER_MAX]
         if not open_again:
             return
         done: list[Change] = []
@@ -72,21 +75,21 @@ class ReadableAgain:
             self._not_before = self._clock.monotonic() + AGAIN_S
             _log.warning("replicas that can be read again could not be told of; it is tried again: %s", error.message)
             return
-        for change in done[:TOGETHER_MAX]:
-            if isinstance(change, PartitionChanged):
-                _log.info("%s-%d can be read again, and has all that it had", change.name, change.partition)
+        changes = [change for change in done if isinstance(change, PartitionChanged)]
+        for change in changes[:_LOGGED_MAX]:
+            _log.info("%s-%d can be read again, and has all that it had", change.name, change.partition)
+        if len(changes) > _LOGGED_MAX:
+            _log.info("so can %s", counted(len(changes) - _LOGGED_MAX, "other partition"))
 
     def _is_waited_for(self, image: MetadataImage, key: tuple[TopicId, int]) -> bool:
         """Say whether this node counts as one that was complete, and is not."""
-        topic = image.topic_by_id(key[0])
-        if topic is None or not 0 <= key[1] < len(topic.partitions):
-            return False
-        return self._node_id in topic.partitions[key[1]].last_known_elr
+        found = image.partition_by_id(*key)
+        return found is not None and self._node_id in found[1].last_known_elr
 
     def _is_whole(self, image: MetadataImage, key: tuple[TopicId, int]) -> bool:
         """Say whether a log is open, and has lost nothing."""
-        topic = image.topic_by_id(key[0])
-        partition = None if topic is None else self._logs.partition(TopicPartition(topic.name, key[1]))
+        found = image.partition_by_id(*key)
+        partition = None if found is None else self._logs.partition(TopicPartition(found[0].name, key[1]))
         return (
             partition is not None
             and partition.topic_id == key[0]

@@ -87,10 +87,10 @@ class UnwritableReplicas:
 
     def _has_part(self, image: MetadataImage, key: tuple[TopicId, int]) -> bool:
         """Say whether others have a partition, too, and count on this node."""
-        topic = image.topic_by_id(key[0])
-        if topic is None or not 0 <= key[1] < len(topic.partitions):
+        found = image.partition_by_id(*key)
+        if found is None:
             return False
-        state = topic.partitions[key[1]]
+        _, state = found
         return len(state.replicas) > 1 and (self._node_id in state.isr or self._node_id in state.elr)
 
     def _changes(self, image: MetadataImage, wanted: Mapping[tuple[TopicId, int], bool]) -> list[Change]:

@@ -1,4 +1,4 @@
-"""All nodes start while their disks let a log not be opened, a full one for instance: later one leads (R4, D1)."""
+"""Nodes start while their disks let a log not be opened, nearly full ones for instance: later one leads (R4, D1)."""
 
 from __future__ import annotations
 
@@ -12,6 +12,8 @@ from cluster import Cluster
 from moving_cluster import T0, create, run
 
 from semel.broker.handlers.topics.changes import create_topics
+from semel.broker.log.checkpoints import OffsetCheckpoint
+from semel.broker.logs.data_folder import HIGH_WATERMARK_FILE
 from semel.broker.logs.unreported import UNREPORTED_FILE
 from semel.broker.node import Node
 from semel.protocol.api.topics import NewTopic
@@ -36,12 +38,15 @@ async def open_now(made: Cluster, node_id: int) -> None:
     await asyncio.sleep(1.0)
 
 
-async def all_unreadable(made: Cluster, *, stopped: bool = False, power: int = 0, part: str = "t-0/0") -> None:
+async def all_unreadable(
+    made: Cluster, *, stopped: bool = False, power: int = 0, part: str = "t-0/0", noted: int | None = None
+) -> None:
     """Make a topic with six records on two of the nodes, and start these again: neither can open its log.
 
     stopped: they ended cleanly, so that the journal has nothing of it any more
     power: the node that ends with a power cut
     part: what of the paths can't be opened
+    noted: up to where they have noted that it is committed, which may be less than they know
     """
     await create(made, 1, 2, min_isr=2)
     for number in range(6):
@@ -50,6 +55,8 @@ async def all_unreadable(made: Cluster, *, stopped: bool = False, power: int = 0
     for node_id in (1, 2):
         await (made.stop(node_id) if stopped else made.kill(node_id, power=node_id == power))
     for node_id in (1, 2):
+        if noted is not None:
+            OffsetCheckpoint(made.disks[node_id], f"/data/{HIGH_WATERMARK_FILE}").write({T0: noted})
         await unreadable(made, node_id, part=part)
     assert (made.state(T0).leader, set(made.state(T0).last_known_elr)) == (NO_LEADER, {1, 2})
     await asyncio.sleep(0.2)  # their tasks have begun: what is cancelled before that warns in its process
@@ -89,10 +96,11 @@ def test_R4_it_leads_also_where_it_can_be_read_by_a_later_start(tmp_path: Path, 
     run(tmp_path, test, durability="disk")
 
 
-@pytest.mark.parametrize("killed", [False, True], ids=["", "by-a-later-start"])
-def test_R4_D1_it_does_not_lead_where_it_has_lost_some(tmp_path: Path, killed: bool) -> None:
+@pytest.mark.parametrize("noted", [6, 1])
+@pytest.mark.parametrize("killed", [False, True], ids=["at-once", "by-a-later-start"])
+def test_R4_D1_it_does_not_lead_where_it_has_lost_some(tmp_path: Path, killed: bool, noted: int) -> None:
     async def test(made: Cluster) -> None:
-        await all_unreadable(made, stopped=True)
+        await all_unreadable(made, stopped=True, noted=noted)
         if killed:
             await made.kill(2)
         file = made.disks[2].open(LOG) if killed else None
