@@ -14,9 +14,11 @@ import logging
 import re
 import threading
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from functools import partial
 from typing import Final, Literal
 
 from semel.broker.log.checkpoints import OffsetCheckpoint
+from semel.broker.log.producer_snapshot import SNAPSHOT_SUFFIX
 from semel.broker.log.segment import LOG_SUFFIX, segment_path
 from semel.broker.logs.known_partitions import KNOWN_FILE, KnownPartitions
 from semel.protocol.errors import ErrorCode, FatalError, SemelError
@@ -262,10 +264,19 @@ class DataFolder:
                 ErrorCode.KAFKA_STORAGE_ERROR,
             ) from error
 
-    def _is_half_made(self, folder: str, names: Iterable[str]) -> bool:
-        """Say whether nothing is in a log's folder but what its making puts there; a crash keeps it in any order."""
+    def _is_half_made(self, folder: str, names: Collection[str], *, had_name: bool = False) -> bool:
+        """Say whether nothing is in a log's folder but what its making puts there; a crash keeps it in any order.
+
+        had_name: whose log it is may have been written already. Else a log that begins behind offset 0 is taken for one
+            that is being made only by the file that gets that name last: it tells where its partition continues
+        """
         left = set(names) - {_UNNAMED_FILE}
-        return not left or (left == {_FIRST_LOG_FILE} and self._is_empty(f"{folder}/{_FIRST_LOG_FILE}"))
+        if had_name or _UNNAMED_FILE in names:
+            left = {name for name in left if not name.endswith(SNAPSHOT_SUFFIX)}
+            is_first = len(left) == 1 and next(iter(left)).endswith(LOG_SUFFIX)
+        else:
+            is_first = left == {_FIRST_LOG_FILE}
+        return not left or (is_first and self._is_empty(f"{folder}/{next(iter(left))}"))
 
     def _is_empty(self, path: str) -> bool:
         file = self._storage.open(path)
@@ -274,28 +285,49 @@ class DataFolder:
         finally:
             file.close()
 
-    def make_log_folder(self, tp: TopicPartition, topic_id: TopicId) -> str:
-        """Make the folder of one new log, as `make_log_folders` does, and return its path. Raises what it returns."""
-        for error in self.make_log_folders([(tp, topic_id)]).values():
+    def make_log_folder(
+        self, tp: TopicPartition, topic_id: TopicId, *, start: int | None = None, producers: bytes = b""
+    ) -> str:
+        """Make the folder of one new log, as `make_log_folders` does, and return its path. Raises what it returns.
+
+        start: where the log begins, which is noted before there is a log
+        producers: the snapshot of who had written before that; there is no log without it
+        """
+        for error in self.make_log_folders([(tp, topic_id)], start=start, producers=producers).values():
             raise error
         return self.log_folder(tp)
 
     def make_log_folders(
-        self, wanted: Sequence[tuple[TopicPartition, TopicId]], *, keep_starts: bool = False
+        self,
+        wanted: Sequence[tuple[TopicPartition, TopicId]],
+        *,
+        start: int | None = None,
+        producers: bytes = b"",
     ) -> dict[TopicPartition, SemelError | OSError]:
         """Make the folders of new logs, durably, with their first, empty segments. Returns those that failed, and why.
 
         In any thread. Each step is done for all before the next, because a file system syncs many files that were
         just made for little more than the price of one. The names must be there before the journal has entries for the
-        logs: without a folder they would be skipped. `keep_starts`: the start offsets that are noted are theirs.
+        logs: without a folder they would be skipped.
         """
         failures: dict[TopicPartition, SemelError | OSError] = {}
         left = dict(wanted)
+        steps = (
+            self._check_unused,
+            self._write_topic_id,
+            self._sync_topic_id,
+            partial(self._make_first_files, start=start or 0, producers=producers),
+            self._name,
+            self._sync,
+        )
         try:
+            if start is not None:
+                for tp in left:  # before that is forgotten which tells how far a log had come that is gone
+                    self.log_starts.note(tp, start)
             for offsets in (self.recovery_points, self.high_watermarks, self.log_starts, self.clean_offsets):
-                if offsets is not self.log_starts or not keep_starts:
+                if offsets is not self.log_starts or start is None:
                     offsets.forget(left)
-            for step in (self._check_unused, self._write_topic_id, self._sync_topic_id, self._name_files, self._sync):
+            for step in steps:
                 for tp, topic_id in list(left.items()):
                     try:
                         step(self.log_folder(tp), topic_id)
@@ -315,7 +347,7 @@ class DataFolder:
 
     def _check_unused(self, folder: str, topic_id: TopicId) -> None:
         names = self._storage.list_folder(folder) if self._storage.exists(folder) else []
-        if self._is_half_made(folder, set(names) - {PARTITION_FILE}) and (
+        if self._is_half_made(folder, set(names) - {PARTITION_FILE}, had_name=PARTITION_FILE in names) and (
             PARTITION_FILE not in names or self._read_topic_id(folder) == topic_id
         ):
             if names:
@@ -348,8 +380,21 @@ class DataFolder:
         finally:
             file.close()
 
-    def _name_files(self, folder: str, _: TopicId) -> None:
-        self._storage.open(f"{folder}/{_FIRST_LOG_FILE}", create=True).close()
+    def _make_first_files(self, folder: str, _: TopicId, *, start: int, producers: bytes) -> None:
+        if start:
+            self._storage.sync_folder(folder)  # what says that the log is being made outlives what is made
+        self._storage.open(segment_path(folder, start, LOG_SUFFIX), create=True).close()
+        if producers:
+            file = self._storage.open(segment_path(folder, start, SNAPSHOT_SUFFIX), create=True)
+            try:
+                file.append([producers])
+                file.sync()
+            finally:
+                file.close()
+        if start:
+            self._storage.sync_folder(folder)  # what says whose log it is does not outlive what is in it
+
+    def _name(self, folder: str, _: TopicId) -> None:
         self._storage.rename(f"{folder}/{_UNNAMED_FILE}", f"{folder}/{PARTITION_FILE}")
 
     def _sync(self, folder: str, _: TopicId) -> None:

@@ -23,6 +23,8 @@ from semel.broker.log.journal import Journal, JournalStatistics
 from semel.broker.log.journal_format import JournalEntry
 from semel.broker.log.partition_log import PartitionLog
 from semel.broker.log.producer_id_bound import ProducerIdBound
+from semel.broker.log.producer_snapshot import encode_packed
+from semel.broker.log.producer_state import ProducerEntry
 from semel.broker.logs.commit_tracker import CommitTimes, CommitTracker
 from semel.broker.logs.config import Durability, LogManagerConfig
 from semel.broker.logs.data_folder import JOURNAL_FOLDER, DataFolder
@@ -480,36 +482,37 @@ class LogManager:
         self.offline.remove(log.tp)
         return partition
 
-    async def restart_at(self, partition: Partition, offset: int) -> None:
+    async def restart_at(self, partition: Partition, offset: int, producers: Collection[ProducerEntry] = ()) -> None:
         """Begin a follower's log again at `offset`: what it needs next is deleted at its leader. It has no part then.
 
-        A crash on the way leaves no log, or an empty one, which is begun again. Raises `SemelError` and `OSError`: then
-        the partition is offline, and `bring_back` brings it.
+        A crash on the way leaves no log, or an empty one that knows the producers (P7). Raises `SemelError` and
+        `OSError`: then the partition is offline, and `bring_back` brings it.
+
+        producers: what is known of those who had written before the offset
         """
         async with self._making:  # nobody else makes it meanwhile, empty and from 0 on
             if self._partitions.get(partition.tp) is partition:  # it may be deleted by now
-                await self._restart_at(partition, offset)
+                await self._restart_at(partition, offset, producers)
 
-    async def _restart_at(self, partition: Partition, offset: int) -> None:
+    async def _restart_at(self, partition: Partition, offset: int, producers: Collection[ProducerEntry]) -> None:
         wanted = NewPartition(partition.tp, partition.topic_id, partition.config, partition.leader_epoch)
         tp, topic_id = wanted.tp, wanted.topic_id
 
         def make() -> None:
-            for error in self.folder.make_log_folders([(tp, topic_id)], keep_starts=True).values():
-                raise error
+            known = encode_packed(one.packed() for one in producers) if producers else b""
+            self.folder.make_log_folder(tp, topic_id, start=offset, producers=known)
 
         is_gone = is_made = False
         try:
             self.delete_partition(tp)
             is_gone = True
-            self.folder.log_starts.note(tp, offset)
             await self._thread.run(make)
             is_made = True
             again = self._add(self._opener.open_log(tp, topic_id, clean=True, start=offset, config=wanted.log_config))
             # Starts that were noted while there was no such log have taken its note away. Its leader waits for that.
             self.maintenance.log_start_moved(again)
         except (SemelError, OSError) as error:
-            has_files = is_made or not is_gone
+            has_files = is_made or (not is_gone and self.folder.has_log_name(tp))
             failed = self._opener.failed(tp, topic_id, error, wanted.leader_epoch) if has_files else None
             self._opener.take_offline([failed or self._not_made(wanted, error)])
             raise
@@ -629,9 +632,7 @@ class LogManager:
             )
         key = topic_id, tp.partition
         start, end = self._opener.lost_offsets(tp, topic_id)
-        self.folder.log_starts.note(tp, start)
-        for error in self.folder.make_log_folders([(tp, topic_id)], keep_starts=True).values():
-            raise error
+        self.folder.make_log_folder(tp, topic_id, start=start)
         log = self._opener.open_log(tp, topic_id, clean=True, start=start, config=wanted.log_config)
         if self._opener.kept.has(key):
             self._opener.kept.replay(key, log, 0)

@@ -19,6 +19,11 @@ from semel.protocol.kafka.node_messages import (
     parse_marker_results,
     parse_transaction_results,
 )
+from semel.protocol.kafka.producers_before import (
+    DESCRIBE_PRODUCERS_VERSION,
+    ProducersBefore,
+    ProducersBeforeAnswer,
+)
 from semel.protocol.kafka.wire import WireFormatError
 
 Response_co = TypeVar("Response_co", covariant=True)
@@ -111,3 +116,22 @@ class FetchAsReplica:
 
     def read(self, body: memoryview, version: int) -> FetchResponse:
         return FetchResponse.parse(body, version)
+
+
+@dataclass(frozen=True, slots=True)
+class AskProducers:
+    """Ask who had written to a partition that the other node leads before an offset: a page of them."""
+
+    asked: ProducersBefore
+
+    key: ClassVar = ApiKey.DESCRIBE_PRODUCERS
+    version_min: ClassVar = DESCRIBE_PRODUCERS_VERSION
+    version_max: ClassVar = DESCRIBE_PRODUCERS_VERSION
+    role: ClassVar = Role.REQUESTS
+    waits_ms: ClassVar = 0
+
+    def body(self, version: int) -> Buffer:
+        return self.asked.build()
+
+    def read(self, body: memoryview, version: int) -> ProducersBeforeAnswer:
+        return ProducersBeforeAnswer.parse(body, self.asked.tp)

@@ -33,10 +33,17 @@ class LostRecords:
         """An operator had it elected: what it lacks is lost, and its offsets stay empty (D3). Raises `OSError`."""
         self._logs.unreported.repaired(_key(partition))
 
-    async def cut(self, partition: Partition) -> None:
+    def before_start(self, partition: Partition) -> int | None:
+        """Return the first offset that a partition has lost, where that is before its start: it can't be cut there."""
+        lost = self._logs.unreported.damaged_from(_key(partition))
+        if lost is None or lost >= partition.log_start_offset or partition.offline_error is not None:
+            return None
+        return lost
+
+    def cut(self, partition: Partition) -> None:
         """Cut a partition that is to follow. Once in a run: what it fetches after that may be committed.
 
-        Noted once the cut is durable: after a crash before that it is cut again. Raises `SemelError` and `OSError`.
+        Raises `SemelError`.
         """
         tp, lost = partition.tp, self._logs.unreported.damaged_from(_key(partition))
         if lost is None or partition.offline_error is not None:
@@ -45,12 +52,18 @@ class LostRecords:
             "%s: this replica is cut from %d to %d, where it had lost records, and fetches them again",
             tp, partition.log_end_offset, lost,
         )  # fmt: skip
-        if lost < partition.log_start_offset:
-            await self._logs.restart_at(partition, lost)
-        else:
-            partition.truncate_to(lost)
+        partition.truncate_to(lost)
+        self.was_cut(partition)
+
+    def was_cut(self, partition: Partition) -> None:
+        """Note that a partition was cut, or begun again there, once that is durable.
+
+        After a crash before that it is cut again.
+        """
         self._logs.unreported.was_cut(_key(partition))
-        note = asyncio.get_running_loop().create_task(self._note(tp), name=f"note that {tp} is repaired")
+        note = asyncio.get_running_loop().create_task(
+            self._note(partition.tp), name=f"note that {partition.tp} is repaired"
+        )
         self._notes.add(note)
         note.add_done_callback(self._notes.discard)
 

@@ -18,6 +18,7 @@ from semel.broker.logs.partition import Partition
 from semel.broker.metadata.changes import PartitionState
 from semel.broker.metadata.image import MetadataImage
 from semel.broker.peers.peers import Peers
+from semel.broker.replication.begin_again import BeginAgain
 from semel.broker.replication.fetcher import Fetcher
 from semel.broker.replication.full_disk import FullDisk
 from semel.broker.replication.in_sync import InSyncProposals
@@ -47,9 +48,9 @@ class Replicas:
         self._incarnation = incarnation
         self._fetchers: dict[int, Fetcher] = {}
         self._tasks: dict[int, asyncio.Task[None]] = {}
-        self._restarts: set[asyncio.Task[None]] = set()
         self._leaders: dict[TopicPartition, int] = {}
         self._lost_records = LostRecords(node.logs)
+        self._begin_again = BeginAgain(node, peers, self._lost_records, self._take_part)
         self._throttle = FollowerThrottle(self._node_id, node.replication_quotas.follower, node.clock, self._is_in_sync)
         self._follows = True
         self._stopped: asyncio.Future[None] = asyncio.get_running_loop().create_future()
@@ -82,7 +83,7 @@ class Replicas:
                 self._leaders.pop(tp, None)
                 continue
             if self._lost_records.has_some(partition):
-                partition = await self._without_losses(partition, state)
+                partition = self._without_losses(partition, state)
                 if partition is None:
                     self._leaders.pop(tp, None)
                     continue
@@ -100,14 +101,20 @@ class Replicas:
         self.assign()
         await self._node.logs.note_epochs(notes)
 
-    async def _without_losses(self, partition: Partition, state: PartitionState) -> Partition | None:
+    async def _take_part(self, tp: TopicPartition) -> None:
+        await self.take_parts([tp], self._node.metadata.image)
+
+    def _without_losses(self, partition: Partition, state: PartitionState) -> Partition | None:
         """Return a partition that had lost records, as it takes its part; None where it can't now."""
         tp = partition.tp
         try:
             if state.leader == self._node_id:
                 self._lost_records.leads(partition)
             elif state.leader != NO_LEADER and self._node_id in state.replicas:
-                await self._lost_records.cut(partition)
+                if (lost := self._lost_records.before_start(partition)) is not None:
+                    self._begin_again.begin(partition, lost, state.leader, state.leader_epoch)
+                    return None
+                self._lost_records.cut(partition)
         except (SemelError, OSError) as error:
             _log.error("%s has lost records, and does not follow before it can be cut there: %s", tp, message_of(error))
             return None
@@ -119,7 +126,7 @@ class Replicas:
         if self._follows:
             for tp, leader_id in self._leaders.items():
                 partition = self._node.partition(tp)
-                if partition is not None and partition.leader is None:
+                if partition is not None and partition.leader is None and tp not in self._begin_again.underway:
                     wanted.setdefault(leader_id, {})[tp] = partition
         for leader_id in wanted.keys() - self._fetchers.keys():
             self._fetchers[leader_id] = fetcher = Fetcher(
@@ -147,33 +154,8 @@ class Replicas:
             self._stopped.set_exception(task.exception() or RuntimeError(f"the task {task.get_name()!r} ended"))
 
     def _behind(self, partition: Partition, leader_start: int) -> None:
-        task = asyncio.get_running_loop().create_task(
-            self._restart(partition, leader_start), name=f"begin {partition.tp} again"
-        )
-        self._restarts.add(task)
-        task.add_done_callback(self._restarts.discard)
-        fetcher = self._fetchers[self._leaders[partition.tp]]
-        fetcher.follow({tp: one for tp, one in fetcher.followed.items() if tp != partition.tp})
-
-    async def _restart(self, partition: Partition, leader_start: int) -> None:
-        """Begin a log again where its leader's starts."""
-        tp = partition.tp
-        _log.warning(
-            "%s: this replica ends at %d and its leader starts at %d, so it begins again there",
-            tp, partition.log_end_offset, leader_start,
-        )  # fmt: skip
-        if self._node.partition(tp) is partition and partition.leader is None:
-            try:
-                await self._node.logs.restart_at(partition, leader_start)
-            except (SemelError, OSError) as error:
-                _log.error("%s could not be begun again, and this is tried again: %s", tp, message_of(error))
-                return
-            topic = self._node.metadata.image.topic_by_id(partition.topic_id)
-            if topic is None:
-                self._node.logs.delete_partition(tp)  # its topic was deleted meanwhile
-            elif self._node_id not in topic.partitions[tp.partition].replicas:
-                await self._node.logs.move_away([(partition.topic_id, tp.partition)])
-        await self.take_parts([tp], self._node.metadata.image)
+        self._begin_again.begin(partition, leader_start, self._leaders[partition.tp], partition.leader_epoch)
+        self.assign()
 
     async def run(self) -> None:
         """Propose in-sync sets, and leave what can't be written to others. Raises what ended a fetcher."""
@@ -221,10 +203,11 @@ class Replicas:
         """End all fetches."""
         if not self._stopped.done():
             self._stopped.cancel()
-        tasks = [*self._tasks.values(), *self._restarts]
+        tasks = list(self._tasks.values())
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
+        await self._begin_again.close()
         await self._lost_records.close()
 
     @property

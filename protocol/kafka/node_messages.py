@@ -8,7 +8,7 @@ so one that names a transactional id twice is understood.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Final
 from uuid import UUID
 
@@ -16,6 +16,7 @@ from semel.protocol.api.transactions import AddPartitionsToTxnRequest, Transacti
 from semel.protocol.errors import ErrorCode
 from semel.protocol.ids import ProducerIdAndEpoch, TopicId, TopicPartition
 from semel.protocol.kafka.api import error_code_of
+from semel.protocol.kafka.tagged_fields import read_tags, write_tag
 from semel.protocol.kafka.wire import ANY_NUMBER, Buffer, WireFormatError, WireReader, WireWriter, join_parts
 from semel.protocol.trace_context import TraceContext
 
@@ -53,7 +54,7 @@ def build_markers(markers: Sequence[TxnMarker]) -> bytes:
         writer.write_int32(marker.coordinator_epoch)
         writer.write_int8(marker.version)
         writer.write_uvarint(1)
-        _write_tag(writer, _COORDINATOR_TAG, marker.coordinator.to_bytes(4, "big", signed=True))
+        write_tag(writer, _COORDINATOR_TAG, marker.coordinator.to_bytes(4, "big", signed=True))
     writer.write_no_tags()
     return join_parts(writer.finish())
 
@@ -68,7 +69,7 @@ def parse_markers(body: Buffer, entries_max: int = ANY_NUMBER) -> list[TxnMarker
         partitions, topic_ids = _read_topics(reader)
         coordinator_epoch = reader.read_int32()
         version = _version(reader.read_int8())
-        coordinator = int.from_bytes(_read_tags(reader).get(_COORDINATOR_TAG, _NO_COORDINATOR)[:4], "big", signed=True)
+        coordinator = int.from_bytes(read_tags(reader).get(_COORDINATOR_TAG, _NO_COORDINATOR)[:4], "big", signed=True)
         markers.append(TxnMarker(producer, coordinator_epoch, committed, partitions, version, coordinator, topic_ids))
     reader.skip_tagged_fields()
     return markers
@@ -116,7 +117,7 @@ def build_transactions(requests: Sequence[AddPartitionsToTxnRequest]) -> bytes:
             writer.write_no_tags()
         else:
             writer.write_uvarint(1)
-            _write_tag(writer, _TRACE_TAG, request.trace.encode())
+            write_tag(writer, _TRACE_TAG, request.trace.encode())
     writer.write_no_tags()
     return join_parts(writer.finish())
 
@@ -130,7 +131,7 @@ def parse_transactions(body: Buffer, entries_max: int = ANY_NUMBER) -> list[AddP
         producer = ProducerIdAndEpoch(reader.read_int64(), reader.read_int16())
         verify_only = reader.read_bool()
         partitions, topic_ids = _read_topics(reader)
-        trace = TraceContext.decode(_read_tags(reader).get(_TRACE_TAG, b""))
+        trace = TraceContext.decode(read_tags(reader).get(_TRACE_TAG, b""))
         version = TransactionVersion.V1 if verify_only else TransactionVersion.V2
         requests.append(
             AddPartitionsToTxnRequest(transactional_id, producer, partitions, verify_only, version, trace, topic_ids)
@@ -188,7 +189,7 @@ def _write_topics(writer: WireWriter, partitions: Iterable[TopicPartition], topi
             writer.write_no_tags()
         else:
             writer.write_uvarint(1)
-            _write_tag(writer, _TOPIC_ID_TAG, topic_id.bytes)
+            write_tag(writer, _TOPIC_ID_TAG, topic_id.bytes)
 
 
 def _read_topics(reader: WireReader) -> tuple[tuple[TopicPartition, ...], dict[str, TopicId]]:
@@ -198,7 +199,7 @@ def _read_topics(reader: WireReader) -> tuple[tuple[TopicPartition, ...], dict[s
         name = reader.read_string(True)
         for _ in range(_count(reader, _PARTITION_BYTES)):
             partitions[TopicPartition(name, reader.read_int32())] = None
-        topic_id = _read_tags(reader).get(_TOPIC_ID_TAG)
+        topic_id = read_tags(reader).get(_TOPIC_ID_TAG)
         if topic_id is not None:
             if len(topic_id) != _TOPIC_ID_BYTES:
                 raise WireFormatError(f"a topic's id has {_TOPIC_ID_BYTES} bytes, not {len(topic_id)}")
@@ -245,14 +246,3 @@ def _version(value: int) -> TransactionVersion:
         return TransactionVersion(value)
     except ValueError:
         raise WireFormatError(f"there is no transaction version {value}") from None
-
-
-def _write_tag(writer: WireWriter, tag: int, value: bytes) -> None:
-    writer.write_uvarint(tag)
-    writer.write_uvarint(len(value))
-    writer.write_fixed(value)
-
-
-def _read_tags(reader: WireReader) -> dict[int, bytes]:
-    read: Callable[[], int] = reader.read_uvarint
-    return {read(): reader.read_fixed(read()) for _ in range(reader.read_tag_count())}

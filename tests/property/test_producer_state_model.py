@@ -4,6 +4,7 @@ L1).
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 from hypothesis import settings
@@ -11,7 +12,8 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from semel.broker.log.producer_snapshot import decode_snapshot, encode_packed
-from semel.broker.log.producer_state import MAX_SEQUENCE, MarkerVerdict, ProducerState
+from semel.broker.log.producer_state import MAX_SEQUENCE, MarkerVerdict, ProducerEntry, ProducerState
+from semel.broker.log.producers_before import producers_before
 from semel.protocol.api.transactions import TransactionVersion
 from semel.protocol.errors import ErrorCode, SemelError
 from semel.protocol.ids import ProducerIdAndEpoch, TopicPartition
@@ -34,6 +36,10 @@ class Batch:
     @property
     def last(self) -> int:
         return self.first if self.first < 0 else (self.first + self.count - 1) % SEQUENCES
+
+    @property
+    def last_offset(self) -> int:
+        return self.offset + self.count - 1
 
 
 @dataclass(frozen=True)
@@ -159,6 +165,17 @@ def take_in(state: ProducerState, event: Batch | Marker) -> None:
             event.at_ms,
         )
         state.end_offset = event.offset + event.count
+
+
+def all_pages(state: ProducerState, offset: int) -> Iterator[ProducerEntry]:
+    """Ask as a replica does: one page after the other."""
+    after_id = -1
+    while True:
+        page = producers_before(state.packed(), offset, after_id, page=2)
+        yield from decode_snapshot(encode_packed(page), now_ms=0)
+        if len(page) < 2:
+            return
+        after_id = page[-1][1]
 
 
 producer_ids = st.integers(1, 3)
@@ -308,6 +325,59 @@ class ProducerStateMachine(RuleBasedStateMachine):
         assert [entry.active_ms for entry in restored] == [entry.active_ms for entry in self.state]
         self.state = restored
         self.high_watermark = self.model.end
+
+    @precondition(lambda self: self.model.end > 0)
+    @rule(start=st.floats(0, 1), cut=st.sampled_from([0.0, 0.3, 0.7, 1.0, 1.0]))
+    def another_replica_begins_at_an_offset(self, start: float, cut: float) -> None:
+        """P2, P7: with what this one knows now of what came before, and with all that follows, or a part of it.
+
+        Whatever of its last batches a client may still repeat is known, and what comes next is let in.
+        """
+        begins = round(start * self.model.end)
+        ends = [event.offset + getattr(event, "count", 1) for event in self.model.log]
+        upto = min((end for end in ends if end >= begins + cut * (self.model.end - begins)), default=0)
+        replica = ProducerState(TP)
+        pages = list(all_pages(self.state, begins))
+        replica.restore(pages, begins)
+        for event, end in zip(self.model.log, ends, strict=True):
+            if begins < end <= upto:
+                take_in(replica, event)
+        for entry in self.state:
+            other = replica.entry(entry.producer_id)
+            never_expired = entry.producer_id not in self.model.forgotten
+            missing = [one.offset for one in self.model.of(entry.producer_id) if one.offset >= upto]
+            for batch in entry.batches:
+                if batch.last_offset < max(begins, upto):
+                    assert batch.first_sequence < 0 or replica.find_duplicate(
+                        entry.producer_id, entry.epoch, *batch[:2]
+                    )
+                elif never_expired and batch.first_offset == missing[0]:  # what a client repeats first
+                    opened = other is not None and other.transaction_first_offset >= 0
+                    is_client = batch.first_sequence >= 0
+                    replica.check_batch(
+                        entry.producer_id, entry.epoch, batch.first_sequence, opened,
+                        check_sequence=is_client, verified=True,
+                    )  # fmt: skip
+            if upto == self.model.end and never_expired:
+                assert other is not None
+                assert (other.epoch, other.coordinator_epoch, other.batches) == (
+                    entry.epoch,
+                    entry.coordinator_epoch,
+                    entry.batches,
+                )
+                assert (other.transaction_first_offset < 0) >= (entry.transaction_first_offset < 0)
+                if entry.transaction_first_offset >= begins:
+                    assert other.transaction_first_offset == entry.transaction_first_offset
+        if upto == self.model.end:
+            undecided = [
+                event.offset
+                for event in self.model.log
+                if isinstance(event, Batch) and event.transactional and event.last_offset >= begins
+                for opened in (self.model.open_since(event.producer_id),)
+                if opened is not None and event.offset >= opened
+            ]
+            unstable = replica.first_unstable_offset(self.model.end)
+            assert not undecided or (unstable is not None and unstable <= min(undecided))
 
     @invariant()
     def unstable_offset_is_the_models(self) -> None:

@@ -10,6 +10,7 @@ from __future__ import annotations
 from typing import Final, Protocol
 
 from semel.broker.handlers.fetch.call import Done
+from semel.broker.handlers.producers_before import known_producers, page_of, takes_long
 from semel.broker.handlers.write_txn_markers import LocalMarkerWriter
 from semel.broker.listeners.kafka.apis.bounded_concurrency import bounded_concurrency
 from semel.broker.listeners.kafka.apis.offset_for_leader_epoch import OFFSET_FOR_LEADER_EPOCH
@@ -28,6 +29,11 @@ from semel.protocol.kafka.node_messages import (
     build_transaction_results,
     parse_markers,
     parse_transactions,
+)
+from semel.protocol.kafka.producers_before import (
+    DESCRIBE_PRODUCERS_VERSION,
+    ProducersBefore,
+    ProducersBeforeAnswer,
 )
 
 
@@ -94,6 +100,26 @@ ADD_PARTITIONS_TO_TXN: Final = Api(
 )
 
 
+async def handle_producers(context: RequestContext, body: memoryview) -> bytes:
+    """DescribeProducers as a replica sends it that begins a log (P2)."""
+    asked = ProducersBefore.parse(body, entries_max(context.node))
+    try:
+        entries = known_producers(context.node, asked)
+    except SemelError as error:
+        return ProducersBeforeAnswer(error.code, error.message).build(asked.tp)
+    page = await beside_if(takes_long(entries), page_of, entries, asked)
+    return ProducersBeforeAnswer(snapshot=page).build(asked.tp)
+
+
+DESCRIBE_PRODUCERS: Final = Api(
+    ApiKey.DESCRIBE_PRODUCERS,
+    DESCRIBE_PRODUCERS_VERSION,
+    DESCRIBE_PRODUCERS_VERSION,
+    handle_producers,
+    pipelined=True,
+)
+
+
 def replica_fetch_api(fetches: ReplicaFetches) -> Api:
     """Return Fetch as followers send it. One that names another replica than the node that asks is malformed."""
 
@@ -115,4 +141,10 @@ def replica_fetch_api(fetches: ReplicaFetches) -> Api:
 
 def peer_apis(writer: LocalMarkerWriter, fetches: ReplicaFetches) -> tuple[Api, ...]:
     """Return what the listener of the peers serves besides ApiVersions."""
-    return (replica_fetch_api(fetches), OFFSET_FOR_LEADER_EPOCH, write_txn_markers_api(writer), ADD_PARTITIONS_TO_TXN)
+    return (
+        replica_fetch_api(fetches),
+        OFFSET_FOR_LEADER_EPOCH,
+        write_txn_markers_api(writer),
+        ADD_PARTITIONS_TO_TXN,
+        DESCRIBE_PRODUCERS,
+    )

@@ -176,6 +176,7 @@ def test_a_node_is_served_its_own_apis(tmp_path: Path) -> None:
             ApiKey.OFFSET_FOR_LEADER_EPOCH,
             ApiKey.WRITE_TXN_MARKERS,
             ApiKey.ADD_PARTITIONS_TO_TXN,
+            ApiKey.DESCRIBE_PRODUCERS,
             ApiKey.API_VERSIONS,
         }
         connection.close()

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import pytest
 
 from semel.protocol.api.transactions import AddPartitionsToTxnRequest, TransactionVersion, TxnMarker
@@ -21,6 +23,7 @@ from semel.protocol.kafka.node_messages import (
     parse_transaction_results,
     parse_transactions,
 )
+from semel.protocol.kafka.producers_before import ProducersBefore, ProducersBeforeAnswer
 from semel.protocol.kafka.wire import WireFormatError, WireReader
 from semel.protocol.trace_context import TraceContext
 
@@ -36,6 +39,7 @@ TRANSACTIONS = [
     AddPartitionsToTxnRequest("t", PRODUCER, (A0, B0), topic_ids=IDS, trace=TraceContext(1, 2, 1)),
     AddPartitionsToTxnRequest("t", PRODUCER, (A1,), verify_only=True, version=TransactionVersion.V1),
 ]
+ASKED = ProducersBefore(A1, IDS["a"], 4, 1 << 40, 17)
 ERRORS = [{A0: ErrorCode.NONE, A1: ErrorCode.NOT_LEADER_OR_FOLLOWER, B0: ErrorCode.REQUEST_TIMED_OUT}, {}]
 
 
@@ -50,6 +54,12 @@ def test_what_was_built_is_read() -> None:
     assert parse_marker_results(build_marker_results(results)) == results
     named = list(zip(("x", "x"), ERRORS, strict=True))
     assert parse_transaction_results(build_transaction_results(named)) == named
+    assert ProducersBefore.parse(ASKED.build()) == ASKED
+    for answer in (
+        ProducersBeforeAnswer(snapshot=b"all of them"),
+        ProducersBeforeAnswer(ErrorCode.NOT_LEADER_OR_FOLLOWER, "node 3 leads"),
+    ):
+        assert ProducersBeforeAnswer.parse(answer.build(A1), A1) == answer
 
 
 def test_kafkas_own_readers_read_the_requests() -> None:
@@ -61,6 +71,8 @@ def test_kafkas_own_readers_read_the_requests() -> None:
     request = parse_request(ApiKey.ADD_PARTITIONS_TO_TXN, 5, build_transactions(TRANSACTIONS))
     assert [each.verify_only for each in request.transactions] == [False, True]
     assert [topic.partitions for topic in request.transactions[0].topics] == [(0,), (0,)]
+    request = parse_request(ApiKey.DESCRIBE_PRODUCERS, 0, ASKED.build())
+    assert [(topic.name, topic.partition_indexes) for topic in request.topics] == [("a", (1,))]
 
 
 def test_kafkas_own_messages_are_the_answers() -> None:
@@ -76,13 +88,23 @@ def test_kafkas_own_messages_are_the_answers() -> None:
     [transaction] = response.results_by_transaction
     assert transaction.transactional_id == "t"
     assert [len(topic.results_by_partition) for topic in transaction.topic_results] == [2, 1]
+    refused = ProducersBeforeAnswer(ErrorCode.NOT_LEADER_OR_FOLLOWER, "node 3 leads").build(A1)
+    response = entity_reader(load_entity(ApiKey.DESCRIBE_PRODUCERS, 0, "response"))(WireReader(refused))
+    [partition] = response.topics[0].partitions
+    assert (partition.partition_index, partition.error_code, partition.active_producers) == (1, 6, ())
 
 
 @pytest.mark.parametrize(
-    "whole", [build_markers(MARKERS), build_transactions(TRANSACTIONS)], ids=["markers", "transactions"]
+    ("whole", "parse"),
+    [
+        (build_markers(MARKERS), parse_markers),
+        (build_transactions(TRANSACTIONS), parse_transactions),
+        (ASKED.build(), ProducersBefore.parse),
+        (ProducersBeforeAnswer(snapshot=b"s").build(A1), lambda data: ProducersBeforeAnswer.parse(data, A1)),
+    ],
+    ids=["markers", "transactions", "producers", "told-producers"],
 )
-def test_a_message_that_is_cut_is_refused(whole: bytes) -> None:
-    parse = parse_markers if whole == build_markers(MARKERS) else parse_transactions
+def test_a_message_that_is_cut_is_refused(whole: bytes, parse: Callable[[bytes], object]) -> None:
     for size in range(len(whole)):
         with pytest.raises(WireFormatError):
             parse(whole[:size])
@@ -96,3 +118,16 @@ def test_a_count_that_the_message_can_not_hold_takes_no_room() -> None:
             parse(b"\x00")
     with pytest.raises(WireFormatError, match="entries"):
         parse_markers(build_markers(MARKERS), 4)
+
+
+def test_what_is_told_of_the_producers_of_another_partition_is_refused() -> None:
+    with pytest.raises(WireFormatError, match="a-1, and a-0 was asked about"):
+        ProducersBeforeAnswer.parse(ProducersBeforeAnswer().build(A1), A0)
+
+
+def test_producers_are_asked_for_with_what_only_a_node_says() -> None:
+    """A client's DescribeProducers is another question."""
+    of_a_client = b"\x02\x02a\x02\x00\x00\x00\x01\x00\x00"
+    assert parse_request(ApiKey.DESCRIBE_PRODUCERS, 0, of_a_client).topics[0].name == "a"
+    with pytest.raises(WireFormatError, match="36 bytes, not 0"):
+        ProducersBefore.parse(of_a_client)

@@ -1,0 +1,185 @@
+"""A replica that begins behind deleted records knows who wrote them, and answers for them when it leads (P1, P2)."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from cluster import Cluster
+from moving_cluster import T0, create, moved, run
+from running_node import batch
+
+from semel.broker.handlers.delete_records import delete_records
+from semel.broker.log.producers_before import PAGE_PRODUCERS
+from semel.protocol.errors import ErrorCode, RetriableError
+from semel.protocol.kafka.api import ApiKey
+from semel.protocol.kafka.produce import ACKS_ALL, ProducePartition, ProducePartitionResponse, ProduceRequest
+
+PRODUCER = 4_711
+IDS = range(PRODUCER + 1, PRODUCER + 1 + PAGE_PRODUCERS * 2)
+
+
+async def send(
+    made: Cluster, sequence: int, producer_id: int = PRODUCER, acks: int = ACKS_ALL
+) -> ProducePartitionResponse:
+    """Send one record of an idempotent producer to who leads, once."""
+    await made.until(lambda: made.leader(T0) is not None)
+    leader = made.leader(T0)
+    assert leader is not None
+    data = batch(b"%d-%d" % (producer_id, sequence), producer_id=producer_id, producer_epoch=0, base_sequence=sequence)
+    request = ProduceRequest([ProducePartition("t", 0, data)], None, acks, 30_000)
+    (answer,) = (await leader.produce.produce(request, version=12)).partitions
+    return answer
+
+
+async def deleted_while_away(made: Cluster, *, clean: bool = True) -> tuple[int, int]:
+    """Make a topic all of whose records were deleted while its follower was away; return the leader and it."""
+    await create(made, 1, 2, min_isr=1)
+    assert (await send(made, 0)).base_offset == 0
+    leader = made.state(T0).leader
+    (follower,) = {1, 2} - {leader}
+    await (made.stop(follower) if clean else made.kill(follower))
+    await made.in_sync(T0, leader)
+    for sequence in range(1, 4):
+        assert (await send(made, sequence)).base_offset == sequence
+    await delete_all(made, leader)
+    return leader, follower
+
+
+async def delete_all(made: Cluster, leader: int) -> None:
+    deleted = await delete_records(made.nodes[leader], {T0: -1})
+    assert deleted[T0].error is ErrorCode.NONE, deleted[T0].message
+
+
+async def leads_alone(made: Cluster, leader: int, next_leader: int) -> None:
+    await made.kill(leader)
+    await made.until(lambda: made.leader(T0) is made.nodes[next_leader])
+
+
+async def asserts_that_it_knows_them(made: Cluster) -> None:
+    for sequence in range(4):
+        answer = await send(made, sequence)
+        assert (answer.error, answer.base_offset) == (ErrorCode.NONE, sequence), "it is a duplicate"
+    assert (await send(made, 5)).error is ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
+    assert (await send(made, 4)).base_offset == 4
+
+
+@pytest.mark.parametrize("again", ["", "killed", "power", "stopped"])
+def test_P2_a_replica_that_begins_behind_deleted_records_knows_them_as_duplicates(tmp_path: Path, again: str) -> None:
+    """A client's retry of a deleted record was appended once more, where such a replica was elected."""
+
+    async def test(made: Cluster) -> None:
+        leader, follower = await deleted_while_away(made)
+        await made.start(follower)
+        await made.in_sync(T0, 1, 2)
+        if again:
+            await (made.stop(follower) if again == "stopped" else made.kill(follower, power=again == "power"))
+            await made.start(follower)
+            await made.in_sync(T0, 1, 2)
+        await leads_alone(made, leader, follower)
+        await asserts_that_it_knows_them(made)
+
+    run(tmp_path, test)
+
+
+def test_P2_so_does_one_that_a_partition_is_moved_to(tmp_path: Path) -> None:
+    async def test(made: Cluster) -> None:
+        await create(made, 1, min_isr=1)
+        for sequence in range(4):
+            await send(made, sequence)
+        await delete_all(made, 1)
+        await moved(made, T0, 2)
+        await asserts_that_it_knows_them(made)
+        await moved(made, T0, 3)
+        assert (await send(made, 4)).base_offset == 4, "a duplicate"
+        assert (await send(made, 5)).base_offset == 5
+
+    run(tmp_path, test)
+
+
+def test_P2_so_does_one_with_more_producers_than_one_answer_has(tmp_path: Path) -> None:
+    async def test(made: Cluster) -> None:
+        await create(made, 1, min_isr=1)
+        for producer_id in IDS:
+            assert (await send(made, 0, producer_id, acks=1)).error is ErrorCode.NONE
+        await made.until(lambda: made.nodes[1].partition(T0).high_watermark == len(IDS))  # type: ignore[union-attr]
+        await delete_all(made, 1)
+        await moved(made, T0, 2)
+        partition = made.nodes[2].partition(T0)
+        assert partition is not None
+        assert partition.log_start_offset == len(IDS)
+        assert {one.producer_id for one in partition.log.producer_state} == set(IDS)
+        assert (await send(made, 0, IDS[0])).base_offset == 0
+        assert (await send(made, 0, IDS[-1])).base_offset == len(IDS) - 1
+
+    run(tmp_path, test)
+
+
+def test_P2_so_does_one_that_had_lost_its_first_records(tmp_path: Path) -> None:
+    """Its log begins again where the leader's does, behind what was deleted before."""
+
+    async def test(made: Cluster) -> None:
+        await create(made, 1, 2, min_isr=1)
+        for sequence in range(4):
+            await send(made, sequence)
+        leader = made.state(T0).leader
+        (follower,) = {1, 2} - {leader}
+        await delete_all(made, leader)
+        here = made.nodes[follower].partition(T0)
+        assert here is not None
+        for end in (5, 6):
+            await made.produce(T0, b"later")
+            await made.until(lambda end=end: (here.log_start_offset, here.log_end_offset) == (4, end))  # type: ignore[misc]
+            here.log.roll(0)
+        await made.stop(follower)
+        disk = made.disks[follower]
+        for name in disk.list_folder(f"/data/{T0}"):
+            if name.endswith(".snapshot") or (name.startswith("0") and int(name[:20]) < 6):
+                disk.remove(f"/data/{T0}/{name}")
+        disk.sync_folder(f"/data/{T0}")
+        await made.start(follower)
+        await made.in_sync(T0, 1, 2)
+        assert made.values(leader, T0) == made.values(follower, T0)
+        await leads_alone(made, leader, follower)
+        for sequence in range(4):
+            assert (await send(made, sequence)).base_offset == sequence
+
+    run(tmp_path, test)
+
+
+def test_P2_a_leader_that_can_not_be_asked_now_is_asked_again(tmp_path: Path) -> None:
+    async def test(made: Cluster) -> None:
+        leader, follower = await deleted_while_away(made, clean=False)
+        node = await made.start(follower)
+        ask, refused = node.peers.ask, 0
+
+        async def refuse(node_id: int, request: object, **options: object) -> object:
+            nonlocal refused
+            if getattr(request, "key", None) is ApiKey.DESCRIBE_PRODUCERS and refused < 3:
+                refused += 1
+                raise RetriableError("not now", ErrorCode.NETWORK_EXCEPTION)
+            return await ask(node_id, request, **options)  # type: ignore[arg-type]
+
+        node.peers.ask = refuse  # type: ignore[method-assign, assignment]
+        await made.in_sync(T0, 1, 2)
+        await leads_alone(made, leader, follower)
+        await asserts_that_it_knows_them(made)
+
+    run(tmp_path, test)
+
+
+def test_R5_a_leader_of_a_version_that_can_not_be_asked_is_followed_as_before(tmp_path: Path) -> None:
+    """During a rolling upgrade: its replicas know nobody, as its own version's do."""
+
+    async def test(made: Cluster) -> None:
+        leader, follower = await deleted_while_away(made)
+        listener = made.nodes[leader].peer_listener
+        assert listener is not None
+        del listener.registry._apis[ApiKey.DESCRIBE_PRODUCERS]
+        await made.start(follower)
+        await made.in_sync(T0, 1, 2)
+        partition = made.nodes[follower].partition(T0)
+        assert partition is not None
+        assert (partition.log_start_offset, len(partition.log.producer_state)) == (4, 0)
+
+    run(tmp_path, test)
