@@ -168,7 +168,6 @@ class PartitionLog:
         start_is_final: bool | None = None,
         is_untouched: bool = False,
         is_only_replica: bool = True,
-        high_watermark: int = 0,
         on_loss: Callable[[int], None] = lambda first: None,
         max_producer_id_expiration_ms: int = DEFAULT_PRODUCER_ID_EXPIRATION_MS,
         files: OpenFiles | None = None,
@@ -180,9 +179,7 @@ class PartitionLog:
         start_is_final:   that was noted by a clean stop, so that a first segment behind it means loss (D6); without it,
                           as `clean`
         is_untouched:     nothing was cut or written since the last clean close but what starts have repaired
-        is_only_replica:  nobody else has what is lost of what was synced (D3). Where others have it, this replica may
-                          have been cut just before, to follow its leader
-        high_watermark:   up to where it is noted as committed; nothing below that is cut to follow
+        is_only_replica:  nobody else has what is lost of what was synced (D3)
         on_loss:          is called with the first offset of each stretch that is lost, before the log is whole again
 
         `clean`: the last close was a clean one, so only the last batches of each segment are looked at. Otherwise all
@@ -195,7 +192,6 @@ class PartitionLog:
             storage, folder, tp, config, files,
             now_ms=now_ms, log_start_offset=log_start_offset, recovery_point=recovery_point, clean=clean,
             start_is_final=clean or is_untouched if start_is_final is None else start_is_final,
-            is_untouched=is_untouched, is_only_replica=is_only_replica, high_watermark=high_watermark,
             on_loss=on_loss,
         )  # fmt: skip
         loaded = loader.load()
@@ -221,6 +217,10 @@ class PartitionLog:
     def recovery_point(self) -> int:
         """All below this offset is on the disk."""
         return self.local.recovery_point
+
+    def lower_recovery_point(self, offset: int) -> None:
+        """Vouch for nothing from `offset` on: it is about to be cut."""
+        self.local.recovery_point = min(self.local.recovery_point, offset)
 
     def update_config(self, config: LogConfig) -> None:
         """Take new settings from the next append on."""

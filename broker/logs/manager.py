@@ -477,6 +477,7 @@ class LogManager:
             self._clock,
             high_watermark=None if self._opener.is_only_replica(log.tp, log.topic_id) else committed,
             on_log_start_moved=self.maintenance.log_start_moved,
+            before_cut=self._note_cut,
         )
         self._partitions[log.tp] = partition
         self.offline.remove(log.tp)
@@ -516,6 +517,11 @@ class LogManager:
             failed = self._opener.failed(tp, topic_id, error, wanted.leader_epoch) if has_files else None
             self._opener.take_offline([failed or self._not_made(wanted, error)])
             raise
+
+    def _note_cut(self, partition: Partition, offset: int) -> None:
+        """Note that what follows `offset` is not kept, so that no start takes it for lost (R4). Raises `OSError`."""
+        partition.log.lower_recovery_point(offset)
+        self.folder.recovery_points.lower(partition.tp, offset)
 
     # --- What was lost ------------------------------------------------------------------------------------------------
 
