@@ -215,6 +215,7 @@ class KafkaDeleter(Transacting):
         epoch = _epoch_of(wire)
         stable = await self._listed(wire, LATEST_TIMESTAMP)
         if epoch < answered_in:
+            wire.moved(HEADS)  # the same node may lead in a later epoch: then no request of this client's has failed
             return False
         if start < answered:
             party.wrong("D1", f"{HEADS} begins at {start}, and was answered to begin at {answered}")
