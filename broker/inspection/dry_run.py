@@ -97,7 +97,7 @@ def dry_run_start(
         return topic_log_config(config, {} if topic is None else topic.configs)
 
     def is_only_replica(tp: TopicPartition, topic_id: TopicId) -> bool:
-        """Of another log what is lost is not lost for good."""
+        """Only of such a log it can be told that something is lost: another replica may have been cut to follow."""
         topic = None if image is None else image.topic_by_id(topic_id)
         if topic is None or tp.partition >= len(topic.partitions):
             return is_alone or image is not None

@@ -168,6 +168,7 @@ class PartitionLog:
         start_is_final: bool | None = None,
         is_untouched: bool = False,
         is_only_replica: bool = True,
+        high_watermark: int = 0,
         on_loss: Callable[[int], None] = lambda first: None,
         max_producer_id_expiration_ms: int = DEFAULT_PRODUCER_ID_EXPIRATION_MS,
         files: OpenFiles | None = None,
@@ -179,7 +180,9 @@ class PartitionLog:
         start_is_final:   that was noted by a clean stop, so that a first segment behind it means loss (D6); without it,
                           as `clean`
         is_untouched:     nothing was cut or written since the last clean close but what starts have repaired
-        is_only_replica:  nobody else has what is lost of what was synced (D3)
+        is_only_replica:  nobody else has what is lost of what was synced (D3). Where others have it, this replica may
+                          have been cut just before, to follow its leader
+        high_watermark:   up to where it is noted as committed; nothing below that is cut to follow
         on_loss:          is called with the first offset of each stretch that is lost, before the log is whole again
 
         `clean`: the last close was a clean one, so only the last batches of each segment are looked at. Otherwise all
@@ -192,6 +195,7 @@ class PartitionLog:
             storage, folder, tp, config, files,
             now_ms=now_ms, log_start_offset=log_start_offset, recovery_point=recovery_point, clean=clean,
             start_is_final=clean or is_untouched if start_is_final is None else start_is_final,
+            is_untouched=is_untouched, is_only_replica=is_only_replica, high_watermark=high_watermark,
             on_loss=on_loss,
         )  # fmt: skip
         loaded = loader.load()
@@ -217,6 +221,16 @@ class PartitionLog:
     def recovery_point(self) -> int:
         """All below this offset is on the disk."""
         return self.local.recovery_point
+
+    def cut_at(self, offset: int) -> int:
+        """Return where the log would end if it were cut at `offset`: a batch that holds it goes as a whole.
+
+        Raises `SemelError` and `OSError`, as reading does.
+        """
+        if not self.log_start_offset <= offset < self.log_end_offset:
+            return offset
+        found = self.read(offset, 1, self.log_end_offset)
+        return offset if found.records is None else min(offset, found.first_offset)
 
     def lower_recovery_point(self, offset: int) -> None:
         """Vouch for nothing from `offset` on: it is about to be cut."""

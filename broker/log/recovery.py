@@ -95,11 +95,15 @@ class LogLoader:
         recovery_point: int,
         clean: bool,
         start_is_final: bool,
+        is_untouched: bool,
+        is_only_replica: bool,
+        high_watermark: int,
         on_loss: Callable[[int], None],
     ) -> None:
         """log_start_offset: None where nothing says where the log starts.
 
         start_is_final: it was noted by a clean stop, so that nothing was deleted from the log after that
+        is_untouched: a start after a clean stop was killed before it noted what it had found of the logs
         on_loss: is called with the first offset of a stretch that is lost, before the log is repaired
         """
         self._storage = storage
@@ -117,9 +121,11 @@ class LogLoader:
         self._aborts: dict[int, int] | None = None
         """What the last stop left in the lists of aborted transactions. None: it did not say."""
         self._stopped_clean = clean
-        self._kept_end = recovery_point
+        is_never_cut = is_only_replica or clean or is_untouched
+        self._kept_end = recovery_point if is_never_cut else min(recovery_point, high_watermark)
         """Up to here nothing is a torn tail, because a clean stop left it whole or a flush synced it: what is missing
-        of it is lost. Where a follower is cut, its recovery point is noted as lower before that.
+        of it is lost. A follower is never cut below what is committed. What else of it a flush had synced, the journal
+        may still give back, after a cut for instance; what it does not is lost (`LogManager._note_findings`).
         """
         self._on_loss = on_loss
         self._losses = Losses(tp, folder)

@@ -381,7 +381,7 @@ class DataFolder:
             file.close()
 
     def _make_first_files(self, folder: str, _: TopicId, *, start: int, producers: bytes) -> None:
-        if start:
+        if start or producers:
             self._storage.sync_folder(folder)  # what says that the log is being made outlives what is made
         self._storage.open(segment_path(folder, start, LOG_SUFFIX), create=True).close()
         if producers:
@@ -391,7 +391,7 @@ class DataFolder:
                 file.sync()
             finally:
                 file.close()
-        if start:
+        if start or producers:
             self._storage.sync_folder(folder)  # what says whose log it is does not outlive what is in it
 
     def _name(self, folder: str, _: TopicId) -> None:

@@ -282,11 +282,12 @@ class LogManager:
         """Note what the others are to be told, before this start hides it from the next one."""
         found_any = bool(self.recovery.partitions or self.recovery.journal_entries or len(self.offline))
         points = self.folder.recovery_points.all()
-        self.unreported.found(
-            clean=self.recovery.clean or not found_any,
-            damaged={key: first for key, log in logs.items() if (first := log.recovered_damage_from) is not None},
-            short={key: log.log_end_offset for key, log in logs.items() if log.log_end_offset < points.get(log.tp, 0)},
-        )
+        damaged = {key: first for key, log in logs.items() if (first := log.recovered_damage_from) is not None}
+        for key, log in logs.items():
+            # Before a follower is cut its recovery point is lowered, so nothing else takes from what was synced.
+            if not log.is_only_replica and log.log_end_offset < points.get(log.tp, 0):
+                damaged.setdefault(key, log.log_end_offset)
+        self.unreported.found(clean=self.recovery.clean or not found_any, damaged=damaged)
         self.folder.opened()
 
     def _flush_recovered(self, logs: Sequence[PartitionLog]) -> None:
@@ -483,17 +484,20 @@ class LogManager:
         self.offline.remove(log.tp)
         return partition
 
-    async def restart_at(self, partition: Partition, offset: int, producers: Collection[ProducerEntry] = ()) -> None:
+    async def restart_at(self, partition: Partition, offset: int, producers: Collection[ProducerEntry]) -> bool:
         """Begin a follower's log again at `offset`: what it needs next is deleted at its leader. It has no part then.
 
-        A crash on the way leaves no log, or an empty one that knows the producers (P7). Raises `SemelError` and
-        `OSError`: then the partition is offline, and `bring_back` brings it.
+        Returns False where it is not there any more, or leads by now. A crash on the way leaves no log, or an empty one
+        that knows the producers (P7). Raises `SemelError` and `OSError`: then the partition is offline, and
+        `bring_back` brings it.
 
         producers: what is known of those who had written before the offset
         """
         async with self._making:  # nobody else makes it meanwhile, empty and from 0 on
-            if self._partitions.get(partition.tp) is partition:  # it may be deleted by now
-                await self._restart_at(partition, offset, producers)
+            if self._partitions.get(partition.tp) is not partition or partition.leader is not None:
+                return False
+            await self._restart_at(partition, offset, producers)
+            return True
 
     async def _restart_at(self, partition: Partition, offset: int, producers: Collection[ProducerEntry]) -> None:
         wanted = NewPartition(partition.tp, partition.topic_id, partition.config, partition.leader_epoch)
@@ -519,9 +523,17 @@ class LogManager:
             raise
 
     def _note_cut(self, partition: Partition, offset: int) -> None:
-        """Note that what follows `offset` is not kept, so that no start takes it for lost (R4). Raises `OSError`."""
-        partition.log.lower_recovery_point(offset)
-        self.folder.recovery_points.lower(partition.tp, offset)
+        """Note that what follows `offset` is not kept, so that no start takes it for lost (R4).
+
+        Raises `OSError`.
+        """
+        if self.folder.recovery_points.get(partition.tp) > offset or partition.log.recovery_point > offset:
+            try:
+                end = partition.log.cut_at(offset)
+            except SemelError:
+                end = offset  # what can't be read there does not keep it from being cut
+            partition.log.lower_recovery_point(end)
+            self.folder.recovery_points.lower(partition.tp, end)
 
     # --- What was lost ------------------------------------------------------------------------------------------------
 

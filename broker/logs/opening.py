@@ -137,6 +137,7 @@ class LogOpener:
             is_untouched=is_untouched,
             on_loss=on_loss,
             is_only_replica=self.is_only_replica(tp, topic_id),
+            high_watermark=self._folder.high_watermarks.get(tp),
             max_producer_id_expiration_ms=self.config.producer_id_expiration_ms,
             files=files if files is not None else self._files,
             producer_ids=self.producer_ids,

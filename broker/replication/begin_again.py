@@ -9,12 +9,11 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Container
-from typing import Final
+from collections.abc import Awaitable, Callable, Container, Coroutine
+from typing import Any, Final
 
 from semel.broker.log.producer_snapshot import CorruptSnapshotError, decode_snapshot
 from semel.broker.log.producer_state import ProducerEntry
-from semel.broker.log.producers_before import PAGE_PRODUCERS
 from semel.broker.logs.offline import message_of
 from semel.broker.logs.partition import Partition
 from semel.broker.peers.peers import Peers
@@ -29,6 +28,7 @@ _log = logging.getLogger("semel.replication")
 
 _TRANSFER_MAX: Final = 8
 """So many replicas ask for producers at once."""
+_PAUSE_S: Final = 1.0
 
 
 class BeginAgain:
@@ -40,12 +40,15 @@ class BeginAgain:
         peers: Peers,
         lost_records: LostRecords,
         take_part: Callable[[TopicPartition], Awaitable[None]],
+        on_end: Callable[[asyncio.Task[None]], None],
     ) -> None:
+        """on_end: is called with each task that has ended, to look whether it failed"""
         self._node = node
         self._node_id = node.config.node_id
         self._peers = peers
         self._lost_records = lost_records
         self._take_part = take_part
+        self._on_end = on_end
         self._underway: set[TopicPartition] = set()
         self._tasks: set[asyncio.Task[None]] = set()
         self._transfers = asyncio.Semaphore(_TRANSFER_MAX)
@@ -57,24 +60,35 @@ class BeginAgain:
 
     def begin(self, partition: Partition, offset: int, leader_id: int, leader_epoch: int) -> None:
         """Begin a follower's log again at `offset`, unless that is underway. It does not take its part meanwhile."""
-        tp = partition.tp
-        if tp in self._underway:
-            return
-        self._underway.add(tp)
-        task = asyncio.get_running_loop().create_task(
-            self._begin(partition, offset, leader_id, leader_epoch), name=f"begin {tp} again"
-        )
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
+        if partition.tp not in self._underway:
+            self._start(partition.tp, self._try(partition, offset, leader_id, leader_epoch))
 
-    async def _begin(self, partition: Partition, offset: int, leader_id: int, leader_epoch: int) -> None:
-        tp = partition.tp
+    def try_later(self, tp: TopicPartition) -> None:
+        """Have a partition take its part after a pause: what is to be done before that can't be done now."""
+        if tp not in self._underway:
+            self._start(tp, self._pause())
+
+    def _start(self, tp: TopicPartition, attempt: Coroutine[Any, Any, bool]) -> None:
+        self._underway.add(tp)
+        task = asyncio.get_running_loop().create_task(self._run(tp, attempt), name=f"begin {tp} again")
+        self._tasks.add(task)
+        task.add_done_callback(self._ended)
+
+    def _ended(self, task: asyncio.Task[None]) -> None:
+        self._tasks.discard(task)
+        self._on_end(task)
+
+    async def _run(self, tp: TopicPartition, attempt: Coroutine[Any, Any, bool]) -> None:
         try:
-            is_done = await self._try(partition, offset, leader_id, leader_epoch)
+            takes_part = await attempt
         finally:
             self._underway.discard(tp)
-        if is_done:
+        if takes_part:
             await self._take_part(tp)
+
+    async def _pause(self) -> bool:
+        await asyncio.sleep(_PAUSE_S)
+        return True
 
     async def _try(self, partition: Partition, offset: int, leader_id: int, leader_epoch: int) -> bool:
         """Return whether the partition is to take its part: also where that is to try it again."""
@@ -89,36 +103,49 @@ class BeginAgain:
             )  # fmt: skip
             await asyncio.sleep(self._node.config.replica_fetch_backoff_ms / 1000)
             return True
-        if self._node.partition(tp) is partition and partition.leader is None:
-            _log.warning(
-                "%s: this replica, from %d to %d, begins again at %d, with %d producers that had written before",
-                tp, partition.log_start_offset, partition.log_end_offset, offset, len(producers),
-            )  # fmt: skip
-            try:
-                await self._node.logs.restart_at(partition, offset, producers)
-            except (SemelError, OSError) as error:
-                _log.error("%s could not be begun again, and this is tried again: %s", tp, message_of(error))
-                return False
-            again = self._node.partition(tp)
-            if again is not None and self._lost_records.has_some(again):
-                self._lost_records.was_cut(again)
-            topic = self._node.metadata.image.topic_by_id(partition.topic_id)
-            if topic is None:
-                self._node.logs.delete_partition(tp)  # its topic was deleted meanwhile
-            elif self._node_id not in topic.partitions[tp.partition].replicas:
-                await self._node.logs.move_away([(partition.topic_id, tp.partition)])
+        if producers is None or self._node.partition(tp) is not partition:
+            return True
+        _log.warning(
+            "%s: this replica, from %d to %d, begins again at %d, with %d producers that had written before",
+            tp, partition.log_start_offset, partition.log_end_offset, offset, len(producers),
+        )  # fmt: skip
+        try:
+            if await self._node.logs.restart_at(partition, offset, producers):
+                await self._begun(partition)
+        except (SemelError, OSError) as error:
+            _log.error("%s could not be begun again, and this is tried again: %s", tp, message_of(error))
+            return False
         return True
+
+    async def _begun(self, partition: Partition) -> None:
+        """Look whether a log is still wanted that was begun again. Raises `OSError`."""
+        tp = partition.tp
+        again = self._node.partition(tp)
+        if again is not None and self._lost_records.has_some(again):
+            self._lost_records.was_cut(again)
+        topic = self._node.metadata.image.topic_by_id(partition.topic_id)
+        if topic is None:
+            self._node.logs.delete_partition(tp)  # its topic was deleted meanwhile
+        elif self._node_id not in topic.partitions[tp.partition].replicas:
+            await self._node.logs.move_away([(partition.topic_id, tp.partition)])
+
+    def _is_led(self, partition: Partition, leader_id: int, leader_epoch: int) -> bool:
+        found = self._node.metadata.image.partition_by_id(partition.topic_id, partition.tp.partition)
+        return found is not None and (found[1].leader, found[1].leader_epoch) == (leader_id, leader_epoch)
 
     async def _producers(
         self, partition: Partition, offset: int, leader_id: int, leader_epoch: int
-    ) -> list[ProducerEntry]:
-        """Return what the leader knows of the producers before an offset. Raises `SemelError`: it can't be asked now.
+    ) -> list[ProducerEntry] | None:
+        """Return what the leader knows of the producers before an offset; None where it leads no longer.
 
         A node of a version that can't be asked knows them, and goes on leading as it did: then they stay unknown here.
+        Raises `SemelError`: it can't be asked now.
         """
         known: list[ProducerEntry] = []
         after_id, now_ms = -1, self._node.clock.now_ms()
-        while True:
+        while offset > 0:
+            if not self._is_led(partition, leader_id, leader_epoch):
+                return None
             asked = ProducersBefore(partition.tp, partition.topic_id, leader_epoch, offset, after_id)
             try:
                 answer = await self._peers.ask(leader_id, AskProducers(asked))
@@ -135,11 +162,12 @@ class BeginAgain:
             for one in page:
                 one.active_ms = now_ms  # here they are new, and clocks may be apart (P8)
             known += page
-            if len(page) < PAGE_PRODUCERS:
-                return known
-            if page[-1].producer_id <= after_id:
-                raise RetriableError(f"it names producer {page[-1].producer_id} after producer {after_id}")
+            if not answer.has_more:
+                break
+            if not page or page[-1].producer_id <= after_id:
+                raise RetriableError(f"it says that producers follow behind {after_id}, and names none")
             after_id = page[-1].producer_id
+        return known
 
     async def close(self) -> None:
         """Begin nothing again any more."""

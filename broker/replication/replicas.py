@@ -50,7 +50,7 @@ class Replicas:
         self._tasks: dict[int, asyncio.Task[None]] = {}
         self._leaders: dict[TopicPartition, int] = {}
         self._lost_records = LostRecords(node.logs)
-        self._begin_again = BeginAgain(node, peers, self._lost_records, self._take_part)
+        self._begin_again = BeginAgain(node, peers, self._lost_records, self._take_part, self._task_ended)
         self._throttle = FollowerThrottle(self._node_id, node.replication_quotas.follower, node.clock, self._is_in_sync)
         self._follows = True
         self._stopped: asyncio.Future[None] = asyncio.get_running_loop().create_future()
@@ -116,7 +116,10 @@ class Replicas:
                     return None
                 self._lost_records.cut(partition)
         except (SemelError, OSError) as error:
-            _log.error("%s has lost records, and does not follow before it can be cut there: %s", tp, message_of(error))
+            _log.error(
+                "%s has lost records, and can't be cut there now. This is tried again: %s", tp, message_of(error)
+            )
+            self._begin_again.try_later(tp)
             return None
         return self._node.partition(tp)
 
@@ -153,8 +156,14 @@ class Replicas:
         if not task.cancelled() and not self._stopped.done():
             self._stopped.set_exception(task.exception() or RuntimeError(f"the task {task.get_name()!r} ended"))
 
+    def _task_ended(self, task: asyncio.Task[None]) -> None:
+        if not task.cancelled() and (error := task.exception()) is not None and not self._stopped.done():
+            self._stopped.set_exception(error)
+
     def _behind(self, partition: Partition, leader_start: int) -> None:
-        self._begin_again.begin(partition, leader_start, self._leaders[partition.tp], partition.leader_epoch)
+        leader_id = self._leaders.get(partition.tp)
+        if leader_id is not None:  # else it has another part by now
+            self._begin_again.begin(partition, leader_start, leader_id, partition.leader_epoch)
         self.assign()
 
     async def run(self) -> None:

@@ -22,6 +22,7 @@ DESCRIBE_PRODUCERS_VERSION: Final = 0
 
 _ASKED_TAG: Final = 10_000
 _SNAPSHOT_TAG: Final = 10_000
+_MORE_TAG: Final = 10_001
 _ASKED: Final = struct.Struct(">16siqq")
 _TOPIC_BYTES_MIN: Final = 1 + 1 + 1
 _PARTITION_BYTES: Final = 4
@@ -75,7 +76,9 @@ class ProducersBeforeAnswer:
     error: ErrorCode = ErrorCode.NONE
     message: str = ""
     snapshot: bytes = b""
-    """As a producer snapshot file has them."""
+    """As a producer snapshot file has them, by growing id."""
+    has_more: bool = False
+    """Whether others follow, behind the last of these."""
 
     def build(self, tp: TopicPartition) -> bytes:
         """Return the body of the answer."""
@@ -88,8 +91,9 @@ class ProducersBeforeAnswer:
         writer.write_int16(self.error)
         writer.write_string(self.message or None, True)
         writer.write_count(0, True)
-        writer.write_uvarint(1)
+        writer.write_uvarint(2)
         write_tag(writer, _SNAPSHOT_TAG, self.snapshot)
+        write_tag(writer, _MORE_TAG, bytes([self.has_more]))
         writer.write_no_tags()
         writer.write_no_tags()
         return join_parts(writer.finish())
@@ -108,10 +112,10 @@ class ProducersBeforeAnswer:
         error, message = error_code_of(reader.read_int16()), reader.read_nullable_string(True)
         if reader.read_count(True, 1) > 0:
             raise WireFormatError("the producers are in a list that has no batches")
-        snapshot = read_tags(reader).get(_SNAPSHOT_TAG, b"")
+        tags = read_tags(reader)
         reader.skip_tagged_fields()
         reader.skip_tagged_fields()
-        return cls(error, message or "", snapshot)
+        return cls(error, message or "", tags.get(_SNAPSHOT_TAG, b""), tags.get(_MORE_TAG) == b"\x01")
 
 
 def _expect_one(reader: WireReader, element_bytes_min: int) -> None:

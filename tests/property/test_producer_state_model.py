@@ -171,9 +171,9 @@ def all_pages(state: ProducerState, offset: int) -> Iterator[ProducerEntry]:
     """Ask as a replica does: one page after the other."""
     after_id = -1
     while True:
-        page = producers_before(state.packed(), offset, after_id, page=2)
+        page, has_more = producers_before(state.packed(), offset, after_id, page=2)
         yield from decode_snapshot(encode_packed(page), now_ms=0)
-        if len(page) < 2:
+        if not has_more:
             return
         after_id = page[-1][1]
 

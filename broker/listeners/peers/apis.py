@@ -104,11 +104,11 @@ async def handle_producers(context: RequestContext, body: memoryview) -> bytes:
     """DescribeProducers as a replica sends it that begins a log (P2)."""
     asked = ProducersBefore.parse(body, entries_max(context.node))
     try:
-        entries = known_producers(context.node, asked)
+        entries = await known_producers(context.node, asked)
     except SemelError as error:
         return ProducersBeforeAnswer(error.code, error.message).build(asked.tp)
-    page = await beside_if(takes_long(entries), page_of, entries, asked)
-    return ProducersBeforeAnswer(snapshot=page).build(asked.tp)
+    snapshot, has_more = await beside_if(takes_long(entries), page_of, entries, asked)
+    return ProducersBeforeAnswer(snapshot=snapshot, has_more=has_more).build(asked.tp)
 
 
 DESCRIBE_PRODUCERS: Final = Api(

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -9,14 +11,20 @@ from cluster import Cluster
 from moving_cluster import T0, create, moved, run
 from running_node import batch
 
+from semel.broker.handlers import producers_before as told
 from semel.broker.handlers.delete_records import delete_records
-from semel.broker.log.producers_before import PAGE_PRODUCERS
+from semel.broker.log.producers_before import producers_before
+from semel.broker.logs.partition import Partition
+from semel.broker.peers.handshake import Role
+from semel.protocol.api.transactions import TransactionVersion
 from semel.protocol.errors import ErrorCode, RetriableError
+from semel.protocol.ids import ProducerIdAndEpoch
 from semel.protocol.kafka.api import ApiKey
 from semel.protocol.kafka.produce import ACKS_ALL, ProducePartition, ProducePartitionResponse, ProduceRequest
+from semel.protocol.kafka.producers_before import ProducersBefore
 
 PRODUCER = 4_711
-IDS = range(PRODUCER + 1, PRODUCER + 1 + PAGE_PRODUCERS * 2)
+IDS = range(PRODUCER + 1, PRODUCER + 1 + 50)
 
 
 async def send(
@@ -97,7 +105,11 @@ def test_P2_so_does_one_that_a_partition_is_moved_to(tmp_path: Path) -> None:
     run(tmp_path, test)
 
 
-def test_P2_so_does_one_with_more_producers_than_one_answer_has(tmp_path: Path) -> None:
+def test_P2_so_does_one_with_more_producers_than_one_answer_has(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(told, "producers_before", partial(producers_before, page=20))
+
     async def test(made: Cluster) -> None:
         await create(made, 1, min_isr=1)
         for producer_id in IDS:
@@ -181,5 +193,119 @@ def test_R5_a_leader_of_a_version_that_can_not_be_asked_is_followed_as_before(tm
         partition = made.nodes[follower].partition(T0)
         assert partition is not None
         assert (partition.log_start_offset, len(partition.log.producer_state)) == (4, 0)
+
+    run(tmp_path, test)
+
+
+@pytest.mark.parametrize("version", TransactionVersion)
+def test_P9_a_leader_tells_of_its_producers_once_what_they_are_known_by_is_committed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, version: TransactionVersion
+) -> None:
+    """A replica that is told of a marker, and is elected without it, would answer that it is written, and has it not.
+
+    Another replica, in whose log the transaction is open, would then wait for that marker for ever.
+    """
+    monkeypatch.setattr(told, "COMMITTED_WITHIN_S", 0.2)
+
+    async def test(made: Cluster) -> None:
+        await create(made, 1, 2, min_isr=1)
+        leader = made.state(T0).leader
+        (follower,) = {1, 2} - {leader}
+        partition = made.nodes[leader].partition(T0)
+        assert partition is not None
+        data = batch(b"v", producer_id=PRODUCER, producer_epoch=3, base_sequence=0, transactional=True)
+        partition.append(bytearray(data), verified=True)
+        await made.until(lambda: partition.high_watermark == 1)
+        await delete_all(made, leader)
+        ask, is_cut = made.nodes[follower].peers.ask, True
+
+        async def ask_unless_cut(node_id: int, request: object, **options: object) -> object:
+            if is_cut and getattr(request, "key", None) is ApiKey.FETCH:
+                await asyncio.sleep(0.02)
+                raise RetriableError("the network is gone", ErrorCode.NETWORK_EXCEPTION)
+            return await ask(node_id, request, **options)  # type: ignore[arg-type]
+
+        made.nodes[follower].peers.ask = ask_unless_cut  # type: ignore[method-assign, assignment]
+        made.nodes[follower].peers.hang_up(leader, Role.FETCHES)
+        marker = ProducerIdAndEpoch(PRODUCER, 4 if version is TransactionVersion.V2 else 3)
+        assert partition.append_marker(marker, 5, True, version) == 1
+        asked = ProducersBefore(T0, partition.topic_id, partition.leader_epoch, 1)
+        with pytest.raises(RetriableError, match="committed up to 1 of 2"):
+            await told.known_producers(made.nodes[leader], asked)
+        is_cut = False
+        await made.until(lambda: partition.high_watermark == 2)
+        (entry,) = await told.known_producers(made.nodes[leader], asked)
+        assert entry[1:3] == (PRODUCER, marker.producer_epoch)
+
+    run(tmp_path, test)
+
+
+def test_R5_only_who_leads_is_asked(tmp_path: Path) -> None:
+    """Many replicas may wait for their turn when another leader is elected."""
+
+    async def test(made: Cluster) -> None:
+        await create(made, 1, 2, min_isr=1)
+        leader, epoch = made.state(T0).leader, made.state(T0).leader_epoch
+        (follower,) = {1, 2} - {leader}
+        replicas, here = made.nodes[follower]._replicas, made.nodes[follower].partition(T0)
+        assert replicas is not None
+        assert here is not None
+        begin = replicas._begin_again
+        assert await begin._producers(here, 1, leader, epoch) == []
+        assert await begin._producers(here, 1, leader, epoch + 1) is None
+        assert await begin._producers(here, 1, follower, epoch) is None
+
+    run(tmp_path, test)
+
+
+def test_R5_a_cut_of_lost_records_that_can_not_be_noted_is_tried_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def test(made: Cluster) -> None:
+        await create(made, 1, 2, min_isr=1)
+        for sequence in range(4):
+            await send(made, sequence)
+        leader = made.state(T0).leader
+        (follower,) = {1, 2} - {leader}
+        await made.until(lambda: made.nodes[follower].partition(T0).high_watermark == 4)  # type: ignore[union-attr]
+        await made.stop(follower)
+        file = made.disks[follower].open(f"/data/{T0}/{0:020d}.log")
+        file.truncate(file.size() // 2)
+        file.close()
+        truncate, failed = Partition.truncate_to, 0
+
+        def fail_once(partition: Partition, offset: int) -> bool:
+            nonlocal failed
+            failed += 1
+            if failed == 1:
+                raise RetriableError("No space left on device", ErrorCode.KAFKA_STORAGE_ERROR)
+            return truncate(partition, offset)
+
+        monkeypatch.setattr(Partition, "truncate_to", fail_once)
+        await made.start(follower)
+        await made.in_sync(T0, 1, 2)
+        assert made.values(leader, T0) == made.values(follower, T0)
+        assert failed > 1
+
+    run(tmp_path, test)
+
+
+def test_a_fault_as_a_log_begins_again_ends_the_node_and_is_not_passed_over(tmp_path: Path) -> None:
+    """Else the replica would follow nobody any more, and nothing would say so."""
+
+    async def test(made: Cluster) -> None:
+        await deleted_while_away(made)
+        (follower,) = {1, 2, 3} - made.nodes.keys()
+        node = await made.start(follower)
+
+        async def fail(*_: object) -> object:
+            raise ValueError("a mistake")
+
+        replicas = node._replicas
+        assert replicas is not None
+        replicas._begin_again._producers = fail  # type: ignore[method-assign, assignment]
+        await made.until(lambda: replicas._stopped.done())
+        assert str(replicas._stopped.exception()) == "a mistake"
+        await made.nodes.pop(follower).abandon()
 
     run(tmp_path, test)

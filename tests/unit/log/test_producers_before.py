@@ -55,8 +55,15 @@ def test_L1_a_transaction_is_told_as_open_where_it_began_before_the_offset(opene
     assert found.transaction_first_offset == told
 
 
-def test_P2_pages_go_by_producer_id_and_the_last_one_is_not_full() -> None:
+def test_P2_pages_go_by_producer_id_and_say_whether_more_follow() -> None:
     known = [ProducerEntry(n, 0, batches=[RememberedBatch(0, 0, n, n, 0)]).packed() for n in (5, 3, 99, 120, 8, 101)]
-    assert [one[1] for one in producers_before(known, BEGINS, -1, page=2)] == [3, 5]
-    assert [one[1] for one in producers_before(known, BEGINS, 5, page=2)] == [8, 99]
-    assert producers_before(known, BEGINS, 99, page=2) == []
+
+    def page(after_id: int, begins: int = BEGINS) -> tuple[list[int], bool]:
+        found, has_more = producers_before(known, begins, after_id, page=2)
+        return [one[1] for one in found], has_more
+
+    assert page(-1) == ([3, 5], True)
+    assert page(5) == ([8, 99], True), "others are above, of which nothing is told"
+    assert page(99) == ([], False)
+    assert page(-1, 0) == ([], False)
+    assert page(-1, 4) == ([3], False)

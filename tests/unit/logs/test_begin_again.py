@@ -10,6 +10,7 @@ from simulated_folder import CONFIG, TOPIC_ID, TP, Node, batch
 
 from semel.broker.log.config import AppendOrigin
 from semel.broker.log.producer_state import ProducerEntry, RememberedBatch
+from semel.broker.logs.leader_state import LeaderState
 from semel.broker.logs.manager import NewPartition
 from semel.protocol.batch_header import set_base_offset
 from semel.protocol.errors import SemelError
@@ -73,7 +74,8 @@ def test_P7_a_log_that_began_again_knows_who_wrote_before_however_it_is_opened(s
     asyncio.run(run())
 
 
-def test_P7_D3_a_crash_while_a_log_begins_again_leaves_none_that_does_not_know_who_wrote_before() -> None:
+@pytest.mark.parametrize("begins", [0, START])
+def test_P7_D3_a_crash_while_a_log_begins_again_leaves_none_that_does_not_know_who_wrote_before(begins: int) -> None:
     """At no point: there is the old log, or none, or one that is not there yet, or all of it."""
 
     async def attempt(seed: int, point: int) -> tuple[bool, str]:
@@ -81,7 +83,7 @@ def test_P7_D3_a_crash_while_a_log_begins_again_leaves_none_that_does_not_know_w
         node.storage.crash_at(point)
         died = False
         try:
-            await node.logs.restart_at(node.get(), START, PRODUCERS)
+            await node.logs.restart_at(node.get(), begins, PRODUCERS)
         except SimulatedCrash:
             died = True
         node.storage.crash_at(None)
@@ -92,14 +94,14 @@ def test_P7_D3_a_crash_while_a_log_begins_again_leaves_none_that_does_not_know_w
         if partition is None:
             assert await node.logs.create_partitions([NewPartition(TP, TOPIC_ID, CONFIG, 0)]) == {}
             found = "none"
-        elif partition.log_end_offset < START:
+        elif partition.log_end_offset == 2:
             found = "old"
         else:
-            assert (partition.log_start_offset, partition.log_end_offset) == (START, START)
+            assert (partition.log_start_offset, partition.log_end_offset) == (begins, begins)
             assert known(node) == list(PRODUCERS)
             found = "new"
         node.get().follow(0, 2)
-        await node.logs.restart_at(node.get(), START + 5, PRODUCERS)
+        assert await node.logs.restart_at(node.get(), START + 5, PRODUCERS)
         assert known(node) == list(PRODUCERS)
         await node.logs.close()
         return died, found
@@ -152,6 +154,28 @@ def test_D3_a_log_that_could_not_begin_again_begins_again_later(operation: str, 
         node.start()
         assert (node.get().log_start_offset, known(node)) == (START + 20, list(PRODUCERS))
         await node.logs.close()
+
+    asyncio.run(run())
+
+
+def test_D3_a_log_that_leads_by_now_does_not_begin_again() -> None:
+    """Its records would be gone, and their offsets given to others."""
+
+    async def run() -> None:
+        node = await following(SimulatedStorage(1))
+        partition = node.get()
+        await node.logs._making.acquire()  # others are being made
+        restarting = asyncio.ensure_future(node.logs.restart_at(partition, START, PRODUCERS))
+        await asyncio.sleep(0)
+        partition.lead(
+            LeaderState(
+                1, leader_epoch=1, partition_epoch=1, replicas=(1, 2), isr=(1,), min_isr=1, begin_offset=2, now_s=0
+            )
+        )
+        node.logs._making.release()
+        assert await restarting is False
+        assert node.get() is partition
+        assert partition.log_end_offset == 2
 
     asyncio.run(run())
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import errno
 
 import pytest
@@ -87,6 +88,100 @@ def test_R4_what_is_gone_below_what_was_flushed_is_told_as_lost_committed_or_not
         log.close()
         start(node)
         assert node.logs.unreported.damaged_from(KEY) == 4
+        await node.logs.close()
+
+    asyncio.run(run())
+
+
+@pytest.mark.parametrize("powers", [(False, False), (False, True), (True, False), (True, True)])
+def test_R4_a_start_that_dies_as_it_repeats_a_cut_tells_of_no_loss(powers: tuple[bool, bool]) -> None:
+    """The journal still has the cut, and what came after it."""
+
+    async def attempt(seed: int, point: int) -> bool:
+        node = await flushed_follower(SimulatedStorage(seed))
+        assert node.get().truncate_to(3)
+        append(node, 3, 5, epoch=1)
+        await node.get().all_durable()
+        await flush_and_keep_the_journal(node)
+        assert node.logs.folder.recovery_points.get(TP) == 8
+        node.storage.crash(power=powers[0])
+        node.storage.crash_at(point)
+        died = False
+        try:
+            start(node)
+        except SimulatedCrash:
+            died = True
+        node.storage.crash_at(None)
+        node.storage.crash(power=powers[1])
+        start(node)
+        assert (node.get().log_end_offset, dict(node.logs.unreported.damaged)) == (8, {})
+        await node.logs.close()
+        return died
+
+    for seed in range(2):
+        point = 1
+        while asyncio.run(attempt(seed, point)):
+            point += 1
+        assert point > 10
+
+
+async def flush_and_keep_the_journal(node: Node) -> None:
+    """Flush, and end before the journal's files are removed."""
+
+    def stop(paths: object) -> None:
+        raise SystemError("it ends here")
+
+    journal = node.logs._journal
+    assert journal is not None
+    journal.remove_files = stop  # type: ignore[method-assign]
+    with contextlib.suppress(SystemError):
+        await node.logs.maintenance.flush()
+
+
+def test_D1_R4_what_the_journal_gives_back_of_a_replica_is_not_lost() -> None:
+    async def run() -> None:
+        node = Node(SimulatedStorage(1))
+        node.executor = InlineExecutor()
+        start(node)
+        partition = node.create()
+        partition.follow(0, 2)
+        append(node, 0, 6)
+        await partition.all_durable()
+        partition.leader_committed(2)
+        await flush_and_keep_the_journal(node)
+        assert node.logs.folder.recovery_points.get(TP) == 6
+        node.storage.crash(power=False)
+        log = node.storage.open(f"/data/{TP}/{0:020d}.log")
+        log.truncate(log.size() * 4 // 6)
+        log.close()
+        start(node)
+        assert (node.get().log_end_offset, dict(node.logs.unreported.damaged)) == (6, {})
+        await node.logs.close()
+
+    asyncio.run(run())
+
+
+@pytest.mark.parametrize("cut", [5, 7, 9])
+def test_R4_a_cut_within_a_batch_is_noted_where_the_log_ends_then(cut: int) -> None:
+    """Leaders name such offsets: where records were deleted up to the middle of a batch."""
+
+    async def run() -> None:
+        node = Node(SimulatedStorage(1))
+        node.executor = InlineExecutor()
+        start(node)
+        partition = node.create()
+        partition.follow(0, 2)
+        for offset in (0, 5):
+            fetched = batch(5)
+            set_base_offset(fetched, 0, offset, 0)
+            partition.append(fetched, origin=AppendOrigin.REPLICATION)
+        await partition.all_durable()
+        await node.logs.maintenance.flush()
+        partition.truncate_to(cut)
+        assert partition.log_end_offset == node.logs.folder.recovery_points.get(TP) == 5
+        node.storage.crash(power=True)
+        start(node)
+        assert not node.logs.unreported.damaged
         await node.logs.close()
 
     asyncio.run(run())

@@ -284,7 +284,7 @@ def test_R5_D3_what_the_journal_has_of_a_partition_that_was_moved_away_stays_awa
         node.start()
         assert node.get().log_end_offset == 0
         node.get().follow(0, 2)
-        await node.logs.restart_at(node.get(), 3)
+        await node.logs.restart_at(node.get(), 3, ())
         node.get().follow(0, 2)
         fetched = await fetch(node, 3)
         node.storage.crash(power=True, torn=False)
@@ -356,7 +356,7 @@ def test_D3_a_cut_from_before_a_log_was_begun_again_takes_nothing_from_it() -> N
         node.create().follow(0, 2)
         await fetch(node, 0, count=4)
         node.get().truncate_to(0)
-        await node.logs.restart_at(node.get(), 50)
+        await node.logs.restart_at(node.get(), 50, ())
         node.get().follow(0, 2)
         fetched = await fetch(node, 50, count=2)
         node.storage.crash(power=True, torn=False)
@@ -377,7 +377,7 @@ def test_D3_a_log_that_is_begun_again_is_made_by_nobody_else_meanwhile() -> None
         node.start(executor=executor)
         partition = node.create()
         partition.follow(0, 2)
-        restarting = asyncio.ensure_future(node.logs.restart_at(partition, 7))
+        restarting = asyncio.ensure_future(node.logs.restart_at(partition, 7, ()))
         await asyncio.sleep(0)
         creating = asyncio.ensure_future(node.logs.create_partitions([NewPartition(TP, TOPIC_ID, CONFIG, 0)]))
         while not creating.done():
@@ -402,7 +402,8 @@ def test_D1_R5_the_leader_hears_where_a_log_was_begun_again_although_others_star
         node.create().follow(0, 2)
         duties = asyncio.ensure_future(node.logs.maintenance.run())
         for start in (3, 7):  # the first has a start that is taken out as its log is dropped
-            restarting = asyncio.ensure_future(node.logs.restart_at(node.get(), start))
+            node.get().follow(0, 2)
+            restarting = asyncio.ensure_future(node.logs.restart_at(node.get(), start, ()))
             for _ in range(10):
                 for _ in range(20):
                     await asyncio.sleep(0)

@@ -57,6 +57,7 @@ def test_what_was_built_is_read() -> None:
     assert ProducersBefore.parse(ASKED.build()) == ASKED
     for answer in (
         ProducersBeforeAnswer(snapshot=b"all of them"),
+        ProducersBeforeAnswer(snapshot=b"the first ones", has_more=True),
         ProducersBeforeAnswer(ErrorCode.NOT_LEADER_OR_FOLLOWER, "node 3 leads"),
     ):
         assert ProducersBeforeAnswer.parse(answer.build(A1), A1) == answer
