@@ -26,7 +26,6 @@ from semel.broker.log.producer_state import (
     PackedEntry,
     ProducerEntry,
     ProducerState,
-    RememberedBatch,
 )
 from semel.protocol.crc32c import crc32c
 from semel.protocol.ids import NO_SEQUENCE
@@ -51,6 +50,7 @@ _EXTENSION_MAGIC: Final = b"SEML\x01"
 _EXTENDED: Final = struct.Struct(">qqb")
 """Producer id, when the broker last heard of it, number of batches."""
 _BATCH: Final = struct.Struct(">iiqqq")
+_BATCHES: Final = [struct.Struct(">" + "iiqqq" * count) for count in range(REMEMBERED_BATCHES + 1)]
 
 
 class CorruptSnapshotError(Exception):
@@ -89,6 +89,11 @@ def encode_packed(entries: Iterable[PackedEntry]) -> bytes:
 
 
 def decode_snapshot(data: bytes, *, now_ms: int) -> list[ProducerEntry]:
+    """Return the producers, as `decode_packed` does, to look at. Raises `CorruptSnapshotError`."""
+    return list(map(ProducerEntry.unpacked, decode_packed(data, now_ms=now_ms)))
+
+
+def decode_packed(data: bytes, *, now_ms: int) -> list[PackedEntry]:
     """Return the producers. Those of a file that Kafka wrote count as active now.
 
     Raises `CorruptSnapshotError`.
@@ -106,16 +111,14 @@ def decode_snapshot(data: bytes, *, now_ms: int) -> list[ProducerEntry]:
     end = _COUNT.size + count * _ENTRY.size
     if count < 0 or end > len(body):
         raise CorruptSnapshotError(f"it names {count} producers in {len(body)} bytes")
-    entries: dict[int, ProducerEntry] = {}
+    entries: dict[int, PackedEntry] = {}
     for fields in _ENTRY.iter_unpack(body[_COUNT.size : end]):
         producer_id, epoch, last_sequence, last_offset, delta, timestamp_ms, coordinator_epoch, first_offset = fields
-        batches: Sequence[RememberedBatch] = ()
+        entry = (now_ms, producer_id, epoch, coordinator_epoch, timestamp_ms, first_offset)
         if last_offset >= 0:
             first_sequence = _first_sequence(last_sequence, delta)
-            batches = (RememberedBatch(first_sequence, last_sequence, last_offset - delta, last_offset, timestamp_ms),)
-        entries[producer_id] = ProducerEntry(
-            producer_id, epoch, coordinator_epoch, timestamp_ms, first_offset, batches, now_ms
-        )
+            entry = (*entry, first_sequence, last_sequence, last_offset - delta, last_offset, timestamp_ms)  # type: ignore[assignment]
+        entries[producer_id] = entry
     _read_extension(body[end:], entries)
     return list(entries.values())
 
@@ -127,7 +130,7 @@ def _first_sequence(last_sequence: int, delta: int) -> int:
     return first if first >= 0 else first + MAX_SEQUENCE + 1
 
 
-def _read_extension(view: memoryview, entries: dict[int, ProducerEntry]) -> None:
+def _read_extension(view: memoryview, entries: dict[int, PackedEntry]) -> None:
     if bytes(view[: len(_EXTENSION_MAGIC)]) != _EXTENSION_MAGIC:
         return
     position = len(_EXTENSION_MAGIC)
@@ -137,15 +140,15 @@ def _read_extension(view: memoryview, entries: dict[int, ProducerEntry]) -> None
             position += _EXTENDED.size
             if not 0 <= count <= REMEMBERED_BATCHES or producer_id not in entries:
                 raise CorruptSnapshotError(f"it names {count} batches of producer {producer_id}")
-            end = position + count * _BATCH.size
+            batches = _BATCHES[count]
+            end = position + batches.size
             if end > len(view):
                 raise CorruptSnapshotError(f"the batches of producer {producer_id} are cut off")
-            batches = tuple(RememberedBatch(*fields) for fields in _BATCH.iter_unpack(view[position:end]))
+            # All that is known of the producer but when it was active, which comes first.
+            entries[producer_id] = (active_ms, *entries[producer_id][1:HEAD], *batches.unpack_from(view, position))
             position = end
         except struct.error as error:
             raise CorruptSnapshotError("its last producer is cut off") from error
-        entries[producer_id].active_ms = active_ms
-        entries[producer_id].batches = batches
 
 
 class SnapshotWork:
@@ -250,14 +253,14 @@ class SnapshotFiles:
         for offset in reversed(self.offsets[bisect_left(self.offsets, at_least) : bisect_right(self.offsets, at_most)]):
             try:
                 data = read_whole(self._storage, self.path(offset), size_bytes_max=SNAPSHOT_BYTES_MAX)
-                entries = decode_snapshot(data, now_ms=now_ms)
+                entries = decode_packed(data, now_ms=now_ms)
             except (CorruptSnapshotError, ValueError, FileNotFoundError) as error:
                 _log.warning(
                     "the producer snapshot %s cannot be used: %s", self.path(offset), error, extra={UNSYNCED: True}
                 )
                 self.remove([offset])
                 continue
-            state.restore(entries, offset)
+            state.restore_packed(entries, offset)
             return offset
         return None
 

@@ -461,8 +461,12 @@ class ProducerState:
             yield
 
     def restore(self, entries: Iterable[ProducerEntry], end_offset: int) -> None:
-        """Start again from a snapshot at `end_offset`."""
-        self._entries = {entry.producer_id: entry.packed() for entry in entries}
+        """Start again from what was known at `end_offset`."""
+        self.restore_packed((entry.packed() for entry in entries), end_offset)
+
+    def restore_packed(self, entries: Iterable[PackedEntry], end_offset: int) -> None:
+        """Do what `restore` does, with entries as they are kept here."""
+        self._entries = {entry[1]: entry for entry in entries}
         self.coordinator_epoch_max = max(
             (entry[_COORDINATOR_EPOCH] for entry in self._entries.values()), default=NO_COORDINATOR_EPOCH
         )

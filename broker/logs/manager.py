@@ -24,7 +24,7 @@ from semel.broker.log.journal_format import JournalEntry
 from semel.broker.log.partition_log import PartitionLog
 from semel.broker.log.producer_id_bound import ProducerIdBound
 from semel.broker.log.producer_snapshot import encode_packed
-from semel.broker.log.producer_state import ProducerEntry
+from semel.broker.log.producer_state import PackedEntry
 from semel.broker.logs.commit_tracker import CommitTimes, CommitTracker
 from semel.broker.logs.config import Durability, LogManagerConfig
 from semel.broker.logs.data_folder import JOURNAL_FOLDER, DataFolder
@@ -484,7 +484,7 @@ class LogManager:
         self.offline.remove(log.tp)
         return partition
 
-    async def restart_at(self, partition: Partition, offset: int, producers: Collection[ProducerEntry]) -> bool:
+    async def restart_at(self, partition: Partition, offset: int, producers: Collection[PackedEntry]) -> bool:
         """Begin a follower's log again at `offset`: what it needs next is deleted at its leader. It has no part then.
 
         Returns False where it is not there any more, or leads by now. A crash on the way leaves no log, or an empty one
@@ -499,12 +499,12 @@ class LogManager:
             await self._restart_at(partition, offset, producers)
             return True
 
-    async def _restart_at(self, partition: Partition, offset: int, producers: Collection[ProducerEntry]) -> None:
+    async def _restart_at(self, partition: Partition, offset: int, producers: Collection[PackedEntry]) -> None:
         wanted = NewPartition(partition.tp, partition.topic_id, partition.config, partition.leader_epoch)
         tp, topic_id = wanted.tp, wanted.topic_id
 
         def make() -> None:
-            known = encode_packed(one.packed() for one in producers) if producers else b""
+            known = encode_packed(producers) if producers else b""
             self.folder.make_log_folder(tp, topic_id, start=offset, producers=known)
 
         is_gone = is_made = False

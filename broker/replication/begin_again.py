@@ -12,8 +12,8 @@ import logging
 from collections.abc import Awaitable, Callable, Container, Coroutine
 from typing import Any, Final
 
-from semel.broker.log.producer_snapshot import CorruptSnapshotError, decode_snapshot
-from semel.broker.log.producer_state import ProducerEntry
+from semel.broker.log.producer_snapshot import CorruptSnapshotError, decode_packed
+from semel.broker.log.producer_state import PackedEntry
 from semel.broker.logs.offline import message_of
 from semel.broker.logs.partition import Partition
 from semel.broker.peers.peers import Peers
@@ -135,13 +135,13 @@ class BeginAgain:
 
     async def _producers(
         self, partition: Partition, offset: int, leader_id: int, leader_epoch: int
-    ) -> list[ProducerEntry] | None:
+    ) -> list[PackedEntry] | None:
         """Return what the leader knows of the producers before an offset; None where it leads no longer.
 
         A node of a version that can't be asked knows them, and goes on leading as it did: then they stay unknown here.
         Raises `SemelError`: it can't be asked now.
         """
-        known: list[ProducerEntry] = []
+        known: list[PackedEntry] = []
         after_id, now_ms = -1, self._node.clock.now_ms()
         while offset > 0:
             if not self._is_led(partition, leader_id, leader_epoch):
@@ -156,17 +156,15 @@ class BeginAgain:
             if answer.error is not ErrorCode.NONE:
                 raise RetriableError(answer.message or answer.error.name, answer.error)
             try:
-                page = decode_snapshot(answer.snapshot, now_ms=now_ms)
+                page = decode_packed(answer.snapshot, now_ms=now_ms)
             except CorruptSnapshotError as error:
                 raise RetriableError(f"what it says of producers can't be read: {error}") from error
-            for one in page:
-                one.active_ms = now_ms  # here they are new, and clocks may be apart (P8)
-            known += page
+            known += [(now_ms, *entry[1:]) for entry in page]  # here they are new, and clocks may be apart (P8)
             if not answer.has_more:
                 break
-            if not page or page[-1].producer_id <= after_id:
+            if not page or page[-1][1] <= after_id:
                 raise RetriableError(f"it says that producers follow behind {after_id}, and names none")
-            after_id = page[-1].producer_id
+            after_id = page[-1][1]
         return known
 
     async def close(self) -> None:

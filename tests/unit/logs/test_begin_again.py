@@ -22,6 +22,7 @@ PRODUCERS = (
     ProducerEntry(7, 2, 3, 1_000, -1, [RememberedBatch(4, 5, 46, 47, 1_000)]),
     ProducerEntry(9, 0, -1, 2_000, 48, [RememberedBatch(0, 0, 48, 48, 2_000), RememberedBatch(1, 1, 49, 49, 2_000)]),
 )
+PACKED = [one.packed() for one in PRODUCERS]
 
 
 async def following(storage: SimulatedStorage) -> Node:
@@ -48,7 +49,7 @@ def known(node: Node) -> list[ProducerEntry]:
 def test_P7_a_log_that_began_again_knows_who_wrote_before_however_it_is_opened(stop: str) -> None:
     async def run() -> None:
         node = await following(SimulatedStorage(1))
-        await node.logs.restart_at(node.get(), START, PRODUCERS)
+        await node.logs.restart_at(node.get(), START, PACKED)
         assert known(node) == list(PRODUCERS)
         node.get().follow(0, 2)
         assert (node.get().log_start_offset, node.get().log_end_offset) == (START, START)
@@ -83,7 +84,7 @@ def test_P7_D3_a_crash_while_a_log_begins_again_leaves_none_that_does_not_know_w
         node.storage.crash_at(point)
         died = False
         try:
-            await node.logs.restart_at(node.get(), begins, PRODUCERS)
+            await node.logs.restart_at(node.get(), begins, PACKED)
         except SimulatedCrash:
             died = True
         node.storage.crash_at(None)
@@ -101,7 +102,7 @@ def test_P7_D3_a_crash_while_a_log_begins_again_leaves_none_that_does_not_know_w
             assert known(node) == list(PRODUCERS)
             found = "new"
         node.get().follow(0, 2)
-        assert await node.logs.restart_at(node.get(), START + 5, PRODUCERS)
+        assert await node.logs.restart_at(node.get(), START + 5, PACKED)
         assert known(node) == list(PRODUCERS)
         await node.logs.close()
         return died, found
@@ -141,14 +142,14 @@ def test_D3_a_log_that_could_not_begin_again_begins_again_later(operation: str, 
         node = await following(SimulatedStorage(1))
         node.storage.fail_next(operation, OSError(errno.EIO, "I/O error"), path_part=part)
         with pytest.raises((SemelError, OSError)):
-            await node.logs.restart_at(node.get(), START, PRODUCERS)
+            await node.logs.restart_at(node.get(), START, PACKED)
         node.storage.fail_no_more()
         node.clock.advance(ms=60_000)
         assert [one.tp for one in await node.logs.bring_back()] == [TP]
         if (node.get().log_start_offset, node.get().log_end_offset) == (START, START):
             assert known(node) == list(PRODUCERS)
         node.get().follow(0, 2)
-        await node.logs.restart_at(node.get(), START + 20, PRODUCERS)
+        await node.logs.restart_at(node.get(), START + 20, PACKED)
         assert known(node) == list(PRODUCERS)
         node.storage.crash(power=True)
         node.start()
@@ -165,7 +166,7 @@ def test_D3_a_log_that_leads_by_now_does_not_begin_again() -> None:
         node = await following(SimulatedStorage(1))
         partition = node.get()
         await node.logs._making.acquire()  # others are being made
-        restarting = asyncio.ensure_future(node.logs.restart_at(partition, START, PRODUCERS))
+        restarting = asyncio.ensure_future(node.logs.restart_at(partition, START, PACKED))
         await asyncio.sleep(0)
         partition.lead(
             LeaderState(
@@ -185,7 +186,7 @@ def test_D3_the_directory_of_a_log_without_records_whose_topic_id_is_gone_is_not
 
     async def run() -> None:
         node = await following(SimulatedStorage(1))
-        await node.logs.restart_at(node.get(), START, PRODUCERS)
+        await node.logs.restart_at(node.get(), START, PACKED)
         node.storage.crash(power=False)
         node.storage.remove(f"/data/{TP}/partition.metadata")
         node.start()
