@@ -23,6 +23,7 @@ from semel.broker.services import Services
 from semel.protocol.errors import ErrorCode, RetriableError, SemelError
 from semel.protocol.ids import TopicPartition
 from semel.protocol.kafka.producers_before import ProducersBefore
+from semel.protocol.wording import counted
 
 _log = logging.getLogger("semel.replication")
 
@@ -106,8 +107,8 @@ class BeginAgain:
         if producers is None or self._node.partition(tp) is not partition:
             return True
         _log.warning(
-            "%s: this replica, from %d to %d, begins again at %d, with %d producers that had written before",
-            tp, partition.log_start_offset, partition.log_end_offset, offset, len(producers),
+            "%s: this replica, from %d to %d, begins again at %d; its leader knows of %s from before that",
+            tp, partition.log_start_offset, partition.log_end_offset, offset, counted(len(producers), "producer"),
         )  # fmt: skip
         try:
             if await self._node.logs.restart_at(partition, offset, producers):
