@@ -2,47 +2,58 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Sequence
+from itertools import islice
 from typing import Final
 
 from semel.broker.handlers.partitions.lookup import partition_of
+from semel.broker.log.partition_log import PartitionLog
 from semel.broker.log.producer_snapshot import AT_ONCE_MAX, encode_packed
 from semel.broker.log.producer_state import PackedEntry
 from semel.broker.log.producers_before import producers_before
 from semel.broker.services import Services
 from semel.protocol.errors import ErrorCode, error_for
 from semel.protocol.kafka.producers_before import ProducersBefore
+from semel.runtime.turns import Turns
 
-COMMITTED_WITHIN_S: Final = 3.0
-"""How long to wait for that. A replica asks again."""
+_BATCHES_A_TURN: Final = 200
 
 
 async def known_producers(node: Services, asked: ProducersBefore) -> Sequence[PackedEntry]:
-    """Return all producers that a partition knows, once all that they are known by is committed.
+    """Return the producers that a partition knows, but for those whose last marker is not committed.
 
-    A replica is told of batches and markers behind the offset by what they have taken away. It must not lead without
-    them: a marker would count as written that its log does not have (P9). Committed, they are in the log of whoever is
-    elected.
+    A replica that was told of such a marker, and is elected without it, would take it for written (P9). It is told
+    nothing of its producer, and learns of it as it replicates the marker. To wait until that is committed would not do:
+    it may take just this replica to commit it (R5).
 
     Raises `SemelError`: as `partition_of`, NOT_LEADER_OR_FOLLOWER where this node follows, UNKNOWN_TOPIC_ID where
-    another topic has the name by now, REQUEST_TIMED_OUT where it is not committed yet.
+    another topic has the name by now, KAFKA_STORAGE_ERROR where the log can't be read.
     """
     partition = partition_of(node, asked.tp, asked.leader_epoch)
     if partition.topic_id != asked.topic_id:
         raise error_for(ErrorCode.UNKNOWN_TOPIC_ID, f"{asked.tp} is of another topic by now")
     if partition.leader is None:
         raise error_for(ErrorCode.NOT_LEADER_OR_FOLLOWER, f"{asked.tp} is not led by node {node.config.node_id}")
-    entries, end = partition.log.producer_state.packed(), partition.log_end_offset
-    if end > partition.high_watermark:
-        try:
-            async with asyncio.timeout(COMMITTED_WITHIN_S):
-                await partition.wait_committed(end - 1)
-        except TimeoutError:
-            raise error_for(
-                ErrorCode.REQUEST_TIMED_OUT, f"{asked.tp} is committed up to {partition.high_watermark} of {end}"
-            ) from None
-    return entries
+    entries = partition.log.producer_state.packed()
+    try:
+        ended = await _ended_from(partition.log, partition.high_watermark, partition.log_end_offset)
+    except OSError as error:
+        raise error_for(ErrorCode.KAFKA_STORAGE_ERROR, f"{asked.tp} can't be read: {error}") from error
+    return [entry for entry in entries if entry[1] not in ended] if ended else entries
+
+
+async def _ended_from(log: PartitionLog, offset: int, end: int) -> set[int]:
+    """Return the producers with markers in [offset, end). In turns (S3). Raises `SemelError` and `OSError`."""
+    ended: set[int] = set()
+    turns = Turns()
+    while offset < end:
+        headers = list(islice(log.headers(offset, end), _BATCHES_A_TURN))
+        if not headers:
+            break
+        ended.update(header.producer_id for header in headers if header.is_control)
+        offset = headers[-1].next_offset
+        await turns.give_way()
+    return ended
 
 
 def page_of(entries: Sequence[PackedEntry], asked: ProducersBefore) -> tuple[bytes, bool]:

@@ -35,7 +35,7 @@ from semel.broker.log.log_types import (
 from semel.broker.log.open_files import OpenFiles
 from semel.broker.log.producer_id_bound import ProducerIdBound
 from semel.broker.log.producer_state import NO_COORDINATOR_EPOCH, MarkerVerdict, ProducerState
-from semel.broker.log.recovery import LoadedLog, LogLoader, replay_headers
+from semel.broker.log.recovery import LoadedLog, LogLoader, headers_between, replay_headers
 from semel.broker.log.refused_batches import RefusedBatches
 from semel.broker.log.replay import apply_batch
 from semel.broker.log.retention import segments_to_delete
@@ -221,20 +221,6 @@ class PartitionLog:
     def recovery_point(self) -> int:
         """All below this offset is on the disk."""
         return self.local.recovery_point
-
-    def cut_at(self, offset: int) -> int:
-        """Return where the log would end if it were cut at `offset`: a batch that holds it goes as a whole.
-
-        Raises `SemelError` and `OSError`, as reading does.
-        """
-        if not self.log_start_offset <= offset < self.log_end_offset:
-            return offset
-        found = self.read(offset, 1, self.log_end_offset)
-        return offset if found.records is None else min(offset, found.first_offset)
-
-    def lower_recovery_point(self, offset: int) -> None:
-        """Vouch for nothing from `offset` on: it is about to be cut."""
-        self.local.recovery_point = min(self.local.recovery_point, offset)
 
     def update_config(self, config: LogConfig) -> None:
         """Take new settings from the next append on."""
@@ -631,6 +617,14 @@ class PartitionLog:
             )  # fmt: skip
         except OSError as error:
             raise self._unreadable(error) from error
+
+    def headers(self, offset: int, upto: int) -> Iterator[BatchHeader]:
+        """Yield the headers of the batches in [offset, upto). Not to be continued after a change of the log.
+
+        Raises `CorruptBatchError` and `OSError`.
+        """
+        for _, _, header in headers_between(self.segments, offset, upto):
+            yield header
 
     def offset_for_timestamp(self, timestamp_ms: int, opened: Opened = NOTHING_OPENED) -> TimestampOffset | None:
         """Return the first record with this timestamp or a later one; for MAX_TIMESTAMP, the first with the largest.

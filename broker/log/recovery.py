@@ -124,8 +124,7 @@ class LogLoader:
         is_never_cut = is_only_replica or clean or is_untouched
         self._kept_end = recovery_point if is_never_cut else min(recovery_point, high_watermark)
         """Up to here nothing is a torn tail, because a clean stop left it whole or a flush synced it: what is missing
-        of it is lost. A follower is never cut below what is committed. What else of it a flush had synced, the journal
-        may still give back, after a cut for instance; what it does not is lost (`LogManager._note_findings`).
+        of it is lost. A follower may have been cut just before, but not below what is committed.
         """
         self._on_loss = on_loss
         self._losses = Losses(tp, folder)

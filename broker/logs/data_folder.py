@@ -455,19 +455,13 @@ class PartitionOffsets:
         self,
         offsets: Mapping[TopicPartition, tuple[TopicId, int]],
         is_current: Callable[[TopicPartition, TopicId], bool] | None = None,
-        at_most: Callable[[TopicPartition], int] | None = None,
     ) -> None:
-        """Replace the file, leaving out what `is_current` denies; in any thread. Raises `OSError`.
-
-        at_most: gives what a partition's offset may be by now
-        """
+        """Replace the file, leaving out what `is_current` denies; in any thread. Raises `OSError`."""
         with self._lock:
             found = {
-                tp: least
+                tp: offset
                 for tp, (topic_id, offset) in offsets.items()
-                if is_current is None or is_current(tp, topic_id)
-                for least in (offset if at_most is None else min(offset, at_most(tp)),)
-                if least >= self._least
+                if offset >= self._least and (is_current is None or is_current(tp, topic_id))
             }
             for tp in tuple(self._held):
                 if tp in self._written:
@@ -487,17 +481,6 @@ class PartitionOffsets:
             if offset >= self._least and left != self._written:
                 self._checkpoint.write(left)
                 self._written = left
-
-    def lower(self, tp: TopicPartition, offset: int) -> None:
-        """Durably have one partition's offset in the file at `offset` at most. Raises `OSError`."""
-        with self._lock:  # also to look: what is being written now may have it higher
-            if self._written.get(tp, 0) <= offset:
-                return
-            left = {other: noted for other, noted in self._written.items() if other != tp}
-            if offset >= self._least:
-                left[tp] = offset
-            self._checkpoint.write(left)
-            self._written = left
 
     def forget(self, gone: Iterable[TopicPartition]) -> None:
         """Durably take out partitions that are gone, before others get their names. Raises `OSError`."""

@@ -378,14 +378,9 @@ class LogMaintenance:
         async for one in self._all_in_turns():
             points[one.tp] = one.topic_id, one.log.recovery_point
             marks[one.tp] = one.topic_id, one.high_watermark
-        # Followers may be cut while the others are gone through.
-        await self._thread.run(self._folder.recovery_points.write, points, self._is_current, self._recovery_point)
+        await self._thread.run(self._folder.recovery_points.write, points, self._is_current)
         await self._thread.run(self._folder.high_watermarks.write, marks, self._is_current)
         await self._write_log_starts()
-
-    def _recovery_point(self, tp: TopicPartition) -> int:
-        partition = self._partitions.get(tp)
-        return 0 if partition is None else partition.log.recovery_point
 
     def _is_current(self, tp: TopicPartition, topic_id: TopicId) -> bool:
         partition = self._partitions.get(tp)

@@ -282,12 +282,11 @@ class LogManager:
         """Note what the others are to be told, before this start hides it from the next one."""
         found_any = bool(self.recovery.partitions or self.recovery.journal_entries or len(self.offline))
         points = self.folder.recovery_points.all()
-        damaged = {key: first for key, log in logs.items() if (first := log.recovered_damage_from) is not None}
-        for key, log in logs.items():
-            # Before a follower is cut its recovery point is lowered, so nothing else takes from what was synced.
-            if not log.is_only_replica and log.log_end_offset < points.get(log.tp, 0):
-                damaged.setdefault(key, log.log_end_offset)
-        self.unreported.found(clean=self.recovery.clean or not found_any, damaged=damaged)
+        self.unreported.found(
+            clean=self.recovery.clean or not found_any,
+            damaged={key: first for key, log in logs.items() if (first := log.recovered_damage_from) is not None},
+            short={key: log.log_end_offset for key, log in logs.items() if log.log_end_offset < points.get(log.tp, 0)},
+        )
         self.folder.opened()
 
     def _flush_recovered(self, logs: Sequence[PartitionLog]) -> None:
@@ -478,7 +477,6 @@ class LogManager:
             self._clock,
             high_watermark=None if self._opener.is_only_replica(log.tp, log.topic_id) else committed,
             on_log_start_moved=self.maintenance.log_start_moved,
-            before_cut=self._note_cut,
         )
         self._partitions[log.tp] = partition
         self.offline.remove(log.tp)
@@ -521,19 +519,6 @@ class LogManager:
             failed = self._opener.failed(tp, topic_id, error, wanted.leader_epoch) if has_files else None
             self._opener.take_offline([failed or self._not_made(wanted, error)])
             raise
-
-    def _note_cut(self, partition: Partition, offset: int) -> None:
-        """Note that what follows `offset` is not kept, so that no start takes it for lost (R4).
-
-        Raises `OSError`.
-        """
-        if self.folder.recovery_points.get(partition.tp) > offset or partition.log.recovery_point > offset:
-            try:
-                end = partition.log.cut_at(offset)
-            except SemelError:
-                end = offset  # what can't be read there does not keep it from being cut
-            partition.log.lower_recovery_point(end)
-            self.folder.recovery_points.lower(partition.tp, end)
 
     # --- What was lost ------------------------------------------------------------------------------------------------
 

@@ -66,7 +66,6 @@ class Partition:
     """One partition. Made by the `LogManager`."""
 
     __slots__ = (
-        "_before_cut",
         "_clock",
         "_commits",
         "_continued",
@@ -103,11 +102,8 @@ class Partition:
         leader_epoch: int = 0,
         high_watermark: int | None = None,
         on_log_start_moved: Callable[[Partition], None] | None = None,
-        before_cut: Callable[[Partition, int], None] | None = None,
     ) -> None:
         """Everything in `log` is durable: it was recovered and is on the disk.
-
-        before_cut: is called with the offset at which the log is about to be cut, and raises `OSError` where it can't
 
         high_watermark: as far as is known, of one of several replicas, which has no part yet. Without it this is the
                         only replica, and leads; all in the log is committed.
@@ -122,7 +118,6 @@ class Partition:
         self._commits = commits
         self._clock = clock
         self._on_log_start_moved = on_log_start_moved
-        self._before_cut = before_cut
         self._offline_error: SemelError | None = None
         self._refused: SemelError | None = None
         """Why clients are sent away: the log is offline, or does not lead."""
@@ -455,13 +450,6 @@ class Partition:
                 f"{self.tp} is committed up to {self._high_watermark} and cannot be cut at {offset}",
                 ErrorCode.OFFSET_OUT_OF_RANGE,
             )
-        if self._before_cut is not None and offset < self.log.log_end_offset:
-            try:
-                self._before_cut(self, offset)
-            except OSError as error:
-                raise RetriableError(
-                    f"{self.tp} can't be cut at {offset} to follow its leader: {error}", ErrorCode.KAFKA_STORAGE_ERROR
-                ) from error
         try:
             cut = self.log.truncate_to(offset, now_ms=self._clock.now_ms())
             if cut:

@@ -74,16 +74,21 @@ class UnreportedRecovery:
         """A partition's log was cut there. `repaired` is to follow once that is durable, and never another cut."""
         self._cut.add(key)
 
-    def found(self, *, clean: bool, damaged: Mapping[PartitionKey, int]) -> None:
+    def found(
+        self, *, clean: bool, damaged: Mapping[PartitionKey, int], short: Mapping[PartitionKey, int] | None = None
+    ) -> None:
         """Note durably what a start has found, beside what earlier ones did. Raises `OSError`.
 
         To be called before the checkpoints are written, which hide it from the next start.
         damaged: the first offset of each partition that is lost or can't be read
+        short:   where partitions end that end below what was noted as synced. Mostly a crash came before it was noted
+            that a follower was cut. But it is not shown that they have all that they had, which `not_read` says
         """
         with self._lock:
             if not self._is_read:
                 self._read()
                 self._is_read = True
+            damaged = {**{key: end for key, end in (short or {}).items() if key in self._not_read}, **damaged}
             before = self.is_clean, self._damaged, True
             self.is_clean = self.is_clean and clean
             first = {key: min(offset, self._damaged.get(key, offset)) for key, offset in damaged.items()}

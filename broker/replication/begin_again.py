@@ -30,6 +30,8 @@ _log = logging.getLogger("semel.replication")
 _TRANSFER_MAX: Final = 8
 """So many replicas ask for producers at once."""
 _PAUSE_S: Final = 1.0
+FAULT_PAUSE_S: Final = 30.0
+"""The pause after what nobody expected."""
 
 
 class BeginAgain:
@@ -41,15 +43,12 @@ class BeginAgain:
         peers: Peers,
         lost_records: LostRecords,
         take_part: Callable[[TopicPartition], Awaitable[None]],
-        on_end: Callable[[asyncio.Task[None]], None],
     ) -> None:
-        """on_end: is called with each task that has ended, to look whether it failed"""
         self._node = node
         self._node_id = node.config.node_id
         self._peers = peers
         self._lost_records = lost_records
         self._take_part = take_part
-        self._on_end = on_end
         self._underway: set[TopicPartition] = set()
         self._tasks: set[asyncio.Task[None]] = set()
         self._transfers = asyncio.Semaphore(_TRANSFER_MAX)
@@ -73,15 +72,15 @@ class BeginAgain:
         self._underway.add(tp)
         task = asyncio.get_running_loop().create_task(self._run(tp, attempt), name=f"begin {tp} again")
         self._tasks.add(task)
-        task.add_done_callback(self._ended)
-
-    def _ended(self, task: asyncio.Task[None]) -> None:
-        self._tasks.discard(task)
-        self._on_end(task)
+        task.add_done_callback(self._tasks.discard)
 
     async def _run(self, tp: TopicPartition, attempt: Coroutine[Any, Any, bool]) -> None:
         try:
             takes_part = await attempt
+        except Exception:  # whatever it is, it is this partition's
+            _log.exception("%s could not be begun again, and this is tried again in %.0f s", tp, FAULT_PAUSE_S)
+            await asyncio.sleep(FAULT_PAUSE_S)
+            takes_part = True
         finally:
             self._underway.discard(tp)
         if takes_part:
@@ -111,15 +110,16 @@ class BeginAgain:
             tp, partition.log_start_offset, partition.log_end_offset, offset, counted(len(producers), "producer"),
         )  # fmt: skip
         try:
-            if await self._node.logs.restart_at(partition, offset, producers):
-                await self._begun(partition)
+            is_done = await self._node.logs.restart_at(partition, offset, producers)
         except (SemelError, OSError) as error:
             _log.error("%s could not be begun again, and this is tried again: %s", tp, message_of(error))
             return False
+        if is_done:
+            await self._begun(partition)
         return True
 
     async def _begun(self, partition: Partition) -> None:
-        """Look whether a log is still wanted that was begun again. Raises `OSError`."""
+        """Look whether a log is still wanted that was begun again. Raises `OSError` and `SemelError`."""
         tp = partition.tp
         again = self._node.partition(tp)
         if again is not None and self._lost_records.has_some(again):

@@ -50,7 +50,7 @@ class Replicas:
         self._tasks: dict[int, asyncio.Task[None]] = {}
         self._leaders: dict[TopicPartition, int] = {}
         self._lost_records = LostRecords(node.logs)
-        self._begin_again = BeginAgain(node, peers, self._lost_records, self._take_part, self._task_ended)
+        self._begin_again = BeginAgain(node, peers, self._lost_records, self._take_part)
         self._throttle = FollowerThrottle(self._node_id, node.replication_quotas.follower, node.clock, self._is_in_sync)
         self._follows = True
         self._stopped: asyncio.Future[None] = asyncio.get_running_loop().create_future()
@@ -155,10 +155,6 @@ class Replicas:
     def _fetcher_ended(self, task: asyncio.Task[None]) -> None:
         if not task.cancelled() and not self._stopped.done():
             self._stopped.set_exception(task.exception() or RuntimeError(f"the task {task.get_name()!r} ended"))
-
-    def _task_ended(self, task: asyncio.Task[None]) -> None:
-        if not task.cancelled() and (error := task.exception()) is not None and not self._stopped.done():
-            self._stopped.set_exception(error)
 
     def _behind(self, partition: Partition, leader_start: int) -> None:
         leader_id = self._leaders.get(partition.tp)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import pytest
 from cluster import Cluster
@@ -13,9 +14,11 @@ from running_node import batch
 
 from semel.broker.handlers import producers_before as told
 from semel.broker.handlers.delete_records import delete_records
+from semel.broker.handlers.reassignments import reassign
 from semel.broker.log.producers_before import producers_before
 from semel.broker.logs.partition import Partition
 from semel.broker.peers.handshake import Role
+from semel.broker.replication import begin_again
 from semel.protocol.api.transactions import TransactionVersion
 from semel.protocol.errors import ErrorCode, RetriableError
 from semel.protocol.ids import ProducerIdAndEpoch
@@ -198,14 +201,13 @@ def test_R5_a_leader_of_a_version_that_can_not_be_asked_is_followed_as_before(tm
 
 
 @pytest.mark.parametrize("version", TransactionVersion)
-def test_P9_a_leader_tells_of_its_producers_once_what_they_are_known_by_is_committed(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, version: TransactionVersion
+def test_P9_a_leader_tells_nothing_of_a_producer_whose_last_marker_is_not_committed(
+    tmp_path: Path, version: TransactionVersion
 ) -> None:
     """A replica that is told of a marker, and is elected without it, would answer that it is written, and has it not.
 
     Another replica, in whose log the transaction is open, would then wait for that marker for ever.
     """
-    monkeypatch.setattr(told, "COMMITTED_WITHIN_S", 0.2)
 
     async def test(made: Cluster) -> None:
         await create(made, 1, 2, min_isr=1)
@@ -230,12 +232,48 @@ def test_P9_a_leader_tells_of_its_producers_once_what_they_are_known_by_is_commi
         marker = ProducerIdAndEpoch(PRODUCER, 4 if version is TransactionVersion.V2 else 3)
         assert partition.append_marker(marker, 5, True, version) == 1
         asked = ProducersBefore(T0, partition.topic_id, partition.leader_epoch, 1)
-        with pytest.raises(RetriableError, match="committed up to 1 of 2"):
-            await told.known_producers(made.nodes[leader], asked)
+        partition.append(bytearray(batch(b"v", producer_id=9, producer_epoch=0, base_sequence=0)))
+        assert [entry[1] for entry in await told.known_producers(made.nodes[leader], asked)] == [9]
         is_cut = False
-        await made.until(lambda: partition.high_watermark == 2)
-        (entry,) = await told.known_producers(made.nodes[leader], asked)
-        assert entry[1:3] == (PRODUCER, marker.producer_epoch)
+        await made.until(lambda: partition.high_watermark == 3)
+        known = {entry[1]: entry[2] for entry in await told.known_producers(made.nodes[leader], asked)}
+        assert known == {PRODUCER: marker.producer_epoch, 9: 0}
+
+    run(tmp_path, test)
+
+
+@pytest.mark.parametrize("uncommitted", ["a record", "a marker"])
+def test_R5_a_replica_begins_where_it_takes_that_replica_to_commit_what_its_leader_has(
+    tmp_path: Path, uncommitted: str
+) -> None:
+    """A node dies with a record on its way, and another one takes its place. Nobody else could commit the record."""
+
+    async def test(made: Cluster) -> None:
+        await create(made, 1, 2, min_isr=2)
+        leader = made.state(T0).leader
+        (follower,) = {1, 2} - {leader}
+        partition = made.nodes[leader].partition(T0)
+        assert partition is not None
+        data = batch(b"v", producer_id=9, producer_epoch=0, base_sequence=0, transactional=True)
+        partition.append(bytearray(data), verified=True)
+        for sequence in range(3):
+            await send(made, sequence)
+        await delete_all(made, leader)
+        await made.kill(follower)
+        if uncommitted == "a record":
+            assert (await send(made, 3, acks=1)).base_offset == 4
+        else:
+            assert partition.append_marker(ProducerIdAndEpoch(9, 1), 5, True, TransactionVersion.V2) == 4
+        assert await reassign(made.nodes[leader], {T0: (leader, 3)}) == {T0: None}
+        await made.in_sync(T0, leader, 3)
+        await made.until(lambda: partition.high_watermark == 5)
+        await leads_alone(made, leader, 3)
+        # With one replica left of two, nothing is appended; what is known is answered.
+        here = made.nodes[3].partition(T0)
+        assert here is not None
+        assert {one.producer_id: one.last_sequence for one in here.log.producer_state} == (
+            {PRODUCER: 3, 9: 0} if uncommitted == "a record" else {PRODUCER: 2, 9: -1}
+        )
 
     run(tmp_path, test)
 
@@ -290,22 +328,26 @@ def test_R5_a_cut_of_lost_records_that_can_not_be_noted_is_tried_again(
     run(tmp_path, test)
 
 
-def test_a_fault_as_a_log_begins_again_ends_the_node_and_is_not_passed_over(tmp_path: Path) -> None:
+def test_R5_what_nobody_expected_as_a_log_begins_again_is_told_and_tried_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
     """Else the replica would follow nobody any more, and nothing would say so."""
+    monkeypatch.setattr(begin_again, "FAULT_PAUSE_S", 0.1)
+    ask, failed = begin_again.BeginAgain._producers, 0
+
+    async def fail_once(*arguments: Any) -> Any:
+        nonlocal failed
+        failed += 1
+        if failed == 1:
+            raise ValueError("a mistake")
+        return await ask(*arguments)
+
+    monkeypatch.setattr(begin_again.BeginAgain, "_producers", fail_once)
 
     async def test(made: Cluster) -> None:
-        await deleted_while_away(made)
-        (follower,) = {1, 2, 3} - made.nodes.keys()
-        node = await made.start(follower)
-
-        async def fail(*_: object) -> object:
-            raise ValueError("a mistake")
-
-        replicas = node._replicas
-        assert replicas is not None
-        replicas._begin_again._producers = fail  # type: ignore[method-assign, assignment]
-        await made.until(lambda: replicas._stopped.done())
-        assert str(replicas._stopped.exception()) == "a mistake"
-        await made.nodes.pop(follower).abandon()
+        _, follower = await deleted_while_away(made)
+        await made.start(follower)
+        await made.in_sync(T0, 1, 2)
+        assert "a mistake" in caplog.text
 
     run(tmp_path, test)

@@ -212,8 +212,9 @@ def test_R4_what_could_not_be_read_is_there_until_it_was_told_or_some_of_it_is_l
     unreported = opened()
     unreported.reported((), not_read={KEY, OTHER})
     assert opened().not_read == {KEY, OTHER}
-    assert opened(damaged={KEY: 3}).not_read == {OTHER}, "it does not have all"
+    assert opened(short={KEY: 3, (TOPIC_ID, 7): 3}).not_read == {OTHER}, "it is not shown that it has all"
     assert opened().damaged_from(KEY) == 3
+    assert opened().damaged_from((TOPIC_ID, 7)) is None, "that was cut to follow its leader"
     again = opened()
     again.lost(OTHER, 5)
     assert (again.not_read, opened().not_read) == (set(), set())
