@@ -22,7 +22,7 @@ _BATCHES_A_TURN: Final = 200
 async def known_producers(node: Services, asked: ProducersBefore) -> Sequence[PackedEntry]:
     """Return the producers that a partition knows, but for those whose last marker is not committed.
 
-    A replica that was told of such a marker, and is elected without it, would take it for written (P9). It is told
+    A replica that was told of such a marker, and is elected without it, would take it for written (P9). So it hears
     nothing of its producer, and learns of it as it replicates the marker. To wait until that is committed would not do:
     it may take just this replica to commit it (R5).
 

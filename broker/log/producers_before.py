@@ -2,7 +2,7 @@
 
 A replica that begins at an offset replays what follows, and only has to be told what came before. That is read off
 what its leader knows now. A batch from the offset on only ever takes the place of older ones, so one page of producers
-after the other may be asked for while the leader goes on.
+after the other may be asked for while the leader continues to append.
 """
 
 from __future__ import annotations

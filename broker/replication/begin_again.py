@@ -29,7 +29,8 @@ _log = logging.getLogger("semel.replication")
 
 _TRANSFER_MAX: Final = 8
 """So many replicas ask for producers at once."""
-_PAUSE_S: Final = 1.0
+_PAUSE_S: Final = 5.0
+"""The pause before what the disk refused is tried again: each attempt is logged."""
 FAULT_PAUSE_S: Final = 30.0
 """The pause after what nobody expected."""
 
@@ -139,7 +140,7 @@ class BeginAgain:
     ) -> list[PackedEntry] | None:
         """Return what the leader knows of the producers before an offset; None where it leads no longer.
 
-        A node of a version that can't be asked knows them, and goes on leading as it did: then they stay unknown here.
+        A leader of an earlier version can't be asked: then they stay unknown here, as they do in that version.
         Raises `SemelError`: it can't be asked now.
         """
         known: list[PackedEntry] = []

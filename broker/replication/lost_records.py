@@ -48,11 +48,11 @@ class LostRecords:
         tp, lost = partition.tp, self._logs.unreported.damaged_from(_key(partition))
         if lost is None or partition.offline_error is not None:
             return
-        _log.warning(
-            "%s: this replica is cut from %d to %d, where it had lost records, and fetches them again",
-            tp, partition.log_end_offset, lost,
-        )  # fmt: skip
+        end = partition.log_end_offset
         partition.truncate_to(lost)
+        _log.warning(
+            "%s: this replica was cut from %d to %d, where it had lost records, and fetches them again", tp, end, lost
+        )
         self.was_cut(partition)
 
     def was_cut(self, partition: Partition) -> None:

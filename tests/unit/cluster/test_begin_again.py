@@ -204,7 +204,7 @@ def test_R5_a_leader_of_a_version_that_can_not_be_asked_is_followed_as_before(tm
 def test_P9_a_leader_tells_nothing_of_a_producer_whose_last_marker_is_not_committed(
     tmp_path: Path, version: TransactionVersion
 ) -> None:
-    """A replica that is told of a marker, and is elected without it, would answer that it is written, and has it not.
+    """A replica that knows of a marker, and is elected without it, would answer that it is written, and has it not.
 
     Another replica, in whose log the transaction is open, would then wait for that marker for ever.
     """
