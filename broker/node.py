@@ -35,6 +35,7 @@ from semel.broker.listeners.in_process import InProcessListener
 from semel.broker.listeners.interception import Interceptor
 from semel.broker.listeners.kafka.listener import KafkaListener
 from semel.broker.listeners.peers.listener import PeerListener
+from semel.broker.listeners.tls import Certificates, certificates_of
 from semel.broker.log.config import LogConfig
 from semel.broker.log.disk_errors import remedy
 from semel.broker.logs.data_folder import META_FILE, NODE_LOCK_FILE
@@ -85,6 +86,7 @@ from semel.protocol.errors import ErrorCode, SemelError
 from semel.protocol.ids import TopicId, TopicPartition, format_topic_id, new_topic_id
 from semel.protocol.randomness import new_token
 from semel.protocol.time_units import DAY_MS
+from semel.protocol.tls import speaks_tls
 from semel.protocol.wording import counted
 from semel.runtime.clock import Clock, SystemClock
 from semel.runtime.disk_storage import DiskStorage
@@ -168,6 +170,7 @@ class Node:
         self._fetch: FetchHandler | None = None
         self._grpc: GrpcListener | None = None
         self._kafka: KafkaListener | None = None
+        self._certificates: Certificates | None = None
         self._secret: ClusterSecret | None = None
         self._peers: Peers | None = None
         self._incarnation = new_token(8)
@@ -357,6 +360,7 @@ class Node:
         names = [one.value for one in (Listener.KAFKA, Listener.GRPC, Listener.PEERS) if one in listeners]
         check_ports_differ(self.config, (*names, "metrics.listen"))
         self._secret = secret_of(self.config)
+        self._certificates = certificates_of(self.config)
         is_new = not self._storage.exists(self.data_dir)
         if not is_new:
             self._take_folder()
@@ -479,9 +483,9 @@ class Node:
             _log.info("everybody who can connect to %s is served, as %s=true says", ", ".join(exposed), ALLOW_SETTING)
             return
         _log.warning(
-            "everybody who can connect to %s may read, write and delete everything and change settings: there are no "
-            "users and no encryption. Listen on 127.0.0.1, or keep strangers out of the network and say so: --set "
-            "%s=true",
+            "everybody who can connect to %s may read, write and delete everything and change settings. Listen on "
+            "127.0.0.1, ask for certificates (tls:// and ssl.client.auth=required), or keep strangers out of the "
+            "network and say so: --set %s=true",
             ", ".join(exposed), ALLOW_SETTING,
         )  # fmt: skip
 
@@ -489,7 +493,10 @@ class Node:
         return None if self._metrics is None else CallTimes(self.clock, self._metrics.recorders.call)
 
     def _bind_grpc(self, address: Address) -> None:
-        self._grpc = GrpcListener(self, address, self.produce, self.fetch, self._interceptor, self._call_times())
+        certificates = self._certificates if speaks_tls(self.config.grpc_listen) else None
+        self._grpc = GrpcListener(
+            self, address, self.produce, self.fetch, self._interceptor, self._call_times(), certificates
+        )
         self._grpc.bind()
 
     def _start_in_process(self) -> None:
@@ -513,6 +520,7 @@ class Node:
             fetch=self.fetch,
             interceptor=self._interceptor,
             request_times=None if self._metrics is None else self._metrics.recorders.requests,
+            certificates=self._certificates if speaks_tls(config.kafka_listen) else None,
         )
         try:
             await self._kafka.start(listens=listens)

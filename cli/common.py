@@ -52,7 +52,8 @@ Bootstrap = Annotated[
         "-b",
         envvar="SEMEL_BOOTSTRAP",
         metavar="HOST:PORT",
-        help="The address of a node: its gRPC port (9094) or its Kafka port (9092).",
+        help="The address of a node: its gRPC port (9094) or its Kafka port (9092). "
+        "tls://HOST:PORT?ssl.ca.location=FILE encrypts.",
         show_default=True,
     ),
 ]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Final
+from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
@@ -19,6 +19,9 @@ from semel.cli.common import (
     parse_duration,
 )
 from semel.protocol.errors import UsageError
+
+if TYPE_CHECKING:
+    from semel.sdk.transport.security import Tls
 
 app = command_app()
 
@@ -59,25 +62,27 @@ def health(
 
     from semel.sdk.transport.options import parse_bootstrap
 
-    if len(parse_bootstrap(bootstrap)) > 1:
+    where = parse_bootstrap(bootstrap)
+    if len(where.addresses) > 1:
         raise UsageError(f"this asks one node: give one address, not {bootstrap}; `semel cluster` asks all nodes")
+    given = where.addresses[0]
     try:
-        _check(bootstrap, bootstrap, timeout_s, only_node=only_node)
+        _check(given, given, where.tls, timeout_s, only_node=only_node)
     except grpc.RpcError as error:
         try:
-            address = _named_by_kafka_listener(bootstrap, error, timeout_s)
+            address = _named_by_kafka_listener(given, where.tls, error, timeout_s)
             if address is None:
                 raise error
-            _check(address, bootstrap, timeout_s, only_node=only_node)
+            _check(address, given, where.tls, timeout_s, only_node=only_node)
         except grpc.RpcError as failure:
             raise fail(
-                f"the node at {bootstrap} does not answer ({failure.details()}); is it running, and the address right?",
+                f"the node at {given} does not answer ({failure.details()}); is it running, and the address right?",
                 ExitCode.UNREACHABLE,
             ) from None
     print("serving")
 
 
-def _named_by_kafka_listener(address: str, error: Any, timeout_s: float) -> str | None:
+def _named_by_kafka_listener(address: str, tls: Tls | None, error: Any, timeout_s: float) -> str | None:
     """Return the gRPC address that the node names whose Kafka listener is at `address`; None where it is none.
 
     error: what gRPC says of the address. Raises `UnreachableError`.
@@ -91,16 +96,18 @@ def _named_by_kafka_listener(address: str, error: Any, timeout_s: float) -> str 
     from semel.runtime.clock import SystemClock
     from semel.sdk.transport.discovery import find_grpc_address
 
-    look = find_grpc_address(address, client_id="semel-health", timeout_ms=timeout_s * 1000, clock=SystemClock())
+    look = find_grpc_address(address, tls, client_id="semel-health", timeout_ms=timeout_s * 1000, clock=SystemClock())
     return asyncio.run(look)
 
 
-def _check(address: str, given: str, timeout_s: float, *, only_node: bool) -> None:
+def _check(address: str, given: str, tls: Tls | None, timeout_s: float, *, only_node: bool) -> None:
     """Raises the exit where the node can't be used, and `grpc.RpcError` where it does not answer."""
     import grpc
     from grpc_health.v1 import health_pb2, health_pb2_grpc
 
-    with grpc.insecure_channel(address, options=(("grpc.enable_http_proxy", 0),)) as channel:
+    from semel.sdk.transport.grpc_channel import open_channel
+
+    with open_channel(address, tls) as channel:
         check = health_pb2_grpc.HealthStub(channel).Check
         try:
             answer = check(health_pb2.HealthCheckRequest(service=SERVICE), timeout=timeout_s)

@@ -30,6 +30,7 @@ from semel.cli.serve_exit import ServeExit
 from semel.cli.service_manager import tell_service_manager
 from semel.protocol.errors import ErrorCode, SemelError, UsageError
 from semel.protocol.ids import TopicPartition
+from semel.protocol.tls import TLS_PREFIX, speaks_tls
 from semel.runtime.flood_guard import PERIOD_S, FloodGuard
 from semel.runtime.setting import ConfigError
 
@@ -354,8 +355,10 @@ async def run_node(start: Callable[[], Awaitable[Node]], guard: FloodGuard) -> i
     stop = _stop_on_signals()
     flushing = asyncio.get_running_loop().create_task(_flush_now_and_then(guard), name="tell what the log left out")
     metrics = "" if node.metrics_address is None else f" metrics {node.metrics_address}"
-    print(f"ready: kafka {node.kafka_address} grpc {node.grpc_address}{metrics} data {node.data_dir}", flush=True)
-    tell_service_manager("READY=1", f"STATUS=serving Kafka at {node.kafka_address}, gRPC at {node.grpc_address}")
+    kafka = f"{TLS_PREFIX if speaks_tls(node.config.kafka_listen) else ''}{node.kafka_address}"
+    grpc = f"{TLS_PREFIX if speaks_tls(node.config.grpc_listen) else ''}{node.grpc_address}"
+    print(f"ready: kafka {kafka} grpc {grpc}{metrics} data {node.data_dir}", flush=True)
+    tell_service_manager("READY=1", f"STATUS=serving Kafka at {kafka}, gRPC at {grpc}")
     await asyncio.wait((node.failed, stop), return_when=asyncio.FIRST_COMPLETED)
     tell_service_manager("STOPPING=1", "STATUS=writing everything to the disk")
     if stop.done():

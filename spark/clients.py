@@ -14,7 +14,7 @@ from typing import Any, Final, TypeVar
 
 from semel.sdk.shared.api import SharedTransaction
 from semel.sdk.transport.client import ClientCore
-from semel.sdk.transport.options import ClientOptions
+from semel.sdk.transport.options import Bootstrap, ClientOptions
 
 T = TypeVar("T")
 
@@ -26,10 +26,10 @@ _METADATA_MAX_AGE_MS: Final = 30_000
 class Address:
     """How to reach the cluster. Times in milliseconds: of one attempt, and of a call with its retries.
 
-    addresses: of nodes, each "host:port", of the Kafka listener or of the gRPC one
+    bootstrap: addresses of nodes, of the Kafka listener or of the gRPC one, and how they are reached
     """
 
-    addresses: tuple[str, ...]
+    bootstrap: Bootstrap
     client_id: str
     request_timeout_ms: int
     api_timeout_ms: int
@@ -56,7 +56,8 @@ def run(client: ClientCore, call: Coroutine[Any, Any, T]) -> T:
 
 def _open(address: Address) -> ClientCore:
     options = ClientOptions(
-        addresses=address.addresses,
+        addresses=address.bootstrap.addresses,
+        tls=address.bootstrap.tls,
         client_id=address.client_id,
         request_timeout_ms=address.request_timeout_ms,
         api_timeout_ms=address.api_timeout_ms,

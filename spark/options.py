@@ -11,7 +11,8 @@ from typing import Any, Final, TypeVar
 from semel.protocol.errors import UsageError
 from semel.protocol.ids import TopicPartition
 from semel.protocol.int_bounds import INT64_MAX
-from semel.sdk.transport.options import nearest, parse_bootstrap
+from semel.sdk.transport.options import Bootstrap, nearest, parse_bootstrap
+from semel.sdk.transport.security import Tls, is_security_name, taken_from
 
 T = TypeVar("T")
 
@@ -134,33 +135,31 @@ class OptionReader:
         """Return what `parse(name, text)` makes of an option, None where it is not given."""
         return parse(name, self.text(name)) if self.has(name) else None
 
-    def addresses(self) -> tuple[str, ...]:
-        """Return the addresses of `bootstrap`, else of `kafka.bootstrap.servers`: each of either listener of a node."""
+    def bootstrap(self) -> Bootstrap:
+        """Return where the cluster is by `bootstrap`, else by `kafka.bootstrap.servers`, and how it is reached by the
+        options of Kafka's clients for TLS. Addresses are of either listener of a node.
+        """
+        security = {name.removeprefix(KAFKA): text for name, text in self._values.items() if _is_security(name)}
+        tls = taken_from(f"the {self._owner}", security)
         for name in (BOOTSTRAP, KAFKA_BOOTSTRAP):
             text = self.text(name)
             if _split(text):
                 try:
-                    return parse_bootstrap(_split(text))
+                    found = parse_bootstrap(text)
                 except UsageError as error:
                     raise UsageError(f"option {name}: {error.message}") from None
+                if tls is not None and found.tls not in (None, Tls(), tls):
+                    raise UsageError(f"option {name} and options with kafka.ssl. name different files for TLS")
+                return found if tls is None else Bootstrap(found.addresses, tls)
         raise UsageError(
             f"the {self._owner} needs the address of a node, its Kafka port or its gRPC port: option {KAFKA_BOOTSTRAP} "
             f"(localhost:9092), or option {BOOTSTRAP}, which says the same"
         )
 
-    def check_security(self) -> None:
-        """Refuse what would only seem to be secure: Semel's listeners speak plain text."""
-        protocol = self.text("kafka.security.protocol", "PLAINTEXT")
-        if protocol.upper() != "PLAINTEXT":
-            raise UsageError(
-                f"option kafka.security.protocol is {protocol!r}, and a node's listeners speak PLAINTEXT alone: leave "
-                "the option out, and put what encrypts between (a tunnel, a service mesh)"
-            )
-
     def finish(self) -> None:
         """Refuse unknown options. What begins with "kafka." is a client's own setting; without use, it is logged."""
         for name in sorted(self._values):
-            if name in self._names or name in SPARK_OWN:
+            if name in self._names or name in SPARK_OWN or _is_security(name):
                 continue
             if name.startswith(KAFKA):
                 _log.warning("option %s has no counterpart in Semel's client and changes nothing", name)
@@ -172,6 +171,10 @@ class OptionReader:
 
     def _check_known(self, name: str) -> None:
         assert name.lower() in self._names or name.lower() in SPARK_OWN, name
+
+
+def _is_security(name: str) -> bool:
+    return name.startswith(KAFKA) and is_security_name(name.removeprefix(KAFKA))
 
 
 def _split(text: str) -> tuple[str, ...]:

@@ -16,6 +16,7 @@ from types import MappingProxyType
 from typing import Final
 
 from semel.broker.config.kafka_limits import KafkaLimits
+from semel.broker.config.tls import TlsConfig
 from semel.broker.log.config import LogDefaults, TopicOnlySettings
 from semel.broker.logs.config import LogManagerConfig
 from semel.broker.peers.config import PeerConfig, ReplicationConfig
@@ -55,20 +56,24 @@ class OwnSettings(PartConfig):
         only_dynamic=True,
     )
     kafka_listen: str = setting(
-        "127.0.0.1:9092", "HOST:PORT on which the Kafka protocol is served (the data plane). Port 0 takes a free one."
+        "127.0.0.1:9092",
+        "HOST:PORT on which the Kafka protocol is served (the data plane). Port 0 takes a free one. tls://HOST:PORT "
+        "encrypts it, with ssl.certificate.location.",
     )
     kafka_advertised: str = setting(
         "", "HOST:PORT that clients connect to for the Kafka protocol. Empty: the address listened on."
     )
     grpc_listen: str = setting(
-        "127.0.0.1:9094", "HOST:PORT on which gRPC is served (the control plane). Port 0 takes a free one."
+        "127.0.0.1:9094",
+        "HOST:PORT on which gRPC is served (the control plane). Port 0 takes a free one. tls://HOST:PORT encrypts it, "
+        "with ssl.certificate.location.",
     )
     grpc_advertised: str = setting("", "HOST:PORT that clients connect to for gRPC. Empty: the address listened on.")
     listeners_allow_anonymous: bool = setting(
         False,
-        "Confirms that anonymous access is intended beyond the loopback: there are no users and no encryption "
-        "yet, so everybody who can connect may read, write and delete everything. Changes no access: false warns at "
-        "the start and in semel doctor, true says that the network keeps strangers out.",
+        "Confirms that anonymous access is intended beyond the loopback: on a listener without tls:// and "
+        "ssl.client.auth = required, everybody who can connect may read, write and delete everything. Changes no "
+        "access: false warns at the start and in semel doctor, true says that the network keeps strangers out.",
     )
     shutdown_grace_ms: int = setting(
         10_000,
@@ -291,6 +296,7 @@ class MetricsSettings(PartConfig):
 PARTS: Final[Mapping[type[PartConfig], str]] = MappingProxyType(
     {
         OwnSettings: "The node",
+        TlsConfig: "TLS",
         MetadataSettings: "Metadata",
         PeerConfig: "Other nodes",
         ReplicationConfig: "Replication",
@@ -311,6 +317,7 @@ PARTS: Final[Mapping[type[PartConfig], str]] = MappingProxyType(
 @dataclass(frozen=True)
 class NodeConfig(
     OwnSettings,
+    TlsConfig,
     MetadataSettings,
     PeerConfig,
     ReplicationConfig,

@@ -15,7 +15,9 @@ from types import MappingProxyType
 from typing import Any, Final, NamedTuple
 
 from semel.broker.config.node_config import SETTINGS, NodeConfig, attribute_of, value_of
+from semel.broker.config.tls import check_tls
 from semel.broker.config.unsupported import INSTEAD
+from semel.protocol.tls import TLS_PREFIX, speaks_tls
 from semel.runtime.setting import ConfigError, Setting, Value, did_you_mean
 
 ENVIRONMENT_PREFIX: Final = "SEMEL_"
@@ -137,6 +139,7 @@ def check_config(config: NodeConfig) -> None:
         raise ConfigError("data.dir is empty: name the directory in which the node keeps its data")
     if not config.log_cleanup_policy:
         raise ConfigError("log.cleanup.policy is empty: use delete, compact, or both")
+    check_tls(config, {name: str(value_of(config, name)) for name in sorted(_MAY_ENCRYPT, reverse=True)})
 
 
 def _check_address(name: str, text: str) -> None:
@@ -148,8 +151,13 @@ def _check_address(name: str, text: str) -> None:
 
 
 def parse_address(name: str, text: str) -> Address:
-    """Return host and port of `HOST:PORT` or `[HOST]:PORT`. Raises `ConfigError`."""
-    found = _ADDRESS.fullmatch(text)
+    """Return host and port of `HOST:PORT` or `[HOST]:PORT`, with `tls://` before it where the listener can encrypt.
+
+    Raises `ConfigError`.
+    """
+    if speaks_tls(text) and name not in _MAY_ENCRYPT:
+        raise ConfigError(f"{name} = {text}: only {' and '.join(sorted(_MAY_ENCRYPT))} can have {TLS_PREFIX}")
+    found = _ADDRESS.fullmatch(text.removeprefix(TLS_PREFIX))
     if found is None or int(found["port"]) > 65_535:
         raise ConfigError(f"{name} = {text} is not HOST:PORT with a port of 0 to 65535, for example 127.0.0.1:9092")
     return Address(found["bracketed"] or found["host"], int(found["port"]))
@@ -206,6 +214,7 @@ _ADDRESSES: Final = (
     "peer.advertised",
     "metrics.listen",
 )
+_MAY_ENCRYPT: Final = frozenset({"kafka.listen", "grpc.listen"})
 _MAY_BE_EMPTY: Final = frozenset({*_ADDRESSES} - {"kafka.listen", "grpc.listen"})
 
 _CONFIG_VARIABLE: Final = "SEMEL_CONFIG"

@@ -46,6 +46,18 @@ INSTEAD: Final[Mapping[str, str]] = MappingProxyType(
         "log.retention.hours": "use log.retention.ms",
         "log.retention.minutes": "use log.retention.ms",
         "log.roll.hours": "use log.roll.ms",
+        "listener.security.protocol.map": "write tls:// before the address of kafka.listen",
+        "ssl.enabled.protocols": "TLS 1.2 and 1.3 are spoken",
+        "ssl.key.password": "ssl.key.location holds a key that is not encrypted",
+        "ssl.keystore.certificate.chain": "use ssl.certificate.location, a PEM file",
+        "ssl.keystore.key": "use ssl.key.location, a PEM file",
+        "ssl.keystore.location": "use ssl.certificate.location and ssl.key.location, PEM files",
+        "ssl.keystore.password": "ssl.key.location holds a key that is not encrypted",
+        "ssl.keystore.type": "certificates and keys are PEM files",
+        "ssl.protocol": "TLS 1.2 and 1.3 are spoken",
+        "ssl.truststore.certificates": "use ssl.ca.location, a PEM file",
+        "ssl.truststore.location": "use ssl.ca.location, a PEM file",
+        "ssl.truststore.type": "certificates and keys are PEM files",
         "replica.alter.log.dirs.io.max.bytes.per.second": "a node has one directory",
     }
 )

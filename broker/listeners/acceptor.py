@@ -11,11 +11,15 @@ import errno
 import os
 import socket
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from semel.broker.listeners.addresses import bound, resolved
 from semel.runtime.limited_log import LimitedLog
+
+if TYPE_CHECKING:
+    from semel.broker.listeners.tls import Certificates
 
 _ACCEPTED_A_TURN: Final = 64
 """The most connections that are accepted before others have their turn (S3)."""
@@ -23,6 +27,9 @@ _ACCEPTED_A_TURN: Final = 64
 _EXHAUSTED: Final = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM})
 _PAUSE_S: Final = 1.0
 """So long none is accepted after the system had no descriptor for one: it waits in the listen queue."""
+
+_HANDSHAKE_TIMEOUT_S: Final = 10.0
+"""How long a client may take until its connection is encrypted. gRPC has `grpc.handshake.timeout.ms` for it."""
 
 BACKLOG: Final = 512
 IN_PROCESS: Final = "in-process"
@@ -62,8 +69,11 @@ class Acceptor:
         protocol: Callable[[], asyncio.BaseProtocol],
         limits: ConnectionLimits,
         log: LimitedLog,
+        certificates: Certificates | None = None,
     ) -> None:
+        """`certificates`: what connections are encrypted with; None: they are not."""
         self._name = name
+        self._certificates = certificates
         self._protocol = protocol
         self.limits = limits
         self._log = log
@@ -71,12 +81,15 @@ class Acceptor:
         self._sockets: list[socket.socket] = []
         self._resume: asyncio.TimerHandle | None = None
         self._accepting: set[asyncio.Task[None]] = set()
+        self._handshaking: set[socket.socket] = set()
         self._open = 0
         self._from_address: dict[str, int] = {}
         self.refused = 0
         """Connections that were closed because there were too many, in all or from their address."""
         self.refused_of_address = 0
         """Those of them that were too many from their address."""
+        self.failed_handshakes = 0
+        """Connections that ended before they were encrypted, or showed no certificate that is accepted."""
         self.exhausted = 0
         """How often the system had no descriptor, or no memory, for another connection."""
 
@@ -107,7 +120,10 @@ class Acceptor:
         await self._begin(accepted, IN_PROCESS)
 
     async def close(self) -> None:
-        """Accept no more. Those that were accepted have their `connection_made` called before this returns."""
+        """Accept no more. Those that were accepted have their `connection_made` called before this returns.
+
+        Those that are not encrypted yet are closed: a client may take seconds for its handshake.
+        """
         sockets, self._sockets = self._sockets, []
         if self._resume is not None:
             self._resume.cancel()
@@ -116,6 +132,9 @@ class Acceptor:
             self._loop.remove_reader(each)
             each.close()
         if self._accepting:
+            for handshaking in self._handshaking:
+                with suppress(OSError):  # it is gone already
+                    handshaking.shutdown(socket.SHUT_RDWR)
             await asyncio.wait(self._accepting)
 
     def left(self, address: str) -> None:
@@ -147,7 +166,8 @@ class Acceptor:
                 continue  # of one connection, which was gone before it was accepted
             address = str(name[0])
             if self._admits(address, f"{name[0]}:{name[1]}"):
-                task = self._loop.create_task(self._begin(_Accepted(accepted, name), address))
+                begin = self._begin if self._certificates is None else self._encrypt
+                task = self._loop.create_task(begin(_Accepted(accepted, name), address))
                 self._accepting.add(task)
                 task.add_done_callback(self._accepting.discard)
             else:
@@ -196,6 +216,33 @@ class Acceptor:
                 accepted.close()
                 self.left(address)
             self._log.exception(error, "a connection to the %s listener could not be served", self._name)
+
+    async def _encrypt(self, accepted: socket.socket, address: str) -> None:
+        """Begin an encrypted connection. Its protocol does not hear of a handshake that fails."""
+        assert self._certificates is not None
+        self._handshaking.add(accepted)
+        try:
+            await self._loop.connect_accepted_socket(
+                self._protocol,
+                accepted,
+                ssl=self._certificates.context(),
+                ssl_handshake_timeout=_HANDSHAKE_TIMEOUT_S,
+            )
+        except Exception as error:
+            accepted.close()
+            self.left(address)
+            self.failed_handshakes += 1
+            if not isinstance(error, OSError):
+                self._log.exception(error, "a connection to the %s listener could not be encrypted", self._name)
+                return
+            name = accepted.getpeername()
+            reason = getattr(error, "reason", None) or error.strerror or error or type(error).__name__
+            self._log.warning(
+                "closing connection: peer=%s:%d reason=the TLS handshake failed: %s",
+                name[0], name[1], str(reason).replace("_", " ").lower(),
+            )  # fmt: skip
+        finally:
+            self._handshaking.discard(accepted)
 
     def _pause(self, error: OSError) -> None:
         """Let connections wait for a moment: asking again at once would be all that the node does."""

@@ -136,6 +136,7 @@ class NodeReader:
                 ("crowding", statistics.crowding_connections),
                 ("out_of_memory", statistics.out_of_memory_connections),
                 ("refused_of_address", statistics.refused_of_address),
+                ("failed_handshakes", statistics.failed_handshakes),
                 ("out_of_descriptors", statistics.accepts_exhausted),
             ],
         )

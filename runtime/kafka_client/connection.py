@@ -7,6 +7,7 @@ the connection, and every request on it fails as lost (its effect is unknown). T
 from __future__ import annotations
 
 import asyncio
+import ssl
 import struct
 from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
@@ -183,7 +184,7 @@ class Connection(asyncio.BufferedProtocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         assert isinstance(transport, asyncio.Transport)
         self._transport = transport
-        transport.set_write_buffer_limits(high=0)
+        transport.set_write_buffer_limits(high=1)  # with 0, one that encrypts pauses with nothing in its buffer
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._end(ConnectionLostError(f"connection to {self.address} lost: {exc or 'closed by the node'}"))
@@ -358,11 +359,15 @@ Dial: TypeAlias = "Callable[[Callable[[], Connection]], Awaitable[Connection]]"
 """Opens a transport for the connection that is made by what it is called with. Raises `OSError`."""
 
 
-def dial_tcp(host: str, port: int) -> Dial:
+def dial_tcp(host: str, port: int, encryption: ssl.SSLContext | None = None) -> Dial:
     """Return what opens a connection to an address."""
 
     async def dial(made: Callable[[], Connection]) -> Connection:
-        _, connection = await asyncio.get_running_loop().create_connection(made, host, port)
+        loop = asyncio.get_running_loop()
+        if encryption is None:
+            _, connection = await loop.create_connection(made, host, port)
+        else:
+            _, connection = await loop.create_connection(made, host, port, ssl=encryption)
         return connection
 
     return dial

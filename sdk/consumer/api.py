@@ -257,7 +257,7 @@ class Consumer(ConsumerBase[RebalanceListener]):
                 progress_interval_s=progress_interval_s,
             )
             further, serializers = self._producer_options(transactional_id, producer)
-            made = Producer(self._core.client.options.addresses, **further)
+            made = Producer(str(self._core.client.options.bootstrap), **further)
             pipeline = Pipeline(
                 self,
                 self._poll_as_stored,

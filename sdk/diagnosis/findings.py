@@ -329,10 +329,11 @@ _TABLE: Final = (
     ),
     FindingKind(
         "anonymous-access", _S.SETTINGS,
-        "There are no users and no encryption yet: other machines may read, write and delete everything, and change "
-        "settings (S6).",
-        "Listen on 127.0.0.1, or keep strangers out of the network (a firewall, a network of the containers' own), and "
-        "say that it is intended.",
+        "Other machines may read, write and delete everything, and change settings (S6). Encryption alone keeps nobody "
+        "out: there are no users, and only certificates say who asks.",
+        "Listen on 127.0.0.1, ask clients for certificates (tls:// before the address, ssl.client.auth = required), or "
+        "keep strangers out of the network (a firewall, a network of the containers' own), and say that it is "
+        "intended.",
     ),
     FindingKind(
         "durability-os", _S.SETTINGS,

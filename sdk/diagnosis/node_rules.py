@@ -15,6 +15,7 @@ from semel.protocol.api.diagnostics import (
 )
 from semel.protocol.ids import TopicPartition
 from semel.protocol.loopback import is_loopback
+from semel.protocol.tls import TLS_PREFIX, speaks_tls
 from semel.protocol.wording import command, duration, size
 from semel.sdk.diagnosis.commands import NEEDS_HELP, fix_commands, serve_command, verify_command
 from semel.sdk.diagnosis.findings import KINDS, Cluster, Finding
@@ -310,11 +311,14 @@ def setting_findings(cluster: Cluster) -> Iterator[Finding]:
 
 
 def _exposure(node: NodeSnapshot, values: Mapping[str, str]) -> Iterator[Finding]:
-    """Listeners beyond the loopback serve anybody (S6)."""
+    """Listeners beyond the loopback serve anybody, unless they ask for certificates (S6)."""
+    asks = values.get("ssl.client.auth") == "required"
     exposed = [
         f"{name} is {values[name]}"
         for name in ("kafka.listen", "grpc.listen")
-        if name in values and not is_loopback(values[name].rpartition(":")[0])
+        if name in values
+        and not is_loopback(values[name].removeprefix(TLS_PREFIX).rpartition(":")[0])
+        and not (asks and speaks_tls(values[name]))
     ]
     if exposed:
         is_meant = values.get("listeners.allow.anonymous") == "true"

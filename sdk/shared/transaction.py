@@ -135,7 +135,7 @@ class SharedHandle:
             request_timeout_ms=request_timeout_ms,
             connect_timeout_ms=connect_timeout_ms,
         )
-        self._bootstrap = ",".join(self._client_options.addresses)
+        self._bootstrap = str(self._client_options.bootstrap)
         self.key = check_name("key", key, NAME_BYTES_MAX)
         self.token = check_name("token", token, NAME_BYTES_MAX)
         self.sequence = None if sequence is None else check_int("sequence", sequence, 0, INT64_MAX)

@@ -155,7 +155,7 @@ class Outbox(NotPicklable):
         producer: Mapping[str, Any] | None = None,
     ) -> None:
         """Check the options; nothing connects yet. Raises `UsageError`."""
-        self._bootstrap = ",".join(parse_bootstrap(bootstrap))
+        self._bootstrap = str(parse_bootstrap(bootstrap))
         self._name = None if name is None else check_name("name", name, NAME_BYTES_MAX)
         self._set_aside = check_bool("set_aside_refused", set_aside_refused)
         self._rows_max = check_int("rows_max", rows_max, 1, ROWS_MAX)

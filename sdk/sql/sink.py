@@ -135,7 +135,7 @@ class Sink(NotPicklable):
         topics = check_topics(topics)
         target = Database(database, check_int("idle_timeout_ms", idle_timeout_ms, 1_000))
         offsets = OffsetsTable(check_text("group", group), check_text("offsets_table", offsets_table), schema)
-        self._bootstrap = ",".join(parse_bootstrap(bootstrap))
+        self._bootstrap = str(parse_bootstrap(bootstrap))
         dead_letters = None
         if dead_letter_topic is not None:
             if mapping is None:

@@ -85,9 +85,11 @@ class Connections:
     async def _connect(self, node_id: int) -> Connection:
         host, port = self._resolve(node_id)
         link = None if self._link is None else self._link.to(f"{host}:{port}")
+        # Read for each connection: a certificate of the client may have been renewed.
+        encryption = None if self._options.tls is None else self._options.tls.context()
         connection = await connect(
             f"{host}:{port}" if link is None else link.name,
-            dial_tcp(host, port) if link is None else dial_link(link),
+            dial_tcp(host, port, encryption) if link is None else dial_link(link),
             client_id=self._options.client_id,
             in_flight_max=self._options.connection_in_flight_max,
             timeout_ms=min(self._options.request_timeout_ms, 10_000),

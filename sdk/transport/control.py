@@ -23,6 +23,7 @@ from semel.runtime.clock import Clock
 from semel.runtime.retrying import attempted
 from semel.sdk.telemetry import tracing
 from semel.sdk.transport.first_contact import first_to_answer
+from semel.sdk.transport.grpc_channel import open_channel
 from semel.sdk.transport.in_process import NodeLink
 from semel.sdk.transport.known_nodes import KnownNodes
 from semel.sdk.transport.name_addresses import accepting_address
@@ -46,7 +47,6 @@ _CHANNEL_OPTIONS = (
     ("grpc.keepalive_time_ms", 20_000),
     ("grpc.keepalive_timeout_ms", 10_000),
     ("grpc.http2.ping_timeout_ms", 10_000),  # a probe of gRPC's own, for its windows, counts as one of these
-    ("grpc.enable_http_proxy", 0),
     # Channels to one address share a connection by default, also with clients that have other settings.
     ("grpc.use_local_subchannel_pool", 1),
 )
@@ -346,6 +346,9 @@ class Control:
             failure = to_semel_error(error, rpc.name, target, timeout_s)
             if isinstance(failure, UnreachableError):
                 failure = await self._explained(target, failure)
+                if self._options.tls is not None and failure.trouble is Trouble.HANGS_UP:
+                    # TLS 1.3: a client whose certificate is refused hears of it by the end of its connection alone.
+                    failure = trouble_at(target, Trouble.WANTS_CERTIFICATE, "it closes each connection")
                 self.outage.failed(target, failure.trouble)
             elif error.code() is grpc.StatusCode.DEADLINE_EXCEEDED:
                 self.outage.failed(target, Trouble.SILENT)
@@ -390,7 +393,7 @@ class Control:
         """Return the error of a name's address that takes connections, where gRPC told of another one that does not."""
         if error.trouble is not Trouble.REFUSED or (address := await accepting_address(target)) is None:
             return error
-        channel = grpc.insecure_channel(address, options=_CHANNEL_OPTIONS)
+        channel = self._open(address)
         try:
             ask = channel.unary_unary(GET_METADATA.path, bytes, bytes)
             await _settled(ask.future(b"", timeout=_EXPLAIN_S))  # an empty request is one without topics
@@ -445,7 +448,10 @@ class Control:
             from semel.sdk.transport.discovery import find_grpc_address
 
             timeout_ms = min(max(1.0, (deadline - self.clock.monotonic()) * 1000), _LOOK_TIMEOUT_MS)
-            look = find_grpc_address(given, client_id=self._options.client_id, timeout_ms=timeout_ms, clock=self.clock)
+            options = self._options
+            look = find_grpc_address(
+                given, options.tls, client_id=options.client_id, timeout_ms=timeout_ms, clock=self.clock
+            )
             task = self._looks[given] = asyncio.get_running_loop().create_task(look)
             task.add_done_callback(lambda done: self._looked(given, done))
         return await asyncio.shield(task)
@@ -470,8 +476,11 @@ class Control:
         channel = self._channels.get(target)
         if channel is None:
             self._silent.discard(target)
-            channel = self._channels[target] = grpc.insecure_channel(target, options=_CHANNEL_OPTIONS)
+            channel = self._channels[target] = self._open(target)
         return channel
+
+    def _open(self, target: str) -> grpc.Channel:
+        return open_channel(target, self._options.tls, _CHANNEL_OPTIONS)
 
     def _callable(self, rpc: Rpc[Request, Response], target: str) -> Any:
         key = (target, rpc.path)

@@ -15,8 +15,10 @@ from semel.protocol.kafka.broker_configs import (
     read_broker_ids,
     read_configs,
 )
+from semel.protocol.tls import TLS_PREFIX
 from semel.runtime.clock import Clock
 from semel.runtime.kafka_client.connection import Connection, ConnectionLostError, connect, dial_tcp
+from semel.sdk.transport.security import Tls
 from semel.sdk.transport.unreachable import Trouble, trouble_at
 
 CONNECT_TIMEOUT_MS: Final = 1_000
@@ -27,7 +29,9 @@ _LISTEN: Final = "grpc.listen"
 _ANY_HOST: Final = frozenset({"0.0.0.0", "::", "[::]", ""})  # noqa: S104 (compared with, not listened on)
 
 
-async def find_grpc_address(target: str, *, client_id: str, timeout_ms: float, clock: Clock) -> str | None:
+async def find_grpc_address(
+    target: str, tls: Tls | None, *, client_id: str, timeout_ms: float, clock: Clock
+) -> str | None:
     """Return the gRPC address, "host:port", of the node whose Kafka listener is at `target`. One attempt.
 
     None where nothing at `target` speaks Kafka's protocol. Raises `UnreachableError` with `Trouble.FOREIGN` for a Kafka
@@ -40,7 +44,7 @@ async def find_grpc_address(target: str, *, client_id: str, timeout_ms: float, c
     try:
         connection = await connect(
             target,
-            dial_tcp(host, int(port)),
+            dial_tcp(host, int(port), None if tls is None else tls.context()),
             client_id=client_id,
             timeout_ms=min(CONNECT_TIMEOUT_MS, timeout_ms),
         )
@@ -69,7 +73,7 @@ async def _ask(connection: Connection, host: str, left_ms: Callable[[], float]) 
         values = read_configs(
             await _call(connection, ApiKey.DESCRIBE_CONFIGS, DESCRIBE_CONFIGS_VERSION, left_ms(), request)
         )
-        address = values.get(_ADVERTISED) or values.get(_LISTEN) or ""
+        address = (values.get(_ADVERTISED) or values.get(_LISTEN) or "").removeprefix(TLS_PREFIX)
         named, _, port = address.rpartition(":")
         if port.isdecimal() and int(port) > 0:
             return f"{host if named in _ANY_HOST else named}:{port}"

@@ -8,9 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Final, TypedDict
+from typing import Any, Final
 
 from semel.protocol.errors import UsageError
+from semel.sdk.transport.security import SecurityNames
 
 AUTO_COMMIT_INTERVAL_MS: Final = 5_000
 """How often Kafka's clients commit where nothing else is said."""
@@ -164,14 +165,14 @@ NAMES: Final = (
 _BY_NAME: Final = {spelling: one for one in NAMES for spelling in (one.setting, one.keyword)}
 
 
-class AdminKafkaNames(TypedDict, total=False):
+class AdminKafkaNames(SecurityNames, total=False):
     """What an `Admin` takes under kafka-python's names."""
 
     bootstrap_servers: str | Sequence[str]
     default_api_timeout_ms: int
 
 
-class ProducerKafkaNames(TypedDict, total=False):
+class ProducerKafkaNames(SecurityNames, total=False):
     """What a `Producer` takes under kafka-python's names."""
 
     bootstrap_servers: str | Sequence[str]
@@ -184,7 +185,7 @@ class ProducerKafkaNames(TypedDict, total=False):
     allow_auto_create_topics: bool
 
 
-class ConsumerKafkaNames(TypedDict, total=False):
+class ConsumerKafkaNames(SecurityNames, total=False):
     """What a `Consumer` takes under kafka-python's names."""
 
     bootstrap_servers: str | Sequence[str]
@@ -275,8 +276,10 @@ _ADVICE: Final = {
 def advice_for(name: str, known: Sequence[str]) -> str | None:
     """Return what to do in place of an option that clients do not have; None where nothing is known of it."""
     keyword = name.replace(".", "_")
-    if keyword.startswith(("sasl_", "ssl_", "security_")):
-        return "there are no users and no encryption in this version"
+    if keyword.startswith("sasl_"):
+        return "there are no users and passwords in this version: clients show certificates (docs/security.md)"
+    if keyword.startswith("ssl_"):
+        return "clients take ssl_ca_location, ssl_certificate_location and ssl_key_location, PEM files"
     advice = _ADVICE.get(keyword)
     if advice is None:
         clients = next((one.of for one in NAMES if keyword in (one.keyword, *one.documented)), None)

@@ -13,9 +13,11 @@ from typing import Any, ClassVar, Final, NoReturn, ParamSpec, TypeVar, cast
 
 from semel.protocol.errors import UsageError
 from semel.protocol.int_bounds import INT32_MAX
+from semel.protocol.tls import TLS_PREFIX, speaks_tls
 from semel.runtime.backoff import Backoff
 from semel.sdk.transport.in_process import SCHEME
 from semel.sdk.transport.kafka_names import advice_for, in_our_names
+from semel.sdk.transport.security import Tls, as_query, taken_from, tls_of_query
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -52,7 +54,17 @@ def checked_names(function: Callable[P, R]) -> Callable[P, R]:
         if names.issuperset(kwargs):
             return function(*args, **kwargs)
         owner = type(args[0]).__name__ if function.__name__ == "__init__" else f"{function.__name__}()"
-        options = in_our_names(owner, known, kwargs, dict(zip(places, args, strict=False)))
+        by_place = dict(zip(places, args, strict=False))
+        options = in_our_names(owner, known, kwargs, by_place)
+        if "bootstrap" in names and (tls := taken_from(owner, options)) is not None:
+            where = parse_bootstrap(by_place.get("bootstrap", options.get("bootstrap")))
+            if where.tls not in (None, Tls(), tls):
+                raise UsageError(f"{owner}: its bootstrap and its options name different files for TLS")
+            encrypted = Bootstrap(where.addresses, tls)
+            if "bootstrap" in by_place:
+                place = places.index("bootstrap")
+                return cast(Callable[..., R], checked)(*args[:place], encrypted, *args[place + 1 :], **options)
+            options["bootstrap"] = encrypted
         for name in options:
             if name not in known:
                 elsewhere = getattr(args[0] if args else None, "_options_elsewhere", {})
@@ -180,46 +192,95 @@ def check_choice(name: str, value: object, choices: Sequence[str]) -> str:
     return value
 
 
-def parse_bootstrap(bootstrap: object) -> tuple[str, ...]:
-    """Return the addresses of nodes, each "host:port", of text with commas or a sequence of text. Raises `UsageError`.
+@dataclass(frozen=True, slots=True)
+class Bootstrap:
+    """Where a cluster is, and how it is reached. `str` gives a text that means the same.
 
-    None: those that the environment variable SEMEL_BOOTSTRAP gives, else localhost:9094.
-
-    >>> parse_bootstrap("localhost:9094, [::1]:9094")
-    ('localhost:9094', '[::1]:9094')
+    addresses: of nodes, each "host:port"
+    tls:       how clients encrypt; None: they do not
     """
+
+    addresses: tuple[str, ...]
+    tls: Tls | None = None
+
+    def __str__(self) -> str:
+        if self.tls is None:
+            return ",".join(self.addresses)
+        return ",".join(TLS_PREFIX + address for address in self.addresses) + as_query(self.tls)
+
+
+def parse_bootstrap(bootstrap: object) -> Bootstrap:
+    """Return where a cluster is by text with commas or a sequence of text. Raises `UsageError`.
+
+    Each address is HOST:PORT. With `tls://` before all of them clients encrypt; the files for it follow the last one:
+    `tls://HOST:PORT?ssl.ca.location=FILE`.
+    None: what the environment variable SEMEL_BOOTSTRAP gives, else localhost:9094.
+
+    >>> parse_bootstrap("localhost:9094, [::1]:9094").addresses
+    ('localhost:9094', '[::1]:9094')
+    >>> parse_bootstrap("tls://log1:9094?ssl.ca.location=ca.pem").tls
+    Tls(ca_location='ca.pem', certificate_location='', key_location='')
+    """
+    if isinstance(bootstrap, Bootstrap):
+        return bootstrap
     where = "bootstrap"
     if bootstrap is None:
         bootstrap = os.environ.get(BOOTSTRAP_VARIABLE) or DEFAULT_BOOTSTRAP
         where = f"the environment variable {BOOTSTRAP_VARIABLE}, since no bootstrap is given:"
     if isinstance(bootstrap, str) and bootstrap.startswith(SCHEME):
-        return (bootstrap,)  # also one with a comma: it is a path
-    if isinstance(bootstrap, str):
-        parts = [part.strip() for part in bootstrap.split(",") if part.strip()]
-    elif isinstance(bootstrap, Sequence) and all(isinstance(part, str) for part in bootstrap):
-        parts = [part.strip() for part in bootstrap]
-    else:
-        raise UsageError(
-            f'bootstrap must be text such as "localhost:9094", not {type(bootstrap).__name__} {bootstrap!r}'
-        )
-    if len(parts) == 1 and parts[0].startswith(SCHEME):
-        return (parts[0],)
+        return Bootstrap((bootstrap,))  # also one with a comma: it is a path
+    if not isinstance(bootstrap, str):
+        if not isinstance(bootstrap, Sequence) or not all(isinstance(part, str) for part in bootstrap):
+            raise UsageError(
+                f'bootstrap must be text such as "localhost:9094", not {type(bootstrap).__name__} {bootstrap!r}'
+            )
+        if len(bootstrap) == 1 and bootstrap[0].strip().startswith(SCHEME):
+            return Bootstrap((bootstrap[0].strip(),))
+        if "" in map(str.strip, bootstrap):
+            raise _no_address(where, "")
+        bootstrap = ",".join(bootstrap)
+    text, mark, query = bootstrap.partition("?")
+    parts = [part.strip() for part in text.split(",") if part.strip()]
     if not parts:
-        raise UsageError(f'{where} is empty; give the address of a node, such as "localhost:9094"')
+        raise _empty(where)
+    encrypted = [part for part in parts if speaks_tls(part)]
+    if encrypted and len(encrypted) < len(parts):
+        plain = next(part for part in parts if not speaks_tls(part))
+        raise UsageError(
+            f"{where} has {encrypted[0]} and {plain}: write {TLS_PREFIX} before all of them, or before none"
+        )
+    if mark and not encrypted:
+        raise UsageError(f"{where}: options after the address are for {TLS_PREFIX}{parts[0]}, which encrypts")
+    if TLS_PREFIX in query:
+        raise UsageError(f"{where}: options stand once, after the last address: {TLS_PREFIX}HOST:PORT,...?NAME=VALUE")
+    tls = None
+    if encrypted:
+        parts = [part.removeprefix(TLS_PREFIX) for part in parts]
+        tls = tls_of_query(where, query.strip()) if query.strip() else Tls()
     for part in parts:
         found = _ADDRESS.match(part)
         if found is None or not 0 < int(found["port"]) < 65536:
-            raise UsageError(
-                f"{where} address {part!r} is not HOST:PORT; give the address of a node, its gRPC port or its Kafka "
-                'port, such as "localhost:9094"'
-            )
-    return tuple(parts)
+            raise _no_address(where, part)
+    return Bootstrap(tuple(parts), tls)
+
+
+def _empty(where: str) -> UsageError:
+    return UsageError(f'{where} is empty; give the address of a node, such as "localhost:9094"')
+
+
+def _no_address(where: str, part: str) -> UsageError:
+    return UsageError(
+        f"{where} address {part!r} is not HOST:PORT; give the address of a node, its gRPC port or its Kafka "
+        'port, such as "localhost:9094"'
+    )
 
 
 @dataclass(frozen=True, slots=True)
 class ClientOptions:
     """What every client has. Times in milliseconds.
 
+    addresses:                of nodes, each "host:port"
+    tls:                      how connections are encrypted; None: they are not
     api_timeout_ms:           how long one call of the API may take, retries included
     request_timeout_ms:       how long one attempt at one node may take
     connect_timeout_ms:       how long to try where no node has ever answered; None: as long as the call may take
@@ -230,6 +291,7 @@ class ClientOptions:
 
     addresses: tuple[str, ...]
     client_id: str = "semel"
+    tls: Tls | None = None
     api_timeout_ms: int = 60_000
     request_timeout_ms: int = 30_000
     connect_timeout_ms: int | None = None
@@ -237,6 +299,11 @@ class ClientOptions:
     retry_backoff_max_ms: int = 1_000
     metadata_max_age_ms: int = 300_000
     connection_in_flight_max: int = 64
+
+    @property
+    def bootstrap(self) -> Bootstrap:
+        """What another client is made with, for the same cluster."""
+        return Bootstrap(self.addresses, self.tls)
 
     @property
     def backoff(self) -> Backoff:
@@ -250,4 +317,5 @@ class ClientOptions:
                 check_text(name, value)
             elif name != "connect_timeout_ms" or value is not None:
                 check_int(name, value, 1)
-        return cls(parse_bootstrap(bootstrap), **options)
+        where = parse_bootstrap(bootstrap)
+        return cls(where.addresses, tls=where.tls, **options)

@@ -27,8 +27,9 @@ class Trouble(Enum):
         "(port 9094 or 9092 by default)?"
     )
     HANGS_UP = (
-        "{target} accepts connections and closes them: it speaks neither gRPC nor Kafka's protocol, or it is a proxy "
-        "whose node is not running. Is this a node's address (port 9094 or 9092 by default), and is the node running?"
+        "{target} accepts connections and closes them: it is encrypted, and the client is not (tls://{target} does); "
+        "or it speaks neither gRPC nor Kafka's protocol; or it is a proxy whose node is not running. Is this a node's "
+        "address (port 9094 or 9092 by default), and is the node running?"
     )
     KAFKA = (
         "{target} speaks Kafka's protocol, and did not say where its node serves gRPC ({details}): a node that is "
@@ -37,6 +38,19 @@ class Trouble(Enum):
     FOREIGN = (
         "{target} is a Kafka broker, not a Semel node: Semel's own clients need a node of Semel (`semel serve` starts "
         "one, and prints its addresses). Is the address right? Kafka's clients work with both"
+    )
+    NOT_TLS = "{target} is not encrypted, and the client encrypts: leave out tls://, or security.protocol=SSL"
+    UNTRUSTED = (
+        "the certificate of {target} is of no authority that this client knows ({details}): give the file of the one "
+        "that signed it, tls://{target}?ssl.ca.location=FILE"
+    )
+    OTHER_NAME = (
+        "the certificate of {target} is not for {host!r} ({details}): connect to a name that it has, or have one made "
+        "with this name"
+    )
+    WANTS_CERTIFICATE = (
+        "{target} refused this client's certificate, or asked for one and got none ({details}): give "
+        "ssl.certificate.location and ssl.key.location, of an authority that the node knows"
     )
     OTHER = "the node at {target} can't be reached ({details}); is it running, and is the address right?"
 
@@ -47,7 +61,7 @@ class Trouble(Enum):
     @property
     def says_wrong_address(self) -> bool:
         """Whether waiting does not help: there is no such host, or what answers is no node of Semel."""
-        return self in (Trouble.UNKNOWN_HOST, Trouble.HTTP_1, Trouble.NOT_GRPC, Trouble.FOREIGN)
+        return self in _WRONG
 
     @property
     def in_short(self) -> str:
@@ -55,6 +69,18 @@ class Trouble(Enum):
         return _IN_SHORT[self]
 
 
+_WRONG: Final = frozenset(
+    {
+        Trouble.UNKNOWN_HOST,
+        Trouble.HTTP_1,
+        Trouble.NOT_GRPC,
+        Trouble.FOREIGN,
+        Trouble.NOT_TLS,
+        Trouble.UNTRUSTED,
+        Trouble.OTHER_NAME,
+        Trouble.WANTS_CERTIFICATE,
+    }
+)
 _IN_SHORT: Final = {
     Trouble.REFUSED: "refuses connections",
     Trouble.UNKNOWN_HOST: "can't be resolved",
@@ -65,10 +91,25 @@ _IN_SHORT: Final = {
     Trouble.HANGS_UP: "closes each connection",
     Trouble.KAFKA: "is starting: it does not say yet where it serves gRPC",
     Trouble.FOREIGN: "is a Kafka broker, not a Semel node",
+    Trouble.NOT_TLS: "is not encrypted",
+    Trouble.UNTRUSTED: "shows a certificate of an unknown authority",
+    Trouble.OTHER_NAME: "shows a certificate for another name",
+    Trouble.WANTS_CERTIFICATE: "does not accept this client's certificate",
     Trouble.OTHER: "can't be reached",
 }
 
 _SIGNS: Final = (
+    (re.compile(r"certificate[_ ]verify[_ ]failed.*(mismatch|not valid for)", re.IGNORECASE), Trouble.OTHER_NAME),
+    (re.compile(r"hostname verification|peer name .* is not in peer cert", re.IGNORECASE), Trouble.OTHER_NAME),
+    (re.compile(r"ALPN", re.IGNORECASE), Trouble.NOT_GRPC),  # what encrypts here speaks another protocol
+    (re.compile(r"certificate[_ ]verify[_ ]failed", re.IGNORECASE), Trouble.UNTRUSTED),
+    (re.compile(r"wrong[_ ]version[_ ]number|record layer failure", re.IGNORECASE), Trouble.NOT_TLS),
+    (
+        re.compile(
+            r"certificate[_ ](required|unknown|expired|revoked)|unknown[_ ]ca|bad[_ ]certificate", re.IGNORECASE
+        ),
+        Trouble.WANTS_CERTIFICATE,
+    ),
     (re.compile(r"connection refused", re.IGNORECASE), Trouble.REFUSED),
     (re.compile(r"lookup failed|resolving|resolution|name not found", re.IGNORECASE), Trouble.UNKNOWN_HOST),
     (re.compile(r"no route to host|unreachable", re.IGNORECASE), Trouble.NO_ROUTE),

@@ -84,7 +84,7 @@ def handle(identity: BatchIdentity, attempt: str, options: SinkOptions, *, opene
     address = options.address
     make = ProcessTransaction.open if opened else ProcessTransaction
     return make(
-        ",".join(address.addresses),
+        str(address.bootstrap),
         identity.key,
         address=address,
         token=identity.token,

@@ -86,7 +86,6 @@ class SinkOptions:
     def _parse(cls, options: Mapping[str, str]) -> SinkOptions:
         reader = OptionReader("sink", options, _KNOWN, _REFUSED)
         reader.finish()
-        reader.check_security()
         _check_guarantees(reader)
         app_id = reader.text("txnAppId")
         version = reader.integer("txnVersion", -1, minimum=0)
@@ -102,7 +101,7 @@ class SinkOptions:
             raise UsageError("kafka.group.id commits what the checkpoint says was read, and sourceRange is 'none'")
         return cls(
             address=Address(
-                reader.addresses(),
+                reader.bootstrap(),
                 client_id=reader.text("kafka.client.id") or "semel-spark-sink",
                 request_timeout_ms=reader.integer("kafka.request.timeout.ms", 30_000, maximum=INT32_MAX) or 0,
                 api_timeout_ms=reader.integer("kafka.max.block.ms", 60_000, maximum=INT32_MAX) or 0,

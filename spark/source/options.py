@@ -150,7 +150,6 @@ class SourceOptions:
     def _parse(cls, options: Mapping[str, str], is_stream: bool) -> SourceOptions:
         reader = OptionReader("source", options, _KNOWN, _REFUSED)
         reader.finish()
-        reader.check_security()
         if is_stream:
             for name in _ENDS:
                 if reader.has(name):
@@ -196,7 +195,7 @@ class SourceOptions:
 
 def _address(reader: OptionReader, group: str) -> Address:
     return Address(
-        reader.addresses(),
+        reader.bootstrap(),
         client_id=reader.text("kafka.client.id") or group or reader.text("groupIdPrefix") or "semel-spark-source",
         request_timeout_ms=reader.integer("kafka.request.timeout.ms", 30_000, maximum=INT32_MAX) or 0,
         api_timeout_ms=reader.integer("kafka.default.api.timeout.ms", 60_000, maximum=INT32_MAX) or 0,

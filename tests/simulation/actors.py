@@ -38,6 +38,8 @@ class Actor(ABC):
         self.is_stopping = False
         self.lives = 0
         self.process: Process | None = None
+        self._begun: set[Process] = set()
+        """The processes of lives that have not come to their end; some of them may have been killed."""
         self.bootstrap = ""
         own = random.Random(f"patience of {name} of {world.seed}")
         self.patience: dict[str, Any] = {"max_block_ms": own.choice((1_000, 3_000))} if own.random() < 0.3 else {}
@@ -45,12 +47,18 @@ class Actor(ABC):
         self.on_commit: list[Callable[[], object]] = []
         """Called when it is about to ask for a commit."""
 
+    @property
+    def is_at_rest(self) -> bool:
+        """Whether it is done, and nothing is left of an older life either: one that was paused may write yet."""
+        return self.is_done and all(process.is_dead for process in self._begun)
+
     def start(self) -> None:
         """Begin a life. An older one that was not killed continues beside it."""
         if self.is_done:
             return
         self.lives += 1
         self.process = process = self.world.client(f"{self.name}#{self.lives}")
+        self._begun.add(process)
         nodes = list(self.world.nodes)
         self.bootstrap = self.world.address(self.name, self.chance.choice(nodes) if len(nodes) > 1 else nodes[0])
         process.start(self._live(process, f"{self.name}.{self.lives}"))
@@ -92,6 +100,7 @@ class Actor(ABC):
         else:
             if process is self.process:
                 self.is_done = True
+        self._begun.discard(process)
 
     def is_current(self, worker: str) -> bool:
         """Whether a life is the present one, and not an older one beside it."""

@@ -214,7 +214,7 @@ class Scenario(ABC):
         for actor in actors:
             actor.stop()
         return self._wait(
-            lambda: all(actor.is_done for actor in actors),
+            lambda: all(actor.is_at_rest for actor in actors),
             self.heal_s,
-            lambda: f"{[actor.name for actor in actors if not actor.is_done]} come to an end",
+            lambda: f"{[actor.name for actor in actors if not actor.is_at_rest]} come to an end",
         )

@@ -17,6 +17,7 @@ from semel.protocol.batch_builder import encode_batch
 from semel.protocol.errors import FatalError, FencedError, UsageError
 from semel.protocol.ids import TopicPartition
 from semel.sdk.shared.writer import SharedWriterId
+from semel.sdk.transport.options import parse_bootstrap
 from semel.spark import clients
 from semel.spark.clients import Address, ProcessTransaction, client_for
 
@@ -26,7 +27,9 @@ WAIT_S = 60
 @pytest.fixture
 def address(bootstrap: str) -> Iterator[Address]:
     """An address of the test's own, so that nobody else has used its client."""
-    address = Address((bootstrap,), client_id=uuid.uuid4().hex, request_timeout_ms=30_000, api_timeout_ms=60_000)
+    address = Address(
+        parse_bootstrap(bootstrap), client_id=uuid.uuid4().hex, request_timeout_ms=30_000, api_timeout_ms=60_000
+    )
     yield address
     client_for(address).close()
 
@@ -37,7 +40,7 @@ def key() -> str:
 
 
 def transaction(address: Address, key: str, token: str = "batch-1") -> ProcessTransaction:
-    return ProcessTransaction(address.addresses[0], key, address=address, token=token)
+    return ProcessTransaction(str(address.bootstrap), key, address=address, token=token)
 
 
 def write(shared: semel.SharedTransaction, topic: str, value: bytes = b"x") -> SharedWriterId:
@@ -142,12 +145,12 @@ def test_a_task_knows_a_topic_as_it_is_and_not_as_an_earlier_task_found_it(
     shared = transaction(address, key)
     with shared.join() as writer:
         assert writer.partition_count(topic) == 1
-    with semel.Admin(address.addresses[0]) as admin:
+    with semel.Admin(str(address.bootstrap)) as admin:
         admin.add_partitions(topic, 3)
     time.sleep(0.01)
     with shared.join() as writer:
         assert writer.partition_count(topic) == 3
-    with semel.Admin(address.addresses[0]) as admin:
+    with semel.Admin(str(address.bootstrap)) as admin:
         admin.delete_topic(topic)
     time.sleep(0.01)
     with shared.join() as writer, pytest.raises(FatalError, match="there is no topic"):
@@ -157,9 +160,10 @@ def test_a_task_knows_a_topic_as_it_is_and_not_as_an_earlier_task_found_it(
 FORKS = """
 import os, sys
 from semel.protocol.batch_builder import encode_batch
+from semel.sdk.transport.options import parse_bootstrap
 from semel.spark.clients import Address, ProcessTransaction, client_for
 
-address = Address((sys.argv[1],), client_id="c", request_timeout_ms=30000, api_timeout_ms=60000)
+address = Address(parse_bootstrap(sys.argv[1]), client_id="c", request_timeout_ms=30000, api_timeout_ms=60000)
 shared = ProcessTransaction(sys.argv[1], sys.argv[3], address=address, token="t")
 
 def write():
@@ -204,7 +208,7 @@ def test_T12_rows_through_the_shared_client_are_there_once(
     shared = transaction(address, key)
     write(shared, topic, b"loser")
     shared.commit([write(shared, topic, b"winner")])
-    with semel.Consumer(address.addresses[0]) as consumer:
+    with semel.Consumer(str(address.bootstrap)) as consumer:
         consumer.assign([TopicPartition(topic, 0)])
         consumer.seek(TopicPartition(topic, 0), 0)
         found: list[bytes | None] = []

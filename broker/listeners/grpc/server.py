@@ -23,6 +23,7 @@ from semel.broker.start_errors import NodeStartError, StartFailure
 
 if TYPE_CHECKING:
     from semel.broker.listeners.interception import Interceptor
+    from semel.broker.listeners.tls import Certificates
 
 _KEEPALIVE_TIMEOUT_MS: Final = 20_000
 _CLIENT_PING_INTERVAL_MS_MIN: Final = 10_000
@@ -51,8 +52,13 @@ class GrpcListener:
         fetch: FetchHandler,
         interceptor: Interceptor | None = None,
         times: CallTimes | None = None,
+        certificates: Certificates | None = None,
     ) -> None:
-        """`produce` and `fetch` are those of the Kafka listener: all listeners of a node share them."""
+        """`produce` and `fetch` are those of the Kafka listener: all listeners of a node share them.
+
+        certificates: where connections are encrypted
+        """
+        self._certificates = certificates
         self.services = SemelServices(node, produce, fetch, times)
         self.malformed = self.services.malformed
         self.address = address
@@ -80,7 +86,10 @@ class GrpcListener:
         health_pb2_grpc.add_HealthServicer_to_server(self._health, hardened)
         reflection_pb2_grpc.add_ServerReflectionServicer_to_server(ReflectionServicer(names), hardened)
         try:
-            port = server.add_insecure_port(str(self.address))
+            if self._certificates is None:
+                port = server.add_insecure_port(str(self.address))
+            else:
+                port = server.add_secure_port(str(self.address), self._certificates.grpc_credentials())
         except RuntimeError as error:
             raise not_bound(self.address) from error
         if port == 0:

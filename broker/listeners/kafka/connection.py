@@ -188,6 +188,7 @@ class KafkaConnection:
         self.address = str(address[0]) if isinstance(address, tuple) else IN_PROCESS
         self.peer = f"{address[0]}:{address[1]}" if isinstance(address, tuple) else f"{IN_PROCESS}:0"
         self.output = Output(transport)
+        self.output.limit_buffer()
         own_socket, size = transport.get_extra_info("socket"), self._limits.socket_send_buffer_bytes
         self._descriptor = -1 if own_socket is None else own_socket.fileno()
         if own_socket is not None and size > 0:

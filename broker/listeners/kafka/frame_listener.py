@@ -27,6 +27,7 @@ from semel.broker.listeners.kafka.request_memory import RequestMemory
 from semel.runtime.limited_log import LimitedLog
 
 if TYPE_CHECKING:
+    from semel.broker.listeners.tls import Certificates
     from semel.broker.services import Services
     from semel.broker.telemetry.recorders import RequestTimes
 
@@ -51,8 +52,13 @@ class FrameListener(ABC):
         apis: Iterable[Api],
         *,
         request_times: Sequence[RequestTimes] | None = None,
+        certificates: Certificates | None = None,
     ) -> None:
-        """`apis`: what is served besides ApiVersions. request_times: by API key, where requests are measured."""
+        """`apis`: what is served besides ApiVersions. request_times: by API key, where requests are measured.
+
+        certificates: where connections are encrypted
+        """
+        self._certificates = certificates
         self.node = node
         self.request_times = request_times
         self.limits = limits
@@ -95,7 +101,8 @@ class FrameListener(ABC):
         """Begin to accept; only what is adopted without `listens`. Raises `OSError` where the address is taken."""
         self._listens = listens
         self.loop = asyncio.get_running_loop()
-        self._acceptor = Acceptor(self.name, self._protocol, self._connection_limits(), self.refusals)
+        limits = self._connection_limits()
+        self._acceptor = Acceptor(self.name, self._protocol, limits, self.refusals, self._certificates)
         await self.listen()
         self._watch()
 

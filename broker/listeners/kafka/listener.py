@@ -16,6 +16,7 @@ from semel.broker.listeners.kafka.frame_listener import FrameListener
 
 if TYPE_CHECKING:
     from semel.broker.listeners.interception import Interceptor
+    from semel.broker.listeners.tls import Certificates
     from semel.broker.services import Services
     from semel.broker.telemetry.recorders import RequestTimes
 
@@ -24,11 +25,12 @@ if TYPE_CHECKING:
 class KafkaListenerStatistics:
     """Counts since the listener was made, and sizes now.
 
-    `refused_connections` were too many, `refused_of_address` of them from their address; `accepts_exhausted` counts the
-    times when the system had no descriptor for another. `aborted_connections` were closed because of what their peers
-    sent, also those whose requests came too slowly (`slow`), kept room that others waited for (`crowding`), or were too
-    large for the system's memory (`out_of_memory`). `waiting_connections` wait for room now, and did so
-    `waits_for_room` times. `duplicate_batches` were repeated by idempotent producers and not appended again (P1).
+    `refused_connections` were too many, `refused_of_address` of them from their address; `failed_handshakes` were
+    closed before they were encrypted; `accepts_exhausted` counts the times when the system had no descriptor for
+    another. `aborted_connections` were closed because of what their peers sent, also those whose requests came too
+    slowly (`slow`), kept room that others waited for (`crowding`), or were too large for the system's memory
+    (`out_of_memory`). `waiting_connections` wait for room now, and did so `waits_for_room` times.
+    `duplicate_batches` were repeated by idempotent producers and not appended again (P1).
     """
 
     requests: dict[str, int]
@@ -39,6 +41,7 @@ class KafkaListenerStatistics:
     accepted_connections: int
     refused_connections: int
     refused_of_address: int
+    failed_handshakes: int
     accepts_exhausted: int
     aborted_connections: int
     idle_connections_closed: int
@@ -73,16 +76,17 @@ class KafkaListener(FrameListener):
         fetch: FetchHandler | None = None,
         interceptor: Interceptor | None = None,
         request_times: Sequence[RequestTimes] | None = None,
+        certificates: Certificates | None = None,
     ) -> None:
         """`produce` and `fetch`: the node's handlers, where other listeners share them; own ones otherwise.
 
-        `request_times`: by API key, where requests are measured.
+        `request_times`: by API key, where requests are measured. `certificates`: where connections are encrypted.
         """
         limits = limits or KafkaLimits()
         self.produce = produce or ProduceHandler(node)
         self.fetch = fetch or FetchHandler(node, limits)
         apis = (produce_api(self.produce), fetch_api(self.fetch), *ALL_APIS)
-        super().__init__(node, host, port, limits, apis, request_times=request_times)
+        super().__init__(node, host, port, limits, apis, request_times=request_times, certificates=certificates)
         if interceptor is not None:
             self.registry.replace(interceptor.kafka_api)
 
@@ -109,6 +113,7 @@ class KafkaListener(FrameListener):
             accepted_connections=counters.accepted_connections,
             refused_connections=self._acceptor.refused,
             refused_of_address=self._acceptor.refused_of_address,
+            failed_handshakes=self._acceptor.failed_handshakes,
             accepts_exhausted=self._acceptor.exhausted,
             aborted_connections=counters.aborted_connections,
             idle_connections_closed=counters.idle_connections_closed,

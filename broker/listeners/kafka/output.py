@@ -51,8 +51,6 @@ class Output:
 
     def __init__(self, transport: asyncio.Transport) -> None:
         self._transport = transport
-        # Paused whenever anything is buffered, resumed once nothing is: sendfile must not overtake what is buffered.
-        transport.set_write_buffer_limits(high=0, low=0)
         socket = transport.get_extra_info("socket")
         # -1: everything goes through the transport, which encrypts it.
         plain = socket is not None and transport.get_extra_info("sslcontext") is None
@@ -65,6 +63,12 @@ class Output:
         self.queued_bytes = 0
         self.sent_bytes = 0
         self.sendfile_bytes = 0
+
+    def limit_buffer(self) -> None:
+        """Have the transport say at once what it buffers: it may call `pause_writing`, which needs this object."""
+        # Paused whenever anything is buffered, resumed once nothing is: sendfile must not overtake what is buffered.
+        # One that encrypts would take 0 for "always more than the limit", and pause with nothing in its buffer.
+        self._transport.set_write_buffer_limits(high=0 if self._descriptor >= 0 else 1, low=0)
 
     @property
     def idle(self) -> bool:

@@ -21,11 +21,13 @@ from semel.protocol.kafka.produce import ProducePartition, ProduceRequest
 FAILING_NODE = """
 import asyncio, sys
 from semel.broker import node
+from semel.broker.config.node_config import NodeConfig
 from semel.cli.main import main
 from semel.protocol.errors import SemelError
 
 
 class FailedNode:
+    config = NodeConfig()
     kafka_address = grpc_address = "127.0.0.1:1"
     metrics_address = None
     data_dir = "x"

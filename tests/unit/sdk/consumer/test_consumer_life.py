@@ -400,8 +400,7 @@ def test_memory_stays_within_its_bound_where_nobody_polls(kit: Kit) -> None:
         kit.fill(*("x" * 10_000 for _ in range(40)), partition=tp.partition, batch_size_bytes=20_000)
     reader = kit.consumer(max_partition_bytes=50_000, max_bytes=60_000, buffered_bytes_max=100_000)
     reader.assign(tps)
-    nothing_yet = reader.poll(0)
-    assert nothing_yet is None
+    first = reader.poll(0) or ()  # mostly nothing: this only begins to fetch
     core = reader._core if kit.face == "sync" else reader._consumer._core
 
     def buffered() -> int:
@@ -413,4 +412,4 @@ def test_memory_stays_within_its_bound_where_nobody_polls(kit: Kit) -> None:
     for _ in range(20):
         assert buffered() <= 160_000
         threading.Event().wait(0.005)
-    assert len(read(reader, 160)) == 160
+    assert len(first) + len(read(reader, 160 - len(first))) == 160

@@ -17,7 +17,7 @@ from fake_node import FakeNode
 
 import semel
 from semel.protocol.errors import ErrorCode, FatalError, RetriableError, UsageError
-from semel.sdk.transport.options import parse_bootstrap
+from semel.sdk.transport.options import Bootstrap, parse_bootstrap
 
 WAIT_S = 30
 
@@ -75,7 +75,7 @@ def test_bootstrap_of_the_wrong_type_or_empty() -> None:
         semel.Producer(9094)  # type: ignore[arg-type]
     with pytest.raises(UsageError, match="bootstrap is empty"):
         semel.Producer(" , ")
-    assert parse_bootstrap(["a:1", "[::1]:2"]) == ("a:1", "[::1]:2")
+    assert parse_bootstrap(["a:1", "[::1]:2"]) == Bootstrap(("a:1", "[::1]:2"))
 
 
 def test_an_address_where_nobody_is_says_so() -> None:

@@ -25,6 +25,7 @@ from semel.sdk.transport.kafka_names import (
     in_our_names,
 )
 from semel.sdk.transport.options import option_names
+from semel.sdk.transport.security import SecurityNames
 
 ROOT = Path(__file__).parents[4]
 NODE = "node:9094"
@@ -259,7 +260,7 @@ def test_the_types_are_those_of_the_table() -> None:
     ):
         known = option_names(kind)
         expected = {one.keyword for one in NAMES if set(one.options) & set(known)} - set(known)
-        assert set(typed.__annotations__) == expected
+        assert set(typed.__annotations__) == expected | set(SecurityNames.__annotations__)
         assert f"Unpack[{typed.__name__}]" in str(inspect.signature(kind))
 
 

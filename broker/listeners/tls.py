@@ -1,0 +1,165 @@
+"""The node's certificate for its listeners: read again when a file of it changes, so that it is renewed while serving.
+
+Files are looked at on each handshake: three calls to stat, some microseconds of a handshake's millisecond. What can't
+be used leaves the certificate as it was, and is told: a file may be half written, or its key not be there yet.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import ssl
+import threading
+from dataclasses import dataclass
+from typing import Any, Final, NoReturn
+
+import grpc
+
+from semel.broker.config.node_config import NodeConfig
+from semel.broker.config.tls import CLIENT_AUTH_REQUIRED
+from semel.protocol.tls import speaks_tls
+from semel.runtime.setting import ConfigError
+
+_log = logging.getLogger("semel.tls")
+
+_FILE_BYTES_MAX: Final = 1 << 20
+_Signature = tuple[tuple[int, int, int], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class _Loaded:
+    """What the files have held at one time. `authorities` is None where clients need no certificate."""
+
+    signature: _Signature
+    context: ssl.SSLContext
+    certificate: bytes
+    key: bytes
+    authorities: bytes | None
+
+
+class Certificates:
+    """The certificate that the listeners show, and whose certificates they ask for. From any thread."""
+
+    def __init__(self, config: NodeConfig) -> None:
+        """Raises `ConfigError` where a file can't be read, or holds something else."""
+        self._certificate, self._key = config.ssl_certificate_location, config.ssl_key_location
+        self._authorities = config.ssl_ca_location if config.ssl_client_auth == CLIENT_AUTH_REQUIRED else ""
+        self._lock = threading.Lock()
+        self._refused: _Signature | None = None
+        signature = self._signature()
+        self._loaded = self._load(signature)
+
+    def context(self) -> ssl.SSLContext:
+        """Return what encrypts a connection that is accepted now."""
+        return self._current().context
+
+    def grpc_credentials(self) -> grpc.ServerCredentials:
+        """Return what gRPC encrypts with: it asks again at each handshake."""
+        told = self._loaded
+
+        def renewed() -> Any:
+            nonlocal told
+            current = self._current()
+            if current is told:
+                return None
+            told = current
+            return _grpc_configuration(current)
+
+        credentials: grpc.ServerCredentials = grpc.dynamic_ssl_server_credentials(
+            _grpc_configuration(told), renewed, told.authorities is not None
+        )
+        return credentials
+
+    def _current(self) -> _Loaded:
+        with self._lock:
+            signature: _Signature = ()
+            try:
+                signature = self._signature()
+                if signature not in (self._loaded.signature, self._refused):
+                    self._loaded = self._load(signature)
+                    self._refused = None
+                    _log.info("the certificate was renewed: certificate=%s", self._certificate)
+            except ConfigError as error:
+                if signature != self._refused:  # told once, and tried again when the files have changed once more
+                    _log.warning("the certificate stays as it was: %s", error.message)
+                self._refused = signature
+            return self._loaded
+
+    def _files(self) -> list[tuple[str, str]]:
+        files = [("ssl.certificate.location", self._certificate), ("ssl.key.location", self._key)]
+        return [*files, ("ssl.ca.location", self._authorities)] if self._authorities else files
+
+    def _signature(self) -> _Signature:
+        found = []
+        for name, path in self._files():
+            try:
+                state = os.stat(path)
+            except OSError as error:
+                raise _unreadable(name, path, error) from None
+            found.append((state.st_ino, state.st_size, state.st_mtime_ns))
+        return tuple(found)
+
+    def _load(self, signature: _Signature) -> _Loaded:
+        held = [_read(name, path) for name, path in self._files()]
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        context.minimum_version = ssl.TLSVersion.TLSv1_2
+        try:
+            context.load_cert_chain(self._certificate, self._key, password=self._encrypted)
+        except ssl.SSLError as error:
+            raise ConfigError(
+                f"ssl.certificate.location = {self._certificate} and ssl.key.location = {self._key} are no certificate "
+                f"with its private key in PEM: {_reason(error)}"
+            ) from None
+        except OSError as error:
+            raise _unreadable("ssl.certificate.location", self._certificate, error) from None
+        if self._authorities:
+            try:
+                context.load_verify_locations(cadata=held[2].decode("ascii"))
+            except (ssl.SSLError, ValueError) as error:
+                raise ConfigError(
+                    f"ssl.ca.location = {self._authorities} has no certificates in PEM: {_reason(error)}"
+                ) from None
+            context.verify_mode = ssl.CERT_REQUIRED
+        if self._signature() != signature:
+            raise ConfigError("the files of the certificate change just now; they are read again")
+        return _Loaded(signature, context, held[0], held[1], held[2] if self._authorities else None)
+
+    def _encrypted(self) -> NoReturn:
+        """OpenSSL asks for a password: it would wait for somebody to type it otherwise."""
+        raise ConfigError(
+            f"ssl.key.location = {self._key} holds an encrypted key. `openssl pkey -in KEY -out PLAIN` writes one that "
+            "is not; let only the node's user read it"
+        )
+
+
+def _read(name: str, path: str) -> bytes:
+    try:
+        with open(path, "rb") as file:
+            data = file.read(_FILE_BYTES_MAX + 1)
+    except OSError as error:
+        raise _unreadable(name, path, error) from None
+    if len(data) > _FILE_BYTES_MAX:
+        raise ConfigError(f"{name} = {path} has more than {_FILE_BYTES_MAX} bytes")
+    return data
+
+
+def _unreadable(name: str, path: str, error: OSError) -> ConfigError:
+    return ConfigError(f"{name} = {path} can't be read: {error.strerror or error}")
+
+
+def _reason(error: Exception) -> str:
+    reason = getattr(error, "reason", None) or str(error)
+    return str(reason).replace("_", " ").lower()
+
+
+def _grpc_configuration(loaded: _Loaded) -> Any:
+    return grpc.ssl_server_certificate_configuration(
+        [(loaded.key, loaded.certificate)], root_certificates=loaded.authorities
+    )
+
+
+def certificates_of(config: NodeConfig) -> Certificates | None:
+    """Return the certificate of a node with a listener that needs one. Raises `ConfigError`."""
+    if speaks_tls(config.kafka_listen) or speaks_tls(config.grpc_listen):
+        return Certificates(config)
+    return None
