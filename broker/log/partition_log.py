@@ -89,6 +89,7 @@ class PartitionLog:
         "recovered_bytes_cut",
         "recovered_damage",
         "recovered_damage_from",
+        "replayed_cut",
         "segments",
         "topic_id",
         "tp",
@@ -146,6 +147,10 @@ class PartitionLog:
         """Which records opening found lost or unreadable, in words; "" for none."""
         self.recovered_damage_from = loaded.damaged_from
         """The first of their offsets; None for none."""
+        self.replayed_cut: int | None = None
+        """The lowest offset that the journal says it was cut to before the crash. All it had from there on when the
+        crash came is in the journal as well; what was synced there before is none of its records any more.
+        """
         self.is_only_replica = True
         """Whether nobody else has its records. What a replica lacks, its leader has."""
         self._broken: set[str] = set()
@@ -786,6 +791,22 @@ class PartitionLog:
             raise self.stop(error) from error
         self._check_ends()
         return True
+
+    def replay_cut(self, offset: int, *, now_ms: int) -> None:
+        """Cut the log as it was cut before the crash. What opening found lost from there on, it did not have then (R3).
+
+        Raises `SemelError` (KAFKA_STORAGE_ERROR), offline.
+        """
+        # The log may have been begun again further on: what came then is in the journal behind this.
+        self.truncate_to(max(offset, self.log_start_offset), now_ms=now_ms)
+        self.replayed_cut = offset if self.replayed_cut is None else min(self.replayed_cut, offset)
+        if self.recovered_damage_from is not None and offset <= self.recovered_damage_from:
+            _log.warning(
+                "%s: what was lost from offset %d on had been cut before the crash, so nothing is lost: the journal "
+                "has what came then",
+                self.tp, self.recovered_damage_from,
+            )  # fmt: skip
+            self.recovered_damage, self.recovered_damage_from = "", None
 
     def remember_decided(self, high_watermark: int, *, now_ms: int) -> None:
         """Find the transactions whose markers are not below the high watermark (L1): snapshots don't have them.

@@ -124,11 +124,9 @@ def damage_of(logs: Iterable[PartitionLog]) -> tuple[str, ...]:
 def _take_in(log: PartitionLog, entry: JournalEntry, recovery_point: int, now_ms: int, compare: _Comparison) -> int:
     if entry.type is not EntryType.TRUNCATE:
         return _restore(log, entry, recovery_point, now_ms, compare)
-    # The log may have been begun again further on: what came then is in the journal behind this.
-    offset = max(entry.base_offset, log.log_start_offset)
-    if offset < log.log_end_offset:
+    if entry.base_offset < log.log_end_offset:
         compare.forget(log)
-        log.truncate_to(offset, now_ms=now_ms)
+    log.replay_cut(entry.base_offset, now_ms=now_ms)
     return 0
 
 

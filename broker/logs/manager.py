@@ -261,6 +261,10 @@ class LogManager:
                 log.write_again()  # a sync may have failed in the run before
             self._flush_recovered(list(logs.values()))
             self.folder.recovery_points.write({log.tp: (log.topic_id, log.recovery_point) for log in logs.values()})
+            for key, log in logs.items():
+                lost = self.unreported.damaged_from(key)
+                if lost is not None and log.replayed_cut is not None and log.replayed_cut <= lost:
+                    self.unreported.repaired(key)
             self._opener.kept.finish()
             journal.cut(journal.position)
         self._opener.discard_replayed()

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from held_executor import HeldExecutor
 from log_model import read_batches
-from simulated_folder import TP, Node, append, batch, read_all
+from simulated_folder import TOPIC_ID, TP, Node, append, batch, read_all
 
 from semel.broker.log.config import AppendOrigin
 from semel.broker.logs.config import Durability, LogManagerConfig
@@ -278,6 +278,55 @@ def test_R3_D1_a_crash_does_not_bring_back_what_was_truncated(power: bool) -> No
         await node.logs.close()
 
     asyncio.run(run())
+
+
+def test_R4_what_a_follower_cut_is_not_lost_where_it_is_the_only_replica_by_now(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """The flush before the cut noted more as synced. A replica that lacks records would wait for an operator."""
+
+    async def run(crash_point: int) -> bool:
+        """Returns whether the first start crashed, before its operation `crash_point`."""
+        node = Node()
+        node.start()
+        partition = node.create()
+        await append(partition)
+        partition.follow(0, 2)
+        for value in (b"a", b"b"):
+            partition.append(_replicated(value, partition.log_end_offset), origin=AppendOrigin.REPLICATION)
+        await partition.all_durable()
+        await node.logs.maintenance.flush()
+        assert partition.truncate_to(1)
+        for value in (b"c", b"d", b"e"):
+            partition.append(_replicated(value, partition.log_end_offset), origin=AppendOrigin.REPLICATION)
+        await partition.all_durable()
+        expected = [bytes(data) for _, data in read_batches(partition.log)]
+        node.storage.crash(power=True, torn=False)
+        node.storage.crash_at(crash_point)
+        has_crashed = False
+        try:
+            node.start()
+        except SimulatedCrash:
+            has_crashed = True
+        for _ in range(2):
+            node.storage.crash(power=True, torn=False)
+            node.start()
+            assert [bytes(data) for _, data in read_batches(node.get().log)] == expected
+            assert node.logs.recovery.damage == ()
+            assert not node.logs.unreported.may_be_damaged((TOPIC_ID, 0))
+        return has_crashed
+
+    crash_point = 1
+    while asyncio.run(run(crash_point)):
+        crash_point += 1
+    assert crash_point > 10
+    assert "had been cut before the crash, so nothing is lost" in caplog.text
+
+
+def _replicated(value: bytes, offset: int) -> bytearray:
+    data = batch(key=value)
+    set_base_offset(data, 0, offset, 0)
+    return data
 
 
 @pytest.mark.parametrize("held_calls", range(4))
