@@ -18,6 +18,7 @@ from typing import Any, Final
 
 from semel.broker.cluster_changes import ClusterChanges
 from semel.broker.cluster_duties import ClusterDuties
+from semel.broker.config.exposure import ALLOW_SETTING, check_exposure, exposed_listeners
 from semel.broker.config.kafka_limits import KafkaLimits
 from semel.broker.config.node_config import NodeConfig
 from semel.broker.config.sources import Address, LoadedConfig, check_ports_differ, parse_address, with_dynamic
@@ -27,7 +28,6 @@ from semel.broker.handlers.fetch.replica import ReplicaFetchHandler
 from semel.broker.handlers.produce.handler import ProduceHandler
 from semel.broker.handlers.topics.rules import topic_log_config
 from semel.broker.listeners.addresses import check_address
-from semel.broker.listeners.exposure import ALLOW_SETTING, exposed_listeners
 from semel.broker.listeners.grpc.edge import CallTimes
 from semel.broker.listeners.grpc.server import GrpcListener, not_bound
 from semel.broker.listeners.grpc.services import SemelServices
@@ -359,6 +359,7 @@ class Node:
         """
         names = [one.value for one in (Listener.KAFKA, Listener.GRPC, Listener.PEERS) if one in listeners]
         check_ports_differ(self.config, (*names, "metrics.listen"))
+        check_exposure(self.config)
         self._secret = secret_of(self.config)
         self._certificates = certificates_of(self.config)
         is_new = not self._storage.exists(self.data_dir)
@@ -477,17 +478,8 @@ class Node:
 
     def _tell_of_exposure(self) -> None:
         exposed = exposed_listeners(self.config)
-        if not exposed:
-            return
-        if self.config.listeners_allow_anonymous:
+        if exposed:
             _log.info("everybody who can connect to %s is served, as %s=true says", ", ".join(exposed), ALLOW_SETTING)
-            return
-        _log.warning(
-            "everybody who can connect to %s may read, write and delete everything and change settings. Listen on "
-            "127.0.0.1, ask for certificates (tls:// and ssl.client.auth=required), or keep strangers out of the "
-            "network and say so: --set %s=true",
-            ", ".join(exposed), ALLOW_SETTING,
-        )  # fmt: skip
 
     def _call_times(self) -> CallTimes | None:
         return None if self._metrics is None else CallTimes(self.clock, self._metrics.recorders.call)

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Annotated, Final, NoReturn
 
 import typer
 
+from semel.broker.config.exposure import ALLOW_SETTING, INSECURE, check_exposure
 from semel.broker.config.node_config import SETTINGS, value_of
 from semel.broker.config.sources import LoadedConfig, load_config
 from semel.broker.metadata.chain import MetadataWentBackError
@@ -159,6 +160,14 @@ Nodes = Annotated[
         "rack.",
     ),
 ]
+Insecure = Annotated[
+    bool,
+    typer.Option(
+        "--insecure",
+        help="Serve other machines without knowing who asks: the network keeps strangers out. Short for --set "
+        "listeners.allow.anonymous=true.",
+    ),
+]
 NoJoin = Annotated[
     bool,
     # For the supervisor of --nodes: a node that died, and was removed before it runs again, does not come back.
@@ -174,7 +183,7 @@ ShowSettings = Annotated[bool, typer.Option("--settings", help="Print all settin
         "semel serve",
         "semel serve --nodes 3",
         "semel serve --node-id 2 --peer 10.0.0.2:9096 --metadata postgresql://semel@db.example.com/semel",
-        "semel serve --data-dir /var/lib/semel --kafka 0.0.0.0:9092 --set kafka.advertised=log1.example.com:9092",
+        "semel serve --data-dir /var/lib/semel --kafka 10.0.0.2:9092 --grpc 10.0.0.2:9094 --insecure",
         exit_codes=_EXIT_CODES,
     ),
 )
@@ -189,6 +198,7 @@ def serve(
     config: ConfigFile = None,
     assignments: Assignments = None,
     log_format: LogFormat = None,
+    insecure: Insecure = False,
     accept_data_loss: AcceptDataLoss = False,
     accept_loss_of: AcceptLossOf = None,
     accept_metadata_loss: AcceptMetadataLoss = False,
@@ -213,6 +223,7 @@ def serve(
         "--peer": ("peer.listen", peer),
         "--metadata": ("metadata.url", metadata),
         "--log-format": ("log.format", log_format),
+        INSECURE: (ALLOW_SETTING, "true" if insecure else None),
     }
     try:
         flags: list[tuple[str, str, object]] = [_assignment(text) for text in assignments or ()]
@@ -251,6 +262,7 @@ def _serve_cluster(
     from semel.cli.local_cluster import LocalCluster, make_shared_files, plan_nodes
 
     try:
+        check_exposure(loaded.config)
         nodes = plan_nodes(loaded, count)
         make_shared_files(nodes)
     except ConfigError as error:

@@ -72,8 +72,8 @@ class OwnSettings(PartConfig):
     listeners_allow_anonymous: bool = setting(
         False,
         "Confirms that anonymous access is intended beyond the loopback: on a listener without tls:// and "
-        "ssl.client.auth = required, everybody who can connect may read, write and delete everything. Changes no "
-        "access: false warns at the start and in semel doctor, true says that the network keeps strangers out.",
+        "ssl.client.auth = required, everybody who can connect may read, write and delete everything. With false the "
+        "node does not start with such a listener; true says that the network keeps strangers out.",
     )
     shutdown_grace_ms: int = setting(
         10_000,

@@ -27,8 +27,7 @@ Every setting has a name, Kafka's where Kafka has the setting. Its value is take
 
 ```toml
 data.dir = "/var/lib/semel"
-kafka.listen = "0.0.0.0:9092"
-kafka.advertised = "log1.example.com:9092"
+kafka.listen = "127.0.0.1:9192"
 
 [log.retention]
 ms = 86_400_000

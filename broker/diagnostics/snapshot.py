@@ -63,7 +63,7 @@ TOLD_SETTINGS: Final = (
     *("transaction.max.timeout.ms", "transactional.id.expiration.ms", "transaction.two.phase.commit.enable"),
     *("producer.id.expiration.ms", "commit.history.expiration.ms"),
     *("log.retention.ms", "offsets.retention.minutes", "journal.max.bytes"),
-    *("kafka.listen", "grpc.listen", "listeners.allow.anonymous"),
+    *("kafka.listen", "grpc.listen", "listeners.allow.anonymous", "ssl.client.auth"),
     *("broker.session.timeout.ms", "replica.lag.time.max.ms"),
 )
 """The settings that rules of `semel doctor` look at."""

@@ -331,9 +331,8 @@ _TABLE: Final = (
         "anonymous-access", _S.SETTINGS,
         "Other machines may read, write and delete everything, and change settings (S6). Encryption alone keeps nobody "
         "out: there are no users, and only certificates say who asks.",
-        "Listen on 127.0.0.1, ask clients for certificates (tls:// before the address, ssl.client.auth = required), or "
-        "keep strangers out of the network (a firewall, a network of the containers' own), and say that it is "
-        "intended.",
+        "See that the network keeps strangers out (a firewall, a network of the containers' own), listen on 127.0.0.1, "
+        "or ask clients for certificates (tls:// before the address, ssl.client.auth = required).",
     ),
     FindingKind(
         "durability-os", _S.SETTINGS,

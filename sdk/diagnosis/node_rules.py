@@ -321,14 +321,12 @@ def _exposure(node: NodeSnapshot, values: Mapping[str, str]) -> Iterator[Finding
         and not (asks and speaks_tls(values[name]))
     ]
     if exposed:
-        is_meant = values.get("listeners.allow.anonymous") == "true"
         yield Finding(
             KINDS["anonymous-access"],
-            Severity.INFO if is_meant else Severity.WARNING,
+            Severity.INFO,
             "listeners.allow.anonymous",
-            f"{' and '.join(exposed)}, and everybody who can connect is served, without a password"
-            + (", as listeners.allow.anonymous says" if is_meant else ""),
-            commands=() if is_meant else (serve_command(node, "--set", "listeners.allow.anonymous=true"),),
+            f"{' and '.join(exposed)}, and everybody who can connect is served, without a password, as "
+            "listeners.allow.anonymous says",
             node_id=node.node_id,
         )
 

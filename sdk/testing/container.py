@@ -94,6 +94,8 @@ class SemelContainer(DockerContainer):
         self.with_exposed_ports(kafka_port, grpc_port)
         self.with_env("SEMEL_KAFKA_LISTEN", f"0.0.0.0:{kafka_port}")
         self.with_env("SEMEL_GRPC_LISTEN", f"0.0.0.0:{grpc_port}")
+        # Docker publishes the ports on the machine's addresses, for as long as a test runs.
+        self.with_env("SEMEL_LISTENERS_ALLOW_ANONYMOUS", "true")
 
     # --- Before it starts ---------------------------------------------------------------------------------------------
 

@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 from certificates import Authority, encrypted
 
+from semel.broker.config.exposure import exposed_listeners
 from semel.broker.config.node_config import NodeConfig
 from semel.broker.config.sources import Address, load_config, parse_address
-from semel.broker.listeners.exposure import exposed_listeners
 from semel.broker.listeners.tls import Certificates, certificates_of
 from semel.cli.local_cluster import plan_nodes
 from semel.runtime.setting import ConfigError

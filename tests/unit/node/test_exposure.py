@@ -1,4 +1,4 @@
-"""Listening beyond the loopback without users: warned of at the start, unless an operator says it is meant (S6)."""
+"""Beyond the loopback a node starts only if it asks for certificates, or an operator says that it is meant (S6)."""
 
 from __future__ import annotations
 
@@ -7,12 +7,15 @@ import logging
 from pathlib import Path
 
 import pytest
+from certificates import Authority, encrypted
 from running_node import running_node
 
+import semel
+from semel.broker.config.exposure import exposed_listeners
 from semel.broker.config.node_config import NodeConfig
 from semel.broker.diagnostics.snapshot import take_snapshot
-from semel.broker.listeners.exposure import exposed_listeners
 from semel.protocol.api.diagnostics import Severity
+from semel.runtime.setting import ConfigError
 from semel.sdk.diagnosis.findings import Cluster, Finding
 from semel.sdk.diagnosis.rules import diagnose
 
@@ -31,31 +34,57 @@ def test_S6_only_loopback_addresses_keep_other_machines_out(kafka: str, grpc: st
     assert exposed_listeners(NodeConfig(kafka_listen=kafka, grpc_listen=grpc)) == exposed
 
 
-async def start_on_all_addresses(folder: Path, *, is_meant: bool) -> list[Finding]:
-    settings = {"kafka_listen": "0.0.0.0:0", "listeners_allow_anonymous": is_meant}
-    async with running_node(folder, **settings) as node:
-        found = diagnose(Cluster((await take_snapshot(node),))).findings
-    return [one for one in found if one.kind.name == "anonymous-access"]
+@pytest.mark.parametrize(
+    ("settings", "named"),
+    [
+        ({"kafka_listen": "0.0.0.0:0"}, "kafka.listen=0.0.0.0:0"),
+        ({"grpc_listen": "0.0.0.0:0"}, "grpc.listen=0.0.0.0:0"),
+        ({"kafka_listen": "0.0.0.0:0", "grpc_listen": "[::]:0"}, "kafka.listen=0.0.0.0:0 and grpc.listen=[::]:0"),
+    ],
+)
+def test_S6_a_node_does_not_start_where_others_reach_it_unless_an_operator_says_so(
+    tmp_path: Path, settings: dict[str, str], named: str
+) -> None:
+    async def start() -> None:
+        async with running_node(tmp_path, **settings):
+            pass
+
+    with pytest.raises(ConfigError) as raised:
+        asyncio.run(start())
+    told = raised.value.message
+    assert told.startswith(f"other machines can reach {named}, and everybody who can connect may read")
+    for way_out in ("listen on 127.0.0.1", "ssl.client.auth=required", "listeners.allow.anonymous=true (--insecure"):
+        assert way_out in told
+    assert not (tmp_path / "data").exists()
 
 
-def test_S6_a_start_beyond_the_loopback_warns_in_one_line_and_the_doctor_does(
+def test_S6_a_log_in_the_program_does_not_listen_where_others_reach_it(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="other machines can reach"):
+        semel.open(tmp_path / "log", kafka="0.0.0.0:0")
+
+
+def test_S6_certificates_open_all_addresses(tmp_path: Path) -> None:
+    authority = Authority(tmp_path / "authority")
+    settings = encrypted(authority.node(), authority) | {"kafka_listen": "tls://0.0.0.0:0"}
+
+    async def start() -> list[Finding]:
+        async with running_node(tmp_path, **settings) as node:
+            return diagnose(Cluster((await take_snapshot(node),))).findings
+
+    assert "anonymous-access" not in [one.kind.name for one in asyncio.run(start())]
+    with pytest.raises(ConfigError, match="other machines can reach"):
+        asyncio.run(running_node(tmp_path, **settings | {"ssl_client_auth": "none"}).__aenter__())
+
+
+def test_S6_a_node_that_serves_anybody_says_so_and_so_does_the_doctor(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    with caplog.at_level(logging.INFO, "semel"):
-        [finding] = asyncio.run(start_on_all_addresses(tmp_path, is_meant=False))
-    [line] = [one for one in caplog.records if "everybody who can connect to" in one.getMessage()]
-    assert line.levelno == logging.WARNING
-    assert "kafka.listen=0.0.0.0:0 may read, write and delete everything" in line.getMessage()
-    assert "--set listeners.allow.anonymous=true" in line.getMessage()
-    assert finding.severity is Severity.WARNING
-    assert finding.commands == (f"semel serve --data-dir {tmp_path}/data --set listeners.allow.anonymous=true",)
+    async def start() -> list[Finding]:
+        async with running_node(tmp_path, kafka_listen="0.0.0.0:0", listeners_allow_anonymous=True) as node:
+            return diagnose(Cluster((await take_snapshot(node),))).findings
 
-
-def test_S6_an_operator_who_says_that_it_is_meant_is_told_and_not_warned(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
     with caplog.at_level(logging.INFO, "semel"):
-        [finding] = asyncio.run(start_on_all_addresses(tmp_path, is_meant=True))
+        [finding] = [one for one in asyncio.run(start()) if one.kind.name == "anonymous-access"]
     [line] = [one for one in caplog.records if "everybody who can connect to" in one.getMessage()]
     assert line.levelno == logging.INFO
     assert finding.severity is Severity.INFO

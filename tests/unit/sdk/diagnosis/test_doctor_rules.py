@@ -140,7 +140,7 @@ CASES: dict[str, tuple[Severity, NodeSnapshot]] = {
         disk(damaged_ms=NOW - HOUR, damage="orders-0: offset 300 unreadable"),
     ),
     "unclean-start": (Severity.INFO, disk(unclean_ms=NOW - HOUR, unclean_found="3 partitions, recovered")),
-    "anonymous-access": (Severity.WARNING, node(settings=settings_with(kafka_listen="0.0.0.0:9092"))),
+    "anonymous-access": (Severity.INFO, node(settings=settings_with(kafka_listen="0.0.0.0:9092"))),
     "durability-os": (Severity.WARNING, node(settings=settings_with(durability="os"))),
     "min-insync-impossible": (Severity.WARNING, node(topics=(replace(TOPIC, min_insync_replicas=2),))),
     "retention-short": (Severity.WARNING, node(topics=(replace(TOPIC, retention_ms=MINUTE),))),

@@ -8,10 +8,13 @@ from semel.broker.config.node_config import NodeConfig
 from semel.broker.config.sources import parse_address
 from semel.broker.config.tls import CLIENT_AUTH_REQUIRED
 from semel.protocol.loopback import is_loopback
-from semel.protocol.tls import speaks_tls
+from semel.protocol.tls import TLS_PREFIX, speaks_tls
+from semel.runtime.setting import ConfigError
 
 _LISTENERS: Final = ("kafka.listen", "grpc.listen")
 ALLOW_SETTING: Final = "listeners.allow.anonymous"
+INSECURE: Final = "--insecure"
+"""The flag of `semel serve` that sets it."""
 
 
 def exposed_listeners(config: NodeConfig) -> list[str]:
@@ -23,3 +26,16 @@ def exposed_listeners(config: NodeConfig) -> list[str]:
         for name, text in addresses
         if not is_loopback(parse_address(name, text).host) and not (asks and speaks_tls(text))
     ]
+
+
+def check_exposure(config: NodeConfig) -> None:
+    """Raise `ConfigError` where other machines are served without knowing who asks, and no operator says so (S6)."""
+    exposed = exposed_listeners(config)
+    if exposed and not config.listeners_allow_anonymous:
+        name, _, address = exposed[0].partition("=")
+        raise ConfigError(
+            f"other machines can reach {' and '.join(exposed)}, and everybody who can connect may read, write and "
+            "delete everything. Three ways out: listen on 127.0.0.1; ask clients for certificates, with "
+            f"{name}={TLS_PREFIX}{address.removeprefix(TLS_PREFIX)} and ssl.client.auth=required; or keep strangers "
+            f"out of the network, and say so with {ALLOW_SETTING}=true ({INSECURE} of `semel serve`)"
+        )
