@@ -46,6 +46,7 @@ OTHERS: Final[Mapping[str, tuple[str, Sequence[str]]]] = {
         "a log in the caller's process beside a node of its own process, the same clients",
         ("--records", "20000", "--transactions", "50", "--rounds", "1"),
     ),
+    "tls": ("what encryption costs a node", ("--rounds", "1", "--requests", "5000", "--fetches", "50")),
     "testkit": ("the test kit's broker: start, kill, import", ("--rounds", "3")),
     "consumer": ("the SDK's consumer beside confluent-kafka's", ("--records", "50000", "--rounds", "1")),
 }
