@@ -58,6 +58,7 @@ from semel.broker.metadata_follower import MetadataFollower
 from semel.broker.metadata_history import MetadataHistory
 from semel.broker.metrics.setup import NodeMetrics
 from semel.broker.open_files import open_files_limit, share_open_files, warn_of_few_open_files
+from semel.broker.peers.encryption import PeerEncryption
 from semel.broker.peers.peers import Peers
 from semel.broker.peers.secret import ClusterSecret, secret_of
 from semel.broker.registration import (
@@ -86,7 +87,7 @@ from semel.protocol.errors import ErrorCode, SemelError
 from semel.protocol.ids import TopicId, TopicPartition, format_topic_id, new_topic_id
 from semel.protocol.randomness import new_token
 from semel.protocol.time_units import DAY_MS
-from semel.protocol.tls import speaks_tls
+from semel.protocol.tls import speaks_tls, with_scheme_of
 from semel.protocol.wording import counted
 from semel.runtime.clock import Clock, SystemClock
 from semel.runtime.disk_storage import DiskStorage
@@ -362,6 +363,8 @@ class Node:
         check_exposure(self.config)
         self._secret = secret_of(self.config)
         self._certificates = certificates_of(self.config)
+        if speaks_tls(self.config.peer_listen):
+            PeerEncryption(self.config.ssl_ca_location).check()
         is_new = not self._storage.exists(self.data_dir)
         if not is_new:
             self._take_folder()
@@ -405,7 +408,14 @@ class Node:
         except (SemelError, OSError, ValueError) as error:
             raise as_start_error(error, StartFailure.DATA_FOLDER) from error
         self.recovery_seconds = self.clock.monotonic() - begun
-        self._peers = Peers(self.config.node_id, lambda: self.metadata.image, self._secret, self.config, self.clock)
+        self._peers = Peers(
+            self.config.node_id,
+            lambda: self.metadata.image,
+            self._secret,
+            self.config,
+            self.clock,
+            PeerEncryption(self.config.ssl_ca_location),
+        )
         self.metadata.add_listener(self._peers.follow)
         self._cluster_changes = ClusterChanges(self.metadata, self.clock, self.config.node_id)
         self.metadata.add_listener(self._cluster_changes.heard)
@@ -527,6 +537,7 @@ class Node:
             *parse_address("peer.listen", config.peer_listen),
             self._secret,
             fetches=ReplicaFetchHandler(self) if self.is_clustered else None,
+            certificates=self._certificates if speaks_tls(config.peer_listen) else None,
         )
         try:
             await self._peer_listener.start(listens=listens)
@@ -781,8 +792,10 @@ class Node:
         """Return the address that the other nodes are told; port 0 where they are not served."""
         if self._peer_listener is None:
             return Address("", 0)
-        listening = Address(parse_address("peer.listen", self.config.peer_listen).host, self._peer_listener.port)
-        return advertised("peer.advertised", self.config.peer_advertised, listening)
+        listen = self.config.peer_listen
+        listening = Address(parse_address("peer.listen", listen).host, self._peer_listener.port)
+        told = advertised("peer.advertised", self.config.peer_advertised, listening)
+        return Address(with_scheme_of(listen, told.host), told.port)
 
     def _configure(self, image: MetadataImage) -> None:
         """Take over the dynamic settings. One that this version refuses is left out, so that the node can start."""

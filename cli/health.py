@@ -21,7 +21,7 @@ from semel.cli.common import (
 from semel.protocol.errors import UsageError
 
 if TYPE_CHECKING:
-    from semel.sdk.transport.security import Tls
+    from semel.sdk.transport.security import Encryption
 
 app = command_app()
 
@@ -61,20 +61,26 @@ def health(
     import grpc
 
     from semel.sdk.transport.options import parse_bootstrap
+    from semel.sdk.transport.security import Encryption
+    from semel.sdk.transport.unreachable import Trouble, unreachable
 
     where = parse_bootstrap(bootstrap)
     if len(where.addresses) > 1:
         raise UsageError(f"this asks one node: give one address, not {bootstrap}; `semel cluster` asks all nodes")
     given = where.addresses[0]
     try:
-        _check(given, given, where.tls, timeout_s, only_node=only_node)
+        encryption = None if where.tls is None else Encryption(where.tls)
+        _check(given, given, encryption, timeout_s, only_node=only_node)
     except grpc.RpcError as error:
         try:
-            address = _named_by_kafka_listener(given, where.tls, error, timeout_s)
+            address = _named_by_kafka_listener(given, encryption, error, timeout_s)
             if address is None:
                 raise error
-            _check(address, given, where.tls, timeout_s, only_node=only_node)
+            _check(address, given, encryption, timeout_s, only_node=only_node)
         except grpc.RpcError as failure:
+            trouble = unreachable(given, failure.details() or "")
+            if encryption is not None and trouble.trouble is not Trouble.OTHER:
+                raise fail(trouble.message, ExitCode.UNREACHABLE) from None
             raise fail(
                 f"the node at {given} does not answer ({failure.details()}); is it running, and the address right?",
                 ExitCode.UNREACHABLE,
@@ -82,7 +88,7 @@ def health(
     print("serving")
 
 
-def _named_by_kafka_listener(address: str, tls: Tls | None, error: Any, timeout_s: float) -> str | None:
+def _named_by_kafka_listener(address: str, encryption: Encryption | None, error: Any, timeout_s: float) -> str | None:
     """Return the gRPC address that the node names whose Kafka listener is at `address`; None where it is none.
 
     error: what gRPC says of the address. Raises `UnreachableError`.
@@ -96,18 +102,20 @@ def _named_by_kafka_listener(address: str, tls: Tls | None, error: Any, timeout_
     from semel.runtime.clock import SystemClock
     from semel.sdk.transport.discovery import find_grpc_address
 
-    look = find_grpc_address(address, tls, client_id="semel-health", timeout_ms=timeout_s * 1000, clock=SystemClock())
+    look = find_grpc_address(
+        address, encryption, client_id="semel-health", timeout_ms=timeout_s * 1000, clock=SystemClock()
+    )
     return asyncio.run(look)
 
 
-def _check(address: str, given: str, tls: Tls | None, timeout_s: float, *, only_node: bool) -> None:
+def _check(address: str, given: str, encryption: Encryption | None, timeout_s: float, *, only_node: bool) -> None:
     """Raises the exit where the node can't be used, and `grpc.RpcError` where it does not answer."""
     import grpc
     from grpc_health.v1 import health_pb2, health_pb2_grpc
 
     from semel.sdk.transport.grpc_channel import open_channel
 
-    with open_channel(address, tls) as channel:
+    with open_channel(address, encryption) as channel:
         check = health_pb2_grpc.HealthStub(channel).Check
         try:
             answer = check(health_pb2.HealthCheckRequest(service=SERVICE), timeout=timeout_s)

@@ -24,7 +24,7 @@ from semel.broker.config.node_config import NodeConfig
 from semel.broker.config.sources import Address, LoadedConfig, Source, parse_address
 from semel.broker.metadata.store import sqlite_url
 from semel.cli.serve_exit import ServeExit
-from semel.protocol.tls import TLS_PREFIX, speaks_tls
+from semel.protocol.tls import with_scheme_of
 from semel.runtime.disk_storage import DiskStorage
 from semel.runtime.setting import ConfigError
 
@@ -113,8 +113,7 @@ def _where_given(config: NodeConfig, number: int) -> dict[str, str]:
 
 def _counted_up(name: str, text: str, number: int) -> str:
     host, port = parse_address(name, text)
-    prefix = TLS_PREFIX if speaks_tls(text) else ""
-    return f"{prefix}{Address(host, port + PORT_STEP * number if port else 0)}"
+    return with_scheme_of(text, Address(host, port + PORT_STEP * number if port else 0))
 
 
 def make_shared_files(nodes: Sequence[LocalNode]) -> None:

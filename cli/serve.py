@@ -31,7 +31,7 @@ from semel.cli.serve_exit import ServeExit
 from semel.cli.service_manager import tell_service_manager
 from semel.protocol.errors import ErrorCode, SemelError, UsageError
 from semel.protocol.ids import TopicPartition
-from semel.protocol.tls import TLS_PREFIX, speaks_tls
+from semel.protocol.tls import with_scheme_of
 from semel.runtime.flood_guard import PERIOD_S, FloodGuard
 from semel.runtime.setting import ConfigError
 
@@ -367,8 +367,8 @@ async def run_node(start: Callable[[], Awaitable[Node]], guard: FloodGuard) -> i
     stop = _stop_on_signals()
     flushing = asyncio.get_running_loop().create_task(_flush_now_and_then(guard), name="tell what the log left out")
     metrics = "" if node.metrics_address is None else f" metrics {node.metrics_address}"
-    kafka = f"{TLS_PREFIX if speaks_tls(node.config.kafka_listen) else ''}{node.kafka_address}"
-    grpc = f"{TLS_PREFIX if speaks_tls(node.config.grpc_listen) else ''}{node.grpc_address}"
+    kafka = with_scheme_of(node.config.kafka_listen, node.kafka_address)
+    grpc = with_scheme_of(node.config.grpc_listen, node.grpc_address)
     print(f"ready: kafka {kafka} grpc {grpc}{metrics} data {node.data_dir}", flush=True)
     tell_service_manager("READY=1", f"STATUS=serving Kafka at {kafka}, gRPC at {grpc}")
     await asyncio.wait((node.failed, stop), return_when=asyncio.FIRST_COMPLETED)

@@ -14,3 +14,12 @@ def speaks_tls(address: str) -> bool:
     (True, False)
     """
     return address.startswith(TLS_PREFIX)
+
+
+def with_scheme_of(listen: str, address: object) -> str:
+    """Return an address with `tls://` before it where `listen`, which it belongs to, has that.
+
+    >>> with_scheme_of("tls://127.0.0.1:0", "127.0.0.1:9092"), with_scheme_of("127.0.0.1:0", "127.0.0.1:9092")
+    ('tls://127.0.0.1:9092', '127.0.0.1:9092')
+    """
+    return f"{TLS_PREFIX if speaks_tls(listen) else ''}{address}"

@@ -12,7 +12,7 @@ from semel.protocol.errors import UsageError
 from semel.protocol.ids import TopicPartition
 from semel.protocol.int_bounds import INT64_MAX
 from semel.sdk.transport.options import Bootstrap, nearest, parse_bootstrap
-from semel.sdk.transport.security import Tls, is_security_name, taken_from
+from semel.sdk.transport.security import is_security_name, taken_from
 
 T = TypeVar("T")
 
@@ -140,7 +140,6 @@ class OptionReader:
         options of Kafka's clients for TLS. Addresses are of either listener of a node.
         """
         security = {name.removeprefix(KAFKA): text for name, text in self._values.items() if _is_security(name)}
-        tls = taken_from(f"the {self._owner}", security)
         for name in (BOOTSTRAP, KAFKA_BOOTSTRAP):
             text = self.text(name)
             if _split(text):
@@ -148,9 +147,7 @@ class OptionReader:
                     found = parse_bootstrap(text)
                 except UsageError as error:
                     raise UsageError(f"option {name}: {error.message}") from None
-                if tls is not None and found.tls not in (None, Tls(), tls):
-                    raise UsageError(f"option {name} and options with kafka.ssl. name different files for TLS")
-                return found if tls is None else Bootstrap(found.addresses, tls)
+                return Bootstrap(found.addresses, taken_from(f"the {self._owner}", security, found.tls))
         raise UsageError(
             f"the {self._owner} needs the address of a node, its Kafka port or its gRPC port: option {KAFKA_BOOTSTRAP} "
             f"(localhost:9092), or option {BOOTSTRAP}, which says the same"

@@ -139,7 +139,7 @@ def check_config(config: NodeConfig) -> None:
         raise ConfigError("data.dir is empty: name the directory in which the node keeps its data")
     if not config.log_cleanup_policy:
         raise ConfigError("log.cleanup.policy is empty: use delete, compact, or both")
-    check_tls(config, {name: str(value_of(config, name)) for name in sorted(_MAY_ENCRYPT, reverse=True)})
+    check_tls(config, {name: str(value_of(config, name)) for name in _MAY_ENCRYPT})
 
 
 def _check_address(name: str, text: str) -> None:
@@ -156,7 +156,7 @@ def parse_address(name: str, text: str) -> Address:
     Raises `ConfigError`.
     """
     if speaks_tls(text) and name not in _MAY_ENCRYPT:
-        raise ConfigError(f"{name} = {text}: only {' and '.join(sorted(_MAY_ENCRYPT))} can have {TLS_PREFIX}")
+        raise ConfigError(f"{name} = {text}: only {', '.join(_MAY_ENCRYPT)} can have {TLS_PREFIX}")
     found = _ADDRESS.fullmatch(text.removeprefix(TLS_PREFIX))
     if found is None or int(found["port"]) > 65_535:
         raise ConfigError(f"{name} = {text} is not HOST:PORT with a port of 0 to 65535, for example 127.0.0.1:9092")
@@ -214,7 +214,7 @@ _ADDRESSES: Final = (
     "peer.advertised",
     "metrics.listen",
 )
-_MAY_ENCRYPT: Final = frozenset({"kafka.listen", "grpc.listen"})
+_MAY_ENCRYPT: Final = ("kafka.listen", "grpc.listen", "peer.listen")
 _MAY_BE_EMPTY: Final = frozenset({*_ADDRESSES} - {"kafka.listen", "grpc.listen"})
 
 _CONFIG_VARIABLE: Final = "SEMEL_CONFIG"

@@ -11,6 +11,7 @@ from semel.runtime.setting import ConfigError, PartConfig, setting
 
 CLIENT_AUTH_NONE: Final = "none"
 CLIENT_AUTH_REQUIRED: Final = "required"
+PEER_LISTEN: Final = "peer.listen"
 
 
 @dataclass(frozen=True)
@@ -28,7 +29,9 @@ class TlsConfig(PartConfig):
         "to read it.",
     )
     ssl_ca_location: str = setting(
-        "", "PEM file with the authorities whose certificates clients may show. For ssl.client.auth = required."
+        "",
+        "PEM file with the authorities of others' certificates: of clients, for ssl.client.auth = required, and of the "
+        "other nodes, where their peer.listen begins with tls://.",
     )
     ssl_client_auth: str = setting(
         CLIENT_AUTH_NONE,
@@ -55,18 +58,25 @@ def check_tls(config: TlsConfig, listeners: Mapping[str, str]) -> None:
                 f"{' or '.join(listeners)}, or leave it out"
             )
     is_required = config.ssl_client_auth == CLIENT_AUTH_REQUIRED
-    if is_required and not encrypted:
+    of_clients = [name for name in listeners if name != PEER_LISTEN]
+    if is_required and not any(speaks_tls(listeners[name]) for name in of_clients):
         raise ConfigError(
             f"ssl.client.auth = {CLIENT_AUTH_REQUIRED} protects no listener: write {TLS_PREFIX} before the address of "
-            f"{' or '.join(listeners)}"
+            f"{' or '.join(of_clients)}"
+        )
+    peer = listeners[PEER_LISTEN]
+    if speaks_tls(peer) and not config.ssl_ca_location:
+        raise ConfigError(
+            f"{PEER_LISTEN} = {peer} needs ssl.ca.location: a PEM file with the authorities of the other nodes' "
+            "certificates"
         )
     if is_required and not config.ssl_ca_location:
         raise ConfigError(
             f"ssl.client.auth = {CLIENT_AUTH_REQUIRED} needs ssl.ca.location: a PEM file with the authorities of the "
             "clients' certificates"
         )
-    if config.ssl_ca_location and not is_required:
+    if config.ssl_ca_location and not is_required and not peer:
         raise ConfigError(
-            f"ssl.ca.location = {config.ssl_ca_location} is used only with ssl.client.auth = {CLIENT_AUTH_REQUIRED}: "
-            "set it, or leave both out"
+            f"ssl.ca.location = {config.ssl_ca_location} is used only with ssl.client.auth = {CLIENT_AUTH_REQUIRED}, "
+            f"and with {PEER_LISTEN}: set one of them, or leave it out"
         )

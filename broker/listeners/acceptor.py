@@ -10,16 +10,15 @@ import asyncio
 import errno
 import os
 import socket
+import ssl
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from semel.broker.listeners.addresses import bound, resolved
+from semel.broker.listeners.encrypted import EncryptedConnection
 from semel.runtime.limited_log import LimitedLog
-
-if TYPE_CHECKING:
-    from semel.broker.listeners.tls import Certificates
 
 _ACCEPTED_A_TURN: Final = 64
 """The most connections that are accepted before others have their turn (S3)."""
@@ -27,9 +26,6 @@ _ACCEPTED_A_TURN: Final = 64
 _EXHAUSTED: Final = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM})
 _PAUSE_S: Final = 1.0
 """So long none is accepted after the system had no descriptor for one: it waits in the listen queue."""
-
-_HANDSHAKE_TIMEOUT_S: Final = 10.0
-"""How long a client may take until its connection is encrypted. gRPC has `grpc.handshake.timeout.ms` for it."""
 
 BACKLOG: Final = 512
 IN_PROCESS: Final = "in-process"
@@ -44,6 +40,8 @@ class ConnectionLimits:
     per_address_max: int
     overrides: Mapping[str, int] = field(default_factory=dict)
     connections_setting: str = "max.connections"
+    handshakes_max: int | None = None
+    """How many connections may be in their TLS handshake: one more takes the place of the oldest. None: any number."""
 
 
 class _Accepted(socket.socket):
@@ -69,11 +67,11 @@ class Acceptor:
         protocol: Callable[[], asyncio.BaseProtocol],
         limits: ConnectionLimits,
         log: LimitedLog,
-        certificates: Certificates | None = None,
+        encryption: Callable[[], ssl.SSLContext] | None = None,
     ) -> None:
-        """`certificates`: what connections are encrypted with; None: they are not."""
+        """`encryption`: gives what a connection is encrypted with that is accepted now. None: nothing encrypts them."""
         self._name = name
-        self._certificates = certificates
+        self._encryption = encryption
         self._protocol = protocol
         self.limits = limits
         self._log = log
@@ -81,7 +79,7 @@ class Acceptor:
         self._sockets: list[socket.socket] = []
         self._resume: asyncio.TimerHandle | None = None
         self._accepting: set[asyncio.Task[None]] = set()
-        self._handshaking: set[socket.socket] = set()
+        self._handshaking: dict[socket.socket, None] = {}
         self._open = 0
         self._from_address: dict[str, int] = {}
         self.refused = 0
@@ -133,8 +131,7 @@ class Acceptor:
             each.close()
         if self._accepting:
             for handshaking in self._handshaking:
-                with suppress(OSError):  # it is gone already
-                    handshaking.shutdown(socket.SHUT_RDWR)
+                _hang_up(handshaking)
             await asyncio.wait(self._accepting)
 
     def left(self, address: str) -> None:
@@ -166,8 +163,12 @@ class Acceptor:
                 continue  # of one connection, which was gone before it was accepted
             address = str(name[0])
             if self._admits(address, f"{name[0]}:{name[1]}"):
-                begin = self._begin if self._certificates is None else self._encrypt
-                task = self._loop.create_task(begin(_Accepted(accepted, name), address))
+                connection = _Accepted(accepted, name)
+                if self._encryption is None:
+                    task = self._loop.create_task(self._begin(connection, address))
+                else:
+                    self._shake_hands(connection)
+                    task = self._loop.create_task(self._encrypt(connection, address, self._encryption))
                 self._accepting.add(task)
                 task.add_done_callback(self._accepting.discard)
             else:
@@ -217,32 +218,41 @@ class Acceptor:
                 self.left(address)
             self._log.exception(error, "a connection to the %s listener could not be served", self._name)
 
-    async def _encrypt(self, accepted: socket.socket, address: str) -> None:
+    def _shake_hands(self, accepted: socket.socket) -> None:
+        """Note a connection that is to be encrypted, in the place of the oldest where there are too many."""
+        self._handshaking[accepted] = None
+        most = self.limits.handshakes_max
+        if most is not None and len(self._handshaking) > most:
+            oldest = next(iter(self._handshaking))
+            del self._handshaking[oldest]
+            _hang_up(oldest)
+
+    async def _encrypt(self, accepted: socket.socket, address: str, encryption: Callable[[], ssl.SSLContext]) -> None:
         """Begin an encrypted connection. Its protocol does not hear of a handshake that fails."""
-        assert self._certificates is not None
-        self._handshaking.add(accepted)
         try:
-            await self._loop.connect_accepted_socket(
-                self._protocol,
-                accepted,
-                ssl=self._certificates.context(),
-                ssl_handshake_timeout=_HANDSHAKE_TIMEOUT_S,
+            _, connection = await self._loop.connect_accepted_socket(
+                lambda: EncryptedConnection(self._protocol, encryption()), accepted
             )
+            await connection.encrypted
         except Exception as error:
             accepted.close()
             self.left(address)
-            self.failed_handshakes += 1
-            if not isinstance(error, OSError):
-                self._log.exception(error, "a connection to the %s listener could not be encrypted", self._name)
-                return
-            name = accepted.getpeername()
-            reason = getattr(error, "reason", None) or error.strerror or error or type(error).__name__
-            self._log.warning(
-                "closing connection: peer=%s:%d reason=the TLS handshake failed: %s",
-                name[0], name[1], str(reason).replace("_", " ").lower(),
-            )  # fmt: skip
+            self._tell_of_failure(accepted.getpeername(), error)
         finally:
-            self._handshaking.discard(accepted)
+            self._handshaking.pop(accepted, None)
+
+    def _tell_of_failure(self, peer: tuple[str, int], error: Exception) -> None:
+        self.failed_handshakes += 1
+        if isinstance(error, (ConnectionResetError, ssl.SSLEOFError)):
+            return  # it went away, as what only looks whether somebody listens: no line for each
+        if not isinstance(error, OSError):
+            self._log.exception(error, "a connection to the %s listener could not be encrypted", self._name)
+            return
+        reason = getattr(error, "reason", None) or error.strerror or str(error) or type(error).__name__
+        self._log.warning(
+            "closing connection: peer=%s:%d reason=the TLS handshake with the %s listener failed: %s",
+            peer[0], peer[1], self._name, str(reason).replace("_", " ").lower(),
+        )  # fmt: skip
 
     def _pause(self, error: OSError) -> None:
         """Let connections wait for a moment: asking again at once would be all that the node does."""
@@ -255,3 +265,9 @@ class Acceptor:
             "(ulimit -n, LimitNOFILE), or lower %s",
             self._name, _PAUSE_S, os.strerror(error.errno or 0), self._open, self.limits.connections_setting,
         )  # fmt: skip
+
+
+def _hang_up(connection: socket.socket) -> None:
+    """Have the handshake on a connection fail, as if the peer had closed it."""
+    with suppress(OSError):  # it is gone already
+        connection.shutdown(socket.SHUT_RDWR)

@@ -9,7 +9,9 @@ from __future__ import annotations
 import logging
 import os
 import ssl
+import stat
 import threading
+import time
 from dataclasses import dataclass
 from typing import Any, Final, NoReturn
 
@@ -23,7 +25,16 @@ from semel.runtime.setting import ConfigError
 _log = logging.getLogger("semel.tls")
 
 _FILE_BYTES_MAX: Final = 1 << 20
-_Signature = tuple[tuple[int, int, int], ...]
+_RETRY_S: Final = 5.0
+"""How long a file that could not be used is left alone, though nothing of it has changed: a descriptor was missing."""
+_KEYS: Final = (
+    bytes.fromhex("06092a864886f70d010101"),  # RSA
+    bytes.fromhex("06082a8648ce3d030107"),  # P-256
+    bytes.fromhex("06052b81040022"),  # P-384
+    bytes.fromhex("06052b81040023"),  # P-521
+)
+"""What names, in a certificate, the kinds of keys that both gRPC's library and OpenSSL can use."""
+_Signature = tuple[tuple[int, ...], ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,7 +42,8 @@ class _Loaded:
     """What the files have held at one time. `authorities` is None where clients need no certificate."""
 
     signature: _Signature
-    context: ssl.SSLContext
+    for_clients: ssl.SSLContext
+    for_nodes: ssl.SSLContext
     certificate: bytes
     key: bytes
     authorities: bytes | None
@@ -46,12 +58,18 @@ class Certificates:
         self._authorities = config.ssl_ca_location if config.ssl_client_auth == CLIENT_AUTH_REQUIRED else ""
         self._lock = threading.Lock()
         self._refused: _Signature | None = None
+        self._refused_at = 0.0
+        self._told = ""
         signature = self._signature()
         self._loaded = self._load(signature)
 
-    def context(self) -> ssl.SSLContext:
-        """Return what encrypts a connection that is accepted now."""
-        return self._current().context
+    def for_clients(self) -> ssl.SSLContext:
+        """Return what encrypts a client's connection that is accepted now."""
+        return self._current().for_clients
+
+    def for_nodes(self) -> ssl.SSLContext:
+        """Return the same for another node's: it shows no certificate, since the cluster's secret proves more."""
+        return self._current().for_nodes
 
     def grpc_credentials(self) -> grpc.ServerCredentials:
         """Return what gRPC encrypts with: it asks again at each handshake."""
@@ -75,14 +93,15 @@ class Certificates:
             signature: _Signature = ()
             try:
                 signature = self._signature()
-                if signature not in (self._loaded.signature, self._refused):
+                if signature == self._loaded.signature:
+                    self._refused, self._told = None, ""
+                elif signature != self._refused or time.monotonic() - self._refused_at > _RETRY_S:
                     self._loaded = self._load(signature)
-                    self._refused = None
                     _log.info("the certificate was renewed: certificate=%s", self._certificate)
             except ConfigError as error:
-                if signature != self._refused:  # told once, and tried again when the files have changed once more
+                if error.message != self._told:
                     _log.warning("the certificate stays as it was: %s", error.message)
-                self._refused = signature
+                self._refused, self._refused_at, self._told = signature, time.monotonic(), error.message
             return self._loaded
 
     def _files(self) -> list[tuple[str, str]]:
@@ -96,11 +115,29 @@ class Certificates:
                 state = os.stat(path)
             except OSError as error:
                 raise _unreadable(name, path, error) from None
-            found.append((state.st_ino, state.st_size, state.st_mtime_ns))
+            if not stat.S_ISREG(state.st_mode):  # to open a pipe would wait for who writes into it
+                raise ConfigError(f"{name} = {path} is no file")
+            found.append((state.st_dev, state.st_ino, state.st_size, state.st_mtime_ns, state.st_ctime_ns))
         return tuple(found)
 
     def _load(self, signature: _Signature) -> _Loaded:
         held = [_read(name, path) for name, path in self._files()]
+        context, for_nodes = self._context(), self._context()
+        if self._authorities:
+            try:
+                context.load_verify_locations(self._authorities)
+            except OSError as error:
+                raise ConfigError(
+                    f"ssl.ca.location = {self._authorities} has no certificates in PEM: {_reason(error)}"
+                ) from None
+            context.verify_mode = ssl.CERT_REQUIRED
+            context.verify_flags |= ssl.VERIFY_X509_PARTIAL_CHAIN  # as gRPC's library does
+        self._check_key(held[0])
+        if self._signature() != signature:
+            raise ConfigError("the files of the certificate change just now; they are read again")
+        return _Loaded(signature, context, for_nodes, held[0], held[1], held[2] if self._authorities else None)
+
+    def _context(self) -> ssl.SSLContext:
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
         context.minimum_version = ssl.TLSVersion.TLSv1_2
         try:
@@ -112,17 +149,15 @@ class Certificates:
             ) from None
         except OSError as error:
             raise _unreadable("ssl.certificate.location", self._certificate, error) from None
-        if self._authorities:
-            try:
-                context.load_verify_locations(cadata=held[2].decode("ascii"))
-            except (ssl.SSLError, ValueError) as error:
-                raise ConfigError(
-                    f"ssl.ca.location = {self._authorities} has no certificates in PEM: {_reason(error)}"
-                ) from None
-            context.verify_mode = ssl.CERT_REQUIRED
-        if self._signature() != signature:
-            raise ConfigError("the files of the certificate change just now; they are read again")
-        return _Loaded(signature, context, held[0], held[1], held[2] if self._authorities else None)
+        return context
+
+    def _check_key(self, certificate: bytes) -> None:
+        own = certificate[certificate.find(b"-----BEGIN") :].decode("latin-1").partition("-----END CERTIFICATE-----")
+        if not any(kind in ssl.PEM_cert_to_DER_cert(own[0] + own[1]) for kind in _KEYS):
+            raise ConfigError(
+                f"ssl.certificate.location = {self._certificate} is for a key of a kind that not every client can use: "
+                "take RSA, or an elliptic curve P-256, P-384 or P-521"
+            )
 
     def _encrypted(self) -> NoReturn:
         """OpenSSL asks for a password: it would wait for somebody to type it otherwise."""
@@ -160,6 +195,6 @@ def _grpc_configuration(loaded: _Loaded) -> Any:
 
 def certificates_of(config: NodeConfig) -> Certificates | None:
     """Return the certificate of a node with a listener that needs one. Raises `ConfigError`."""
-    if speaks_tls(config.kafka_listen) or speaks_tls(config.grpc_listen):
+    if any(map(speaks_tls, (config.kafka_listen, config.grpc_listen, config.peer_listen))):
         return Certificates(config)
     return None

@@ -70,7 +70,8 @@ class BrokerRegistered:
 
     incarnation: new for every start
     directory_id: of its data directory
-    peer_host, peer_port: where the other nodes reach it; port 0 where it does not listen to them
+    peer_host, peer_port: where the other nodes reach it, the host with `tls://` before it where it encrypts; port 0
+                          where it does not listen to them
     is_clean: it was stopped, not killed, in its former start: its logs have all that they had then
     durability: "disk" if it counts a record as its own only once that is synced, "os" if the page cache is enough
     secret_mark: the same for all nodes that have the same cluster secret; "" without one

@@ -15,7 +15,8 @@ class PeerConfig(PartConfig):
     peer_listen: str = setting(
         "",
         "HOST:PORT on which the other nodes of a cluster are served; needs metadata.url and cluster.secret.file. "
-        "Empty: the node runs alone. Port 0 takes a free one. What passes is not encrypted.",
+        "Empty: the node runs alone. Port 0 takes a free one. tls://HOST:PORT encrypts it, with "
+        "ssl.certificate.location and ssl.ca.location.",
     )
     peer_advertised: str = setting("", "HOST:PORT that the other nodes connect to. Empty: the address listened on.")
     cluster_secret_file: str = setting(

@@ -5,19 +5,29 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 
+from semel.broker.peers.encryption import PeerEncryption
 from semel.broker.peers.handshake import CHALLENGE_BYTES, NONCE_BYTES, ClientHandshake, HandshakeError, Place, Role
 from semel.broker.peers.secret import PROOF_BYTES
 from semel.protocol.randomness import source
+from semel.protocol.tls import TLS_PREFIX, speaks_tls
 from semel.runtime.kafka_client.connection import Connection, ConnectionLostError, Dial
 
 
-def dial_peer(host: str, port: int, here: Place, node_id: int, role: Role) -> Dial:
-    """Return what opens a connection to a node that proves to be the one that is meant."""
+def dial_peer(host: str, port: int, here: Place, node_id: int, role: Role, encryption: PeerEncryption) -> Dial:
+    """Return what opens a connection to a node that proves to be the one that is meant.
+
+    host: with `tls://` before it where the node encrypts
+    """
 
     async def dial(made: Callable[[], Connection]) -> Connection:
         loop = asyncio.get_running_loop()
         handshake = ClientHandshake(here, node_id, role, source().randbytes(NONCE_BYTES))
-        transport, greeting = await loop.create_connection(lambda: _Greeting(handshake), host, port)
+        if speaks_tls(host):
+            transport, greeting = await loop.create_connection(
+                lambda: _Greeting(handshake), host.removeprefix(TLS_PREFIX), port, ssl=encryption.context()
+            )
+        else:
+            transport, greeting = await loop.create_connection(lambda: _Greeting(handshake), host, port)
         try:
             await greeting.proven
         except BaseException:

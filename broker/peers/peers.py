@@ -16,6 +16,7 @@ from semel.broker.metadata.changes import BrokerFenced, BrokerRegistered, Change
 from semel.broker.metadata.image import BrokerImage, MetadataImage
 from semel.broker.peers.config import PeerConfig
 from semel.broker.peers.dialing import dial_peer
+from semel.broker.peers.encryption import PeerEncryption
 from semel.broker.peers.handshake import Place, Role
 from semel.broker.peers.requests import PeerRequest
 from semel.broker.peers.secret import ClusterSecret
@@ -60,8 +61,10 @@ class Peers:
         secret: ClusterSecret | None,
         config: PeerConfig,
         clock: Clock,
+        encryption: PeerEncryption | None = None,
     ) -> None:
         """`image`: gives the newest metadata, by which nodes are found. secret: None where this node has none."""
+        self._encryption = encryption or PeerEncryption("")
         self._node_id = node_id
         self._image = image
         self._secret = secret
@@ -161,14 +164,23 @@ class Peers:
         if peer is not None:
             peer.close("the node has registered again")
         here = Place(self._image().cluster_id, self._node_id, self._secret)
-        peer = self._peers[node_id] = _Peer(node_id, address, here, self._config, self._clock)
+        peer = self._peers[node_id] = _Peer(node_id, address, here, self._config, self._clock, self._encryption)
         return peer
 
 
 class _Peer:
     """One node since it last registered."""
 
-    def __init__(self, node_id: int, address: _Address, here: Place, config: PeerConfig, clock: Clock) -> None:
+    def __init__(
+        self,
+        node_id: int,
+        address: _Address,
+        here: Place,
+        config: PeerConfig,
+        clock: Clock,
+        encryption: PeerEncryption,
+    ) -> None:
+        self._encryption = encryption
         self.address = address
         self._node_id = node_id
         self._here = here
@@ -194,7 +206,7 @@ class _Peer:
     async def greet(self) -> None:
         """Open a connection, have the node prove itself, and close it. Raises `ConnectionLostError`, `OSError`."""
         _, _, host, port = self.address
-        dial = dial_peer(host, port, self._here, self._node_id, Role.REQUESTS)
+        dial = dial_peer(host, port, self._here, self._node_id, Role.REQUESTS, self._encryption)
         connection = await dial(lambda: Connection(f"node {self._node_id}", "probe", in_flight_max=1))
         connection.close("it was only asked whether it runs")
 
@@ -233,7 +245,7 @@ class _Peer:
             _, _, host, port = self.address
             return await connect(
                 f"node {self._node_id} at {host}:{port}",
-                dial_peer(host, port, self._here, self._node_id, role),
+                dial_peer(host, port, self._here, self._node_id, role, self._encryption),
                 client_id=f"node-{self._here.node_id}",
                 in_flight_max=IN_FLIGHT_MAX,
                 timeout_ms=self._config.peer_request_timeout_ms,

@@ -10,6 +10,7 @@ from semel.broker.config.sources import LoadedConfig, load_config, parse_address
 from semel.broker.node import Listener
 from semel.broker.open_files import open_files_limit
 from semel.protocol.errors import UsageError
+from semel.protocol.tls import with_scheme_of
 from semel.runtime.setting import ConfigError
 
 _GIVEN_ELSEWHERE: Final = {
@@ -40,11 +41,11 @@ def embedded_config(
             raise ConfigError(f"open(settings=...) has no {name}: {_GIVEN_ELSEWHERE[name]}")
         flags.append((f"open(settings=...), {name}", name, value))
     if grpc is not None:
-        address = parse_address("grpc", _text("grpc", grpc))
+        address = parse_address("grpc.listen", _text("grpc", grpc))
         flags.append(("open(grpc=...)", "grpc.listen", grpc))
         listeners.add(Listener.GRPC)
         if kafka is None:  # records travel there, those of gRPC's clients too
-            kafka = str(address._replace(port=0))
+            kafka = with_scheme_of(grpc, address._replace(port=0))
     if kafka is not None:
         flags.append(("open(kafka=...)", "kafka.listen", _text("kafka", kafka)))
         listeners.add(Listener.KAFKA)

@@ -15,6 +15,7 @@ from typing import Any, TypeVar
 
 from semel.broker.node import Listener, Node
 from semel.protocol.errors import FatalError, SemelError, UsageError
+from semel.protocol.tls import with_scheme_of
 from semel.sdk.embedded.config import embedded_config
 from semel.sdk.embedded.hosted_node import HostedNode
 from semel.sdk.embedded.link import EmbeddedLink
@@ -84,7 +85,9 @@ class EmbeddedCore:
                 f'{self.path} was opened without ports: semel.open("{self.path}", {option}="127.0.0.1:0") has one'
             )
         node = self._host.node
-        return str(node.grpc_address if listener is Listener.GRPC else node.kafka_address)
+        if listener is Listener.GRPC:
+            return with_scheme_of(node.config.grpc_listen, node.grpc_address)
+        return str(node.kafka_address)  # Kafka's clients are told of encryption in other ways
 
     def check(self) -> None:
         """Raise `UsageError` where it can't be used."""

@@ -23,6 +23,7 @@ from semel.protocol.api.transactions import DescribeTransactionRequest, InitProd
 from semel.protocol.errors import ErrorCode, RetriableError, SemelError, UsageError, error_for
 from semel.protocol.ids import TopicPartition
 from semel.protocol.record_decoder import Record
+from semel.protocol.tls import TLS_PREFIX, with_scheme_of
 from semel.runtime.inline_executor import InlineExecutor
 from semel.runtime.ports import lasting_address
 from semel.runtime.simulated_storage import SimulatedStorage
@@ -123,8 +124,9 @@ class Broker:
         )
         hosted.start(START_TIMEOUT_S)
         self._hosted = hosted
-        self._values["grpc.listen"] = str(hosted.node.grpc_address)
-        self._values["kafka.listen"] = str(hosted.node.kafka_address)
+        config = hosted.node.config
+        self._values["grpc.listen"] = with_scheme_of(config.grpc_listen, hosted.node.grpc_address)
+        self._values["kafka.listen"] = with_scheme_of(config.kafka_listen, hosted.node.kafka_address)
 
     def stop(self) -> None:
         """Stop as SIGTERM does: requests in flight end, everything is flushed. The data stays for `start`."""
@@ -217,7 +219,7 @@ class Broker:
     def kafka(self) -> str:
         """HOST:PORT for Kafka's clients, their `bootstrap.servers`. Stays the same over restarts."""
         self._check_started()
-        return str(self._values["kafka.listen"])
+        return str(self._values["kafka.listen"]).removeprefix(TLS_PREFIX)
 
     # --- Topics and what is in them -----------------------------------------------------------------------------------
 

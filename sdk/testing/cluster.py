@@ -24,6 +24,7 @@ from semel.broker.node import Listener, Node
 from semel.protocol.api.topics import NewTopic
 from semel.protocol.errors import ErrorCode, SemelError, UsageError, error_for
 from semel.protocol.ids import TopicPartition
+from semel.protocol.tls import with_scheme_of
 from semel.runtime.inline_executor import InlineExecutor
 from semel.runtime.ports import lasting_address
 from semel.runtime.simulated_storage import SimulatedStorage
@@ -301,7 +302,8 @@ class _Member:
         node = hosted.node
         assert node.peer_listener is not None
         addresses = (node.kafka_address, node.grpc_address, f"127.0.0.1:{node.peer_listener.port}")
-        self.values |= {name: str(address) for name, address in zip(_KEEPS, addresses, strict=True)}
+        given = (node.config.kafka_listen, node.config.grpc_listen, node.config.peer_listen)
+        self.values |= dict(zip(_KEEPS, map(with_scheme_of, given, addresses), strict=True))
 
     def run(self, work: Callable[[Node], Coroutine[Any, Any, _Result]]) -> _Result:
         hosted = self._running()

@@ -6,6 +6,7 @@ All methods run on the IO thread.
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Callable
 from functools import partial
 
@@ -14,6 +15,10 @@ from semel.runtime.kafka_client.channel import Channel
 from semel.runtime.kafka_client.connection import Connection, ConnectionLostError, Dial, connect, dial_tcp
 from semel.sdk.transport.in_process import NodeGoneError, NodeLink
 from semel.sdk.transport.options import ClientOptions
+from semel.sdk.transport.outage import WARN_EVERY_S
+from semel.sdk.transport.security import Encryption
+
+_log = logging.getLogger("semel.client")
 
 
 def dial_link(link: NodeLink) -> Dial:
@@ -40,6 +45,7 @@ class Connections:
         resolve: Callable[[int], tuple[str, int]],
         link: NodeLink | None = None,
         on_silence: Callable[[int, Connection], None] | None = None,
+        encryption: Encryption | None = None,
     ) -> None:
         """`resolve` gives the data address of a node id. Raises `RetriableError` for a node it does not know.
 
@@ -47,11 +53,14 @@ class Connections:
         on_silence: is called with a node and the connection to it where answers are late, see `Connection.on_silence`
         """
         self._link = link
+        self._encryption = encryption
         self._options = options
         self._now = clock.monotonic
         self._resolve = resolve
         self._on_silence = on_silence
         self._channels: dict[int, Channel] = {}
+        self._failing: dict[int, tuple[float, float]] = {}
+        """Since when a node takes no connection, and when to warn of it."""
 
     def opened(self, node_id: int) -> Connection | None:
         """Return the open connection to a node, if there is one."""
@@ -82,18 +91,31 @@ class Connections:
         for channel in self._channels.values():
             channel.close()
 
+    def _tell_of(self, node_id: int, error: ConnectionLostError) -> None:
+        """Warn where a node has taken no data connection for a while: records wait, and calls may be answered."""
+        now = self._now()
+        since, warn_at = self._failing.get(node_id, (now, now + WARN_EVERY_S))
+        if now >= warn_at:
+            warn_at = now + WARN_EVERY_S
+            _log.warning("node %d takes no records, still trying (%.0f s): %s", node_id, now - since, error.message)
+        self._failing[node_id] = since, warn_at
+
     async def _connect(self, node_id: int) -> Connection:
         host, port = self._resolve(node_id)
         link = None if self._link is None else self._link.to(f"{host}:{port}")
-        # Read for each connection: a certificate of the client may have been renewed.
-        encryption = None if self._options.tls is None else self._options.tls.context()
-        connection = await connect(
-            f"{host}:{port}" if link is None else link.name,
-            dial_tcp(host, port, encryption) if link is None else dial_link(link),
-            client_id=self._options.client_id,
-            in_flight_max=self._options.connection_in_flight_max,
-            timeout_ms=min(self._options.request_timeout_ms, 10_000),
-        )
+        encryption = None if self._encryption is None else self._encryption.context()
+        try:
+            connection = await connect(
+                f"{host}:{port}" if link is None else link.name,
+                dial_tcp(host, port, encryption) if link is None else dial_link(link),
+                client_id=self._options.client_id,
+                in_flight_max=self._options.connection_in_flight_max,
+                timeout_ms=min(self._options.request_timeout_ms, 10_000),
+            )
+        except ConnectionLostError as error:
+            self._tell_of(node_id, error)
+            raise
+        self._failing.pop(node_id, None)
         if self._on_silence is not None:
             connection.on_silence = partial(self._on_silence, node_id, connection)
         return connection

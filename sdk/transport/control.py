@@ -30,6 +30,7 @@ from semel.sdk.transport.name_addresses import accepting_address
 from semel.sdk.transport.options import ClientOptions
 from semel.sdk.transport.outage import Outage
 from semel.sdk.transport.rpcs import GET_METADATA, Request, Response, Rpc
+from semel.sdk.transport.security import Encryption
 from semel.sdk.transport.unreachable import Trouble, UnreachableError, from_kafka_listener, trouble_at, unreachable
 
 ERROR_TRAILER = "semel-error"
@@ -100,9 +101,16 @@ def item_error(error: common_pb2.Error, what: str) -> SemelError:
 class Control:
     """Calls the nodes' gRPC API. All methods but `close` run on the IO thread."""
 
-    def __init__(self, options: ClientOptions, clock: Clock, link: NodeLink | None = None) -> None:
+    def __init__(
+        self,
+        options: ClientOptions,
+        clock: Clock,
+        link: NodeLink | None = None,
+        encryption: Encryption | None = None,
+    ) -> None:
         """`link`: the node, where it is in this process; gRPC is not used then."""
         self.clock = clock
+        self._encryption = encryption
         self._link = link
         self._options = options
         self._metadata = ((CLIENT_METADATA, options.client_id.encode()),)
@@ -346,9 +354,8 @@ class Control:
             failure = to_semel_error(error, rpc.name, target, timeout_s)
             if isinstance(failure, UnreachableError):
                 failure = await self._explained(target, failure)
-                if self._options.tls is not None and failure.trouble is Trouble.HANGS_UP:
-                    # TLS 1.3: a client whose certificate is refused hears of it by the end of its connection alone.
-                    failure = trouble_at(target, Trouble.WANTS_CERTIFICATE, "it closes each connection")
+                if self._encryption is not None and failure.trouble is Trouble.HANGS_UP:
+                    failure = trouble_at(target, Trouble.HANGS_UP_ON_TLS)
                 self.outage.failed(target, failure.trouble)
             elif error.code() is grpc.StatusCode.DEADLINE_EXCEEDED:
                 self.outage.failed(target, Trouble.SILENT)
@@ -450,7 +457,7 @@ class Control:
             timeout_ms = min(max(1.0, (deadline - self.clock.monotonic()) * 1000), _LOOK_TIMEOUT_MS)
             options = self._options
             look = find_grpc_address(
-                given, options.tls, client_id=options.client_id, timeout_ms=timeout_ms, clock=self.clock
+                given, self._encryption, client_id=options.client_id, timeout_ms=timeout_ms, clock=self.clock
             )
             task = self._looks[given] = asyncio.get_running_loop().create_task(look)
             task.add_done_callback(lambda done: self._looked(given, done))
@@ -480,7 +487,7 @@ class Control:
         return channel
 
     def _open(self, target: str) -> grpc.Channel:
-        return open_channel(target, self._options.tls, _CHANNEL_OPTIONS)
+        return open_channel(target, self._encryption, _CHANNEL_OPTIONS)
 
     def _callable(self, rpc: Rpc[Request, Response], target: str) -> Any:
         key = (target, rpc.path)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ssl
 from collections.abc import Callable
 from typing import Final
 
@@ -17,9 +18,9 @@ from semel.protocol.kafka.broker_configs import (
 )
 from semel.protocol.tls import TLS_PREFIX
 from semel.runtime.clock import Clock
-from semel.runtime.kafka_client.connection import Connection, ConnectionLostError, connect, dial_tcp
-from semel.sdk.transport.security import Tls
-from semel.sdk.transport.unreachable import Trouble, trouble_at
+from semel.runtime.kafka_client.connection import Connection, ConnectionLostError, Dial, connect, dial_tcp
+from semel.sdk.transport.security import Encryption
+from semel.sdk.transport.unreachable import Trouble, trouble_at, trouble_of_tls
 
 CONNECT_TIMEOUT_MS: Final = 1_000
 """How long to wait for what listens at an address to say that it speaks Kafka's protocol."""
@@ -30,12 +31,13 @@ _ANY_HOST: Final = frozenset({"0.0.0.0", "::", "[::]", ""})  # noqa: S104 (compa
 
 
 async def find_grpc_address(
-    target: str, tls: Tls | None, *, client_id: str, timeout_ms: float, clock: Clock
+    target: str, encryption: Encryption | None, *, client_id: str, timeout_ms: float, clock: Clock
 ) -> str | None:
     """Return the gRPC address, "host:port", of the node whose Kafka listener is at `target`. One attempt.
 
     None where nothing at `target` speaks Kafka's protocol. Raises `UnreachableError` with `Trouble.FOREIGN` for a Kafka
-    broker that is no node of Semel, and with `Trouble.KAFKA` where the answer did not come.
+    broker that is no node of Semel, with `Trouble.KAFKA` where the answer did not come, and with what is wrong with its
+    encryption.
     """
     now = clock.monotonic
     deadline = now() + timeout_ms / 1000
@@ -44,12 +46,14 @@ async def find_grpc_address(
     try:
         connection = await connect(
             target,
-            dial_tcp(host, int(port), None if tls is None else tls.context()),
+            dial_tcp(host, int(port)) if encryption is None else _dial_tls(target, host, int(port), encryption),
             client_id=client_id,
             timeout_ms=min(CONNECT_TIMEOUT_MS, timeout_ms),
         )
     except ConnectionLostError:
-        return None
+        if encryption is None:
+            return None
+        raise trouble_at(target, Trouble.HANGS_UP_ON_TLS) from None
     try:
         found = await _ask(connection, host, lambda: max(1.0, (deadline - now()) * 1000))
     except FatalError:  # it has no such request
@@ -61,6 +65,21 @@ async def find_grpc_address(
     if found is None:
         raise trouble_at(target, Trouble.FOREIGN)
     return found
+
+
+def _dial_tls(target: str, host: str, port: int, encryption: Encryption) -> Dial:
+    """Return what opens an encrypted connection, and says what is wrong with the encryption."""
+
+    async def dial(made: Callable[[], Connection]) -> Connection:
+        try:
+            return await dial_tcp(host, port, encryption.context())(made)
+        except ssl.SSLError as error:
+            trouble = trouble_of_tls(error)
+            if trouble is None:
+                raise
+            raise trouble_at(target, trouble, str(error.reason or error).replace("_", " ").lower()) from None
+
+    return dial
 
 
 async def _ask(connection: Connection, host: str, left_ms: Callable[[], float]) -> str | None:

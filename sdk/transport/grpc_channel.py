@@ -7,12 +7,12 @@ from typing import Any
 
 import grpc
 
-from semel.sdk.transport.security import Tls
+from semel.sdk.transport.security import Encryption
 
 
-def open_channel(target: str, tls: Tls | None, options: Sequence[tuple[str, Any]] = ()) -> grpc.Channel:
-    """Return a channel that uses no HTTP proxy. Raises `UsageError` where a file of `tls` can't be used."""
+def open_channel(target: str, encryption: Encryption | None, options: Sequence[tuple[str, Any]] = ()) -> grpc.Channel:
+    """Return a channel that uses no HTTP proxy. Raises `UsageError` where a file of `encryption` can't be used."""
     further = (("grpc.enable_http_proxy", 0), *options)
-    if tls is None:
+    if encryption is None:
         return grpc.insecure_channel(target, options=further)
-    return grpc.secure_channel(target, tls.credentials(), options=further)
+    return grpc.secure_channel(target, encryption.credentials(), options=further)

@@ -17,7 +17,7 @@ from semel.protocol.tls import TLS_PREFIX, speaks_tls
 from semel.runtime.backoff import Backoff
 from semel.sdk.transport.in_process import SCHEME
 from semel.sdk.transport.kafka_names import advice_for, in_our_names
-from semel.sdk.transport.security import Tls, as_query, taken_from, tls_of_query
+from semel.sdk.transport.security import Tls, as_query, is_security_name, taken_from, tls_of_query
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -56,11 +56,9 @@ def checked_names(function: Callable[P, R]) -> Callable[P, R]:
         owner = type(args[0]).__name__ if function.__name__ == "__init__" else f"{function.__name__}()"
         by_place = dict(zip(places, args, strict=False))
         options = in_our_names(owner, known, kwargs, by_place)
-        if "bootstrap" in names and (tls := taken_from(owner, options)) is not None:
+        if "bootstrap" in names and any(map(is_security_name, options)):
             where = parse_bootstrap(by_place.get("bootstrap", options.get("bootstrap")))
-            if where.tls not in (None, Tls(), tls):
-                raise UsageError(f"{owner}: its bootstrap and its options name different files for TLS")
-            encrypted = Bootstrap(where.addresses, tls)
+            encrypted = Bootstrap(where.addresses, taken_from(owner, options, where.tls))
             if "bootstrap" in by_place:
                 place = places.index("bootstrap")
                 return cast(Callable[..., R], checked)(*args[:place], encrypted, *args[place + 1 :], **options)
@@ -269,6 +267,8 @@ def _empty(where: str) -> UsageError:
 
 
 def _no_address(where: str, part: str) -> UsageError:
+    if part.lower().startswith(("ssl://", "tls://", "https://", "grpcs://")):
+        return UsageError(f"{where} address {part!r}: write {TLS_PREFIX}HOST:PORT for a node that encrypts")
     return UsageError(
         f"{where} address {part!r} is not HOST:PORT; give the address of a node, its gRPC port or its Kafka "
         'port, such as "localhost:9094"'

@@ -7,15 +7,18 @@ the names of librdkafka.
 
 from __future__ import annotations
 
+import os
 import ssl
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final, TypedDict
-from urllib.parse import parse_qsl, quote
+from urllib.parse import quote, unquote
 
 from semel.protocol.errors import UsageError
+from semel.protocol.tls import TLS_PREFIX
 
 if TYPE_CHECKING:
     import grpc
@@ -49,6 +52,11 @@ _REFUSED: Final[Mapping[str, str]] = MappingProxyType(
         "ssl_truststore_location": f"use {_CA}, a PEM file",
         "ssl_keystore_type": f"use {_CERTIFICATE} and {_KEY}, PEM files",
         "ssl_truststore_type": f"use {_CA}, a PEM file",
+        "ssl_keystore_key": f"use {_KEY}, a PEM file",
+        "ssl_keystore_certificate_chain": f"use {_CERTIFICATE}, a PEM file",
+        "ssl_keystore_password": f"{_KEY} is a key that is not encrypted",
+        "ssl_truststore_certificates": f"use {_CA}, a PEM file",
+        "ssl_truststore_password": f"use {_CA}, a PEM file",
     }
 )
 
@@ -86,6 +94,7 @@ class Tls:
         except (ssl.SSLError, OSError) as error:
             raise UsageError(f"{_CA} = {self.ca_location} has no certificates in PEM: {_reason(error)}") from None
         context.minimum_version = ssl.TLSVersion.TLSv1_2
+        context.verify_flags |= ssl.VERIFY_X509_PARTIAL_CHAIN  # as gRPC's library does
         if self.certificate_location:
             try:
                 context.load_cert_chain(self.certificate_location, self.key_location, password=self._encrypted)
@@ -100,12 +109,10 @@ class Tls:
         """Return what encrypts gRPC's connections. Raises `UsageError` where a file can't be used."""
         import grpc
 
-        context = self.context()  # gRPC itself says nothing of what is wrong with a file
+        self.context()  # gRPC itself says nothing of what is wrong with a file
         authorities, certificate, key = self._read_all()
-        if authorities is None:  # gRPC has authorities of its own, and not the system's
-            known = context.get_ca_certs(binary_form=True)
-            authorities = "".join(map(ssl.DER_cert_to_PEM_cert, known)).encode() or None
-        return grpc.ssl_channel_credentials(authorities, key, certificate)
+        # gRPC has authorities of its own, and not the system's.
+        return grpc.ssl_channel_credentials(authorities or _system_authorities(), key, certificate)
 
     def _read_all(self) -> list[bytes | None]:
         paths = zip(FILES, (self.ca_location, self.certificate_location, self.key_location), strict=True)
@@ -133,13 +140,17 @@ def tls_of_options(where: str, options: Mapping[str, str]) -> Tls:
 
 def tls_of_query(where: str, query: str) -> Tls:
     """Return the files that the text after the `?` of a bootstrap names. Raises `UsageError`."""
-    try:
-        pairs = parse_qsl(query, keep_blank_values=True, strict_parsing=True, max_num_fields=len(FILES))
-    except ValueError:
-        raise UsageError(
-            f"{where}: {query!r} is not NAME=VALUE, with & between several of them; names are {', '.join(FILES)}"
-        ) from None
-    return tls_of_options(where, dict(pairs))
+    options: dict[str, str] = {}
+    for pair in query.split("&"):
+        name, is_given, value = pair.partition("=")
+        if not is_given:
+            raise UsageError(
+                f"{where}: {pair!r} is not NAME=VALUE, with & between several of them; names are {', '.join(FILES)}"
+            )
+        if name in options:
+            raise UsageError(f"{where} has {name} twice")
+        options[name] = unquote(value)
+    return tls_of_options(where, options)
 
 
 def as_query(tls: Tls) -> str:
@@ -153,10 +164,10 @@ def is_security_name(name: str) -> bool:
     return name in _SPELLINGS or name.replace(".", "_") in _REFUSED
 
 
-def taken_from(owner: str, options: dict[str, Any]) -> Tls | None:
-    """Take what is about encryption out of a client's options. None where it is asked for no encryption.
+def taken_from(owner: str, options: dict[str, Any], given: Tls | None) -> Tls | None:
+    """Take what is about encryption out of a client's options. None: nothing is encrypted.
 
-    Raises `UsageError`.
+    given: what its bootstrap says. Raises `UsageError`, also where the two differ.
     """
     found: dict[str, str] = {}
     for name in [name for name in options if is_security_name(name)]:
@@ -165,20 +176,69 @@ def taken_from(owner: str, options: dict[str, Any]) -> Tls | None:
         value = options.pop(name)
         if value is None:
             continue
+        if isinstance(value, os.PathLike):
+            value = os.fspath(value)
         if not isinstance(value, str):
-            raise UsageError(f"option {name} must be text (str), not {type(value).__name__} {value!r}")
+            raise UsageError(f"option {name} must be text (str), not {type(value).__name__}")
         if found.setdefault(_SPELLINGS[name], value) != value:
             raise UsageError(f"{owner}: {name} is given under two names, with different values")
-    protocol = found.pop(_PROTOCOL, "SSL" if found else "PLAINTEXT").upper()
+    if not found:
+        return given
+    protocol = found.pop(_PROTOCOL, "SSL").upper()
     if protocol not in ("SSL", "PLAINTEXT"):
         raise UsageError(
             f"option {_PROTOCOL} can't be {protocol!r}; use one of: PLAINTEXT, SSL (there are no users yet)"
         )
-    if protocol == "SSL":
-        return tls_of_options(owner, found)
-    if found:
-        raise UsageError(f"{owner}: {', '.join(found)} without {_PROTOCOL}=SSL: nothing would be encrypted")
-    return None
+    if protocol == "PLAINTEXT":
+        if found:
+            raise UsageError(f"{owner}: {', '.join(found)} without {_PROTOCOL}=SSL: nothing would be encrypted")
+        if given is not None:
+            raise UsageError(
+                f"{owner}: {_PROTOCOL}=PLAINTEXT, and its bootstrap has {TLS_PREFIX}: leave one of them out"
+            )
+        return None
+    tls = tls_of_options(owner, found)
+    if given is not None and given != Tls():
+        if tls not in (Tls(), given):
+            raise UsageError(f"{owner}: its bootstrap and its options name different files for TLS")
+        return given
+    return tls
+
+
+class Encryption:
+    """How one client encrypts. Its files are read for each connection, because they may be renewed; while they can't be
+    used, what they held before is. From any thread.
+    """
+
+    def __init__(self, tls: Tls) -> None:
+        """Raises `UsageError` where a file can't be used."""
+        self._tls = tls
+        self._context = tls.context()
+        self._credentials: grpc.ChannelCredentials | None = None
+
+    def context(self) -> ssl.SSLContext:
+        """Return what encrypts a new data connection."""
+        with suppress(UsageError):
+            self._context = self._tls.context()
+        return self._context
+
+    def credentials(self) -> grpc.ChannelCredentials:
+        """Return what encrypts gRPC's connections. Raises `UsageError` where no file could ever be used."""
+        try:
+            self._credentials = self._tls.credentials()
+        except UsageError:
+            if self._credentials is None:
+                raise
+        return self._credentials
+
+
+def _system_authorities() -> bytes | None:
+    """Return the certificates that OpenSSL takes for authorities on this machine, PEM; None where there are none."""
+    places = ssl.get_default_verify_paths()
+    files = [Path(path) for path in (places.cafile,) if path]
+    if not files and places.capath:
+        files = [path for path in Path(places.capath).iterdir() if path.suffix in (".pem", ".crt") and path.is_file()]
+    return b"\n".join(path.read_bytes() for path in sorted(files)) or None
 
 
 def _read(name: str, path: str) -> bytes:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import ssl
 from enum import Enum
 from typing import Final
 
@@ -49,14 +50,19 @@ class Trouble(Enum):
         "with this name"
     )
     WANTS_CERTIFICATE = (
-        "{target} refused this client's certificate, or asked for one and got none ({details}): give "
-        "ssl.certificate.location and ssl.key.location, of an authority that the node knows"
+        "{target} refused this client's certificate ({details}): give ssl.certificate.location and ssl.key.location, "
+        "of an authority that the node knows"
+    )
+    HANGS_UP_ON_TLS = (
+        "{target} closes encrypted connections: it refused this client's certificate, or asked for one and got none "
+        "(give ssl.certificate.location and ssl.key.location; the node's log says why); or it is not encrypted (leave "
+        "out tls://); or it is a proxy whose node is not running"
     )
     OTHER = "the node at {target} can't be reached ({details}); is it running, and is the address right?"
 
     @property
     def may_be_another_protocol(self) -> bool:
-        return self in (Trouble.SILENT, Trouble.NOT_GRPC, Trouble.HANGS_UP)
+        return self in (Trouble.SILENT, Trouble.NOT_GRPC, Trouble.HANGS_UP, Trouble.HANGS_UP_ON_TLS)
 
     @property
     def says_wrong_address(self) -> bool:
@@ -95,6 +101,7 @@ _IN_SHORT: Final = {
     Trouble.UNTRUSTED: "shows a certificate of an unknown authority",
     Trouble.OTHER_NAME: "shows a certificate for another name",
     Trouble.WANTS_CERTIFICATE: "does not accept this client's certificate",
+    Trouble.HANGS_UP_ON_TLS: "closes each encrypted connection",
     Trouble.OTHER: "can't be reached",
 }
 
@@ -147,6 +154,17 @@ def trouble_at(target: str, trouble: Trouble, details: str = "") -> UnreachableE
     error.trouble = trouble
     error.address = target
     return error
+
+
+_NAME_MISMATCHES: Final = frozenset({62, 64})
+"""What OpenSSL says of a certificate that is for another host name, or another IP address."""
+
+
+def trouble_of_tls(error: ssl.SSLError) -> Trouble | None:
+    """Return what a handshake has failed for; None where it is nothing of the certificates."""
+    if isinstance(error, ssl.SSLCertVerificationError):
+        return Trouble.OTHER_NAME if error.verify_code in _NAME_MISMATCHES else Trouble.UNTRUSTED
+    return next((trouble for sign, trouble in _SIGNS if sign.search(str(error))), None)
 
 
 def from_kafka_listener(error: UnreachableError, kafka: str) -> UnreachableError:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
 import re
+import signal
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -13,6 +15,7 @@ from pathlib import Path
 import pytest
 from certificates import Authority
 
+import semel
 from semel.sdk.transport.options import Bootstrap
 
 COMMAND = (sys.executable, "-P", "-m", "semel.cli")
@@ -29,18 +32,24 @@ def authority(tmp_path: Path) -> Authority:
     return Authority(tmp_path / "authority")
 
 
-@pytest.fixture
-def bootstraps(tmp_path: Path, authority: Authority) -> Iterator[list[str]]:
-    """Both ports of a node, with what a client needs."""
+def flags_of(authority: Authority) -> list[str]:
     pair = authority.node()
     settings = {
         "ssl.certificate.location": pair.certificate,
         "ssl.key.location": pair.key,
         "ssl.client.auth": "required",
         "ssl.ca.location": authority.ca,
+        "offsets.topic.num.partitions": 2,
+        "transaction.state.log.num.partitions": 2,
     }
     flags = [part for name, value in settings.items() for part in ("--set", f"{name}={value}")]
-    flags += ["--kafka", "tls://127.0.0.1:0", "--grpc", "tls://127.0.0.1:0"]
+    return [*flags, "--kafka", "tls://127.0.0.1:0", "--grpc", "tls://127.0.0.1:0"]
+
+
+@pytest.fixture
+def bootstraps(tmp_path: Path, authority: Authority) -> Iterator[list[str]]:
+    """Both ports of a node, with what a client needs."""
+    flags = flags_of(authority)
     command = [*COMMAND, "serve", "--data-dir", str(tmp_path / "data"), *flags]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environment()) as process:
         assert process.stdout is not None
@@ -94,6 +103,41 @@ def test_a_command_that_does_not_encrypt_says_what_to_do(bootstraps: list[str], 
     assert f"tls://{address}" in plain.stderr
     nameless = ran("topic", "list", "--bootstrap", f"tls://{address}?ssl.ca.location={authority.ca}")
     assert nameless.returncode != 0
-    assert "give ssl.certificate.location and ssl.key.location" in nameless.stderr
+    assert "ssl.certificate.location and ssl.key.location" in nameless.stderr
     for command in (("health", "--bootstrap", address), ("health", "--bootstrap", f"tls://{address}")):
         assert ran(*command).returncode == 3
+
+
+def test_a_cluster_whose_ports_all_encrypt_replicates_and_loses_a_node(tmp_path: Path, authority: Authority) -> None:
+    ready = re.compile(r"ready: node (?P<node>\d+) kafka tls://\S+ grpc tls://(?P<grpc>\S+) data .*\n")
+    command = [*COMMAND, "serve", "--nodes", "3", "--data-dir", str(tmp_path / "data"), *flags_of(authority)]
+    command += ["--set", "peer.listen=tls://127.0.0.1:0"]
+    log = tmp_path / "log"
+    with (
+        log.open("w") as errors,
+        subprocess.Popen(command, stdout=subprocess.PIPE, stderr=errors, text=True, env=environment()) as process,
+    ):
+        assert process.stdout is not None
+        try:
+            found = [ready.fullmatch(process.stdout.readline()) for _ in range(3)]
+            addresses = tuple(one["grpc"] for one in found if one is not None)
+            assert len(addresses) == 3, log.read_text()
+            bootstrap = str(Bootstrap(addresses, authority.tls(authority.client())))
+            with semel.Admin(bootstrap) as admin:
+                admin.create_topic("t", partitions=3, replication_factor=3)
+            with semel.Producer(bootstrap, transactional_id="t") as producer:
+                with producer.transaction():
+                    for partition in range(3):
+                        producer.send("t", b"before", partition=partition)
+                killed = re.search(r"node 1 is process (\d+)", log.read_text())
+                assert killed is not None
+                os.kill(int(killed[1]), signal.SIGKILL)
+                with producer.transaction():
+                    for partition in range(3):
+                        producer.send("t", b"after", partition=partition)
+            with semel.Consumer(bootstrap, group="g", topics=["t"], offset_reset="earliest") as consumer:
+                values = [record.value for record in itertools.islice(consumer, 6)]
+            assert sorted(filter(None, values)) == [b"after"] * 3 + [b"before"] * 3
+        finally:
+            process.terminate()
+    assert process.returncode == 0

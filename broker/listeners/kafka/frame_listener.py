@@ -10,7 +10,7 @@ import heapq
 import logging
 import socket
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Final
 
 from semel.broker.config.kafka_limits import KafkaLimits
@@ -27,7 +27,8 @@ from semel.broker.listeners.kafka.request_memory import RequestMemory
 from semel.runtime.limited_log import LimitedLog
 
 if TYPE_CHECKING:
-    from semel.broker.listeners.tls import Certificates
+    import ssl
+
     from semel.broker.services import Services
     from semel.broker.telemetry.recorders import RequestTimes
 
@@ -52,13 +53,13 @@ class FrameListener(ABC):
         apis: Iterable[Api],
         *,
         request_times: Sequence[RequestTimes] | None = None,
-        certificates: Certificates | None = None,
+        encryption: Callable[[], ssl.SSLContext] | None = None,
     ) -> None:
         """`apis`: what is served besides ApiVersions. request_times: by API key, where requests are measured.
 
-        certificates: where connections are encrypted
+        encryption: gives what a connection is encrypted with; None: they are not
         """
-        self._certificates = certificates
+        self._encryption = encryption
         self.node = node
         self.request_times = request_times
         self.limits = limits
@@ -102,7 +103,7 @@ class FrameListener(ABC):
         self._listens = listens
         self.loop = asyncio.get_running_loop()
         limits = self._connection_limits()
-        self._acceptor = Acceptor(self.name, self._protocol, limits, self.refusals, self._certificates)
+        self._acceptor = Acceptor(self.name, self._protocol, limits, self.refusals, self._encryption)
         await self.listen()
         self._watch()
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from semel.broker.config.kafka_limits import KafkaLimits, parse_connection_overrides
 from semel.broker.handlers.fetch.handler import FetchHandler
@@ -19,6 +19,10 @@ if TYPE_CHECKING:
     from semel.broker.listeners.tls import Certificates
     from semel.broker.services import Services
     from semel.broker.telemetry.recorders import RequestTimes
+
+
+_HANDSHAKES_MAX: Final = 1_000
+"""Connections that are not encrypted yet, each of which has its buffers. Clients that come all at once are fewer."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,10 +87,11 @@ class KafkaListener(FrameListener):
         `request_times`: by API key, where requests are measured. `certificates`: where connections are encrypted.
         """
         limits = limits or KafkaLimits()
+        encryption = None if certificates is None else certificates.for_clients
         self.produce = produce or ProduceHandler(node)
         self.fetch = fetch or FetchHandler(node, limits)
         apis = (produce_api(self.produce), fetch_api(self.fetch), *ALL_APIS)
-        super().__init__(node, host, port, limits, apis, request_times=request_times, certificates=certificates)
+        super().__init__(node, host, port, limits, apis, request_times=request_times, encryption=encryption)
         if interceptor is not None:
             self.registry.replace(interceptor.kafka_api)
 
@@ -95,6 +100,7 @@ class KafkaListener(FrameListener):
             self.limits.max_connections,
             self.limits.kafka_max_connections_per_ip,
             parse_connection_overrides(self.limits.kafka_max_connections_overrides),
+            handshakes_max=_HANDSHAKES_MAX,
         )
 
     def _finish(self) -> None:

@@ -12,6 +12,7 @@ from semel.broker.listeners.acceptor import IN_PROCESS, ConnectionLimits
 from semel.broker.listeners.kafka.connection import ConnectionProtocol, KafkaConnection
 from semel.broker.listeners.kafka.frame_listener import FrameListener
 from semel.broker.listeners.peers.apis import ReplicaFetches, peer_apis
+from semel.broker.listeners.tls import Certificates
 from semel.broker.peers.handshake import HELLO_BYTES, NONCE_BYTES, HandshakeError, Place, ServerHandshake
 from semel.broker.peers.secret import PROOF_BYTES, ClusterSecret
 from semel.broker.services import Services
@@ -35,11 +36,16 @@ class PeerListener(FrameListener):
         secret: ClusterSecret,
         *,
         fetches: ReplicaFetches | None = None,
+        certificates: Certificates | None = None,
     ) -> None:
-        """`fetches`: what serves followers; by default they read what clients may read."""
+        """`fetches`: what serves followers; by default they read what clients may read.
+
+        certificates: where connections are encrypted
+        """
         self._fetches = fetches or FetchHandler(node, node.config)
         apis = peer_apis(LocalMarkerWriter(node, MARKERS_WAIT_S), self._fetches)
-        super().__init__(node, host, port, node.config, apis)
+        encryption = None if certificates is None else certificates.for_nodes
+        super().__init__(node, host, port, node.config, apis, encryption=encryption)
         self._secret = secret
         self._unproven: dict[_Greeting, None] = {}
         self.refused_handshakes = 0
@@ -64,7 +70,12 @@ class PeerListener(FrameListener):
 
     def _connection_limits(self) -> ConnectionLimits:
         most = self.node.config.peer_max_connections
-        return ConnectionLimits(most + UNPROVEN_MAX, most + UNPROVEN_MAX, connections_setting="peer.max.connections")
+        return ConnectionLimits(
+            most + 2 * UNPROVEN_MAX,
+            most + 2 * UNPROVEN_MAX,
+            connections_setting="peer.max.connections",
+            handshakes_max=UNPROVEN_MAX,
+        )
 
     def _finish(self) -> None:
         self._fetches.finish()

@@ -14,7 +14,7 @@ from semel.broker.config.node_config import NodeConfig
 from semel.broker.config.sources import LoadedConfig
 from semel.broker.node import Listener, Node
 from semel.protocol.ids import TopicPartition
-from semel.protocol.tls import TLS_PREFIX, speaks_tls
+from semel.protocol.tls import with_scheme_of
 from semel.runtime.disk_storage import DiskStorage
 from semel.runtime.storage import Storage
 from semel.sdk.embedded.hosted_node import HostedNode
@@ -55,7 +55,7 @@ class LiveNode:
         self.node = self._hosted.node
         self.bootstrap = str(self.node.grpc_address)
         for name, address in (("grpc_listen", self.bootstrap), ("kafka_listen", str(self.node.kafka_address))):
-            self._settings[name] = f"{TLS_PREFIX if speaks_tls(self._settings[name]) else ''}{address}"
+            self._settings[name] = with_scheme_of(self._settings[name], address)
 
     def stop(self) -> None:
         hosted, self._hosted = self._hosted, None

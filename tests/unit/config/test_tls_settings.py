@@ -34,9 +34,12 @@ def load(values: dict[str, str]) -> NodeConfig:
         ({**TLS, **FILES, "ssl.client.auth": "required"}, "needs ssl.ca.location"),
         ({**TLS, **FILES, "ssl.ca.location": "ca.pem"}, "is used only with ssl.client.auth = required"),
         ({**TLS, **FILES, "ssl.client.auth": "requested"}, "use none or required"),
-        ({"peer.listen": "tls://127.0.0.1:1"}, "only grpc.listen and kafka.listen can have tls://"),
-        ({"metrics.listen": "tls://127.0.0.1:1"}, "only grpc.listen and kafka.listen can have tls://"),
-        ({"kafka.advertised": "tls://broker:1"}, "only grpc.listen and kafka.listen can have tls://"),
+        (
+            {"peer.listen": "tls://127.0.0.1:1", **FILES},
+            "needs ssl.ca.location: a PEM file with the authorities of the",
+        ),
+        ({"metrics.listen": "tls://127.0.0.1:1"}, "only kafka.listen, grpc.listen, peer.listen can have tls://"),
+        ({"kafka.advertised": "tls://broker:1"}, "only kafka.listen, grpc.listen, peer.listen can have tls://"),
         ({"kafka.listen": "tls://9092"}, "kafka.listen = tls://9092 is not HOST:PORT"),
         ({"kafka.listen": "ssl://127.0.0.1:9092"}, "is not HOST:PORT"),
         ({"ssl.keystore.location": "x.jks"}, "use ssl.certificate.location and ssl.key.location, PEM files"),
@@ -112,3 +115,13 @@ def test_an_encrypted_key_is_refused_and_nobody_is_asked_for_its_password(tmp_pa
     subprocess.run(command, check=True, stdin=subprocess.DEVNULL)
     with pytest.raises(ConfigError, match="holds an encrypted key"):
         Certificates(NodeConfig(**{**encrypted(node), "ssl_key_location": str(hidden)}))  # type: ignore[arg-type]
+
+
+@pytest.mark.skipif(shutil.which("openssl") is None, reason="there is no openssl here")
+def test_a_key_that_grpc_can_t_use_is_refused(tmp_path: Path) -> None:
+    pair = Authority(tmp_path).node()
+    command = ["openssl", "req", "-x509", "-newkey", "ed25519", "-nodes", "-subj", "/CN=x"]
+    command += ["-keyout", str(pair.key), "-out", str(pair.certificate)]
+    subprocess.run(command, check=True, stdin=subprocess.DEVNULL, capture_output=True)
+    with pytest.raises(ConfigError, match="take RSA, or an elliptic curve P-256, P-384 or P-521"):
+        Certificates(NodeConfig(**encrypted(pair)))  # type: ignore[arg-type]

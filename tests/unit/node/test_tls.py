@@ -10,6 +10,7 @@ import ssl
 import time
 import warnings
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -21,6 +22,8 @@ import semel
 from semel.protocol.errors import RetriableError, SemelError, UsageError
 from semel.protocol.kafka.api import ApiKey
 from semel.runtime.kafka_client.connection import ConnectionLostError, connect, dial_tcp
+from semel.runtime.setting import ConfigError
+from semel.sdk.testing.broker import Broker
 from semel.sdk.transport.options import Bootstrap
 from semel.sdk.transport.security import Tls
 
@@ -188,7 +191,7 @@ def test_S6_who_shows_no_certificate_is_refused_by_both_listeners(
     assert "refused this client's certificate" in refusal(at(strict_node.bootstrap, authority.tls()))
     with caplog.at_level(logging.WARNING, "semel"):
         assert _is_hung_up_on(strict_node, authority.tls().context())
-        _until(lambda: "the tls handshake failed" in caplog.text.lower())
+        _until(lambda: "the tls handshake with the kafka listener failed" in caplog.text.lower())
     assert strict_node.node.kafka_listener is not None
     assert strict_node.node.kafka_listener.statistics().accepted_connections == 0
 
@@ -242,7 +245,7 @@ def test_TLS_1_1_is_not_spoken(node: LiveNode, authority: Authority) -> None:
 def test_S2_a_client_that_does_not_shake_hands_keeps_its_place_only_for_a_while(
     node: LiveNode, authority: Authority, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("semel.broker.listeners.acceptor._HANDSHAKE_TIMEOUT_S", 0.2)
+    monkeypatch.setattr("semel.broker.listeners.encrypted.HANDSHAKE_TIMEOUT_S", 0.2)
     assert node.node.kafka_listener is not None
     acceptor = node.node.kafka_listener._acceptor
     before = acceptor._open
@@ -323,6 +326,70 @@ def test_S6_a_certificate_that_cant_be_used_leaves_the_old_one_and_is_told_once(
     numbers_pass(at(node.bootstrap, authority.tls()))
 
 
+def test_a_key_that_could_not_be_read_is_used_once_it_can(
+    node: LiveNode, authority: Authority, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As where there was no descriptor left: nothing of the files has changed since."""
+    monkeypatch.setattr("semel.broker.listeners.tls._RETRY_S", 0.0)
+    before = _shown(node.node.kafka_address)
+    with monkeypatch.context() as patch:
+        patch.setattr("semel.broker.listeners.tls._read", _no_descriptor)
+        authority.node()
+        assert _shown(node.node.kafka_address) == before
+    assert _shown(node.node.kafka_address) != before
+
+
+def _no_descriptor(name: str, path: str) -> bytes:
+    raise ConfigError(f"{name} = {path} can't be read: too many open files")
+
+
+def test_S3_a_pipe_in_place_of_a_file_holds_up_nobody(node: LiveNode, authority: Authority, tmp_path: Path) -> None:
+    before = _shown(node.node.kafka_address)
+    key = tmp_path / "authority" / "node.key"
+    key.unlink()
+    os.mkfifo(key)
+    assert _shown(node.node.kafka_address) == before
+    numbers_pass(at(node.bootstrap, authority.tls()))
+
+
+def test_S6_a_session_is_not_resumed_once_its_certificate_has_expired(
+    strict_node: LiveNode, authority: Authority, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    context = authority.tls(authority.client()).context()
+    context.maximum_version = ssl.TLSVersion.TLSv1_2
+    address = strict_node.node.kafka_address
+    with (
+        socket.create_connection(address, PATIENCE_S) as plain,
+        context.wrap_socket(plain, server_hostname="localhost") as first,
+    ):
+        first.sendall(_frame(ApiKey.API_VERSIONS, 0, 1, b""))
+        assert _exactly(first, 4)
+        session = first.session
+    monkeypatch.setattr("semel.broker.listeners.encrypted._has_expired", lambda _: True)
+    with (
+        socket.create_connection(address, PATIENCE_S) as plain,
+        context.wrap_socket(plain, server_hostname="localhost", session=session) as again,
+    ):
+        assert again.session_reused
+        with suppress(OSError):
+            again.sendall(_frame(ApiKey.API_VERSIONS, 0, 1, b""))
+            assert again.recv(1) == b""
+
+
+def test_a_stop_waits_a_second_for_a_client_that_says_nothing_more(node: LiveNode, authority: Authority) -> None:
+    context = authority.tls().context()
+    plain = socket.create_connection(node.node.kafka_address, PATIENCE_S)
+    idle = context.wrap_socket(plain, server_hostname="localhost")
+    idle.sendall(_frame(ApiKey.API_VERSIONS, 0, 1, b""))
+    assert _exactly(idle, 4)
+    listener = node.node.kafka_listener
+    assert listener is not None
+    node.stop()
+    assert listener.statistics().connections == 0
+    node.start()
+    idle.close()
+
+
 def test_S5_no_key_is_in_an_error_or_a_log(
     tmp_path: Path, authority: Authority, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -380,3 +447,16 @@ def test_what_a_client_can_t_read_is_named(tmp_path: Path, authority: Authority)
         with pytest.raises(UsageError, match=told), semel.Admin(at("127.0.0.1:1", tls)) as admin:
             admin.topics()
     assert not issubclass(UsageError, RetriableError)
+
+
+def test_a_log_in_the_program_and_the_test_kit_encrypt_as_well(tmp_path: Path, authority: Authority) -> None:
+    settings = {name.replace("_", "."): value for name, value in encrypted(authority.node()).items()}
+    files = {name: value for name, value in settings.items() if name.startswith("ssl.")}
+    with semel.open(tmp_path / "log", settings=files, grpc="tls://127.0.0.1:0") as log:
+        assert log.bootstrap.startswith("tls://127.0.0.1:")
+        numbers_pass(f"{log.bootstrap}?ssl.ca.location={authority.ca}")
+    with Broker(**encrypted(authority.node())) as broker:
+        for _ in range(2):
+            numbers_pass(f"tls://{broker.bootstrap.removeprefix('tls://')}?ssl.ca.location={authority.ca}")
+            broker.stop()
+            broker.start()

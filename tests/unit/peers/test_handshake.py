@@ -19,6 +19,7 @@ from two_nodes import ONE, SECRET, TWO, secret_file
 from semel.broker.listeners.peers.listener import UNPROVEN_MAX, PeerListener
 from semel.broker.node import Node
 from semel.broker.peers.dialing import dial_peer
+from semel.broker.peers.encryption import PeerEncryption
 from semel.broker.peers.handshake import (
     CHALLENGE_BYTES,
     HELLO_BYTES,
@@ -157,7 +158,8 @@ def place_of(node: Node, secret: bytes = SECRET) -> Place:
 async def open_peer(
     node: Node, listener: PeerListener, secret: bytes = SECRET, role: Role = Role.REQUESTS
 ) -> Connection:
-    dial = dial_peer("127.0.0.1", listener.port, place_of(node, secret), ONE, role)
+    place = place_of(node, secret)
+    dial = dial_peer("127.0.0.1", listener.port, place, ONE, role, PeerEncryption(""))
     return await connect("the peer", dial, client_id="two")
 
 

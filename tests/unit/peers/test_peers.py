@@ -3,19 +3,17 @@
 from __future__ import annotations
 
 import asyncio
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
-from typing import ClassVar
 
 import pytest
+from echoing_peers import Echo, EchoServer
 from kafka_node import until
 from two_nodes import ONE, TWO, TwoNodes, registration, run_with_two, tell
 
-from semel.broker.listeners.kafka.registry import Api, RequestContext
+from semel.broker.listeners.kafka.registry import Api
 from semel.broker.listeners.peers.listener import PeerListener
 from semel.broker.metadata.changes import BrokerFenced
-from semel.broker.node import Node
-from semel.broker.peers.handshake import Role
 from semel.broker.peers.peers import Peers, PeerUnavailableError
 from semel.broker.peers.requests import FetchAsReplica
 from semel.broker.peers.secret import ClusterSecret
@@ -23,47 +21,7 @@ from semel.broker.peers.silence import Sign
 from semel.protocol.errors import ErrorCode, FatalError
 from semel.protocol.kafka.api import ApiKey
 from semel.protocol.kafka.fetch import FetchPartition, FetchRequest
-from semel.protocol.kafka.wire import WireFormatError
 from semel.runtime.kafka_client.connection import ConnectionLostError
-
-
-@dataclass(frozen=True)
-class Echo:
-    """A request that only these tests know."""
-
-    said: bytes
-
-    key: ClassVar = ApiKey.LIST_GROUPS
-    version_min: ClassVar = 0
-    version_max: ClassVar = 0
-    role: ClassVar = Role.REQUESTS
-    waits_ms: ClassVar = 0
-
-    def body(self, version: int) -> bytes:
-        return self.said
-
-    def read(self, body: memoryview, version: int) -> bytes:
-        if body == b"unreadable":
-            raise WireFormatError("no echo")
-        return bytes(body)
-
-
-class EchoServer:
-    """Answers once `gate` is open."""
-
-    def __init__(self, node: Node) -> None:
-        self.gate = asyncio.Event()
-        self.gate.set()
-        self.asked: list[tuple[int, bytes]] = []
-        listener = node.peer_listener
-        assert listener is not None
-        self.listener: PeerListener = listener
-        listener.registry.register(Api(ApiKey.LIST_GROUPS, 0, 0, self._answer, pipelined=True))
-
-    async def _answer(self, context: RequestContext, body: memoryview) -> bytes:
-        self.asked.append((context.peer_node, bytes(body)))
-        await self.gate.wait()
-        return bytes(body)
 
 
 def test_a_node_asks_another_over_one_connection_and_says_who_it_is(tmp_path: Path) -> None:

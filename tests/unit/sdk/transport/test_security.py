@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
+from certificates import Authority
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -12,10 +14,21 @@ import semel
 from semel.protocol.errors import UsageError
 from semel.sdk.sql.outbox import Outbox
 from semel.sdk.transport.options import Bootstrap, ClientOptions, parse_bootstrap
-from semel.sdk.transport.security import Tls
+from semel.sdk.transport.security import Encryption, Tls
 
 NODE = "log1.example.com:9094"
 ALL = Tls("ca.pem", "me.pem", "me.key")
+
+
+@pytest.fixture(autouse=True)
+def files(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What the paths here lead to: a client looks at its files as it is made."""
+    folder = tmp_path_factory.mktemp("files")
+    authority = Authority(folder)
+    authority.client("me")
+    (folder / "other.pem").write_bytes(authority.ca.read_bytes())
+    monkeypatch.chdir(folder)
+
 
 paths = st.text(st.characters(blacklist_categories=("Cs",)), min_size=1, max_size=20)
 
@@ -53,8 +66,10 @@ def test_a_bootstrap_says_how_its_nodes_are_reached() -> None:
         ("tls://a:1?ssl.certificate.location=me.pem", "ssl.certificate.location needs ssl.key.location, too"),
         ("tls://", "'' is not HOST:PORT"),
         ("tls://a", "'a' is not HOST:PORT"),
-        ("tls://tls://a:1", "is not HOST:PORT"),
-        ("ssl://a:1", "is not HOST:PORT"),
+        ("tls://tls://a:1", "write tls://HOST:PORT for a node that encrypts"),
+        ("ssl://a:1", "write tls://HOST:PORT for a node that encrypts"),
+        ("TLS://a:1", "write tls://HOST:PORT for a node that encrypts"),
+        ("tls://a:1?ssl.ca.location=x&ssl.ca.location=y", "has ssl.ca.location twice"),
     ],
 )
 def test_a_bootstrap_that_can_t_be_meant_is_refused(bootstrap: str, told: str) -> None:
@@ -101,6 +116,7 @@ def test_whatever_takes_a_bootstrap_takes_them() -> None:
         ({"ssl_password": "hunter2"}, "is a key that is not encrypted"),
         ({"ssl_truststore_location": "x.jks"}, "use ssl.ca.location, a PEM file"),
         ({"sasl_mechanism": "PLAIN"}, "there are no users and passwords in this version"),
+        ({"ssl_keystore_key": "hunter2"}, "use ssl.key.location, a PEM file"),
         ({"ssl_ciphers": "x"}, "clients take ssl_ca_location, ssl_certificate_location and ssl_key_location"),
     ],
 )
@@ -116,3 +132,36 @@ def test_options_and_a_bootstrap_that_name_different_files_are_refused() -> None
         semel.Admin(f"tls://{NODE}?ssl.ca.location=one.pem", ssl_cafile="other.pem")
     with semel.Admin(f"tls://{NODE}", ssl_cafile="other.pem") as admin:
         assert admin._core.client.options.tls == Tls("other.pem")
+    with semel.Admin(f"tls://{NODE}?ssl.ca.location=other.pem", security_protocol="SSL") as admin:
+        assert admin._core.client.options.tls == Tls("other.pem")
+    with semel.Admin(NODE, ssl_cafile=Path("other.pem")) as admin:  # type: ignore[arg-type]
+        assert admin._core.client.options.tls == Tls("other.pem")
+    with pytest.raises(UsageError, match=r"security\.protocol=PLAINTEXT, and its bootstrap has tls://"):
+        semel.Admin(f"tls://{NODE}", security_protocol="PLAINTEXT")
+
+
+def test_a_plus_in_a_path_is_a_plus() -> None:
+    assert parse_bootstrap("tls://a:1?ssl.ca.location=c++/ca%20b.pem").tls == Tls("c++/ca b.pem")
+
+
+def test_files_that_can_t_be_used_any_more_leave_what_they_held(authority_of_me: Tls) -> None:
+    encryption = Encryption(authority_of_me)
+    context = encryption.context()
+    credentials = encryption.credentials()
+    Path(authority_of_me.key_location).unlink()
+    assert encryption.context() is not None
+    assert encryption.credentials() is credentials
+    assert context is not None
+    with pytest.raises(UsageError, match=r"ssl\.key\.location = me\.key can't be read"):
+        Encryption(authority_of_me)
+
+
+@pytest.fixture
+def authority_of_me() -> Tls:
+    return ALL
+
+
+def test_S5_a_wrong_value_is_not_shown() -> None:
+    with pytest.raises(UsageError) as raised:
+        semel.Admin(NODE, ssl_keyfile=b"hunter2")  # type: ignore[arg-type]
+    assert "hunter2" not in raised.value.message

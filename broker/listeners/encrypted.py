@@ -1,0 +1,52 @@
+"""A connection that encrypts, of asyncio's own protocol for TLS: with buffers of a size that thousands can have.
+
+asyncio gives each connection 256 KiB to read into before it has said a word, and lets as much wait to be read.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import ssl
+import time
+from asyncio import sslproto
+from collections.abc import Callable
+from typing import Any, Final
+
+HANDSHAKE_TIMEOUT_S: Final = 10.0
+"""How long a client may take until its connection is encrypted. gRPC has `grpc.handshake.timeout.ms` for it."""
+_SHUTDOWN_TIMEOUT_S: Final = 1.0
+"""How long a closed connection waits for the peer to say that it closes, too."""
+_BUFFER_BYTES: Final = 16 << 10
+"""What is read at a time: as much as one record of TLS holds."""
+
+
+class EncryptedConnection(sslproto.SSLProtocol):
+    """The server's side. `encrypted` is done once the handshake is; it raises `OSError` where that fails."""
+
+    max_size = _BUFFER_BYTES
+
+    def __init__(self, made: Callable[[], asyncio.BaseProtocol], context: ssl.SSLContext) -> None:
+        loop = asyncio.get_running_loop()
+        self.encrypted: asyncio.Future[None] = loop.create_future()
+        self._asks = context.verify_mode is ssl.CERT_REQUIRED
+        super().__init__(
+            loop,
+            made(),
+            context,
+            self.encrypted,
+            server_side=True,
+            ssl_handshake_timeout=HANDSHAKE_TIMEOUT_S,  # type: ignore[arg-type]  # a float as well
+            ssl_shutdown_timeout=_SHUTDOWN_TIMEOUT_S,
+        )
+        self._set_read_buffer_limits(_BUFFER_BYTES)  # type: ignore[attr-defined]
+
+    def _on_handshake_complete(self, handshake_exc: BaseException | None) -> None:
+        if handshake_exc is None and self._asks and _has_expired(self._sslobj):  # type: ignore[attr-defined]
+            # It was valid in the session that is resumed now.
+            handshake_exc = ssl.SSLCertVerificationError("the client's certificate has expired")
+        super()._on_handshake_complete(handshake_exc)
+
+
+def _has_expired(connection: Any) -> bool:
+    ends = connection.getpeercert().get("notAfter")
+    return ends is None or ssl.cert_time_to_seconds(ends) < time.time()
