@@ -6,6 +6,12 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import trustme
+from cryptography.hazmat.primitives.serialization import (
+    Encoding,
+    NoEncryption,
+    PrivateFormat,
+    load_pem_private_key,
+)
 
 from semel.sdk.transport.security import Tls
 
@@ -43,7 +49,8 @@ class Authority:
 
     def _write(self, name: str, issued: trustme.LeafCert) -> Pair:
         pair = Pair(self._folder / f"{name}.pem", self._folder / f"{name}.key")
-        issued.private_key_pem.write_to_path(pair.key)
+        key = load_pem_private_key(issued.private_key_pem.bytes(), None)
+        pair.key.write_bytes(key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption()))  # as Java wants it
         chain = b"".join(each.bytes() for each in issued.cert_chain_pems)
         pair.certificate.write_bytes(chain)
         return pair
