@@ -12,7 +12,6 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from semel.broker.metadata.image import EMPTY_IMAGE
 from semel.protocol.batch_builder import encode_batch
 from semel.protocol.errors import ErrorCode
 from semel.protocol.ids import NO_PRODUCER, ZERO_TOPIC_ID, ProducerIdAndEpoch, TopicId, TopicPartition
@@ -57,8 +56,6 @@ class _Batch:
     was_answered: bool = False
     may_be_there: bool = False
     """Whether an attempt may have been appended that was not acknowledged: its answer was lost, or came too late."""
-    asked: Connection | None = None
-    """Where it was sent to last."""
     newer: int = 0
     """How many batches were begun after it. A partition remembers the last five (P1)."""
     attempts: int = 0
@@ -247,7 +244,7 @@ class BatchSender:
         batch.may_be_there |= self._echo.sent(ApiKey.PRODUCE, version, body, lambda: batch.was_answered)
         self.last_frame = version, body
         batch.is_flying = True
-        lane.connection = batch.asked = connection
+        lane.connection = connection
         batch.attempts += 1
         self.was_repeated |= batch.attempts > 1
         producer = self.producer
@@ -270,19 +267,6 @@ class BatchSender:
             batch.was_answered = True
             code, offset = item.error, item.base_offset
         self._judge(lane, batch, code, offset)
-
-    def _was_deposed(self, lane: _Lane, batch: _Batch) -> bool:
-        """Whether who answered leads no more, and does not know it: it lacks what was acknowledged since.
-
-        So with Kafka.
-        """
-        world = self._party.world
-        if len(self._party.nodes) < 2 or batch.asked is None:
-            return False
-        changes = world.database.store_of_the_judge().changes_after(EMPTY_IMAGE.position)
-        state = EMPTY_IMAGE.apply_all(changes).partition(lane.tp)
-        leader = None if state is None else self._party.nodes[state.leader - 1] if state.leader > 0 else None
-        return leader is None or leader not in batch.asked.address
 
     def _judge(self, lane: _Lane, batch: _Batch, code: ErrorCode, offset: int) -> None:
         place = f"{lane.topic}-{lane.partition} {self.producer} sequence {batch.sequence} attempt {batch.attempts}"
@@ -310,7 +294,7 @@ class BatchSender:
             # is long gone: so with Kafka, whose clients then take another epoch. So they do where a batch is there, was
             # not acknowledged, and others behind it were: its repetition may find five newer ones remembered (P1).
             is_forgotten = batch.may_be_there and batch.newer >= _REMEMBERED
-            if not expiring_settings(self._party.world) and not is_forgotten and not self._was_deposed(lane, batch):
+            if not expiring_settings(self._party.world) and not is_forgotten:
                 self._party.wrong("P2", f"{place} is next in line, and refused with {code.name}")
         elif self._transactional_id is None:
             self._party.wrong("refused", f"{place}: {code.name}")

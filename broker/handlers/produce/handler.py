@@ -30,6 +30,7 @@ from typing import TYPE_CHECKING, Final
 
 from semel.broker.handlers.partitions.leader_hints import HINTED, current_leader, leader_endpoints, not_here
 from semel.broker.handlers.produce.batch_checks import PLAIN_BYTES_MAX, BatchChecks, Outcome, Turn, Unchecked
+from semel.broker.handlers.produce.confirmations import Confirmations
 from semel.broker.handlers.produce.gate import CheckBatches, TransactionGate, WaitingBatch
 from semel.broker.handlers.produce.large import PART, LargeProduce
 from semel.broker.handlers.produce.run import Appended, Done, ProduceRun
@@ -109,6 +110,7 @@ class ProduceHandler:
         self.refusals: Counter[ErrorCode] = Counter()
         """The refused batches, by why."""
         self.timed_out_requests = 0
+        self.confirmations = Confirmations(node) if node.config.peer_listen else None
         self._refused_early: dict[tuple[str | TopicId, int], list[tuple[BatchHeader, int]]] = {}
         """Batches for partitions that were not here yet, with the time."""
         self.large_requests: set[asyncio.Task[None]] = set()
@@ -491,6 +493,8 @@ class ProduceHandler:
         self.checks.close()
         await asyncio.gather(*self.large_requests, return_exceptions=True)
         await self.gate.close()
+        if self.confirmations is not None:
+            await self.confirmations.close()
 
 
 def _is_light(header: BatchHeader, config: LogConfig) -> bool:

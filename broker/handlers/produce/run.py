@@ -11,6 +11,7 @@ from semel.protocol.errors import ErrorCode, SemelError, error_for
 from semel.protocol.kafka.produce import ProducePartition, ProducePartitionResponse, ProduceRequest, ProduceResponse
 
 if TYPE_CHECKING:
+    from semel.broker.handlers.produce.confirmations import Confirmations
     from semel.broker.logs.partition import Partition
 
 Done = Callable[[ProduceResponse], None]
@@ -23,6 +24,8 @@ class Answers(Protocol):
     """What a request needs of the handler."""
 
     timed_out_requests: int
+    confirmations: Confirmations | None
+    """What is asked before a batch is refused for good as out of order; None where the node is alone."""
 
     def refusal(self, item: ProducePartition, error: SemelError, version: int) -> ProducePartitionResponse:
         """Count a refused batch, and return the answer to it."""
@@ -81,7 +84,11 @@ class ProduceRun:
         """Take what became of one partition's batch; where it is to be waited for, answer once it is committed."""
         answer, partition, offset, _ = appended
         if partition is None:
-            self.settle(index, answer)
+            confirmations = self.handler.confirmations
+            if answer.error is ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER and confirmations is not None:
+                confirmations.begin(self, index, answer)
+            else:
+                self.settle(index, answer)
             return
 
         def committed(error: SemelError | None) -> None:
