@@ -363,7 +363,7 @@ class Node:
         check_exposure(self.config)
         self._secret = secret_of(self.config)
         self._certificates = certificates_of(self.config)
-        if speaks_tls(self.config.peer_listen):
+        if self.config.peer_listen and self.config.ssl_ca_location:
             PeerEncryption(self.config.ssl_ca_location).check()
         is_new = not self._storage.exists(self.data_dir)
         if not is_new:

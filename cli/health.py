@@ -79,7 +79,7 @@ def health(
             _check(address, given, encryption, timeout_s, only_node=only_node)
         except grpc.RpcError as failure:
             trouble = unreachable(given, failure.details() or "")
-            if encryption is not None and trouble.trouble is not Trouble.OTHER:
+            if trouble.trouble is Trouble.HANGS_UP or (encryption is not None and trouble.trouble is not Trouble.OTHER):
                 raise fail(trouble.message, ExitCode.UNREACHABLE) from None
             raise fail(
                 f"the node at {given} does not answer ({failure.details()}); is it running, and the address right?",

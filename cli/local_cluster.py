@@ -70,6 +70,8 @@ def plan_nodes(loaded: LoadedConfig, count: int) -> list[LocalNode]:
     replicas = min(count, 3)
     defaults = {"default.replication.factor": replicas, "min.insync.replicas": max(1, replicas - 1)}
     shared |= {name: str(value) for name, value in defaults.items() if loaded.source(name) is Source.DEFAULT}
+    if config.listeners_allow_anonymous:  # the command may have said it as --insecure
+        shared["listeners.allow.anonymous"] = "true"
     return [
         LocalNode(
             config.node_id + number,

@@ -40,6 +40,16 @@ class EncryptedConnection(sslproto.SSLProtocol):
         )
         self._set_read_buffer_limits(_BUFFER_BYTES)  # type: ignore[attr-defined]
 
+    def _start_shutdown(self) -> None:
+        """Close also where the peer has closed while nothing was read here: asyncio then waits for ever."""
+        me: Any = self
+        if me._state is sslproto.SSLProtocolState.FLUSHING and me._shutdown_timeout_handle is None:
+            loop = asyncio.get_running_loop()
+            me._shutdown_timeout_handle = loop.call_later(_SHUTDOWN_TIMEOUT_S, me._check_shutdown_timeout)
+            me._do_flush()
+            return
+        super()._start_shutdown()
+
     def _on_handshake_complete(self, handshake_exc: BaseException | None) -> None:
         if handshake_exc is None and self._asks and _has_expired(self._sslobj):  # type: ignore[attr-defined]
             # It was valid in the session that is resumed now.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import ssl
 from collections.abc import Callable
 
 from semel.broker.peers.encryption import PeerEncryption
@@ -23,9 +24,16 @@ def dial_peer(host: str, port: int, here: Place, node_id: int, role: Role, encry
         loop = asyncio.get_running_loop()
         handshake = ClientHandshake(here, node_id, role, source().randbytes(NONCE_BYTES))
         if speaks_tls(host):
-            transport, greeting = await loop.create_connection(
-                lambda: _Greeting(handshake), host.removeprefix(TLS_PREFIX), port, ssl=encryption.context()
-            )
+            try:
+                transport, greeting = await loop.create_connection(
+                    lambda: _Greeting(handshake), host.removeprefix(TLS_PREFIX), port, ssl=encryption.context()
+                )
+            except ssl.SSLError as error:
+                encryption.tell(node_id, f"TLS with {host}:{port} fails: {error}")
+                raise
+            except ConnectionLostError as error:
+                encryption.tell(node_id, error.message)
+                raise
         else:
             transport, greeting = await loop.create_connection(lambda: _Greeting(handshake), host, port)
         try:

@@ -2,11 +2,18 @@
 
 from __future__ import annotations
 
+import asyncio
+import logging
 import ssl
+from typing import Final
 
 from semel.protocol.tls import TLS_PREFIX
 from semel.runtime.kafka_client.connection import ConnectionLostError
 from semel.runtime.setting import ConfigError
+
+_log = logging.getLogger("semel.peers")
+
+_TOLD_EVERY_S: Final = 60.0
 
 
 class PeerEncryption:
@@ -15,6 +22,7 @@ class PeerEncryption:
     def __init__(self, ca_location: str) -> None:
         """`ca_location`: a PEM file; empty: this node can connect to none that encrypts."""
         self._ca_location = ca_location
+        self._told_at: dict[int, float] = {}
 
     def check(self) -> None:
         """Raise `ConfigError` where the file can't be used."""
@@ -37,6 +45,13 @@ class PeerEncryption:
         context.minimum_version = ssl.TLSVersion.TLSv1_2
         context.verify_flags |= ssl.VERIFY_X509_PARTIAL_CHAIN
         return context
+
+    def tell(self, node_id: int, why: str) -> None:
+        """Warn, now and then, that a node is not reached for its certificate: no retry helps, and replicas miss it."""
+        now = asyncio.get_running_loop().time()
+        if now - self._told_at.get(node_id, -_TOLD_EVERY_S) >= _TOLD_EVERY_S:
+            self._told_at[node_id] = now
+            _log.warning("node %d is not asked anything: %s", node_id, why)
 
     def _unusable(self, error: OSError) -> str:
         reason = getattr(error, "reason", None) or error.strerror or str(error)

@@ -15,7 +15,7 @@ from semel.runtime.kafka_client.channel import Channel
 from semel.runtime.kafka_client.connection import Connection, ConnectionLostError, Dial, connect, dial_tcp
 from semel.sdk.transport.in_process import NodeGoneError, NodeLink
 from semel.sdk.transport.options import ClientOptions
-from semel.sdk.transport.outage import WARN_EVERY_S
+from semel.sdk.transport.outage import GAP_S, WARN_EVERY_S
 from semel.sdk.transport.security import Encryption
 
 _log = logging.getLogger("semel.client")
@@ -59,8 +59,8 @@ class Connections:
         self._resolve = resolve
         self._on_silence = on_silence
         self._channels: dict[int, Channel] = {}
-        self._failing: dict[int, tuple[float, float]] = {}
-        """Since when a node takes no connection, and when to warn of it."""
+        self._failing: dict[int, tuple[float, float, float]] = {}
+        """Since when a node takes no connection, when it was tried last, and when to warn of it."""
 
     def opened(self, node_id: int) -> Connection | None:
         """Return the open connection to a node, if there is one."""
@@ -94,11 +94,17 @@ class Connections:
     def _tell_of(self, node_id: int, error: ConnectionLostError) -> None:
         """Warn where a node has taken no data connection for a while: records wait, and calls may be answered."""
         now = self._now()
-        since, warn_at = self._failing.get(node_id, (now, now + WARN_EVERY_S))
+        since, failed_at, warn_at = self._failing.get(node_id, (now, now, now + WARN_EVERY_S))
+        if now - failed_at > GAP_S:
+            since, warn_at = now, now + WARN_EVERY_S
         if now >= warn_at:
             warn_at = now + WARN_EVERY_S
-            _log.warning("node %d takes no records, still trying (%.0f s): %s", node_id, now - since, error.message)
-        self._failing[node_id] = since, warn_at
+            hint = "" if self._encryption is None else "; if it refuses this client's certificate, its log says why"
+            _log.warning(
+                "node %d takes no data connection, still trying (%.0f s): %s%s",
+                node_id, now - since, error.message, hint,
+            )  # fmt: skip
+        self._failing[node_id] = since, now, warn_at
 
     async def _connect(self, node_id: int) -> Connection:
         host, port = self._resolve(node_id)

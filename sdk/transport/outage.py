@@ -11,7 +11,7 @@ from semel.sdk.transport.unreachable import Trouble
 _log = logging.getLogger("semel.client")
 
 WARN_EVERY_S: Final = 3.0
-_GAP_S: Final = 30.0
+GAP_S: Final = 30.0
 """After so long without an attempt, the next failure begins a new outage: nobody knows what was in between."""
 
 
@@ -37,7 +37,7 @@ class Outage:
         """An attempt at a node has failed. Warns when it is time to."""
         now = self._now()
         since = self._since
-        if since is None or now - self._failed_at > _GAP_S:
+        if since is None or now - self._failed_at > GAP_S:
             since = self._since = now
             self._warn_at = now + WARN_EVERY_S
             self._has_warned = False

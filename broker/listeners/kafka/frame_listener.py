@@ -11,6 +11,7 @@ import logging
 import socket
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
 from typing import TYPE_CHECKING, Final
 
 from semel.broker.config.kafka_limits import KafkaLimits
@@ -36,6 +37,8 @@ _log = logging.getLogger("semel.kafka")
 
 _ROOM_TOLD_EVERY_S: Final = 60.0
 _HOLDERS_NAMED: Final = 5
+_ABORTED_WITHIN_S: Final = 5.0
+"""How long a stop waits for connections that were aborted."""
 
 
 class FrameListener(ABC):
@@ -146,7 +149,8 @@ class FrameListener(ABC):
                 _log.warning("stopping: connections=%d cut off after %.1f s", len(self._connections), grace_s)
                 for connection in tuple(self._connections):
                     connection.abort("the node stops")
-                await self._emptied.wait()
+                with suppress(TimeoutError):  # nothing holds up the stop: what is left ends with the process
+                    await asyncio.wait_for(self._emptied.wait(), _ABORTED_WITHIN_S)
         self.refusals.close()
 
     def in_flight(self) -> int:

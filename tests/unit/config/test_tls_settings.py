@@ -76,6 +76,12 @@ def test_the_nodes_of_one_machine_all_encrypt(tmp_path: Path) -> None:
     assert len(set(listeners)) == 3
 
 
+def test_S6_the_nodes_of_one_machine_hear_that_strangers_are_kept_out(tmp_path: Path) -> None:
+    given = {"kafka.listen": "0.0.0.0:9092", "listeners.allow.anonymous": "true", "data.dir": str(tmp_path)}
+    loaded = load_config(environment={}, flags=[(name, name, value) for name, value in given.items()])
+    assert [node.settings["listeners.allow.anonymous"] for node in plan_nodes(loaded, 2)] == ["true"] * 2
+
+
 def config(authority: Authority, **changed: str) -> NodeConfig:
     return NodeConfig(**{**encrypted(authority.node(), authority), **changed})  # type: ignore[arg-type]
 

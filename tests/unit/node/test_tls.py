@@ -151,12 +151,13 @@ def _frame(key: ApiKey, version: int, correlation_id: int, body: bytes) -> bytes
     return (len(head) + len(body)).to_bytes(4, "big") + head + body
 
 
-def _fetch(topic: str) -> bytes:
+def _fetch(topic: str, wait_ms: int = 0, min_bytes: int = 0) -> bytes:
     """Partition 0 from its beginning, 40 MB at most."""
+    waits = wait_ms.to_bytes(4, "big") + min_bytes.to_bytes(4, "big")
     most, one = (40_000_000).to_bytes(4, "big"), (1).to_bytes(4, "big")
     partition = bytes(4) + bytes(8) + most
     topics = one + len(topic).to_bytes(2, "big") + topic.encode() + one + partition
-    return b"\xff" * 4 + bytes(4) + bytes(4) + most + b"\x00" + topics
+    return b"\xff" * 4 + waits + most + b"\x00" + topics
 
 
 def test_S6_data_connections_check_the_name_of_the_node(tmp_path: Path, authority: Authority) -> None:
@@ -447,6 +448,27 @@ def test_what_a_client_can_t_read_is_named(tmp_path: Path, authority: Authority)
         with pytest.raises(UsageError, match=told), semel.Admin(at("127.0.0.1:1", tls)) as admin:
             admin.topics()
     assert not issubclass(UsageError, RetriableError)
+
+
+def test_S2_who_leaves_while_nothing_is_read_of_him_keeps_no_place(node: LiveNode, authority: Authority) -> None:
+    """A fetch waits, what follows it is malformed, and the client goes: asyncio alone would wait for ever."""
+    context = authority.tls().context()
+    listener = node.node.kafka_listener
+    assert listener is not None
+    with semel.Admin(at(node.bootstrap, authority.tls())) as admin:
+        admin.create_topic("empty", partitions=1)
+    for _ in range(3):
+        plain = socket.create_connection(node.node.kafka_address, PATIENCE_S)
+        client = context.wrap_socket(plain, server_hostname="localhost")
+        client.sendall(_frame(ApiKey.API_VERSIONS, 0, 1, b""))
+        _exactly(client, int.from_bytes(_exactly(client, 4), "big"))  # and the tickets of TLS 1.3
+        waits = _fetch("empty", 1_500, 1 << 20)
+        client.sendall(_frame(ApiKey.FETCH, 4, 2, waits) + (-5).to_bytes(4, "big", signed=True))
+        _until(lambda: listener.statistics().connections > 0)
+        time.sleep(0.3)
+        plain_again = client.detach()
+        socket.socket(fileno=plain_again).close()
+    _until(lambda: listener.statistics().connections == 0)
 
 
 def test_a_log_in_the_program_and_the_test_kit_encrypt_as_well(tmp_path: Path, authority: Authority) -> None:

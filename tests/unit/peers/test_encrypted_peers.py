@@ -20,6 +20,7 @@ from semel.broker.listeners.peers.listener import UNPROVEN_MAX
 from semel.broker.peers.handshake import Role
 from semel.broker.peers.silence import Sign
 from semel.runtime.kafka_client.connection import ConnectionLostError
+from semel.runtime.setting import ConfigError
 
 Test = Callable[[TwoNodes], Awaitable[None]]
 
@@ -86,7 +87,9 @@ def test_S1_who_answers_with_a_certificate_for_another_name_is_not_asked(tmp_pat
     run_encrypted(tmp_path, test, None, "log1.example.com")
 
 
-def test_S1_who_answers_with_a_certificate_of_strangers_is_not_asked(tmp_path: Path) -> None:
+def test_S1_who_answers_with_a_certificate_of_strangers_is_not_asked(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     async def test(both: TwoNodes) -> None:
         server = EchoServer(both.two)
         with pytest.raises(ConnectionLostError, match="certificate verify failed"):
@@ -94,6 +97,7 @@ def test_S1_who_answers_with_a_certificate_of_strangers_is_not_asked(tmp_path: P
         assert server.asked == []
 
     run_encrypted(tmp_path, test, ssl_ca_location=str(Authority(tmp_path / "strangers").ca))
+    assert "node 2 is not asked anything: TLS with tls://127.0.0.1" in caplog.text
 
 
 def test_S1_encryption_does_not_stand_in_for_the_secret(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
@@ -156,5 +160,9 @@ def test_a_file_of_authorities_that_can_t_be_used_ends_the_start(tmp_path: Path)
     async def test(both: TwoNodes) -> None:
         raise AssertionError("it must not start")
 
-    with pytest.raises(Exception, match=r"ssl\.ca\.location = .*wrong\.pem can't be used"):
+    with pytest.raises(ConfigError, match=r"ssl\.ca\.location = .*wrong\.pem can't be used"):
         run_encrypted(tmp_path, test, ssl_ca_location=str(tmp_path / "wrong.pem"))
+    for name in ("one", "two"):
+        (tmp_path / name).rmdir()
+    with pytest.raises(ConfigError, match=r"ssl\.ca\.location = .*wrong\.pem can't be used"):
+        run_with_two(tmp_path, test, ssl_ca_location=str(tmp_path / "wrong.pem"))
