@@ -34,6 +34,7 @@ _MAYBE_DONE: Final = frozenset(
         ErrorCode.NETWORK_EXCEPTION,
         ErrorCode.NOT_LEADER_OR_FOLLOWER,
         ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND,
+        ErrorCode.KAFKA_STORAGE_ERROR,  # it was appended, and the sync failed
     }
 )
 """What is said, or seen, where something may have been done."""
