@@ -86,7 +86,9 @@ def test_clients_in_the_network_use_the_alias(semel_image: str, network: Network
 
 def test_in_a_network_a_node_tells_an_address_that_the_network_knows(semel_image: str, network: Network) -> None:
     node = DockerContainer(semel_image).with_network(network).with_network_aliases("log")
+    node.with_env("SEMEL_LISTENERS_ALLOW_ANONYMOUS", "true")
     client = DockerContainer(semel_image).with_network(network).with_env("SEMEL_BOOTSTRAP", "log:9094")
+    client.with_env("SEMEL_LISTENERS_ALLOW_ANONYMOUS", "true")
     with node, client:
         wait_until(lambda: client.exec(["semel", "health"]).exit_code == 0, "the node to serve")
         for command in ("semel topic create orders", "seq 1 10 | semel produce orders"):

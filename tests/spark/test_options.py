@@ -137,8 +137,6 @@ def test_secrets_show_in_no_repr_and_no_error() -> None:
     options = {
         **ANY,
         "kafka.sasl.jaas.config": f"password={secret}",
-        "kafka.ssl.keystore.password": secret,
-        "kafka.ssl.keystore.key": secret,
         "kafka.sasl.oauthbearer.token.endpoint.url": secret,
     }
     assert secret not in repr(redacted(options))
@@ -146,6 +144,10 @@ def test_secrets_show_in_no_repr_and_no_error() -> None:
     with pytest.raises(UsageError) as caught:
         SourceOptions.parse({**options, "kafka.security.protocol": "SASL_SSL"}, is_stream=False)
     assert secret not in str(caught.value)
+    for name in ("kafka.ssl.keystore.password", "kafka.ssl.keystore.key", "kafka.ssl.key.password"):
+        with pytest.raises(UsageError) as caught:
+            SourceOptions.parse({**options, name: secret}, is_stream=False)
+        assert secret not in str(caught.value)
     data_source = source(**options)
     things = [data_source, data_source.reader(data_source.schema()), data_source.streamReader(data_source.schema())]
     sink = {name: value for name, value in options.items() if name != "subscribe"}

@@ -235,6 +235,7 @@ class MariadbServer(DatabaseServer):
         self.run(
             install,
             "--no-defaults",
+            f"--tmpdir={self.folder}",  # in /tmp two of them remove each other's files
             f"--datadir={self._data}",
             "--auth-root-authentication-method=normal",
             "--skip-test-db",

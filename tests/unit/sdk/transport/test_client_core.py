@@ -338,7 +338,10 @@ def test_errors_come_as_the_kind_that_says_what_to_do(node: FakeNode, core: Clie
 
 def test_a_call_has_a_deadline(node: FakeNode, core: ClientCore) -> None:
     node.call_script["InitProducerId"].extend([ErrorCode.COORDINATOR_LOAD_IN_PROGRESS] * 10_000)
-    with pytest.raises(RetriableError, match="scripted COORDINATOR_LOAD_IN_PROGRESS"):
+    # On a busy machine the last attempt has its deadline before it is answered.
+    with pytest.raises(
+        RetriableError, match=r"scripted COORDINATOR_LOAD_IN_PROGRESS|did not answer InitProducerId within"
+    ):
         init(core, timeout_ms=100)
     node.call_script["InitProducerId"].clear()
     node.call_script["InitProducerId"].append(Action.HOLD)
