@@ -87,7 +87,7 @@ from semel.protocol.errors import ErrorCode, SemelError
 from semel.protocol.ids import TopicId, TopicPartition, format_topic_id, new_topic_id
 from semel.protocol.randomness import new_token
 from semel.protocol.time_units import DAY_MS
-from semel.protocol.tls import speaks_tls, with_scheme_of
+from semel.protocol.tls import TLS_PREFIX, speaks_tls, with_scheme_of
 from semel.protocol.wording import counted
 from semel.runtime.clock import Clock, SystemClock
 from semel.runtime.disk_storage import DiskStorage
@@ -543,6 +543,9 @@ class Node:
             await self._peer_listener.start(listens=listens)
         except OSError as error:
             raise peers_not_bound(config, error) from error
+        if self._certificates is not None and speaks_tls(config.peer_listen):
+            host = self._told_peers().host.removeprefix(TLS_PREFIX)
+            PeerEncryption(config.ssl_ca_location).warn_of_own(self._certificates.for_nodes(), host)
 
     def _take_folder(self) -> None:
         try:

@@ -14,6 +14,8 @@ from semel.runtime.setting import ConfigError
 _log = logging.getLogger("semel.peers")
 
 _TOLD_EVERY_S: Final = 60.0
+_ROUNDS_MAX: Final = 8
+"""More than any handshake needs."""
 
 
 class PeerEncryption:
@@ -46,6 +48,16 @@ class PeerEncryption:
         context.verify_flags |= ssl.VERIFY_X509_PARTIAL_CHAIN
         return context
 
+    def warn_of_own(self, shown: ssl.SSLContext, host: str) -> None:
+        """Warn where the other nodes would not take this one's certificate, if they know the same authorities.
+
+        Nothing else says so here: they hang up after this side of the handshake is done.
+        """
+        try:
+            _shake_hands(self.context(), shown, host)
+        except ssl.SSLError as error:
+            _log.warning("the other nodes can't connect to this one as %s: %s", host, error)
+
     def tell(self, node_id: int, why: str) -> None:
         """Warn, now and then, that a node is not reached for its certificate: no retry helps, and replicas miss it."""
         now = asyncio.get_running_loop().time()
@@ -56,3 +68,19 @@ class PeerEncryption:
     def _unusable(self, error: OSError) -> str:
         reason = getattr(error, "reason", None) or error.strerror or str(error)
         return f"ssl.ca.location = {self._ca_location} can't be used: {reason.replace('_', ' ').lower()}"
+
+
+def _shake_hands(client_side: ssl.SSLContext, server_side: ssl.SSLContext, host: str) -> None:
+    """Do both sides of a handshake in memory. Raises `ssl.SSLError`."""
+    to_server, to_client = ssl.MemoryBIO(), ssl.MemoryBIO()
+    client = client_side.wrap_bio(to_client, to_server, server_hostname=host)
+    server = server_side.wrap_bio(to_server, to_client, server_side=True)
+    for _ in range(_ROUNDS_MAX):
+        waits = 0
+        for side in (client, server):
+            try:
+                side.do_handshake()
+            except ssl.SSLWantReadError:
+                waits += 1
+        if not waits:
+            return

@@ -44,7 +44,7 @@ def port_of(both: TwoNodes) -> int:
     return listener.port
 
 
-def test_S6_nodes_ask_each_other_over_encrypted_connections(tmp_path: Path) -> None:
+def test_S6_nodes_ask_each_other_over_encrypted_connections(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     async def test(both: TwoNodes) -> None:
         EchoServer(both.two)
         said = [bytes(size) for size in (1, 70_000, 3_000_000)]
@@ -57,6 +57,7 @@ def test_S6_nodes_ask_each_other_over_encrypted_connections(tmp_path: Path) -> N
         assert await both.two.peers.ask(ONE, _fetch_nothing()) is not None
 
     run_encrypted(tmp_path, test)
+    assert "can't connect to this one" not in caplog.text
 
 
 def _fetch_nothing() -> Any:
@@ -77,7 +78,9 @@ def test_S1_a_node_in_plain_text_gets_no_answer(tmp_path: Path) -> None:
     run_encrypted(tmp_path, test)
 
 
-def test_S1_who_answers_with_a_certificate_for_another_name_is_not_asked(tmp_path: Path) -> None:
+def test_S1_who_answers_with_a_certificate_for_another_name_is_not_asked(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     async def test(both: TwoNodes) -> None:
         server = EchoServer(both.two)
         with pytest.raises(ConnectionLostError, match="certificate verify failed"):
@@ -85,6 +88,8 @@ def test_S1_who_answers_with_a_certificate_for_another_name_is_not_asked(tmp_pat
         assert server.asked == []
 
     run_encrypted(tmp_path, test, None, "log1.example.com")
+    told = "the other nodes can't connect to this one as 127.0.0.1: [SSL: CERTIFICATE_VERIFY_FAILED]"
+    assert caplog.text.count(told) == 2, "each of them says so as it starts"
 
 
 def test_S1_who_answers_with_a_certificate_of_strangers_is_not_asked(
