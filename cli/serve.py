@@ -77,13 +77,17 @@ Kafka = Annotated[
     typer.Option(
         "--kafka",
         metavar="HOST:PORT",
-        help=_or_default("Where to serve the Kafka protocol; port 0: any free.", "kafka.listen"),
+        help=_or_default(
+            "Where to serve the Kafka protocol; port 0: any free. tls://HOST:PORT encrypts.", "kafka.listen"
+        ),
     ),
 ]
 Grpc = Annotated[
     str | None,
     typer.Option(
-        "--grpc", metavar="HOST:PORT", help=_or_default("Where to serve gRPC; port 0: any free.", "grpc.listen")
+        "--grpc",
+        metavar="HOST:PORT",
+        help=_or_default("Where to serve gRPC; port 0: any free. tls://HOST:PORT encrypts.", "grpc.listen"),
     ),
 ]
 Metrics = Annotated[
@@ -184,6 +188,7 @@ ShowSettings = Annotated[bool, typer.Option("--settings", help="Print all settin
         "semel serve --nodes 3",
         "semel serve --node-id 2 --peer 10.0.0.2:9096 --metadata postgresql://semel@db.example.com/semel",
         "semel serve --data-dir /var/lib/semel --kafka 10.0.0.2:9092 --grpc 10.0.0.2:9094 --insecure",
+        "semel serve --kafka tls://10.0.0.2:9092 --grpc tls://10.0.0.2:9094 --config tls.toml",
         exit_codes=_EXIT_CODES,
     ),
 )
