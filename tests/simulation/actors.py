@@ -49,8 +49,13 @@ class Actor(ABC):
 
     @property
     def is_at_rest(self) -> bool:
-        """Whether it is done, and nothing is left of an older life either: one that was paused may write yet."""
-        return self.is_done and all(process.is_dead for process in self._begun)
+        """Whether it writes nothing any more. An older life may go on where the next one has fenced it."""
+        return self.is_done
+
+    @property
+    def has_older_lives(self) -> bool:
+        """Whether an older life goes on beside the present one, or what is left of it."""
+        return not all(process.is_dead for process in self._begun)
 
     def start(self) -> None:
         """Begin a life. An older one that was not killed continues beside it."""

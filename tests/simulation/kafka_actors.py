@@ -56,6 +56,10 @@ class KafkaActor(Actor):
 class KafkaFeeder(KafkaActor):
     """Sends values with an idempotent producer, up to five requests at once."""
 
+    @property
+    def is_at_rest(self) -> bool:
+        return self.is_done and not self.has_older_lives  # without transactions nobody fences an older one
+
     def __init__(
         self, world: World, ledger: Ledger, name: str, partitions: int, think_s: float, topic: str = INPUT
     ) -> None:
