@@ -33,7 +33,7 @@ from semel.broker.handlers.produce.batch_checks import PLAIN_BYTES_MAX, BatchChe
 from semel.broker.handlers.produce.confirmations import Confirmations
 from semel.broker.handlers.produce.gate import CheckBatches, TransactionGate, WaitingBatch
 from semel.broker.handlers.produce.large import PART, LargeProduce
-from semel.broker.handlers.produce.run import Appended, Done, ProduceRun
+from semel.broker.handlers.produce.run import Appended, Done, ProduceRun, is_doubtful
 from semel.broker.log.append_validation import CheckedBatch, RefusedRecordsError
 from semel.broker.log.config import AppendOrigin, LogConfig
 from semel.broker.log.partition_log import writable
@@ -175,10 +175,13 @@ class ProduceHandler:
         answers: list[ProducePartitionResponse] = []
         for index, item in enumerate(request.partitions):
             appended = self._append_light(item, acks, version)
-            if appended is None:
+            if appended is None or (self.confirmations is not None and is_doubtful(appended[0])):
                 run = ProduceRun(self, request, version, done)
                 for place, answer in enumerate(answers):
                     run.settle(place, answer)
+                if appended is not None:
+                    run.take(index, appended)
+                    index += 1
                 self._append_from(run, index, turn)
                 return run.result()
             answers.append(appended[0])
@@ -462,6 +465,10 @@ class ProduceHandler:
                 records, origin=AppendOrigin.CLIENT, acks=acks, verified=verified, checked=checked
             )
         except SemelError as error:
+            if error.code is ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER and self.confirmations is not None:
+                # Counted once it is known what is answered.
+                doubtful = ProducePartitionResponse(item.topic, item.partition, error.code, error_message=error.message)
+                return doubtful, None, -1, False
             return self.refusal(item, error, version), None, -1, False
         except Exception:
             _log.exception("append failed: partition=%s", partition.tp)

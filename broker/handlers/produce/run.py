@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Protocol, TypeAlias
 
 from semel.broker.log.append_validation import CheckedBatch
 from semel.protocol.errors import ErrorCode, SemelError, error_for
+from semel.protocol.ids import TopicPartition
 from semel.protocol.kafka.produce import ProducePartition, ProducePartitionResponse, ProduceRequest, ProduceResponse
 
 if TYPE_CHECKING:
@@ -20,12 +21,17 @@ Appended: TypeAlias = "tuple[ProducePartitionResponse, Partition | None, int, bo
 """An answer, the partition and offset whose commit it has to wait for (if any), and whether it was a duplicate."""
 
 
+def is_doubtful(answer: ProducePartitionResponse) -> bool:
+    """Return whether a batch is refused as only a node may that leads (P2)."""
+    return answer.error is ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
+
+
 class Answers(Protocol):
     """What a request needs of the handler."""
 
     timed_out_requests: int
     confirmations: Confirmations | None
-    """What is asked before a batch is refused for good as out of order; None where the node is alone."""
+    """What is asked before a batch is refused as out of order; None where the node is alone."""
 
     def refusal(self, item: ProducePartition, error: SemelError, version: int) -> ProducePartitionResponse:
         """Count a refused batch, and return the answer to it."""
@@ -85,8 +91,9 @@ class ProduceRun:
         answer, partition, offset, _ = appended
         if partition is None:
             confirmations = self.handler.confirmations
-            if answer.error is ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER and confirmations is not None:
-                confirmations.begin(self, index, answer)
+            if confirmations is not None and is_doubtful(answer):
+                error = error_for(answer.error, answer.error_message or "")
+                confirmations.begin(self, index, error, TopicPartition(answer.topic, answer.partition))
             else:
                 self.settle(index, answer)
             return
