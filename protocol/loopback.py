@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from ipaddress import ip_address
 
+from semel.protocol.tls import TLS_PREFIX, speaks_tls
+
 
 def is_loopback(host: str) -> bool:
     """Say whether only this machine reaches a host that is listened on. A name may stand for any address.
@@ -11,10 +13,25 @@ def is_loopback(host: str) -> bool:
     >>> is_loopback("127.0.0.1"), is_loopback("::1"), is_loopback("0.0.0.0"), is_loopback("log1.example.com")
     (True, True, False, False)
     """
-    host = host.strip("[]")
+    host = host.strip("[]").lower()
     if host == "localhost":
         return True
     try:
         return ip_address(host).is_loopback
     except ValueError:
         return False
+
+
+def serves_anybody(listen: str, *, asks_for_certificates: bool) -> bool:
+    """Say whether a listener serves other machines without knowing who asks (S6).
+
+    listen:                HOST:PORT, with `tls://` before it where it encrypts
+    asks_for_certificates: whether listeners that encrypt do so
+
+    >>> serves_anybody("tls://0.0.0.0:9092", asks_for_certificates=False)
+    True
+    >>> serves_anybody("tls://0.0.0.0:9092", asks_for_certificates=True)
+    False
+    """
+    host = listen.removeprefix(TLS_PREFIX).rpartition(":")[0]
+    return not is_loopback(host) and not (asks_for_certificates and speaks_tls(listen))

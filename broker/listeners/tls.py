@@ -21,6 +21,7 @@ from semel.broker.config.node_config import NodeConfig
 from semel.broker.config.tls import CLIENT_AUTH_REQUIRED
 from semel.protocol.tls import speaks_tls
 from semel.runtime.setting import ConfigError
+from semel.runtime.tls_in_memory import shown_to
 
 _log = logging.getLogger("semel.tls")
 
@@ -132,7 +133,7 @@ class Certificates:
                 ) from None
             context.verify_mode = ssl.CERT_REQUIRED
             context.verify_flags |= ssl.VERIFY_X509_PARTIAL_CHAIN  # as gRPC's library does
-        self._check_key(held[0])
+        self._check_key(for_nodes)
         if self._signature() != signature:
             raise ConfigError("the files of the certificate change just now; they are read again")
         return _Loaded(signature, context, for_nodes, held[0], held[1], held[2] if self._authorities else None)
@@ -151,9 +152,15 @@ class Certificates:
             raise _unreadable("ssl.certificate.location", self._certificate, error) from None
         return context
 
-    def _check_key(self, certificate: bytes) -> None:
-        own = certificate[certificate.find(b"-----BEGIN") :].decode("latin-1").partition("-----END CERTIFICATE-----")
-        if not any(kind in ssl.PEM_cert_to_DER_cert(own[0] + own[1]) for kind in _KEYS):
+    def _check_key(self, context: ssl.SSLContext) -> None:
+        """gRPC's library says nothing of a key that it can't use: nobody could connect, and nobody would know why."""
+        anybody = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+        anybody.check_hostname, anybody.verify_mode = False, ssl.CERT_NONE
+        try:
+            shown = shown_to(anybody, context, None)
+        except ssl.SSLError:
+            shown = b""
+        if not any(kind in shown for kind in _KEYS):
             raise ConfigError(
                 f"ssl.certificate.location = {self._certificate} is for a key of a kind that not every client can use: "
                 "take RSA, or an elliptic curve P-256, P-384 or P-521"

@@ -10,12 +10,11 @@ from typing import Final
 from semel.protocol.tls import TLS_PREFIX
 from semel.runtime.kafka_client.connection import ConnectionLostError
 from semel.runtime.setting import ConfigError
+from semel.runtime.tls_in_memory import shown_to
 
 _log = logging.getLogger("semel.peers")
 
 _TOLD_EVERY_S: Final = 60.0
-_ROUNDS_MAX: Final = 8
-"""More than any handshake needs."""
 
 
 class PeerEncryption:
@@ -54,7 +53,7 @@ class PeerEncryption:
         Nothing else says so here: they hang up after this side of the handshake is done.
         """
         try:
-            _shake_hands(self.context(), shown, host)
+            shown_to(self.context(), shown, host)
         except ssl.SSLError as error:
             _log.warning("the other nodes can't connect to this one as %s: %s", host, error)
 
@@ -68,19 +67,3 @@ class PeerEncryption:
     def _unusable(self, error: OSError) -> str:
         reason = getattr(error, "reason", None) or error.strerror or str(error)
         return f"ssl.ca.location = {self._ca_location} can't be used: {reason.replace('_', ' ').lower()}"
-
-
-def _shake_hands(client_side: ssl.SSLContext, server_side: ssl.SSLContext, host: str) -> None:
-    """Do both sides of a handshake in memory. Raises `ssl.SSLError`."""
-    to_server, to_client = ssl.MemoryBIO(), ssl.MemoryBIO()
-    client = client_side.wrap_bio(to_client, to_server, server_hostname=host)
-    server = server_side.wrap_bio(to_server, to_client, server_side=True)
-    for _ in range(_ROUNDS_MAX):
-        waits = 0
-        for side in (client, server):
-            try:
-                side.do_handshake()
-            except ssl.SSLWantReadError:
-                waits += 1
-        if not waits:
-            return

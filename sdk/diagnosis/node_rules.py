@@ -14,8 +14,7 @@ from semel.protocol.api.diagnostics import (
     TopicFacts,
 )
 from semel.protocol.ids import TopicPartition
-from semel.protocol.loopback import is_loopback
-from semel.protocol.tls import TLS_PREFIX, speaks_tls
+from semel.protocol.loopback import serves_anybody
 from semel.protocol.wording import command, duration, size
 from semel.sdk.diagnosis.commands import NEEDS_HELP, fix_commands, serve_command, verify_command
 from semel.sdk.diagnosis.findings import KINDS, Cluster, Finding
@@ -316,9 +315,7 @@ def _exposure(node: NodeSnapshot, values: Mapping[str, str]) -> Iterator[Finding
     exposed = [
         f"{name} is {values[name]}"
         for name in ("kafka.listen", "grpc.listen")
-        if name in values
-        and not is_loopback(values[name].removeprefix(TLS_PREFIX).rpartition(":")[0])
-        and not (asks and speaks_tls(values[name]))
+        if name in values and serves_anybody(values[name], asks_for_certificates=asks)
     ]
     if exposed:
         yield Finding(

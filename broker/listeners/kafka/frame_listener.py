@@ -11,7 +11,6 @@ import logging
 import socket
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Sequence
-from contextlib import suppress
 from typing import TYPE_CHECKING, Final
 
 from semel.broker.config.kafka_limits import KafkaLimits
@@ -149,8 +148,10 @@ class FrameListener(ABC):
                 _log.warning("stopping: connections=%d cut off after %.1f s", len(self._connections), grace_s)
                 for connection in tuple(self._connections):
                     connection.abort("the node stops")
-                with suppress(TimeoutError):  # nothing holds up the stop: what is left ends with the process
+                try:
                     await asyncio.wait_for(self._emptied.wait(), _ABORTED_WITHIN_S)
+                except TimeoutError:  # nothing holds up the stop
+                    _log.error("stopping: connections=%d could not be closed, and are left", len(self._connections))
         self.refusals.close()
 
     def in_flight(self) -> int:

@@ -7,7 +7,7 @@ import subprocess
 from pathlib import Path
 
 import pytest
-from certificates import Authority, encrypted
+from certificates import Authority, Pair, encrypted
 
 from semel.broker.config.exposure import exposed_listeners
 from semel.broker.config.node_config import NodeConfig
@@ -121,6 +121,13 @@ def test_an_encrypted_key_is_refused_and_nobody_is_asked_for_its_password(tmp_pa
     subprocess.run(command, check=True, stdin=subprocess.DEVNULL)
     with pytest.raises(ConfigError, match="holds an encrypted key"):
         Certificates(NodeConfig(**{**encrypted(node), "ssl_key_location": str(hidden)}))  # type: ignore[arg-type]
+
+
+def test_key_and_certificate_may_be_in_one_file_and_words_before_them(tmp_path: Path) -> None:
+    pair = Authority(tmp_path).node()
+    both = tmp_path / "both.pem"
+    both.write_bytes(b"subject: node\n" + pair.key.read_bytes() + pair.certificate.read_bytes())
+    Certificates(NodeConfig(**encrypted(Pair(both, both))))  # type: ignore[arg-type]
 
 
 @pytest.mark.skipif(shutil.which("openssl") is None, reason="there is no openssl here")

@@ -464,8 +464,7 @@ def test_S2_who_leaves_while_nothing_is_read_of_him_keeps_no_place(node: LiveNod
         _exactly(client, int.from_bytes(_exactly(client, 4), "big"))  # and the tickets of TLS 1.3
         waits = _fetch("empty", 1_500, 1 << 20)
         client.sendall(_frame(ApiKey.FETCH, 4, 2, waits) + (-5).to_bytes(4, "big", signed=True))
-        _until(lambda: listener.statistics().connections > 0)
-        time.sleep(0.3)
+        _until(lambda: listener.statistics().waiting_fetches > 0)
         plain_again = client.detach()
         socket.socket(fileno=plain_again).close()
     _until(lambda: listener.statistics().connections == 0)
