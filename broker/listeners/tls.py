@@ -1,7 +1,7 @@
 """The node's certificate for its listeners: read again when a file of it changes, so that it is renewed while serving.
 
-Files are looked at on each handshake: three calls to stat, some microseconds of a handshake's millisecond. What can't
-be used leaves the certificate as it was, and is told: a file may be half written, or its key not be there yet.
+Files are looked at on each handshake: three calls to stat, some microseconds of a handshake's millisecond. A file that
+can't be used (half written, or its key not there yet) is logged, and the node keeps the certificate that it has.
 """
 
 from __future__ import annotations
@@ -74,18 +74,18 @@ class Certificates:
 
     def grpc_credentials(self) -> grpc.ServerCredentials:
         """Return what gRPC encrypts with: it asks again at each handshake."""
-        told = self._loaded
+        given = self._loaded
 
         def renewed() -> Any:
-            nonlocal told
+            nonlocal given
             current = self._current()
-            if current is told:
+            if current is given:
                 return None
-            told = current
+            given = current
             return _grpc_configuration(current)
 
         credentials: grpc.ServerCredentials = grpc.dynamic_ssl_server_credentials(
-            _grpc_configuration(told), renewed, told.authorities is not None
+            _grpc_configuration(given), renewed, given.authorities is not None
         )
         return credentials
 

@@ -54,7 +54,7 @@ class Actor(ABC):
 
     @property
     def has_older_lives(self) -> bool:
-        """Whether an older life goes on beside the present one, or what is left of it."""
+        """Whether an older life, or what is left of it, still runs beside the present one."""
         return not all(process.is_dead for process in self._begun)
 
     def start(self) -> None:

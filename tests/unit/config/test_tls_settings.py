@@ -1,4 +1,4 @@
-"""What a node is told of certificates: everything that is missing, contradictory or without effect is refused (S6)."""
+"""A node's settings for certificates: everything that is missing, contradictory or without effect is refused (S6)."""
 
 from __future__ import annotations
 

@@ -71,7 +71,7 @@ def numbers_pass(bootstrap: str, count: int = 3) -> None:
 
 
 def refusal(bootstrap: str, **options: object) -> str:
-    """What a client is told that can't reach a node."""
+    """The error that a client gets that can't reach a node."""
     with (
         semel.Admin(bootstrap, connect_timeout_ms=2_000, **options) as admin,  # type: ignore[arg-type]
         pytest.raises(SemelError) as raised,
@@ -305,7 +305,7 @@ def test_a_renewed_certificate_is_shown_without_a_restart(
     numbers_pass(bootstrap)
 
 
-def test_S6_a_certificate_that_cant_be_used_leaves_the_old_one_and_is_told_once(
+def test_S6_a_certificate_that_cant_be_used_leaves_the_old_one_and_is_logged_once(
     node: LiveNode, authority: Authority, caplog: pytest.LogCaptureFixture, tmp_path: Path
 ) -> None:
     before = _shown(node.node.kafka_address)

@@ -1,4 +1,4 @@
-"""A node that takes no data connection for a while is told of, and a single failure now and then is not."""
+"""A node that takes no data connection for a while is reported, and a single failure now and then is not."""
 
 from __future__ import annotations
 
