@@ -51,3 +51,8 @@ class Reassignment:
     replicas: tuple[int, ...]
     adding: tuple[int, ...]
     removing: tuple[int, ...]
+
+    @property
+    def target(self) -> tuple[int, ...]:
+        """The nodes that have it when the move is complete, the preferred leader first."""
+        return tuple(node for node in self.replicas if node not in self.removing)

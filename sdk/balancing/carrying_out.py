@@ -21,6 +21,8 @@ if TYPE_CHECKING:
 _LOOK_EVERY_S: Final = 0.5
 _ORDERS_AT_ONCE: Final = 500
 """Moves that copy nothing cost the cluster a change of its metadata each."""
+_LOOKS_AT_CHANGED: Final = 10
+"""So often a partition has to look as if somebody else had moved it: a node may know later than others where it is."""
 
 
 def read_cluster(
@@ -139,14 +141,15 @@ def carry_out(
     progress = Progress(len(moves), sum(move.copied_bytes for move in moves))
     orders = iter([move for move in moves if not move.is_copy])
     copies = iter([move for move in moves if move.is_copy])
+    changed: Counter[TopicPartition] = Counter()
     for part in _parts(orders):
         _begin(admin, part, progress)
-        _end(admin, progress)
+        _end(admin, progress, changed)
         tell(progress)
     while True:
         copied_now = sum(move.is_copy for move in progress.moving.values())
         _begin(admin, list(islice(copies, max(0, at_once - copied_now))), progress)
-        _end(admin, progress)
+        _end(admin, progress, changed)
         tell(progress)
         if not progress.moving:
             if progress.done + len(progress.failed) == progress.total:
@@ -170,10 +173,15 @@ def _parts(moves: Iterator[Move]) -> Iterator[list[Move]]:
 def _begin(admin: Admin, moves: Sequence[Move], progress: Progress) -> None:
     if not moves:
         return
+    under_way = {one.partition: one for one in admin.reassignments()}
     there = _replicas(admin)
-    planned = [move for move in moves if there.get(move.partition) == move.before]
+    planned = []
     for move in moves:
-        if there.get(move.partition) != move.before:
+        begun = under_way.get(move.partition)
+        # What goes where it should already is begun, no matter by whom: the plan may be older than that.
+        if there.get(move.partition) == move.before or (begun is not None and begun.target == move.after):
+            planned.append(move)
+        else:
             # Since the plan was made. Carried out all the same, it would undo what somebody else wants.
             progress.failed[move.partition] = _changed(move, there)
     outcomes = admin.reassign_partitions({move.partition: move.after for move in planned})
@@ -185,8 +193,8 @@ def _begin(admin: Admin, moves: Sequence[Move], progress: Progress) -> None:
             progress.failed[move.partition] = error
 
 
-def _end(admin: Admin, progress: Progress) -> None:
-    """Look which moves are complete."""
+def _end(admin: Admin, progress: Progress, changed: Counter[TopicPartition]) -> None:
+    """Look which moves are complete. `changed`: how often each looked as if somebody else had moved it."""
     if not progress.moving:
         return
     moving = {one.partition for one in admin.reassignments()}
@@ -195,12 +203,16 @@ def _end(admin: Admin, progress: Progress) -> None:
         return
     there = _replicas(admin)
     for tp in ended:
-        move = progress.moving.pop(tp)
+        move = progress.moving[tp]
         if there.get(tp) == move.after:
             progress.done += 1
             progress.done_bytes += move.copied_bytes
         else:
+            changed[tp] += 1
+            if changed[tp] < _LOOKS_AT_CHANGED:
+                continue
             progress.failed[tp] = _changed(move, there)
+        del progress.moving[tp]
 
 
 def _replicas(admin: Admin) -> Mapping[TopicPartition, tuple[int, ...]]:

@@ -40,10 +40,20 @@ def three(tmp_path: Path) -> Iterator[NodeProcesses]:
 
 
 @pytest.fixture(scope="module")
-def nodes(tmp_path_factory: pytest.TempPathFactory) -> Iterator[NodeProcesses]:
-    """Four, all of which run before each test."""
+def four(tmp_path_factory: pytest.TempPathFactory) -> Iterator[NodeProcesses]:
     with running(tmp_path_factory.mktemp("cluster"), 4) as nodes:
         yield nodes
+
+
+@pytest.fixture
+def nodes(four: NodeProcesses) -> NodeProcesses:
+    """Four, all of which run before each test, and nothing is being moved, whatever became of the test before."""
+    for node_id in {1, 2, 3, 4}.difference(four.running):
+        four.start(node_id)
+    succeeds(four, "partition", "cancel", "--all")
+    succeeds(four, "partition", "moves", "--remove-throttle")
+    wait_for(lambda: not moved_now(four), "nothing is being moved")
+    return four
 
 
 def command(nodes: NodeProcesses, *arguments: str) -> Result:
@@ -58,6 +68,11 @@ def succeeds(nodes: NodeProcesses, *arguments: str) -> str:
 
 def listed(nodes: NodeProcesses) -> dict[int, dict[str, Any]]:
     return {one["node_id"]: one for one in json.loads(succeeds(nodes, "node", "list", "--json"))}
+
+
+def moved_now(nodes: NodeProcesses) -> set[int]:
+    """Return the partitions that are being moved."""
+    return {one["partition"] for one in json.loads(succeeds(nodes, "partition", "moves", "--json"))["moves"]}
 
 
 def replicas(nodes: NodeProcesses) -> dict[int, tuple[int, ...]]:
@@ -191,9 +206,15 @@ def throttles(nodes: NodeProcesses) -> dict[str, str]:
         }
 
 
-def started(nodes: NodeProcesses, *arguments: str) -> subprocess.Popen[bytes]:
+@contextmanager
+def started(nodes: NodeProcesses, *arguments: str) -> Iterator[subprocess.Popen[bytes]]:
+    """A command as a process of its own, ended at the latest where this is left."""
     command = [sys.executable, "-P", "-m", "semel.cli", *arguments, "--bootstrap", nodes.bootstrap]
-    return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
+        try:
+            yield process
+        finally:
+            process.kill()
 
 
 def test_a_throttle_is_set_for_the_moves_and_gone_when_they_are_complete(nodes: NodeProcesses) -> None:
@@ -202,13 +223,13 @@ def test_a_throttle_is_set_for_the_moves_and_gone_when_they_are_complete(nodes: 
         for _ in range(30):  # several fetches: each is followed by a wait
             producer.send(TOPIC, b"v" * 200_000, partition=3)
     move = ("partition", "move", f"{TOPIC}:3", "--to", "1,3", "--throttle")
-    slow = started(nodes, *move, "1KB/s")
     expected = {f"node {node}: {name}": "1000" for node in (1, 2, 3) for name in RATES}
     expected |= {f"{TOPIC}: {REPLICAS[0]}": "3:1,3:2", f"{TOPIC}: {REPLICAS[1]}": "3:3"}
-    wait_for(lambda: throttles(nodes) == expected, "the throttle is set")
-    wait_for(lambda: json.loads(succeeds(nodes, "partition", "moves", "--json"))["moves"], "the move has begun")
-    assert "1 partition is on 1, 3" in succeeds(nodes, *move, "5MB/s"), "the same again, and more of it"
-    out, err = slow.communicate(timeout=90)
+    with started(nodes, *move, "1KB/s") as slow:
+        wait_for(lambda: throttles(nodes) == expected, "the throttle is set")
+        wait_for(lambda: 3 in moved_now(nodes), "the move has begun")
+        assert "1 partition is on 1, 3" in succeeds(nodes, *move, "5MB/s"), "the same again, and more of it"
+        out, err = slow.communicate(timeout=90)
     assert (slow.returncode, b"1 partition is on 1, 3" in out) == (0, True), err
     wait_for(lambda: throttles(nodes) == {}, "each node knows that it is gone")
     refused = command(nodes, "partition", "move", f"{TOPIC}:3", "--to", "1,9", "--throttle", "1MB/s")
@@ -225,10 +246,10 @@ def test_an_interrupted_command_says_that_its_throttle_stays_and_how_it_is_remov
     succeeds(nodes, "partition", "move", f"{TOPIC}:4", "--to", "1,2")
     nodes.kill(4)
     nodes.wait_replaced(4)
-    moving = started(nodes, "partition", "move", f"{TOPIC}:4", "--to", "1,4", "--throttle", "5MB/s")
-    wait_for(lambda: json.loads(succeeds(nodes, "partition", "moves", "--json"))["moves"], "the move has begun")
-    moving.send_signal(signal.SIGINT)
-    _, said = moving.communicate(timeout=90)
+    with started(nodes, "partition", "move", f"{TOPIC}:4", "--to", "1,4", "--throttle", "5MB/s") as moving:
+        wait_for(lambda: 4 in moved_now(nodes), "the move has begun")
+        moving.send_signal(signal.SIGINT)
+        _, said = moving.communicate(timeout=90)
     assert moving.returncode == 130
     assert b"what has begun continues" in said
     assert b"the throttle stays" in said

@@ -253,3 +253,31 @@ def test_a_cluster_that_changes_while_it_is_read_is_to_be_read_again() -> None:
     made = MadeUp({T[0]: (1, 77)})
     with pytest.raises(RetriableError, match="the cluster changed while it was read"):
         read_cluster(cast(Admin, made))
+
+
+def test_a_node_that_knows_later_than_others_where_a_partition_is_changes_nothing() -> None:
+    """It is asked for the topics just after another one said that the move is complete."""
+
+    class Behind(MadeUp):
+        looks = 0
+
+        def topics(self, *, include_internal: bool) -> list[TopicDescription]:
+            known = super().topics(include_internal=include_internal)
+            self.looks += 1
+            return [TopicDescription("t", known[0].topic_id, False, self.older)] if 1 < self.looks < 6 else known
+
+        older = tuple(PartitionDescription(tp.partition, 1, 0, (1, 3, 2), (1, 3, 2)) for tp in T[:1])
+
+    made = Behind({T[0]: (1, 2)})
+    done = carried(made, [move(T[0], 1, 3)])
+    assert (done.done, done.failed, made.looks) == (1, {}, 6)
+
+
+def test_a_move_that_was_begun_after_the_plan_was_made_is_carried_on() -> None:
+    """Two commands that want the same: the second one's plan may be from before the first one began."""
+    made = MadeUp({T[0]: (1, 2), T[1]: (1, 2)})
+    made.moving = {T[0]: ((1, 3), 9), T[1]: ((1, 4), 9)}
+    made.replicas_of = dict.fromkeys(T[:2], (1, 3, 4, 2))
+    done = carried(made, [move(T[0], 1, 3), move(T[1], 1, 3)])
+    assert (done.done, made.replicas_of[T[0]]) == (1, (1, 3))
+    assert "somebody else changed it meanwhile" in done.failed[T[1]].message
