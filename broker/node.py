@@ -450,6 +450,7 @@ class Node:
         self._produce = ProduceHandler(
             self, None if tracing is None else tracing.appends, self._coordinators.verification.check_batches
         )
+        self.metadata.add_listener(self._produce.early_refusals.follow)
         self._fetch = FetchHandler(self, self.config, None if tracing is None else tracing.fetches)
         if self._metrics is not None:
             self.logs.measure_commits(self._metrics.recorders.commits)

@@ -112,6 +112,8 @@ class Metadata:
         """Since when the database has answered, by the monotonic clock; None while it does not."""
         self.reached_at = clock.monotonic()
         """When a look at the database succeeded last, by the monotonic clock."""
+        self.complete_until = float("-inf")
+        """All that others had changed until then is in the image, by the monotonic clock."""
         self.failed_heartbeats = 0
 
     @property
@@ -507,10 +509,13 @@ class Metadata:
             return self.image
 
     async def _catch_up(self) -> None:
-        """Apply what somebody else has written."""
+        """Apply what somebody else has written. Listeners hear of it before `complete_until` is set anew."""
+        begun = self._clock.monotonic()
         changes = await self._off_loop(partial(self._store.changes_after, self.image.position))
         if changes:
             self._apply(changes)
+        self.complete_until = begun
+        if changes:
             await self._snapshot()
 
     def _apply(self, changes: Sequence[tuple[Position, Change]]) -> None:

@@ -21,6 +21,8 @@ from simulation.kafka_batches import Acknowledged, BatchSender
 from simulation.kafka_wire import RETRIED, Echo, NewerInstanceError, Party, Wire, code_of
 
 _FENCED: Final = frozenset({ErrorCode.PRODUCER_FENCED, ErrorCode.INVALID_PRODUCER_EPOCH})
+_NOT_IN_TRANSACTION: Final = frozenset({ErrorCode.INVALID_TXN_STATE, ErrorCode.TRANSACTION_ABORTABLE})
+"""What a batch is refused with whose partition was not added: by its version."""
 
 _NO_EFFECT: Final = frozenset(
     {ErrorCode.CONCURRENT_TRANSACTIONS, ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, ErrorCode.UNSTABLE_OFFSET_COMMIT}
@@ -191,7 +193,7 @@ class TransactionalProducer:
                 self.sender.put(topic, partition, values)
         await self.sender.settle()
         if self.sender.refusal is not None:
-            if self.sender.refusal is ErrorCode.INVALID_TXN_STATE and self._knows_former_topic:
+            if self.sender.refusal in _NOT_IN_TRANSACTION and self._knows_former_topic:
                 self._needs_epoch = True
                 raise AbortTransactionError("the coordinator has added the topic of this name that was deleted (R8)")
             self._refused("Produce", self.sender.refusal)

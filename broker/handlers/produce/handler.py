@@ -31,6 +31,7 @@ from typing import TYPE_CHECKING, Final
 from semel.broker.handlers.partitions.leader_hints import HINTED, current_leader, leader_endpoints, not_here
 from semel.broker.handlers.produce.batch_checks import PLAIN_BYTES_MAX, BatchChecks, Outcome, Turn, Unchecked
 from semel.broker.handlers.produce.confirmations import Confirmations
+from semel.broker.handlers.produce.early_refusals import EarlyRefusals
 from semel.broker.handlers.produce.gate import CheckBatches, TransactionGate, WaitingBatch
 from semel.broker.handlers.produce.large import PART, LargeProduce
 from semel.broker.handlers.produce.run import Appended, Done, ProduceRun, is_doubtful
@@ -42,9 +43,7 @@ from semel.protocol.compression import Compression
 from semel.protocol.errors import ErrorCode, SemelError, error_for
 from semel.protocol.ids import (
     INTERNAL_TOPICS,
-    ZERO_TOPIC_ID,
     ProducerIdAndEpoch,
-    TopicId,
     TopicPartition,
     format_topic_id,
 )
@@ -86,8 +85,6 @@ _FOR_NOW: Final = frozenset(
     }
 )
 """Refusals of a good batch, after which its producer sends it again."""
-_REFUSED_EARLY_MAX: Final = 100
-"""So many partitions that are not here, and batches of each, are remembered."""
 _WRONG_ACKS: Final = "acks must be 0, 1 or -1 (all)"
 
 
@@ -111,8 +108,7 @@ class ProduceHandler:
         """The refused batches, by why."""
         self.timed_out_requests = 0
         self.confirmations = Confirmations(node) if node.config.peer_listen else None
-        self._refused_early: dict[tuple[str | TopicId, int], list[tuple[BatchHeader, int]]] = {}
-        """Batches for partitions that were not here yet, with the time."""
+        self.early_refusals = EarlyRefusals(node)
         self.large_requests: set[asyncio.Task[None]] = set()
         """The tasks that append them: the event loop itself only refers to them weakly."""
         self._names_leaders = False
@@ -232,25 +228,11 @@ class ProduceHandler:
             header = read_header(item.records)
         except SemelError:
             return  # it is refused for good next time
-        now_ms = self.node.clock.now_ms()
         partition = self.node.partition(TopicPartition(item.topic, item.partition))
         if partition is not None:
-            partition.log.note_refused(header, now_ms)
+            partition.log.note_refused(header, self.node.clock.now_ms())
         elif header.producer_id >= 0:
-            # Its topic may have been made just now, by another node. One that is only named may be the next one of its
-            # name, though another is known here yet.
-            topic = item.topic if item.topic_id == ZERO_TOPIC_ID else item.topic_id
-            if len(self._refused_early) >= _REFUSED_EARLY_MAX:
-                del self._refused_early[next(iter(self._refused_early))]
-            early = self._refused_early.setdefault((topic, item.partition), [])
-            if len(early) < _REFUSED_EARLY_MAX:
-                early.append((header, now_ms))
-
-    def _note_refused_early(self, partition: Partition) -> None:
-        """Tell a log of what was refused before it was here."""
-        for topic in (partition.tp.topic, partition.topic_id):
-            for header, refused_ms in self._refused_early.pop((topic, partition.tp.partition), ()):
-                partition.log.note_refused(header, refused_ms)
+            self.early_refusals.note(item, header)
 
     def _append_light(self, item: ProducePartition, acks: int, version: int) -> Appended | None:
         """Append a batch that must not be transactional; None where it is to be checked before."""
@@ -399,8 +381,8 @@ class ProduceHandler:
             )
         if partition is None:
             raise not_here(self.node, tp)
-        if self._refused_early:
-            self._note_refused_early(partition)
+        if self.early_refusals.noted:
+            self.early_refusals.tell(partition)
         if item.topic in INTERNAL_TOPICS:
             raise error_for(ErrorCode.INVALID_TOPIC_EXCEPTION, f"{item.topic} is written by coordinators alone")
         records = item.records

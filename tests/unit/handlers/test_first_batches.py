@@ -12,6 +12,7 @@ from semel.broker.handlers.produce import handler as produce_module
 from semel.broker.listeners.kafka.listener import KafkaListener
 from semel.broker.log.refused_batches import REMEMBERED_MS
 from semel.broker.logs.partition import Partition
+from semel.broker.metadata.changes import TopicCreated
 from semel.protocol.errors import ErrorCode
 from semel.protocol.ids import ZERO_TOPIC_ID, ProducerIdAndEpoch, TopicId, TopicPartition
 from semel.protocol.kafka.produce import ProducePartition, ProduceRequest, ProduceResponse
@@ -136,8 +137,24 @@ def test_P2_no_batch_overtakes_one_that_named_a_topic_which_was_made_again(tmp_p
     ]  # fmt: skip
 
 
-def _after_it_was_made_again(tmp_path: Path, version: int) -> list[ErrorCode]:
-    """Have sequence 0 refused, make the topic again, and return the answers to sequences 1, 0 and 1."""
+def test_P2_R8_a_batch_that_named_a_topic_before_the_one_of_that_name_was_made_holds_up_none_there(
+    tmp_path: Path,
+) -> None:
+    """It was delivered to the topic before, elsewhere; the next one of the name was made when it had been refused."""
+    assert _after_it_was_made_again(tmp_path, 12, complete_after_s=0.5) == [
+        ErrorCode.NONE, ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER, ErrorCode.NONE
+    ]  # fmt: skip
+    # The metadata had last been read before the batch came: the topic may have been there by then.
+    assert _after_it_was_made_again(tmp_path / "other", 12, complete_after_s=-0.5) == [
+        ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER, ErrorCode.NONE, ErrorCode.NONE
+    ]  # fmt: skip
+
+
+def _after_it_was_made_again(tmp_path: Path, version: int, complete_after_s: float | None = None) -> list[ErrorCode]:
+    """Have sequence 0 refused, make the topic again, and return the answers to sequences 1, 0 and 1.
+
+    complete_after_s: how long after the refusal the metadata was read once more, before the topic was in it
+    """
     found: list[ErrorCode] = []
 
     async def test(node: FakeNode, listener: KafkaListener) -> None:
@@ -155,6 +172,10 @@ def _after_it_was_made_again(tmp_path: Path, version: int) -> list[ErrorCode]:
         partition.log.close()
         (made_again,) = node.create("t")
         assert made_again.topic_id != partition.topic_id
+        if complete_after_s is not None:
+            node.metadata.complete_until = node.clock.monotonic() + complete_after_s
+            made = TopicCreated("t", made_again.topic_id, ())
+            listener.produce.early_refusals.follow(made, node.metadata.image)
         found.extend([await send(number, made_again.topic_id) for number in (1, 0, 1)])
 
     run_with_listener(test, str(tmp_path))

@@ -312,6 +312,34 @@ def test_a_node_that_must_be_alone_registers_only_if_it_is(url: str) -> None:
     store.close()
 
 
+def test_the_metadata_is_complete_until_a_look_at_the_database_began(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A change may be written just behind what is read; and who hears of one knows when it was not there yet."""
+
+    async def main() -> None:
+        one, two = await started(url, 1), await started(url, 2)
+        read = one.store.changes_after
+
+        def slowly(*arguments: Any) -> Any:
+            found = read(*arguments)
+            one.clock.advance(ms=1_000)
+            return found
+
+        monkeypatch.setattr(one.store, "changes_after", slowly)
+        begun = one.clock.monotonic()
+        await one.refresh()
+        assert one.complete_until == begun
+        heard: list[float] = []
+        one.add_listener(lambda *_: heard.append(one.complete_until))
+        await two.change(more)
+        await one.refresh()
+        assert heard == [begun], "it was not there when the look before began"
+        assert one.complete_until == begun + 1.0
+        for each in (one, two):
+            await each.close()
+
+    asyncio.run(main())
+
+
 def test_P1_the_same_change_by_another_writer_is_not_taken_for_ones_own(
     url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
