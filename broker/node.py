@@ -66,6 +66,7 @@ from semel.broker.registration import (
     check_is_member,
     check_neighbors,
     not_read,
+    note_not_read,
     returned,
     version_raised,
     wait_for_former_run,
@@ -775,6 +776,7 @@ class Node:
         if self.is_clustered:
             await check_neighbors(self.metadata, config, registered.secret_mark)
             await wait_for_former_run(self.metadata, config, registered.directory_id)
+            note_not_read(self.metadata.image, registered, self.logs)
         await self.metadata.register(registered, further, alone=not self.is_clustered)
         if self.is_clustered:
             try:

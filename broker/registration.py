@@ -78,6 +78,18 @@ def not_read(image: MetadataImage, registered: BrokerRegistered, logs: LogManage
     return incomplete_until_read(image, registered, unreadable=unreadable, former=former, lost=lost)
 
 
+def note_not_read(image: MetadataImage, registered: BrokerRegistered, logs: LogManager) -> None:
+    """Note what `not_read` returns, before the registration. Raises `NodeStartError`."""
+    try:
+        logs.unreported.to_be_reported(not_read(image, registered, logs))
+    except OSError as error:
+        raise NodeStartError(
+            f"what this node can't read now can't be noted: {error}. Without the note, a partition that only this node "
+            "has would have no leader until an operator elects one. Fix this, and start the node again",
+            StartFailure.DATA_FOLDER,
+        ) from error
+
+
 def _keys(image: MetadataImage, partitions: Collection[TopicPartition]) -> set[tuple[TopicId, int]]:
     return {(topic.topic_id, tp.partition) for tp in partitions if (topic := image.topic(tp.topic)) is not None}
 

@@ -114,6 +114,16 @@ class UnreportedRecovery:
         """Partitions that a registration has told as incomplete for no other reason than that they can't be read."""
         return self._not_read
 
+    def to_be_reported(self, not_read: Set[PartitionKey]) -> None:
+        """Note what the registration that follows tells as incomplete because it can't be read. Raises `OSError`.
+
+        Without the note, a start after one that ends right behind its registration would not know why they are.
+        """
+        with self._lock:
+            if not not_read <= self._not_read:
+                self._not_read |= not_read
+                self._write()
+
     def reported(self, to_fetch_again: Collection[PartitionKey], *, not_read: Set[PartitionKey] = frozenset()) -> None:
         """A registration has told it. Raises `OSError`; then the next start tells it once more.
 

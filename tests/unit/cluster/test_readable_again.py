@@ -14,8 +14,9 @@ from moving_cluster import T0, create, run
 from semel.broker.handlers.topics.changes import create_topics
 from semel.broker.log.checkpoints import OffsetCheckpoint
 from semel.broker.logs.data_folder import HIGH_WATERMARK_FILE
-from semel.broker.logs.unreported import UNREPORTED_FILE
+from semel.broker.logs.unreported import UNREPORTED_FILE, UnreportedRecovery
 from semel.broker.node import Node
+from semel.broker.start_errors import NodeStartError
 from semel.protocol.api.topics import NewTopic
 from semel.protocol.errors import ErrorCode
 from semel.protocol.ids import NO_LEADER
@@ -62,6 +63,15 @@ async def all_unreadable(
     await asyncio.sleep(0.2)  # their tasks have begun: what is cancelled before that warns in its process
 
 
+async def last_in_sync_is_stopped(made: Cluster) -> None:
+    """Make a topic on two of the nodes whose replica on node 2 alone has all records, and stop that one."""
+    await create(made, 1, 2, min_isr=1)
+    await made.stop(1)
+    await made.in_sync(T0, 2)
+    await made.produce(T0, b"value-0")
+    await made.stop(2)
+
+
 async def is_led(made: Cluster, node_id: int) -> None:
     await made.until(lambda: made.leader(T0) is made.nodes[node_id])
     assert b"".join(data for _, data in made.values(node_id, T0)).count(b"value-") == 6
@@ -94,6 +104,40 @@ def test_R4_it_leads_also_where_it_can_be_read_by_a_later_start(tmp_path: Path, 
         await is_led(made, 2)
 
     run(tmp_path, test, durability="disk")
+
+
+def test_R4_a_node_that_can_not_note_what_it_can_not_read_does_not_start(tmp_path: Path) -> None:
+    """A disk that is entirely full. Nobody would know later that the replica has all that it had."""
+
+    async def test(made: Cluster) -> None:
+        await last_in_sync_is_stopped(made)
+        made.disks[2].fail_next("open", OSError(errno.ENOSPC, "full"), path_part=UNREPORTED_FILE, times=ALWAYS)
+        with pytest.raises(NodeStartError, match=r"can't be noted: .*full.* start the node again"):
+            await unreadable(made, 2)
+        assert made.state(T0).isr == (2,), "nobody was told anything"
+        made.disks[2].fail_no_more()
+        await made.start(2)
+        await made.until(lambda: made.leader(T0) is made.nodes[2])
+
+    run(tmp_path, test)
+
+
+def test_R4_it_leads_though_the_first_start_ended_right_behind_its_registration(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def test(made: Cluster) -> None:
+        await last_in_sync_is_stopped(made)
+        with monkeypatch.context() as patch:
+            patch.setattr(UnreportedRecovery, "reported", lambda *_, **__: None)
+            await unreadable(made, 2)
+        assert made.state(T0).last_known_elr == (2,)
+        await asyncio.sleep(0.2)
+        await made.kill(2)
+        made.disks[2].fail_no_more()
+        await made.start(2)
+        await made.until(lambda: made.leader(T0) is made.nodes[2])
+
+    run(tmp_path, test)
 
 
 @pytest.mark.parametrize("noted", [6, 1])
