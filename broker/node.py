@@ -82,13 +82,14 @@ from semel.broker.start_errors import (
     peers_not_bound,
 )
 from semel.broker.telemetry.tracing import NodeTracing
+from semel.broker.users.users import Users, users_of
 from semel.group_coordinator.coordinator import GroupCoordinator
 from semel.protocol.compiled import warn_if_interpreted
 from semel.protocol.errors import ErrorCode, SemelError
 from semel.protocol.ids import TopicId, TopicPartition, format_topic_id, new_topic_id
 from semel.protocol.randomness import new_token
+from semel.protocol.schemes import asks_for_password, speaks_tls, with_scheme_of, without_scheme
 from semel.protocol.time_units import DAY_MS
-from semel.protocol.tls import TLS_PREFIX, speaks_tls, with_scheme_of
 from semel.protocol.wording import counted
 from semel.runtime.clock import Clock, SystemClock
 from semel.runtime.disk_storage import DiskStorage
@@ -173,6 +174,7 @@ class Node:
         self._grpc: GrpcListener | None = None
         self._kafka: KafkaListener | None = None
         self._certificates: Certificates | None = None
+        self._users: Users | None = None
         self._secret: ClusterSecret | None = None
         self._peers: Peers | None = None
         self._incarnation = new_token(8)
@@ -364,6 +366,7 @@ class Node:
         check_exposure(self.config)
         self._secret = secret_of(self.config)
         self._certificates = certificates_of(self.config)
+        self._users = users_of(self.config)
         if self.config.peer_listen and self.config.ssl_ca_location:
             PeerEncryption(self.config.ssl_ca_location).check()
         is_new = not self._storage.exists(self.data_dir)
@@ -499,7 +502,14 @@ class Node:
     def _bind_grpc(self, address: Address) -> None:
         certificates = self._certificates if speaks_tls(self.config.grpc_listen) else None
         self._grpc = GrpcListener(
-            self, address, self.produce, self.fetch, self._interceptor, self._call_times(), certificates
+            self,
+            address,
+            self.produce,
+            self.fetch,
+            self._interceptor,
+            self._call_times(),
+            certificates,
+            self._users if asks_for_password(self.config.grpc_listen) else None,
         )
         self._grpc.bind()
 
@@ -525,6 +535,7 @@ class Node:
             interceptor=self._interceptor,
             request_times=None if self._metrics is None else self._metrics.recorders.requests,
             certificates=self._certificates if speaks_tls(config.kafka_listen) else None,
+            users=self._users if asks_for_password(config.kafka_listen) else None,
         )
         try:
             await self._kafka.start(listens=listens)
@@ -546,7 +557,7 @@ class Node:
         except OSError as error:
             raise peers_not_bound(config, error) from error
         if self._certificates is not None and speaks_tls(config.peer_listen):
-            host = self._told_peers().host.removeprefix(TLS_PREFIX)
+            host = without_scheme(self._told_peers().host)
             PeerEncryption(config.ssl_ca_location).warn_of_own(self._certificates.for_nodes(), host)
 
     def _take_folder(self) -> None:

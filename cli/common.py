@@ -20,6 +20,7 @@ from semel.cli.signals import Terminated
 from semel.protocol.errors import ErrorCode, RetriableError, SemelError, UsageError
 from semel.protocol.ids import TopicPartition
 from semel.protocol.int_bounds import INT64_MAX
+from semel.protocol.schemes import hidden_password
 from semel.protocol.wording import counted as counted
 from semel.protocol.wording import partition_argument
 
@@ -156,7 +157,7 @@ def command_here(text: str, bootstrap: str) -> str:
     needs_none = text.startswith(("semel serve ", "semel log ")) or " --bootstrap " in text
     if needs_none or bootstrap == os.environ.get("SEMEL_BOOTSTRAP", DEFAULT_BOOTSTRAP):
         return text
-    return f"{text} --bootstrap {shlex.quote(bootstrap)}"
+    return f"{text} --bootstrap {shlex.quote(hidden_password(bootstrap))}"
 
 
 class RenamedCommands(TyperGroup):

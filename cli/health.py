@@ -19,9 +19,10 @@ from semel.cli.common import (
     parse_duration,
 )
 from semel.protocol.errors import UsageError
+from semel.protocol.schemes import hidden_password
 
 if TYPE_CHECKING:
-    from semel.sdk.transport.security import Encryption
+    from semel.sdk.transport.security import Access, Encryption
 
 app = command_app()
 
@@ -61,19 +62,22 @@ def health(
     import grpc
 
     from semel.sdk.transport.options import parse_bootstrap
-    from semel.sdk.transport.security import Encryption
+    from semel.sdk.transport.security import Access
     from semel.sdk.transport.unreachable import Trouble, unreachable
 
     where = parse_bootstrap(bootstrap)
     if len(where.addresses) > 1:
-        raise UsageError(f"this asks one node: give one address, not {bootstrap}; `semel cluster` asks all nodes")
+        raise UsageError(
+            f"this asks one node: give one address, not {hidden_password(bootstrap)}; `semel cluster` asks all nodes"
+        )
     given = where.addresses[0]
     try:
-        encryption = None if where.tls is None else Encryption(where.tls)
+        access = Access(where.security)
+        encryption = access.encryption
         _check(given, given, encryption, timeout_s, only_node=only_node)
     except grpc.RpcError as error:
         try:
-            address = _named_by_kafka_listener(given, encryption, error, timeout_s)
+            address = _named_by_kafka_listener(given, access, error, timeout_s)
             if address is None:
                 raise error
             _check(address, given, encryption, timeout_s, only_node=only_node)
@@ -88,7 +92,7 @@ def health(
     print("serving")
 
 
-def _named_by_kafka_listener(address: str, encryption: Encryption | None, error: Any, timeout_s: float) -> str | None:
+def _named_by_kafka_listener(address: str, access: Access, error: Any, timeout_s: float) -> str | None:
     """Return the gRPC address that the node names whose Kafka listener is at `address`; None where it is none.
 
     error: what gRPC says of the address. Raises `UnreachableError`.
@@ -103,7 +107,7 @@ def _named_by_kafka_listener(address: str, encryption: Encryption | None, error:
     from semel.sdk.transport.discovery import find_grpc_address
 
     look = find_grpc_address(
-        address, encryption, client_id="semel-health", timeout_ms=timeout_s * 1000, clock=SystemClock()
+        address, access, client_id="semel-health", timeout_ms=timeout_s * 1000, clock=SystemClock()
     )
     return asyncio.run(look)
 

@@ -24,7 +24,7 @@ from semel.broker.config.node_config import NodeConfig
 from semel.broker.config.sources import Address, LoadedConfig, Source, parse_address
 from semel.broker.metadata.store import sqlite_url
 from semel.cli.serve_exit import ServeExit
-from semel.protocol.tls import with_scheme_of
+from semel.protocol.schemes import with_scheme_of
 from semel.runtime.disk_storage import DiskStorage
 from semel.runtime.setting import ConfigError
 

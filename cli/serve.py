@@ -31,7 +31,7 @@ from semel.cli.serve_exit import ServeExit
 from semel.cli.service_manager import tell_service_manager
 from semel.protocol.errors import ErrorCode, SemelError, UsageError
 from semel.protocol.ids import TopicPartition
-from semel.protocol.tls import with_scheme_of
+from semel.protocol.schemes import with_scheme_of
 from semel.runtime.flood_guard import PERIOD_S, FloodGuard
 from semel.runtime.setting import ConfigError
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from ipaddress import ip_address
 
-from semel.protocol.tls import TLS_PREFIX, speaks_tls
+from semel.protocol.schemes import asks_for_password, speaks_tls, without_scheme
 
 
 def is_loopback(host: str) -> bool:
@@ -25,13 +25,16 @@ def is_loopback(host: str) -> bool:
 def serves_anybody(listen: str, *, asks_for_certificates: bool) -> bool:
     """Say whether a listener serves other machines without knowing who asks (S6).
 
-    listen:                HOST:PORT, with `tls://` before it where it encrypts
+    listen:                HOST:PORT, with its scheme
     asks_for_certificates: whether listeners that encrypt do so
 
     >>> serves_anybody("tls://0.0.0.0:9092", asks_for_certificates=False)
     True
     >>> serves_anybody("tls://0.0.0.0:9092", asks_for_certificates=True)
     False
+    >>> serves_anybody("tls+sasl://0.0.0.0:9092", asks_for_certificates=False)
+    False
     """
-    host = listen.removeprefix(TLS_PREFIX).rpartition(":")[0]
-    return not is_loopback(host) and not (asks_for_certificates and speaks_tls(listen))
+    if asks_for_password(listen) or (asks_for_certificates and speaks_tls(listen)):
+        return False
+    return not is_loopback(without_scheme(listen).rpartition(":")[0])

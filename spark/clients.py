@@ -57,7 +57,7 @@ def run(client: ClientCore, call: Coroutine[Any, Any, T]) -> T:
 def _open(address: Address) -> ClientCore:
     options = ClientOptions(
         addresses=address.bootstrap.addresses,
-        tls=address.bootstrap.tls,
+        security=address.bootstrap.security,
         client_id=address.client_id,
         request_timeout_ms=address.request_timeout_ms,
         api_timeout_ms=address.api_timeout_ms,

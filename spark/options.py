@@ -137,7 +137,7 @@ class OptionReader:
 
     def bootstrap(self) -> Bootstrap:
         """Return where the cluster is by `bootstrap`, else by `kafka.bootstrap.servers`, and how it is reached by the
-        options of Kafka's clients for TLS. Addresses are of either listener of a node.
+        options of Kafka's clients for TLS and users. Addresses are of either listener of a node.
         """
         security = {name.removeprefix(KAFKA): text for name, text in self._values.items() if _is_security(name)}
         for name in (BOOTSTRAP, KAFKA_BOOTSTRAP):
@@ -147,7 +147,7 @@ class OptionReader:
                     found = parse_bootstrap(text)
                 except UsageError as error:
                     raise UsageError(f"option {name}: {error.message}") from None
-                return Bootstrap(found.addresses, taken_from(f"the {self._owner}", security, found.tls))
+                return Bootstrap(found.addresses, taken_from(f"the {self._owner}", security, found.security))
         raise UsageError(
             f"the {self._owner} needs the address of a node, its Kafka port or its gRPC port: option {KAFKA_BOOTSTRAP} "
             f"(localhost:9092), or option {BOOTSTRAP}, which says the same"

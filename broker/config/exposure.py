@@ -1,4 +1,4 @@
-"""Which listeners serve anybody beyond the loopback: all that do not ask for a certificate (S6)."""
+"""Which listeners serve anybody beyond the loopback: all that ask neither for a certificate nor for a password (S6)."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Final
 from semel.broker.config.node_config import NodeConfig
 from semel.broker.config.tls import CLIENT_AUTH_REQUIRED
 from semel.protocol.loopback import serves_anybody
-from semel.protocol.tls import TLS_PREFIX
+from semel.protocol.schemes import TLS_PREFIX, TLS_SASL_PREFIX, without_scheme
 from semel.runtime.setting import ConfigError
 
 _LISTENERS: Final = ("kafka.listen", "grpc.listen")
@@ -30,7 +30,8 @@ def check_exposure(config: NodeConfig) -> None:
         name, _, address = exposed[0].partition("=")
         raise ConfigError(
             f"other machines can reach {' and '.join(exposed)}, and everybody who can connect may read, write and "
-            "delete everything. Three ways out: listen on 127.0.0.1; ask clients for certificates, with "
-            f"{name}={TLS_PREFIX}{address.removeprefix(TLS_PREFIX)} and ssl.client.auth=required; or keep strangers "
+            "delete everything. Four ways out: listen on 127.0.0.1; ask clients for passwords, with "
+            f"{name}={TLS_SASL_PREFIX}{without_scheme(address)}; ask them for certificates, with "
+            f"{name}={TLS_PREFIX}{without_scheme(address)} and ssl.client.auth=required; or keep strangers "
             f"out of the network, and say so with {ALLOW_SETTING}=true ({INSECURE} of `semel serve`)"
         )

@@ -16,6 +16,7 @@ from types import MappingProxyType
 from typing import Final
 
 from semel.broker.config.kafka_limits import KafkaLimits
+from semel.broker.config.sasl import SaslConfig
 from semel.broker.config.tls import TlsConfig
 from semel.broker.log.config import LogDefaults, TopicOnlySettings
 from semel.broker.logs.config import LogManagerConfig
@@ -71,9 +72,10 @@ class OwnSettings(PartConfig):
     grpc_advertised: str = setting("", "HOST:PORT that clients connect to for gRPC. Empty: the address listened on.")
     listeners_allow_anonymous: bool = setting(
         False,
-        "Confirms that anonymous access is intended beyond the loopback: on a listener without tls:// and "
-        "ssl.client.auth = required, everybody who can connect may read, write and delete everything. With false the "
-        "node does not start with such a listener; true says that the network keeps strangers out.",
+        "Confirms that anonymous access is intended beyond the loopback: on a listener that asks neither for a "
+        "certificate (tls:// and ssl.client.auth = required) nor for a password (sasl:// or tls+sasl://), everybody "
+        "who can connect may read, write and delete everything. With false the node does not start with such a "
+        "listener; true says that the network keeps strangers out.",
     )
     shutdown_grace_ms: int = setting(
         10_000,
@@ -297,6 +299,7 @@ PARTS: Final[Mapping[type[PartConfig], str]] = MappingProxyType(
     {
         OwnSettings: "The node",
         TlsConfig: "TLS",
+        SaslConfig: "Users",
         MetadataSettings: "Metadata",
         PeerConfig: "Other nodes",
         ReplicationConfig: "Replication",
@@ -318,6 +321,7 @@ PARTS: Final[Mapping[type[PartConfig], str]] = MappingProxyType(
 class NodeConfig(
     OwnSettings,
     TlsConfig,
+    SaslConfig,
     MetadataSettings,
     PeerConfig,
     ReplicationConfig,

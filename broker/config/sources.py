@@ -15,9 +15,10 @@ from types import MappingProxyType
 from typing import Any, Final, NamedTuple
 
 from semel.broker.config.node_config import SETTINGS, NodeConfig, attribute_of, value_of
+from semel.broker.config.sasl import check_sasl
 from semel.broker.config.tls import check_tls
 from semel.broker.config.unsupported import INSTEAD
-from semel.protocol.tls import TLS_PREFIX, speaks_tls
+from semel.protocol.schemes import SASL_PREFIX, TLS_PREFIX, asks_for_password, speaks_tls, without_scheme
 from semel.runtime.setting import ConfigError, Setting, Value, did_you_mean
 
 ENVIRONMENT_PREFIX: Final = "SEMEL_"
@@ -140,6 +141,7 @@ def check_config(config: NodeConfig) -> None:
     if not config.log_cleanup_policy:
         raise ConfigError("log.cleanup.policy is empty: use delete, compact, or both")
     check_tls(config, {name: str(value_of(config, name)) for name in _MAY_ENCRYPT})
+    check_sasl(config, {name: str(value_of(config, name)) for name in _MAY_ASK_FOR_PASSWORDS})
 
 
 def _check_address(name: str, text: str) -> None:
@@ -151,13 +153,17 @@ def _check_address(name: str, text: str) -> None:
 
 
 def parse_address(name: str, text: str) -> Address:
-    """Return host and port of `HOST:PORT` or `[HOST]:PORT`, with `tls://` before it where the listener can encrypt.
+    """Return host and port of `HOST:PORT` or `[HOST]:PORT`, with a scheme before it that the listener can have.
 
     Raises `ConfigError`.
     """
-    if speaks_tls(text) and name not in _MAY_ENCRYPT:
-        raise ConfigError(f"{name} = {text}: only {', '.join(_MAY_ENCRYPT)} can have {TLS_PREFIX}")
-    found = _ADDRESS.fullmatch(text.removeprefix(TLS_PREFIX))
+    for has_it, may, scheme in (
+        (asks_for_password(text), _MAY_ASK_FOR_PASSWORDS, SASL_PREFIX),
+        (speaks_tls(text), _MAY_ENCRYPT, TLS_PREFIX),
+    ):
+        if has_it and name not in may:
+            raise ConfigError(f"{name} = {text}: only {', '.join(may)} can have {scheme}")
+    found = _ADDRESS.fullmatch(without_scheme(text))
     if found is None or int(found["port"]) > 65_535:
         raise ConfigError(f"{name} = {text} is not HOST:PORT with a port of 0 to 65535, for example 127.0.0.1:9092")
     return Address(found["bracketed"] or found["host"], int(found["port"]))
@@ -215,6 +221,7 @@ _ADDRESSES: Final = (
     "metrics.listen",
 )
 _MAY_ENCRYPT: Final = ("kafka.listen", "grpc.listen", "peer.listen")
+_MAY_ASK_FOR_PASSWORDS: Final = ("kafka.listen", "grpc.listen")
 _MAY_BE_EMPTY: Final = frozenset({*_ADDRESSES} - {"kafka.listen", "grpc.listen"})
 
 _CONFIG_VARIABLE: Final = "SEMEL_CONFIG"

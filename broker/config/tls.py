@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
 
-from semel.protocol.tls import TLS_PREFIX, speaks_tls
+from semel.protocol.schemes import TLS_PREFIX, speaks_tls
 from semel.runtime.setting import ConfigError, PartConfig, setting
 
 CLIENT_AUTH_NONE: Final = "none"

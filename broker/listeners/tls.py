@@ -19,7 +19,7 @@ import grpc
 
 from semel.broker.config.node_config import NodeConfig
 from semel.broker.config.tls import CLIENT_AUTH_REQUIRED
-from semel.protocol.tls import speaks_tls
+from semel.protocol.schemes import speaks_tls
 from semel.runtime.setting import ConfigError
 from semel.runtime.tls_in_memory import shown_to
 

@@ -137,6 +137,7 @@ class NodeReader:
                 ("out_of_memory", statistics.out_of_memory_connections),
                 ("refused_of_address", statistics.refused_of_address),
                 ("failed_handshakes", statistics.failed_handshakes),
+                ("failed_authentications", statistics.failed_authentications),
                 ("out_of_descriptors", statistics.accepts_exhausted),
             ],
         )

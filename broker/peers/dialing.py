@@ -10,7 +10,7 @@ from semel.broker.peers.encryption import PeerEncryption
 from semel.broker.peers.handshake import CHALLENGE_BYTES, NONCE_BYTES, ClientHandshake, HandshakeError, Place, Role
 from semel.broker.peers.secret import PROOF_BYTES
 from semel.protocol.randomness import source
-from semel.protocol.tls import TLS_PREFIX, speaks_tls
+from semel.protocol.schemes import speaks_tls, without_scheme
 from semel.runtime.kafka_client.connection import Connection, ConnectionLostError, Dial
 
 
@@ -26,7 +26,7 @@ def dial_peer(host: str, port: int, here: Place, node_id: int, role: Role, encry
         if speaks_tls(host):
             try:
                 transport, greeting = await loop.create_connection(
-                    lambda: _Greeting(handshake), host.removeprefix(TLS_PREFIX), port, ssl=encryption.context()
+                    lambda: _Greeting(handshake), without_scheme(host), port, ssl=encryption.context()
                 )
             except ssl.SSLError as error:
                 encryption.tell(node_id, f"TLS with {host}:{port} fails: {error}")

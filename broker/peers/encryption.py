@@ -7,7 +7,7 @@ import logging
 import ssl
 from typing import Final
 
-from semel.protocol.tls import TLS_PREFIX
+from semel.protocol.schemes import TLS_PREFIX
 from semel.runtime.kafka_client.connection import ConnectionLostError
 from semel.runtime.setting import ConfigError
 from semel.runtime.tls_in_memory import shown_to

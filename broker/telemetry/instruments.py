@@ -100,7 +100,8 @@ _TABLE: Final[tuple[tuple[str, tuple[Instrument, ...]], ...]] = (
                 "Connections accepted, refused (max.connections), refused_of_address (kafka.max.connections.per.ip), "
                 "aborted because of what the peer sent, or closed because they were idle, slow (a request that did not "
                 "come), crowding (kept memory while others waited), out_of_memory; failed_handshakes: closed before "
-                "they were encrypted. out_of_descriptors: how often the system had none for another connection.",
+                "they were encrypted; failed_authentications: clients with a wrong user or password. "
+                "out_of_descriptors: how often the system had none for another connection.",
                 (KIND,),
             ),
         ),

@@ -374,11 +374,18 @@ def dial_tcp(host: str, port: int, encryption: ssl.SSLContext | None = None) -> 
 
 
 async def connect(
-    address: str, dial: Dial, *, client_id: str, in_flight_max: int = 64, timeout_ms: float = 10_000
+    address: str,
+    dial: Dial,
+    *,
+    client_id: str,
+    in_flight_max: int = 64,
+    timeout_ms: float = 10_000,
+    prove: Callable[[Connection], Awaitable[None]] | None = None,
 ) -> Connection:
     """Open a connection and ask the node for its API versions. Raises `ConnectionLostError`.
 
     address: for messages; `dial` knows where the node is
+    prove:   proves to the node who this is, where it asks
     """
 
     def made() -> Connection:
@@ -390,6 +397,8 @@ async def connect(
             try:
                 body = await connection.request(ApiKey.API_VERSIONS, 0, (), timeout_ms=timeout_ms)
                 connection.versions = _parse_versions(body)
+                if prove is not None:
+                    await prove(connection)
             except BaseException:
                 # Also where the task is cancelled: nobody else has the connection, to close it.
                 connection.close("it did not tell its API versions")

@@ -330,9 +330,10 @@ _TABLE: Final = (
     FindingKind(
         "anonymous-access", _S.SETTINGS,
         "Other machines may read, write and delete everything, and change settings (S6). Encryption alone keeps nobody "
-        "out: there are no users, and only certificates say who asks.",
+        "out: passwords and certificates say who asks.",
         "See that the network keeps strangers out (a firewall, a network of the containers' own), listen on 127.0.0.1, "
-        "or ask clients for certificates (tls:// before the address, ssl.client.auth = required).",
+        "or ask clients for passwords (tls+sasl:// before the address) or certificates (tls:// before the address, "
+        "ssl.client.auth = required).",
     ),
     FindingKind(
         "durability-os", _S.SETTINGS,

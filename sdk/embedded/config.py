@@ -10,7 +10,7 @@ from semel.broker.config.sources import LoadedConfig, load_config, parse_address
 from semel.broker.node import Listener
 from semel.broker.open_files import open_files_limit
 from semel.protocol.errors import UsageError
-from semel.protocol.tls import with_scheme_of
+from semel.protocol.schemes import with_scheme_of
 from semel.runtime.setting import ConfigError
 
 _GIVEN_ELSEWHERE: Final = {

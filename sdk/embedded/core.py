@@ -15,7 +15,7 @@ from typing import Any, TypeVar
 
 from semel.broker.node import Listener, Node
 from semel.protocol.errors import FatalError, SemelError, UsageError
-from semel.protocol.tls import with_scheme_of
+from semel.protocol.schemes import with_scheme_of
 from semel.sdk.embedded.config import embedded_config
 from semel.sdk.embedded.hosted_node import HostedNode
 from semel.sdk.embedded.link import EmbeddedLink

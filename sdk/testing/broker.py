@@ -23,7 +23,7 @@ from semel.protocol.api.transactions import DescribeTransactionRequest, InitProd
 from semel.protocol.errors import ErrorCode, RetriableError, SemelError, UsageError, error_for
 from semel.protocol.ids import TopicPartition
 from semel.protocol.record_decoder import Record
-from semel.protocol.tls import TLS_PREFIX, with_scheme_of
+from semel.protocol.schemes import with_scheme_of, without_scheme
 from semel.runtime.inline_executor import InlineExecutor
 from semel.runtime.ports import lasting_address
 from semel.runtime.simulated_storage import SimulatedStorage
@@ -219,7 +219,7 @@ class Broker:
     def kafka(self) -> str:
         """HOST:PORT for Kafka's clients, their `bootstrap.servers`. Stays the same over restarts."""
         self._check_started()
-        return str(self._values["kafka.listen"]).removeprefix(TLS_PREFIX)
+        return without_scheme(str(self._values["kafka.listen"]))
 
     # --- Topics and what is in them -----------------------------------------------------------------------------------
 

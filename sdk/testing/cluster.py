@@ -24,7 +24,7 @@ from semel.broker.node import Listener, Node
 from semel.protocol.api.topics import NewTopic
 from semel.protocol.errors import ErrorCode, SemelError, UsageError, error_for
 from semel.protocol.ids import TopicPartition
-from semel.protocol.tls import with_scheme_of
+from semel.protocol.schemes import with_scheme_of
 from semel.runtime.inline_executor import InlineExecutor
 from semel.runtime.ports import lasting_address
 from semel.runtime.simulated_storage import SimulatedStorage

@@ -12,7 +12,7 @@ from semel.sdk.transport.connection import Connections
 from semel.sdk.transport.control import Control
 from semel.sdk.transport.in_process import find_link
 from semel.sdk.transport.options import ClientOptions
-from semel.sdk.transport.security import Encryption
+from semel.sdk.transport.security import Access
 from semel.sdk.transport.silent_nodes import SilentNodes
 from semel.sdk.transport.surroundings import surroundings
 
@@ -33,12 +33,12 @@ class ClientCore:
         self.clock: Clock = here.clock if clock is None else clock
         self.io = here.make_io(owner)
         link = find_link(options.addresses)
-        encryption = None if options.tls is None else Encryption(options.tls)
-        self.control = Control(options, self.clock, link, encryption)
+        access = Access(options.security)
+        self.control = Control(options, self.clock, link, access)
         self.cluster = Cluster(self.control, options, self.clock)
         silent_nodes = SilentNodes(self.control, self.cluster)
         self.connections = Connections(
-            options, self.clock, self.cluster.data_address, link, silent_nodes.look_into, encryption
+            options, self.clock, self.cluster.data_address, link, silent_nodes.look_into, access
         )
 
     def run(self, coroutine: Coroutine[Any, Any, T], timeout_ms: float | None = None) -> T:

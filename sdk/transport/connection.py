@@ -16,7 +16,7 @@ from semel.runtime.kafka_client.connection import Connection, ConnectionLostErro
 from semel.sdk.transport.in_process import NodeGoneError, NodeLink
 from semel.sdk.transport.options import ClientOptions
 from semel.sdk.transport.outage import GAP_S, WARN_EVERY_S
-from semel.sdk.transport.security import Encryption
+from semel.sdk.transport.security import Access
 
 _log = logging.getLogger("semel.client")
 
@@ -45,7 +45,7 @@ class Connections:
         resolve: Callable[[int], tuple[str, int]],
         link: NodeLink | None = None,
         on_silence: Callable[[int, Connection], None] | None = None,
-        encryption: Encryption | None = None,
+        access: Access | None = None,
     ) -> None:
         """`resolve` gives the data address of a node id. Raises `RetriableError` for a node it does not know.
 
@@ -53,7 +53,7 @@ class Connections:
         on_silence: is called with a node and the connection to it where answers are late, see `Connection.on_silence`
         """
         self._link = link
-        self._encryption = encryption
+        self._access = access or Access()
         self._options = options
         self._now = clock.monotonic
         self._resolve = resolve
@@ -99,7 +99,8 @@ class Connections:
             since, warn_at = now, now + WARN_EVERY_S
         if now >= warn_at:
             warn_at = now + WARN_EVERY_S
-            hint = "" if self._encryption is None else "; if it refuses this client's certificate, its log says why"
+            encrypts = self._access.encryption is not None
+            hint = "; if it refuses this client's certificate, its log says why" if encrypts else ""
             _log.warning(
                 "node %d takes no data connection, still trying (%.0f s): %s%s",
                 node_id, now - since, error.message, hint,
@@ -109,7 +110,7 @@ class Connections:
     async def _connect(self, node_id: int) -> Connection:
         host, port = self._resolve(node_id)
         link = None if self._link is None else self._link.to(f"{host}:{port}")
-        encryption = None if self._encryption is None else self._encryption.context()
+        encryption = self._access.context()
         try:
             connection = await connect(
                 f"{host}:{port}" if link is None else link.name,
@@ -117,6 +118,7 @@ class Connections:
                 client_id=self._options.client_id,
                 in_flight_max=self._options.connection_in_flight_max,
                 timeout_ms=min(self._options.request_timeout_ms, 10_000),
+                prove=None if link is not None else self._access.prove,
             )
         except ConnectionLostError as error:
             self._tell_of(node_id, error)

@@ -30,7 +30,7 @@ from semel.sdk.transport.name_addresses import accepting_address
 from semel.sdk.transport.options import ClientOptions
 from semel.sdk.transport.outage import Outage
 from semel.sdk.transport.rpcs import GET_METADATA, Request, Response, Rpc
-from semel.sdk.transport.security import Encryption
+from semel.sdk.transport.security import Access
 from semel.sdk.transport.unreachable import Trouble, UnreachableError, from_kafka_listener, trouble_at, unreachable
 
 ERROR_TRAILER = "semel-error"
@@ -106,11 +106,11 @@ class Control:
         options: ClientOptions,
         clock: Clock,
         link: NodeLink | None = None,
-        encryption: Encryption | None = None,
+        access: Access | None = None,
     ) -> None:
         """`link`: the node, where it is in this process; gRPC is not used then."""
         self.clock = clock
-        self._encryption = encryption
+        self._access = access or Access()
         self._link = link
         self._options = options
         self._metadata = ((CLIENT_METADATA, options.client_id.encode()),)
@@ -336,7 +336,7 @@ class Control:
 
     async def _ask(self, rpc: Rpc[Request, Response], request: Request, timeout_s: float, target: str) -> Response:
         """Call the gRPC listener at `target` once."""
-        metadata = (*self._metadata, *tracing.metadata())
+        metadata = (*self._metadata, *self._access.metadata(target), *tracing.metadata())
         call = self._callable(rpc, target).future(request, timeout=timeout_s, metadata=metadata)
         watch = None
         if self.nodes.by_id:
@@ -354,7 +354,7 @@ class Control:
             failure = to_semel_error(error, rpc.name, target, timeout_s)
             if isinstance(failure, UnreachableError):
                 failure = await self._explained(target, failure)
-                if self._encryption is not None and failure.trouble is Trouble.HANGS_UP:
+                if self._access.encryption is not None and failure.trouble is Trouble.HANGS_UP:
                     failure = trouble_at(target, Trouble.HANGS_UP_ON_TLS)
                 self.outage.failed(target, failure.trouble)
             elif error.code() is grpc.StatusCode.DEADLINE_EXCEEDED:
@@ -384,7 +384,8 @@ class Control:
         while self._waiting[target] > 0 and not self._closed:
             ask = self._callable(GET_METADATA, target)
             try:
-                await _settled(ask.future(metadata_pb2.GetMetadataRequest(), timeout=_PROOF_S))
+                metadata = self._access.metadata(target)
+                await _settled(ask.future(metadata_pb2.GetMetadataRequest(), timeout=_PROOF_S, metadata=metadata))
             except grpc.FutureCancelledError:
                 return
             except grpc.RpcError as error:
@@ -457,7 +458,7 @@ class Control:
             timeout_ms = min(max(1.0, (deadline - self.clock.monotonic()) * 1000), _LOOK_TIMEOUT_MS)
             options = self._options
             look = find_grpc_address(
-                given, self._encryption, client_id=options.client_id, timeout_ms=timeout_ms, clock=self.clock
+                given, self._access, client_id=options.client_id, timeout_ms=timeout_ms, clock=self.clock
             )
             task = self._looks[given] = asyncio.get_running_loop().create_task(look)
             task.add_done_callback(lambda done: self._looked(given, done))
@@ -487,7 +488,7 @@ class Control:
         return channel
 
     def _open(self, target: str) -> grpc.Channel:
-        return open_channel(target, self._encryption, _CHANNEL_OPTIONS)
+        return open_channel(target, self._access.encryption, _CHANNEL_OPTIONS)
 
     def _callable(self, rpc: Rpc[Request, Response], target: str) -> Any:
         key = (target, rpc.path)

@@ -6,7 +6,7 @@ import ssl
 from collections.abc import Callable
 from typing import Final
 
-from semel.protocol.errors import FatalError, SemelError
+from semel.protocol.errors import ErrorCode, FatalError, SemelError
 from semel.protocol.kafka.api import ApiKey, Part, join_parts
 from semel.protocol.kafka.broker_configs import (
     DESCRIBE_CLUSTER_VERSION,
@@ -16,10 +16,11 @@ from semel.protocol.kafka.broker_configs import (
     read_broker_ids,
     read_configs,
 )
-from semel.protocol.tls import TLS_PREFIX
+from semel.protocol.schemes import without_scheme
 from semel.runtime.clock import Clock
 from semel.runtime.kafka_client.connection import Connection, ConnectionLostError, Dial, connect, dial_tcp
-from semel.sdk.transport.security import Encryption
+from semel.sdk.transport.login import AuthenticationFailedError
+from semel.sdk.transport.security import Access, Encryption
 from semel.sdk.transport.unreachable import Trouble, trouble_at, trouble_of_tls
 
 CONNECT_TIMEOUT_MS: Final = 1_000
@@ -31,25 +32,29 @@ _ANY_HOST: Final = frozenset({"0.0.0.0", "::", "[::]", ""})  # noqa: S104 (compa
 
 
 async def find_grpc_address(
-    target: str, encryption: Encryption | None, *, client_id: str, timeout_ms: float, clock: Clock
+    target: str, access: Access, *, client_id: str, timeout_ms: float, clock: Clock
 ) -> str | None:
     """Return the gRPC address, "host:port", of the node whose Kafka listener is at `target`. One attempt.
 
     None where nothing at `target` speaks Kafka's protocol. Raises `UnreachableError` with `Trouble.FOREIGN` for a Kafka
     broker that is no node of Semel, with `Trouble.KAFKA` where the answer did not come, and with what is wrong with its
-    encryption.
+    encryption; and `FatalError` where it does not take the user.
     """
     now = clock.monotonic
     deadline = now() + timeout_ms / 1000
     host, _, port = target.rpartition(":")
     host = host.strip("[]")
+    encryption = access.encryption
     try:
         connection = await connect(
             target,
             dial_tcp(host, int(port)) if encryption is None else _dial_tls(target, host, int(port), encryption),
             client_id=client_id,
             timeout_ms=min(CONNECT_TIMEOUT_MS, timeout_ms),
+            prove=access.prove,
         )
+    except AuthenticationFailedError as error:
+        raise FatalError(error.message, ErrorCode.SASL_AUTHENTICATION_FAILED) from None
     except ConnectionLostError:
         if encryption is None:
             return None
@@ -92,7 +97,7 @@ async def _ask(connection: Connection, host: str, left_ms: Callable[[], float]) 
         values = read_configs(
             await _call(connection, ApiKey.DESCRIBE_CONFIGS, DESCRIBE_CONFIGS_VERSION, left_ms(), request)
         )
-        address = (values.get(_ADVERTISED) or values.get(_LISTEN) or "").removeprefix(TLS_PREFIX)
+        address = without_scheme(values.get(_ADVERTISED) or values.get(_LISTEN) or "")
         named, _, port = address.rpartition(":")
         if port.isdecimal() and int(port) > 0:
             return f"{host if named in _ANY_HOST else named}:{port}"

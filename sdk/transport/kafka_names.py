@@ -277,7 +277,7 @@ def advice_for(name: str, known: Sequence[str]) -> str | None:
     """Return what to do in place of an option that clients do not have; None where nothing is known of it."""
     keyword = name.replace(".", "_")
     if keyword.startswith("sasl_"):
-        return "there are no users and passwords in this version: clients show certificates (docs/security.md)"
+        return "clients take sasl_mechanism, sasl_username and sasl_password or sasl_password_location"
     if keyword.startswith("ssl_"):
         return "clients take ssl_ca_location, ssl_certificate_location and ssl_key_location, PEM files"
     advice = _ADVICE.get(keyword)

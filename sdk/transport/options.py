@@ -13,11 +13,17 @@ from typing import Any, ClassVar, Final, NoReturn, ParamSpec, TypeVar, cast
 
 from semel.protocol.errors import UsageError
 from semel.protocol.int_bounds import INT32_MAX
-from semel.protocol.tls import TLS_PREFIX, speaks_tls
+from semel.protocol.schemes import SCHEMES, TLS_PREFIX, hidden_password, scheme_of, without_scheme
 from semel.runtime.backoff import Backoff
 from semel.sdk.transport.in_process import SCHEME
 from semel.sdk.transport.kafka_names import advice_for, in_our_names
-from semel.sdk.transport.security import Tls, as_query, is_security_name, taken_from, tls_of_query
+from semel.sdk.transport.security import (
+    OPEN,
+    Security,
+    is_security_name,
+    security_of_query,
+    taken_from,
+)
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -58,11 +64,11 @@ def checked_names(function: Callable[P, R]) -> Callable[P, R]:
         options = in_our_names(owner, known, kwargs, by_place)
         if "bootstrap" in names and any(map(is_security_name, options)):
             where = parse_bootstrap(by_place.get("bootstrap", options.get("bootstrap")))
-            encrypted = Bootstrap(where.addresses, taken_from(owner, options, where.tls))
+            secured = Bootstrap(where.addresses, taken_from(owner, options, where.security))
             if "bootstrap" in by_place:
                 place = places.index("bootstrap")
-                return cast(Callable[..., R], checked)(*args[:place], encrypted, *args[place + 1 :], **options)
-            options["bootstrap"] = encrypted
+                return cast(Callable[..., R], checked)(*args[:place], secured, *args[place + 1 :], **options)
+            options["bootstrap"] = secured
         for name in options:
             if name not in known:
                 elsewhere = getattr(args[0] if args else None, "_options_elsewhere", {})
@@ -194,29 +200,31 @@ def check_choice(name: str, value: object, choices: Sequence[str]) -> str:
 class Bootstrap:
     """Where a cluster is, and how it is reached. `str` gives a text that means the same.
 
+    A password in it is part of that text: it is for programs, and not to be shown.
+
     addresses: of nodes, each "host:port"
-    tls:       how clients encrypt; None: they do not
+    security:  how clients encrypt, and as which user they connect
     """
 
     addresses: tuple[str, ...]
-    tls: Tls | None = None
+    security: Security = OPEN
 
     def __str__(self) -> str:
-        if self.tls is None:
-            return ",".join(self.addresses)
-        return ",".join(TLS_PREFIX + address for address in self.addresses) + as_query(self.tls)
+        scheme = self.security.scheme
+        return ",".join(scheme + address for address in self.addresses) + self.security.query()
 
 
 def parse_bootstrap(bootstrap: object) -> Bootstrap:
     """Return where a cluster is by text with commas or a sequence of text. Raises `UsageError`.
 
-    Each address is HOST:PORT. With `tls://` before all of them clients encrypt; the files for it follow the last one:
-    `tls://HOST:PORT?ssl.ca.location=FILE`.
+    Each address is HOST:PORT. With `tls://` before all of them clients encrypt; with `tls+sasl://` (or `sasl://`, which
+    does not encrypt) they connect as a user. The files for it follow the last one:
+    `tls+sasl://HOST:PORT?ssl.ca.location=FILE&sasl.username=NAME&sasl.password.location=FILE`.
     None: what the environment variable SEMEL_BOOTSTRAP gives, else localhost:9094.
 
     >>> parse_bootstrap("localhost:9094, [::1]:9094").addresses
     ('localhost:9094', '[::1]:9094')
-    >>> parse_bootstrap("tls://log1:9094?ssl.ca.location=ca.pem").tls
+    >>> parse_bootstrap("tls://log1:9094?ssl.ca.location=ca.pem").security.tls
     Tls(ca_location='ca.pem', certificate_location='', key_location='')
     """
     if isinstance(bootstrap, Bootstrap):
@@ -241,25 +249,27 @@ def parse_bootstrap(bootstrap: object) -> Bootstrap:
     parts = [part.strip() for part in text.split(",") if part.strip()]
     if not parts:
         raise _empty(where)
-    encrypted = [part for part in parts if speaks_tls(part)]
-    if encrypted and len(encrypted) < len(parts):
-        plain = next(part for part in parts if not speaks_tls(part))
+    schemes = {scheme_of(part): part for part in parts}
+    if len(schemes) > 1:
+        one, other = list(schemes.values())[:2]
+        raise UsageError(f"{where} has {one} and {other}: write the same scheme before all of them, or none")
+    (scheme,) = schemes
+    if mark and not scheme:
         raise UsageError(
-            f"{where} has {encrypted[0]} and {plain}: write {TLS_PREFIX} before all of them, or before none"
+            f"{where}: options after the address are for {', '.join(SCHEMES)}, and {parts[0]} has none of these"
         )
-    if mark and not encrypted:
-        raise UsageError(f"{where}: options after the address are for {TLS_PREFIX}{parts[0]}, which encrypts")
-    if TLS_PREFIX in query:
+    if "://" in query:
         raise UsageError(f"{where}: options stand once, after the last address: {TLS_PREFIX}HOST:PORT,...?NAME=VALUE")
-    tls = None
-    if encrypted:
-        parts = [part.removeprefix(TLS_PREFIX) for part in parts]
-        tls = tls_of_query(where, query.strip()) if query.strip() else Tls()
+    parts = [without_scheme(part) for part in parts]
+    security = security_of_query(where, scheme, query.strip())
     for part in parts:
         found = _ADDRESS.match(part)
         if found is None or not 0 < int(found["port"]) < 65536:
             raise _no_address(where, part)
-    return Bootstrap(tuple(parts), tls)
+    if security.login is not None:
+        for part in parts:
+            security.login.check_may_be_sent(part, encrypted=security.tls is not None)
+    return Bootstrap(tuple(parts), security)
 
 
 def _empty(where: str) -> UsageError:
@@ -269,8 +279,9 @@ def _empty(where: str) -> UsageError:
 def _no_address(where: str, part: str) -> UsageError:
     if part.lower().startswith(("ssl://", "tls://", "https://", "grpcs://")):
         return UsageError(f"{where} address {part!r}: write {TLS_PREFIX}HOST:PORT for a node that encrypts")
+    shown = hidden_password(part)
     return UsageError(
-        f"{where} address {part!r} is not HOST:PORT; give the address of a node, its gRPC port or its Kafka "
+        f"{where} address {shown!r} is not HOST:PORT; give the address of a node, its gRPC port or its Kafka "
         'port, such as "localhost:9094"'
     )
 
@@ -280,7 +291,7 @@ class ClientOptions:
     """What every client has. Times in milliseconds.
 
     addresses:                of nodes, each "host:port"
-    tls:                      how connections are encrypted; None: they are not
+    security:                 how connections are encrypted, and as which user they are made
     api_timeout_ms:           how long one call of the API may take, retries included
     request_timeout_ms:       how long one attempt at one node may take
     connect_timeout_ms:       how long to try where no node has ever answered; None: as long as the call may take
@@ -291,7 +302,7 @@ class ClientOptions:
 
     addresses: tuple[str, ...]
     client_id: str = "semel"
-    tls: Tls | None = None
+    security: Security = OPEN
     api_timeout_ms: int = 60_000
     request_timeout_ms: int = 30_000
     connect_timeout_ms: int | None = None
@@ -303,7 +314,7 @@ class ClientOptions:
     @property
     def bootstrap(self) -> Bootstrap:
         """What another client is made with, for the same cluster."""
-        return Bootstrap(self.addresses, self.tls)
+        return Bootstrap(self.addresses, self.security)
 
     @property
     def backoff(self) -> Backoff:
@@ -318,4 +329,4 @@ class ClientOptions:
             elif name != "connect_timeout_ms" or value is not None:
                 check_int(name, value, 1)
         where = parse_bootstrap(bootstrap)
-        return cls(where.addresses, tls=where.tls, **options)
+        return cls(where.addresses, security=where.security, **options)

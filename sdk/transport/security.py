@@ -1,8 +1,8 @@
 """How clients reach nodes that encrypt: TLS, with a certificate of their own where nodes ask for one.
 
 It is part of the bootstrap, `tls://HOST:PORT?ssl.ca.location=FILE`, so that whatever passes a bootstrap on, to a task
-of Spark or by an environment variable, passes it on as well. Clients also take the options of Kafka's clients, under
-the names of librdkafka.
+of Spark or by an environment variable, passes it on as well; so is the user (`login.py`). Clients also take the options
+of Kafka's clients, under the names of librdkafka.
 """
 
 from __future__ import annotations
@@ -14,14 +14,36 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, Final, TypedDict
+from typing import TYPE_CHECKING, Any, Final, TypedDict, TypeVar
 from urllib.parse import quote, unquote
 
 from semel.protocol.errors import UsageError
-from semel.protocol.tls import TLS_PREFIX
+from semel.protocol.kafka.api import ApiKey
+from semel.protocol.schemes import (
+    SASL_PREFIX,
+    TLS_PREFIX,
+    TLS_SASL_PREFIX,
+    asks_for_password,
+    scheme_for,
+    speaks_tls,
+)
+from semel.sdk.transport.login import (
+    JAAS,
+    NAMES,
+    PASSWORD_FILE,
+    SPELLINGS,
+    USERNAME,
+    AuthenticationFailedError,
+    Credentials,
+    Login,
+    jaas_options,
+    login_of_options,
+)
 
 if TYPE_CHECKING:
     import grpc
+
+    from semel.runtime.kafka_client.connection import Connection
 
 _PROTOCOL: Final = "security.protocol"
 _CA: Final = "ssl.ca.location"
@@ -29,11 +51,13 @@ _CERTIFICATE: Final = "ssl.certificate.location"
 _KEY: Final = "ssl.key.location"
 FILES: Final = (_CA, _CERTIFICATE, _KEY)
 """The options of a bootstrap, after its `?`."""
+_PROTOCOLS: Final = ("PLAINTEXT", "SSL", "SASL_SSL", "SASL_PLAINTEXT")
 _FILE_BYTES_MAX: Final = 1 << 20
 
 _SPELLINGS: Final[Mapping[str, str]] = MappingProxyType(
     {
         **{spelling: name for name in (_PROTOCOL, *FILES) for spelling in (name, name.replace(".", "_"))},
+        **SPELLINGS,
         "ssl_cafile": _CA,
         "ssl_certfile": _CERTIFICATE,
         "ssl_keyfile": _KEY,
@@ -62,7 +86,7 @@ _REFUSED: Final[Mapping[str, str]] = MappingProxyType(
 
 
 class SecurityNames(TypedDict, total=False):
-    """What a client takes about encryption. As librdkafka names it, with underscores, or as kafka-python does."""
+    """What a client takes about encryption and users. As librdkafka names it, with underscores, or as kafka-python."""
 
     security_protocol: str
     ssl_ca_location: str
@@ -71,6 +95,14 @@ class SecurityNames(TypedDict, total=False):
     ssl_cafile: str
     ssl_certfile: str
     ssl_keyfile: str
+    sasl_mechanism: str
+    sasl_mechanisms: str
+    sasl_username: str
+    sasl_password: str
+    sasl_password_location: str
+    sasl_plain_without_tls: str
+    sasl_plain_username: str
+    sasl_plain_password: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,46 +158,68 @@ class Tls:
         )
 
 
-def tls_of_options(where: str, options: Mapping[str, str]) -> Tls:
-    """Return the files that options name, by the names in `FILES`. Raises `UsageError`."""
+@dataclass(frozen=True, slots=True)
+class Security:
+    """How a client reaches nodes. tls: how it encrypts; login: as which user. None: it does not, as none."""
+
+    tls: Tls | None = None
+    login: Login | None = None
+
+    @property
+    def scheme(self) -> str:
+        """What stands before each address."""
+        return scheme_for(tls=self.tls is not None, sasl=self.login is not None)
+
+    def query(self) -> str:
+        """Return the text after the addresses: with a `?`, or nothing."""
+        options = {**(self.tls.options() if self.tls else {}), **(self.login.options() if self.login else {})}
+        text = "&".join(f"{name}={quote(value)}" for name, value in options.items())
+        return f"?{text}" if text else ""
+
+
+OPEN: Final = Security()
+"""Neither encrypts, nor says who it is."""
+
+
+def _of_options(where: str, options: Mapping[str, str], *, tls: bool, sasl: bool) -> Security:
+    """Return what options say, by the names in `FILES` and `NAMES`. Raises `UsageError`."""
     for name in options:
-        if name not in FILES:
-            raise UsageError(f"{where} has no option {name!r} after its address; it can have: {', '.join(FILES)}")
-    tls = Tls(*(options.get(name, "") for name in FILES))
-    if bool(tls.certificate_location) != bool(tls.key_location):
-        missing, given = (_KEY, _CERTIFICATE) if tls.certificate_location else (_CERTIFICATE, _KEY)
+        if name not in (*FILES, *NAMES):
+            raise UsageError(f"{where} has no option {name!r}; it can have: {', '.join((*FILES, *NAMES))}")
+    files = {name: options[name] for name in FILES if name in options}
+    if files and not tls:
+        raise UsageError(f"{where}: {', '.join(files)} without {TLS_PREFIX} or {TLS_SASL_PREFIX}: nothing is encrypted")
+    encryption = Tls(*(files.get(name, "") for name in FILES)) if tls else None
+    if encryption is not None and bool(encryption.certificate_location) != bool(encryption.key_location):
+        missing, given = (_KEY, _CERTIFICATE) if encryption.certificate_location else (_CERTIFICATE, _KEY)
         raise UsageError(f"{where}: {given} needs {missing}, too: the certificate's private key is in another file")
-    return tls
+    login = login_of_options(where, options)
+    if sasl and login is None:
+        raise UsageError(f"{where}: nodes with {SASL_PREFIX} serve users alone: give {USERNAME} and {PASSWORD_FILE}")
+    return Security(encryption, login)
 
 
-def tls_of_query(where: str, query: str) -> Tls:
-    """Return the files that the text after the `?` of a bootstrap names. Raises `UsageError`."""
+def security_of_query(where: str, scheme: str, query: str) -> Security:
+    """Return what the scheme of a bootstrap and the text after its `?` say. Raises `UsageError`."""
     options: dict[str, str] = {}
-    for pair in query.split("&"):
+    for pair in query.split("&") if query else ():
         name, is_given, value = pair.partition("=")
         if not is_given:
-            raise UsageError(
-                f"{where}: {pair!r} is not NAME=VALUE, with & between several of them; names are {', '.join(FILES)}"
-            )
+            names = ", ".join((*FILES, *NAMES))
+            raise UsageError(f"{where}: {pair!r} is not NAME=VALUE, with & between several of them; names are {names}")
         if name in options:
             raise UsageError(f"{where} has {name} twice")
         options[name] = unquote(value)
-    return tls_of_options(where, options)
-
-
-def as_query(tls: Tls) -> str:
-    """Return the text after the address: with a `?`, or nothing."""
-    options = "&".join(f"{name}={quote(value)}" for name, value in tls.options().items())
-    return f"?{options}" if options else ""
+    return _of_options(where, options, tls=speaks_tls(scheme), sasl=asks_for_password(scheme))
 
 
 def is_security_name(name: str) -> bool:
-    """Return whether an option of a client is about encryption, in any spelling."""
+    """Return whether an option of a client is about encryption or users, in any spelling."""
     return name in _SPELLINGS or name.replace(".", "_") in _REFUSED
 
 
-def taken_from(owner: str, options: dict[str, Any], given: Tls | None) -> Tls | None:
-    """Take what is about encryption out of a client's options. None: nothing is encrypted.
+def taken_from(owner: str, options: dict[str, Any], given: Security) -> Security:
+    """Take what is about encryption and users out of a client's options.
 
     given: what its bootstrap says. Raises `UsageError`, also where the two differ.
     """
@@ -184,25 +238,41 @@ def taken_from(owner: str, options: dict[str, Any], given: Tls | None) -> Tls | 
             raise UsageError(f"{owner}: {name} is given under two names, with different values")
     if not found:
         return given
-    protocol = found.pop(_PROTOCOL, "SSL").upper()
-    if protocol not in ("SSL", "PLAINTEXT"):
-        raise UsageError(
-            f"option {_PROTOCOL} can't be {protocol!r}; use one of: PLAINTEXT, SSL (there are no users yet)"
-        )
-    if protocol == "PLAINTEXT":
-        if found:
-            raise UsageError(f"{owner}: {', '.join(found)} without {_PROTOCOL}=SSL: nothing would be encrypted")
-        if given is not None:
-            raise UsageError(
-                f"{owner}: {_PROTOCOL}=PLAINTEXT, and its bootstrap has {TLS_PREFIX}: leave one of them out"
-            )
-        return None
-    tls = tls_of_options(owner, found)
-    if given is not None and given != Tls():
-        if tls not in (Tls(), given):
-            raise UsageError(f"{owner}: its bootstrap and its options name different files for TLS")
-        return given
-    return tls
+    if JAAS in found:
+        for name, value in jaas_options(owner, found.pop(JAAS)).items():
+            if found.setdefault(name, value) != value:
+                raise UsageError(f"{owner}: {name} and {JAAS} have different values")
+    names_files, names_user = (any(name in found for name in names) for names in (FILES, NAMES))
+    implied = f"{'SASL_' if names_user else ''}{'SSL' if names_files or given.tls else 'PLAINTEXT'}"
+    protocol = found.pop(_PROTOCOL, implied).upper()
+    if protocol not in _PROTOCOLS:
+        raise UsageError(f"option {_PROTOCOL} can't be {protocol!r}; use one of: {', '.join(_PROTOCOLS)}")
+    tls, sasl = protocol.endswith("SSL"), protocol.startswith("SASL_")
+    if not tls and names_files:
+        files = ", ".join(name for name in FILES if name in found)
+        raise UsageError(f"{owner}: {files} with {_PROTOCOL}={protocol}: nothing would be encrypted")
+    if not sasl and names_user:
+        user = ", ".join(name for name in NAMES if name in found)
+        raise UsageError(f"{owner}: {user} with {_PROTOCOL}={protocol}: that is SASL_SSL, or SASL_PLAINTEXT")
+    if not tls and given.tls is not None:
+        raise UsageError(f"{owner}: {_PROTOCOL}={protocol}, and its bootstrap has {TLS_PREFIX}: leave one of them out")
+    asked = _of_options(owner, found, tls=tls, sasl=sasl and given.login is None)
+    return Security(
+        _same(owner, "files for TLS", given.tls or None, asked.tls, Tls()),
+        _same(owner, "users", given.login, asked.login, None),
+    )
+
+
+_Part = TypeVar("_Part")
+
+
+def _same(owner: str, what: str, given: _Part | None, asked: _Part | None, nothing: _Part | None) -> _Part | None:
+    """Return what is said in one place or the other. Raises `UsageError` where both say something else."""
+    if given is None or given == nothing:
+        return given if asked is None else asked
+    if asked not in (None, nothing, given):
+        raise UsageError(f"{owner}: its bootstrap and its options name different {what}")
+    return given
 
 
 class Encryption:
@@ -230,6 +300,34 @@ class Encryption:
             if self._credentials is None:
                 raise
         return self._credentials
+
+
+class Access:
+    """How one client reaches nodes: what encrypts its connections, and what proves its user. From any thread."""
+
+    def __init__(self, security: Security = OPEN) -> None:
+        """Raises `UsageError` where a file can't be used."""
+        self.encryption = None if security.tls is None else Encryption(security.tls)
+        self._credentials = None if security.login is None else Credentials(security.login)
+
+    def context(self) -> ssl.SSLContext | None:
+        """Return what encrypts a new data connection; None where nothing does."""
+        return None if self.encryption is None else self.encryption.context()
+
+    def metadata(self, target: str) -> tuple[tuple[str, str], ...]:
+        """Return what a gRPC call to "host:port" carries. Raises `FatalError` where it may not be sent there."""
+        if self._credentials is None:
+            return ()
+        return self._credentials.metadata(target, encrypted=self.encryption is not None)
+
+    async def prove(self, connection: Connection) -> None:
+        """Prove who this is on a new data connection. Raises `ConnectionLostError`."""
+        if self._credentials is not None:
+            await self._credentials.authenticate(connection, encrypted=self.encryption is not None)
+        elif ApiKey.SASL_HANDSHAKE in connection.versions:
+            raise AuthenticationFailedError(
+                f"the node at {connection.address} serves users alone: give {USERNAME} and {PASSWORD_FILE}"
+            )
 
 
 def _system_authorities() -> bytes | None:

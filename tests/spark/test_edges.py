@@ -31,7 +31,7 @@ WRONG_SOURCE = [
     ({"subscribe": "t", "failOnDataLoss": "maybe"}, "it can be true or false"),
     ({"subscribe": "t", "kafka.auto.offset.reset": "earliest"}, "kafka.auto.offset.reset can't be given to the source"),
     ({"subscribe": "t", "kafka.enable.auto.commit": "true"}, "kafka.enable.auto.commit can't be given to the source"),
-    ({"subscribe": "t", "kafka.security.protocol": "SASL_SSL"}, "use one of: PLAINTEXT, SSL"),
+    ({"subscribe": "t", "kafka.security.protocol": "TLS"}, "use one of: PLAINTEXT, SSL"),
     ({"subscribe": "t", "startingOffsets": "committed"}, "'committed' needs option kafka.group.id"),
     ({"subscribe": "t", "maxOfsetsPerTrigger": "3"}, "did you mean 'maxOffsetsPerTrigger'?"),
     ({"subscribe": "no-such-topic"}, "there is no topic 'no-such-topic' to read"),

@@ -45,7 +45,7 @@ SINK = {"bootstrap": "localhost:9094", "topic": "t", "checkpointLocation": "/now
         ({**ANY, "maxTriggerDelay": "soon"}, "'15m'"),
         ({**ANY, "minOffsetsPerTrigger": "9", "maxOffsetsPerTrigger": "8"}, "more than maxOffsetsPerTrigger"),
         ({**ANY, "kafka.isolation.level": "serializable"}, "read_committed or read_uncommitted"),
-        ({**ANY, "kafka.security.protocol": "SASL_SSL"}, "PLAINTEXT"),
+        ({**ANY, "kafka.security.protocol": "TLS"}, "PLAINTEXT"),
         ({**ANY, "kafka.auto.offset.reset": "earliest"}, "startingOffsets"),
         ({**ANY, "kafka.key.deserializer": "X"}, "binary"),
         ({**ANY, "kafka.value.deserializer": "X"}, "binary"),
@@ -136,13 +136,13 @@ def test_secrets_show_in_no_repr_and_no_error() -> None:
     secret = "hunter2-hunter2"
     options = {
         **ANY,
-        "kafka.sasl.jaas.config": f"password={secret}",
+        "kafka.sasl.jaas.config": f'x.ScramLoginModule required username="me" password="{secret}";',
         "kafka.sasl.oauthbearer.token.endpoint.url": secret,
     }
     assert secret not in repr(redacted(options))
     assert redacted(options)["subscribe"] == "t"
     with pytest.raises(UsageError) as caught:
-        SourceOptions.parse({**options, "kafka.security.protocol": "SASL_SSL"}, is_stream=False)
+        SourceOptions.parse({**options, "kafka.security.protocol": "TLS"}, is_stream=False)
     assert secret not in str(caught.value)
     for name in ("kafka.ssl.keystore.password", "kafka.ssl.keystore.key", "kafka.ssl.key.password"):
         with pytest.raises(UsageError) as caught:

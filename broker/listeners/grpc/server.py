@@ -14,6 +14,7 @@ from semel.broker.config.node_config import NodeConfig
 from semel.broker.config.sources import Address
 from semel.broker.handlers.fetch.handler import FetchHandler
 from semel.broker.handlers.produce.handler import ProduceHandler
+from semel.broker.listeners.grpc.authentication import PasswordInterceptor
 from semel.broker.listeners.grpc.edge import CallTimes
 from semel.broker.listeners.grpc.malformed import HardenedServer
 from semel.broker.listeners.grpc.services import SemelServices
@@ -24,6 +25,7 @@ from semel.broker.start_errors import NodeStartError, StartFailure
 if TYPE_CHECKING:
     from semel.broker.listeners.interception import Interceptor
     from semel.broker.listeners.tls import Certificates
+    from semel.broker.users.users import Users
 
 _KEEPALIVE_TIMEOUT_MS: Final = 20_000
 _CLIENT_PING_INTERVAL_MS_MIN: Final = 10_000
@@ -53,18 +55,22 @@ class GrpcListener:
         interceptor: Interceptor | None = None,
         times: CallTimes | None = None,
         certificates: Certificates | None = None,
+        users: Users | None = None,
     ) -> None:
         """`produce` and `fetch` are those of the Kafka listener: all listeners of a node share them.
 
         certificates: where connections are encrypted
+        users:        where they alone are served
         """
+        self._passwords = None if users is None else PasswordInterceptor(users)
         self._certificates = certificates
         self.services = SemelServices(node, produce, fetch, times)
         self.malformed = self.services.malformed
         self.address = address
         """Where it listens; with the real port once it was started."""
         self._node = node
-        self._interceptors = () if interceptor is None else tuple(interceptor.grpc_interceptors())
+        others = () if interceptor is None else tuple(interceptor.grpc_interceptors())
+        self._interceptors = others if self._passwords is None else (self._passwords, *others)
         self._health = HealthServicer()
         self._server: aio.Server | None = None
         self._names: list[str] = []
@@ -121,6 +127,8 @@ class GrpcListener:
             self.services.finish()
             await server.stop(grace_s)
             self.malformed.log.close()
+            if self._passwords is not None:
+                self._passwords.close()
 
 
 def _options(config: NodeConfig) -> list[tuple[str, Any]]:

@@ -20,12 +20,14 @@ cdef class KafkaConnection:
     cdef double _turn
     cdef list _at_once
     cdef object _api_of
+    cdef Py_ssize_t _request_bytes_max
     cdef object _transport
     cdef int _descriptor
     cdef public Output output
     cdef public object address
     cdef public object peer
     cdef public object peer_node
+    cdef public object authentication
     cdef public object _view
     cdef public Py_ssize_t _start
     cdef public Py_ssize_t _end

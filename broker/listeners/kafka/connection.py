@@ -24,7 +24,7 @@ import sys
 import termios
 from bisect import bisect_left
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final, Protocol
 
@@ -38,6 +38,7 @@ from semel.runtime.telemetry.buckets import REQUEST_SECONDS
 
 if TYPE_CHECKING:
     from semel.broker.config.kafka_limits import KafkaLimits
+    from semel.broker.listeners.kafka.authentication import Authentication
     from semel.broker.listeners.kafka.registry import ApiRegistry
     from semel.broker.listeners.kafka.request_memory import MemoryClaim, RequestMemory
     from semel.broker.services import Services
@@ -80,6 +81,7 @@ class ConnectionCounters:
     slow_connections: int = 0
     crowding_connections: int = 0
     out_of_memory_connections: int = 0
+    failed_authentications: int = 0
 
 
 class Listener(Protocol):
@@ -146,13 +148,16 @@ class KafkaConnection:
         # When this turn of the loop began here, and the APIs of which requests were answered in it at once.
         self._turn = 0.0
         self._at_once: list[RequestTimes] = []
-        self._api_of = listener.registry.get
+        self._api_of: Callable[[int], Api | None] = listener.registry.get
+        self._request_bytes_max = listener.limits.socket_request_max_bytes
         self._transport: asyncio.Transport | None = None
         self._descriptor = -1
         self.output: Output | None = None
         self.address = self.peer = ""
         self.peer_node = NO_PEER
         """The node at the other end, where it has proven to be one of this cluster."""
+        self.authentication: Authentication | None = None
+        """How the client proves who it is; None where nobody asks."""
         self._view = memoryview(_NO_BLOCK)
         self._start = self._end = BLOCK_BYTES
         # A frame that has a buffer of its own, while it is being received.
@@ -324,12 +329,13 @@ class KafkaConnection:
         self._left_frames = True
         while end - start >= _SIZE_BYTES and self._in_flight < in_flight_max and not self._closing:
             size = int.from_bytes(view[start : start + _SIZE_BYTES], "big", signed=True)
-            if size < 0 or size > self._limits.socket_request_max_bytes:
+            if size < 0 or size > self._request_bytes_max:
                 if size == _HTTP_2:
                     raise _Http2Error("this is no gRPC listener")
+                before = self._request_bytes_max < self._limits.socket_request_max_bytes
                 raise WireFormatError(
-                    f"a request of {size} bytes; 0 to {self._limits.socket_request_max_bytes} are taken "
-                    "(socket.request.max.bytes)"
+                    f"a request of {size} bytes; 0 to {self._request_bytes_max} are taken "
+                    f"({'before a client has authenticated' if before else 'socket.request.max.bytes'})"
                 )
             body = start + _SIZE_BYTES
             if size > end - body:
@@ -451,6 +457,18 @@ class KafkaConnection:
                 reserved = len(frame)
                 self._unanswered_bytes += reserved
             self._frames.append((frame, header, api, reserved))
+
+    def ask_who(
+        self, authentication: Authentication, apis: Callable[[int], Api | None], request_bytes_max: int
+    ) -> None:
+        """Serve these APIs alone, with small requests, until `admit`."""
+        self.authentication = authentication
+        self._api_of, self._request_bytes_max = apis, request_bytes_max
+
+    def admit(self) -> None:
+        """Serve everything: the client has proven who it is."""
+        self._api_of = self._listener.registry.get
+        self._request_bytes_max = self._limits.socket_request_max_bytes
 
     def _served(self, header: RequestHeader) -> Api:
         """Return the API that a request is for. Raises `WireFormatError` where this node does not serve it."""
@@ -670,6 +688,10 @@ class KafkaConnection:
     def warn(self, message: str, *args: object) -> None:
         """Write a line, as one of a bounded number a minute."""
         self._listener.refusals.warning(message, *args)
+
+    def count_refused(self) -> None:
+        """Count a client that could not prove who it is."""
+        self._statistics.failed_authentications += 1
 
     def fail(self, error: Exception, api: str) -> None:
         """Close at once because of an error that nobody expected."""

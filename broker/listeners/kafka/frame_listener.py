@@ -201,6 +201,10 @@ class FrameListener(ABC):
             "; ".join(claim.owner.describe_room(now) for claim in most),
         )
 
+    def _has_to_leave(self, connection: KafkaConnection, now: float) -> bool:
+        """Close a connection that may not stay. Returns whether it was closed."""
+        return False
+
     def _watch(self) -> None:
         """Close connections on which nothing happens, or not enough."""
         limits, counters = self.limits, self.counters
@@ -216,6 +220,8 @@ class FrameListener(ABC):
                     f"a request came too slowly: less than {PROGRESS_BYTES_MIN} bytes of it in "
                     f"kafka.request.receive.timeout.ms={limits.kafka_request_receive_timeout_ms}"
                 )
+            elif self._has_to_leave(connection, now):
+                pass
             elif connection.quiet and now - connection.last_used >= idle_s:
                 counters.idle_connections_closed += 1
                 connection.expire()

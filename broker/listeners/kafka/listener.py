@@ -9,20 +9,26 @@ from typing import TYPE_CHECKING, Final
 from semel.broker.config.kafka_limits import KafkaLimits, parse_connection_overrides
 from semel.broker.handlers.fetch.handler import FetchHandler
 from semel.broker.handlers.produce.handler import ProduceHandler
-from semel.broker.listeners.acceptor import ConnectionLimits
+from semel.broker.listeners.acceptor import IN_PROCESS, ConnectionLimits
 from semel.broker.listeners.kafka.all_apis import ALL_APIS
+from semel.broker.listeners.kafka.authentication import AUTHENTICATION_APIS, REQUEST_BYTES_MAX, Authentication
 from semel.broker.listeners.kafka.data_plane import fetch_api, produce_api
 from semel.broker.listeners.kafka.frame_listener import FrameListener
+from semel.protocol.kafka.api import ApiKey, WireFormatError
 
 if TYPE_CHECKING:
     from semel.broker.listeners.interception import Interceptor
+    from semel.broker.listeners.kafka.connection import KafkaConnection
+    from semel.broker.listeners.kafka.registry import Api
     from semel.broker.listeners.tls import Certificates
     from semel.broker.services import Services
     from semel.broker.telemetry.recorders import RequestTimes
+    from semel.broker.users.users import Users
 
 
 _HANDSHAKES_MAX: Final = 1_000
 """Connections that are not encrypted yet, each of which has its buffers. Clients that come all at once are fewer."""
+_BEFORE_AUTHENTICATION: Final = (ApiKey.API_VERSIONS, ApiKey.SASL_HANDSHAKE, ApiKey.SASL_AUTHENTICATE)
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,11 +36,12 @@ class KafkaListenerStatistics:
     """Counts since the listener was made, and sizes now.
 
     `refused_connections` were too many, `refused_of_address` of them from their address; `failed_handshakes` were
-    closed before they were encrypted; `accepts_exhausted` counts the times when the system had no descriptor for
-    another. `aborted_connections` were closed because of what their peers sent, also those whose requests came too
-    slowly (`slow`), kept room that others waited for (`crowding`), or were too large for the system's memory
-    (`out_of_memory`). `waiting_connections` wait for room now, and did so `waits_for_room` times.
-    `duplicate_batches` were repeated by idempotent producers and not appended again (P1).
+    closed before they were encrypted, and clients of `failed_authentications` could not prove who they are;
+    `accepts_exhausted` counts the times when the system had no descriptor for another. `aborted_connections` were
+    closed because of what their peers sent, also those whose requests came too slowly (`slow`), kept room that others
+    waited for (`crowding`), or were too large for the system's memory (`out_of_memory`). `waiting_connections` wait
+    for room now, and did so `waits_for_room` times. `duplicate_batches` were repeated by idempotent producers and not
+    appended again (P1).
     """
 
     requests: dict[str, int]
@@ -46,6 +53,7 @@ class KafkaListenerStatistics:
     refused_connections: int
     refused_of_address: int
     failed_handshakes: int
+    failed_authentications: int
     accepts_exhausted: int
     aborted_connections: int
     idle_connections_closed: int
@@ -81,16 +89,21 @@ class KafkaListener(FrameListener):
         interceptor: Interceptor | None = None,
         request_times: Sequence[RequestTimes] | None = None,
         certificates: Certificates | None = None,
+        users: Users | None = None,
     ) -> None:
         """`produce` and `fetch`: the node's handlers, where other listeners share them; own ones otherwise.
 
         `request_times`: by API key, where requests are measured. `certificates`: where connections are encrypted.
+        `users`: where they alone are served.
         """
         limits = limits or KafkaLimits()
         encryption = None if certificates is None else certificates.for_clients
         self.produce = produce or ProduceHandler(node)
         self.fetch = fetch or FetchHandler(node, limits)
+        self._users = users
         apis = (produce_api(self.produce), fetch_api(self.fetch), *ALL_APIS)
+        if users is not None:
+            apis = (*apis, *AUTHENTICATION_APIS)
         super().__init__(node, host, port, limits, apis, request_times=request_times, encryption=encryption)
         if interceptor is not None:
             self.registry.replace(interceptor.kafka_api)
@@ -106,6 +119,34 @@ class KafkaListener(FrameListener):
     def _finish(self) -> None:
         self.fetch.finish()
 
+    def connected(self, connection: KafkaConnection) -> bool:
+        """See `FrameListener.connected`. A program that the node runs in is nobody else."""
+        if self._users is not None and connection.address != IN_PROCESS:
+            mechanisms = self.node.config.sasl_enabled_mechanisms
+            here = Authentication(self._users, mechanisms, self.loop.time())
+            connection.ask_who(here, self._before_authentication, REQUEST_BYTES_MAX)
+        return super().connected(connection)
+
+    def _before_authentication(self, key: int) -> Api | None:
+        api = self.registry.get(key)
+        if api is not None and api.key not in _BEFORE_AUTHENTICATION:
+            raise WireFormatError(f"{api.key.name} before the client has authenticated (security.protocol=SASL_...)")
+        return api
+
+    def _has_to_leave(self, connection: KafkaConnection, now: float) -> bool:
+        """Close a connection whose client does not authenticate, or whose user is not there any more."""
+        here = connection.authentication
+        if here is None or here.is_current:
+            return False
+        if here.verifier is not None:
+            connection.abort(f"the user {here.user} was removed, or has another password now")
+            return True
+        timeout_ms = self.limits.kafka_request_receive_timeout_ms
+        if now - here.since < timeout_ms / 1000:
+            return False
+        connection.abort(f"the client has not authenticated within kafka.request.receive.timeout.ms={timeout_ms}")
+        return True
+
     def statistics(self) -> KafkaListenerStatistics:
         """Return the counters."""
         counters = self.counters
@@ -120,6 +161,7 @@ class KafkaListener(FrameListener):
             refused_connections=self._acceptor.refused,
             refused_of_address=self._acceptor.refused_of_address,
             failed_handshakes=self._acceptor.failed_handshakes,
+            failed_authentications=counters.failed_authentications,
             accepts_exhausted=self._acceptor.exhausted,
             aborted_connections=counters.aborted_connections,
             idle_connections_closed=counters.idle_connections_closed,

@@ -35,6 +35,7 @@ from semel.runtime.threads import Threads
 from semel.runtime.turns import CallerGoneError, set_is_gone
 
 if TYPE_CHECKING:
+    from semel.broker.listeners.kafka.authentication import Authentication
     from semel.broker.services import Services
 
 _tasks: set[asyncio.Task[None]] = set()
@@ -51,6 +52,23 @@ class Connection(Protocol):
     @property
     def peer_node(self) -> int:
         """The node at the other end, where it has proven to be one of this cluster; NO_PEER for clients."""
+        ...
+
+    @property
+    def authentication(self) -> Authentication | None:
+        """How the client proves who it is; None where nobody asks."""
+        ...
+
+    def admit(self) -> None:
+        """Serve everything: the client has proven who it is."""
+        ...
+
+    def count_refused(self) -> None:
+        """Count a client that could not prove who it is."""
+        ...
+
+    def finish(self) -> None:
+        """Take no more requests; close when those that were received are answered."""
         ...
 
     def answered(self, exclusive: bool) -> None:
@@ -125,6 +143,23 @@ class RequestContext:
     def peer_node(self) -> int:
         """The node that asks, where it has proven to be one of this cluster; NO_PEER for clients (S1)."""
         return self._connection.peer_node
+
+    @property
+    def authentication(self) -> Authentication | None:
+        """How the client proves who it is; None where nobody asks."""
+        return self._connection.authentication
+
+    def admit(self) -> None:
+        """Serve this connection everything from now on."""
+        self._connection.admit()
+
+    def count_refused(self) -> None:
+        """Count a client that could not prove who it is."""
+        self._connection.count_refused()
+
+    def finish(self) -> None:
+        """Take no more requests of this connection, and close it behind the answer."""
+        self._connection.finish()
 
     def answer(self, parts: Sequence[Part] | None) -> None:
         """Give the answer of a request that began with LATER. Only the first counts."""

@@ -14,7 +14,7 @@ from semel.broker.config.node_config import NodeConfig
 from semel.broker.config.sources import LoadedConfig
 from semel.broker.node import Listener, Node
 from semel.protocol.ids import TopicPartition
-from semel.protocol.tls import with_scheme_of
+from semel.protocol.schemes import with_scheme_of
 from semel.runtime.disk_storage import DiskStorage
 from semel.runtime.storage import Storage
 from semel.sdk.embedded.hosted_node import HostedNode

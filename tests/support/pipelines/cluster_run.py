@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 
 from chaos import PARTITIONS, Chaos, Clients, Feeder, LiveReader, Workers, read_everything, source_ends
@@ -70,6 +71,7 @@ class ClusterRun:
         """Let the pipeline work off all there is, and return what was seen of it."""
         wait_for(self._has_both_outcomes, "a transaction that is committed, and one that is aborted")
         self.feeder.finish()
+        in_sync(self._nodes, self._chaos.source, self._chaos.target)
         with semel.Admin(self._nodes.bootstrap) as admin:
             ends = source_ends(admin, self._chaos.source)
             wait_for(lambda: self._stands_at(admin, ends), f"the group {self._chaos.group} is at the end of the source")
@@ -86,7 +88,6 @@ class ClusterRun:
         history = self.finish()
         anomalies = check(history)
         assert not anomalies, [str(anomaly) for anomaly in anomalies[:10]]
-        in_sync(self._nodes, self._chaos.source, self._chaos.target)
 
     def close(self) -> None:
         self._over.set()
@@ -136,11 +137,15 @@ def cluster_run(
 
 
 def in_sync(nodes: NodeProcesses, *topics: str) -> None:
-    """Wait until all nodes are replicas in sync of all partitions of some topics."""
+    """Wait until all nodes are replicas in sync of all partitions of some topics, as each of them knows.
 
-    def are_all() -> bool:
+    A leader that was cut off, and has not heard yet that another one leads, would name an end that is long past.
+    """
+
+    def are_all(admin: semel.Admin) -> bool:
         found = [one for topic in topics for one in admin.topic(topic).partitions]
         return all(set(one.isr) == set(nodes.running) and one.leader_id > 0 for one in found)
 
-    with semel.Admin(nodes.bootstrap) as admin:
-        wait_for(are_all, f"all replicas of {topics} are in sync")
+    for node_id in nodes.running:
+        with semel.Admin(nodes.grpc[node_id]) as admin:
+            wait_for(partial(are_all, admin), f"all replicas of {topics} are in sync, as node {node_id} knows")

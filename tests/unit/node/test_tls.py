@@ -25,7 +25,7 @@ from semel.runtime.kafka_client.connection import ConnectionLostError, connect, 
 from semel.runtime.setting import ConfigError
 from semel.sdk.testing.broker import Broker
 from semel.sdk.transport.options import Bootstrap
-from semel.sdk.transport.security import Tls
+from semel.sdk.transport.security import Security, Tls
 
 PATIENCE_S = 30
 
@@ -50,7 +50,7 @@ def strict_node(tmp_path: Path, authority: Authority) -> Iterator[LiveNode]:
 
 
 def at(address: object, tls: Tls) -> str:
-    return str(Bootstrap((str(address),), tls))
+    return str(Bootstrap((str(address),), Security(tls)))
 
 
 def numbers_pass(bootstrap: str, count: int = 3) -> None:

@@ -24,7 +24,7 @@ from semel.sdk.transport import control
 from semel.sdk.transport.client import ClientCore
 from semel.sdk.transport.options import ClientOptions
 from semel.sdk.transport.rpcs import GET_METADATA
-from semel.sdk.transport.security import Encryption
+from semel.sdk.transport.security import Access
 from semel.sdk.transport.unreachable import Trouble
 from semel.testing import Broker
 
@@ -198,9 +198,9 @@ def test_the_kafka_listener_is_asked_once_and_by_nobody_who_has_the_grpc_port(
     asked: list[str] = []
     find = discovery.find_grpc_address
 
-    async def counted(target: str, encryption: Encryption | None, **options: object) -> str | None:
+    async def counted(target: str, access: Access, **options: object) -> str | None:
         asked.append(target)
-        return await find(target, encryption, **options)  # type: ignore[arg-type]
+        return await find(target, access, **options)  # type: ignore[arg-type]
 
     monkeypatch.setattr(discovery, "find_grpc_address", counted)
     for address in (broker.bootstrap, broker.kafka):

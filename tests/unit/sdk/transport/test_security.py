@@ -14,7 +14,7 @@ import semel
 from semel.protocol.errors import UsageError
 from semel.sdk.sql.outbox import Outbox
 from semel.sdk.transport.options import Bootstrap, ClientOptions, parse_bootstrap
-from semel.sdk.transport.security import Encryption, Tls
+from semel.sdk.transport.security import Encryption, Security, Tls
 
 NODE = "log1.example.com:9094"
 ALL = Tls("ca.pem", "me.pem", "me.key")
@@ -37,30 +37,33 @@ paths = st.text(st.characters(blacklist_categories=("Cs",)), min_size=1, max_siz
     st.builds(Tls, paths | st.just(""), paths, paths), st.lists(st.sampled_from(("a:1", "[::1]:2", "b:3")), min_size=1)
 )
 def test_a_bootstrap_with_any_paths_passes_through_text(tls: Tls, addresses: list[str]) -> None:
-    bootstrap = Bootstrap(tuple(addresses), tls)
+    bootstrap = Bootstrap(tuple(addresses), Security(tls))
     assert parse_bootstrap(str(bootstrap)) == bootstrap
     assert parse_bootstrap([str(bootstrap)]) == bootstrap
     assert parse_bootstrap(bootstrap) is bootstrap
 
 
 def test_a_bootstrap_says_how_its_nodes_are_reached() -> None:
-    assert parse_bootstrap("a:1,b:2") == Bootstrap(("a:1", "b:2"), None)
-    assert parse_bootstrap("tls://a:1, tls://b:2") == Bootstrap(("a:1", "b:2"), Tls())
+    assert parse_bootstrap("a:1,b:2") == Bootstrap(("a:1", "b:2"))
+    assert parse_bootstrap("tls://a:1, tls://b:2") == Bootstrap(("a:1", "b:2"), Security(Tls()))
     assert parse_bootstrap(["tls://a:1", "tls://b:2?ssl.ca.location=ca.pem"]) == Bootstrap(
-        ("a:1", "b:2"), Tls("ca.pem")
+        ("a:1", "b:2"), Security(Tls("ca.pem"))
     )
     text = "tls://a:1?ssl.ca.location=ca.pem&ssl.certificate.location=me.pem&ssl.key.location=me.key"
-    assert parse_bootstrap(text) == Bootstrap(("a:1",), ALL)
-    assert ClientOptions.checked(text).bootstrap == Bootstrap(("a:1",), ALL)
+    assert parse_bootstrap(text) == Bootstrap(("a:1",), Security(ALL))
+    assert ClientOptions.checked(text).bootstrap == Bootstrap(("a:1",), Security(ALL))
 
 
 @pytest.mark.parametrize(
     ("bootstrap", "told"),
     [
-        ("tls://a:1,b:2", "has tls://a:1 and b:2: write tls:// before all of them, or before none"),
-        ("a:1?ssl.ca.location=ca.pem", "options after the address are for tls://a:1, which encrypts"),
+        ("tls://a:1,b:2", "has tls://a:1 and b:2: write the same scheme before all of them, or none"),
+        (
+            "a:1?ssl.ca.location=ca.pem",
+            "options after the address are for tls://, sasl://, tls+sasl://, and a:1 has none",
+        ),
         ("tls://a:1?ssl.ca.location=x,tls://b:2", "options stand once, after the last address"),
-        ("tls://a:1?ssl.ca=x", "has no option 'ssl.ca' after its address; it can have: ssl.ca.location"),
+        ("tls://a:1?ssl.ca=x", "has no option 'ssl.ca'; it can have: ssl.ca.location"),
         ("tls://a:1?ca.pem", "'ca.pem' is not NAME=VALUE"),
         ("tls://a:1?ssl.key.location=me.key", "ssl.key.location needs ssl.certificate.location, too"),
         ("tls://a:1?ssl.certificate.location=me.pem", "ssl.certificate.location needs ssl.key.location, too"),
@@ -94,28 +97,28 @@ def test_clients_take_the_options_of_kafkas_clients(kind: Any, options: dict[str
     for client in (kind(NODE, **options), kind(bootstrap_servers=NODE, **options)):
         core = client._core
         made = core.client.options if hasattr(core, "client") else core.options.client
-        assert made.bootstrap == Bootstrap((NODE,), tls)
+        assert made.bootstrap == Bootstrap((NODE,), Security(tls))
 
 
 def test_whatever_takes_a_bootstrap_takes_them() -> None:
     outbox = Outbox(NODE, "sqlite:///x.db", name="x", ssl_cafile="ca.pem")  # type: ignore[call-arg]
-    assert parse_bootstrap(outbox._bootstrap) == Bootstrap((NODE,), Tls("ca.pem"))
+    assert parse_bootstrap(outbox._bootstrap) == Bootstrap((NODE,), Security(Tls("ca.pem")))
     shared = semel.SharedTransaction(NODE, "key", token="t", security_protocol="SSL")  # type: ignore[call-arg]
-    assert parse_bootstrap(shared._bootstrap) == Bootstrap((NODE,), Tls())
+    assert parse_bootstrap(shared._bootstrap) == Bootstrap((NODE,), Security(Tls()))
 
 
 @pytest.mark.parametrize(
     ("options", "told"),
     [
-        ({"security_protocol": "SASL_SSL"}, "can't be 'SASL_SSL'; use one of: PLAINTEXT, SSL"),
-        ({"security_protocol": "PLAINTEXT", "ssl_cafile": "x"}, "without security.protocol=SSL: nothing would be"),
+        ({"security_protocol": "TLS"}, "can't be 'TLS'; use one of: PLAINTEXT, SSL, SASL_SSL, SASL_PLAINTEXT"),
+        ({"security_protocol": "PLAINTEXT", "ssl_cafile": "x"}, "with security.protocol=PLAINTEXT: nothing would be"),
         ({"ssl_cafile": "x", "ssl.ca.location": "y"}, "is given under two names, with different values"),
         ({"ssl_cafile": 7}, "option ssl_cafile must be text"),
         ({"ssl_certfile": "x"}, "ssl.certificate.location needs ssl.key.location, too"),
         ({"ssl_check_hostname": False}, "a node's certificate is always checked against the host"),
         ({"ssl_password": "hunter2"}, "is a key that is not encrypted"),
         ({"ssl_truststore_location": "x.jks"}, "use ssl.ca.location, a PEM file"),
-        ({"sasl_mechanism": "PLAIN"}, "there are no users and passwords in this version"),
+        ({"sasl_kerberos_service_name": "x"}, "clients take sasl_mechanism, sasl_username and sasl_password"),
         ({"ssl_keystore_key": "hunter2"}, "use ssl.key.location, a PEM file"),
         ({"ssl_ciphers": "x"}, "clients take ssl_ca_location, ssl_certificate_location and ssl_key_location"),
     ],
@@ -131,17 +134,17 @@ def test_options_and_a_bootstrap_that_name_different_files_are_refused() -> None
     with pytest.raises(UsageError, match="name different files for TLS"):
         semel.Admin(f"tls://{NODE}?ssl.ca.location=one.pem", ssl_cafile="other.pem")
     with semel.Admin(f"tls://{NODE}", ssl_cafile="other.pem") as admin:
-        assert admin._core.client.options.tls == Tls("other.pem")
+        assert admin._core.client.options.security.tls == Tls("other.pem")
     with semel.Admin(f"tls://{NODE}?ssl.ca.location=other.pem", security_protocol="SSL") as admin:
-        assert admin._core.client.options.tls == Tls("other.pem")
+        assert admin._core.client.options.security.tls == Tls("other.pem")
     with semel.Admin(NODE, ssl_cafile=Path("other.pem")) as admin:  # type: ignore[arg-type]
-        assert admin._core.client.options.tls == Tls("other.pem")
+        assert admin._core.client.options.security.tls == Tls("other.pem")
     with pytest.raises(UsageError, match=r"security\.protocol=PLAINTEXT, and its bootstrap has tls://"):
         semel.Admin(f"tls://{NODE}", security_protocol="PLAINTEXT")
 
 
 def test_a_plus_in_a_path_is_a_plus() -> None:
-    assert parse_bootstrap("tls://a:1?ssl.ca.location=c++/ca%20b.pem").tls == Tls("c++/ca b.pem")
+    assert parse_bootstrap("tls://a:1?ssl.ca.location=c++/ca%20b.pem").security.tls == Tls("c++/ca b.pem")
 
 
 def test_files_that_can_t_be_used_any_more_leave_what_they_held(authority_of_me: Tls) -> None:

@@ -1,0 +1,68 @@
+"""Which users listeners with `sasl://` or `tls+sasl://` serve, and how these prove who they are."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Final
+
+from semel.protocol.loopback import is_loopback
+from semel.protocol.schemes import TLS_SASL_PREFIX, asks_for_password, speaks_tls, without_scheme
+from semel.runtime.setting import ConfigError, PartConfig, setting
+
+PLAIN: Final = "PLAIN"
+SCRAM_MECHANISMS: Final = ("SCRAM-SHA-256", "SCRAM-SHA-512")
+
+
+@dataclass(frozen=True)
+class SaslConfig(PartConfig):
+    """Users of the listeners with `sasl://` and `tls+sasl://`."""
+
+    sasl_users_location: str = setting(
+        "",
+        "File with the users of the listeners whose address begins with sasl:// or tls+sasl://, one a line, as "
+        "`semel user add` writes them: it holds no passwords, but what proves them. Read again when it changes, "
+        "without a restart.",
+    )
+    sasl_enabled_mechanisms: tuple[str, ...] = setting(
+        SCRAM_MECHANISMS,
+        "How clients of the Kafka listener may prove their password: SCRAM-SHA-256 and SCRAM-SHA-512 do so without "
+        "telling it; PLAIN sends it.",
+        choices=(PLAIN, *SCRAM_MECHANISMS),
+    )
+    sasl_plain_without_tls: bool = setting(
+        False,
+        "Whether passwords may cross a network unencrypted: on a gRPC listener with sasl://, and by PLAIN on a Kafka "
+        "listener with sasl://. With false the node does not start so, but on 127.0.0.1.",
+    )
+
+
+def check_sasl(config: SaslConfig, listeners: Mapping[str, str]) -> None:
+    """Raise `ConfigError` where a listener lacks its users, or passwords would be readable in the network.
+
+    listeners: those that may ask for passwords, their addresses by the names of their settings
+    """
+    asking = {name: listen for name, listen in listeners.items() if asks_for_password(listen)}
+    if asking and not config.sasl_users_location:
+        name, listen = next(iter(asking.items()))
+        raise ConfigError(
+            f"{name} = {listen} needs users: set sasl.users.location to a file that `semel user add NAME --file FILE` "
+            "writes"
+        )
+    if config.sasl_users_location and not asking:
+        raise ConfigError(
+            f"sasl.users.location = {config.sasl_users_location} is used by no listener: write {TLS_SASL_PREFIX} "
+            f"before the address of {' or '.join(listeners)}, or leave it out"
+        )
+    if asking and not config.sasl_enabled_mechanisms:
+        raise ConfigError(f"sasl.enabled.mechanisms is empty: use {' or '.join(SCRAM_MECHANISMS)}")
+    for name, listen in asking.items():
+        sends = name == "grpc.listen" or PLAIN in config.sasl_enabled_mechanisms
+        is_local = is_loopback(without_scheme(listen).rpartition(":")[0])
+        if sends and not speaks_tls(listen) and not is_local and not config.sasl_plain_without_tls:
+            way = "gRPC's clients" if name == "grpc.listen" else f"clients with sasl.mechanism={PLAIN}"
+            raise ConfigError(
+                f"{name} = {listen}: {way} would send their passwords readable for everybody in the network. Write "
+                f"{TLS_SASL_PREFIX} before the address, or set sasl.plain.without.tls=true where the network is "
+                "encrypted otherwise"
+            )

@@ -1,0 +1,125 @@
+"""A Kafka connection until its client has proven who it is: SaslHandshake and SaslAuthenticate (KIP-43, KIP-152).
+
+Until then it is served these two and ApiVersions, with small requests, and for a bounded time. Afterwards it is served
+everything, and its user stays the same: a client does not authenticate a second time (`session_lifetime_ms` is 0).
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Final
+
+from semel.broker.listeners.kafka.large_messages import read_request, write_response
+from semel.broker.listeners.kafka.registry import Api, RequestContext
+from semel.broker.users.exchanges import AuthenticationError, Exchange, begin_exchange
+from semel.protocol.errors import ErrorCode, RetriableError
+from semel.protocol.kafka.api import ApiKey
+
+if TYPE_CHECKING:
+    from semel.broker.users.users import Users
+    from semel.broker.users.verifiers import Verifier
+
+FAILED_DELAY_S: Final = 0.1
+"""How long a client waits for the answer that it has failed (Kafka's connection.failed.authentication.delay.ms)."""
+REQUEST_BYTES_MAX: Final = 64 << 10
+"""Of a request before a client has authenticated."""
+_FAILED: Final = "authentication failed: wrong user or password, or the user has none for this mechanism"
+_NAME_SHOWN: Final = 60
+
+
+class Authentication:
+    """Of one connection."""
+
+    __slots__ = ("_exchange", "_users", "mechanisms", "since")
+
+    def __init__(self, users: Users, mechanisms: Sequence[str], since: float) -> None:
+        self._users = users
+        self._exchange: Exchange | None = None
+        self.mechanisms = mechanisms
+        """Those that are enabled."""
+        self.since = since
+        """When the connection was made, by the loop's clock."""
+
+    @property
+    def user(self) -> str:
+        """The user, as far as it is known who that is."""
+        return "" if self._exchange is None else self._exchange.user
+
+    @property
+    def verifier(self) -> Verifier | None:
+        """What has proven the user's password; None until then."""
+        return None if self._exchange is None else self._exchange.verifier
+
+    @property
+    def is_current(self) -> bool:
+        """Whether the user is still there, with the same password."""
+        verifier = self.verifier
+        return verifier is not None and self._users.is_current(self.user, verifier)
+
+    def begin(self, mechanism: str) -> bool:
+        """Begin with a mechanism. Returns whether it is one that is enabled."""
+        if mechanism not in self.mechanisms:
+            return False
+        self._exchange = begin_exchange(mechanism, self._users)
+        return True
+
+    async def answer(self, token: bytes) -> tuple[bytes, bool]:
+        """Return the answer to a token, and whether the client has proven who it is.
+
+        Raises `AuthenticationError`, `RetriableError`.
+        """
+        assert self._exchange is not None
+        answer = await self._exchange.answer(token)
+        return answer, self._exchange.verifier is not None
+
+    @property
+    def has_begun(self) -> bool:
+        return self._exchange is not None
+
+
+async def handle_sasl_handshake(context: RequestContext, body: memoryview) -> bytes:
+    request = await read_request(context, body)
+    here = context.authentication
+    if here is None or here.has_begun:
+        context.finish()
+        return await write_response(context, error_code=ErrorCode.ILLEGAL_SASL_STATE, mechanisms=())
+    if not here.begin(request.mechanism):
+        context.warn(
+            "authentication failed: peer=%s mechanism=%r is not enabled", context.peer, request.mechanism[:_NAME_SHOWN]
+        )
+        context.finish()
+        return await write_response(
+            context, error_code=ErrorCode.UNSUPPORTED_SASL_MECHANISM, mechanisms=tuple(here.mechanisms)
+        )
+    return await write_response(context, error_code=ErrorCode.NONE, mechanisms=tuple(here.mechanisms))
+
+
+async def handle_sasl_authenticate(context: RequestContext, body: memoryview) -> bytes:
+    request = await read_request(context, body)
+    here = context.authentication
+    if here is None or not here.has_begun or here.verifier is not None:
+        return await _refuse(context, ErrorCode.ILLEGAL_SASL_STATE, "SaslAuthenticate comes after SaslHandshake, once")
+    try:
+        answer, is_proven = await here.answer(request.auth_bytes)
+    except AuthenticationError as error:
+        context.warn("authentication failed: peer=%s user=%r: %s", context.peer, here.user[:_NAME_SHOWN], error.message)
+        await asyncio.sleep(FAILED_DELAY_S)
+        return await _refuse(context, ErrorCode.SASL_AUTHENTICATION_FAILED, _FAILED)
+    except RetriableError as error:
+        return await _refuse(context, error.code, error.message)
+    if is_proven:
+        context.admit()
+    return await write_response(context, auth_bytes=answer)
+
+
+async def _refuse(context: RequestContext, code: ErrorCode, message: str) -> bytes:
+    context.count_refused()
+    context.finish()
+    return await write_response(context, error_code=code, error_message=message)
+
+
+AUTHENTICATION_APIS: Final = (
+    Api(ApiKey.SASL_HANDSHAKE, 1, 1, handle_sasl_handshake),
+    Api(ApiKey.SASL_AUTHENTICATE, 0, 2, handle_sasl_authenticate),
+)

@@ -1,0 +1,1 @@
+"""Users of a node: who they are, and what proves their passwords."""

@@ -1,0 +1,107 @@
+"""The file of users: one a line, its name and a verifier for each mechanism, separated by spaces.
+
+# comments are lines of their own
+alice SCRAM-SHA-256$10000:... SCRAM-SHA-512$10000:...
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import tempfile
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Final
+
+from semel.broker.users.verifiers import Verifier, parse_verifier
+from semel.protocol.errors import UsageError
+
+NAME_MAX: Final = 255
+_NAME: Final = re.compile(r"[^\s,=#:\x00-\x1f\x7f]+")
+USERS_BYTES_MAX: Final = 16 << 20
+
+UserVerifiers = Mapping[str, tuple[Verifier, ...]]
+
+
+def check_user_name(name: str) -> str:
+    """Return a name that a user can have. Raises `UsageError`."""
+    if not _NAME.fullmatch(name) or len(name.encode()) > NAME_MAX:
+        raise UsageError(
+            f"a user can't be called {name[:40]!r}: a name has 1 to {NAME_MAX} bytes, and no space, comma, colon, "
+            "= or #"
+        )
+    return name
+
+
+def read_users(path: str) -> dict[str, tuple[Verifier, ...]]:
+    """Return the users of a file. Raises `UsageError` saying what is wrong with which line, and `OSError`."""
+    with Path(path).open("rb") as file:
+        data = file.read(USERS_BYTES_MAX + 1)
+    if len(data) > USERS_BYTES_MAX:
+        raise UsageError(f"{path} has more than {USERS_BYTES_MAX} bytes")
+    try:
+        lines = data.decode().splitlines()
+    except UnicodeDecodeError as error:
+        raise UsageError(f"{path} is not text in UTF-8, at byte {error.start}") from None
+    users: dict[str, tuple[Verifier, ...]] = {}
+    for number, line in enumerate(lines, 1):
+        words = line.split()
+        if not words or words[0].startswith("#"):
+            continue
+        try:
+            name = check_user_name(words[0])
+            if name in users:
+                raise UsageError(f"the user {name} is there twice")
+            if not words[1:]:
+                raise UsageError(f"the user {name} has no verifier")
+            users[name] = _one_each(name, [parse_verifier(word) for word in words[1:]])
+        except UsageError as error:
+            raise UsageError(f"{path}, line {number}: {error.message}") from None
+    return users
+
+
+def _one_each(name: str, verifiers: Sequence[Verifier]) -> tuple[Verifier, ...]:
+    if len({one.mechanism for one in verifiers}) < len(verifiers):
+        raise UsageError(f"the user {name} has two verifiers for one mechanism")
+    return tuple(verifiers)
+
+
+def write_user(path: str, name: str, verifiers: Sequence[Verifier] | None) -> bool:
+    """Add a user to a file, or change him; None removes him. Other lines stay. Returns whether he was there before.
+
+    The file is replaced at once, so that a node reads the one or the other. Raises `UsageError`, `OSError`.
+    """
+    before = ""
+    try:
+        read_users(path)  # what is broken is not written over
+        before = Path(path).read_text()
+    except FileNotFoundError:
+        pass
+    lines = before.splitlines()
+    kept = [line for line in lines if not line.split() or line.split()[0] != name]
+    if verifiers is not None:
+        kept.append(" ".join([check_user_name(name), *map(str, verifiers)]))
+    target = Path(path).resolve()
+    descriptor, made = tempfile.mkstemp(dir=target.parent, prefix=f".{target.name}.")
+    try:
+        with os.fdopen(descriptor, "w") as file:
+            file.write("".join(f"{line}\n" for line in kept))
+            file.flush()
+            os.fsync(file.fileno())
+        _keep_access(target, made)
+        os.replace(made, target)
+    except BaseException:
+        Path(made).unlink(missing_ok=True)
+        raise
+    return len(kept) - (verifiers is not None) < len(lines)
+
+
+def _keep_access(target: Path, made: str) -> None:
+    """Let those read the new file who could read the one before; a first one only its owner."""
+    try:
+        state = target.stat()
+    except FileNotFoundError:
+        return
+    os.chmod(made, state.st_mode & 0o7777)
+    if (os.geteuid(), os.getegid()) != (state.st_uid, state.st_gid):
+        os.chown(made, state.st_uid, state.st_gid)

@@ -1,0 +1,242 @@
+"""As which user a client connects, and how it proves its password.
+
+On data connections by SASL, as Kafka's clients do: SCRAM proves the password without telling it. Each gRPC call carries
+it (`authorization: Basic`), so it is sent over encrypted connections alone, and to this machine.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from base64 import b64encode
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import MappingProxyType
+from typing import Final
+
+from semel.protocol.errors import ErrorCode, FatalError, UsageError
+from semel.protocol.kafka.api import ApiKey, Part, join_parts
+from semel.protocol.kafka.sasl import (
+    SASL_AUTHENTICATE_VERSION,
+    SASL_HANDSHAKE_VERSION,
+    read_sasl_authenticate,
+    read_sasl_handshake,
+    sasl_authenticate_request,
+    sasl_handshake_request,
+)
+from semel.protocol.loopback import is_loopback
+from semel.protocol.schemes import TLS_SASL_PREFIX
+from semel.runtime.kafka_client.connection import Connection, ConnectionLostError
+
+MECHANISM: Final = "sasl.mechanism"
+USERNAME: Final = "sasl.username"
+PASSWORD: Final = "sasl.password"  # noqa: S105 (the name of an option)
+PASSWORD_FILE: Final = "sasl.password.location"  # noqa: S105
+PLAIN_WITHOUT_TLS: Final = "sasl.plain.without.tls"
+JAAS: Final = "sasl.jaas.config"
+"""Java's name and password, in one text."""
+NAMES: Final = (USERNAME, PASSWORD, PASSWORD_FILE, MECHANISM, PLAIN_WITHOUT_TLS)
+"""The options of a bootstrap that say as which user a client connects."""
+MECHANISMS: Final = ("SCRAM-SHA-256", "SCRAM-SHA-512", "PLAIN")
+SPELLINGS: Final[Mapping[str, str]] = MappingProxyType(
+    {
+        **{spelling: name for name in NAMES for spelling in (name, name.replace(".", "_"))},
+        "sasl.mechanisms": MECHANISM,
+        "sasl_mechanisms": MECHANISM,
+        JAAS: JAAS,
+        "sasl_jaas_config": JAAS,
+        "sasl_plain_username": USERNAME,
+        "sasl_plain_password": PASSWORD,
+    }
+)
+"""As librdkafka names them, with underscores, or as kafka-python does."""
+_JAAS: Final = re.compile(
+    r"\s*[\w.]*\.(?:Plain|Scram)LoginModule\s+(?:required|requisite|sufficient)\s(?P<options>.*);\s*", re.DOTALL
+)
+_JAAS_OPTION: Final = re.compile(r"(?P<name>\w+)\s*=\s*(?:\"(?P<quoted>[^\"]*)\"|(?P<plain>[^\s\";]+))")
+_PASSWORD_BYTES_MAX: Final = 1 << 10
+_TIMEOUT_MS: Final = 10_000
+
+
+@dataclass(frozen=True, slots=True)
+class Login:
+    """A user, with his password or the file that holds it.
+
+    mechanism:         what proves the password on data connections
+    plain_without_tls: whether it may be sent over connections to other machines that are not encrypted
+    """
+
+    username: str
+    password: str = field(default="", repr=False)
+    password_location: str = ""
+    mechanism: str = MECHANISMS[0]
+    plain_without_tls: bool = False
+
+    def options(self) -> dict[str, str]:
+        """Return the options of a bootstrap that mean the same, the password among them."""
+        return {
+            USERNAME: self.username,
+            **({PASSWORD: self.password} if self.password else {}),
+            **({PASSWORD_FILE: self.password_location} if self.password_location else {}),
+            **({MECHANISM: self.mechanism} if self.mechanism != MECHANISMS[0] else {}),
+            **({PLAIN_WITHOUT_TLS: "true"} if self.plain_without_tls else {}),
+        }
+
+    def check_may_be_sent(self, address: str, *, encrypted: bool) -> None:
+        """Raise `UsageError` where the password would be readable on its way to "host:port"."""
+        host = address.rpartition(":")[0]
+        if not encrypted and not self.plain_without_tls and not is_loopback(host):
+            raise UsageError(
+                f"the password of {self.username} would be readable for everybody in the network to {address}: write "
+                f"{TLS_SASL_PREFIX} before the address (security.protocol=SASL_SSL), or give "
+                f"{PLAIN_WITHOUT_TLS}=true where the network is encrypted otherwise"
+            )
+
+
+def login_of_options(where: str, options: Mapping[str, str]) -> Login | None:
+    """Return the user that options name, by the names in `NAMES`; None without any. Raises `UsageError`."""
+    given = {name: value for name, value in options.items() if name in NAMES}
+    if not given:
+        return None
+    username, password, location = (given.get(name, "") for name in (USERNAME, PASSWORD, PASSWORD_FILE))
+    if not username:
+        raise UsageError(f"{where}: {next(iter(given))} without {USERNAME}: as which user?")
+    if ":" in username:
+        raise UsageError(f"{where}: a user's name has no colon")
+    if bool(password) == bool(location):
+        what = f"{PASSWORD} and {PASSWORD_FILE}: give one of them" if password else f"needs {PASSWORD_FILE}, a file"
+        raise UsageError(f"{where}: {USERNAME} {'has both ' if password else ''}{what}")
+    mechanism = given.get(MECHANISM, MECHANISMS[0]).upper()
+    if mechanism not in MECHANISMS:
+        raise UsageError(f"{where}: {MECHANISM} can't be {mechanism!r}; use one of: {', '.join(MECHANISMS)}")
+    plain = given.get(PLAIN_WITHOUT_TLS, "false").lower()
+    if plain not in ("true", "false"):
+        raise UsageError(f"{where}: {PLAIN_WITHOUT_TLS} is true or false, not {plain!r}")
+    return Login(username, password, location, mechanism, plain == "true")
+
+
+def jaas_options(owner: str, text: str) -> dict[str, str]:
+    """Return what `sasl.jaas.config` says, by the names in `NAMES`. Raises `UsageError`, without repeating it."""
+    found = _JAAS.fullmatch(text)
+    options = _JAAS_OPTION.finditer("" if found is None else found["options"])
+    given = {one["name"]: one["quoted"] or one["plain"] or "" for one in options}
+    if "username" not in given or "password" not in given:
+        raise UsageError(
+            f'{owner}: {JAAS} has to be of the form \'...ScramLoginModule required username="NAME" '
+            'password="PASSWORD";\', or the same with PlainLoginModule'
+        )
+    return {USERNAME: given["username"], PASSWORD: given["password"]}
+
+
+class AuthenticationFailedError(ConnectionLostError):
+    """The node does not take this user, or not with this password. A file may have another one by the next attempt."""
+
+
+class Credentials:
+    """How one client proves who it is. The password's file is read again when it changes. From any thread."""
+
+    def __init__(self, login: Login) -> None:
+        """Raises `UsageError` where the password's file can't be used."""
+        self._login = login
+        self._signature: tuple[int, ...] = ()
+        self._password = login.password
+        self._header: tuple[tuple[str, str], ...] = ()
+        self._read()
+
+    def metadata(self, address: str, *, encrypted: bool) -> tuple[tuple[str, str], ...]:
+        """Return what a gRPC call to "host:port" carries. Raises `FatalError` where it would be readable there."""
+        try:
+            self._login.check_may_be_sent(address, encrypted=encrypted)
+        except UsageError as error:
+            raise FatalError(error.message, ErrorCode.SASL_AUTHENTICATION_FAILED) from None
+        if self._login.password_location:
+            self._read()
+        return self._header
+
+    async def authenticate(self, connection: Connection, *, encrypted: bool) -> None:
+        """Prove who this is on a new data connection. Raises `AuthenticationFailedError`, `ConnectionLostError`."""
+        if self._login.password_location:
+            self._read()
+        mechanism, address = self._login.mechanism, connection.address
+        if ApiKey.SASL_HANDSHAKE not in connection.versions:
+            raise AuthenticationFailedError(
+                f"the node at {address} serves everybody, and has no users: leave {USERNAME} out, or write sasl:// or "
+                "tls+sasl:// before the address of its listener"
+            )
+        body = await _call(connection, ApiKey.SASL_HANDSHAKE, sasl_handshake_request(mechanism))
+        handshake = read_sasl_handshake(body)
+        if handshake.error is not ErrorCode.NONE:
+            taken = ", ".join(handshake.mechanisms)
+            why = f"it takes {taken}: give one as {MECHANISM}" if taken else handshake.error.name
+            raise AuthenticationFailedError(f"the node at {address} does not take {mechanism}: {why}")
+        if mechanism == "PLAIN":
+            try:
+                self._login.check_may_be_sent(address, encrypted=encrypted)
+            except UsageError as error:
+                raise AuthenticationFailedError(error.message) from None
+            await self._answer(connection, address, f"\0{self._login.username}\0{self._password}".encode())
+        else:
+            await self._scram(connection, address)
+
+    async def _scram(self, connection: Connection, address: str) -> None:
+        from scramp import ScramClient, ScramException
+
+        try:
+            client = ScramClient([self._login.mechanism], self._login.username, self._password)
+            client.set_server_first(
+                (await self._answer(connection, address, client.get_client_first().encode())).decode()
+            )
+            client.set_server_final(
+                (await self._answer(connection, address, client.get_client_final().encode())).decode()
+            )
+        except (ScramException, UnicodeDecodeError) as error:
+            # Who does not know what proves the password is not the node.
+            raise AuthenticationFailedError(
+                f"what is at {address} has not proven that it is a node which knows {self._login.username}: {error}"
+            ) from None
+
+    async def _answer(self, connection: Connection, address: str, token: bytes) -> bytes:
+        answer = read_sasl_authenticate(
+            await _call(connection, ApiKey.SASL_AUTHENTICATE, sasl_authenticate_request(token))
+        )
+        if answer.error is not ErrorCode.NONE:
+            raise AuthenticationFailedError(f"the node at {address} says: {answer.message or answer.error.name}")
+        return answer.token
+
+    def _read(self) -> None:
+        if self._login.password_location:
+            try:
+                state = os.stat(self._login.password_location)
+                signature = (state.st_dev, state.st_ino, state.st_size, state.st_mtime_ns, state.st_ctime_ns)
+                if signature == self._signature:
+                    return
+                self._password, self._signature = _password_in(self._login.password_location), signature
+            except (OSError, UsageError) as error:
+                if self._header:
+                    return  # it may be written just now
+                if isinstance(error, UsageError):
+                    raise
+                raise UsageError(
+                    f"{PASSWORD_FILE} = {self._login.password_location} can't be read: {error.strerror or error}"
+                ) from None
+        told = b64encode(f"{self._login.username}:{self._password}".encode()).decode()
+        self._header = (("authorization", f"Basic {told}"),)
+
+
+def _password_in(path: str) -> str:
+    with Path(path).open("rb") as file:
+        data = file.read(_PASSWORD_BYTES_MAX + 1)
+    try:
+        password = data.decode().removesuffix("\n").removesuffix("\r")
+    except UnicodeDecodeError:
+        raise UsageError(f"{PASSWORD_FILE} = {path} is not text in UTF-8") from None
+    if not password or len(data) > _PASSWORD_BYTES_MAX or "\n" in password:
+        raise UsageError(f"{PASSWORD_FILE} = {path} does not hold one line of 1 to {_PASSWORD_BYTES_MAX} bytes")
+    return password
+
+
+async def _call(connection: Connection, key: ApiKey, body: list[Part]) -> memoryview:
+    version = SASL_HANDSHAKE_VERSION if key is ApiKey.SASL_HANDSHAKE else SASL_AUTHENTICATE_VERSION
+    connection.highest_version(key, version, version)
+    return await connection.request(key, version, [join_parts(body)], timeout_ms=_TIMEOUT_MS)

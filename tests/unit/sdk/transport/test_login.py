@@ -1,0 +1,176 @@
+"""As which user clients connect: in the bootstrap, or by the options of Kafka's clients; and what is not shown (S5)."""
+
+from __future__ import annotations
+
+import traceback
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import semel
+from semel.protocol.errors import FatalError, UsageError
+from semel.sdk.transport.login import Credentials, Login
+from semel.sdk.transport.options import Bootstrap, ClientOptions, parse_bootstrap
+from semel.sdk.transport.security import Security, Tls
+
+HERE = "127.0.0.1:9094"
+FAR = "log1.example.com:9094"
+ME = Login("me", "hunter2")
+
+
+@pytest.mark.parametrize(
+    "login",
+    [
+        ME,
+        Login("me", password_location="a b/pässword&=?"),
+        Login("mé", "p&=?#:/%+ ,", mechanism="SCRAM-SHA-512"),
+        Login("me", "hunter2", mechanism="PLAIN", plain_without_tls=True),
+    ],
+)
+@pytest.mark.parametrize("tls", [None, Tls(), Tls("ca.pem")])
+def test_a_user_passes_through_text(login: Login, tls: Tls | None) -> None:
+    bootstrap = Bootstrap((HERE, "[::1]:2"), Security(tls, login))
+    assert parse_bootstrap(str(bootstrap)) == bootstrap
+
+
+def test_a_bootstrap_says_as_which_user() -> None:
+    text = f"sasl://{HERE}?sasl.username=me&sasl.password=hunter2"
+    assert parse_bootstrap(text) == Bootstrap((HERE,), Security(None, ME))
+    assert parse_bootstrap(f"tls+{text}") == Bootstrap((HERE,), Security(Tls(), ME))
+    assert parse_bootstrap(text.replace("sasl://", "tls://")) == Bootstrap((HERE,), Security(Tls(), ME))
+    assert ClientOptions.checked(text).bootstrap == Bootstrap((HERE,), Security(None, ME))
+
+
+@pytest.mark.parametrize(
+    ("bootstrap", "told"),
+    [
+        (f"sasl://{HERE}", "nodes with sasl:// serve users alone: give sasl.username and sasl.password.location"),
+        (f"sasl://{HERE}?sasl.password=hunter2", "sasl.password without sasl.username"),
+        (f"sasl://{HERE}?sasl.username=me", "sasl.username needs sasl.password.location, a file"),
+        (f"sasl://{HERE}?sasl.username=me&sasl.password=hunter2&sasl.password.location=x", "has both"),
+        (f"sasl://{HERE}?sasl.username=a%3Ab&sasl.password=hunter2", "a user's name has no colon"),
+        (f"sasl://{HERE}?sasl.username=me&sasl.password=hunter2&sasl.mechanism=GSSAPI", "can't be 'GSSAPI'; use one"),
+        (f"sasl://{HERE}?sasl.username=me&sasl.password=hunter2&ssl.ca.location=x", "nothing is encrypted"),
+        (f"sasl://{HERE}?sasl.username=me&sasl.password=hunter2&sasl.plain.without.tls=1", "true or false, not '1'"),
+        (f"{HERE}?sasl.username=me&sasl.password=hunter2", "has none of these"),
+        (f"sasl://{HERE},tls+sasl://{FAR}?sasl.username=me&sasl.password=hunter2", "the same scheme before all"),
+        (f"sasl://{FAR}?sasl.username=me&sasl.password=hunter2", "would be readable for everybody in the network"),
+        ("sasl://a?sasl.username=me&sasl.password=hunter2", "'a' is not HOST:PORT"),
+        ("a:1&sasl.password=hunter2", "is not HOST:PORT"),
+    ],
+)
+def test_S5_a_bootstrap_that_can_t_be_meant_is_refused_without_its_password(bootstrap: str, told: str) -> None:
+    with pytest.raises(UsageError) as raised:
+        parse_bootstrap(bootstrap)
+    assert told in raised.value.message
+    assert "hunter2" not in "".join(traceback.format_exception(raised.value, limit=0))
+
+
+@pytest.mark.parametrize(
+    ("options", "security"),
+    [
+        ({"sasl_username": "me", "sasl_password": "hunter2"}, Security(None, ME)),
+        ({"sasl_plain_username": "me", "sasl_plain_password": "hunter2"}, Security(None, ME)),
+        (
+            {"sasl.username": "me", "sasl.password": "hunter2", "security.protocol": "sasl_plaintext"},
+            Security(None, ME),
+        ),
+        ({"sasl_username": "me", "sasl_password": "hunter2", "security_protocol": "SASL_SSL"}, Security(Tls(), ME)),
+        (
+            {"sasl.mechanisms": "SCRAM-SHA-512", "sasl.username": "me", "sasl.password": "hunter2"},
+            Security(None, Login("me", "hunter2", mechanism="SCRAM-SHA-512")),
+        ),
+        (
+            {
+                "sasl_jaas_config": "org.apache.kafka.common.security.scram.ScramLoginModule required\n"
+                ' username="me" password="hunter2";'
+            },
+            Security(None, ME),
+        ),
+        (
+            {
+                "sasl.jaas.config": "x.PlainLoginModule required username=me password=hunter2;",
+                "sasl_mechanism": "plain",
+            },
+            Security(None, Login("me", "hunter2", mechanism="PLAIN")),
+        ),
+    ],
+)
+@pytest.mark.parametrize("kind", [semel.Admin, semel.Producer, semel.Consumer, semel.aio.Admin])
+def test_clients_take_the_options_of_kafkas_clients(kind: Any, options: dict[str, Any], security: Security) -> None:
+    client = kind(HERE, **options)
+    core = client._core
+    made = core.client.options if hasattr(core, "client") else core.options.client
+    assert made.bootstrap == Bootstrap((HERE,), security)
+
+
+@pytest.mark.parametrize(
+    ("options", "told"),
+    [
+        ({"sasl_username": "me"}, "sasl.username needs sasl.password.location"),
+        ({"sasl_username": "me", "sasl_password": "hunter2", "security_protocol": "SSL"}, "that is SASL_SSL"),
+        ({"sasl_username": "me", "sasl_password": b"hunter2"}, "must be text"),
+        ({"sasl_username": "me", "sasl_password": "hunter2", "sasl_plain_password": "hunter22"}, "different values"),
+        ({"security_protocol": "SASL_SSL"}, "serve users alone: give sasl.username"),
+        ({"sasl_jaas_config": "x.Krb5LoginModule required useKeyTab=true password=hunter2;"}, "has to be of the form"),
+        (
+            {"sasl_jaas_config": "x.ScramLoginModule required username=me password=hunter2;", "sasl_username": "you"},
+            "sasl.username and sasl.jaas.config have different values",
+        ),
+    ],
+)
+def test_S5_options_that_can_t_be_meant_are_refused_without_their_password(options: dict[str, Any], told: str) -> None:
+    with pytest.raises(UsageError) as raised:
+        semel.Admin(HERE, **options)
+    assert told in raised.value.message
+    assert "hunter2" not in raised.value.message
+
+
+def test_a_bootstrap_and_options_that_name_different_users_are_refused() -> None:
+    bootstrap = f"sasl://{HERE}?sasl.username=me&sasl.password=hunter2"
+    with pytest.raises(UsageError, match="name different users"):
+        semel.Admin(bootstrap, sasl_username="you", sasl_password="x")
+    with semel.Admin(bootstrap, sasl_username="me", sasl_password="hunter2") as admin:
+        assert admin._core.client.options.security == Security(None, ME)
+
+
+def test_S5_a_password_is_in_no_repr() -> None:
+    options = ClientOptions.checked(f"sasl://{HERE}?sasl.username=me&sasl.password=hunter2")
+    for shown in (options, options.bootstrap, options.security, ME, Credentials(ME)):
+        assert "hunter2" not in repr(shown)
+
+
+@pytest.mark.parametrize("content", ["", "\n", "a\nb\n", "x" * 2_000, b"\xff"])
+def test_a_password_file_holds_one_line(tmp_path: Path, content: str | bytes) -> None:
+    path = tmp_path / "password"
+    path.write_bytes(content if isinstance(content, bytes) else content.encode())
+    with pytest.raises(UsageError, match=r"sasl\.password\.location"):
+        Credentials(Login("me", password_location=str(path)))
+    with pytest.raises(UsageError, match="can't be read"):
+        Credentials(Login("me", password_location=str(tmp_path / "absent")))
+
+
+def test_a_password_file_is_read_again_when_it_changes(tmp_path: Path) -> None:
+    path = tmp_path / "password"
+    path.write_text("one\r\n")
+    credentials = Credentials(Login("me", password_location=str(path)))
+    first = credentials.metadata(HERE, encrypted=False)
+    assert first == (("authorization", "Basic bWU6b25l"),)
+    path.write_text("two")
+    second = credentials.metadata(HERE, encrypted=False)
+    assert second == (("authorization", "Basic bWU6dHdv"),)
+    path.unlink()
+    assert credentials.metadata(HERE, encrypted=False) == second, "it may be written just now"
+
+
+def test_S5_a_password_is_not_sent_where_it_could_be_read() -> None:
+    """A node may name others to go to, on other machines."""
+    credentials = Credentials(ME)
+    for address in (HERE, "localhost:1", "[::1]:1"):
+        assert credentials.metadata(address, encrypted=False)
+    assert credentials.metadata(FAR, encrypted=True)
+    with pytest.raises(FatalError, match="would be readable") as refused:
+        credentials.metadata(FAR, encrypted=False)
+    assert "hunter2" not in refused.value.message
+    assert Credentials(Login("me", "hunter2", plain_without_tls=True)).metadata(FAR, encrypted=False)
