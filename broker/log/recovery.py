@@ -126,6 +126,8 @@ class LogLoader:
         """Up to here nothing is a torn tail, because a clean stop left it whole or a flush synced it: what is missing
         of it is lost. A follower may have been cut just before, but not below what is committed.
         """
+        self._synced_end = recovery_point
+        """Up to here a flush had synced the log, and so far compaction may have gone: past `_kept_end`, too."""
         self._on_loss = on_loss
         self._losses = Losses(tp, folder)
         self._directory = LogDirectory(storage, folder, tp, files, now_ms=now_ms)
@@ -161,7 +163,7 @@ class LogLoader:
         end = 0
         if self._clean:
             # Both were written by the stop; with a damaged checkpoint the newest snapshot is left.
-            self._kept_end = self._recovery_point or max(self._snapshots.offsets, default=0)
+            self._kept_end = self._synced_end = self._recovery_point or max(self._snapshots.offsets, default=0)
         if len(self._segments):
             end = self._load_clean() if self._clean else self._recover()
             if end < self._log_start_offset:
@@ -498,8 +500,8 @@ class LogLoader:
                     validate_batches(batch, max_batch_bytes=INT32_MAX, strict_count=False)
                 if header.base_offset < end or header.last_offset - segment.base_offset > INT32_MAX:
                     raise CorruptBatchError(f"offset {header.base_offset} follows offset {end - 1}")
-                if is_synced and header.next_offset > self._kept_end:
-                    # A flush ends between two batches, and so does compaction, which goes no further than the flush.
+                if is_synced and header.next_offset > self._synced_end:
+                    # A flush ends between two batches, and compaction, which goes no further, leaves the last one.
                     raise CorruptBatchError(
                         f"a batch says that its offset is {header.base_offset}, and lies where {end} was synced"
                     )

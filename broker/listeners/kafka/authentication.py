@@ -7,18 +7,13 @@ everything, and its user stays the same: a client does not authenticate a second
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from semel.broker.listeners.kafka.large_messages import read_request, write_response
 from semel.broker.listeners.kafka.registry import Api, RequestContext
-from semel.broker.users.exchanges import AuthenticationError, Exchange, begin_exchange
+from semel.broker.users.exchanges import AuthenticationError
 from semel.protocol.errors import ErrorCode, RetriableError
 from semel.protocol.kafka.api import ApiKey
-
-if TYPE_CHECKING:
-    from semel.broker.users.users import Users
-    from semel.broker.users.verifiers import Verifier
 
 FAILED_DELAY_S: Final = 0.1
 """How long a client waits for the answer that it has failed (Kafka's connection.failed.authentication.delay.ms)."""
@@ -26,56 +21,6 @@ REQUEST_BYTES_MAX: Final = 64 << 10
 """Of a request before a client has authenticated."""
 _FAILED: Final = "authentication failed: wrong user or password, or the user has none for this mechanism"
 _NAME_SHOWN: Final = 60
-
-
-class Authentication:
-    """Of one connection."""
-
-    __slots__ = ("_exchange", "_users", "mechanisms", "since")
-
-    def __init__(self, users: Users, mechanisms: Sequence[str], since: float) -> None:
-        self._users = users
-        self._exchange: Exchange | None = None
-        self.mechanisms = mechanisms
-        """Those that are enabled."""
-        self.since = since
-        """When the connection was made, by the loop's clock."""
-
-    @property
-    def user(self) -> str:
-        """The user, as far as it is known who that is."""
-        return "" if self._exchange is None else self._exchange.user
-
-    @property
-    def verifier(self) -> Verifier | None:
-        """What has proven the user's password; None until then."""
-        return None if self._exchange is None else self._exchange.verifier
-
-    @property
-    def is_current(self) -> bool:
-        """Whether the user is still there, with the same password."""
-        verifier = self.verifier
-        return verifier is not None and self._users.is_current(self.user, verifier)
-
-    def begin(self, mechanism: str) -> bool:
-        """Begin with a mechanism. Returns whether it is one that is enabled."""
-        if mechanism not in self.mechanisms:
-            return False
-        self._exchange = begin_exchange(mechanism, self._users)
-        return True
-
-    async def answer(self, token: bytes) -> tuple[bytes, bool]:
-        """Return the answer to a token, and whether the client has proven who it is.
-
-        Raises `AuthenticationError`, `RetriableError`.
-        """
-        assert self._exchange is not None
-        answer = await self._exchange.answer(token)
-        return answer, self._exchange.verifier is not None
-
-    @property
-    def has_begun(self) -> bool:
-        return self._exchange is not None
 
 
 async def handle_sasl_handshake(context: RequestContext, body: memoryview) -> bytes:

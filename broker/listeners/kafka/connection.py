@@ -38,11 +38,11 @@ from semel.runtime.telemetry.buckets import REQUEST_SECONDS
 
 if TYPE_CHECKING:
     from semel.broker.config.kafka_limits import KafkaLimits
-    from semel.broker.listeners.kafka.authentication import Authentication
     from semel.broker.listeners.kafka.registry import ApiRegistry
     from semel.broker.listeners.kafka.request_memory import MemoryClaim, RequestMemory
     from semel.broker.services import Services
     from semel.broker.telemetry.recorders import RequestTimes
+    from semel.broker.users.authentication import Authentication
     from semel.runtime.limited_log import LimitedLog
 
 TURN_S: Final = 0.005

@@ -11,9 +11,10 @@ from semel.broker.handlers.fetch.handler import FetchHandler
 from semel.broker.handlers.produce.handler import ProduceHandler
 from semel.broker.listeners.acceptor import IN_PROCESS, ConnectionLimits
 from semel.broker.listeners.kafka.all_apis import ALL_APIS
-from semel.broker.listeners.kafka.authentication import AUTHENTICATION_APIS, REQUEST_BYTES_MAX, Authentication
+from semel.broker.listeners.kafka.authentication import AUTHENTICATION_APIS, REQUEST_BYTES_MAX
 from semel.broker.listeners.kafka.data_plane import fetch_api, produce_api
 from semel.broker.listeners.kafka.frame_listener import FrameListener
+from semel.broker.users.authentication import Authentication
 from semel.protocol.kafka.api import ApiKey, WireFormatError
 
 if TYPE_CHECKING:

@@ -35,8 +35,8 @@ from semel.runtime.threads import Threads
 from semel.runtime.turns import CallerGoneError, set_is_gone
 
 if TYPE_CHECKING:
-    from semel.broker.listeners.kafka.authentication import Authentication
     from semel.broker.services import Services
+    from semel.broker.users.authentication import Authentication
 
 _tasks: set[asyncio.Task[None]] = set()
 """Holds the tasks of requests in progress, which the event loop itself only refers to weakly."""

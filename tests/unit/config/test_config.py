@@ -139,6 +139,7 @@ def test_variables_of_others_are_not_settings() -> None:
 def test_no_setting_looks_like_a_kubernetes_service_variable() -> None:
     encrypted = {"SEMEL_KAFKA_LISTEN": "tls://127.0.0.1:1", "SEMEL_SSL_CLIENT_AUTH": "required"}
     encrypted |= {f"SEMEL_SSL_{file}_LOCATION": "file.pem" for file in ("CERTIFICATE", "KEY", "CA")}
+    asking = {"SEMEL_KAFKA_LISTEN": "sasl://127.0.0.1:1", "SEMEL_SASL_USERS_LOCATION": "users"}
     for name in (one.name for one in SETTINGS.values() if not one.only_dynamic):
         value = SETTINGS[name].format(value_of(NodeConfig(), name)) or "sqlite:///x"
         if name.endswith(("advertised", "metrics.listen", "peer.listen")):
@@ -147,7 +148,7 @@ def test_no_setting_looks_like_a_kubernetes_service_variable() -> None:
             value = "10.0.0.1:1"
         elif SETTINGS[name].choices:
             value = SETTINGS[name].choices[-1]
-        others = encrypted if name.startswith("ssl.") else {}
+        others = encrypted if name.startswith("ssl.") else asking if name.startswith("sasl.") else {}
         assert load_config(environment={**others, environment_name(name): value}).source(name) is Source.ENVIRONMENT
 
 

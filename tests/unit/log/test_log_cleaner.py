@@ -373,3 +373,39 @@ def test_a_round_gives_up_when_the_log_changes_under_it() -> None:
         compaction.clean_next()
     assert clean(log) == log.segments.active.base_offset
     assert table(log) == {f"key-{n}".encode(): str(n + 45).encode() for n in range(5)}
+
+
+@pytest.mark.parametrize("power", [False, True])
+def test_D1_R4_a_replica_of_a_compacted_log_keeps_all_wherever_its_high_watermark_was_noted(power: bool) -> None:
+    """A crash comes before a higher one is noted, and compaction has left gaps around what was."""
+
+    def made() -> tuple[SimulatedStorage, PartitionLog]:
+        storage = storage_with_folder()
+        log = open_log(storage, CONFIG)
+        for n in range(30):
+            put(log, f"key-{n % 3}", str(n))
+            if n % 7 == 6:
+                roll(log)
+        log.flush()
+        clean(log)
+        put(log, "last", "1")
+        return storage, log
+
+    def shape(log: PartitionLog) -> list[tuple[int, int, int]]:
+        return [(header.base_offset, header.next_offset, header.record_count) for header, _ in read_batches(log)]
+
+    _, log = made()
+    synced = log.recovery_point
+    assert any(later[0] > before[1] for before, later in itertools.pairwise(shape(log))), "gaps"
+    for high_watermark in range(synced + 1):
+        storage, log = made()
+        log.flush()
+        expected = shape(log)
+        for name in storage.list_folder("data/t-0"):
+            if name.endswith(".snapshot"):
+                storage.remove(f"data/t-0/{name}")  # or the log would be read from the last one on
+        storage.crash(power=power)
+        again = open_log(storage, CONFIG, recovery_point=synced, high_watermark=high_watermark, is_only_replica=False)
+        assert (again.recovered_damage, again.log_end_offset) == ("", log.log_end_offset), high_watermark
+        assert shape(again) == expected
+        assert table(again)[b"last"] == b"1"

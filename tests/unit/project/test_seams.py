@@ -25,6 +25,7 @@ CLOCKS = frozenset({"time", "datetime"})
 TIME_ALLOWED = {
     "broker/listeners/encrypted.py": {"time.time": "a certificate is valid by the calendar, as OpenSSL reads it"},
     "broker/listeners/tls.py": {"time.monotonic": "when to look at a file again, on gRPC's threads, too"},
+    "broker/users/users.py": {"time.monotonic": "when to look at a file again"},
     "broker/log/producer_snapshot.py": {"time.sleep": "a thread beside the event loop lets go of the interpreter"},
     "broker/log/producers_before.py": {"time.sleep": "a thread beside the event loop lets go of the interpreter"},
     "runtime/clock.py": {"time.time_ns": "the clock", "time.monotonic": "the clock"},
